@@ -1,0 +1,88 @@
+"""From a forward ONNX model to a trained one that stock onnxruntime runs: artifacts, training, checkpoint, resume, export.
+
+    python examples/digits/train_digits.py [--epochs 12] [--mnist FOLDER] [--out demo_output]
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+from digits_data import Digits, mnist, small_digits
+from digits_model import STATISTICS, build_model, trainable_weights
+
+from ortrain import TrainingSession, artifacts, set_seed
+from ortrain.trainer import Trainer, save_learning_curve
+
+
+def make_artifacts(size: int, seed: int, folder: Path) -> None:
+    """The offline phase: the forward model becomes a training, an eval and an optimizer model and a checkpoint."""
+    model = build_model(size, seed)
+    onnx.save(model, folder / "forward.onnx")
+    artifacts.generate_artifacts(
+        model, requires_grad=trainable_weights(model), frozen_params=STATISTICS, loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW, additional_output_names=["logits"], artifact_directory=str(folder))
+
+
+def train(digits: Digits, folder: Path, epochs: int, options: argparse.Namespace, resume: bool) -> Trainer:
+    """Trains until `epochs` epochs are done, with a checkpoint after each, in a session of its own."""
+    with TrainingSession.from_artifacts(folder) as session:
+        session.learning_rate = options.learning_rate
+        trainer = Trainer(session, seed=options.seed, checkpoint=folder / "checkpoint", resume=resume)
+        trainer.fit(digits.train_images, digits.train_labels, epochs, options.batch_size, validation=(digits.test_images, digits.test_labels))
+        session.export(folder / "trained.onnx", ["logits"])
+    return trainer
+
+
+def check_with_onnxruntime(digits: Digits, folder: Path, accuracy: float) -> None:
+    """The exported model must be as right in stock onnxruntime as in ortrain."""
+    try:
+        import onnxruntime
+    except ImportError:
+        print("onnxruntime is not installed: the exported model was not cross-checked")
+        return
+    theirs = onnxruntime.InferenceSession(str(folder / "trained.onnx"), providers=["CPUExecutionProvider"])
+    expected = theirs.run(["logits"], {"image": digits.test_images})[0]
+    with TrainingSession.from_artifacts(folder) as session:
+        ours = session.predict(digits.test_images)[0]
+    right = float(np.mean(expected.argmax(1) == digits.test_labels))
+    print(f"exported model in onnxruntime {onnxruntime.__version__}: accuracy {right:.2%} (ortrain {accuracy:.2%}), "
+          f"largest difference of a logit {np.abs(ours - expected).max():.2e}")
+    if right != accuracy:
+        raise SystemExit("the exported model and the training session disagree")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mnist", metavar="FOLDER", help="train on MNIST, whose four IDX files are in FOLDER")
+    parser.add_argument("--out", type=Path, default=Path("demo_output"))
+    options = parser.parse_args()
+    started = time.perf_counter()
+
+    digits = mnist(options.mnist) if options.mnist else small_digits(options.seed)
+    size = digits.train_images.shape[-1]
+    print(f"{len(digits.train_labels)} digits of {size}x{size} pixels to train on, {len(digits.test_labels)} held out")
+    options.out.mkdir(parents=True, exist_ok=True)
+    set_seed(options.seed)
+    make_artifacts(size, options.seed, options.out)
+    print(f"artifacts in {options.out}: training_model.onnx, eval_model.onnx, optimizer_model.onnx, checkpoint")
+
+    train(digits, options.out, options.epochs, options, resume=False)
+    print("a fresh session resumes from the checkpoint for one more epoch")
+    trainer = train(digits, options.out, options.epochs + 1, options, resume=True)
+
+    last = trainer.history[-1]
+    drawn = save_learning_curve(trainer.history, options.out / "learning_curve.png")
+    check_with_onnxruntime(digits, options.out, last.validation_accuracy)
+    print(f"\n{last.epoch} epochs, {last.step} steps, {time.perf_counter() - started:.1f} s in all")
+    print(f"held-out loss {last.validation_loss:.4f}, held-out accuracy {last.validation_accuracy:.2%}")
+    print(f"in {options.out}: trained.onnx, checkpoint" + (", learning_curve.png" if drawn else " (matplotlib is not installed: no learning curve)"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""ortrain: trains ONNX models on ordinary CPUs. Names load when they are first used, so that `import ortrain` costs nothing."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ortrain import api, artifacts, onnxblock
+    from ortrain.inference_session import InferenceSession
+    from ortrain.options import RunOptions, SessionOptions
+    from ortrain.session import TrainingSession, set_seed
+    from ortrain.values import OrtValue
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "InferenceSession": "ortrain.inference_session",
+    "OrtValue": "ortrain.values",
+    "RunOptions": "ortrain.options",
+    "SessionOptions": "ortrain.options",
+    "TrainingSession": "ortrain.session",
+    "set_seed": "ortrain.session",
+}
+_MODULES = ("api", "artifacts", "onnxblock")
+
+__all__ = ["InferenceSession", "OrtValue", "RunOptions", "SessionOptions", "TrainingSession", "api", "artifacts", "onnxblock", "set_seed"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"ortrain.{name}")
+    raise AttributeError(f"module 'ortrain' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,7 @@
+"""python -m ortrain."""
+
+import sys
+
+from ortrain.cli import main
+
+sys.exit(main())

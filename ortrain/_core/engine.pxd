@@ -1,0 +1,4 @@
+from ortrain._core.kernel cimport Engine
+
+cdef class EngineHandle:
+    cdef Engine engine

@@ -1,0 +1,133 @@
+"""What a running program offers its kernels: threads, products, random-number state."""
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+cimport numpy as cnp
+from ortrain._core.kernel cimport Engine, Kernel, KernelArgs, Tensor, WorkItem, real
+
+from ortrain.dtypes import NUMBERS, name_of
+
+cnp.import_array()
+
+
+cdef void run_inline(const Engine *engine, WorkItem work, void *context, int64_t items) noexcept nogil:
+    cdef int64_t i
+    for i in range(items):
+        work(context, i, 0)
+
+
+cdef inline void plain_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, real alpha, const real *a, int64_t lda, const real *b,
+                            int64_t ldb, real beta, real *c, int64_t ldc, const real *bias, int relu) noexcept nogil:
+    cdef int64_t i, j, p
+    cdef real s
+    for i in range(m):
+        for j in range(n):
+            s = 0
+            for p in range(k):
+                s += (a[p * lda + i] if ta else a[i * lda + p]) * (b[j * ldb + p] if tb else b[p * ldb + j])
+            s = alpha * s + (beta * c[i * ldc + j] if beta != 0 else 0)
+            if bias != NULL:
+                s += bias[j]
+            c[i * ldc + j] = <real>0 if relu and s < 0 else s
+
+
+cdef void gemm_float32(const Engine *e, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                       const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil:
+    plain_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+
+
+cdef void gemm_float64(const Engine *e, int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
+                       const double *b, int64_t ldb, double beta, double *c, int64_t ldc, const double *bias, int relu) noexcept nogil:
+    plain_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+
+
+cdef void gemm_float32_serial(const Engine *e, int64_t worker, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                              int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias,
+                              int relu) noexcept nogil:
+    plain_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+
+
+cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha,
+                              const double *a, int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc,
+                              const double *bias, int relu) noexcept nogil:
+    plain_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+
+
+cdef class EngineHandle:
+    """Owns an Engine: its thread pool and packing buffers."""
+
+    def __cinit__(self, int workers=1, seed=0):
+        memset(&self.engine, 0, sizeof(Engine))
+        self.engine.workers = 1
+        self.engine.parallel_for = run_inline
+        self.engine.gemm_float32 = gemm_float32
+        self.engine.gemm_float64 = gemm_float64
+        self.engine.gemm_float32_serial = gemm_float32_serial
+        self.engine.gemm_float64_serial = gemm_float64_serial
+        self.engine.seed = seed
+        self.engine.run_index = 0
+
+    def close(self):
+        """Releases the threads; further calls run on the caller's thread."""
+
+    @property
+    def workers(self):
+        return self.engine.workers
+
+    @property
+    def seed(self):
+        return self.engine.seed
+
+    @seed.setter
+    def seed(self, value):
+        self.engine.seed = value
+
+
+cdef void describe(Tensor *t, object array) except *:
+    cdef int i
+    memset(t, 0, sizeof(Tensor))
+    if array is None:
+        return
+    cdef cnp.ndarray x = array
+    if not x.flags.c_contiguous:
+        raise ValueError("expected a C-contiguous array")
+    t.data = cnp.PyArray_DATA(x)
+    t.count = x.size
+    t.rank = x.ndim
+    t.dtype = NUMBERS[name_of(x.dtype)]
+    for i in range(x.ndim):
+        t.dims[i] = x.shape[i]
+
+
+def call_kernel(size_t address, list inputs, list outputs, tuple ints=(), tuple floats=(), Py_ssize_t scratch=0, EngineHandle handle=None):
+    """Runs one kernel on arrays (None: absent) and returns its status: the door for kernel tests and for folding constants."""
+    cdef KernelArgs args
+    cdef int64_t[::1] int_values
+    cdef double[::1] float_values
+    cdef Py_ssize_t i
+    cdef int status
+    import numpy as np
+    handle = handle or EngineHandle()
+    int_values = np.array(list(ints) + [0], np.int64)
+    float_values = np.array(list(floats) + [0], np.float64)
+    space = np.zeros(scratch + 64, np.uint8)
+    cdef size_t base = <size_t>cnp.PyArray_DATA(<cnp.ndarray>space)
+    args.inputs = <Tensor *>calloc(len(inputs) + 1, sizeof(Tensor))
+    args.outputs = <Tensor *>calloc(len(outputs) + 1, sizeof(Tensor))
+    try:
+        for i in range(len(inputs)):
+            describe(&args.inputs[i], inputs[i])
+        for i in range(len(outputs)):
+            describe(&args.outputs[i], outputs[i])
+        args.n_inputs = len(inputs)
+        args.n_outputs = len(outputs)
+        args.ints = &int_values[0]
+        args.floats = &float_values[0]
+        args.scratch = <void *>((base + 63) & ~<size_t>63)
+        args.engine = &handle.engine
+        with nogil:
+            status = (<Kernel>address)(&args)
+        return status
+    finally:
+        free(args.inputs)
+        free(args.outputs)

@@ -1,0 +1,291 @@
+/* Element-wise kernels, one line each: y = f(x), c = f(a, b) with broadcasting, for the types an operator has.
+ *
+ * The expressions see `x` (or `a`, `b`), the real type R, the packed floats p[] and the functions EXP, LOG … of that type. */
+#ifndef ORTRAIN_ELEMENTWISE_H
+#define ORTRAIN_ELEMENTWISE_H
+#include "kernel.h"
+#include "vector_math.h"
+
+enum { CHUNK = 16384 };       /* elements of one work item: 64 KiB of float32 stay in L2, and a second thread pays from two items on */
+
+static inline double ot_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+#define F(name_f, name_d, x) _Generic((x), float: name_f, double: name_d)(x)
+#define EXP(x) F(ot_expf, exp, x)
+#define LOG(x) F(ot_logf, log, x)
+#define TANH(x) F(ot_tanhf, tanh, x)
+#define SIGMOID(x) F(ot_sigmoidf, ot_sigmoid, x)
+#define ERF(x) F(ot_erff, erf, x)
+#define SQRT(x) F(sqrtf, sqrt, x)
+#define SIN(x) F(sinf, sin, x)
+#define COS(x) F(cosf, cos, x)
+#define FLOOR(x) F(floorf, floor, x)
+#define CEIL(x) F(ceilf, ceil, x)
+#define RINT(x) F(rintf, rint, x)
+#define FABS(x) F(fabsf, fabs, x)
+#define POW(a, b) _Generic((a), float: powf, double: pow, default: pow)(a, b)
+
+/* ---- y[n] = f(x[n]) */
+
+static inline void each_chunk(const KernelArgs *args, WorkItem work, int64_t count)
+{
+    args->engine->parallel_for(args->engine, work, (void *)args, (count + CHUNK - 1) / CHUNK);
+}
+
+#define UNARY_LOOP(NAME, R, IN, OUT, EXPRESSION)                                                      \
+static void NAME##_item(void *context, int64_t item, int64_t worker)                                  \
+{                                                                                                     \
+    const KernelArgs *args = context; const double *p = args->floats; (void)p; (void)worker;          \
+    int64_t start = item * CHUNK, end = start + CHUNK, count = args->inputs[0].count;                 \
+    const IN *in = args->inputs[0].data; OUT *out = args->outputs[0].data;                            \
+    if (end > count) end = count;                                                                     \
+    for (int64_t i = start; i < end; i++) { const R x = in[i]; out[i] = (OUT)(EXPRESSION); }          \
+}
+#define UNARY_REAL(NAME, EXPRESSION)                                                                  \
+UNARY_LOOP(NAME##_float, float, float, float, EXPRESSION)                                             \
+UNARY_LOOP(NAME##_double, double, double, double, EXPRESSION)                                         \
+static int NAME(const KernelArgs *args)                                                               \
+{                                                                                                     \
+    int single = args->inputs[0].dtype == DTYPE_FLOAT32;                                              \
+    each_chunk(args, single ? NAME##_float_item : NAME##_double_item, args->inputs[0].count);         \
+    return STATUS_OK;                                                                                 \
+}
+#define UNARY_NUMBER(NAME, EXPRESSION)                                                                \
+UNARY_LOOP(NAME##_float, float, float, float, EXPRESSION)                                             \
+UNARY_LOOP(NAME##_double, double, double, double, EXPRESSION)                                         \
+UNARY_LOOP(NAME##_int64, int64_t, int64_t, int64_t, EXPRESSION)                                       \
+UNARY_LOOP(NAME##_int32, int32_t, int32_t, int32_t, EXPRESSION)                                       \
+static int NAME(const KernelArgs *args)                                                               \
+{                                                                                                     \
+    int32_t d = args->inputs[0].dtype;                                                                \
+    each_chunk(args, d == DTYPE_FLOAT32 ? NAME##_float_item : d == DTYPE_FLOAT64 ? NAME##_double_item \
+        : d == DTYPE_INT64 ? NAME##_int64_item : NAME##_int32_item, args->inputs[0].count);           \
+    return STATUS_OK;                                                                                 \
+}
+
+/* ---- c = f(a, b), broadcast: ints are rank, then dims, strides of a and strides of b (in elements) of the merged axes */
+
+typedef struct { int64_t outer, inner, rows; } Split;
+
+static inline Split split_rows(const int64_t *ints)
+{
+    Split s = { 1, ints[ints[0]], 1 };
+    for (int64_t d = 1; d < ints[0]; d++) s.outer *= ints[d];
+    if (s.inner < CHUNK) s.rows = CHUNK / (s.inner > 0 ? s.inner : 1);
+    return s;
+}
+static inline int64_t offset_of(const int64_t *ints, int64_t row, const int64_t *strides)
+{
+    int64_t offset = 0;
+    for (int64_t d = ints[0] - 2; d >= 0; d--) { offset += row % ints[1 + d] * strides[d]; row /= ints[1 + d]; }
+    return offset;
+}
+static inline void each_row_block(const KernelArgs *args, WorkItem work)
+{
+    Split s = split_rows(args->ints);
+    int64_t items = s.rows > 1 ? (s.outer + s.rows - 1) / s.rows : s.outer * ((s.inner + CHUNK - 1) / CHUNK);
+    if (s.inner > 0 && s.outer > 0) args->engine->parallel_for(args->engine, work, (void *)args, items);
+}
+
+#define BINARY_LOOP(NAME, R, IN, OUT, EXPRESSION)                                                     \
+static inline void NAME##_row(const IN *x, int64_t sx, const IN *y, int64_t sy, OUT *out, int64_t n, const double *p) \
+{                                                                                                     \
+    (void)p;                                                                                          \
+    if (sx == 1 && sy == 1) for (int64_t i = 0; i < n; i++) { const R a = x[i], b = y[i]; out[i] = (OUT)(EXPRESSION); }       \
+    else if (sx == 1 && sy == 0) { const R b = y[0]; for (int64_t i = 0; i < n; i++) { const R a = x[i]; out[i] = (OUT)(EXPRESSION); } } \
+    else if (sx == 0 && sy == 1) { const R a = x[0]; for (int64_t i = 0; i < n; i++) { const R b = y[i]; out[i] = (OUT)(EXPRESSION); } } \
+    else for (int64_t i = 0; i < n; i++) { const R a = x[i * sx], b = y[i * sy]; out[i] = (OUT)(EXPRESSION); }                \
+}                                                                                                     \
+static void NAME##_item(void *context, int64_t item, int64_t worker)                                  \
+{                                                                                                     \
+    const KernelArgs *args = context; const int64_t *ints = args->ints, rank = ints[0]; (void)worker; \
+    const int64_t *sa = ints + 1 + rank, *sb = sa + rank;                                             \
+    const IN *a = args->inputs[0].data, *b = args->inputs[1].data; OUT *out = args->outputs[0].data;  \
+    Split s = split_rows(ints);                                                                       \
+    int64_t pieces = s.rows > 1 ? 1 : (s.inner + CHUNK - 1) / CHUNK;                                  \
+    int64_t row = s.rows > 1 ? item * s.rows : item / pieces, end = s.rows > 1 ? row + s.rows : row + 1; \
+    int64_t from = s.rows > 1 ? 0 : item % pieces * CHUNK, n = s.inner - from;                        \
+    if (s.rows == 1 && n > CHUNK) n = CHUNK;                                                          \
+    for (; row < end && row < s.outer; row++)                                                         \
+        NAME##_row(a + offset_of(ints, row, sa) + from * sa[rank - 1], sa[rank - 1],                  \
+                   b + offset_of(ints, row, sb) + from * sb[rank - 1], sb[rank - 1], out + row * s.inner + from, n, args->floats); \
+}
+#define BINARY_REAL(NAME, EXPRESSION)                                                                 \
+BINARY_LOOP(NAME##_float, float, float, float, EXPRESSION)                                            \
+BINARY_LOOP(NAME##_double, double, double, double, EXPRESSION)                                        \
+static int NAME(const KernelArgs *args)                                                               \
+{ each_row_block(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float_item : NAME##_double_item); return STATUS_OK; }
+#define BINARY_NUMBER_OUT(NAME, FLOAT_OUT, DOUBLE_OUT, INT64_OUT, INT32_OUT, BYTE_OUT, EXPRESSION)    \
+BINARY_LOOP(NAME##_float, float, float, FLOAT_OUT, EXPRESSION)                                        \
+BINARY_LOOP(NAME##_double, double, double, DOUBLE_OUT, EXPRESSION)                                    \
+BINARY_LOOP(NAME##_int64, int64_t, int64_t, INT64_OUT, EXPRESSION)                                    \
+BINARY_LOOP(NAME##_int32, int32_t, int32_t, INT32_OUT, EXPRESSION)                                    \
+BINARY_LOOP(NAME##_byte, uint8_t, uint8_t, BYTE_OUT, EXPRESSION)                                      \
+static int NAME(const KernelArgs *args)                                                               \
+{                                                                                                     \
+    int32_t d = args->inputs[0].dtype;                                                                \
+    each_row_block(args, d == DTYPE_FLOAT32 ? NAME##_float_item : d == DTYPE_FLOAT64 ? NAME##_double_item \
+        : d == DTYPE_INT64 ? NAME##_int64_item : d == DTYPE_INT32 ? NAME##_int32_item : NAME##_byte_item); \
+    return STATUS_OK;                                                                                 \
+}
+#define BINARY_NUMBER(NAME, EXPRESSION) BINARY_NUMBER_OUT(NAME, float, double, int64_t, int32_t, uint8_t, EXPRESSION)
+#define COMPARISON(NAME, EXPRESSION) BINARY_NUMBER_OUT(NAME, uint8_t, uint8_t, uint8_t, uint8_t, uint8_t, EXPRESSION)
+
+#define PI_ROOT (R_CONST(0.3989422804014327))          /* 1/sqrt(2 pi) */
+#define R_CONST(v) ((__typeof__(a))(v))
+#define X_CONST(v) ((__typeof__(x))(v))
+
+UNARY_REAL(ot_relu, x > 0 ? x : 0)
+UNARY_REAL(ot_leaky_relu, x > 0 ? x : X_CONST(p[0]) * x)
+UNARY_REAL(ot_sigmoid_kernel, SIGMOID(x))
+UNARY_REAL(ot_tanh, TANH(x))
+UNARY_REAL(ot_erf, ERF(x))
+UNARY_REAL(ot_exp, EXP(x))
+UNARY_REAL(ot_log, LOG(x))
+UNARY_REAL(ot_sqrt, SQRT(x))
+UNARY_REAL(ot_reciprocal, X_CONST(1) / x)
+UNARY_REAL(ot_sin, SIN(x))
+UNARY_REAL(ot_cos, COS(x))
+UNARY_REAL(ot_floor, FLOOR(x))
+UNARY_REAL(ot_ceil, CEIL(x))
+UNARY_REAL(ot_round, RINT(x))
+UNARY_REAL(ot_gelu, X_CONST(0.5) * x * (X_CONST(1) + ERF(x * X_CONST(0.7071067811865476))))
+UNARY_REAL(ot_fast_gelu, X_CONST(0.5) * x * (X_CONST(1) + TANH(X_CONST(0.7978845608028654) * (x + X_CONST(0.044715) * x * x * x))))
+UNARY_REAL(ot_quick_gelu, x * SIGMOID(X_CONST(p[0]) * x))
+UNARY_REAL(ot_clip, x < X_CONST(p[0]) ? X_CONST(p[0]) : x > X_CONST(p[1]) ? X_CONST(p[1]) : x)
+UNARY_NUMBER(ot_neg, -x)
+UNARY_NUMBER(ot_abs, x < 0 ? -x : x)
+UNARY_NUMBER(ot_sign, (x > 0) - (x < 0))
+UNARY_LOOP(ot_not, uint8_t, uint8_t, uint8_t, !x)
+static int ot_not(const KernelArgs *args) { each_chunk(args, ot_not_item, args->inputs[0].count); return STATUS_OK; }
+
+BINARY_NUMBER(ot_add, a + b)
+BINARY_NUMBER(ot_sub, a - b)
+BINARY_NUMBER(ot_mul, a * b)
+BINARY_NUMBER(ot_minimum, a < b ? a : b)
+BINARY_NUMBER(ot_maximum, a > b ? a : b)
+COMPARISON(ot_equal, a == b)
+COMPARISON(ot_less, a < b)
+COMPARISON(ot_less_or_equal, a <= b)
+COMPARISON(ot_greater, a > b)
+COMPARISON(ot_greater_or_equal, a >= b)
+COMPARISON(ot_and, (a != 0) & (b != 0))
+COMPARISON(ot_or, (a != 0) | (b != 0))
+COMPARISON(ot_xor, (a != 0) ^ (b != 0))
+BINARY_REAL(ot_div_real, a / b)
+BINARY_LOOP(ot_div_int64, int64_t, int64_t, int64_t, b ? a / b : 0)
+BINARY_LOOP(ot_div_int32, int32_t, int32_t, int32_t, b ? a / b : 0)
+static int ot_div(const KernelArgs *args)
+{
+    int32_t d = args->inputs[0].dtype;
+    if (d == DTYPE_FLOAT32 || d == DTYPE_FLOAT64) return ot_div_real(args);
+    each_row_block(args, d == DTYPE_INT64 ? ot_div_int64_item : ot_div_int32_item);
+    return STATUS_OK;
+}
+BINARY_REAL(ot_pow, b == 2 ? a * a : b == 1 ? a : POW(a, b))
+BINARY_REAL(ot_relu_grad, b > 0 ? a : 0)
+BINARY_REAL(ot_leaky_relu_grad, b > 0 ? a : R_CONST(p[0]) * a)
+BINARY_REAL(ot_sigmoid_grad, a * b * (R_CONST(1) - b))
+BINARY_REAL(ot_tanh_grad, a * (R_CONST(1) - b * b))
+BINARY_REAL(ot_gelu_grad, a * (R_CONST(0.5) * (R_CONST(1) + ERF(b * R_CONST(0.7071067811865476))) + b * PI_ROOT * EXP(R_CONST(-0.5) * b * b)))
+#define FAST_GELU_GRADIENT(R)                                                                         \
+static inline R fast_gelu_gradient_##R(R x)                                                           \
+{                                                                                                     \
+    R c = (R)0.7978845608028654, t = TANH(c * (x + (R)0.044715 * x * x * x));                         \
+    return (R)0.5 * ((R)1 + t) + (R)0.5 * x * ((R)1 - t * t) * c * ((R)1 + (R)0.134145 * x * x);      \
+}                                                                                                     \
+static inline R quick_gelu_gradient_##R(R x, R alpha)                                                 \
+{ R s = SIGMOID(alpha * x); return s * ((R)1 + alpha * x * ((R)1 - s)); }
+FAST_GELU_GRADIENT(float)
+FAST_GELU_GRADIENT(double)
+BINARY_REAL(ot_fast_gelu_grad, a * _Generic((b), float: fast_gelu_gradient_float, double: fast_gelu_gradient_double)(b))
+BINARY_REAL(ot_quick_gelu_grad, a * _Generic((b), float: quick_gelu_gradient_float, double: quick_gelu_gradient_double)(b, R_CONST(p[0])))
+
+/* ---- y = x0 + x1 + …: ints hold, per input, the packing of (y, x) as for a binary kernel */
+
+BINARY_REAL(sum_first, b)
+static int ot_sum(const KernelArgs *args)
+{
+    Tensor pair[2];
+    KernelArgs step = *args;
+    step.inputs = pair; step.n_inputs = 2; pair[0] = args->outputs[0];
+    for (int32_t i = 0; i < args->n_inputs; i++) {
+        pair[1] = args->inputs[i];
+        if (i) ot_add(&step);
+        else if (pair[1].data != pair[0].data) sum_first(&step);
+        step.ints += 1 + 3 * step.ints[0];
+    }
+    return STATUS_OK;
+}
+
+/* ---- y = c ? a : b, broadcast: ints are rank, dims, then the strides of c, a and b */
+
+#define WHERE(T)                                                                                      \
+static void where_##T##_item(void *context, int64_t item, int64_t worker)                             \
+{                                                                                                     \
+    const KernelArgs *args = context; const int64_t *ints = args->ints, rank = ints[0]; (void)worker; \
+    const int64_t *sc = ints + 1 + rank, *sa = sc + rank, *sb = sa + rank, l = rank - 1;              \
+    Split s = split_rows(ints); int64_t pieces = s.rows > 1 ? 1 : (s.inner + CHUNK - 1) / CHUNK;      \
+    int64_t row = s.rows > 1 ? item * s.rows : item / pieces, end = s.rows > 1 ? row + s.rows : row + 1; \
+    int64_t from = s.rows > 1 ? 0 : item % pieces * CHUNK, to = s.inner;                              \
+    if (s.rows == 1 && to > from + CHUNK) to = from + CHUNK;                                          \
+    for (; row < end && row < s.outer; row++) {                                                       \
+        const uint8_t *c = (const uint8_t *)args->inputs[0].data + offset_of(ints, row, sc);          \
+        const T *a = (const T *)args->inputs[1].data + offset_of(ints, row, sa);                      \
+        const T *b = (const T *)args->inputs[2].data + offset_of(ints, row, sb);                      \
+        T *y = (T *)args->outputs[0].data + row * s.inner;                                            \
+        for (int64_t i = from; i < to; i++) y[i] = c[i * sc[l]] ? a[i * sa[l]] : b[i * sb[l]];        \
+    }                                                                                                 \
+}
+WHERE(uint8_t)
+WHERE(uint32_t)
+WHERE(uint64_t)
+static int ot_where(const KernelArgs *args)
+{
+    int32_t d = args->outputs[0].dtype;
+    int wide = d == DTYPE_FLOAT64 || d == DTYPE_INT64, narrow = d == DTYPE_BOOL || d == DTYPE_UINT8 || d == DTYPE_INT8;
+    each_row_block(args, wide ? where_uint64_t_item : narrow ? where_uint8_t_item : where_uint32_t_item);
+    return STATUS_OK;
+}
+
+/* ---- y[n] = (OUT)x[n] */
+
+#define CAST(IN, OUT) UNARY_LOOP(cast_##IN##_##OUT, IN, IN, OUT, x)
+#define CAST_BOOL(IN) UNARY_LOOP(cast_##IN##_bool, IN, IN, uint8_t, x != 0)
+#define CASTS(IN) CAST(IN, float) CAST(IN, double) CAST(IN, int64_t) CAST(IN, int32_t) CAST(IN, uint8_t) CAST(IN, int8_t) CAST_BOOL(IN)
+CASTS(float) CASTS(double) CASTS(int64_t) CASTS(int32_t) CASTS(uint8_t) CASTS(int8_t)
+#define CAST_TO(IN, d) (d == DTYPE_FLOAT32 ? cast_##IN##_float_item : d == DTYPE_FLOAT64 ? cast_##IN##_double_item               \
+    : d == DTYPE_INT64 ? cast_##IN##_int64_t_item : d == DTYPE_INT32 ? cast_##IN##_int32_t_item                                  \
+    : d == DTYPE_UINT8 ? cast_##IN##_uint8_t_item : d == DTYPE_INT8 ? cast_##IN##_int8_t_item : cast_##IN##_bool_item)
+static int ot_cast(const KernelArgs *args)
+{
+    int32_t from = args->inputs[0].dtype, to = args->outputs[0].dtype;
+    WorkItem work = from == DTYPE_FLOAT32 ? CAST_TO(float, to) : from == DTYPE_FLOAT64 ? CAST_TO(double, to)
+        : from == DTYPE_INT64 ? CAST_TO(int64_t, to) : from == DTYPE_INT32 ? CAST_TO(int32_t, to)
+        : from == DTYPE_INT8 ? CAST_TO(int8_t, to) : CAST_TO(uint8_t, to);
+    each_chunk(args, work, args->inputs[0].count);
+    return STATUS_OK;
+}
+
+/* ---- y[n] = x[n] * s or x[n] / s; s is one element, float or int64; ints: scale_down */
+
+#define SCALE(R)                                                                                      \
+static void scale_##R##_item(void *context, int64_t item, int64_t worker)                             \
+{                                                                                                     \
+    const KernelArgs *args = context; const Tensor *scale = &args->inputs[1]; (void)worker;           \
+    int64_t start = item * CHUNK, end = start + CHUNK, count = args->inputs[0].count;                 \
+    const R *x = args->inputs[0].data; R *y = args->outputs[0].data;                                  \
+    R s = scale->dtype == DTYPE_INT64 ? (R)*(int64_t *)scale->data : scale->dtype == DTYPE_FLOAT64 ? (R)*(double *)scale->data \
+        : (R)*(float *)scale->data;                                                                   \
+    if (end > count) end = count;                                                                     \
+    if (args->ints[0]) for (int64_t i = start; i < end; i++) y[i] = x[i] / s;                         \
+    else for (int64_t i = start; i < end; i++) y[i] = x[i] * s;                                       \
+}
+SCALE(float)
+SCALE(double)
+static int ot_scale(const KernelArgs *args)
+{
+    each_chunk(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? scale_float_item : scale_double_item, args->inputs[0].count);
+    return STATUS_OK;
+}
+#endif

@@ -1,0 +1,86 @@
+/* Softmax cross-entropy and its gradient. ints: n, c, d, reduction (0 none, 1 mean, 2 sum), ignored label. Scores lie as [n, c, d]. */
+#ifndef ORTRAIN_LOSS_H
+#define ORTRAIN_LOSS_H
+#include <math.h>
+#include "kernel.h"
+#include "vector_math.h"
+
+enum { LOSS_ROWS = 64 };     /* rows of one work item */
+
+static inline int64_t label_at(const Tensor *labels, int64_t i)
+{ return labels->dtype == DTYPE_INT32 ? ((const int32_t *)labels->data)[i] : ((const int64_t *)labels->data)[i]; }
+
+#define LOSS_EXP(x) _Generic((x), float: ot_expf, double: exp)(x)
+#define LOSS_LOG(x) _Generic((x), float: logf, double: log)(x)
+
+#define LOSS(R)                                                                                                   \
+/* scratch: losses [n d] and weights [n d] as double, then log probabilities when nobody wants them as an output */ \
+static void loss_##R##_item(void *context, int64_t item, int64_t worker)                                          \
+{                                                                                                                 \
+    const KernelArgs *args = context; const int64_t *s = args->ints; (void)worker;                                \
+    int64_t n = s[0], classes = s[1], d = s[2], end = (item + 1) * LOSS_ROWS;                                      \
+    double *losses = args->scratch, *weights = losses + n * d;                                                    \
+    const R *scores = args->inputs[0].data, *w = args->n_inputs > 2 ? args->inputs[2].data : NULL;                \
+    R *logs = args->n_outputs > 1 && args->outputs[1].data ? args->outputs[1].data : (R *)(weights + n * d);      \
+    if (end > n * d) end = n * d;                                                                                 \
+    for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                            \
+        const R *x = scores + i / d * classes * d + i % d; R *y = logs + i / d * classes * d + i % d;             \
+        R top = x[0], sum = 0;                                                                                    \
+        for (int64_t c = 1; c < classes; c++) top = x[c * d] > top ? x[c * d] : top;                              \
+        for (int64_t c = 0; c < classes; c++) sum += LOSS_EXP((R)(x[c * d] - top));                               \
+        R shift = top + LOSS_LOG(sum);                                                                            \
+        for (int64_t c = 0; c < classes; c++) y[c * d] = x[c * d] - shift;                                        \
+        int64_t label = label_at(&args->inputs[1], i);                                                            \
+        weights[i] = label == s[4] ? 0 : w ? (double)w[label] : 1;                                                \
+        losses[i] = weights[i] == 0 ? 0 : -weights[i] * (double)y[label * d];                                     \
+    }                                                                                                             \
+}                                                                                                                 \
+static int loss_##R(const KernelArgs *args)                                                                       \
+{                                                                                                                 \
+    const int64_t *s = args->ints; int64_t rows = s[0] * s[2];                                                    \
+    double *losses = args->scratch, *weights = losses + rows, total = 0, weight = 0; R *out = args->outputs[0].data; \
+    args->engine->parallel_for(args->engine, loss_##R##_item, (void *)args, (rows + LOSS_ROWS - 1) / LOSS_ROWS);  \
+    if (s[3] == 0) { for (int64_t i = 0; i < rows; i++) out[i] = (R)losses[i]; return STATUS_OK; }                \
+    for (int64_t i = 0; i < rows; i++) { total += losses[i]; weight += weights[i]; }                              \
+    out[0] = (R)(s[3] == 2 ? total : weight > 0 ? total / weight : 0);                                            \
+    return STATUS_OK;                                                                                             \
+}                                                                                                                 \
+/* (dloss, log softmax, labels, weight) -> dscores */                                                             \
+static double loss_total_weight_##R(const KernelArgs *args)                                                       \
+{                                                                                                                 \
+    const int64_t *s = args->ints; const R *w = args->n_inputs > 3 ? args->inputs[3].data : NULL; double total = 0; \
+    for (int64_t i = 0; i < s[0] * s[2]; i++) {                                                                   \
+        int64_t label = label_at(&args->inputs[2], i);                                                            \
+        total += label == s[4] ? 0 : w ? (double)w[label] : 1;                                                    \
+    }                                                                                                             \
+    return total;                                                                                                 \
+}                                                                                                                 \
+static void loss_grad_##R##_item(void *context, int64_t item, int64_t worker)                                     \
+{                                                                                                                 \
+    const KernelArgs *args = context; const int64_t *s = args->ints; (void)worker;                                \
+    int64_t classes = s[1], d = s[2], end = (item + 1) * LOSS_ROWS;                                               \
+    const R *dloss = args->inputs[0].data, *logs = args->inputs[1].data, *w = args->n_inputs > 3 ? args->inputs[3].data : NULL; \
+    R *out = args->outputs[0].data;                                                                               \
+    double total = s[3] == 1 ? loss_total_weight_##R(args) : 1, scale = s[3] == 1 ? (total > 0 ? 1 / total : 0) : 1; \
+    if (end > s[0] * d) end = s[0] * d;                                                                           \
+    for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                            \
+        const R *y = logs + i / d * classes * d + i % d; R *dx = out + i / d * classes * d + i % d;               \
+        int64_t label = label_at(&args->inputs[2], i);                                                            \
+        R g = label == s[4] ? 0 : (R)((double)dloss[s[3] == 0 ? i : 0] * (w ? (double)w[label] : 1) * scale);     \
+        for (int64_t c = 0; c < classes; c++) dx[c * d] = g * LOSS_EXP((R)y[c * d]);                              \
+        if (label != s[4]) dx[label * d] -= g;                                                                    \
+    }                                                                                                             \
+}                                                                                                                 \
+static int loss_grad_##R(const KernelArgs *args)                                                                  \
+{                                                                                                                 \
+    int64_t rows = args->ints[0] * args->ints[2];                                                                 \
+    args->engine->parallel_for(args->engine, loss_grad_##R##_item, (void *)args, (rows + LOSS_ROWS - 1) / LOSS_ROWS); \
+    return STATUS_OK;                                                                                             \
+}
+LOSS(float)
+LOSS(double)
+static int softmax_cross_entropy_loss(const KernelArgs *args)
+{ return args->inputs[0].dtype == DTYPE_FLOAT32 ? loss_float(args) : loss_double(args); }
+static int softmax_cross_entropy_loss_grad(const KernelArgs *args)
+{ return args->inputs[1].dtype == DTYPE_FLOAT32 ? loss_grad_float(args) : loss_grad_double(args); }
+#endif

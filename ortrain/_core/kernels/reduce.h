@@ -1,0 +1,128 @@
+/* Reductions. ints: outputs, reduced count, kept groups: number, sizes, strides; reduced groups: number, sizes, strides (elements).
+ * Sums run over sixteen lanes and blocks in a fixed order: the same bits for any number of threads. */
+#ifndef ORTRAIN_REDUCE_H
+#define ORTRAIN_REDUCE_H
+#include "kernel.h"
+
+enum { REDUCE_CHUNK = 16384, LANES = 16 };
+
+typedef struct { int64_t outputs, count, kept, reduced; const int64_t *kept_size, *kept_stride, *size, *stride; } Reduction;
+
+static inline Reduction reduction_of(const KernelArgs *args)
+{
+    const int64_t *s = args->ints;
+    Reduction r = { s[0], s[1], s[2], 0, s + 3, s + 3 + s[2], 0, 0 };
+    s += 3 + 2 * r.kept;
+    r.reduced = s[0]; r.size = s + 1; r.stride = s + 1 + r.reduced;
+    return r;
+}
+static inline int64_t kept_offset(const Reduction *r, int64_t output)
+{
+    int64_t offset = 0;
+    for (int64_t d = r->kept - 1; d >= 0; d--) { offset += output % r->kept_size[d] * r->kept_stride[d]; output /= r->kept_size[d]; }
+    return offset;
+}
+static inline int64_t reduced_offset(const Reduction *r, int64_t row)
+{
+    int64_t offset = 0;
+    for (int64_t d = r->reduced - 2; d >= 0; d--) { offset += row % r->size[d] * r->stride[d]; row /= r->size[d]; }
+    return offset;
+}
+
+/* outputs of one work item: about a chunk of input, and whole cache lines of output */
+static inline int64_t reduce_outputs_per_item(const Reduction *r)
+{
+    int64_t per = 4 * REDUCE_CHUNK / (r->count > 0 ? r->count : 1);
+    return per < 16 ? 16 : per;
+}
+
+#define REDUCE(NAME, R, ACC, START, VALUE, COMBINE, FINISH)                                                       \
+static inline ACC NAME##_run_##R(const R *x, int64_t stride, int64_t n)                                           \
+{                                                                                                                 \
+    ACC lanes[LANES], a = START; int64_t i = 0;                                                                   \
+    for (int k = 0; k < LANES; k++) lanes[k] = START;                                                             \
+    if (stride == 1)                                                                                              \
+        for (; i + LANES <= n; i += LANES)                                                                        \
+            for (int k = 0; k < LANES; k++) { ACC v = x[i + k], b = lanes[k]; v = VALUE; lanes[k] = COMBINE; }    \
+    for (int k = 0; k < LANES; k++) { ACC v = lanes[k], b = a; a = COMBINE; }                                     \
+    for (; i < n; i++) { ACC v = x[i * stride], b = a; v = VALUE; a = COMBINE; }                                  \
+    return a;                                                                                                     \
+}                                                                                                                 \
+static inline ACC NAME##_all_##R(const Reduction *r, const R *x)                                                  \
+{                                                                                                                 \
+    ACC a = START;                                                                                                \
+    if (!r->reduced) { ACC v = x[0], b = a; v = VALUE; return COMBINE; }                                          \
+    int64_t inner = r->size[r->reduced - 1], stride = r->stride[r->reduced - 1], rows = inner ? r->count / inner : 0; \
+    for (int64_t row = 0; row < rows; row++)                                                                      \
+        for (int64_t from = 0; from < inner; from += REDUCE_CHUNK) {                                              \
+            int64_t n = inner - from < REDUCE_CHUNK ? inner - from : REDUCE_CHUNK;                                \
+            ACC v = NAME##_run_##R(x + reduced_offset(r, row) + from * stride, stride, n), b = a; a = COMBINE;    \
+        }                                                                                                         \
+    return a;                                                                                                     \
+}                                                                                                                 \
+/* outputs whose last kept axis is contiguous while the reduced ones are not: whole rows are combined at once */  \
+static inline void NAME##_columns_##R(const Reduction *r, const R *x, R *y, int64_t n)                            \
+{                                                                                                                 \
+    int64_t inner = r->size[r->reduced - 1], stride = r->stride[r->reduced - 1], rows = inner ? r->count / inner : 0; \
+    ACC acc[256]; (void)n;                                                                                        \
+    for (int64_t k = 0; k < n; k++) acc[k] = START;                                                               \
+    for (int64_t row = 0; row < rows; row++) {                                                                    \
+        const R *p = x + reduced_offset(r, row);                                                                  \
+        for (int64_t i = 0; i < inner; i++, p += stride)                                                          \
+            for (int64_t k = 0; k < n; k++) { ACC v = p[k], b = acc[k]; v = VALUE; acc[k] = COMBINE; }            \
+    }                                                                                                             \
+    for (int64_t k = 0; k < n; k++) { ACC a = acc[k]; int64_t count = r->count; (void)count; y[k] = (R)(FINISH); } \
+}                                                                                                                 \
+static void NAME##_item_##R(void *context, int64_t item, int64_t worker)                                          \
+{                                                                                                                 \
+    const KernelArgs *args = context; Reduction r = reduction_of(args); (void)worker;                             \
+    const R *x = args->inputs[0].data; R *y = args->outputs[0].data;                                              \
+    int64_t per = reduce_outputs_per_item(&r), o = item * per, end = o + per < r.outputs ? o + per : r.outputs, count = r.count; (void)count; \
+    if (r.kept && r.reduced && r.kept_stride[r.kept - 1] == 1) {                                                  \
+        int64_t width = r.kept_size[r.kept - 1];                                                                  \
+        while (o < end) {                                                                                         \
+            int64_t n = width - o % width; if (n > end - o) n = end - o; if (n > 256) n = 256;                    \
+            NAME##_columns_##R(&r, x + kept_offset(&r, o), y + o, n); o += n;                                     \
+        }                                                                                                         \
+        return;                                                                                                   \
+    }                                                                                                             \
+    for (; o < end; o++) { ACC a = NAME##_all_##R(&r, x + kept_offset(&r, o)); y[o] = (R)(FINISH); }              \
+}                                                                                                                 \
+/* everything to one value: partials of fixed chunks, combined in order */                                        \
+static void NAME##_partial_##R(void *context, int64_t item, int64_t worker)                                       \
+{                                                                                                                 \
+    const KernelArgs *args = context; int64_t from = item * REDUCE_CHUNK, n = args->inputs[0].count - from; (void)worker; \
+    ((ACC *)args->scratch)[item] = NAME##_run_##R((const R *)args->inputs[0].data + from, 1, n < REDUCE_CHUNK ? n : REDUCE_CHUNK); \
+}                                                                                                                 \
+static int NAME##_##R(const KernelArgs *args)                                                                     \
+{                                                                                                                 \
+    Reduction r = reduction_of(args);                                                                             \
+    if (r.outputs == 1 && r.count == args->inputs[0].count) {                                                     \
+        int64_t items = (r.count + REDUCE_CHUNK - 1) / REDUCE_CHUNK, count = r.count; ACC a = START; (void)count; \
+        args->engine->parallel_for(args->engine, NAME##_partial_##R, (void *)args, items);                        \
+        for (int64_t i = 0; i < items; i++) { ACC v = ((ACC *)args->scratch)[i], b = a; a = COMBINE; }            \
+        *(R *)args->outputs[0].data = (R)(FINISH);                                                                \
+        return STATUS_OK;                                                                                         \
+    }                                                                                                             \
+    int64_t per = reduce_outputs_per_item(&r);                                                                    \
+    args->engine->parallel_for(args->engine, NAME##_item_##R, (void *)args, (r.outputs + per - 1) / per);         \
+    return STATUS_OK;                                                                                             \
+}
+
+#define FLOAT_REDUCE(NAME, START, VALUE, COMBINE, FINISH)                                                         \
+REDUCE(NAME, float, float, START, VALUE, COMBINE, FINISH) REDUCE(NAME, double, double, START, VALUE, COMBINE, FINISH)
+#define NUMBER_REDUCE(NAME, START, LOWEST64, LOWEST32, VALUE, COMBINE, FINISH)                                    \
+FLOAT_REDUCE(NAME, START, VALUE, COMBINE, FINISH)                                                                 \
+REDUCE(NAME, int64_t, int64_t, LOWEST64, VALUE, COMBINE, FINISH) REDUCE(NAME, int32_t, int32_t, LOWEST32, VALUE, COMBINE, FINISH) \
+static int NAME(const KernelArgs *args)                                                                           \
+{                                                                                                                 \
+    int32_t d = args->inputs[0].dtype;                                                                            \
+    return d == DTYPE_FLOAT32 ? NAME##_float(args) : d == DTYPE_FLOAT64 ? NAME##_double(args)                     \
+        : d == DTYPE_INT64 ? NAME##_int64_t(args) : NAME##_int32_t(args);                                         \
+}
+NUMBER_REDUCE(reduce_sum, 0, 0, 0, v, b + v, a)
+NUMBER_REDUCE(reduce_mean, 0, 0, 0, v, b + v, a / count)
+NUMBER_REDUCE(reduce_sum_square, 0, 0, 0, v * v, b + v, a)
+NUMBER_REDUCE(reduce_max, -__builtin_inf(), INT64_MIN, INT32_MIN, v, v > b ? v : b, a)
+NUMBER_REDUCE(reduce_min, __builtin_inf(), INT64_MAX, INT32_MAX, v, v < b ? v : b, a)
+#endif

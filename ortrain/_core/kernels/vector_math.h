@@ -1,0 +1,69 @@
+/* Branch-free float32 functions that the compiler vectorises; errors are relative, largest over the whole range, against float64. */
+#ifndef ORTRAIN_VECTOR_MATH_H
+#define ORTRAIN_VECTOR_MATH_H
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline float ot_from_bits(int32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
+static inline int32_t ot_to_bits(float x) { int32_t bits; memcpy(&bits, &x, 4); return bits; }
+
+/* exp: 2^n times a polynomial on [-ln2/2, ln2/2]; 0 below -87.3, infinity above 88.7; 2e-7 */
+static inline float ot_expf(float x)
+{
+    float low = x < -87.33f ? -87.33f : x, z = low > 88.72f ? 88.72f : low;
+    float t = z * 1.44269504f + 12582912.0f;            /* round to nearest by a magic number */
+    int32_t n = ot_to_bits(t) - 0x4B400000;
+    float f = t - 12582912.0f, r = z - f * 0.693359375f;
+    r = r - f * -2.12194440e-4f;
+    float y = 1.0f / 5040.0f;
+    y = y * r + 1.0f / 720.0f; y = y * r + 1.0f / 120.0f; y = y * r + 1.0f / 24.0f;
+    y = y * r + 1.0f / 6.0f; y = y * r + 0.5f; y = y * r * r + r + 1.0f;
+    int32_t half = n >> 1;                                /* two factors, so that 2^128 does not overflow before its time */
+    y = y * ot_from_bits((half + 127) << 23) * ot_from_bits((n - half + 127) << 23);
+    y = x > 88.72f ? INFINITY : y;
+    y = x < -87.33f ? 0.0f : y;
+    return x != x ? x : y;
+}
+
+/* log: exponent plus an odd series in (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); 2e-7 */
+static inline float ot_logf(float x)
+{
+    float scaled = x < 1.17549435e-38f ? x * 8388608.0f : x;     /* subnormals */
+    float extra = x < 1.17549435e-38f ? -23.0f : 0.0f;
+    int32_t bits = ot_to_bits(scaled) - 0x3F3504F3;
+    float e = (float)(bits >> 23) + extra;
+    float m = ot_from_bits((bits & 0x007FFFFF) + 0x3F3504F3);
+    float s = (m - 1.0f) / (m + 1.0f), q = s * s;
+    float p = 1.0f / 11.0f;
+    p = p * q + 1.0f / 9.0f; p = p * q + 1.0f / 7.0f; p = p * q + 0.2f; p = p * q + 1.0f / 3.0f;
+    float y = 2.0f * s * q * p + e * -2.12194440e-4f + 2.0f * s + e * 0.693359375f;
+    y = x == 0.0f ? -INFINITY : y;
+    y = x == INFINITY ? INFINITY : y;
+    return x < 0.0f || x != x ? NAN : y;
+}
+
+static inline float ot_sigmoidf(float x) { return 1.0f / (1.0f + ot_expf(-x)); }
+
+/* tanh: its series near 0, where the quotient cancels; 3e-7 */
+static inline float ot_tanhf(float x)
+{
+    float a = fabsf(x), q = x * x, e = ot_expf(-2.0f * a);
+    float far = copysignf((1.0f - e) / (1.0f + e), x);
+    float near = x + x * q * (-1.0f / 3.0f + q * (2.0f / 15.0f + q * (-17.0f / 315.0f + q * (62.0f / 2835.0f))));
+    return a < 0.3f ? near : far;
+}
+
+/* erf: its series below 0.5, Abramowitz and Stegun 7.1.26 above (1.5e-7 absolute); 3e-7 */
+static inline float ot_erff(float x)
+{
+    float a = fabsf(x), q = x * x;
+    float series = 1.0f / 9360.0f;
+    series = series * q - 1.0f / 1320.0f; series = series * q + 1.0f / 216.0f; series = series * q - 1.0f / 42.0f;
+    series = series * q + 0.1f; series = series * q - 1.0f / 3.0f; series = series * q + 1.0f;
+    float t = 1.0f / (1.0f + 0.3275911f * a);
+    float p = ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
+    float far = copysignf(1.0f - p * ot_expf(-q), x);
+    return a < 0.5f ? 1.12837917f * x * series : far;
+}
+#endif

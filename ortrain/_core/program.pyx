@@ -1,0 +1,383 @@
+"""A program: a flat array of kernel calls over tensors at fixed places, run by one loop without the interpreter."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+cimport numpy as cnp
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from ortrain._core.engine cimport EngineHandle
+from ortrain._core.kernel cimport DTYPE_INT32, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK, Kernel, KernelArgs, Tensor
+
+from ortrain.dtypes import NUMBERS, numpy_dtype
+
+cnp.import_array()
+
+
+cdef int check_range(const KernelArgs *a) noexcept nogil:
+    """Refuses when an element of indices [n] (int64 or int32) is neither in [low, high) nor the ignored value. ints: low, high, has_ignored, ignored."""
+    cdef Tensor *x = &a.inputs[0]
+    cdef int64_t i, v
+    cdef int64_t low = a.ints[0], high = a.ints[1], ignored = a.ints[3]
+    cdef bint has_ignored = a.ints[2] != 0
+    for i in range(x.count):
+        v = (<int32_t *>x.data)[i] if x.dtype == DTYPE_INT32 else (<int64_t *>x.data)[i]
+        if (v < low or v >= high) and not (has_ignored and v == ignored):
+            return STATUS_INDEX_OUT_OF_RANGE
+    return STATUS_OK
+
+
+cdef int copy(const KernelArgs *a) noexcept nogil:
+    """outputs[0] = inputs[0], byte for byte; ints: size of one element."""
+    memcpy(a.outputs[0].data, a.inputs[0].data, a.inputs[0].count * a.ints[0])
+    return STATUS_OK
+
+
+cdef int skip(const KernelArgs *a) noexcept nogil:
+    """Does nothing: stands in for an accumulation whose value was computed in place."""
+    return STATUS_OK
+
+
+# name -> address; the planner puts these in by itself
+KERNELS = {"check_range": <size_t>&check_range, "copy": <size_t>&copy}
+
+
+cdef class Program:
+    """Built by ortrain.plan: tensors first, then steps, then finish(); then try_run() as often as wanted."""
+
+    cdef EngineHandle handle
+    cdef Py_ssize_t n_steps, n_slots, n_inputs, n_outputs, n_patches, n_direct
+    cdef Kernel *functions
+    cdef KernelArgs *args
+    cdef Tensor *slots                    # the tensors of all steps, one after another
+    cdef int64_t *ints
+    cdef double *floats
+    cdef Py_ssize_t *input_slot           # (input, slot) pairs
+    cdef Py_ssize_t *input_index
+    cdef Py_ssize_t n_input_slots
+    cdef Tensor *inputs                   # what each user input must look like
+    cdef Tensor *outputs                  # where each user output lies
+    cdef int64_t *output_source           # >= 0: arena offset; -1: fixed; -2 - i: user input i
+    cdef Py_ssize_t *direct_step          # accumulations that may be skipped when gradients are overwritten
+    cdef Kernel *direct_function
+    cdef Py_ssize_t *direct_slot          # slots that then write to the gradient itself
+    cdef void **direct_address
+    cdef int64_t *direct_offset
+    cdef Py_ssize_t n_direct_slots
+    cdef bint overwriting, built
+    cdef uint8_t *arena
+    cdef object arena_array
+    cdef int64_t *arena_offset            # per slot, -1 when not in the arena
+    cdef int64_t *scratch_offset          # per step, -1 for none
+    cdef list tensors, steps, input_ids, output_ids, direct
+    cdef public list keep_alive
+    cdef public int64_t arena_bytes
+    cdef public list step_names
+    cdef public object plan
+    cdef public Py_ssize_t failed_step
+    cdef public Py_ssize_t first_write
+
+    def __init__(self, EngineHandle handle not None):
+        self.handle = handle
+        self.tensors, self.steps, self.input_ids, self.output_ids, self.direct = [], [], [], [], []
+        self.keep_alive, self.step_names = [], []
+        self.failed_step = -1
+        self.first_write = 0
+
+    def __dealloc__(self):
+        free(self.functions)
+        free(self.args)
+        free(self.slots)
+        free(self.ints)
+        free(self.floats)
+        free(self.input_slot)
+        free(self.input_index)
+        free(self.inputs)
+        free(self.outputs)
+        free(self.output_source)
+        free(self.direct_step)
+        free(self.direct_function)
+        free(self.direct_slot)
+        free(self.direct_address)
+        free(self.direct_offset)
+        free(self.arena_offset)
+        free(self.scratch_offset)
+
+    def add_tensor(self, str dtype, tuple dims, int64_t offset=-1, size_t address=0, int input=-1):
+        """Adds a tensor in the arena (offset), at a fixed address, or that is a user input; returns its number."""
+        self.tensors.append((NUMBERS[dtype], dims, offset, address, input))
+        return len(self.tensors) - 1
+
+    def add_step(self, str name, size_t address, list inputs, list outputs, tuple ints=(), tuple floats=(), int64_t scratch=-1):
+        """Adds a kernel call on tensors (numbers, -1: absent) with its packed attributes and scratch offset; returns the step's number."""
+        self.steps.append((address, inputs, outputs, ints, floats, scratch))
+        self.step_names.append(name)
+        return len(self.steps) - 1
+
+    def set_inputs(self, list ids):
+        """The tensors that are the user inputs, in the order of the call."""
+        self.input_ids = ids
+
+    def set_outputs(self, list ids):
+        """The tensors that are handed to the user, in order."""
+        self.output_ids = ids
+
+    def add_direct(self, int step, list ids, size_t address):
+        """While gradients are overwritten, `step` is skipped and the tensors `ids` lie at `address`, the gradient itself."""
+        self.direct.append((step, set(ids), address))
+
+    cdef void describe(self, Tensor *t, tuple kind) except *:
+        cdef int i
+        memset(t, 0, sizeof(Tensor))
+        t.dtype = kind[0]
+        dims = kind[1]
+        t.rank = len(dims)
+        t.count = 1
+        for i in range(t.rank):
+            t.dims[i] = dims[i]
+            t.count *= t.dims[i]
+        t.data = <void *><size_t>kind[3]
+
+    def finish(self, int64_t arena_bytes):
+        """Lays the steps out as C arrays; nothing can be added afterwards."""
+        cdef Py_ssize_t i, j, slot = 0, n_ints = 0, n_floats = 0
+        self.arena_bytes = arena_bytes
+        self.n_steps = len(self.steps)
+        for _, ins, outs, ints, floats, _ in self.steps:
+            self.n_slots += len(ins) + len(outs)
+            n_ints += len(ints)
+            n_floats += len(floats)
+        self.functions = <Kernel *>calloc(self.n_steps + 1, sizeof(Kernel))
+        self.args = <KernelArgs *>calloc(self.n_steps + 1, sizeof(KernelArgs))
+        self.slots = <Tensor *>calloc(self.n_slots + 1, sizeof(Tensor))
+        self.arena_offset = <int64_t *>calloc(self.n_slots + 1, sizeof(int64_t))
+        self.scratch_offset = <int64_t *>calloc(self.n_steps + 1, sizeof(int64_t))
+        self.ints = <int64_t *>calloc(n_ints + 1, sizeof(int64_t))
+        self.floats = <double *>calloc(n_floats + 1, sizeof(double))
+        self.input_slot = <Py_ssize_t *>calloc(self.n_slots + 1, sizeof(Py_ssize_t))
+        self.input_index = <Py_ssize_t *>calloc(self.n_slots + 1, sizeof(Py_ssize_t))
+        if not (self.functions and self.args and self.slots and self.arena_offset and self.scratch_offset and self.ints and self.floats
+                and self.input_slot and self.input_index):
+            raise MemoryError
+        n_ints = n_floats = 0
+        slot_of = {}
+        for i, (address, ins, outs, ints, floats, scratch) in enumerate(self.steps):
+            self.functions[i] = <Kernel><size_t>address
+            self.args[i].inputs = self.slots + slot
+            self.args[i].outputs = self.slots + slot + len(ins)
+            self.args[i].n_inputs = len(ins)
+            self.args[i].n_outputs = len(outs)
+            self.args[i].ints = self.ints + n_ints
+            self.args[i].floats = self.floats + n_floats
+            self.args[i].engine = &self.handle.engine
+            self.scratch_offset[i] = scratch
+            for number in [*ins, *outs]:
+                self.arena_offset[slot] = -1
+                if number >= 0:
+                    kind = self.tensors[number]
+                    self.describe(&self.slots[slot], kind)
+                    self.arena_offset[slot] = kind[2]
+                    slot_of.setdefault(number, []).append(slot)
+                    if kind[4] >= 0:
+                        self.input_slot[self.n_input_slots] = slot
+                        self.input_index[self.n_input_slots] = kind[4]
+                        self.n_input_slots += 1
+                slot += 1
+            for value in ints:
+                self.ints[n_ints] = value
+                n_ints += 1
+            for value in floats:
+                self.floats[n_floats] = value
+                n_floats += 1
+        self._lay_out_interface()
+        self._lay_out_direct(slot_of)
+        self.steps, self.tensors = [], []
+        self.built = True
+
+    def _lay_out_interface(self):
+        cdef Py_ssize_t i
+        self.n_inputs, self.n_outputs = len(self.input_ids), len(self.output_ids)
+        self.inputs = <Tensor *>calloc(self.n_inputs + 1, sizeof(Tensor))
+        self.outputs = <Tensor *>calloc(self.n_outputs + 1, sizeof(Tensor))
+        self.output_source = <int64_t *>calloc(self.n_outputs + 1, sizeof(int64_t))
+        if not (self.inputs and self.outputs and self.output_source):
+            raise MemoryError
+        for i in range(self.n_inputs):
+            self.describe(&self.inputs[i], self.tensors[self.input_ids[i]])
+        for i in range(self.n_outputs):
+            kind = self.tensors[self.output_ids[i]]
+            self.describe(&self.outputs[i], kind)
+            self.output_source[i] = -2 - kind[4] if kind[4] >= 0 else kind[2]
+
+    def _lay_out_direct(self, dict slot_of):
+        cdef Py_ssize_t i, n = 0
+        self.n_direct = len(self.direct)
+        total = sum(len(slot_of.get(number, ())) for _, ids, _ in self.direct for number in ids)
+        self.direct_step = <Py_ssize_t *>calloc(self.n_direct + 1, sizeof(Py_ssize_t))
+        self.direct_function = <Kernel *>calloc(self.n_direct + 1, sizeof(Kernel))
+        self.direct_slot = <Py_ssize_t *>calloc(total + 1, sizeof(Py_ssize_t))
+        self.direct_address = <void **>calloc(total + 1, sizeof(void *))
+        self.direct_offset = <int64_t *>calloc(total + 1, sizeof(int64_t))
+        if not (self.direct_step and self.direct_function and self.direct_slot and self.direct_address and self.direct_offset):
+            raise MemoryError
+        for i, (step, ids, address) in enumerate(self.direct):
+            self.direct_step[i] = step
+            self.direct_function[i] = self.functions[step]
+            for number in ids:
+                for slot in slot_of.get(number, ()):
+                    self.direct_slot[n] = slot
+                    self.direct_address[n] = <void *><size_t>address
+                    self.direct_offset[n] = self.arena_offset[slot]
+                    n += 1
+        self.n_direct_slots = n
+
+    def bind_arena(self, cnp.ndarray arena not None):
+        """Points every tensor and scratch buffer into the arena (uint8, 64-byte aligned, at least arena_bytes)."""
+        cdef Py_ssize_t i
+        if not self.built or arena.nbytes < self.arena_bytes:
+            raise ValueError(f"expected a finished program and an arena of {self.arena_bytes} bytes, got {arena.nbytes}")
+        self.arena_array = arena
+        self.arena = <uint8_t *>cnp.PyArray_DATA(arena)
+        for i in range(self.n_slots):
+            if self.arena_offset[i] >= 0:
+                self.slots[i].data = self.arena + self.arena_offset[i]
+        for i in range(self.n_steps):
+            self.args[i].scratch = self.arena + self.scratch_offset[i] if self.scratch_offset[i] >= 0 else NULL
+        self.overwriting = False
+
+    cdef void set_overwriting(self, bint overwrite) noexcept nogil:
+        cdef Py_ssize_t i
+        for i in range(self.n_direct):
+            self.functions[self.direct_step[i]] = skip if overwrite else self.direct_function[i]
+        for i in range(self.n_direct_slots):
+            self.slots[self.direct_slot[i]].data = self.direct_address[i] if overwrite else <void *>(self.arena + self.direct_offset[i])
+        self.overwriting = overwrite
+
+    cdef bint accepts(self, tuple values) noexcept:
+        cdef Py_ssize_t i
+        cdef int d
+        cdef cnp.ndarray x
+        cdef object value
+        if PyTuple_GET_SIZE(values) != self.n_inputs:
+            return False
+        for i in range(self.n_inputs):
+            value = <object>PyTuple_GET_ITEM(values, i)
+            if not cnp.PyArray_CheckExact(value):
+                return False
+            x = <cnp.ndarray>value
+            if (cnp.PyArray_NDIM(x) != self.inputs[i].rank or not cnp.PyArray_ISCARRAY_RO(x)
+                    or not self.same_dtype(cnp.PyArray_TYPE(x), self.inputs[i].dtype)):
+                return False
+            for d in range(self.inputs[i].rank):
+                if cnp.PyArray_DIMS(x)[d] != self.inputs[i].dims[d]:
+                    return False
+        return True
+
+    cdef inline bint same_dtype(self, int numpy_type, int32_t dtype) noexcept:
+        if dtype == 1:
+            return numpy_type == cnp.NPY_FLOAT32
+        if dtype == 7:
+            return numpy_type == cnp.NPY_INT64
+        if dtype == 11:
+            return numpy_type == cnp.NPY_FLOAT64
+        if dtype == 6:
+            return numpy_type == cnp.NPY_INT32
+        if dtype == 9:
+            return numpy_type == cnp.NPY_BOOL
+        if dtype == 2:
+            return numpy_type == cnp.NPY_UINT8
+        return dtype == 3 and numpy_type == cnp.NPY_INT8
+
+    def try_run(self, tuple values, bint overwrite=False):
+        """The outputs as fresh arrays; None when the inputs are not exactly what the program was planned for.
+
+        Raises RuntimeError with the failed step in `failed_step` when a guard refuses."""
+        cdef Py_ssize_t i
+        cdef int status = 0
+        if not self.accepts(values):
+            return None
+        if overwrite != self.overwriting:
+            self.set_overwriting(overwrite)
+        for i in range(self.n_input_slots):
+            self.slots[self.input_slot[i]].data = cnp.PyArray_DATA(<cnp.ndarray>PyTuple_GET_ITEM(values, self.input_index[i]))
+        with nogil:
+            for i in range(self.n_steps):
+                status = self.functions[i](&self.args[i])
+                if status != 0:
+                    break
+        if status != 0:
+            self.failed_step = i
+            raise RuntimeError(self.step_names[i])
+        return self.results(values)
+
+    cdef list results(self, tuple values):
+        cdef Py_ssize_t i
+        cdef cnp.npy_intp dims[8]
+        cdef int d
+        cdef cnp.ndarray out
+        cdef void *source
+        cdef list found = []
+        for i in range(self.n_outputs):
+            for d in range(self.outputs[i].rank):
+                dims[d] = self.outputs[i].dims[d]
+            out = cnp.PyArray_EMPTY(self.outputs[i].rank, dims, numpy_type_of(self.outputs[i].dtype), 0)
+            if self.output_source[i] >= 0:
+                source = self.arena + self.output_source[i]
+            elif self.output_source[i] == -1:
+                source = self.outputs[i].data
+            else:
+                source = cnp.PyArray_DATA(<cnp.ndarray>PyTuple_GET_ITEM(values, -2 - self.output_source[i]))
+            memcpy(cnp.PyArray_DATA(out), source, cnp.PyArray_NBYTES(out))
+            found.append(out)
+        return found
+
+
+cdef int numpy_type_of(int32_t dtype) except -1:
+    return {1: cnp.NPY_FLOAT32, 2: cnp.NPY_UINT8, 3: cnp.NPY_INT8, 6: cnp.NPY_INT32, 7: cnp.NPY_INT64, 9: cnp.NPY_BOOL, 11: cnp.NPY_FLOAT64}[dtype]
+
+
+cdef class Call:
+    """One kernel on fixed arrays, for the optimizer's sweeps over flat segments."""
+
+    cdef EngineHandle handle
+    cdef KernelArgs args
+    cdef Tensor tensors[8]
+    cdef double floats[8]
+    cdef int64_t ints[4]
+    cdef Kernel function
+    cdef list arrays
+
+    def __init__(self, EngineHandle handle not None, size_t address, list inputs, object outputs=(), tuple ints=()):
+        cdef Py_ssize_t i
+        self.handle = handle
+        self.arrays = [*inputs, *outputs]
+        memset(&self.args, 0, sizeof(KernelArgs))
+        for i, array in enumerate(self.arrays):
+            x = <cnp.ndarray>array
+            self.tensors[i].data = cnp.PyArray_DATA(x)
+            self.tensors[i].count = x.size
+            self.tensors[i].rank = x.ndim
+            self.tensors[i].dtype = NUMBERS[x.dtype.name]
+            if x.ndim:
+                self.tensors[i].dims[0] = x.size
+        for i, value in enumerate(ints):
+            self.ints[i] = value
+        self.args.inputs = self.tensors
+        self.args.outputs = self.tensors + len(inputs)
+        self.args.n_inputs = len(inputs)
+        self.args.n_outputs = len(outputs)
+        self.args.ints = self.ints
+        self.args.floats = self.floats
+        self.args.engine = &handle.engine
+        self.function = <Kernel>address
+
+    def run(self, *floats):
+        """Calls the kernel with these floating-point attributes."""
+        cdef Py_ssize_t i
+        for i in range(len(floats)):
+            self.floats[i] = floats[i]
+        with nogil:
+            self.function(&self.args)
+
+
+def advance_run_index(EngineHandle handle not None):
+    """Moves the counter of the random numbers on by one train step."""
+    handle.engine.run_index += 1

@@ -1,0 +1,234 @@
+"""Model + loss + optimizer -> training model, eval model, optimizer model and checkpoint (drop-in for onnxruntime.training.artifacts)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ortrain.dtypes import DIFFERENTIABLE
+from ortrain.enums import LossType, OptimType
+from ortrain.errors import ArgumentTypeError, ArtifactNotFoundError, InvalidArgumentError, OutputNotFoundError
+from ortrain.formats.checkpoint import Checkpoint, write_checkpoint
+from ortrain.formats.onnx_files import read_model, to_proto, write_model
+from ortrain.ir import Model
+from ortrain.loading import load_model, load_with_constants
+from ortrain.onnxblock import loss as losses
+from ortrain.onnxblock import optim
+from ortrain.onnxblock.blocks import Block, PassThrough
+from ortrain.onnxblock.building import check, fresh_names, register_outputs
+from ortrain.onnxblock.model_accessor import base, empty_base, refuse_custom_op_library
+from ortrain.onnxblock.training import output_names
+from ortrain.onnxblock.training_graph import make_training_graphs
+from ortrain.ops.inference import infer
+from ortrain.ops.record import record_of
+
+__all__ = ["Artifacts", "LossType", "OptimType", "build_artifacts", "generate_artifacts"]
+
+LOSSES: dict[LossType, type[Block]] = {
+    LossType.MSELoss: losses.MSELoss,
+    LossType.CrossEntropyLoss: losses.CrossEntropyLoss,
+    LossType.BCEWithLogitsLoss: losses.BCEWithLogitsLoss,
+    LossType.L1Loss: losses.L1Loss,
+}
+OPTIMIZERS: dict[OptimType, type[Block]] = {OptimType.AdamW: optim.AdamW, OptimType.SGD: optim.SGD}
+
+WEIGHT_INPUTS = {
+    "Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (0, 1, 2), "MatMul": (0, 1), "BatchNormalization": (1, 2), "LayerNormalization": (1, 2),
+    "InstanceNormalization": (1, 2), "GroupNormalization": (1, 2),
+}
+"""Where a Constant node's value counts as a weight without being named."""
+
+
+@dataclass(slots=True)
+class Artifacts:
+    """Everything a training session needs, in memory."""
+
+    training: Model
+    eval: Model
+    optimizer: Model | None
+    checkpoint: Checkpoint
+
+    def write(self, directory: str | os.PathLike[str], prefix: str = "", nominal: bool = False) -> None:
+        """Writes training_model.onnx, eval_model.onnx, checkpoint, with `nominal` nominal_checkpoint, and optimizer_model.onnx if there is one."""
+        folder = Path(directory)
+        write_model(self.training, folder / f"{prefix}training_model.onnx")
+        write_model(self.eval, folder / f"{prefix}eval_model.onnx")
+        write_checkpoint(self.checkpoint, folder / f"{prefix}checkpoint")
+        if nominal:
+            write_checkpoint(replace(self.checkpoint, nominal=True), folder / f"{prefix}nominal_checkpoint")
+        if self.optimizer is not None:
+            write_model(self.optimizer, folder / f"{prefix}optimizer_model.onnx")
+
+
+def generate_artifacts(
+    model: Any,
+    requires_grad: Sequence[str] | None = None,
+    frozen_params: Sequence[str] | None = None,
+    loss: LossType | Block | None = None,
+    optimizer: OptimType | Block | None = None,
+    artifact_directory: str | os.PathLike[str] | None = None,
+    prefix: str = "",
+    ort_format: bool = False,
+    custom_op_library: str | os.PathLike[str] | None = None,
+    additional_output_names: Sequence[str] | None = None,
+    nominal_checkpoint: bool = False,
+    loss_input_names: Sequence[str] | None = None,
+) -> None:
+    """Writes the artifacts for training a model: training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx.
+
+    model: path, bytes or onnx.ModelProto of the forward model.
+    requires_grad: names of the weights to train (initializers, outputs of Constant nodes; also inputs). None with an optimizer: every float weight
+    that reaches the loss, and running statistics of batch normalisation become frozen parameters. None without an optimizer, or []: none.
+    frozen_params: names of weights that go into the checkpoint but are not trained. loss: LossType, an onnxblock block, or None when the model's
+    first output is the loss. optimizer: OptimType, an onnxblock optimizer, or None. artifact_directory: where to write (default: the current
+    directory), prefix: put before every file name. additional_output_names: values to return after the loss. nominal_checkpoint: also write one.
+    loss_input_names: the outputs handed to the loss (default: all). ort_format and custom_op_library are not supported.
+
+    Nothing is written when something is wrong. Raises ArtifactNotFoundError, InvalidModelError, InvalidArgumentError, ArgumentTypeError,
+    ParameterNotFoundError, OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError, ShapeInferenceError."""
+    folder = Path(artifact_directory) if artifact_directory is not None else Path.cwd()
+    if not folder.is_dir():
+        raise ArtifactNotFoundError(f"expected an artifact_directory that exists, got {str(folder)!r}")
+    if custom_op_library is not None:
+        refuse_custom_op_library(custom_op_library)
+    if ort_format:
+        raise InvalidArgumentError("expected ort_format=False: ortrain does not write the .ort format, the .onnx files hold the same")
+    made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,
+                           additional_output_names=additional_output_names, loss_input_names=loss_input_names)
+    made.write(folder, prefix, nominal_checkpoint)
+
+
+def build_artifacts(
+    model: Any,
+    *,
+    requires_grad: Sequence[str] | None = None,
+    frozen_params: Sequence[str] | None = None,
+    loss: LossType | Block | None = None,
+    optimizer: OptimType | Block | None = None,
+    additional_output_names: Sequence[str] | None = None,
+    loss_input_names: Sequence[str] | None = None,
+) -> Artifacts:
+    """The artifacts in memory; parameters and errors as generate_artifacts; model may also be an ortrain.ir.Model."""
+    loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer)
+    trained, frozen = _names("requires_grad", requires_grad), _names("frozen_params", frozen_params)
+    loss_inputs, additional = _names("loss_input_names", loss_input_names), _additional_names(additional_output_names)
+    if optimizer_block is not None and trained == []:
+        raise InvalidArgumentError("expected at least one name in requires_grad for an optimizer, or None for all weights, got an empty list")
+    forward, constants = load_with_constants(model)
+    with fresh_names():
+        complete = _with_loss(forward, loss_block, loss_inputs, additional)
+        if trained is None and optimizer_block is not None:
+            trained = _weights(forward, complete, constants, set(frozen))
+            frozen = [*frozen, *_running_statistics(forward, trained)]
+        graphs = make_training_graphs(complete, trained or (), frozen or ())
+        made = None if optimizer_block is None else _optimizer_model(optimizer_block, forward, graphs.checkpoint)
+    return Artifacts(graphs.training, graphs.eval, made, graphs.checkpoint)
+
+
+# ---- arguments
+
+
+def _loss_block(loss: Any) -> Block:
+    if loss is None:
+        return PassThrough()
+    if isinstance(loss, LossType):
+        return LOSSES[loss]()
+    if isinstance(loss, Block):
+        return loss
+    raise ArgumentTypeError(f"Unknown loss provided {loss!r}. Expected a LossType, an instance of an onnxblock Block, or None.")
+
+
+def _optimizer_block(optimizer: Any) -> Block | None:
+    if optimizer is None:
+        return None
+    if isinstance(optimizer, OptimType):
+        return OPTIMIZERS[optimizer]()
+    if isinstance(optimizer, Block):
+        return optimizer
+    raise ArgumentTypeError(f"Unknown optimizer provided {optimizer!r}. Expected an OptimType, an instance of an onnxblock optimizer, or None.")
+
+
+def _names(argument: str, names: Any) -> list[str] | None:
+    if names is None:
+        return None
+    if isinstance(names, str | bytes):
+        raise ArgumentTypeError(f"expected a list of names for {argument}, got {type(names).__name__}")
+    found = list(names)
+    if not all(isinstance(name, str) for name in found):
+        raise ArgumentTypeError(f"expected a list of names for {argument}, got {found!r}")
+    return found
+
+
+def _additional_names(names: Any) -> list[str]:
+    if names is not None and not isinstance(names, list | tuple):
+        raise ArgumentTypeError(f"Unknown type provided for additional output names {type(names).__name__}. Expected a list.")
+    return _names("additional_output_names", names) or []
+
+
+# ---- steps
+
+
+def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, additional: list[str]) -> Model:
+    """The forward model with the loss; its outputs: loss, the loss block's further outputs, the additional ones."""
+    outputs = forward.graph.outputs
+    for name in loss_inputs or ():
+        if name not in outputs:
+            raise OutputNotFoundError(f"The provided output name {name} is not a graph output. Expected one of {outputs}.")
+    proto = to_proto(forward)
+    with base(proto) as accessor:
+        made = output_names(loss(*(loss_inputs or outputs)))
+        proto = accessor.model
+    register_outputs(proto, list(dict.fromkeys([*made, *additional])))
+    check(proto)
+    complete = load_model(read_model(proto))
+    complete.ir_version, complete.producer = forward.ir_version, forward.producer
+    return complete
+
+
+def _weights(forward: Model, complete: Model, constants: frozenset[str], excluded: set[str]) -> list[str]:
+    """The float weights of the forward model that the loss depends on.
+
+    Scalars are taken for constants; values of Constant nodes too, unless a layer uses them as weight or bias."""
+    fed = {node.inputs[i] for node in forward.graph.nodes for i in WEIGHT_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
+    reaching = _reaching(complete, complete.graph.outputs[0])
+    found = [name for name, array in forward.graph.initializers.items()
+             if name in reaching and array.ndim and str(array.dtype) in DIFFERENTIABLE and name not in excluded and (name not in constants or name in fed)]
+    if not found:
+        raise InvalidArgumentError("expected a model with float weights that the loss depends on, got none: name them in requires_grad")
+    return found
+
+
+def _reaching(model: Model, loss: str) -> set[str]:
+    """The values from which a gradient path leads to the loss."""
+    types = infer(model)
+    reached = {loss}
+    for node in reversed(model.graph.nodes):
+        record = record_of(node)
+        if record is None or not record.differentiable or not reached.intersection(node.outputs):
+            continue
+        reached.update(name for i, name in enumerate(node.inputs) if i not in record.stop and name in types and types[name].dtype in DIFFERENTIABLE
+                       and not (node.op_type == "BatchNormalization" and i in (3, 4)))
+    return reached
+
+
+def _running_statistics(forward: Model, trained: Sequence[str]) -> list[str]:
+    used = {name for node in forward.graph.nodes if node.op_type == "BatchNormalization" for name in node.inputs[3:5]}
+    return [name for name in forward.graph.initializers if name in used and name not in trained]
+
+
+def _optimizer_model(block: Block, forward: Model, checkpoint: Checkpoint) -> Model:
+    # typed import here keeps the protos of the parameters out of everything else: an optimizer looks at their number and type only
+    from onnx import TensorProto
+
+    from ortrain.dtypes import NUMBERS
+
+    parameters = [TensorProto(name=name, data_type=NUMBERS[str(array.dtype)], dims=array.shape) for name, array in checkpoint.trainable.items()]
+    with empty_base(forward.opset) as accessor:
+        block(parameters)
+        proto = accessor.model
+    # runtimes read up to an IR version: what reads the forward model shall read this one
+    proto.ir_version = forward.ir_version
+    return read_model(proto)

@@ -1,0 +1,131 @@
+"""What several commands share: losses and optimizers by name, data files, tables."""
+
+from __future__ import annotations
+
+import argparse
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ortrain.artifacts import LossType, OptimType
+from ortrain.dtypes import numpy_dtype
+from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError
+from ortrain.ir import Graph, Model
+
+LOSSES = {"mse": LossType.MSELoss, "cross-entropy": LossType.CrossEntropyLoss, "bce-with-logits": LossType.BCEWithLogitsLoss,
+          "l1": LossType.L1Loss}
+OPTIMIZERS = {"adamw": OptimType.AdamW, "sgd": OptimType.SGD}
+TARGET_NAMES = ("labels", "target", "targets", "label", "y")
+"""Where the target is looked for in a data file."""
+
+CHECKPOINT = "checkpoint"
+
+
+def add_weight_arguments(command: argparse.ArgumentParser) -> None:
+    """--requires-grad and --frozen."""
+    command.add_argument("--requires-grad", nargs="+", metavar="NAME", help="weights to train (default: all that reach the loss)")
+    command.add_argument("--frozen", nargs="+", default=[], metavar="NAME", help="weights that keep their values")
+
+
+def running_statistics(graph: Graph) -> list[str]:
+    """The initializers that batch normalisation keeps its running mean and variance in: they are updated, but not by gradients."""
+    found = [name for node in graph.nodes if node.op_type == "BatchNormalization" for name in node.inputs[3:5] if name in graph.initializers]
+    return list(dict.fromkeys(found))
+
+
+def frozen_weights(graph: Graph, named: Sequence[str]) -> list[str]:
+    """The weights named on the command line, with the running statistics; InvalidArgumentError for names that are no weights."""
+    unknown = [name for name in named if name not in graph.initializers]
+    if unknown:
+        raise InvalidArgumentError(f"expected names of the model's weights, got {unknown[:5]}")
+    return list(dict.fromkeys([*named, *running_statistics(graph)]))
+
+
+def read_data(path: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file. Raises ArtifactNotFoundError or InvalidArgumentError."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise ArtifactNotFoundError(f"expected a data file, found none at {path!r}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidArgumentError(f"expected an .npz file of plain arrays in {path!r}, got one that cannot be read: {error}") from error
+    if isinstance(loaded, np.ndarray):
+        raise InvalidArgumentError(f"expected an .npz file with arrays by name in {path!r}, got a single array")
+    try:
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except (ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        raise InvalidArgumentError(f"expected an .npz file of plain arrays in {path!r}, got one that cannot be read: {error}") from error
+
+
+def choose_target(data: Mapping[str, np.ndarray], inputs: Sequence[str], named: str | None) -> str:
+    """The name of the target among the arrays. Raises InvalidArgumentError when it is not clear."""
+    candidates = [name for name in data if name not in inputs]
+    if named is None:
+        known = [name for name in TARGET_NAMES if name in candidates]
+        if known or len(candidates) == 1:
+            return (known or candidates)[0]
+        raise InvalidArgumentError(f"expected a target named 'labels' or 'target' (or --target NAME), got arrays {sorted(data)}")
+    if named not in data:
+        raise InvalidArgumentError(f"expected the target {named!r} among the arrays, got {sorted(data)}")
+    return named
+
+
+def fitted(data: Mapping[str, np.ndarray], name: str, model: Model, value: str) -> np.ndarray:
+    """Array `name` as the model's input `value` wants it: same kind of numbers, its dtype. Raises InvalidArgumentError."""
+    if name not in data:
+        raise InvalidArgumentError(f"expected an array {name!r} (an input of the model) in the data, got {sorted(data)}")
+    array, kind = data[name], model.graph.types.get(value)
+    if kind is None:
+        return array
+    wanted = numpy_dtype(kind.dtype)
+    if array.dtype == wanted:
+        return array
+    if wanted.kind == "f" and array.dtype.kind in "fiub" or wanted.kind in "iu" and array.dtype.kind in "iub":
+        converted = array.astype(wanted)
+        if wanted.kind == "f" or np.array_equal(converted, array):
+            return converted
+    raise InvalidArgumentError(f"expected {name!r} with dtype {wanted}, got {array.dtype}")
+
+
+def session_arrays(data: Mapping[str, np.ndarray], inputs: Sequence[str], target: str | None, model: Model) -> tuple[list[np.ndarray], np.ndarray]:
+    """(the model's inputs in order, the target) for a training or eval model whose last input is the target."""
+    name = choose_target(data, inputs[:-1], target)
+    return [fitted(data, value, model, value) for value in inputs[:-1]], fitted(data, name, model, inputs[-1])
+
+
+def fixed_batch(model: Model, inputs: Sequence[str]) -> int | None:
+    """The batch size that the model was made for, None when it takes any."""
+    for name in inputs:
+        kind = model.graph.types.get(name)
+        if kind is not None and kind.shape and isinstance(kind.shape[0], int):
+            return kind.shape[0]
+    return None
+
+
+def existing_folder(path: str) -> Path:
+    """A folder with artifacts. Raises ArtifactNotFoundError."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ArtifactNotFoundError(f"expected a folder with artifacts, found none at {path!r}")
+    return folder
+
+
+def shown(text: object) -> str:
+    """A name fit for a terminal: whatever is not printable is escaped."""
+    raw = str(text)
+    return raw if raw.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in raw)
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Rows as aligned columns under a title; numbers to the right."""
+    if not rows:
+        return f"{title}: none\n"
+    cells = [list(header), *([shown(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    right = [all(isinstance(row[i], int) for row in rows) for i in range(len(header))]
+    lines = ["  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip() for row in cells]
+    lines.insert(1, "  ".join("-" * w for w in widths))
+    return "\n".join([title, *(f"  {line}" for line in lines)]) + "\n"

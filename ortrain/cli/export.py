@@ -1,0 +1,29 @@
+"""export: writes the trained model of a run's folder, for inference."""
+
+from __future__ import annotations
+
+import argparse
+
+from ortrain.cli.common import existing_folder
+from ortrain.errors import InvalidArgumentError
+from ortrain.session import TrainingSession
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.usage = "%(prog)s DIR [--checkpoint FILE] [--output-names NAME ...] model.onnx"
+    command.add_argument("paths", nargs="+", metavar="DIR, model.onnx", help="folder with artifacts; the file to write")
+    command.add_argument("--output-names", nargs="+", metavar="NAME", help="outputs of the written model (default: the forward model's)")
+    command.add_argument("--checkpoint", metavar="FILE", help="take the weights from this checkpoint rather than the folder's")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Exports and says where to."""
+    paths, names = options.paths, options.output_names
+    if len(paths) == 1 and names:
+        # argparse gives everything behind --output-names to it, the file to write as well
+        paths, names = [*paths, names[-1]], names[:-1]
+    if len(paths) != 2 or names == []:
+        raise InvalidArgumentError(f"expected a folder, output names and a file to write, got {[*options.paths, *(options.output_names or [])]}")
+    with TrainingSession.from_artifacts(existing_folder(paths[0]), checkpoint=options.checkpoint) as session:
+        session.export(paths[1], names)
+        print(f"written to {paths[1]}: {', '.join(names or session.output_names(training=False)[1:])}")

@@ -1,0 +1,134 @@
+"""inspect: shows what a model, an artifact folder or a checkpoint holds, and whether ortrain can run and train it."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ortrain.cli.common import running_statistics, table
+from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError
+from ortrain.formats.checkpoint import IDENTIFIER, Checkpoint, read_checkpoint
+from ortrain.formats.onnx_files import read_model
+from ortrain.ir import Graph, Model, Node, TensorType
+from ortrain.ops import record_of
+
+MODELS = ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx")
+LONGEST = 60
+"""Characters of a property that are shown."""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("path", metavar="PATH", help="a model, a folder with artifacts, or a checkpoint")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Prints the tables."""
+    path = Path(options.path)
+    if path.is_dir():
+        inspect_folder(path)
+    elif is_checkpoint(path):
+        inspect_checkpoint(path)
+    else:
+        inspect_model(path)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """True when the file's identifier is a checkpoint's. Raises ArtifactNotFoundError."""
+    try:
+        with path.open("rb") as file:
+            return file.read(8)[4:] == IDENTIFIER
+    except OSError as error:
+        raise ArtifactNotFoundError(f"expected a model, a folder or a checkpoint, found none that can be read at {str(path)!r}") from error
+
+
+def inspect_folder(folder: Path) -> None:
+    """Every model and checkpoint of a folder, whatever their prefix."""
+    found = 0
+    for path in sorted(folder.iterdir()):
+        if path.name.endswith(MODELS) or path.is_file() and path.suffix != ".onnx" and is_checkpoint(path):
+            print(f"==== {path}\n")
+            inspect_model(path) if path.suffix == ".onnx" else inspect_checkpoint(path)
+            found += 1
+    if not found:
+        raise InvalidArgumentError(f"expected artifacts in {str(folder)!r}, found none")
+
+
+def inspect_model(path: Path) -> None:
+    """Inputs, outputs, operators and parameters of a model."""
+    model = read_model(str(path))
+    graph = model.graph
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in sorted(model.opsets.items()))
+    print(f"model {graph.name}: IR version {model.ir_version}, opsets {opsets}, {len(graph.nodes)} nodes, "
+          f"{sum(array.size for array in graph.initializers.values()):,} initializer elements\n")
+    values = [("input", name) for name in graph.inputs] + [("output", name) for name in graph.outputs]
+    print(table("inputs and outputs", ("", "name", "dtype", "shape"), [(kind, name, *_typed(graph.types.get(name))) for kind, name in values]))
+    print(table("operators", ("operator", "domain", "count", "kernel", "gradient"), list(_operators(model))))
+    statistics = running_statistics(graph)
+    print(table("initializers", ("name", "dtype", "shape", "kind"), [
+        (name, array.dtype, _dims(array.shape), "running statistic" if name in statistics else "weight" if array.dtype.kind == "f" else "constant")
+        for name, array in graph.initializers.items()]))
+
+
+def _operators(model: Model) -> Iterator[tuple[str, str, int, str, str]]:
+    examples: dict[tuple[str, str], Node] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for node in _nodes(model.graph):
+        counts[node.domain, node.op_type] += 1
+        examples.setdefault((node.domain, node.op_type), node)
+    for (domain, op_type), count in sorted(counts.items()):
+        record = record_of(examples[domain, op_type])
+        if record is None:
+            kernel = gradient = "no"
+        else:
+            kernel = "yes" if record.lower or record.evaluate else "no"
+            gradient = "yes" if record.gradient else "no" if record.differentiable else "none needed"
+        yield op_type, domain or "ai.onnx", count, kernel, gradient
+
+
+def _nodes(graph: Graph) -> Iterator[Node]:
+    """All nodes, those of subgraphs included."""
+    for node in graph.nodes:
+        yield node
+        for value in node.attributes.values():
+            for inner in value if isinstance(value, tuple) else (value,):
+                if isinstance(inner, Graph):
+                    yield from _nodes(inner)
+
+
+def _typed(kind: TensorType | None) -> tuple[str, str]:
+    if kind is None:
+        return "?", "?"
+    return ("sequence of " if kind.sequence else "") + kind.dtype, "?" if kind.shape is None else _dims(kind.shape)
+
+
+def _dims(shape: tuple[int | str, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def inspect_checkpoint(path: Path) -> None:
+    """Version, optimizer, properties and parameters of a checkpoint."""
+    checkpoint = read_checkpoint(str(path))
+    sizes = [sum(array.size for array in group.values()) for group in (checkpoint.trainable, checkpoint.frozen)]
+    print(f"checkpoint: version {checkpoint.version}{', nominal (no values)' if checkpoint.nominal else ''}, "
+          f"{sizes[0]:,} trainable and {sizes[1]:,} frozen elements\n")
+    print(table("optimizer groups", ("name", "step", "initial learning rate", "moments"), [
+        (name, group.step, f"{group.initial_learning_rate:g}", ", ".join(sorted({m for moments in group.momentums.values() for m in moments})))
+        for name, group in checkpoint.optimizer_groups.items()]))
+    print(table("properties", ("name", "type", "value"), [
+        (name, type(value).__name__, f"{value:g}" if isinstance(value, float) else _short(str(value)))
+        for name, value in checkpoint.properties.items()]))
+    print(table("parameters", ("name", "dtype", "shape", ""), list(_parameters(checkpoint))))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)"
+
+
+def _parameters(checkpoint: Checkpoint) -> Iterator[tuple[str, np.dtype, str, str]]:
+    for kind, group in (("trainable", checkpoint.trainable), ("frozen", checkpoint.frozen)):
+        for name, array in group.items():
+            yield name, array.dtype, "?" if checkpoint.nominal else _dims(array.shape), kind

@@ -1,0 +1,113 @@
+"""train: trains a forward model on the arrays of an .npz file, named as the model's inputs, plus the target."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortrain.cli.common import CHECKPOINT, LOSSES, OPTIMIZERS, add_weight_arguments, frozen_weights, read_data, session_arrays
+from ortrain.errors import InvalidArgumentError
+from ortrain.formats.atomic import replace_file
+from ortrain.loading import load_model
+from ortrain.session import TrainingSession, set_seed
+from ortrain.trainer import Trainer, save_learning_curve
+
+SETTINGS = "settings.json"
+DEFAULTS = {"loss": None, "optimizer": "adamw", "epochs": 10, "batch_size": 32, "learning_rate": 1e-3, "validation_split": 0.1, "seed": 0,
+            "target": None}
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    def option(name: str, text: str, **how: Any) -> None:
+        default = DEFAULTS[name.removeprefix("--").replace("-", "_")]
+        command.add_argument(name, help=text + ("" if default is None else f" (default: {default})"), **how)
+
+    command.add_argument("model", metavar="model.onnx", help="a forward model; its first output goes to the loss")
+    command.add_argument("data", metavar="data.npz", help="arrays named as the model's inputs, plus the target")
+    option("--loss", "required, except with --resume", choices=LOSSES)
+    option("--optimizer", "the optimizer", choices=OPTIMIZERS)
+    option("--epochs", "epochs in total", type=int)
+    option("--batch-size", "samples in a step", type=int)
+    option("--learning-rate", "step size of the optimizer", type=float)
+    option("--validation-split", "share of the samples that is held out for validation", type=float)
+    option("--seed", "of the split, the order of samples and random masks", type=int)
+    option("--target", "name of the target's array (default: labels or target)", metavar="NAME")
+    add_weight_arguments(command)
+    command.add_argument("--out", required=True, metavar="DIR", help="folder for artifacts, checkpoint, history and trained model")
+    group = command.add_mutually_exclusive_group()
+    group.add_argument("--resume", action="store_true", help="continue the run in DIR, with its settings unless others are given")
+    group.add_argument("--overwrite", action="store_true", help="replace a run that DIR holds")
+    command.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Trains, or resumes, and writes the run's folder."""
+    folder = Path(options.out)
+    settings = _settings(options, folder)
+    data = read_data(options.data)
+    set_seed(settings["seed"])
+    session = TrainingSession.from_artifacts(folder) if options.resume else _new_session(options, settings)
+    with session:
+        session.learning_rate = settings["learning_rate"]
+        inputs, target = session_arrays(data, session.input_names(), settings["target"], session.training_model)
+        train, held_out = _split(len(target), settings["validation_split"], settings["seed"])
+        # the arrays have been checked: only now the folder is touched
+        if not options.resume:
+            folder.mkdir(parents=True, exist_ok=True)
+            session.save_artifacts(folder)
+        replace_file(folder / SETTINGS, json.dumps(settings, indent=1).encode())
+        trainer = Trainer(session, seed=settings["seed"], checkpoint=folder / CHECKPOINT, progress=not options.quiet, resume=options.resume)
+        validation = ([x[held_out] for x in inputs], target[held_out]) if len(held_out) else None
+        trainer.fit([x[train] for x in inputs], target[train], settings["epochs"], settings["batch_size"], validation=validation)
+        _write_results(trainer, folder)
+
+
+def _settings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The run's settings: the command line's, then those of the run to be resumed, then the defaults."""
+    settings: dict[str, Any] = dict(DEFAULTS)
+    if options.resume:
+        try:
+            settings |= json.loads((folder / SETTINGS).read_text())
+        except (OSError, ValueError) as error:
+            raise InvalidArgumentError(f"expected a run to resume in {str(folder)!r}, got: {error}") from error
+    elif (folder / CHECKPOINT).exists() and not options.overwrite:
+        raise InvalidArgumentError(f"expected another --out, --resume or --overwrite: {str(folder)!r} holds a run already")
+    settings |= {name: getattr(options, name) for name in DEFAULTS if getattr(options, name) is not None}
+    if settings["loss"] is None:
+        raise InvalidArgumentError(f"expected --loss, one of {', '.join(LOSSES)}")
+    for name in ("epochs", "batch_size", "learning_rate"):
+        if not settings[name] > 0:
+            raise InvalidArgumentError(f"expected --{name.replace('_', '-')} above 0, got {settings[name]}")
+    if settings["seed"] < 0 or not 0 <= settings["validation_split"] < 1:
+        raise InvalidArgumentError(f"expected --seed >= 0 and --validation-split in [0, 1), got {settings['seed']} and {settings['validation_split']}")
+    return settings
+
+
+def _new_session(options: argparse.Namespace, settings: dict[str, Any]) -> TrainingSession:
+    model = load_model(options.model)
+    scores = model.graph.outputs[:1]
+    return TrainingSession.from_model(
+        model, loss=LOSSES[settings["loss"]], optimizer=OPTIMIZERS[settings["optimizer"]], requires_grad=options.requires_grad,
+        frozen_params=frozen_weights(model.graph, options.frozen) or None, loss_input_names=scores, additional_output_names=scores)
+
+
+def _split(count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(training, held-out) sample numbers, in file order."""
+    order = np.random.default_rng(seed).permutation(count)
+    held_out = round(count * share)
+    if held_out == count:
+        raise InvalidArgumentError(f"expected samples to train on, got {count} and a validation split of {share}")
+    return np.sort(order[held_out:]), np.sort(order[:held_out])
+
+
+def _write_results(trainer: Trainer, folder: Path) -> None:
+    replace_file(folder / "history.json", json.dumps([asdict(record) for record in trainer.history], indent=1).encode())
+    trainer.session.export(folder / "trained.onnx", trainer.session.output_names(training=False)[1:])
+    drawn = save_learning_curve(trainer.history, folder / "learning_curve.png")
+    print(trainer.history[-1])
+    print(f"written to {folder}: trained.onnx, checkpoint, history.json" + (", learning_curve.png" if drawn else ""))

@@ -1,0 +1,1 @@
+"""Bytes to objects and back: checkpoints and ONNX models."""

@@ -1,0 +1,43 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ortrain.errors import ArtifactNotFoundError
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+
+
+def replace_file(path: str | os.PathLike[str], *chunks: bytes) -> None:
+    """Writes one file: see replace_files."""
+    replace_files({path: chunks})
+
+
+def replace_files(files: Mapping[str | os.PathLike[str], Iterable[bytes | memoryview]]) -> None:
+    """Writes files (path -> chunks) under temporary names beside them, flushes all to the disk, then renames them in the given order.
+
+    A crash or a full disk leaves the old files whole; files that belong together are renamed when all of them are complete.
+    Raises ArtifactNotFoundError when a folder is not there."""
+    targets = [Path(os.path.realpath(path)) for path in files]
+    for target in targets:
+        if not target.parent.is_dir():
+            raise ArtifactNotFoundError(f"expected an existing folder to write {target.name!r} into, got {str(target.parent)!r}")
+    # the short random name fits where the target's name does
+    temporaries = [target.with_name(f".{secrets.token_hex(8)}.tmp") for target in targets]
+    try:
+        for temporary, chunks in zip(temporaries, files.values(), strict=True):
+            with os.fdopen(os.open(temporary, _FLAGS, 0o666), "wb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+        for temporary, target in zip(temporaries, targets, strict=True):
+            os.replace(temporary, target)
+    except BaseException:
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,443 @@
+"""The old package's checkpoint file: a FlatBuffer with the identifier ODTC. The reader trusts no byte; the writer leaves whole files.
+
+Tables, with their fields in the order of the vtable's slots:
+    root (version, module state, optimizer groups, property bag)
+    module state (trainable, frozen, is nominal, has external data); optimizer group (name, step, initial learning rate, parameter states)
+    parameter state (parameter, moments); property bag (ints, floats, strings), each a property (name, value)
+    tensor (name, doc string, dims, element type, raw data, strings, external data offset)"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, TypeVar
+
+import flatbuffers
+import numpy as np
+
+from ortrain.dtypes import NAMES, NUMBERS, name_of, numpy_dtype
+from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidCheckpointError
+from ortrain.formats.atomic import replace_files
+
+IDENTIFIER = b"ODTC"
+VERSIONS = (1, 2)
+"""1: written by 1.16 and 1.17; 2: by 1.18 and 1.19. The layout is the same."""
+LARGEST_INLINE = 2**31 - 2**24
+"""Bytes: a FlatBuffer ends at 2 GiB."""
+
+LARGEST_TENSOR = 2**56
+"""Elements, zero dimensions left out."""
+MOST_DIMENSIONS = 32
+MOST_VISITS = 4
+"""How often the bytes of a file may be read on average: more means that tables share contents, which multiplies what they decode to."""
+
+_EXTENSION_TYPES = {16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz"}
+"""Element types that are NumPy's only with ml_dtypes, which newer onnx packages bring: carried, not computed with."""
+
+Property = int | float | str
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class OptimizerGroup:
+    """Progress of the optimizer: completed steps, the schedule's initial rate, parameter name -> moment name -> values."""
+
+    step: int = 0
+    initial_learning_rate: float = 0.0
+    momentums: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """The tables of a checkpoint file. A nominal one has names and dtypes only (arrays of shape [])."""
+
+    trainable: dict[str, np.ndarray] = field(default_factory=dict)
+    frozen: dict[str, np.ndarray] = field(default_factory=dict)
+    properties: dict[str, Property] = field(default_factory=dict)
+    optimizer_groups: dict[str, OptimizerGroup] = field(default_factory=dict)
+    nominal: bool = False
+    version: int = 2
+    external: bool = False
+    """The parameters lie in a file of their own, `<path>.data`."""
+    bare: bool = False
+    """Without a table of optimizer groups, as artifact generation writes it."""
+
+
+# ---- reading
+
+
+class _Buffer:
+    """Bounds-checked access to a FlatBuffer; `left` bytes may still be visited, so that a small file cannot decode to a large object."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.left = MOST_VISITS * len(data)
+        self.outside = 0
+
+    def fail(self, what: str) -> InvalidCheckpointError:
+        return InvalidCheckpointError(f"Checkpoint verification failed: expected {what} (file of {len(self.data)} bytes)")
+
+    def number(self, form: str, at: int) -> int | float:
+        if at < 0 or at + struct.calcsize(form) > len(self.data):
+            raise self.fail(f"a value at byte {at}")
+        value: int | float = struct.unpack_from(form, self.data, at)[0]
+        return value
+
+    def uint32(self, at: int) -> int:
+        return int(self.number("<I", at))
+
+    def vector(self, at: int, item: int) -> tuple[int, int]:
+        """(first byte, length) of a vector of items of that size."""
+        length = self.uint32(at)
+        if length * item > len(self.data) - at - 4:
+            raise self.fail(f"a vector of {length} items of {item} bytes inside the file at byte {at}")
+        self.visit(4 + length * item)
+        return at + 4, length
+
+    def visit_external(self, count: int, size: int) -> None:
+        self.outside += count
+        if self.outside > size:
+            raise self.fail(f"parameters of at most {size} bytes in all, the size of the external data file,")
+
+    def visit(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise self.fail("tables that do not share their contents")
+
+    def bytes(self, at: int) -> memoryview:
+        start, length = self.vector(at, 1)
+        return memoryview(self.data)[start : start + length]
+
+    def text(self, at: int) -> str:
+        try:
+            return str(self.bytes(at), "utf-8")
+        except UnicodeDecodeError as error:
+            raise self.fail(f"UTF-8 text at byte {at}") from error
+
+
+class _Table:
+    def __init__(self, buffer: _Buffer, at: int) -> None:
+        self.buffer, self.at = buffer, at
+        self.vtable = at - int(buffer.number("<i", at))
+        self.size = int(buffer.number("<H", self.vtable))
+        if self.size < 4 or self.size % 2 or self.vtable + self.size > len(buffer.data):
+            raise buffer.fail(f"a table at byte {at}")
+        buffer.visit(4)
+
+    def place(self, index: int) -> int | None:
+        """Where field `index` lies, None when it is absent."""
+        slot = 4 + 2 * index
+        if slot + 2 > self.size:
+            return None
+        offset = int(self.buffer.number("<H", self.vtable + slot))
+        return self.at + offset if offset else None
+
+    def number(self, index: int, form: str, default: int | float = 0) -> int | float:
+        at = self.place(index)
+        return default if at is None else self.buffer.number(form, at)
+
+    def target(self, index: int) -> int | None:
+        """Where the object that field `index` points to lies."""
+        at = self.place(index)
+        return None if at is None else at + self.buffer.uint32(at)
+
+    def table(self, index: int) -> _Table | None:
+        at = self.target(index)
+        return None if at is None else _Table(self.buffer, at)
+
+    def text(self, index: int) -> str:
+        at = self.target(index)
+        if at is None:
+            raise self.buffer.fail(f"a name in the table at byte {self.at}")
+        return self.buffer.text(at)
+
+    def tables(self, index: int) -> list[_Table]:
+        return [_Table(self.buffer, at) for at in self.targets(index)]
+
+    def targets(self, index: int) -> list[int]:
+        at = self.target(index)
+        if at is None:
+            return []
+        start, length = self.buffer.vector(at, 4)
+        return [start + 4 * i + self.buffer.uint32(start + 4 * i) for i in range(length)]
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """The checkpoint in a file (and its `<path>.data`, when it has external data).
+
+    Raises ArtifactNotFoundError when a file is not there, InvalidCheckpointError when it is no checkpoint."""
+    source = Path(path)
+    if source.is_dir():
+        raise InvalidCheckpointError(f"Loading checkpoint from {str(source)!r} failed: expected a file, got a folder "
+                                     "(the folders that 1.15 wrote are not supported: load and save them with 1.16 first)")
+    try:
+        data = source.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise ArtifactNotFoundError(f"expected a checkpoint file, found none that can be read at {str(source)!r}: {error}") from error
+
+    def external() -> bytes:
+        beside = Path(f"{source}.data")
+        try:
+            return beside.read_bytes()
+        except OSError as error:
+            raise ArtifactNotFoundError(f"Failed to open checkpoint's external data file: {str(beside)!r}: {error}") from error
+
+    return parse_checkpoint(data, external)
+
+
+def parse_checkpoint(data: bytes, external: Callable[[], bytes] | None = None) -> Checkpoint:
+    """The checkpoint in a file's bytes; `external` gives the bytes of the external data file when they are needed.
+
+    Raises InvalidCheckpointError when the bytes are no checkpoint."""
+    buffer = _Buffer(data)
+    if len(data) < 8 or data[4:8] != IDENTIFIER:
+        raise buffer.fail(f"the identifier {IDENTIFIER.decode()} at byte 4")
+    root = _Table(buffer, buffer.uint32(0))
+    version = int(root.number(0, "<i"))
+    if version not in VERSIONS:
+        raise InvalidCheckpointError(f"Checkpoint is invalid. Checkpoint version {version} is not supported, expected one of {VERSIONS}")
+    module = root.table(1)
+    if module is None:
+        raise buffer.fail("a module state")
+    nominal, has_external = bool(module.number(2, "<B")), bool(module.number(3, "<B"))
+    beside = None
+    if has_external:
+        if external is None:
+            raise InvalidCheckpointError("expected the external data file beside the checkpoint, got the checkpoint's bytes alone")
+        beside = external()
+    trainable = _tensors(module.tables(0), nominal, beside)
+    frozen = _tensors(module.tables(1), nominal, beside)
+    twice = trainable.keys() & frozen.keys()
+    if twice:
+        raise InvalidCheckpointError(f"Duplicated tensor proto named {min(twice)}: expected every parameter once")
+    groups = _once(map(_group, root.tables(2)), "optimizer group")
+    return Checkpoint(trainable, frozen, _properties(root.table(3)), groups, nominal, version, has_external, bare=root.place(2) is None)
+
+
+def _once(items: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
+    """The items by name; refuses a name that is there twice."""
+    found: dict[str, T] = {}
+    for name, value in items:
+        if name in found:
+            raise InvalidCheckpointError(f"Duplicated {what} named {name}: expected every {what} once")
+        found[name] = value
+    return found
+
+
+def _tensors(tables: Iterable[_Table], nominal: bool, external: bytes | None) -> dict[str, np.ndarray]:
+    return _once(((name := table.text(0), _tensor(table, name, nominal, external)) for table in tables), "tensor proto")
+
+
+def _dtype(number: int, tensor: str) -> np.dtype:
+    if number in _EXTENSION_TYPES:
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            wanted = _EXTENSION_TYPES[number]
+            raise InvalidCheckpointError(f"expected the package ml_dtypes for {wanted}, it is missing (tensor {tensor!r})") from error
+        dtype: np.dtype = np.dtype(getattr(ml_dtypes, _EXTENSION_TYPES[number]))
+        return dtype
+    if number not in NAMES:
+        raise InvalidCheckpointError(f"expected a known element type, got {number} (tensor {tensor!r})")
+    return numpy_dtype(NAMES[number])
+
+
+def _dims(table: _Table, name: str) -> tuple[int, ...]:
+    buffer, at = table.buffer, table.target(2)
+    start, rank = buffer.vector(at, 8) if at is not None else (0, 0)
+    if rank > MOST_DIMENSIONS:
+        raise InvalidCheckpointError(f"expected at most {MOST_DIMENSIONS} dimensions, got {rank} (tensor {name!r})")
+    dims = struct.unpack_from(f"<{rank}q", buffer.data, start)
+    # NumPy refuses shapes whose product without the zeros is beyond 64 bits
+    if any(dim < 0 for dim in dims) or prod(dim for dim in dims if dim) > LARGEST_TENSOR:
+        raise InvalidCheckpointError(f"expected dimensions >= 0 of a tensor that can exist, got {list(dims)} (tensor {name!r})")
+    return dims
+
+
+def _tensor(table: _Table, name: str, nominal: bool, external: bytes | None) -> np.ndarray:
+    buffer = table.buffer
+    dtype = _dtype(int(table.number(3, "<i")), name)
+    if nominal:
+        return np.zeros((), dtype)
+    dims = _dims(table, name)
+    count = prod(dims)
+    if dtype.hasobject:
+        texts = [buffer.text(at) for at in table.targets(5)]
+        if len(texts) != count:
+            raise InvalidCheckpointError(f"expected {count} strings for shape {list(dims)}, got {len(texts)} (tensor {name!r})")
+        return np.array(texts, object).reshape(dims)
+    raw = _raw_data(table, count * dtype.itemsize, external)
+    if len(raw) != count * dtype.itemsize:
+        raise InvalidCheckpointError(f"expected {count * dtype.itemsize} bytes for {dtype}{list(dims)}, got {len(raw)} (tensor {name!r})")
+    if dtype.kind == "b":
+        return np.asarray(np.frombuffer(raw, np.uint8) != 0).reshape(dims)
+    return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype).reshape(dims)
+
+
+def _raw_data(table: _Table, size: int, external: bytes | None) -> memoryview:
+    """The bytes of a tensor of that size, as many as are there."""
+    if external is not None:
+        offset = int(table.number(6, "<q", -1))
+        if offset >= 0:
+            # two parameters never share their bytes: together they are no larger than the file
+            table.buffer.visit_external(size, len(external))
+            return memoryview(external)[offset : offset + size]
+    at = table.target(4)
+    return table.buffer.bytes(at) if at is not None else memoryview(b"")
+
+
+def _group(table: _Table) -> tuple[str, OptimizerGroup]:
+    momentums = _once(((state.text(0), _tensors(state.tables(1), False, None)) for state in table.tables(3)), "parameter state")
+    return table.text(0), OptimizerGroup(int(table.number(1, "<q")), float(table.number(2, "<f")), momentums)
+
+
+def _properties(bag: _Table | None) -> dict[str, Property]:
+    if bag is None:
+        return {}
+    ints = [(t.text(0), int(t.number(1, "<q"))) for t in bag.tables(0)]
+    floats = [(t.text(0), float(t.number(1, "<f"))) for t in bag.tables(1)]
+    texts = [(t.text(0), t.text(1)) for t in bag.tables(2)]
+    return _once(sorted([*ints, *floats, *texts], key=lambda item: item[0]), "property")
+
+
+# ---- writing
+
+
+class _Writer:
+    """Builds the tables in the order in which the old package builds them, so that equal contents give equal bytes."""
+
+    def __init__(self, external: bool) -> None:
+        self.builder = flatbuffers.Builder(1 << 16)
+        self.external: list[bytes] | None = [] if external else None
+        self.external_size = 0
+
+    def table(self, fields: int, *values: tuple[str, int, Any]) -> int:
+        """A table of `fields` slots; values are (kind, slot, value) in the order of writing, what offsets point to made before."""
+        b = self.builder
+        b.StartObject(fields)
+        add = {"offset": b.PrependUOffsetTRelativeSlot, "int32": b.PrependInt32Slot, "int64": b.PrependInt64Slot,
+               "float": b.PrependFloat32Slot, "bool": b.PrependBoolSlot}
+        for kind, slot, value in values:
+            if kind != "offset" or value:
+                add[kind](slot, value, -1 if (fields, slot) == (7, 6) else 0)
+        return int(b.EndObject())
+
+    def vector(self, offsets: list[int]) -> int:
+        b = self.builder
+        b.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            b.PrependUOffsetTRelative(offset)
+        return int(b.EndVector())
+
+    def text(self, text: str) -> int:
+        try:
+            return int(self.builder.CreateString(text))
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(f"expected text that UTF-8 can hold, got {text!r}") from error
+
+    def dims(self, shape: tuple[int, ...]) -> int:
+        b = self.builder
+        # an empty vector is not aligned to its items
+        b.StartVector(8, len(shape), 8 if shape else 4)
+        for dim in reversed(shape):
+            b.PrependInt64(dim)
+        return int(b.EndVector())
+
+    def tensor(self, name: str, array: np.ndarray, nominal: bool = False, inline: bool = False) -> int:
+        number = _number(array.dtype, name)
+        shape = () if nominal else array.shape
+        fields: list[tuple[str, int, Any]] = [("offset", 0, self.text(name)), ("offset", 2, self.dims(shape)), ("int32", 3, number)]
+        if nominal:
+            fields.append(("offset", 4, self.builder.CreateByteVector(b"")))
+        elif NAMES.get(number) == "string":
+            fields.append(("offset", 5, self.vector([self.text(str(text)) for text in array.ravel()])))
+        elif self.external is not None and not inline:
+            fields.append(("int64", 6, self._put_outside(array)))
+        else:
+            fields.append(("offset", 4, self.builder.CreateByteVector(_little_endian(array))))
+        return self.table(7, *fields)
+
+    def _put_outside(self, array: np.ndarray) -> int:
+        assert self.external is not None
+        gap = -self.external_size % max(4, array.itemsize)
+        data = _little_endian(array)
+        self.external += [bytes(gap), data]
+        offset = self.external_size + gap
+        self.external_size = offset + len(data)
+        return offset
+
+    def module(self, checkpoint: Checkpoint) -> int:
+        trainable, frozen = ([self.tensor(name, array, checkpoint.nominal) for name, array in arrays.items()]
+                             for arrays in (checkpoint.trainable, checkpoint.frozen))
+        return self.table(4, ("offset", 0, self.vector(trainable)), ("offset", 1, self.vector(frozen)), ("bool", 2, checkpoint.nominal),
+                          ("bool", 3, self.external is not None))
+
+    def groups(self, groups: Mapping[str, OptimizerGroup]) -> list[int]:
+        made = []
+        for name, group in groups.items():
+            states = []
+            for parameter, moments in group.momentums.items():
+                tensors = [self.tensor(moment, array, inline=True) for moment, array in moments.items()]
+                states.append(self.table(2, ("offset", 0, self.text(parameter)), ("offset", 1, self.vector(tensors))))
+            made.append(self.table(4, ("offset", 0, self.text(name)), ("float", 2, group.initial_learning_rate), ("int64", 1, group.step),
+                                   ("offset", 3, self.vector(states))))
+        return made
+
+    def properties(self, properties: Mapping[str, Property]) -> int:
+        kinds: dict[str, list[int]] = {"int64": [], "float": [], "offset": []}
+        for name, value in properties.items():
+            kind = "offset" if isinstance(value, str) else "float" if isinstance(value, float) else "int64"
+            key = self.text(name)
+            kinds[kind].append(self.table(2, ("offset", 0, key), (kind, 1, self.text(value) if isinstance(value, str) else value)))
+        return self.table(3, *[("offset", slot, self.vector(made) if made else 0) for slot, made in enumerate(kinds.values())])
+
+
+def _number(dtype: np.dtype, tensor: str) -> int:
+    name = name_of(dtype)
+    number = NUMBERS.get(name) or next((n for n, other in _EXTENSION_TYPES.items() if other == name), None)
+    if number is None:
+        raise InvalidArgumentError(f"expected a dtype that a checkpoint can hold, got {dtype} (tensor {tensor!r})")
+    return number
+
+
+def _little_endian(array: np.ndarray) -> bytes:
+    return np.asarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def serialize_checkpoint(checkpoint: Checkpoint, version: int = 2) -> tuple[bytes, bytes | None]:
+    """(the file's bytes, the external data file's bytes or None). Tensors keep the order of the dicts.
+
+    Raises InvalidCheckpointError for a name that is there twice, InvalidArgumentError for values that the file cannot hold."""
+    twice = checkpoint.trainable.keys() & checkpoint.frozen.keys()
+    if twice:
+        raise InvalidCheckpointError(f"Duplicated tensor proto named {min(twice)}: expected every parameter once")
+    parameters = sum(array.nbytes for array in (*checkpoint.trainable.values(), *checkpoint.frozen.values()))
+    moments = sum(a.nbytes for g in checkpoint.optimizer_groups.values() for state in g.momentums.values() for a in state.values())
+    external = version > 1 and not checkpoint.nominal and (checkpoint.external or parameters + moments > LARGEST_INLINE)
+    writer = _Writer(external)
+    try:
+        module = writer.module(checkpoint)
+        made = writer.groups(checkpoint.optimizer_groups)
+        properties = writer.properties(checkpoint.properties) if checkpoint.properties else 0
+        groups = writer.vector(made) if made or not checkpoint.bare else 0
+        root = writer.table(4, ("int32", 0, version), ("offset", 1, module), ("offset", 2, groups), ("offset", 3, properties))
+        writer.builder.Finish(root, file_identifier=IDENTIFIER)
+    except (flatbuffers.builder.BuilderSizeError, struct.error, OverflowError, TypeError) as error:
+        raise InvalidArgumentError(f"expected values that fit into a checkpoint file of less than 2 GiB, got: {error}") from error
+    return bytes(writer.builder.Output()), None if writer.external is None else b"".join(writer.external)
+
+
+def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str], version: int = 2) -> None:
+    """Writes a checkpoint file (and its `<path>.data`, if it has external data): whole or not at all.
+
+    Raises ArtifactNotFoundError when the folder is not there."""
+    data, external = serialize_checkpoint(checkpoint, version)
+    files: dict[str | os.PathLike[str], Sequence[bytes]] = {}
+    if external is not None:
+        files[f"{os.fspath(path)}.data"] = (external,)
+    files[path] = (data,)
+    replace_files(files)

@@ -1,0 +1,133 @@
+"""Model, Graph, Node and TensorType."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ortrain.dtypes import name_of
+
+Dim = int | str
+"""A dimension: its size, or a symbol for one that is known only at run time."""
+
+Shape = tuple[Dim, ...]
+
+Attribute = Any
+"""int, float, str, bytes, np.ndarray, Graph, or a tuple of ints, floats or strings."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The dtype (NumPy name) and shape of a value; `sequence` marks an ONNX sequence of such tensors; shape None is unknown rank."""
+
+    dtype: str
+    shape: Shape | None
+    sequence: bool = False
+
+    @property
+    def is_static(self) -> bool:
+        """True when every dimension is a number."""
+        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> TensorType:
+        """The type of a NumPy array."""
+        return cls(name_of(array.dtype), tuple(array.shape))
+
+
+@dataclass(slots=True)
+class Node:
+    """One operator call. Inputs and outputs are value names; "" stands for an absent optional one."""
+
+    op_type: str
+    inputs: list[str]
+    outputs: list[str]
+    name: str = ""
+    domain: str = ""
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+
+    def copy(self) -> Node:
+        return replace(self, inputs=list(self.inputs), outputs=list(self.outputs), attributes=dict(self.attributes))
+
+    def __str__(self) -> str:
+        domain = f"{self.domain}::" if self.domain else ""
+        attributes = ", ".join(f"{k}={v}" for k, v in self.attributes.items() if not isinstance(v, np.ndarray | Graph))
+        return f"{', '.join(self.outputs)} = {domain}{self.op_type}({', '.join(self.inputs)}{'; ' + attributes if attributes else ''})"
+
+
+@dataclass(slots=True)
+class Graph:
+    """Nodes in a topological order, the graph's inputs and outputs, constants, and what is known of the types of values.
+
+    `inputs` never names an initializer (loading settles that); `types` holds inputs, outputs and whatever else is known."""
+
+    name: str = "graph"
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    initializers: dict[str, np.ndarray] = field(default_factory=dict)
+    types: dict[str, TensorType] = field(default_factory=dict)
+
+    def copy(self) -> Graph:
+        """A copy that shares only the arrays."""
+        return Graph(self.name, list(self.inputs), list(self.outputs), [n.copy() for n in self.nodes], dict(self.initializers), dict(self.types))
+
+    def producers(self) -> dict[str, Node]:
+        """Value name -> the node that makes it."""
+        return {output: node for node in self.nodes for output in node.outputs if output}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """Value name -> the nodes that read it, in order."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.inputs):
+                if value:
+                    found.setdefault(value, []).append(node)
+        return found
+
+    def names(self) -> set[str]:
+        """Every value and node name in use."""
+        used = {*self.inputs, *self.outputs, *self.initializers, *self.types}
+        for node in self.nodes:
+            used.update(node.inputs, node.outputs, (node.name,))
+        return used - {""}
+
+    def ancestors(self, outputs: Iterable[str]) -> list[Node]:
+        """The nodes on which the given values depend, in graph order."""
+        wanted, kept = set(outputs), []
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.outputs):
+                kept.append(node)
+                wanted.update(node.inputs)
+        return kept[::-1]
+
+    def __str__(self) -> str:
+        def typed(value: str) -> str:
+            kind = self.types.get(value)
+            return f"{value}: {kind.dtype}{list(kind.shape) if kind.shape is not None else '[?]'}" if kind else value
+
+        lines = [f"graph {self.name}({', '.join(map(typed, self.inputs))})"]
+        lines += [f"  {name} = constant {array.dtype}{list(array.shape)}" for name, array in self.initializers.items()]
+        lines += [f"  {node}" for node in self.nodes]
+        return "\n".join([*lines, f"  return {', '.join(map(typed, self.outputs))}"])
+
+
+@dataclass(slots=True)
+class Model:
+    """A graph with the opset versions (domain -> version) that say what its operators mean."""
+
+    graph: Graph
+    opsets: dict[str, int]
+    ir_version: int = 9
+    producer: str = "ortrain"
+
+    def copy(self) -> Model:
+        return replace(self, graph=self.graph.copy(), opsets=dict(self.opsets))
+
+    @property
+    def opset(self) -> int:
+        """The version of the default ONNX domain."""
+        return self.opsets.get("", 17)

@@ -1,0 +1,172 @@
+"""The one way in for models: read, check, inline functions, turn Constant nodes into initializers, restore the order of nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ortrain.errors import InvalidModelError
+from ortrain.formats.onnx_files import read_model
+from ortrain.ir import Graph, Model, NameSource, Node
+from ortrain.ops.record import canonical_domain, record_of
+
+OLDEST_OPSET = 11
+OLDEST_IR = 4
+"""From IR version 4 on, an initializer need not be a graph input."""
+
+
+def load_model(source: Any) -> Model:
+    """A checked model from a path, bytes, an onnx.ModelProto or an ir.Model (copied).
+
+    Raises ArtifactNotFoundError when the file is not there, InvalidModelError when it is no valid model or its opset is not supported."""
+    return load_with_constants(source)[0]
+
+
+def load_with_constants(source: Any) -> tuple[Model, frozenset[str]]:
+    """As load_model; also tells which initializers were Constant nodes before."""
+    model = source.copy() if isinstance(source, Model) else _inlined(read_model(source), source)
+    model.ir_version = max(model.ir_version, OLDEST_IR)
+    _check_opset(model)
+    constants = _lift_constants(model.graph)
+    check_graph(model.graph)
+    return model, constants
+
+
+def _inlined(model: Model, source: Any) -> Model:
+    """The model with model-local functions replaced by their bodies. The IR has no functions, so the proto is looked at again, if need be."""
+    if all(record_of(node) is not None for node in model.graph.nodes):
+        return model
+    import onnx
+    import onnx.inliner
+
+    if isinstance(source, str | os.PathLike):
+        proto = onnx.load(source)
+    else:
+        proto = source if isinstance(source, onnx.ModelProto) else onnx.load_from_string(bytes(source))
+    return read_model(onnx.inliner.inline_local_functions(proto)) if proto.functions else model
+
+
+def _check_opset(model: Model) -> None:
+    if not any(canonical_domain(node.domain) == "" for node in model.graph.nodes):
+        return
+    if "" not in model.opsets:
+        raise InvalidModelError(f"expected an opset import of the default domain, got those of {sorted(model.opsets)}")
+    import onnx.defs
+
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST_OPSET <= model.opset <= newest:
+        raise InvalidModelError(f"expected a model of opset {OLDEST_OPSET} to {newest}, got {model.opset} (onnx.version_converter may convert it)")
+
+
+# ---- constants
+
+
+def _lift_constants(graph: Graph) -> frozenset[str]:
+    """Moves the values of Constant nodes into the graph's initializers; returns their names."""
+    lifted = []
+    kept: list[Node] = []
+    for node in graph.nodes:
+        array = _constant_of(node)
+        if array is None:
+            kept.append(node)
+            continue
+        name = node.outputs[0]
+        if name in graph.initializers:
+            raise InvalidModelError(f"expected every value to be made once, got {name!r} as an initializer and from Constant node {node.name!r}")
+        if name in graph.outputs:
+            # a graph output stays the output of a node
+            name = NameSource(graph.names()).unique(f"{name}_constant")
+            kept.append(Node("Identity", [name], list(node.outputs), node.name))
+        graph.initializers[name] = array
+        graph.types.pop(name, None)
+        lifted.append(name)
+    graph.nodes = kept
+    return frozenset(lifted)
+
+
+def _constant_of(node: Node) -> np.ndarray | None:
+    if node.op_type != "Constant" or canonical_domain(node.domain) != "":
+        return None
+    dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64,
+              "value_string": object, "value_strings": object}
+    for name, value in node.attributes.items():
+        if name == "value":
+            return np.asarray(value)
+        if name in dtypes:
+            return np.array(value, dtypes[name])
+    raise InvalidModelError(f"expected a Constant node with a dense value, got attributes {sorted(node.attributes)} (node {node.name!r})")
+
+
+# ---- checks
+
+
+def check_graph(graph: Graph) -> None:
+    """Single assignment, no undefined value, nodes in a topological order (restored when it is not one). Raises InvalidModelError."""
+    made = [*graph.inputs, *graph.initializers, *(output for node in graph.nodes for output in node.outputs if output)]
+    defined = set(made)
+    if len(defined) != len(made):
+        seen: set[str] = set()
+        twice = next(name for name in made if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InvalidModelError(f"expected every value to be made once, got {twice!r} made twice")
+    for node in graph.nodes:
+        for name in reads(node):
+            if name not in defined:
+                raise InvalidModelError(f"expected input {name!r} of {node.op_type} node {node.name!r} to be a value of the graph, it is none")
+    for name in graph.outputs:
+        if name not in defined:
+            raise InvalidModelError(f"expected graph output {name!r} to be a value of the graph, it is none")
+    _restore_order(graph)
+
+
+def reads(node: Node) -> Iterator[str]:
+    """The values a node reads: its inputs and what its subgraphs take from outside."""
+    yield from (name for name in node.inputs if name)
+    for value in node.attributes.values():
+        for graph in value if isinstance(value, tuple) else (value,):
+            if isinstance(graph, Graph):
+                yield from _captured(graph)
+
+
+def _captured(graph: Graph) -> Iterator[str]:
+    inner = {*graph.inputs, *graph.initializers, *(output for node in graph.nodes for output in node.outputs)}
+    for node in graph.nodes:
+        yield from (name for name in reads(node) if name not in inner)
+    yield from (name for name in graph.outputs if name not in inner)
+
+
+def _restore_order(graph: Graph) -> None:
+    available = {*graph.inputs, *graph.initializers}
+    if _is_ordered(graph, set(available)):
+        return
+    waiting: dict[str, list[int]] = {}
+    missing = []
+    for index, node in enumerate(graph.nodes):
+        needs = set(reads(node)) - available
+        missing.append(len(needs))
+        for name in needs:
+            waiting.setdefault(name, []).append(index)
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    ordered = []
+    for index in ready:
+        node = graph.nodes[index]
+        ordered.append(node)
+        for name in node.outputs:
+            for reader in waiting.pop(name, ()):
+                missing[reader] -= 1
+                if missing[reader] == 0:
+                    ready.append(reader)
+    if len(ordered) < len(graph.nodes):
+        stuck = next(node for index, node in enumerate(graph.nodes) if missing[index])
+        raise InvalidModelError(f"expected a graph without cycles, got one through {stuck.op_type} node {stuck.name!r}")
+    graph.nodes = ordered
+
+
+def _is_ordered(graph: Graph, available: set[str]) -> bool:
+    for node in graph.nodes:
+        if any(name not in available for name in reads(node)):
+            return False
+        available.update(node.outputs)
+    return True

@@ -1,0 +1,40 @@
+"""Checkpoints from and into onnx protos."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import onnx
+import onnx.numpy_helper
+
+from ortrain.errors import InvalidArgumentError, InvalidCheckpointError, InvalidStateError
+from ortrain.formats.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+
+Tensors = Sequence[onnx.TensorProto]
+
+
+def save_checkpoint(parameters: tuple[Tensors, Tensors], path: str | os.PathLike[str], nominal_checkpoint: bool = False) -> None:
+    """Writes the (trainable, frozen) parameters as a checkpoint; a nominal one holds names and dtypes only.
+
+    Raises InvalidArgumentError without parameters, InvalidCheckpointError when a name occurs twice."""
+    if parameters is None:
+        raise InvalidArgumentError("No checkpoint parameters provided. Expected (trainable, frozen) lists of onnx.TensorProto.")
+    trainable, frozen = parameters
+    names = [tensor.name for tensor in (*trainable, *frozen)]
+    if len(set(names)) < len(names):
+        raise InvalidCheckpointError(f"Duplicated tensor proto named {next(name for name in names if names.count(name) > 1)}")
+    checkpoint = Checkpoint({t.name: onnx.numpy_helper.to_array(t) for t in trainable}, {t.name: onnx.numpy_helper.to_array(t) for t in frozen},
+                            nominal=nominal_checkpoint)
+    write_checkpoint(checkpoint, path)
+
+
+def load_checkpoint_to_model(path: str | os.PathLike[str], model: onnx.ModelProto) -> None:
+    """Overwrites, in place, the initializers of the model that the checkpoint has; others stay. Raises InvalidStateError for a nominal one."""
+    checkpoint = read_checkpoint(path)
+    if checkpoint.nominal:
+        raise InvalidStateError("Cannot load a nominal checkpoint to a model proto. Expected a checkpoint with values.")
+    values = checkpoint.trainable | checkpoint.frozen
+    for tensor in model.graph.initializer:
+        if tensor.name in values:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values[tensor.name], tensor.name))

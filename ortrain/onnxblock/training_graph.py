@@ -1,0 +1,193 @@
+"""From a forward model with its loss to the training graph and the eval graph.
+
+Interface of both: user inputs, then parameters in the order of the initializers they were; the training graph also has one gradient buffer per trainable
+parameter, the reset flag, and one accumulator output per buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ortrain.errors import InvalidArgumentError, InvalidModelError, ParameterNotFoundError
+from ortrain.formats.checkpoint import Checkpoint
+from ortrain.gradient import add_gradient
+from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
+from ortrain.loading import reads
+from ortrain.ops.inference import infer
+from ortrain.ops.record import MICROSOFT
+
+RESET_FLAG = "lazy_reset_grad"
+BUFFER = "_grad.accumulation.buffer"
+UPDATED = "_grad.accumulation.out"
+
+TRAINING_OPSETS = {
+    "ai.onnx.ml": 5, "ai.onnx.training": 1, "ai.onnx.preview.training": 1, MICROSOFT: 1, "com.microsoft.experimental": 1,
+    "com.microsoft.nchwc": 1, "org.pytorch.aten": 1,
+}
+"""Imports of a training model beside the forward model's, as the old package writes them."""
+
+
+@dataclass(slots=True)
+class TrainingGraphs:
+    """What training needs besides an optimizer."""
+
+    training: Model
+    eval: Model
+    checkpoint: Checkpoint
+
+
+def make_training_graphs(model: Model, requires_grad: Collection[str], frozen_params: Collection[str]) -> TrainingGraphs:
+    """Training model, eval model and checkpoint of a model whose first output is the loss.
+
+    requires_grad: initializers and user inputs; frozen_params: initializers, unknown ones are ignored.
+    Raises InvalidArgumentError for a name in both, ParameterNotFoundError for an unknown one, UnreachableParameterError, MissingGradientError,
+    ShapeInferenceError, InvalidModelError."""
+    both = sorted(set(requires_grad) & set(frozen_params))
+    if both:
+        raise InvalidArgumentError(f"A parameter cannot be frozen and require gradient computation at the same time {both}")
+    graph = model.graph
+    for name in requires_grad:
+        if name not in graph.initializers and name not in graph.inputs:
+            raise ParameterNotFoundError(f"Node arg {name} is not found in the graph. Expected an initializer, the output of a Constant node or an input.")
+    wanted = [name for name in (*graph.inputs, *graph.initializers) if name in requires_grad]
+    checkpoint = Checkpoint({name: graph.initializers[name] for name in wanted if name in graph.initializers},
+                            {name: array for name, array in graph.initializers.items() if name in frozen_params})
+    _free_names(model, wanted)
+    bound = _parameters_as_inputs(model, checkpoint)
+    return TrainingGraphs(_training_model(bound, wanted), _eval_model(bound), checkpoint)
+
+
+def _free_names(model: Model, wanted: Collection[str]) -> None:
+    """Renames inner values that have a name with a meaning in training models."""
+    graph = model.graph
+    reserved = {RESET_FLAG, *(name + suffix for name in wanted for suffix in (BUFFER, UPDATED))}
+    fixed = reserved.intersection((*graph.inputs, *graph.initializers, *graph.outputs))
+    if fixed:
+        raise InvalidModelError(f"expected a model without inputs, outputs or weights of the names {sorted(reserved)[:3]}…, got {sorted(fixed)}")
+    names = NameSource(graph.names() | reserved)
+    renamed = {name: names.unique(name) for node in graph.nodes for name in node.outputs if name in reserved}
+    if not renamed:
+        return
+    for node in graph.nodes:
+        if any(isinstance(value, Graph) for value in node.attributes.values()) and renamed.keys() & set(reads(node)):
+            raise InvalidModelError(f"expected no subgraph to read a value named {sorted(renamed)}, got one in node {node.name!r}")
+        node.inputs = [renamed.get(name, name) for name in node.inputs]
+        node.outputs = [renamed.get(name, name) for name in node.outputs]
+    graph.types = {renamed.get(name, name): kind for name, kind in graph.types.items()}
+
+
+def _parameters_as_inputs(model: Model, checkpoint: Checkpoint) -> Model:
+    bound = model.copy()
+    graph = bound.graph
+    for name in model.graph.initializers:
+        if name in checkpoint.trainable or name in checkpoint.frozen:
+            graph.inputs.append(name)
+            graph.types[name] = TensorType.of(graph.initializers.pop(name))
+    return bound
+
+
+# ---- training model
+
+
+def _training_model(bound: Model, wanted: list[str]) -> Model:
+    model = bound.copy()
+    graph = model.graph
+    model.opsets |= {domain: version for domain, version in TRAINING_OPSETS.items() if version > model.opsets.get(domain, 0)}
+    names = NameSource(graph.names())
+    for node in graph.nodes:
+        _prepare_for_training(node, names)
+    note_types(model)
+    gradients = add_gradient(model, graph.outputs[0], wanted) if wanted else {}
+    buffers = []
+    for name in wanted:
+        buffer, updated = name + BUFFER, name + UPDATED
+        graph.nodes.append(Node("InPlaceAccumulatorV2", [buffer, gradients[name], RESET_FLAG], [updated], f"GradientAccumulator{len(graph.outputs)}",
+                                MICROSOFT))
+        graph.outputs.append(updated)
+        graph.types[buffer] = graph.types[name]
+        graph.types[updated] = TensorType("bool", (1,))
+        buffers.append(buffer)
+    graph.inputs += [*buffers, RESET_FLAG]
+    graph.types[RESET_FLAG] = TensorType("bool", (1,))
+    drop_unused_initializers(graph)
+    return model
+
+
+def _prepare_for_training(node: Node, names: NameSource) -> None:
+    """Gives a node the form it has in training: batch statistics, and the outputs that its gradient reads."""
+    if node.domain not in ("", "ai.onnx"):
+        return
+    if node.op_type == "BatchNormalization":
+        kept = node.outputs[:3] + [""] * (3 - len(node.outputs))
+        labels = ("running_mean", "running_var", "saved_mean", "saved_inv_std")
+        made = [name or names.unique(f"{node.outputs[0]}_{label}") for name, label in zip([*kept[1:], "", ""], labels, strict=True)]
+        node.outputs = [kept[0], *made]
+        node.op_type, node.domain = "BatchNormInternal", MICROSOFT
+        node.name = f"{node.name}_BatchNormInternal" if node.name else ""
+        node.attributes = {"momentum": float(node.attributes.get("momentum", 0.9)), "epsilon": float(node.attributes.get("epsilon", 1e-5)),
+                           "training_mode": 1}
+    elif node.op_type == "SoftmaxCrossEntropyLoss" and (len(node.outputs) < 2 or not node.outputs[1]):
+        node.outputs = [node.outputs[0], names.unique(f"{node.outputs[0]}_log_prob")]
+    elif node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] and (len(node.outputs) < 2 or not node.outputs[1]):
+        node.outputs = [node.outputs[0], names.unique(f"{node.outputs[0]}_mask")]
+
+
+# ---- eval model
+
+
+def _eval_model(bound: Model) -> Model:
+    model = bound.copy()
+    graph = model.graph
+    read = {*graph.outputs, *(name for node in graph.nodes for name in reads(node))}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        nodes.append(node)
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        if node.op_type == "Dropout" and len(node.inputs) > 2:
+            node.inputs[2] = ""
+        elif node.op_type == "BatchNormalization":
+            if "training_mode" in node.attributes:
+                node.attributes["training_mode"] = 0
+            # in inference the statistics are what they were
+            for statistic, output in zip(node.inputs[3:5], node.outputs[1:3], strict=False):
+                if output in read:
+                    nodes.append(Node("Identity", [statistic], [output], f"{node.name}_{output}"))
+            node.outputs = node.outputs[:1]
+    graph.nodes = nodes
+    drop_unused_initializers(graph)
+    note_types(model)
+    return model
+
+
+# ---- both
+
+
+def drop_unused_initializers(graph: Graph) -> None:
+    """Leaves only the constants that a node reads or that are outputs."""
+    read = {*graph.outputs, *(name for node in graph.nodes for name in reads(node))}
+    graph.initializers = {name: array for name, array in graph.initializers.items() if name in read}
+
+
+def note_types(model: Model) -> None:
+    """Adds to the graph what inference finds out about the types of its values; forgets those of values that are gone."""
+    graph = model.graph
+    found = infer(model)
+    known = {name: _merged(graph.types.get(name), kind) for name, kind in found.items() if name not in graph.initializers}
+    for name in (*graph.inputs, *graph.outputs):
+        if name not in known and name in graph.types:
+            known[name] = graph.types[name]
+    graph.types = known
+
+
+def _merged(declared: TensorType | None, found: TensorType) -> TensorType:
+    """What two types know together: a number rather than a symbol, the model's symbol rather than one of ours."""
+    if declared is None or declared.shape is None or declared.dtype != found.dtype:
+        return found
+    if found.shape is None or len(found.shape) != len(declared.shape):
+        return declared if found.shape is None else found
+
+    def dim(mine: Dim, theirs: Dim) -> Dim:
+        return theirs if isinstance(theirs, int) else mine if isinstance(mine, int) or not mine.startswith("unk__") else theirs
+
+    return TensorType(found.dtype, tuple(dim(m, t) for m, t in zip(declared.shape, found.shape, strict=True)), found.sequence)

@@ -1,0 +1,12 @@
+"""What each operator means: one record each (inference, gradient rule, lowering), by family. Names kernels by string."""
+
+import importlib
+
+from ortrain.ops.record import MICROSOFT, REGISTRY, OpRecord, record_of
+
+FAMILIES = ("elementwise", "activation", "linear", "conv", "pool", "norm", "reduce", "softmax", "loss", "shape", "indexing", "random", "training")
+
+for _family in FAMILIES:
+    importlib.import_module(f"ortrain.ops.{_family}")
+
+__all__ = ["FAMILIES", "MICROSOFT", "REGISTRY", "OpRecord", "record_of"]

@@ -1,0 +1,124 @@
+"""Activations and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ortrain.ir import TensorType
+from ortrain.ops.elementwise import binary, infer_broadcast, same_as_input, unary
+from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
+
+Gradients = Sequence[str | None]
+
+
+def relu_gradient(g: Any) -> Gradients:
+    return [g.op("ReluGrad", g.dy[0], g.outputs[0], domain=MICROSOFT)]
+
+
+@operator("Relu", lower=unary("relu"), gradient=relu_gradient)
+def relu(c: InferenceContext) -> list[TensorType]:
+    """y = max(x, 0)"""
+    return same_as_input(c)
+
+
+def leaky_relu_gradient(g: Any) -> Gradients:
+    # by x, not by y as the old package does: right for negative alpha too
+    return [g.op("LeakyReluGrad", g.dy[0], g.inputs[0], domain=MICROSOFT, alpha=float(g.attribute("alpha", 0.01)))]
+
+
+@operator("LeakyRelu", lower=unary("leaky_relu", ("alpha", 0.01)), gradient=leaky_relu_gradient)
+def leaky_relu(c: InferenceContext) -> list[TensorType]:
+    """y = x where x > 0 else alpha x"""
+    return same_as_input(c)
+
+
+@operator("Sigmoid", lower=unary("sigmoid"), gradient=lambda g: [g.op("SigmoidGrad", g.dy[0], g.outputs[0], domain=MICROSOFT)])
+def sigmoid(c: InferenceContext) -> list[TensorType]:
+    """y = 1 / (1 + e ** -x)"""
+    return same_as_input(c)
+
+
+@operator("Tanh", lower=unary("tanh"), gradient=lambda g: [g.op("TanhGrad", g.dy[0], g.outputs[0], domain=MICROSOFT)])
+def tanh(c: InferenceContext) -> list[TensorType]:
+    """y = tanh x"""
+    return same_as_input(c)
+
+
+def gelu_gradient(g: Any) -> Gradients:
+    kind = "FastGeluGrad" if g.attribute("approximate", "none") == "tanh" else "GeluGrad"
+    return [g.op(kind, g.dy[0], g.inputs[0], domain=MICROSOFT)]
+
+
+def lower_gelu(c: LoweringContext) -> KernelCall:
+    return KernelCall("fast_gelu" if c.attribute("approximate", "none") == "tanh" else "gelu", in_place={0: 0})
+
+
+@operator("Gelu", lower=lower_gelu, gradient=gelu_gradient)
+def gelu(c: InferenceContext) -> list[TensorType]:
+    """y = x (1 + erf(x / sqrt 2)) / 2, or its tanh form (Hendrycks and Gimpel, arXiv 1606.08415)"""
+    return same_as_input(c)
+
+
+@operator("Gelu", domain=MICROSOFT, lower=unary("gelu"), gradient=gelu_gradient)
+def microsoft_gelu(c: InferenceContext) -> list[TensorType]:
+    """y = x (1 + erf(x / sqrt 2)) / 2"""
+    return same_as_input(c)
+
+
+@operator("FastGelu", domain=MICROSOFT, lower=unary("fast_gelu"), gradient=lambda g: [g.op("FastGeluGrad", g.dy[0], g.inputs[0], domain=MICROSOFT)])
+def fast_gelu(c: InferenceContext) -> list[TensorType]:
+    """y = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, without bias"""
+    if c.has(1):
+        raise c.error("expected FastGelu without a bias, got one")
+    return same_as_input(c)
+
+
+def quick_gelu_gradient(g: Any) -> Gradients:
+    return [g.op("QuickGeluGrad", g.dy[0], g.inputs[0], domain=MICROSOFT, alpha=float(g.attribute("alpha", 1.702)))]
+
+
+@operator("QuickGelu", domain=MICROSOFT, lower=unary("quick_gelu", ("alpha", 1.702)), gradient=quick_gelu_gradient)
+def quick_gelu(c: InferenceContext) -> list[TensorType]:
+    """y = x sigmoid(alpha x)"""
+    return same_as_input(c)
+
+
+for _name, _kernel, _attributes in (
+    ("ReluGrad", "relu_grad", ()), ("SigmoidGrad", "sigmoid_grad", ()), ("TanhGrad", "tanh_grad", ()), ("GeluGrad", "gelu_grad", ()),
+    ("FastGeluGrad", "fast_gelu_grad", ()), ("LeakyReluGrad", "leaky_relu_grad", (("alpha", 0.01),)),
+    ("QuickGeluGrad", "quick_gelu_grad", (("alpha", 1.702),)),
+):
+    operator(_name, domain=MICROSOFT, lower=binary(_kernel, *_attributes))(infer_broadcast)
+
+
+def limits(c: LoweringContext) -> tuple[float, float]:
+    """The limits of a Clip, from inputs or (below opset 11) attributes; infinite where absent."""
+    low, high = c.attribute("min", float("-inf")), c.attribute("max", float("inf"))
+    for index in (1, 2):
+        if c.has(index):
+            value = c.value(index)
+            if value is None:
+                raise c.error(f"expected constant limits, got a computed one as input {index}")
+            low, high = (float(value), high) if index == 1 else (low, float(value))
+    return low, high
+
+
+def clip_gradient(g: Any) -> Gradients:
+    x = g.inputs[0]
+    inside = []
+    names = [*g.inputs, "", ""]
+    for index, attribute, compare in ((1, "min", "Less"), (2, "max", "Greater")):
+        limit = names[index] or (g.scalar(g.attribute(attribute), x) if g.attribute(attribute) is not None else "")
+        if limit:
+            inside.append(g.op("Not", g.op(compare, x, limit)))
+    if not inside:
+        return [g.dy[0]]
+    mask = inside[0] if len(inside) == 1 else g.op("And", *inside)
+    return [g.op("Where", mask, g.dy[0], g.scalar(0.0, x))]
+
+
+@operator("Clip", lower=lambda c: KernelCall("clip", floats=limits(c), in_place={0: 0}), gradient=clip_gradient, stop=(1, 2))
+def clip(c: InferenceContext) -> list[TensorType]:
+    """y = min(max(x, low), high), gradient 1 at the limits"""
+    return same_as_input(c)

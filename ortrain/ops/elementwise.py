@@ -1,0 +1,324 @@
+"""Element-wise operators: arithmetic, comparisons, selection and casts, with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain.dtypes import DIFFERENTIABLE, NAMES, NUMBERS, numpy_dtype
+from ortrain.ir import TensorType
+from ortrain.ops.broadcasting import packed
+from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, Lowering, LoweringContext, broadcast_shapes, operator
+
+Gradients = Sequence[str | None]
+
+
+# ---- shared inference and lowering
+
+
+def same_as_input(c: InferenceContext) -> list[TensorType]:
+    """The output has the type of input 0."""
+    return [c.type(0)]
+
+
+def unary(kernel: str, *attributes: tuple[str, float]) -> Lowering:
+    """Lowering of a kernel y = f(x) that may write y over x; attributes are (name, default) packed as floats."""
+
+    def lower(c: LoweringContext) -> KernelCall:
+        return KernelCall(kernel, floats=tuple(float(c.attribute(name, default)) for name, default in attributes), in_place={0: 0})
+
+    return lower
+
+
+def infer_broadcast(c: InferenceContext) -> list[TensorType]:
+    """The NumPy broadcast of both inputs, which have one dtype."""
+    if c.dtype(0) != c.dtype(1):
+        raise c.error(f"expected inputs of one dtype, got {c.dtype(0)} and {c.dtype(1)}")
+    return [TensorType(c.dtype(0), broadcast_shapes(c, c.shape(0), c.shape(1)))]
+
+
+def infer_comparison(c: InferenceContext) -> list[TensorType]:
+    return [TensorType("bool", infer_broadcast(c)[0].shape)]
+
+
+def binary(kernel: str, *attributes: tuple[str, float]) -> Lowering:
+    """Lowering of a broadcasting kernel c = f(a, b), which may write c over an input of the full shape."""
+
+    def lower(c: LoweringContext) -> KernelCall:
+        dims = c.output_dims(0)
+        in_place = next(({0: i} for i in (0, 1) if c.dims(i) == dims and c.dtype(i) == c.outputs[0].dtype), {})
+        floats = tuple(float(c.attribute(name, default)) for name, default in attributes)
+        return KernelCall(kernel, packed(dims, c.dims(0), c.dims(1)), floats, in_place=in_place)
+
+    return lower
+
+
+def numpy_of(function: Callable[..., Any]) -> Callable[[InferenceContext], list[np.ndarray]]:
+    """The evaluation of an operator whose NumPy meaning is one function of its inputs, keeping the dtype of input 0."""
+
+    def evaluate(c: InferenceContext) -> list[np.ndarray]:
+        values = [v for v in c.values if v is not None]
+        return [np.asarray(function(*values)).astype(values[0].dtype, copy=False)]
+
+    return evaluate
+
+
+def numpy_bool(function: Callable[..., Any]) -> Callable[[InferenceContext], list[np.ndarray]]:
+    def evaluate(c: InferenceContext) -> list[np.ndarray]:
+        return [np.asarray(function(*c.values), np.bool_)]
+
+    return evaluate
+
+
+def integer_division(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Division as ONNX means it: integers truncate towards zero."""
+    if a.dtype.kind == "f":
+        return a / b
+    quotient = np.abs(a) // np.where(b == 0, 1, np.abs(b))
+    return np.sign(a) * np.sign(b) * quotient
+
+
+# ---- arithmetic
+
+
+def add_gradient(g: Any) -> Gradients:
+    return [g.dy[0], g.dy[0]]
+
+
+@operator("Add", lower=binary("add"), gradient=add_gradient, evaluate=numpy_of(np.add))
+def add(c: InferenceContext) -> list[TensorType]:
+    """c = a + b"""
+    return infer_broadcast(c)
+
+
+def sub_gradient(g: Any) -> Gradients:
+    return [g.dy[0], g.op("Neg", g.dy[0]) if g.needs(1) else None]
+
+
+@operator("Sub", lower=binary("sub"), gradient=sub_gradient, evaluate=numpy_of(np.subtract))
+def sub(c: InferenceContext) -> list[TensorType]:
+    """c = a - b"""
+    return infer_broadcast(c)
+
+
+def mul_gradient(g: Any) -> Gradients:
+    a, b = g.inputs
+    return [g.op("Mul", g.dy[0], b) if g.needs(0) else None, g.op("Mul", g.dy[0], a) if g.needs(1) else None]
+
+
+@operator("Mul", lower=binary("mul"), gradient=mul_gradient, evaluate=numpy_of(np.multiply))
+def mul(c: InferenceContext) -> list[TensorType]:
+    """c = a b"""
+    return infer_broadcast(c)
+
+
+def div_gradient(g: Any) -> Gradients:
+    # plain operators rather than the old DivGrad: equal cost after fusion, and every runtime has them
+    a, b = g.inputs
+    da = g.op("Div", g.dy[0], b) if g.needs(0) else None
+    if not g.needs(1):
+        return [da, None]
+    return [da, g.op("Neg", g.op("Mul", da or g.op("Div", g.dy[0], b), g.outputs[0]))]
+
+
+@operator("Div", lower=binary("div"), gradient=div_gradient, evaluate=numpy_of(integer_division))
+def div(c: InferenceContext) -> list[TensorType]:
+    """c = a / b (integers truncate towards zero)"""
+    return infer_broadcast(c)
+
+
+def pow_gradient(g: Any) -> Gradients:
+    x, e = g.inputs
+    dx = de = None
+    if g.needs(0):
+        less = g.op("Sub", e, g.scalar(1.0, e))
+        dx = g.op("Mul", g.dy[0], g.op("Mul", g.op("Pow", x, less), _like(g, e, x)))
+    if g.needs(1):
+        positive = g.op("Greater", x, g.scalar(0.0, x))
+        safe = g.op("Where", positive, x, g.scalar(1.0, x))       # log of 1 is 0: no gradient where x <= 0
+        de = g.op("Mul", g.dy[0], g.op("Mul", g.outputs[0], g.op("Log", safe)))
+    return [dx, de]
+
+
+def _like(g: Any, value: str, like: str) -> str:
+    """`value` in the dtype of `like`."""
+    dtype = g.type(like).dtype
+    return value if g.type(value).dtype == dtype else g.op("Cast", value, to=NUMBERS[dtype])
+
+
+@operator("Pow", lower=binary("pow"), gradient=pow_gradient, evaluate=numpy_of(np.power))
+def power(c: InferenceContext) -> list[TensorType]:
+    """y = x ** e, in the dtype of x"""
+    if c.dtype(0) != c.dtype(1):
+        raise c.error(f"expected base and exponent of one dtype, got {c.dtype(0)} and {c.dtype(1)}")
+    return [TensorType(c.dtype(0), broadcast_shapes(c, c.shape(0), c.shape(1)))]
+
+
+def sum_gradient(g: Any) -> Gradients:
+    return [g.dy[0] for _ in g.inputs]
+
+
+def lower_sum(c: LoweringContext) -> KernelCall:
+    dims = c.output_dims(0)
+    ints = [v for i in range(len(c.node.inputs)) for v in packed(dims, dims, c.dims(i))]
+    return KernelCall("sum", tuple(ints), in_place={0: 0} if c.dims(0) == dims else {})
+
+
+@operator("Sum", lower=lower_sum, gradient=sum_gradient)
+def variadic_sum(c: InferenceContext) -> list[TensorType]:
+    """y = x0 + x1 + …, broadcast"""
+    return [TensorType(c.dtype(0), broadcast_shapes(c, *(c.shape(i) for i in range(len(c.node.inputs)))))]
+
+
+# ---- unary
+
+
+def sqrt_gradient(g: Any) -> Gradients:
+    return [g.op("Mul", g.dy[0], g.op("Div", g.scalar(0.5, g.inputs[0]), g.outputs[0]))]
+
+
+@operator("Sqrt", lower=unary("sqrt"), gradient=sqrt_gradient, evaluate=numpy_of(np.sqrt))
+def sqrt(c: InferenceContext) -> list[TensorType]:
+    """y = x ** 0.5"""
+    return same_as_input(c)
+
+
+@operator("Neg", lower=unary("neg"), gradient=lambda g: [g.op("Neg", g.dy[0])], evaluate=numpy_of(np.negative))
+def neg(c: InferenceContext) -> list[TensorType]:
+    """y = -x"""
+    return same_as_input(c)
+
+
+@operator("Abs", lower=unary("abs"), gradient=lambda g: [g.op("Mul", g.dy[0], g.op("Sign", g.inputs[0]))], evaluate=numpy_of(np.abs))
+def absolute(c: InferenceContext) -> list[TensorType]:
+    """y = |x|, gradient 0 at 0"""
+    return same_as_input(c)
+
+
+@operator("Exp", lower=unary("exp"), gradient=lambda g: [g.op("Mul", g.dy[0], g.outputs[0])])
+def exp(c: InferenceContext) -> list[TensorType]:
+    """y = e ** x"""
+    return same_as_input(c)
+
+
+@operator("Log", lower=unary("log"), gradient=lambda g: [g.op("Div", g.dy[0], g.inputs[0])])
+def log(c: InferenceContext) -> list[TensorType]:
+    """y = ln x"""
+    return same_as_input(c)
+
+
+@operator("Sin", lower=unary("sin"), gradient=lambda g: [g.op("Mul", g.dy[0], g.op("Cos", g.inputs[0]))])
+def sin(c: InferenceContext) -> list[TensorType]:
+    """y = sin x"""
+    return same_as_input(c)
+
+
+@operator("Cos", lower=unary("cos"), gradient=lambda g: [g.op("Neg", g.op("Mul", g.dy[0], g.op("Sin", g.inputs[0])))])
+def cos(c: InferenceContext) -> list[TensorType]:
+    """y = cos x"""
+    return same_as_input(c)
+
+
+def reciprocal_gradient(g: Any) -> Gradients:
+    y = g.outputs[0]
+    return [g.op("Mul", g.dy[0], g.op("Neg", g.op("Mul", y, y)))]
+
+
+@operator("Reciprocal", lower=unary("reciprocal"), gradient=reciprocal_gradient)
+def reciprocal(c: InferenceContext) -> list[TensorType]:
+    """y = 1 / x"""
+    return same_as_input(c)
+
+
+for _name, _kernel, _function in (("Sign", "sign", np.sign), ("Floor", "floor", np.floor), ("Ceil", "ceil", np.ceil), ("Round", "round", np.round)):
+    # piecewise constant: no gradient flows
+    operator(_name, lower=unary(_kernel), differentiable=False, evaluate=numpy_of(_function))(same_as_input)
+
+
+def erf_gradient(g: Any) -> Gradients:
+    x = g.inputs[0]
+    bell = g.op("Exp", g.op("Neg", g.op("Mul", x, x)))
+    return [g.op("Mul", g.dy[0], g.op("Mul", bell, g.scalar(2 / np.sqrt(np.pi), x)))]
+
+
+@operator("Erf", lower=unary("erf"), gradient=erf_gradient)
+def erf(c: InferenceContext) -> list[TensorType]:
+    """y = erf x"""
+    return same_as_input(c)
+
+
+# ---- comparisons and logic: no gradient flows
+
+
+def _comparisons() -> None:
+    functions: dict[str, tuple[str, Callable[..., Any]]] = {
+        "Equal": ("equal", np.equal), "Less": ("less", np.less), "LessOrEqual": ("less_or_equal", np.less_equal),
+        "Greater": ("greater", np.greater), "GreaterOrEqual": ("greater_or_equal", np.greater_equal),
+        "And": ("and", np.logical_and), "Or": ("or", np.logical_or), "Xor": ("xor", np.logical_xor),
+    }
+    for name, (kernel, function) in functions.items():
+        operator(name, lower=binary(kernel), differentiable=False, evaluate=numpy_bool(function))(infer_comparison)
+
+
+_comparisons()
+
+
+@operator("Not", lower=unary("not"), differentiable=False, evaluate=numpy_bool(np.logical_not))
+def logical_not(c: InferenceContext) -> list[TensorType]:
+    """y = not x"""
+    return same_as_input(c)
+
+
+# ---- selection and casts
+
+
+def where_gradient(g: Any) -> Gradients:
+    condition, a, _ = g.inputs
+    zero = g.scalar(0.0, a)
+    return [None, g.op("Where", condition, g.dy[0], zero) if g.needs(1) else None, g.op("Where", condition, zero, g.dy[0]) if g.needs(2) else None]
+
+
+def lower_where(c: LoweringContext) -> KernelCall:
+    return KernelCall("where", packed(c.output_dims(0), c.dims(0), c.dims(1), c.dims(2)))
+
+
+@operator("Where", lower=lower_where, gradient=where_gradient, stop=(0,), evaluate=lambda c: [np.where(*c.values)])
+def where(c: InferenceContext) -> list[TensorType]:
+    """y = a where condition else b"""
+    if c.dtype(0) != "bool" or c.dtype(1) != c.dtype(2):
+        raise c.error(f"expected a bool condition and two inputs of one dtype, got {c.dtype(0)}, {c.dtype(1)} and {c.dtype(2)}")
+    return [TensorType(c.dtype(1), broadcast_shapes(c, c.shape(0), c.shape(1), c.shape(2)))]
+
+
+def cast_gradient(g: Any) -> Gradients:
+    source, target = g.type(g.inputs[0]).dtype, g.type(g.outputs[0]).dtype
+    if source not in DIFFERENTIABLE or target not in DIFFERENTIABLE:
+        return [None]
+    return [g.op("Cast", g.dy[0], to=NUMBERS[source])]
+
+
+def lower_cast(c: LoweringContext) -> KernelCall:
+    return KernelCall("cast", in_place={0: 0} if c.dtype(0) == c.outputs[0].dtype else {})
+
+
+@operator("Cast", lower=lower_cast, gradient=cast_gradient, evaluate=lambda c: [np.asarray(c.values[0]).astype(numpy_dtype(NAMES[c.attribute("to")]))])
+def cast(c: InferenceContext) -> list[TensorType]:
+    """y = x in the dtype `to`"""
+    name = NAMES.get(c.attribute("to"))
+    if name is None:
+        raise c.error(f"expected a known element type in attribute to, got {c.attribute('to')}")
+    return [TensorType(name, c.shape(0))]
+
+
+# ---- the old package's training operators
+
+
+@operator("Scale", domain=MICROSOFT, lower=lambda c: KernelCall("scale", (int(c.attribute("scale_down", 0)),), in_place={0: 0}),
+          evaluate=lambda c: [c.values[0] / c.values[1].astype(c.values[0].dtype).reshape(()) if c.attribute("scale_down", 0)
+                              else c.values[0] * c.values[1].astype(c.values[0].dtype).reshape(())],
+          gradient=lambda g: [g.op("Scale", g.dy[0], g.inputs[1], domain=MICROSOFT, scale_down=int(g.attribute("scale_down", 0)))], stop=(1,))
+def scale(c: InferenceContext) -> list[TensorType]:
+    """y = x s, or x / s with scale_down; s has one element, float or int64"""
+    return same_as_input(c)

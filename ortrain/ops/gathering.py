@@ -1,0 +1,253 @@
+"""Gather, scatter and one-hot operators, and their gradients (part of the indexing family)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ortrain.dtypes import numpy_dtype
+from ortrain.ir import Dim, Shape, TensorType
+from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.shape import Gradients, known_dims, shape_value
+from ortrain.ops.strided import fresh_shape, length_of, strides_of
+
+
+def check_indices(c: InferenceContext, index: int) -> None:
+    if c.dtype(index) not in ("int32", "int64"):
+        raise c.error(f"expected indices of int32 or int64, got {c.dtype(index)}")
+
+
+def zeros_like(g: Any, value: str) -> str:
+    """Zeros in the shape and dtype of a value."""
+    return str(g.op("ConstantOfShape", shape_value(g, value), value=np.zeros(1, numpy_dtype(g.type(value).dtype))))
+
+
+def data_shape(c: InferenceContext, index: int, rank: int | None) -> Shape | None:
+    """The shape that input `index` gives: known, or symbols."""
+    known = known_dims(c, index)
+    if known is not None:
+        return tuple(known)
+    rank = rank if rank is not None else length_of(c, index)
+    return None if rank is None else fresh_shape(c, rank)
+
+
+def row_ints(dims: tuple[int, ...], indices: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """outer, size, n, inner and the stride of the indices over outer, for the row kernels."""
+    return (math.prod(dims[:axis]), dims[axis], math.prod(indices), math.prod(dims[axis + 1:]), 0)
+
+
+def lower_gather(c: LoweringContext) -> KernelCall:
+    dims = c.dims(0)
+    ints = row_ints(dims, c.dims(1), normalize_axis(c, c.attribute("axis", 0), len(dims)))
+    return KernelCall("gather", ints, scratch=8 * ints[2], guards=(Guard(1, -ints[1], ints[1]),))
+
+
+def gather_gradient(g: Any) -> Gradients:
+    dx = g.op("GatherGrad", shape_value(g, g.inputs[0]), g.inputs[1], g.dy[0], domain=MICROSOFT, axis=g.attribute("axis", 0))
+    g.declare(dx, g.type(g.inputs[0]))
+    return [dx, None]
+
+
+def evaluate_gather(c: InferenceContext) -> list[np.ndarray]:
+    x, indices = c.value(0), c.value(1)
+    assert x is not None and indices is not None
+    size = x.shape[normalize_axis(c, c.attribute("axis", 0), x.ndim)]
+    if indices.size and not -size <= indices.min() <= indices.max() < size:
+        raise c.error(f"expected indices in [{-size}, {size}), got {indices.min()} to {indices.max()}")
+    return [np.asarray(np.take(x, indices, c.attribute("axis", 0)))]
+
+
+@operator("Gather", lower=lower_gather, gradient=gather_gradient, evaluate=evaluate_gather, stop=(1,))
+def gather(c: InferenceContext) -> list[TensorType]:
+    """y = the slices of x that the indices name along an axis (negative ones from the end)"""
+    check_indices(c, 1)
+    dims = c.shape(0)
+    axis = normalize_axis(c, c.attribute("axis", 0), len(dims))
+    return [TensorType(c.dtype(0), (*dims[:axis], *c.shape(1), *dims[axis + 1:]))]
+
+
+def lower_gather_grad(c: LoweringContext) -> KernelCall:
+    dims = c.output_dims(0)
+    ints = row_ints(dims, c.dims(1), normalize_axis(c, c.attribute("axis", 0), len(dims)))
+    return KernelCall("gather_grad", ints, scratch=8 * ints[2], guards=(Guard(1, -ints[1], ints[1]),))
+
+
+@operator("GatherGrad", domain=MICROSOFT, lower=lower_gather_grad, differentiable=False)
+def gather_grad(c: InferenceContext) -> list[TensorType]:
+    """dx = zeros with each slice of dy added where Gather took it, of (shape of x, indices, dy)"""
+    check_indices(c, 1)
+    known, dy, indices = known_dims(c, 0), c.shape(2), c.shape(1)
+    rank = len(dy) - len(indices) + 1
+    axis = normalize_axis(c, c.attribute("axis", 0), rank)
+    size: Dim = fresh_shape(c, rank)[axis] if known is None else known[axis] if len(known) == rank else -1
+    out = (*dy[:axis], size, *dy[axis + len(indices):])
+    if known is not None and (len(known) != rank or any(isinstance(d, int) and d != k for d, k in zip(out, known, strict=True))):
+        raise c.error(f"expected dy with the shape that Gather gives for x {known} and indices {list(indices)}, got {list(dy)}")
+    return [TensorType(c.dtype(2), out if known is None else tuple(known))]
+
+
+def element_ints(dims: tuple[int, ...], indices: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """rank, axis, size of data along it, index dims, data strides, for the element kernels."""
+    return (len(dims), axis, dims[axis], *indices, *strides_of(dims))
+
+
+def check_elements(c: InferenceContext, dims: Shape, indices: Shape) -> int:
+    """The axis; refused when the indices do not fit into data."""
+    if len(dims) != len(indices):
+        raise c.error(f"expected indices of rank {len(dims)}, got shape {list(indices)}")
+    axis = normalize_axis(c, c.attribute("axis", 0), len(dims))
+    if any(i != axis and isinstance(d, int) and isinstance(n, int) and n > d for i, (d, n) in enumerate(zip(dims, indices, strict=True))):
+        raise c.error(f"expected indices that fit into {list(dims)} but along axis {axis}, got shape {list(indices)}")
+    return axis
+
+
+def lower_elements(kernel: str, indices: int) -> Any:
+    """Lowering of a kernel that walks the index tensor (input `indices`) beside data (input 0 when it takes, else of output 0's shape)."""
+
+    def lower(c: LoweringContext) -> KernelCall:
+        dims = c.dims(0) if kernel == "gather_elements" else c.output_dims(0)
+        axis = check_elements(c, dims, c.dims(indices))
+        name = f"{kernel}_add" if kernel == "scatter_elements" and reduction_of(c) == "add" else kernel
+        in_place = {0: 0} if kernel == "scatter_elements" else {}
+        guards = (Guard(indices, -dims[axis], dims[axis]),)
+        return KernelCall(name, element_ints(dims, c.dims(indices), axis), in_place=in_place, guards=guards)
+
+    return lower
+
+
+def gather_elements_gradient(g: Any) -> Gradients:
+    dx = g.op("GatherElementsGrad", g.dy[0], shape_value(g, g.inputs[0]), g.inputs[1], domain=MICROSOFT, axis=g.attribute("axis", 0))
+    g.declare(dx, g.type(g.inputs[0]))
+    return [dx, None]
+
+
+@operator("GatherElements", lower=lower_elements("gather_elements", 1), gradient=gather_elements_gradient, stop=(1,))
+def gather_elements(c: InferenceContext) -> list[TensorType]:
+    """y[i] = x[i with indices[i] along the axis]"""
+    check_indices(c, 1)
+    check_elements(c, c.shape(0), c.shape(1))
+    return [TensorType(c.dtype(0), c.shape(1))]
+
+
+@operator("GatherElementsGrad", domain=MICROSOFT, lower=lower_elements("gather_elements_grad", 2), differentiable=False)
+def gather_elements_grad(c: InferenceContext) -> list[TensorType]:
+    """dx = zeros with each dy[i] added where GatherElements took it, of (dy, shape of x, indices)"""
+    check_indices(c, 2)
+    return [TensorType(c.dtype(0), data_shape(c, 1, len(c.shape(2))))]
+
+
+def tuple_ints(dims: tuple[int, ...], indices: tuple[int, ...], batch: int) -> tuple[tuple[int, ...], tuple[Guard, ...]]:
+    """batches, size, n, inner, n, k, dims[k], strides[k] for the row kernels that take tuples; and the guard that one range can say."""
+    k = indices[-1]
+    own, n = dims[batch:batch + k], math.prod(indices[batch:-1])
+    ints = (math.prod(dims[:batch]), math.prod(own), n, math.prod(dims[batch + k:]), n, k, *own, *strides_of(own))
+    # tuples whose entries have different ranges are checked by the kernel itself, before it writes
+    return ints, (Guard(1, -own[0], own[0]),) if len(set(own)) == 1 else ()
+
+
+def check_tuples(c: InferenceContext, rank: int, batch: int) -> int:
+    """The length of the index tuples."""
+    check_indices(c, 1)
+    k = c.shape(1)[-1] if c.shape(1) else None
+    if not isinstance(k, int) or not 1 <= k <= rank - batch or len(c.shape(1)) <= batch:
+        raise c.error(f"expected index tuples of 1 to {rank - batch} entries, got shape {list(c.shape(1))}")
+    return k
+
+
+def lower_tuples(kernel: str) -> Any:
+    def lower(c: LoweringContext) -> KernelCall:
+        dims = c.dims(0) if kernel == "gather_nd" else c.output_dims(0)
+        ints, guards = tuple_ints(dims, c.dims(1), c.attribute("batch_dims", 0))
+        name = f"{kernel}_add" if kernel == "scatter_nd" and reduction_of(c) == "add" else kernel
+        return KernelCall(name, ints, scratch=8 * ints[0] * ints[2], in_place={0: 0} if kernel == "scatter_nd" else {}, guards=guards)
+
+    return lower
+
+
+def gather_nd_gradient(g: Any) -> Gradients:
+    dx = g.op("GatherNDGrad", shape_value(g, g.inputs[0]), g.inputs[1], g.dy[0], domain=MICROSOFT, batch_dims=g.attribute("batch_dims", 0))
+    g.declare(dx, g.type(g.inputs[0]))
+    return [dx, None]
+
+
+@operator("GatherND", lower=lower_tuples("gather_nd"), gradient=gather_nd_gradient, stop=(1,))
+def gather_nd(c: InferenceContext) -> list[TensorType]:
+    """y = the slices of x that index tuples name, after batch_dims shared dimensions"""
+    dims, batch = c.shape(0), c.attribute("batch_dims", 0)
+    k = check_tuples(c, len(dims), batch)
+    if any(isinstance(d, int) and isinstance(n, int) and d != n for d, n in zip(dims[:batch], c.shape(1), strict=False)):
+        raise c.error(f"expected equal sizes in the first {batch} dimensions, got {list(dims)} and {list(c.shape(1))}")
+    return [TensorType(c.dtype(0), (*c.shape(1)[:-1], *dims[batch + k:]))]
+
+
+@operator("GatherNDGrad", domain=MICROSOFT, lower=lower_tuples("gather_nd_grad"), differentiable=False)
+def gather_nd_grad(c: InferenceContext) -> list[TensorType]:
+    """dx = zeros with each slice of dy added where GatherND took it, of (shape of x, indices, dy)"""
+    check_indices(c, 1)
+    return [TensorType(c.dtype(2), data_shape(c, 0, None))]
+
+
+def reduction_of(c: InferenceContext) -> str:
+    """none or add; the others have no kernel."""
+    value = c.attribute("reduction", "none")
+    name = value.decode() if isinstance(value, bytes) else str(value)
+    if name not in ("none", "add"):
+        raise c.error(f"expected reduction none or add, got {name!r}")
+    return name
+
+
+def check_updates(c: InferenceContext, wanted: Shape) -> None:
+    got = c.shape(2)
+    if len(got) != len(wanted) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(wanted, got, strict=True)):
+        raise c.error(f"expected updates of shape {list(wanted)}, got {list(got)}")
+
+
+def scatter_gradient(take: str) -> Any:
+    """data: dy where nothing was put; updates: dy where they went."""
+
+    def rule(g: Any) -> Gradients:
+        axis = {"axis": g.attribute("axis", 0)} if take == "GatherElements" else {}
+        added = g.attribute("reduction", "none") in ("add", b"add")
+        data = updates = None
+        if g.needs(0):
+            data = g.op("Identity", g.dy[0]) if added else g.op(g.node.op_type, g.dy[0], g.inputs[1], zeros_like(g, g.inputs[2]), **axis)
+        if g.needs(2):
+            updates = g.op(take, g.dy[0], g.inputs[1], **axis)
+        return [data, None, updates]
+
+    return rule
+
+
+@operator("ScatterND", lower=lower_tuples("scatter_nd"), gradient=scatter_gradient("GatherND"), stop=(1,))
+def scatter_nd(c: InferenceContext) -> list[TensorType]:
+    """y = data with the slices that index tuples name replaced by (or, reduction add, increased by) updates"""
+    reduction_of(c)
+    dims = c.shape(0)
+    check_updates(c, (*c.shape(1)[:-1], *dims[check_tuples(c, len(dims), 0):]))
+    return [c.type(0)]
+
+
+@operator("ScatterElements", lower=lower_elements("scatter_elements", 1), gradient=scatter_gradient("GatherElements"), stop=(1,))
+def scatter_elements(c: InferenceContext) -> list[TensorType]:
+    """y = data with y[i with indices[i] along the axis] replaced by (or, reduction add, increased by) updates[i]"""
+    reduction_of(c)
+    check_indices(c, 1)
+    check_elements(c, c.shape(0), c.shape(1))
+    check_updates(c, c.shape(1))
+    return [c.type(0)]
+
+
+def lower_one_hot(c: LoweringContext) -> KernelCall:
+    axis = normalize_axis(c, c.attribute("axis", -1), len(c.dims(0)) + 1)
+    return KernelCall("one_hot", (c.output_dims(0)[axis], math.prod(c.dims(0)[axis:])))
+
+
+@operator("OneHot", lower=lower_one_hot, differentiable=False)
+def one_hot(c: InferenceContext) -> list[TensorType]:
+    """y = values[1] where the position along a new axis of size depth is the index, else values[0]"""
+    dims, depth = c.shape(0), known_dims(c, 1)
+    axis = normalize_axis(c, c.attribute("axis", -1), len(dims) + 1)
+    size: Dim = fresh_shape(c, len(dims) + 1)[axis] if depth is None else depth[0]
+    return [TensorType(c.dtype(2), (*dims[:axis], size, *dims[axis:]))]

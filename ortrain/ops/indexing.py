@@ -1,0 +1,315 @@
+"""Operators that join, cut and pad: Concat, Split, Slice, Pad, and their gradients. Gather and scatter are in ortrain.ops.gathering."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain.dtypes import numpy_dtype
+from ortrain.errors import MissingGradientError
+from ortrain.ir import Dim, Shape, TensorType
+from ortrain.ops import gathering as gathering  # its records register when it is imported
+from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.shape import Gradients, known_dims, padded, shape_value
+from ortrain.ops.strided import fresh_shape, is_whole_copy, pack_box, strides_of
+
+FOREVER = (1 << 31) - 1
+"""A slice's end that exporters write for "to the end" is at least this."""
+
+
+def widths(dtype: str, shapes: Sequence[Sequence[int]], axis: int) -> tuple[int, ...]:
+    """The bytes that one row of each part has, a row being all from `axis` on."""
+    return tuple(numpy_dtype(dtype).itemsize * math.prod(dims[axis:]) for dims in shapes)
+
+
+def concat_axis(c: InferenceContext) -> int:
+    if c.attribute("axis") is None:
+        raise c.error("expected an attribute axis, got none")
+    return normalize_axis(c, c.attribute("axis"), len(c.shape(0)))
+
+
+def joined(c: InferenceContext) -> Shape:
+    """The shape of inputs side by side."""
+    axis, shapes = concat_axis(c), [c.shape(i) for i in range(len(c.node.inputs))]
+    if any(len(s) != len(shapes[0]) for s in shapes) or any(c.dtype(i) != c.dtype(0) for i in range(len(shapes))):
+        raise c.error(f"expected inputs of one rank and dtype, got {[(c.dtype(i), list(s)) for i, s in enumerate(shapes)]}")
+    out: list[Dim] = []
+    for d, sizes in enumerate(zip(*shapes, strict=True)):
+        numbers = [n for n in sizes if isinstance(n, int)]
+        if d == axis:
+            symbols = [n for n in sizes if isinstance(n, str)]
+            unknown = symbols[0] if len(symbols) == 1 and not sum(numbers) else fresh_shape(c, len(shapes[0]))[d]
+            out.append(unknown if symbols else sum(numbers))
+        elif len(set(numbers)) > 1:
+            raise c.error(f"expected equal sizes but along axis {axis}, got {[list(s) for s in shapes]}")
+        else:
+            out.append(numbers[0] if numbers else sizes[0])
+    return tuple(out)
+
+
+def concat_gradient(g: Any) -> Gradients:
+    """SplitTraining by the sizes along the axis: a constant, or what ConcatTraining finds when it runs."""
+    axis = g.attribute("axis")
+    shapes = [g.type(name).shape for name in g.inputs]
+    sizes = [s[axis] for s in shapes]
+    if all(isinstance(n, int) for n in sizes):
+        lengths = g.constant(sizes)
+    else:
+        if g.node.op_type != "ConcatTraining":
+            g.replace("ConcatTraining", MICROSOFT, extra_outputs=1)
+        lengths = g.output(1)
+    parts: list[str] = g.ops("SplitTraining", g.dy[0], lengths, outputs=[True] * len(sizes), domain=MICROSOFT, axis=axis)
+    for part, name in zip(parts, g.inputs, strict=True):
+        g.declare(part, g.type(name))
+    return parts
+
+
+def lower_concat(c: LoweringContext) -> KernelCall:
+    shapes = [c.dims(i) for i in range(len(c.node.inputs))]
+    return KernelCall("concat", (len(shapes), *widths(c.dtype(0), shapes, concat_axis(c))))
+
+
+def evaluate_concat(c: InferenceContext) -> list[np.ndarray]:
+    return [np.concatenate([v for v in c.values if v is not None], concat_axis(c))]
+
+
+@operator("Concat", lower=lower_concat, gradient=concat_gradient, evaluate=evaluate_concat)
+def concat(c: InferenceContext) -> list[TensorType]:
+    """y = the inputs side by side along an axis"""
+    return [TensorType(c.dtype(0), joined(c))]
+
+
+def lower_concat_training(c: LoweringContext) -> KernelCall:
+    axis, shapes = concat_axis(c), [c.dims(i) for i in range(len(c.node.inputs))]
+    return KernelCall("concat_training", (len(shapes), *widths(c.dtype(0), shapes, axis), *(dims[axis] for dims in shapes)))
+
+
+def evaluate_concat_training(c: InferenceContext) -> list[np.ndarray | None]:
+    """The lengths need static types only, so that a plan knows them; y is None unless all inputs are known."""
+    axis = concat_axis(c)
+    lengths = np.array([c.shape(i)[axis] for i in range(len(c.node.inputs))], np.int64)
+    return [evaluate_concat(c)[0] if all(v is not None for v in c.values) else None, lengths]
+
+
+@operator("ConcatTraining", domain=MICROSOFT, lower=lower_concat_training, gradient=concat_gradient,
+          evaluate=evaluate_concat_training)  # type: ignore[arg-type]
+def concat_training(c: InferenceContext) -> list[TensorType]:
+    """(y, lengths) = the inputs side by side along an axis, and the size of each along it"""
+    return [TensorType(c.dtype(0), joined(c)), TensorType("int64", (len(c.node.inputs),))]
+
+
+def split_lengths(c: InferenceContext, axis: int) -> list[Dim]:
+    """The sizes of Split's outputs along the axis."""
+    size, count = c.shape(0)[axis], len(c.node.outputs)
+    unknown: list[Dim] = [fresh_shape(c, len(c.shape(0)), i)[axis] for i in range(count)]
+    lengths = c.attribute("split") if c.opset < 13 and c.node.domain != MICROSOFT else known_dims(c, 1)
+    if lengths is not None:
+        if len(lengths) != count or min(lengths, default=0) < 0 or (isinstance(size, int) and sum(lengths) != size):
+            raise c.error(f"expected {count} lengths with the sum {size}, got {list(lengths)}")
+        return [int(n) for n in lengths]
+    if c.has(1) or isinstance(size, str):
+        return unknown
+    piece = -(-size // count)
+    if size % count and c.attribute("num_outputs") is None:
+        raise c.error(f"expected a size along axis {axis} that {count} divides, got {size}")
+    return [max(0, min(piece, size - i * piece)) for i in range(count)]
+
+
+def split_gradient(g: Any) -> Gradients:
+    """Concat of the outputs' gradients, with zeros for outputs that have none."""
+    dtype = numpy_dtype(g.type(g.inputs[0]).dtype)
+
+    def part(i: int) -> str:
+        return g.dy[i] or str(g.op("ConstantOfShape", shape_value(g, g.output(i)), value=np.zeros(1, dtype)))
+
+    dx = g.op("Concat", *[part(i) for i in range(len(g.dy))], axis=g.attribute("axis", 0))
+    g.declare(dx, g.type(g.inputs[0]))
+    return padded(g, dx)
+
+
+def lower_split(c: LoweringContext) -> KernelCall:
+    axis, dims = normalize_axis(c, c.attribute("axis", 0), len(c.shape(0))), c.dims(0)
+    shapes = [(*dims[:axis], int(n), *dims[axis + 1:]) for n in split_lengths(c, axis)]
+    return KernelCall("split", (len(shapes), *widths(c.dtype(0), shapes, axis)))
+
+
+def evaluate_split(c: InferenceContext) -> list[np.ndarray]:
+    x, axis = c.value(0), normalize_axis(c, c.attribute("axis", 0), len(c.shape(0)))
+    assert x is not None
+    return list(np.split(x, np.cumsum([int(n) for n in split_lengths(c, axis)])[:-1], axis))
+
+
+@operator("SplitTraining", domain=MICROSOFT, lower=lower_split, gradient=split_gradient, evaluate=evaluate_split, stop=(1,))
+@operator("Split", lower=lower_split, gradient=split_gradient, evaluate=evaluate_split, stop=(1,))
+def split(c: InferenceContext) -> list[TensorType]:
+    """the parts of x along an axis, of the given lengths or equal"""
+    dims = c.shape(0)
+    axis = normalize_axis(c, c.attribute("axis", 0), len(dims))
+    return [TensorType(c.dtype(0), (*dims[:axis], n, *dims[axis + 1:])) for n in split_lengths(c, axis)]
+
+
+Bounds = list[tuple[int, int, int, int]]
+"""(axis, start, end, step) of each axis that is cut."""
+
+
+def slice_bounds(c: InferenceContext, first: int, rank: int) -> Bounds | None:
+    """The limits of Slice or SliceGrad, by attribute before opset 10, else from input `first` on; None when unknown."""
+    if c.opset < 10 and c.node.domain != MICROSOFT:
+        starts, ends, axes, steps = list(c.attribute("starts")), list(c.attribute("ends")), c.attribute("axes"), None
+    else:
+        if any(c.has(i) and c.value(i) is None for i in range(first, first + 4)):
+            return None
+        lists = [known_dims(c, i) for i in range(first, first + 4)]
+        starts, ends, axes, steps = lists[0] or [], lists[1] or [], lists[2], lists[3]
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise c.error(f"expected as many starts, ends, axes and steps that are not 0, got {starts}, {ends}, {list(axes)}, {steps}")
+    return [(normalize_axis(c, a, rank), s, e, p) for a, s, e, p in zip(axes, starts, ends, steps, strict=True)]
+
+
+def sliced(size: Dim, start: int, end: int, step: int, unknown: Dim) -> Dim:
+    """The size of one sliced dimension."""
+    if isinstance(size, int):
+        return len(range(*slice(start, end, step).indices(size)))
+    whole = (step == 1 and start == 0 and end >= FOREVER) or (step == -1 and (start == -1 or start >= FOREVER) and end <= -FOREVER)
+    return size if whole else unknown
+
+
+def sliced_shape(c: InferenceContext, dims: Shape, bounds: Bounds | None) -> Shape:
+    unknown = fresh_shape(c, len(dims))
+    if bounds is None:
+        return unknown
+    out = list(dims)
+    for axis, start, end, step in bounds:
+        out[axis] = sliced(dims[axis], start, end, step, unknown[axis])
+    return tuple(out)
+
+
+def slice_box(c: InferenceContext, dims: Sequence[int], bounds: Bounds | None) -> tuple[list[int], list[int], int]:
+    """(sizes, strides, offset) of the slice within a tensor of shape `dims`."""
+    if bounds is None:
+        raise c.error("expected limits that are known before running, got values that are computed")
+    sizes, strides, offset = list(dims), strides_of(dims), 0
+    for axis, start, end, step in bounds:
+        taken = range(*slice(start, end, step).indices(dims[axis]))
+        sizes[axis] = len(taken)
+        offset += taken.start * strides[axis] if taken else 0
+        strides[axis] *= step
+    return sizes, strides, offset
+
+
+def lower_slice(c: LoweringContext) -> KernelCall | Alias:
+    sizes, strides, offset = slice_box(c, c.dims(0), slice_bounds(c, 1, len(c.dims(0))))
+    ints = pack_box(sizes, strides_of(sizes), strides, 0, offset)
+    return Alias(0) if is_whole_copy(ints) and c.dims(0) == tuple(sizes) else KernelCall("strided_copy", ints)
+
+
+def slice_gradient(g: Any) -> Gradients:
+    x = g.inputs[0]
+    if g.opset < 10:
+        limits = [g.constant(g.attribute(name)) for name in ("starts", "ends", "axes") if g.attribute(name) is not None]
+    else:
+        limits = g.inputs[1:]
+    dx = g.op("SliceGrad", g.dy[0], shape_value(g, x), *limits, domain=MICROSOFT)
+    g.declare(dx, g.type(x))
+    return padded(g, dx)
+
+
+def evaluate_slice(c: InferenceContext) -> list[np.ndarray]:
+    x = c.value(0)
+    assert x is not None
+    for axis, start, end, step in slice_bounds(c, 1, x.ndim) or []:
+        x = x.take(range(*slice(start, end, step).indices(x.shape[axis])), axis)
+    return [x]
+
+
+@operator("Slice", lower=lower_slice, gradient=slice_gradient, evaluate=evaluate_slice, stop=(1, 2, 3, 4))
+def slice_(c: InferenceContext) -> list[TensorType]:
+    """y = x[start:end:step] along the given axes"""
+    dims = c.shape(0)
+    return [TensorType(c.dtype(0), sliced_shape(c, dims, slice_bounds(c, 1, len(dims))))]
+
+
+def lower_slice_grad(c: LoweringContext) -> KernelCall | Alias:
+    out = c.output_dims(0)
+    sizes, strides, offset = slice_box(c, out, slice_bounds(c, 2, len(out)))
+    if tuple(sizes) != c.dims(0):
+        raise c.error(f"expected dy with the shape {sizes} of the slice, got {list(c.dims(0))}")
+    ints = pack_box(sizes, strides, strides_of(sizes), offset, 0)
+    return Alias(0) if is_whole_copy(ints) and out == c.dims(0) else KernelCall("strided_place", ints)
+
+
+@operator("SliceGrad", domain=MICROSOFT, lower=lower_slice_grad, differentiable=False)
+def slice_grad(c: InferenceContext) -> list[TensorType]:
+    """dx = zeros with dy in the slice, of (dy, shape of x, starts, ends, axes, steps)"""
+    dims, known = c.shape(0), known_dims(c, 1)
+    if known is not None:
+        return [TensorType(c.dtype(0), tuple(known))]
+    bounds, unknown = slice_bounds(c, 2, len(dims)), fresh_shape(c, len(dims))
+    cut = set(range(len(dims))) if bounds is None else {axis for axis, *_ in bounds}
+    return [TensorType(c.dtype(0), tuple(unknown[i] if i in cut else d for i, d in enumerate(dims)))]
+
+
+def pads_of(c: InferenceContext) -> list[tuple[int, int]] | None:
+    """(before, after) of each axis, by attribute before opset 11; None when unknown."""
+    rank = len(c.shape(0))
+    pads = [int(p) for p in c.attribute("pads")] if c.opset < 11 else known_dims(c, 1)
+    axes = known_dims(c, 3) if c.has(3) else list(range(rank))
+    if pads is None or axes is None:
+        return None
+    if len(pads) != 2 * len(axes):
+        raise c.error(f"expected {2 * len(axes)} pads, got {pads}")
+    found = [(0, 0)] * rank
+    for i, axis in enumerate(axes):
+        found[normalize_axis(c, axis, rank)] = (pads[i], pads[len(axes) + i])
+    return found
+
+
+def pad_gradient(g: Any) -> Gradients:
+    """Pad with the negative pads: what was put on is cut off."""
+    if g.attribute("mode", "constant") not in ("constant", b"constant"):
+        raise MissingGradientError(f"expected Pad with mode constant, got {g.attribute('mode')!r} (node {g.node.name!r}), "
+                                   "whose gradient ortrain does not have yet")
+    if g.opset < 11:
+        dx = g.op("Pad", g.dy[0], pads=tuple(-p for p in g.attribute("pads")))
+    else:
+        pads = g.value(g.inputs[1])
+        negative = g.op("Neg", g.inputs[1]) if pads is None else g.constant(-pads)
+        dx = g.op("Pad", g.dy[0], negative, *(["", g.inputs[3]] if len(g.inputs) > 3 and g.inputs[3] else []))
+    g.declare(dx, g.type(g.inputs[0]))
+    return padded(g, dx)
+
+
+def lower_pad(c: LoweringContext) -> KernelCall | Alias:
+    if c.attribute("mode", "constant") not in ("constant", b"constant"):
+        raise c.error(f"expected mode constant, got {c.attribute('mode')!r}, which ortrain has no kernel for yet")
+    pads, dims, out = pads_of(c), c.dims(0), c.output_dims(0)
+    if pads is None:
+        raise c.error("expected pads that are known before running, got values that are computed")
+    strides, to_strides = strides_of(dims), strides_of(out)
+    sizes = [max(0, min(n - max(0, -before), m - max(0, before))) for n, m, (before, _) in zip(dims, out, pads, strict=True)]
+    from_at = sum(max(0, -before) * s for (before, _), s in zip(pads, strides, strict=True))
+    to_at = sum(max(0, before) * s for (before, _), s in zip(pads, to_strides, strict=True))
+    ints = pack_box(sizes, to_strides, strides, to_at, from_at)
+    if tuple(sizes) == out:
+        return Alias(0) if out == dims else KernelCall("strided_copy", ints)
+    return KernelCall("strided_pad", ints, floats=(float(c.attribute("value", 0.0)) if c.opset < 11 else 0.0,))
+
+
+@operator("Pad", lower=lower_pad, gradient=pad_gradient, stop=(1, 2, 3))
+def pad(c: InferenceContext) -> list[TensorType]:
+    """y = x within a border of a constant; negative pads cut off"""
+    dims, pads = c.shape(0), pads_of(c)
+    unknown = fresh_shape(c, len(dims))
+    if pads is None:
+        return [TensorType(c.dtype(0), unknown)]
+    out: list[Dim] = []
+    for d, (before, after), symbol in zip(dims, pads, unknown, strict=True):
+        out.append(d + before + after if isinstance(d, int) else d if before + after == 0 else symbol)
+    if any(isinstance(d, int) and d < 0 for d in out):
+        raise c.error(f"expected pads that leave no negative size, got {pads} for shape {list(dims)}")
+    return [TensorType(c.dtype(0), tuple(out))]

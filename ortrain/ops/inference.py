@@ -1,0 +1,105 @@
+"""Types of all values of a graph, from the records' inference functions; one function serves artifacts (symbols left) and plans (none left)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ortrain.errors import MissingKernelError
+from ortrain.ir import Graph, Model, Node, TensorType
+from ortrain.ops.record import InferenceContext, OpRecord, canonical_domain, record_of
+
+SHAPE_ONLY = frozenset({"Shape", "Size", "ConcatTraining"})
+"""Operators whose evaluation needs types alone."""
+
+FOLD_LIMIT = 1 << 16
+"""Most elements of a folded constant: shape arithmetic and small masks, not activations."""
+
+
+class Inference:
+    """What is known of the values of one graph: types, and the arrays of those that are constants."""
+
+    def __init__(self, opsets: dict[str, int], types: dict[str, TensorType], values: dict[str, np.ndarray],
+                 declared: dict[str, TensorType] | None = None) -> None:
+        self.opsets = opsets
+        self.types = types
+        self.values = values
+        self.declared = declared or {}
+        self.symbols: dict[str, int] = {}
+        """Sizes that symbols of declared types turned out to have."""
+        for name, array in values.items():
+            self.types.setdefault(name, TensorType.of(array))
+        for name, kind in types.items():
+            self._learn(name, kind)
+
+    def _learn(self, name: str, kind: TensorType) -> None:
+        """Notes the sizes of the symbols in a value's declared type."""
+        declared = self.declared.get(name)
+        if declared is not None and declared.shape is not None and kind.shape is not None:
+            for symbol, size in zip(declared.shape, kind.shape, strict=False):
+                if isinstance(symbol, str) and isinstance(size, int):
+                    self.symbols.setdefault(symbol, size)
+
+    def _declared_type(self, name: str) -> TensorType | None:
+        kind = self.declared.get(name)
+        if kind is None or kind.shape is None or kind.is_static:
+            return kind
+        return TensorType(kind.dtype, tuple(self.symbols.get(d, d) if isinstance(d, str) else d for d in kind.shape), kind.sequence)
+
+    def opset_of(self, node: Node) -> int:
+        """The version of the node's domain that the model imports."""
+        domain = canonical_domain(node.domain)
+        return self.opsets.get(domain, 17 if domain == "" else 1)
+
+    def context(self, node: Node) -> InferenceContext:
+        """The inference context of a node whose inputs have been visited."""
+        types = [self.types.get(name) if name else None for name in node.inputs]
+        values = [self.values.get(name) if name else None for name in node.inputs]
+        context = InferenceContext(node, types, values, self.opset_of(node))
+        context.declared = [self._declared_type(name) for name in node.outputs]
+        return context
+
+    def visit(self, node: Node) -> OpRecord:
+        """Infers the node's output types, and their values where all it needs is constant."""
+        record = record_of(node)
+        if record is None:
+            raise MissingKernelError(
+                f"expected an operator that ortrain knows, got {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r})")
+        context = self.context(node)
+        outputs = record.infer(context)
+        for name, kind in zip(node.outputs, outputs, strict=False):
+            if name:
+                self.types[name] = kind
+                self._learn(name, kind)
+        self._fold(node, record, context, outputs)
+        return record
+
+    def _fold(self, node: Node, record: OpRecord, context: InferenceContext, outputs: Sequence[TensorType]) -> None:
+        if record.evaluate is None or record.random or any(not kind.is_static for kind in outputs):
+            return
+        if node.op_type in SHAPE_ONLY:
+            known = all(kind is not None and kind.is_static for kind in context.types)
+        else:
+            known = all(not name or name in self.values for name in node.inputs)
+        if not known or any(int(np.prod(kind.shape, dtype=np.int64)) > FOLD_LIMIT for kind in outputs):
+            return
+        for name, array in zip(node.outputs, record.evaluate(context), strict=False):
+            if name and array is not None:
+                self.values[name] = np.ascontiguousarray(array).reshape(np.shape(array))
+
+
+def infer(model: Model) -> dict[str, TensorType]:
+    """The types of all values of a model as far as they can be known, symbols kept.
+
+    Raises ShapeInferenceError where inputs do not fit an operator, MissingKernelError for an operator without a record."""
+    return infer_graph(model.graph, model.opsets).types
+
+
+def infer_graph(graph: Graph, opsets: dict[str, int]) -> Inference:
+    """The Inference of a whole graph, starting from the types of its inputs and its initializers."""
+    inputs = {name: graph.types[name] for name in graph.inputs if name in graph.types}
+    found = Inference(opsets, inputs, dict(graph.initializers), graph.types)
+    for node in graph.nodes:
+        found.visit(node)
+    return found

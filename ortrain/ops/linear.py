@@ -1,0 +1,198 @@
+"""Matrix products: MatMul, Gemm and the old package's FusedMatMul."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain.ir import Dim, Shape, TensorType
+from ortrain.ops.broadcasting import broadcast_strides
+from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, operator
+
+Gradients = Sequence[str | None]
+
+
+def equal_or_open(c: InferenceContext, a: Dim, b: Dim, what: str) -> None:
+    """Refuses two sizes that are known and differ."""
+    if isinstance(a, int) and isinstance(b, int) and a != b:
+        raise c.error(f"expected {what} to agree, got {list(c.shape(0))} and {list(c.shape(1))}")
+
+
+def one_dtype(c: InferenceContext) -> str:
+    if c.dtype(0) != c.dtype(1):
+        raise c.error(f"expected operands of one dtype, got {c.dtype(0)} and {c.dtype(1)}")
+    return c.dtype(0)
+
+
+def product_shape(c: InferenceContext, a: Shape, b: Shape) -> Shape:
+    """The shape of op(a) @ op(b), both already transposed; 1-D operands as NumPy has them."""
+    if not a or not b:
+        raise c.error("expected operands with at least one dimension, got a scalar")
+    left = (1, *a) if len(a) == 1 else a
+    right = (*b, 1) if len(b) == 1 else b
+    equal_or_open(c, left[-1], right[-2], "the inner sizes")
+    batch = broadcast_shapes(c, left[:-2], right[:-2]) if len(left) > 2 or len(right) > 2 else ()
+    rows = () if len(a) == 1 else (left[-2],)
+    columns = () if len(b) == 1 else (right[-1],)
+    return (*batch, *rows, *columns)
+
+
+def swapped(shape: Shape) -> Shape:
+    """The last two dims exchanged; a 1-D shape stays."""
+    return (*shape[:-2], shape[-1], shape[-2]) if len(shape) > 1 else shape
+
+
+def lower_product(c: LoweringContext) -> KernelCall:
+    """Packs: m, n, k, transpose a, transpose b, number of batches, 1 when one product does all, then per batch the offsets of a and b."""
+    ta = int(c.attribute("transA", 0)) if len(c.dims(0)) > 1 else 0
+    tb = int(c.attribute("transB", 0)) if len(c.dims(1)) > 1 else 0
+    a, b = c.dims(0), c.dims(1)
+    left = (1, *a) if len(a) == 1 else a
+    right = (*b, 1) if len(b) == 1 else b
+    m, k = (left[-1], left[-2]) if ta else (left[-2], left[-1])
+    n = right[-2] if tb else right[-1]
+    batch_a, batch_b = left[:-2], right[:-2]
+    if not ta and all(d == 1 for d in batch_b):
+        # the batch of a is more rows of one product
+        m *= int(np.prod(batch_a, dtype=np.int64))
+        batch_a, batch_b = (), ()
+    rank = max(len(batch_a), len(batch_b))
+    batch = np.broadcast_shapes(batch_a, batch_b)
+    strides_a = [s * left[-1] * left[-2] for s in broadcast_strides(batch_a, batch)] if rank else []
+    strides_b = [s * right[-1] * right[-2] for s in broadcast_strides(batch_b, batch)] if rank else []
+    ints = (m, n, k, ta, tb, int(np.prod(batch, dtype=np.int64)), rank, *batch, *strides_a, *strides_b)
+    return KernelCall("matmul", ints, (float(c.attribute("alpha", 1.0)),))
+
+
+def matmul_gradient(g: Any) -> Gradients:
+    return fused_gradient(g, 0, 0, 1.0)
+
+
+def fused_gradient(g: Any, ta: int, tb: int, alpha: float) -> Gradients:
+    """dA and dB of alpha op(A) @ op(B); the sweep sums over broadcast batches."""
+    a, b = g.inputs
+    rank_a, rank_b = (len(g.type(v).shape) for v in (a, b))
+    if rank_a == 1 or rank_b == 1:
+        return vector_gradient(g, alpha, tb if rank_a == 1 else ta)
+    dy = g.dy[0]
+    if rank_a == rank_b == 2:
+        return plain_gradient(g, ta, tb, alpha)
+    da = db = None
+    if g.needs(0):
+        da = product(g, b, dy, tb, 1, alpha) if ta else product(g, dy, b, 0, 1 - tb, alpha)
+    if g.needs(1):
+        if rank_b == 2 and not ta:
+            flat_a, flat_dy = (rows_of(g, v) for v in (a, dy))
+            db = gemm(g, flat_dy, flat_a, 1, 0, alpha) if tb else gemm(g, flat_a, flat_dy, 1, 0, alpha)
+        else:
+            db = product(g, dy, a, 1, ta, alpha) if tb else product(g, a, dy, 1 - ta, 0, alpha)
+    return [da, db]
+
+
+def plain_gradient(g: Any, ta: int, tb: int, alpha: float) -> Gradients:
+    """dA and dB of matrices, as Gemm."""
+    a, b = g.inputs[:2]
+    dy = g.dy[0]
+    da = (gemm(g, b, dy, tb, 1, alpha) if ta else gemm(g, dy, b, 0, 1 - tb, alpha)) if g.needs(0) else None
+    db = (gemm(g, dy, a, 1, ta, alpha) if tb else gemm(g, a, dy, 1 - ta, 0, alpha)) if g.needs(1) else None
+    return [da, db]
+
+
+def vector_gradient(g: Any, alpha: float, transposed: int) -> Gradients:
+    """Products with a 1-D operand (which the old package gets wrong), as element-wise products and sums."""
+    a, b = g.inputs
+    dy = g.dy[0] if alpha == 1.0 else g.op("Mul", g.dy[0], g.scalar(alpha, g.dy[0]))
+    rank_a, rank_b = (len(g.type(v).shape) for v in (a, b))
+    if rank_a == rank_b == 1:
+        return [g.op("Mul", dy, b) if g.needs(0) else None, g.op("Mul", dy, a) if g.needs(1) else None]
+    vector, matrix, vector_first = (a, b, True) if rank_a == 1 else (b, a, False)
+    rank = len(g.type(matrix).shape)
+    # y = v M: y [.., n], M [.., k, n]; y = M v: y [.., m], M [.., m, k]: `out` is the axis of M that y keeps
+    out = rank - 1 if vector_first != bool(transposed) else rank - 2
+    inner = 2 * rank - 3 - out
+    column = unsqueeze(g, vector, [1] if inner == rank - 2 else [0])
+    spread = unsqueeze(g, dy, [inner])
+    d_vector = None
+    if g.needs(0 if vector_first else 1):
+        axes = [axis for axis in range(rank) if axis != inner]
+        d_vector = g.reduce_sum(g.op("Mul", spread, matrix), axes, False)
+    d_matrix = g.op("Mul", spread, column) if g.needs(1 if vector_first else 0) else None
+    return [d_vector, d_matrix] if vector_first else [d_matrix, d_vector]
+
+
+def unsqueeze(g: Any, value: str, axes: list[int]) -> str:
+    """Unsqueeze in the form of the model's opset."""
+    return str(g.op("Unsqueeze", value, axes=tuple(axes)) if g.opset < 13 else g.op("Unsqueeze", value, g.constant(axes)))
+
+
+def rows_of(g: Any, value: str) -> str:
+    """The value as a matrix of its last axis."""
+    shape = g.type(value).shape
+    if len(shape) == 2:
+        return value
+    return str(g.op("Flatten", value, axis=len(shape) - 1))
+
+
+def gemm(g: Any, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
+    return str(g.op("Gemm", a, b, alpha=alpha, beta=0.0, transA=ta, transB=tb))
+
+
+def product(g: Any, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
+    return str(g.op("FusedMatMul", a, b, domain=MICROSOFT, alpha=alpha, transA=ta, transB=tb))
+
+
+@operator("MatMul", lower=lower_product, gradient=matmul_gradient)
+def matmul(c: InferenceContext) -> list[TensorType]:
+    """y = a @ b, as NumPy's matmul"""
+    return [TensorType(one_dtype(c), product_shape(c, c.shape(0), c.shape(1)))]
+
+
+@operator("FusedMatMul", domain=MICROSOFT, lower=lower_product,
+          gradient=lambda g: fused_gradient(g, int(g.attribute("transA", 0)), int(g.attribute("transB", 0)), float(g.attribute("alpha", 1.0))))
+def fused_matmul(c: InferenceContext) -> list[TensorType]:
+    """y = alpha op(a) @ op(b); op transposes the last two dims when transA / transB is set"""
+    if c.attribute("transBatchA", 0) or c.attribute("transBatchB", 0):
+        raise c.error("expected transBatchA and transBatchB to be 0, got 1")
+    a = swapped(c.shape(0)) if c.attribute("transA", 0) else c.shape(0)
+    b = swapped(c.shape(1)) if c.attribute("transB", 0) else c.shape(1)
+    return [TensorType(one_dtype(c), product_shape(c, a, b))]
+
+
+def gemm_gradient(g: Any) -> Gradients:
+    ta, tb = int(g.attribute("transA", 0)), int(g.attribute("transB", 0))
+    alpha, beta = float(g.attribute("alpha", 1.0)), float(g.attribute("beta", 1.0))
+    found = list(plain_gradient(g, ta, tb, alpha))
+    if len(g.inputs) > 2:
+        dc = None
+        if g.needs(2):
+            dc = g.dy[0] if beta == 1.0 else g.op("Mul", g.dy[0], g.scalar(beta, g.dy[0]))
+        found.append(dc)
+    return found
+
+
+def lower_gemm(c: LoweringContext) -> KernelCall:
+    """Packs: m, n, k, transA, transB, strides of C along rows and columns (0: broadcast), 1 when C is there."""
+    m, n = c.output_dims(0)
+    ta, tb = int(c.attribute("transA", 0)), int(c.attribute("transB", 0))
+    k = c.dims(0)[0 if ta else 1]
+    row = column = 0
+    beta = float(c.attribute("beta", 1.0))
+    present = c.has(2) and beta != 0.0
+    if present:
+        row, column = broadcast_strides(c.dims(2), (m, n))
+    return KernelCall("gemm", (m, n, k, ta, tb, row, column, int(present)), (float(c.attribute("alpha", 1.0)), beta))
+
+
+@operator("Gemm", lower=lower_gemm, gradient=gemm_gradient)
+def general_product(c: InferenceContext) -> list[TensorType]:
+    """y [m, n] = alpha op(a) op(b) + beta c, c broadcast"""
+    if len(c.shape(0)) != 2 or len(c.shape(1)) != 2:
+        raise c.error(f"expected two matrices, got {list(c.shape(0))} and {list(c.shape(1))}")
+    a = swapped(c.shape(0)) if c.attribute("transA", 0) else c.shape(0)
+    b = swapped(c.shape(1)) if c.attribute("transB", 0) else c.shape(1)
+    equal_or_open(c, a[1], b[0], "the inner sizes")
+    if c.has(2) and len(c.shape(2)) > 2:
+        raise c.error(f"expected a third input that broadcasts to a matrix, got {list(c.shape(2))}")
+    return [TensorType(one_dtype(c), (a[0], b[1]))]

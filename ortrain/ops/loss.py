@@ -1,0 +1,72 @@
+"""Losses over class scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ortrain.ir import TensorType
+from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, operator
+
+REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+IGNORED_BY_DEFAULT = -1
+"""The old package ignores the label -1 when ignore_index is absent."""
+
+
+def reduction_of(c: InferenceContext) -> int:
+    name = c.attribute("reduction", "mean")
+    if name not in REDUCTIONS:
+        raise c.error(f"expected a reduction in {sorted(REDUCTIONS)}, got {name!r}")
+    return REDUCTIONS[name]
+
+
+def packed(c: LoweringContext, scores: int, labels: int) -> KernelCall:
+    """ints: rows n, classes c, positions d, reduction, ignored label."""
+    dims = c.dims(scores)
+    inner = 1
+    for size in dims[2:]:
+        inner *= size
+    ignored = int(c.attribute("ignore_index", IGNORED_BY_DEFAULT))
+    guards = (Guard(labels, 0, dims[1], ignored, label=True),)
+    return KernelCall("", (dims[0], dims[1], inner, reduction_of(c), ignored), guards=guards)
+
+
+def lower_loss(c: LoweringContext) -> KernelCall:
+    call = packed(c, 0, 1)
+    rows = call.ints[0] * call.ints[2]
+    needs_log_probabilities = 0 if c.wants(1) else rows * call.ints[1]
+    return KernelCall("softmax_cross_entropy_loss", call.ints, scratch=8 * (2 * rows + needs_log_probabilities), guards=call.guards)
+
+
+def loss_gradient(g: Any) -> Sequence[str | None]:
+    attributes = {"reduction": g.attribute("reduction", "mean")}
+    if g.attribute("ignore_index") is not None:
+        attributes["ignore_index"] = int(g.attribute("ignore_index"))
+    dscores = g.op("SoftmaxCrossEntropyLossGrad", g.dy[0], g.output(1), *g.inputs[1:], domain=MICROSOFT, **attributes)
+    return [dscores, None, None]
+
+
+@operator("SoftmaxCrossEntropyLoss", lower=lower_loss, gradient=loss_gradient, stop=(1, 2))
+def softmax_cross_entropy_loss(c: InferenceContext) -> list[TensorType]:
+    """loss = -w[label] log softmax(scores)[label], reduced; scores [n, c, d…], labels [n, d…]; second output: log softmax(scores)"""
+    scores, labels = c.shape(0), c.shape(1)
+    if len(scores) < 2 or len(labels) != len(scores) - 1:
+        raise c.error(f"expected scores [n, c, d…] and labels [n, d…], got {list(scores)} and {list(labels)}")
+    for have, want in zip(labels, (scores[0], *scores[2:]), strict=True):
+        if isinstance(have, int) and isinstance(want, int) and have != want:
+            raise c.error(f"expected labels of shape {[scores[0], *scores[2:]]}, got {list(labels)}")
+    if c.dtype(1) not in ("int32", "int64"):
+        raise c.error(f"expected int32 or int64 labels, got {c.dtype(1)}")
+    shape = labels if reduction_of(c) == REDUCTIONS["none"] else ()
+    return [TensorType(c.dtype(0), shape), TensorType(c.dtype(0), scores)]
+
+
+def lower_loss_gradient(c: LoweringContext) -> KernelCall:
+    call = packed(c, 1, 2)
+    return KernelCall("softmax_cross_entropy_loss_grad", call.ints, guards=call.guards, in_place={0: 1})
+
+
+@operator("SoftmaxCrossEntropyLossGrad", domain=MICROSOFT, lower=lower_loss_gradient)
+def softmax_cross_entropy_loss_grad(c: InferenceContext) -> list[TensorType]:
+    """dscores = dloss w (softmax - onehot), of (dloss, log softmax, labels, weight)"""
+    return [TensorType(c.dtype(1), c.shape(1))]

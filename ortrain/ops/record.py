@@ -1,0 +1,257 @@
+"""What an operator is to ortrain: one record with its inference, gradient rule and lowering; and the table of all records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ortrain.errors import ShapeInferenceError
+from ortrain.ir import Dim, Node, Shape, TensorType
+
+MICROSOFT = "com.microsoft"
+
+
+class InferenceContext:
+    """What an inference function sees of its node: input types, attributes, and the values of inputs that are constants."""
+
+    def __init__(self, node: Node, types: Sequence[TensorType | None], values: Sequence[np.ndarray | None], opset: int) -> None:
+        self.node = node
+        self.types = types
+        self.values = values
+        self.opset = opset
+        """Version of the operator's domain."""
+        self.declared: Sequence[TensorType | None] = [None] * len(node.outputs)
+        """The types that the graph itself states for the outputs (pool gradients need them: their inputs do not tell)."""
+
+    def has(self, index: int) -> bool:
+        """True when input `index` is given."""
+        return index < len(self.node.inputs) and bool(self.node.inputs[index])
+
+    def wants(self, index: int) -> bool:
+        """True when output `index` is asked for."""
+        return index < len(self.node.outputs) and bool(self.node.outputs[index])
+
+    def type(self, index: int) -> TensorType:
+        """The type of input `index`; refused when absent or unknown."""
+        kind = self.types[index] if index < len(self.types) else None
+        if kind is None:
+            raise self.error(f"expected input {index}, got none")
+        return kind
+
+    def shape(self, index: int) -> Shape:
+        """The shape of input `index`; refused when its rank is unknown."""
+        shape = self.type(index).shape
+        if shape is None:
+            raise self.error(f"expected input {index} with a known rank, got an unknown one")
+        return shape
+
+    def dtype(self, index: int) -> str:
+        return self.type(index).dtype
+
+    def value(self, index: int) -> np.ndarray | None:
+        """The value of input `index` if it is known before running, else None."""
+        return self.values[index] if index < len(self.values) else None
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        return self.node.attributes.get(name, default)
+
+    def error(self, message: str) -> ShapeInferenceError:
+        """An error that says where: `raise c.error("expected …, got …")`."""
+        return ShapeInferenceError(f"{message} (operator {self.node.op_type}, node {self.node.name!r}, outputs {self.node.outputs})")
+
+    def fresh(self, label: str) -> str:
+        """A symbol for a dimension that cannot be known yet (unique by node output and label)."""
+        return f"{self.node.outputs[0]}.{label}"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A check of user data before anything is written: every element of input `input` lies in [low, high) or equals `ignored`."""
+
+    input: int
+    low: int
+    high: int
+    ignored: int | None = None
+    label: bool = False
+    """True when the indices are class labels: LabelRangeError rather than IndexRangeError."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """How a node runs: the kernel's name in the tables of _core/kernels, its packed attributes and what it needs."""
+
+    kernel: str
+    ints: tuple[int, ...] = ()
+    floats: tuple[float, ...] = ()
+    scratch: int = 0
+    """Bytes."""
+    in_place: dict[int, int] = field(default_factory=dict)
+    """Output index -> an input index whose memory the kernel may write it to, if count and dtype agree and the input dies here."""
+    guards: tuple[Guard, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """The node moves nothing: output 0 is the memory of input `input` under another shape."""
+
+    input: int = 0
+
+
+class LoweringContext(InferenceContext):
+    """An InferenceContext in which every shape is a number, with the output types beside it."""
+
+    def __init__(self, node: Node, types: Sequence[TensorType | None], values: Sequence[np.ndarray | None], opset: int,
+                 outputs: Sequence[TensorType | None]) -> None:
+        super().__init__(node, types, values, opset)
+        self.outputs = outputs
+
+    def dims(self, index: int) -> tuple[int, ...]:
+        """The shape of input `index`, in numbers."""
+        return tuple(int(d) for d in self.shape(index))
+
+    def output_dims(self, index: int) -> tuple[int, ...]:
+        """The shape of output `index`, in numbers."""
+        kind = self.outputs[index]
+        assert kind is not None and kind.shape is not None
+        return tuple(int(d) for d in kind.shape)
+
+
+class GradientContext(Protocol):
+    """What a gradient rule is given. The sweep (ortrain.gradient) implements it; it un-broadcasts and accumulates what the rule returns."""
+
+    node: Node
+    opset: int
+    inputs: Sequence[str]
+    """Names of the node's inputs, "" where absent."""
+    outputs: list[str]
+    """Names of the node's outputs, "" where absent."""
+    dy: Sequence[str | None]
+    """Name of the gradient of each output, None where there is none."""
+
+    def needs(self, index: int) -> bool:
+        """True when the gradient of input `index` is wanted."""
+
+    def type(self, value: str) -> TensorType:
+        """What is known of a value's type."""
+
+    def value(self, value: str) -> np.ndarray | None:
+        """A value that is a constant, else None."""
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute of the node."""
+
+    def op(self, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any) -> str:
+        """Adds a node with one output to the graph and returns the output's name."""
+
+    def ops(self, op_type: str, *inputs: str, outputs: Sequence[bool], domain: str = "", **attributes: Any) -> list[str]:
+        """Adds a node with several outputs (False: absent, "" in the result)."""
+
+    def constant(self, array: np.ndarray | Sequence[int], like: str | None = None) -> str:
+        """Adds an initializer (ints as int64; with `like` cast to that value's dtype) and returns its name; equal ones are shared."""
+
+    def output(self, index: int) -> str:
+        """The name of the forward node's output `index`; the forward node gets the output if it had none."""
+
+    def replace(self, op_type: str, domain: str, extra_outputs: int = 0) -> None:
+        """Makes the forward node another operator (e.g. Concat -> ConcatTraining), with that many outputs appended."""
+
+    def reduce_sum(self, value: str, axes: Sequence[int], keepdims: bool) -> str:
+        """ReduceSum in the form of the model's opset (axes as attribute below 13)."""
+
+    def reshape_like(self, value: str, like: str) -> str:
+        """Reshape of `value` to the shape of `like` (constant when known)."""
+
+    def scalar(self, value: float, like: str) -> str:
+        """A 0-d constant with the dtype of `like`."""
+
+    def declare(self, value: str, kind: TensorType) -> None:
+        """States the type of a made value that cannot be inferred from its inputs."""
+
+
+Inference = Callable[[InferenceContext], Sequence[TensorType]]
+GradientRule = Callable[[Any], Sequence[str | None]]
+Lowering = Callable[[LoweringContext], KernelCall | Alias]
+Evaluation = Callable[[InferenceContext], Sequence[np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpRecord:
+    """All that ortrain knows of one operator.
+
+    gradient None with differentiable True is a debt ("not yet"); differentiable False is a fact (no gradient flows)."""
+
+    op_type: str
+    domain: str
+    infer: Inference
+    lower: Lowering | None
+    gradient: GradientRule | None = None
+    differentiable: bool = True
+    evaluate: Evaluation | None = None
+    """NumPy meaning for constants (shape arithmetic), used while planning: gets the input values, returns the outputs."""
+    stop: frozenset[int] = frozenset()
+    """Inputs that no gradient flows to (indices, shapes, limits …)."""
+    random: bool = False
+    """True when two runs may differ (never folded or merged)."""
+    summary: str = ""
+
+
+REGISTRY: dict[tuple[str, str], OpRecord] = {}
+"""(domain, operator) -> record."""
+
+
+def operator(
+    op_type: str,
+    *,
+    domain: str = "",
+    lower: Lowering | str | None = None,
+    gradient: GradientRule | None = None,
+    differentiable: bool = True,
+    evaluate: Evaluation | None = None,
+    stop: Sequence[int] = (),
+    random: bool = False,
+) -> Callable[[Inference], Inference]:
+    """Decorates an inference function into the record of `op_type`; a string for `lower` names a kernel that needs no attributes."""
+
+    def register(infer: Inference) -> Inference:
+        key = (domain, op_type)
+        assert key not in REGISTRY, f"two records for {key}"
+        how = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
+        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), random,
+                                 (infer.__doc__ or "").strip())
+        return infer
+
+    return register
+
+
+def record_of(node: Node) -> OpRecord | None:
+    """The record of a node's operator, or None."""
+    return REGISTRY.get((canonical_domain(node.domain), node.op_type))
+
+
+def canonical_domain(domain: str) -> str:
+    """"ai.onnx" is the default domain."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def broadcast_shapes(c: InferenceContext, *shapes: Shape) -> Shape:
+    """The NumPy broadcast of shapes whose dimensions may be symbols."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    out: list[Dim] = []
+    for axis in range(rank):
+        sizes = [s[axis] for s in padded if s[axis] != 1]
+        numbers = {d for d in sizes if isinstance(d, int)}
+        if len(numbers) > 1:
+            raise c.error(f"expected shapes that broadcast, got {list(map(list, shapes))}")
+        out.append(numbers.pop() if numbers else sizes[0] if sizes else 1)
+    return tuple(out)
+
+
+def normalize_axis(c: InferenceContext, axis: int, rank: int) -> int:
+    """A non-negative axis; refused when outside [-rank, rank)."""
+    if not -rank <= axis < rank:
+        raise c.error(f"expected an axis in [{-rank}, {rank}), got {axis}")
+    return axis % rank

@@ -1,0 +1,148 @@
+"""Reductions over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain.ir import TensorType
+from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+
+Gradients = Sequence[str | None]
+CHUNK = 16384
+"""Elements of one partial sum when everything is reduced to few values; part of the result's bits, never of the thread count."""
+
+
+def axes_of(c: InferenceContext) -> tuple[int, ...] | None:
+    """The reduced axes, sorted; None while they are not known."""
+    rank = len(c.shape(0))
+    axes = c.attribute("axes")
+    if c.has(1):
+        value = c.value(1)
+        if value is None:
+            return None
+        axes = tuple(int(v) for v in value.ravel())
+    if not axes:
+        return () if c.attribute("noop_with_empty_axes", 0) else tuple(range(rank))
+    return tuple(sorted({normalize_axis(c, axis, rank) for axis in axes}))
+
+
+def infer_reduction(c: InferenceContext) -> list[TensorType]:
+    """The reduced axes become 1, or vanish without keepdims."""
+    shape, axes = c.shape(0), axes_of(c)
+    keepdims = bool(c.attribute("keepdims", 1))
+    if axes is None:
+        return [TensorType(c.dtype(0), tuple(c.fresh(f"reduced{i}") for i in range(len(shape))) if keepdims else None)]
+    kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape) if keepdims or axis not in axes)
+    return [TensorType(c.dtype(0), kept)]
+
+
+def grouped(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
+    """(size, reduced) groups of neighbouring axes of one kind; axes of size 1 vanish."""
+    groups: list[tuple[int, bool]] = []
+    for axis, size in enumerate(dims):
+        if size == 1:
+            continue
+        if groups and groups[-1][1] == (axis in axes):
+            groups[-1] = (groups[-1][0] * size, groups[-1][1])
+        else:
+            groups.append((size, axis in axes))
+    return groups or [(1, False)]
+
+
+def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall]:
+    """Packs: mode, number of kept groups, kept sizes and strides, number of reduced groups, reduced sizes and strides."""
+
+    def lower(c: LoweringContext) -> KernelCall:
+        axes = axes_of(c)
+        if axes is None:
+            raise c.error("expected constant axes, got computed ones")
+        dims = c.dims(0)
+        kept, reduced, stride = [], [], 1
+        for size, is_reduced in reversed(grouped(dims, axes)):
+            (reduced if is_reduced else kept).insert(0, (size, stride))
+            stride *= size
+        count = int(np.prod([size for size, _ in reduced], dtype=np.int64))
+        outputs = int(np.prod([size for size, _ in kept], dtype=np.int64))
+        scratch = 8 * (-(-count // CHUNK) + 1) if outputs == 1 else 0
+        ints = [len(kept), *(s for s, _ in kept), *(t for _, t in kept), len(reduced), *(s for s, _ in reduced), *(t for _, t in reduced)]
+        return KernelCall(kernel, (outputs, count, *ints), scratch=scratch)
+
+    return lower
+
+
+def expand_like(g: Any, dy: str) -> str:
+    """dY spread over the reduced axes again."""
+    x = g.inputs[0]
+    shape, axes = g.type(x).shape, axes_of(_context(g))
+    if not g.attribute("keepdims", 1) and axes is not None and len(axes) < len(shape):
+        dy = g.op("Unsqueeze", dy, axes=axes) if g.opset < 13 else g.op("Unsqueeze", dy, g.constant(list(axes)))
+    target = g.constant([int(d) for d in shape]) if g.type(x).is_static else g.op("Shape", x)
+    return str(g.op("Expand", dy, target))
+
+
+def _context(g: Any) -> InferenceContext:
+    return InferenceContext(g.node, [g.type(name) if name else None for name in g.inputs], [g.value(name) if name else None for name in g.inputs], g.opset)
+
+
+def sum_gradient(g: Any) -> Gradients:
+    return [expand_like(g, g.dy[0])]
+
+
+def mean_gradient(g: Any) -> Gradients:
+    x, dy = g.inputs[0], g.dy[0]
+    shape, axes = g.type(x).shape, axes_of(_context(g))
+    sizes = [shape[axis] for axis in axes] if axes is not None else ["?"]
+    if all(isinstance(size, int) for size in sizes):
+        count = g.constant(np.array([int(np.prod(sizes, dtype=np.int64))], np.int64))
+    else:
+        count = g.op("Div", g.op("Size", x), g.op("Size", dy))
+    return [expand_like(g, g.op("Scale", dy, count, domain=MICROSOFT, scale_down=1))]
+
+
+def extreme_gradient(g: Any) -> Gradients:
+    """Entries equal to the extreme share its gradient."""
+    x, y = g.inputs[0], g.outputs[0]
+    mask = g.op("Cast", g.op("Equal", x, expand_like(g, y)), to=1 if g.type(x).dtype == "float32" else 11)
+    total = g.op("ReduceSum", mask, *g.inputs[1:], **_reduce_attributes(g))
+    return [g.op("Mul", mask, expand_like(g, g.op("Div", g.dy[0], total)))]
+
+
+def _reduce_attributes(g: Any) -> dict[str, Any]:
+    return {name: g.node.attributes[name] for name in ("axes", "keepdims", "noop_with_empty_axes") if name in g.node.attributes}
+
+
+def sum_square_gradient(g: Any) -> Gradients:
+    x = g.inputs[0]
+    return [g.op("Mul", expand_like(g, g.dy[0]), g.op("Mul", x, g.scalar(2.0, x)))]
+
+
+def numpy_reduction(function: Callable[..., Any]) -> Callable[[InferenceContext], list[np.ndarray]]:
+    def evaluate(c: InferenceContext) -> list[np.ndarray]:
+        x = c.values[0]
+        assert x is not None
+        axes = axes_of(c)
+        if axes == ():
+            return [x]
+        return [np.asarray(function(x, axis=axes, keepdims=bool(c.attribute("keepdims", 1)))).astype(x.dtype, copy=False)]
+
+    return evaluate
+
+
+def _register() -> None:
+    rows: list[tuple[str, str, Any, Callable[..., Any] | None]] = [
+        ("ReduceSum", "reduce_sum", sum_gradient, np.sum),
+        ("ReduceMean", "reduce_mean", mean_gradient, np.mean),
+        ("ReduceMax", "reduce_max", extreme_gradient, np.max),
+        ("ReduceMin", "reduce_min", extreme_gradient, np.min),
+        ("ReduceSumSquare", "reduce_sum_square", sum_square_gradient, None),
+    ]
+    for name, kernel, gradient, function in rows:
+        operator(name, lower=lower_reduction(kernel), gradient=gradient, stop=(1,), evaluate=numpy_reduction(function) if function else None)(infer_reduction)
+    operator("ReduceSumTraining", domain=MICROSOFT, lower=lower_reduction("reduce_sum"), gradient=sum_gradient, stop=(1,),
+             evaluate=numpy_reduction(np.sum))(infer_reduction)
+
+
+_register()

@@ -1,0 +1,133 @@
+"""The optimizer of a session: what its ONNX model says, run as sweeps over the flat segments of the state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ortrain._core.engine import EngineHandle
+from ortrain._core.kernel_table import kernels
+from ortrain._core.program import Call
+from ortrain.errors import InvalidModelError, MissingKernelError
+from ortrain.ir import Model, Node
+from ortrain.state import TrainingState
+
+INPUTS = {
+    "AdamWOptimizer": ["learning_rate", "step", "params", "gradients", "first_order_moments", "second_order_moments"],
+    "SGDOptimizerV2": ["learning_rate", "step", "params", "gradients", "first_order_moments"],
+}
+CLIP_EPSILON = 1e-6
+"""Added to the norm before dividing, as InplaceClipGradNorm does."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerRecipe:
+    """What an optimizer model asks for."""
+
+    kind: str
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 1e-2
+    correct_bias: bool = True
+    adam_mode: int = 0
+    max_norm: float | None = None
+
+    @property
+    def moments(self) -> int:
+        """Moments per parameter in a checkpoint (SGD keeps one, all zeros)."""
+        return 2 if self.kind == "AdamWOptimizer" else 1
+
+
+def read_recipe(model: Model) -> OptimizerRecipe:
+    """The recipe in an optimizer model. Raises InvalidModelError when it is none, MissingKernelError for nodes ortrain cannot run there."""
+    updates = [node for node in model.graph.nodes if node.op_type in INPUTS]
+    if len(updates) != 1:
+        raise InvalidModelError(f"Only support one type of optimizer algorithm, but got: {len(updates)}")
+    update = updates[0]
+    if model.graph.inputs != INPUTS[update.op_type]:
+        raise InvalidModelError(f"Invalid graph inputs. Expected: {INPUTS[update.op_type]} Actual: {model.graph.inputs}")
+    max_norm = _clip_norm(model, update)
+    if update.op_type == "SGDOptimizerV2":
+        return OptimizerRecipe("SGDOptimizerV2", max_norm=max_norm)
+    get = update.attributes.get
+    recipe = OptimizerRecipe("AdamWOptimizer", get("alpha", 0.9), get("beta", 0.999), get("epsilon", 1e-8), get("weight_decay", 1e-2),
+                             bool(get("correct_bias", 1)), get("adam_mode", 0), max_norm)
+    if recipe.adam_mode == 0 and not recipe.correct_bias:
+        raise InvalidModelError("The correct_bias should be 1 for adam_mode = 0.")
+    return recipe
+
+
+def _clip_norm(model: Model, update: Node) -> float | None:
+    """max_norm of the InplaceClipGradNorm before the update, if there is one."""
+    gradients = update.inputs[INPUTS[update.op_type].index("gradients") - (update.op_type == "SGDOptimizerV2")]
+    others = [node for node in model.graph.nodes if node is not update]
+    if not others and gradients == "gradients":
+        return None
+    if len(others) == 1 and others[0].op_type == "InplaceClipGradNorm" and others[0].outputs[0] == gradients:
+        return float(others[0].attributes.get("max_norm", 1.0))
+    raise MissingKernelError(f"expected an optimizer model of one update, with or without InplaceClipGradNorm, got nodes "
+                             f"{[node.op_type for node in model.graph.nodes]}")
+
+
+class Optimizer:
+    """Updates the parameters of a bound state."""
+
+    def __init__(self, model: Model, state: TrainingState, handle: EngineHandle) -> None:
+        self.recipe = read_recipe(model)
+        self.state = state
+        self.handle = handle
+        state.bind_moments(self.recipe.moments)
+        self._masked: frozenset[str] | None = None
+        self._updates: list[Call] = []
+        self._norms: list[tuple[Call, np.ndarray]] = []
+        self._scales: list[Call] = []
+
+    def _prepare(self) -> None:
+        """Calls over the runs of the segments that the mask leaves."""
+        self._masked = frozenset(self.state.masked)
+        self._updates, self._norms, self._scales = [], [], []
+        for k, segment in enumerate(self.state.trainable_segments):
+            gradients = self.state.gradient_segments[k].array
+            moments = [moment[k].array for moment in self.state.moments]
+            dtype = segment.dtype.name
+            for start, end in segment.runs(self._masked):
+                cut = slice(start, end)
+                weights, gradient = segment.array[cut], gradients[cut]
+                if self.recipe.kind == "AdamWOptimizer":
+                    address = kernels()["adamw", dtype]
+                    arrays = [weights, gradient, *(moment[cut] for moment in moments)]
+                    self._updates.append(Call(self.handle, address, arrays, [], (int(self.recipe.correct_bias), self.recipe.adam_mode)))
+                else:
+                    self._updates.append(Call(self.handle, kernels()["sgd", dtype], [weights, gradient]))
+                square = np.zeros(1, np.float64)
+                self._norms.append((Call(self.handle, kernels()["squared_norm", dtype], [gradient], [square]), square))
+                self._scales.append(Call(self.handle, kernels()["scale_in_place", dtype], [gradient]))
+
+    def step(self, learning_rate: float) -> None:
+        """One update of all trainable parameters that are not masked."""
+        if self._masked is None or self._masked != self.state.masked:
+            self._prepare()
+        if self.recipe.max_norm is not None:
+            self._clip(self.recipe.max_norm)
+        recipe = self.recipe
+        if recipe.kind == "AdamWOptimizer":
+            step = float(self.state.optimizer_step + 1)
+            for call in self._updates:
+                call.run(learning_rate, recipe.beta1, recipe.beta2, recipe.epsilon, recipe.weight_decay, step)
+        else:
+            for call in self._updates:
+                call.run(learning_rate)
+        self.state.optimizer_step += 1
+
+    def _clip(self, max_norm: float) -> None:
+        """Scales the gradients themselves so that their norm is at most max_norm."""
+        total = 0.0
+        for call, square in self._norms:
+            call.run()
+            total += float(square[0])
+        factor = min(1.0, max_norm / (float(np.sqrt(total)) + CLIP_EPSILON))
+        if factor < 1.0:
+            for call in self._scales:
+                call.run(factor)

@@ -1,0 +1,80 @@
+"""Session and run options, with the names of the old package."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from ortrain.errors import InvalidArgumentError
+
+MOST_THREADS = 8
+"""More gain nothing for the shapes people train on CPUs."""
+
+
+def physical_cores() -> int:
+    """The processors this process may use, halved where two share a core (hyper-threading), at least 1."""
+    try:
+        allowed = os.sched_getaffinity(0)
+    except AttributeError:
+        return max(1, os.cpu_count() or 1)
+    cores = set()
+    for cpu in allowed:
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
+                cores.add(file.read().strip())
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, len(cores))
+
+
+@dataclass
+class SessionOptions:
+    """Options of a session.
+
+    intra_op_num_threads: threads of a step; 0 means the physical cores, at most eight. Every number gives the same bits.
+    The remaining attributes exist for scripts written for the old package; they change nothing here unless said."""
+
+    intra_op_num_threads: int = 0
+    inter_op_num_threads: int = 0
+    log_severity_level: int = 2
+    log_verbosity_level: int = 0
+    logid: str = ""
+    graph_optimization_level: object = None
+    execution_mode: object = None
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    enable_profiling: bool = False
+    optimized_model_filepath: str = ""
+    profile_file_prefix: str = "onnxruntime_profile_"
+    use_deterministic_compute: bool = True
+    _entries: dict[str, str] = field(default_factory=dict)
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Sets a configuration entry. Raises InvalidArgumentError for the one the old package refuses in training."""
+        if key == "session.disable_prepacking" and value == "0":
+            raise InvalidArgumentError("Prepacking is not supported for training scenarios.")
+        self._entries[key] = value
+
+    def get_session_config_entry(self, key: str) -> str:
+        """The value of a configuration entry. Raises InvalidArgumentError when it was never set."""
+        if key not in self._entries:
+            raise InvalidArgumentError(f"expected a configuration entry that was set, got {key!r}")
+        return self._entries[key]
+
+    def threads(self) -> int:
+        """The number of threads a session with these options uses."""
+        if self.intra_op_num_threads < 0:
+            raise InvalidArgumentError(f"expected intra_op_num_threads >= 0, got {self.intra_op_num_threads}")
+        return self.intra_op_num_threads or min(MOST_THREADS, physical_cores())
+
+
+@dataclass
+class RunOptions:
+    """Options of one call; `terminate` set before the call makes it refuse."""
+
+    terminate: bool = False
+    log_severity_level: int = 2
+    log_verbosity_level: int = 0
+    logid: str = ""
+    only_execute_path_to_fetches: bool = False

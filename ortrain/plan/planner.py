@@ -1,0 +1,294 @@
+"""Specialises a graph to input shapes, lowers it to kernel calls and lays out their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ortrain._core import program as core
+from ortrain._core.engine import EngineHandle
+from ortrain._core.kernel_table import kernels
+from ortrain._core.program import Program
+from ortrain.dtypes import numpy_dtype
+from ortrain.errors import InvalidModelError, MissingKernelError
+from ortrain.ir import Model, Node, TensorType
+from ortrain.ops.inference import Inference
+from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, record_of
+from ortrain.plan.memory import Block, place
+
+ACCUMULATOR = "InPlaceAccumulatorV2"
+
+
+@dataclass(slots=True)
+class Step:
+    """One kernel call to be: the node it comes from and what its record asked for."""
+
+    node: Node
+    call: KernelCall
+    inputs: list[str]
+    outputs: list[str]
+    guard: Guard | None = None
+    address: int = 0
+    scratch: Block | None = None
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a finished program was made from, for messages and for `inspect`."""
+
+    steps: list[Step]
+    types: dict[str, TensorType]
+    arena_bytes: int = 0
+    outputs: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{i:4d} {step.call.kernel:28s} {step.node}" for i, step in enumerate(self.steps)]
+        return "\n".join([*lines, f"arena: {self.arena_bytes} bytes"])
+
+
+def plan_program(model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
+                 handle: EngineHandle, commits: Mapping[str, np.ndarray] | None = None) -> Program:
+    """The program that computes `outputs` of a model for inputs of exactly these types.
+
+    inputs: user inputs in the order of the call, with static shapes. fixed: values that live outside the program (parameters, gradient
+    buffers, flags) and keep their address. commits: value name -> array that receives the value at the end of a run (running statistics).
+    Accumulators whose buffer is in `fixed` are always computed.
+
+    Raises ShapeInferenceError, MissingKernelError or InvalidModelError."""
+    return Planner(model, inputs, fixed, outputs, handle, commits or {}).build()
+
+
+class Planner:
+    """The work of one planning."""
+
+    def __init__(self, model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
+                 handle: EngineHandle, commits: Mapping[str, np.ndarray]) -> None:
+        self.model, self.inputs, self.fixed, self.wanted, self.handle, self.commits = model, inputs, fixed, outputs, handle, commits
+        types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
+        self.inference = Inference(model.opsets, types, dict(model.graph.initializers), model.graph.types)
+        self.alias: dict[str, str] = {}
+        self.steps: list[Step] = []
+        self.in_place: dict[str, str] = {}
+
+    def build(self) -> Program:
+        for node in self._needed(infer=True):
+            self._lower(node)
+        self._add_commits()
+        self._hoist_guards()
+        blocks = self._lay_out()
+        return self._emit(blocks)
+
+    # ---- which nodes run
+
+    def _needed(self, infer: bool) -> list[Node]:
+        """Nodes in order without those that are constants, or that nothing asks for."""
+        nodes = self.model.graph.nodes
+        graph_needs = self._live(nodes)
+        live = []
+        for node in nodes:
+            if id(node) in graph_needs:
+                self.inference.visit(node)
+                if not all(name in self.inference.values for name in node.outputs if name):
+                    live.append(node)
+        again = self._live(live)                 # folding has cut off what only shapes were needed of
+        return [node for node in live if id(node) in again]
+
+    def _live(self, nodes: Sequence[Node]) -> set[int]:
+        wanted = {name for name in (*self.wanted, *self.commits)}
+        live: set[int] = set()
+        for node in reversed(nodes):
+            if self._is_accumulation(node) or wanted.intersection(node.outputs):
+                live.add(id(node))
+                wanted.update(name for name in node.inputs if name not in self.inference.values)
+        return live
+
+    def _is_accumulation(self, node: Node) -> bool:
+        return node.op_type == ACCUMULATOR and node.inputs[0] in self.fixed
+
+    # ---- lowering
+
+    def _lower(self, node: Node) -> None:
+        record = record_of(node)
+        assert record is not None
+        if record.lower is None:
+            raise MissingKernelError(f"expected an operator with a kernel, got {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r})")
+        how = record.lower(self._context(node, record))
+        if isinstance(how, Alias):
+            self.alias[node.outputs[0]] = self.root(node.inputs[how.input])
+            return
+        for guard in how.guards:
+            source = node.inputs[guard.input]
+            known = self.inference.values.get(source)
+            if known is None:
+                call = KernelCall("check_range", (guard.low, guard.high, int(guard.ignored is not None), guard.ignored or 0))
+                self.steps.append(Step(node, call, [source], [], guard, core.KERNELS["check_range"]))
+        inputs = [name for name in node.inputs]
+        self.steps.append(Step(node, how, inputs, list(node.outputs), None, self._address(node, how)))
+
+    def _context(self, node: Node, record: OpRecord) -> LoweringContext:
+        seen = self.inference.context(node)
+        outputs = [self.inference.types.get(name) if name else None for name in node.outputs]
+        context = LoweringContext(node, seen.types, seen.values, seen.opset, outputs)
+        context.declared = seen.declared
+        for kind in (*seen.types, *outputs):
+            if kind is not None and not kind.sequence and not kind.is_static:
+                raise InvalidModelError(f"expected shapes that follow from the inputs, got {kind.shape} at {node}")
+        return context
+
+    def _address(self, node: Node, call: KernelCall) -> int:
+        first = next((name for name in node.inputs if name), node.outputs[0])
+        dtype = self.inference.types[first].dtype
+        address = kernels().get((call.kernel, dtype))
+        if address is None:
+            raise MissingKernelError(f"expected a kernel {call.kernel!r} for {dtype}, found none (operator {node.op_type}, node {node.name!r})")
+        return address
+
+    def root(self, name: str) -> str:
+        """The value whose memory `name` is."""
+        while name in self.alias or name in self.in_place:
+            name = self.alias.get(name) or self.in_place[name]
+        return name
+
+    def _add_commits(self) -> None:
+        """Copies at the very end: a step that fails leaves the running statistics as they were."""
+        for value, target in self.commits.items():
+            call = KernelCall("copy", (target.itemsize,))
+            node = Node("Commit", [value], [], f"commit of {value}")
+            self.steps.append(Step(node, call, [value], [f"{value}::committed"], None, core.KERNELS["copy"]))
+
+    def _hoist_guards(self) -> None:
+        """Checks of user inputs come before everything else, so that a refused call changes nothing."""
+        def early(step: Step) -> bool:
+            return step.guard is not None and self.root(step.inputs[0]) in self.inputs
+
+        self.steps = [s for s in self.steps if early(s)] + [s for s in self.steps if not early(s)]
+
+    # ---- memory
+
+    def _is_outside(self, root: str) -> bool:
+        return root in self.inputs or root in self.fixed or root in self.inference.values or root.endswith("::committed")
+
+    def _last_uses(self) -> dict[str, int]:
+        """Root value -> the last step that reads or writes it; the end for outputs."""
+        last: dict[str, int] = {}
+        for index, step in enumerate(self.steps):
+            for name in (*step.inputs, *step.outputs):
+                if name:
+                    last[self.root(name)] = index
+        for name in self.wanted:
+            last[self.root(name)] = len(self.steps)
+        return last
+
+    def _choose_in_place(self) -> None:
+        last = self._last_uses()
+        outputs = {self.root(name) for name in self.wanted}
+        for index, step in enumerate(self.steps):
+            for out, source in step.call.in_place.items():
+                if out >= len(step.outputs) or source >= len(step.inputs) or not step.outputs[out] or not step.inputs[source]:
+                    continue
+                root = self.root(step.inputs[source])
+                if self._is_outside(root) or root in outputs or last[root] != index:
+                    continue
+                if sum(self.root(name) == root for name in step.inputs if name) > 1:
+                    continue
+                if self._nbytes(step.outputs[out]) == self._nbytes(step.inputs[source]) == self._nbytes(root):
+                    target = step.outputs[out]
+                    if self.root(target) == target:
+                        self.in_place[target] = root
+                        last[root] = last.get(target, index)
+
+    def _nbytes(self, name: str) -> int:
+        kind = self.inference.types[name]
+        assert kind.shape is not None
+        return int(np.prod(kind.shape, dtype=np.int64)) * numpy_dtype(kind.dtype).itemsize
+
+    def _lay_out(self) -> dict[str, Block]:
+        self._choose_in_place()
+        last = self._last_uses()
+        blocks: dict[str, Block] = {}
+        for index, step in enumerate(self.steps):
+            for name in step.outputs:
+                root = self.root(name) if name else ""
+                if root and root not in blocks and not self._is_outside(root):
+                    blocks[root] = Block(self._nbytes(root), index, max(index, last[root]))
+            if step.call.scratch:
+                step.scratch = Block(step.call.scratch, index, index)
+        scratch = [step.scratch for step in self.steps if step.scratch]
+        self.arena_bytes = place([*blocks.values(), *scratch])
+        return blocks
+
+    # ---- the program
+
+    def _emit(self, blocks: dict[str, Block]) -> Program:
+        program = Program(self.handle)
+        numbers: dict[str, int] = {}
+
+        def tensor(name: str) -> int:
+            if not name:
+                return -1
+            if name not in numbers:
+                numbers[name] = self._add_tensor(program, name, blocks)
+            return numbers[name]
+
+        positions: dict[int, int] = {}
+        for step in self.steps:
+            positions[id(step)] = program.add_step(
+                f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor(n) for n in step.inputs],
+                [tensor(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),
+                step.scratch.offset if step.scratch else -1)
+        program.set_inputs([tensor(name) for name in self.inputs])
+        program.set_outputs([tensor(name) for name in self.wanted])
+        for step, value in self._direct_gradients(blocks):
+            same_memory = [number for name, number in numbers.items() if name and self.root(name) == self.root(value)]
+            program.add_direct(positions[id(step)], same_memory, self.fixed[step.inputs[0]].ctypes.data)
+        program.first_write = next((i for i, step in enumerate(self.steps) if step.guard is None), 0)
+        program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
+        program.plan = Plan(self.steps, self.inference.types, self.arena_bytes, list(self.wanted))
+        program.finish(self.arena_bytes)
+        return program
+
+    def _add_tensor(self, program: Program, name: str, blocks: dict[str, Block]) -> int:
+        if name.endswith("::committed"):
+            target = self.commits[name.removesuffix("::committed")]
+            return program.add_tensor(target.dtype.name, tuple(target.shape), address=target.ctypes.data)
+        root = self.root(name)
+        kind = self.inference.types[name]
+        shape = kind.shape
+        if root in self.inputs:
+            return program.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
+        if root in self.fixed:
+            return program.add_tensor(kind.dtype, shape, address=self.fixed[root].ctypes.data)
+        if root in self.inference.values:
+            array = self.inference.values[root]
+            if kind.dtype == "string":
+                raise MissingKernelError(f"expected tensors of numbers, got strings in {name!r}")
+            array = np.require(array, numpy_dtype(kind.dtype), ["C", "A"])
+            self.inference.values[root] = array
+            return program.add_tensor(kind.dtype, shape, address=array.ctypes.data)
+        if root not in blocks:
+            raise InvalidModelError(f"expected {name!r} to be an input, a parameter or made by a node, found neither")
+        return program.add_tensor(kind.dtype, shape, offset=blocks[root].offset)
+
+    def _direct_gradients(self, blocks: dict[str, Block]) -> list[tuple[Step, str]]:
+        """Accumulations whose value may be computed in the gradient itself while gradients are overwritten.
+
+        The value must be written by one step only, die with the accumulation, and be nothing that the user sees."""
+        writers: dict[str, int] = {}
+        for step in self.steps:
+            for name in step.outputs:
+                if name:
+                    root = self.root(name)
+                    writers[root] = writers.get(root, 0) + 1
+        outputs = {self.root(name) for name in self.wanted}
+        found, taken = [], set()
+        for step in self.steps:
+            if not self._is_accumulation(step.node) or step.guard is not None or any(n in self.wanted for n in step.outputs):
+                continue
+            root = self.root(step.inputs[1])
+            if (root in blocks and writers.get(root) == 1 and root not in outputs and root not in taken
+                    and self._nbytes(root) == self._nbytes(step.inputs[0])):
+                taken.add(root)
+                found.append((step, step.inputs[1]))
+        return found

@@ -1,0 +1,150 @@
+"""One model with its cached programs: checks inputs, plans for their shapes, runs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain._core.engine import EngineHandle
+from ortrain._core.program import Program
+from ortrain.errors import EmptyBatchError, IndexRangeError, InputCountError, InputNameError, InputRankError, InputShapeError, LabelRangeError
+from ortrain.ir import Model, TensorType
+from ortrain.plan import plan_program
+from ortrain.state import aligned_zeros
+from ortrain.values import as_array
+
+MOST_PROGRAMS = 32
+"""Programs kept per model; the least recently used goes first."""
+
+
+class Arena:
+    """The working memory that all programs of a session share; grows to the largest."""
+
+    def __init__(self) -> None:
+        self.array = aligned_zeros(0, np.dtype(np.uint8))
+
+    def bind(self, program: Program) -> bool:
+        """Gives the program its memory; True when the arena moved, so that other programs must be bound again."""
+        moved = program.arena_bytes > self.array.size
+        if moved:
+            self.array = aligned_zeros(program.arena_bytes, np.dtype(np.uint8))
+        program.bind_arena(self.array)
+        return moved
+
+
+class Runner:
+    """Runs some outputs of a model on user inputs.
+
+    inputs: names of the user inputs in the order of the call. fixed: parameters and other arrays with an address of their own."""
+
+    def __init__(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], fixed: Mapping[str, np.ndarray], handle: EngineHandle,
+                 arena: Arena, where: str, commits: Mapping[str, np.ndarray] | None = None) -> None:
+        self.model = model
+        self.inputs = list(inputs)
+        self.outputs = list(outputs)
+        self.fixed = fixed
+        self.handle = handle
+        self.arena = arena
+        self.where = where
+        self.commits = dict(commits or {})
+        self.last: Program | None = None
+        self._last_arena: np.ndarray | None = None
+        self._programs: OrderedDict[tuple[tuple[int, ...], ...], Program] = OrderedDict()
+
+    def run(self, values: tuple[Any, ...], overwrite: bool = False) -> list[np.ndarray]:
+        """The outputs for these inputs. Raises an input error when they do not fit, LabelRangeError or IndexRangeError from a guard."""
+        program = self.last
+        if program is not None and self._last_arena is self.arena.array:
+            try:
+                result = program.try_run(values, overwrite)
+            except RuntimeError:
+                raise self._refusal(program, values) from None
+            if result is not None:
+                return result
+        arrays = self.check(values)
+        program = self._program_for(arrays)
+        try:
+            result = program.try_run(arrays, overwrite)
+        except RuntimeError:
+            raise self._refusal(program, arrays) from None
+        assert result is not None, "a program refused the inputs it was planned for"
+        return result
+
+    def refused_before_writing(self) -> bool:
+        """True when the last refusal came before any step that writes."""
+        return self.last is None or self.last.failed_step < self.last.first_write
+
+    def arguments(self, values: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Positional and named inputs in the order of the model. Raises InputNameError or InputCountError."""
+        if not named:
+            return values
+        rest = self.inputs[len(values) :]
+        unknown = [name for name in named if name not in rest]
+        if unknown:
+            raise InputNameError(f"expected inputs named {rest}, got {unknown} ({self.where})")
+        missing = [name for name in rest if name not in named]
+        if missing:
+            raise InputCountError(f"expected inputs {self.inputs}, {missing} missing ({self.where})")
+        return (*values, *(named[name] for name in rest))
+
+    def check(self, values: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
+        """The inputs as arrays, checked against the model's types."""
+        if len(values) != len(self.inputs):
+            raise InputCountError(f"expected {len(self.inputs)} inputs {self.inputs}, got {len(values)} ({self.where})")
+        symbols: dict[str, tuple[int, str]] = {}
+        return tuple(self._check_one(name, value, symbols) for name, value in zip(self.inputs, values, strict=True))
+
+    def _check_one(self, name: str, value: Any, symbols: dict[str, tuple[int, str]]) -> np.ndarray:
+        kind = self.model.graph.types[name]
+        array = as_array(value, kind.dtype, f"input {name!r} of the {self.where}")
+        if kind.shape is None:
+            return array
+        if array.ndim != len(kind.shape):
+            raise InputRankError(f"expected {len(kind.shape)} dimensions {list(kind.shape)} for input {name!r}, got {array.ndim} "
+                                 f"{list(array.shape)} ({self.where})")
+        for axis, (want, have) in enumerate(zip(kind.shape, array.shape, strict=True)):
+            known = (want, name) if isinstance(want, int) else symbols.setdefault(want, (have, name))
+            if have == 0 and known[0] != 0 or array.size == 0 and have == 0:
+                raise EmptyBatchError(f"expected at least one element, got shape {list(array.shape)} for input {name!r} ({self.where})")
+            if known[0] != have:
+                origin = "" if isinstance(want, int) else f" (as {want!r} of input {known[1]!r})"
+                raise InputShapeError(f"expected size {known[0]}{origin} along axis {axis} of input {name!r}, got {have} in {list(array.shape)} "
+                                      f"({self.where})")
+        return array
+
+    def _program_for(self, arrays: tuple[np.ndarray, ...]) -> Program:
+        key = tuple(array.shape for array in arrays)
+        program = self._programs.get(key)
+        if program is None:
+            kinds = {name: TensorType.of(array) for name, array in zip(self.inputs, arrays, strict=True)}
+            program = plan_program(self.model, kinds, self.fixed, self.outputs, self.handle, self.commits)
+            self._programs[key] = program
+            if len(self._programs) > MOST_PROGRAMS:
+                self._programs.popitem(last=False)
+        self._programs.move_to_end(key)
+        self.arena.bind(program)
+        self.last, self._last_arena = program, self.arena.array
+        return program
+
+    def forget(self) -> None:
+        """Drops all programs."""
+        self._programs.clear()
+        self.last = None
+
+    def _refusal(self, program: Program, values: tuple[Any, ...]) -> Exception:
+        step = program.plan.steps[program.failed_step]
+        guard = step.guard
+        name = step.inputs[0]
+        found = ""
+        if guard is not None and name in self.inputs:
+            array = np.asarray(values[self.inputs.index(name)])
+            bad = array[(array < guard.low) | (array >= guard.high)]
+            if guard.ignored is not None:
+                bad = bad[bad != guard.ignored]
+            found = f", got {bad.ravel()[0]}" if bad.size else ""
+        limits = f"[{guard.low}, {guard.high})" if guard is not None else "its axis"
+        kind = LabelRangeError if guard is not None and guard.label else IndexRangeError
+        return kind(f"expected every element of {name!r} in {limits}{found} (operator {step.node.op_type}, node {step.node.name!r}, {self.where})")

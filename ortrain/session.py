@@ -1,0 +1,490 @@
+"""TrainingSession: what every facade stands on."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortrain._core.engine import EngineHandle
+from ortrain._core.program import advance_run_index
+from ortrain.errors import (
+    IndexRangeError,
+    InvalidArgumentError,
+    InvalidModelError,
+    InvalidStateError,
+    LabelRangeError,
+    ParameterNotFoundError,
+    ParameterTypeError,
+)
+from ortrain.formats.onnx_files import write_model
+from ortrain.ir import Model, NameSource
+from ortrain.loading import load_model
+from ortrain.optimizer import Optimizer
+from ortrain.options import RunOptions, SessionOptions
+from ortrain.runner import Arena, Runner
+from ortrain.schedule import LinearSchedule
+from ortrain.state import DEFAULT_LEARNING_RATE, TrainingState
+from ortrain.values import check_device
+
+if TYPE_CHECKING:
+    from ortrain.artifacts import Artifacts
+
+ModelSource = Any
+"""A path, the bytes of a model, an onnx.ModelProto or an ortrain.ir.Model."""
+
+RESET_FLAG = "lazy_reset_grad"
+BUFFER_SUFFIX = "_grad.accumulation.buffer"
+_seed = 0
+
+
+def set_seed(seed: int) -> None:
+    """Sets the seed of the random numbers (Dropout masks) of sessions made from now on."""
+    global _seed
+    _seed = int(seed) & (2**64 - 1)
+
+
+def seed() -> int:
+    """The seed that a new session takes."""
+    return _seed
+
+
+def as_model(source: ModelSource) -> Model:
+    """A model from a path, bytes, an onnx.ModelProto or an ir.Model (copied). Raises ArtifactNotFoundError or InvalidModelError."""
+    return source.copy() if isinstance(source, Model) else load_model(source)
+
+
+class Parameter:
+    """One parameter of a state: name, data, grad and requires_grad."""
+
+    def __init__(self, state: TrainingState, name: str) -> None:
+        self._state = state
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The parameter's name in the model."""
+        return self._name
+
+    @property
+    def data(self) -> np.ndarray:
+        """The value: a view of the session's memory, so that writing into it changes the model. Assigning copies a new value in.
+
+        Raises ParameterShapeError or ParameterTypeError when shape or dtype differ, InvalidStateError on a nominal state."""
+        return self._state.array(self._name)
+
+    @data.setter
+    def data(self, value: np.ndarray) -> None:
+        self._state.replace(self._name, value)
+
+    @property
+    def grad(self) -> np.ndarray | None:
+        """The gradient (a view): zeros before the first train step, None for frozen parameters and without a session."""
+        return self._state.gradients.get(self._name)
+
+    @property
+    def requires_grad(self) -> bool:
+        """True when the optimizer trains the parameter."""
+        return self._name in self._state.trainable and self._name not in self._state.masked
+
+    def __repr__(self) -> str:
+        return f"Parameter(name={self._name}, requires_grad={self.requires_grad})"
+
+
+class Parameters:
+    """The parameters of a state by name; iteration gives (name, Parameter), sorted, as the old package does."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> Parameter:
+        if name not in self:
+            raise ParameterNotFoundError(f"Parameter {name} not found.")
+        if self._state.nominal:
+            self._state.array(name)
+        return Parameter(self._state, name)
+
+    def __setitem__(self, name: str, value: np.ndarray) -> None:
+        self._state.replace(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._state.trainable or name in self._state.frozen
+
+    def __iter__(self) -> Iterator[tuple[str, Parameter]]:
+        return ((name, self[name]) for name in self._state.names())
+
+    def __len__(self) -> int:
+        return len(self._state.trainable) + len(self._state.frozen)
+
+    def __repr__(self) -> str:
+        return f"Parameters({', '.join(self._state.names())})"
+
+
+class TrainingSession:
+    """A model in training: forward, backward and optimizer steps over one state.
+
+    training_model, eval_model, optimizer_model: paths, bytes, onnx.ModelProto or ortrain.ir.Model of the artifacts; eval and optimizer model may
+    be None. state: a TrainingState, which the session binds; it stays the caller's. options: threads and the like. device: only "cpu".
+
+    Raises ArtifactNotFoundError, InvalidModelError, InvalidCheckpointError when state and models do not fit, UnsupportedDeviceError."""
+
+    def __init__(self, training_model: ModelSource, state: TrainingState, eval_model: ModelSource | None = None,
+                 optimizer_model: ModelSource | None = None, *, options: SessionOptions | None = None, device: str = "cpu") -> None:
+        check_device(device)
+        self.options = options or SessionOptions()
+        self.state = state
+        self.training_model = as_model(training_model)
+        self.eval_model = None if eval_model is None else as_model(eval_model)
+        self.optimizer_model = None if optimizer_model is None else as_model(optimizer_model)
+        self._lock = threading.RLock()
+        self._handle = EngineHandle(self.options.threads(), _seed)
+        self._arena = Arena()
+        self._closed = False
+        self._overwrite = True
+        self._gradients_valid = True
+        self._learning_rate = DEFAULT_LEARNING_RATE
+        self._schedule: LinearSchedule | None = None
+        self._forward_outputs: list[str] | None = None
+        self._predictors: dict[tuple[str, ...], Runner] = {}
+        self._bind()
+        self._train_runner = self._make_train_runner()
+        self._eval_runner = None if self.eval_model is None else self._make_eval_runner(self.eval_model, self.eval_model.graph.outputs, "eval model")
+        self._optimizer: Optimizer | None = None
+        if self.optimizer_model is not None:
+            self.load_optimizer(self.optimizer_model)
+
+    # ---- making
+
+    @classmethod
+    def from_model(cls, model: ModelSource, *, loss: Any = None, optimizer: Any = None, requires_grad: Sequence[str] | None = None,
+                   frozen_params: Sequence[str] | None = None, loss_input_names: Sequence[str] | None = None,
+                   additional_output_names: Sequence[str] | None = None, learning_rate: float = DEFAULT_LEARNING_RATE,
+                   options: SessionOptions | None = None) -> TrainingSession:
+        """A session straight from a forward model: the artifacts are made in memory.
+
+        loss: LossType, an onnxblock loss, or None when the model's first output is the loss. optimizer: OptimType, an onnxblock optimizer or
+        None. requires_grad None with an optimizer trains every float weight that reaches the loss. The rest as generate_artifacts."""
+        from ortrain.artifacts import build_artifacts
+
+        source = load_model(model) if not isinstance(model, Model) else model.copy()
+        made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,
+                               additional_output_names=list(additional_output_names) if additional_output_names else None,
+                               loss_input_names=list(loss_input_names) if loss_input_names else None)
+        session = cls._from_artifacts(made, options)
+        session._forward_outputs = list(source.graph.outputs)
+        session.learning_rate = learning_rate
+        return session
+
+    @classmethod
+    def _from_artifacts(cls, made: Artifacts, options: SessionOptions | None) -> TrainingSession:
+        return cls(made.training, TrainingState(made.checkpoint), made.eval, made.optimizer, options=options)
+
+    @classmethod
+    def from_artifacts(cls, directory: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | os.PathLike[str] | None = None,
+                       options: SessionOptions | None = None) -> TrainingSession:
+        """A session from a folder that generate_artifacts wrote; `checkpoint` names another checkpoint file than the folder's."""
+        folder = Path(directory)
+
+        def optional(name: str) -> Path | None:
+            path = folder / f"{prefix}{name}"
+            return path if path.exists() else None
+
+        state = TrainingState.load(checkpoint if checkpoint is not None else folder / f"{prefix}checkpoint")
+        return cls(folder / f"{prefix}training_model.onnx", state, optional("eval_model.onnx"), optional("optimizer_model.onnx"), options=options)
+
+    def _bind(self) -> None:
+        graph = self.training_model.graph
+        inputs = set(graph.inputs)
+        known = (*self.state.trainable, *self.state.frozen)
+        order = [name for name in graph.inputs if name in self.state.trainable or name in self.state.frozen]
+        buffers = [name.removesuffix(BUFFER_SUFFIX) for name in graph.inputs if name.endswith(BUFFER_SUFFIX)]
+        missing = [name for name in order if name in self.state.trainable and f"{name}{BUFFER_SUFFIX}" not in inputs]
+        if missing:
+            raise InvalidModelError(f"Gradient buffer input not provided for param: {missing[0]} (expected a training model)")
+        if buffers and RESET_FLAG not in inputs:
+            raise InvalidModelError(f"expected a training model with the input {RESET_FLAG!r}, got inputs {graph.inputs}")
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in order:
+            kind = graph.types.get(name)
+            if kind is None or not kind.is_static or kind.shape is None:
+                raise InvalidModelError(f"expected parameter {name!r} with a fixed shape, got {kind}")
+            shapes[name] = tuple(int(d) for d in kind.shape)
+        self._user_gradients = [name for name in buffers if name not in known]
+        self.state.bind(order, [name for name in buffers if name in known], shapes)
+
+    def _make_train_runner(self) -> Runner:
+        graph = self.training_model.graph
+        fixed = dict(self._parameter_arrays(graph.inputs))
+        self._reset_flag = np.zeros(1, np.bool_)
+        for name in graph.inputs:
+            if name == RESET_FLAG:
+                fixed[name] = self._reset_flag
+            elif name.endswith(BUFFER_SUFFIX) and name.removesuffix(BUFFER_SUFFIX) in self.state.gradients:
+                fixed[name] = self.state.gradients[name.removesuffix(BUFFER_SUFFIX)]
+        inputs = [name for name in graph.inputs if name not in fixed]
+        accumulated = {node.outputs[0] for node in graph.nodes if node.op_type == "InPlaceAccumulatorV2"}
+        outputs = [name for name in graph.outputs if name not in accumulated]
+        return Runner(self.training_model, inputs, outputs, fixed, self._handle, self._arena, "training model", self._statistics(fixed))
+
+    def _statistics(self, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """New running statistics of batch normalisation -> the parameters that receive them when a step commits."""
+        names = NameSource(self.training_model.graph.names())
+        commits: dict[str, np.ndarray] = {}
+        for node in self.training_model.graph.nodes:
+            training = node.op_type == "BatchNormInternal" or node.op_type == "BatchNormalization" and node.attributes.get("training_mode", 0)
+            if not training:
+                continue
+            node.outputs.extend([""] * (3 - len(node.outputs)))
+            for source, output in ((3, 1), (4, 2)):
+                if node.inputs[source] in fixed:
+                    node.outputs[output] = node.outputs[output] or names.unique(f"{node.inputs[source]}_updated")
+                    commits[node.outputs[output]] = fixed[node.inputs[source]]
+        return commits
+
+    def _parameter_arrays(self, inputs: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+        for name in inputs:
+            array = self.state.trainable.get(name)
+            array = self.state.frozen.get(name) if array is None else array
+            if array is not None:
+                yield name, array
+
+    def _make_eval_runner(self, model: Model, outputs: Sequence[str], where: str, prune: bool = False) -> Runner:
+        fixed = dict(self._parameter_arrays(model.graph.inputs))
+        inputs = [name for name in model.graph.inputs if name not in fixed]
+        if prune:
+            needed = {name for node in model.graph.ancestors(outputs) for name in node.inputs}
+            inputs = [name for name in inputs if name in needed]
+        return Runner(model, inputs, outputs, fixed, self._handle, self._arena, where)
+
+    def load_optimizer(self, model: ModelSource) -> None:
+        """Gives the session its optimizer. Raises InvalidModelError when the model is no optimizer model."""
+        self.optimizer_model = as_model(model)
+        self._optimizer = Optimizer(self.optimizer_model, self.state, self._handle)
+
+    # ---- steps
+
+    def train_step(self, *inputs: Any, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
+        """Forward, backward and accumulation of gradients; returns the loss and the additional outputs.
+
+        Raises InputCountError, InputNameError, InputTypeError, InputRankError, InputShapeError, EmptyBatchError, LabelRangeError or
+        IndexRangeError, after which nothing has changed."""
+        with self._lock:
+            self._ready(run_options)
+            runner = self._train_runner
+            arguments = runner.arguments(inputs, named) if named else inputs
+            self._reset_flag[0] = self._overwrite
+            try:
+                result = runner.run(arguments, self._overwrite)
+            except (IndexRangeError, LabelRangeError):
+                if not runner.refused_before_writing():
+                    self._gradients_valid = False
+                raise
+            self._overwrite = False
+            self._gradients_valid = True
+            advance_run_index(self._handle)
+            return result
+
+    def eval_step(self, *inputs: Any, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
+        """The eval model's outputs: the loss and the additional outputs. Raises InvalidStateError without an eval model, input errors as train_step."""
+        with self._lock:
+            self._ready(run_options)
+            if self._eval_runner is None:
+                raise InvalidStateError("Evaluation session not initialized: expected an eval model, the session has none.")
+            return self._eval_runner.run(self._eval_runner.arguments(inputs, named))
+
+    def predict(self, *inputs: Any, output_names: Sequence[str] | None = None, **named: Any) -> list[np.ndarray]:
+        """Forward with the current weights, without loss.
+
+        output_names: values of the eval model; default: the forward model's outputs, or the eval model's additional outputs."""
+        with self._lock:
+            self._ready(None)
+            names = tuple(output_names or self._default_outputs())
+            if names not in self._predictors:
+                model = self._eval_or_fail()
+                self._check_outputs(model, names)
+                self._predictors[names] = self._make_eval_runner(model, names, "forward model", prune=True)
+            runner = self._predictors[names]
+            return runner.run(runner.arguments(inputs, named))
+
+    def _default_outputs(self) -> list[str]:
+        if self._forward_outputs is not None:
+            return self._forward_outputs
+        outputs = self._eval_or_fail().graph.outputs[1:]
+        if not outputs:
+            raise InvalidArgumentError("expected output_names: the eval model has no output besides the loss")
+        return outputs
+
+    def _eval_or_fail(self) -> Model:
+        if self.eval_model is None:
+            raise InvalidStateError("Eval model was not provided. Cannot export a model for inferencing.")
+        return self.eval_model
+
+    @staticmethod
+    def _check_outputs(model: Model, names: Sequence[str]) -> None:
+        if not names:
+            raise InvalidArgumentError("Expected a non empty vector of graph output names, got none.")
+        made = {*model.graph.inputs, *(output for node in model.graph.nodes for output in node.outputs)}
+        for name in names:
+            if name not in made:
+                raise InvalidArgumentError(f"Expected graph output for inference graph {name} could not be found. Please regenerate the eval graph.")
+
+    def optimizer_step(self, *, run_options: RunOptions | None = None) -> None:
+        """Updates the trainable parameters from their gradients. Raises InvalidStateError without an optimizer or with invalid gradients."""
+        with self._lock:
+            self._ready(run_options)
+            if self._optimizer is None:
+                raise InvalidStateError("expected an optimizer model, the session has none")
+            if not self._gradients_valid:
+                raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
+            self._optimizer.step(self._learning_rate)
+
+    def lazy_reset_grad(self) -> None:
+        """The next train step overwrites the gradients instead of adding to them."""
+        self._overwrite = True
+        self._gradients_valid = True
+
+    def _ready(self, run_options: RunOptions | None) -> None:
+        if self._closed:
+            raise InvalidStateError("expected an open session, this one was closed")
+        if self.state.nominal:
+            raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
+        if run_options is not None and run_options.terminate:
+            raise InvalidStateError("the call was terminated by its RunOptions")
+
+    # ---- parameters
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters by name."""
+        return Parameters(self.state)
+
+    def freeze(self, *names: str) -> None:
+        """Takes trainable parameters out of the optimizer's steps. Raises ParameterNotFoundError."""
+        self._check_trainable(names)
+        self.state.masked |= set(names)
+
+    def unfreeze(self, *names: str) -> None:
+        """Puts parameters back that freeze() took out. Raises InvalidArgumentError for those the training model has no gradient of."""
+        self._check_trainable(names)
+        self.state.masked -= set(names)
+
+    def _check_trainable(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self.state.frozen:
+                raise InvalidArgumentError(f"expected a parameter the training model has a gradient of, {name!r} was frozen when it was made")
+            if name not in self.state.trainable:
+                raise ParameterNotFoundError(f"Parameter {name} not found.")
+
+    def parameters_size(self, trainable_only: bool = True) -> int:
+        """Number of float32 elements of the flat buffer."""
+        return self.state.flat_size(trainable_only)
+
+    def to_buffer(self, trainable_only: bool = False) -> np.ndarray:
+        """A copy of the parameters, float32 [n], in the training model's order."""
+        return self.state.to_buffer(trainable_only)
+
+    def from_buffer(self, buffer: np.ndarray, trainable_only: bool = True) -> None:
+        """Copies a flat buffer into the parameters. Raises ParameterShapeError or ParameterTypeError."""
+        self.state.from_buffer(buffer, trainable_only)
+
+    # ---- learning rate
+
+    @property
+    def learning_rate(self) -> float:
+        """The optimizer's current learning rate."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+            raise ParameterTypeError(f"expected a number as learning rate, got {type(value).__name__}")
+        self._learning_rate = float(value)
+
+    def register_schedule(self, schedule: LinearSchedule) -> None:
+        """Sets a schedule and applies it at once."""
+        self._schedule = schedule
+        self.state.initial_learning_rate = schedule.initial_learning_rate
+        self.schedule_step()
+
+    def schedule_step(self) -> None:
+        """Sets the learning rate that the schedule gives for the completed optimizer steps. Raises InvalidStateError without a schedule."""
+        if self._schedule is None:
+            raise InvalidStateError("expected a registered learning-rate schedule, the session has none")
+        self._learning_rate = self._schedule.rate(self.state.optimizer_step)
+
+    # ---- names, files, end
+
+    @property
+    def properties(self) -> dict[str, int | float | str]:
+        """The user's properties, saved in checkpoints."""
+        return self.state.properties
+
+    def input_names(self, training: bool = True) -> list[str]:
+        """User inputs of the training or the eval model."""
+        runner = self._train_runner if training else self._eval_runner
+        return list(runner.inputs) if runner else []
+
+    def output_names(self, training: bool = True) -> list[str]:
+        """User outputs of the training or the eval model."""
+        runner = self._train_runner if training else self._eval_runner
+        return list(runner.outputs) if runner else []
+
+    def save_checkpoint(self, path: str | os.PathLike[str], include_optimizer_state: bool = False) -> None:
+        """Writes parameters, properties and, if asked, the optimizer's state; the file is whole or not there."""
+        with self._lock:
+            self.state.save(path, include_optimizer_state)
+
+    def save_artifacts(self, directory: str | os.PathLike[str], prefix: str = "") -> None:
+        """Writes the training, eval and optimizer model and a checkpoint with optimizer state into an existing folder."""
+        folder = Path(directory)
+        models = {"training_model": self.training_model, "eval_model": self.eval_model, "optimizer_model": self.optimizer_model}
+        for name, model in models.items():
+            if model is not None:
+                write_model(model, folder / f"{prefix}{name}.onnx")
+        self.save_checkpoint(folder / f"{prefix}checkpoint", include_optimizer_state=True)
+
+    def inference_model(self, output_names: Sequence[str] | None = None) -> Model:
+        """The eval model cut to the named outputs, with the current parameters as initializers."""
+        source = self._eval_or_fail()
+        names = list(output_names) if output_names is not None else self._default_outputs()
+        self._check_outputs(source, names)
+        if self.state.nominal:
+            raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
+        model = source.copy()
+        graph = model.graph
+        graph.nodes = graph.ancestors(names)
+        used = {name for node in graph.nodes for name in node.inputs} | set(names)
+        parameters = {name: array.copy() for name, array in self._parameter_arrays(graph.inputs) if name in used}
+        graph.initializers = {name: array for name, array in graph.initializers.items() if name in used} | parameters
+        graph.inputs = [name for name in graph.inputs if name in used and name not in parameters]
+        graph.outputs = names
+        made = used | {name for node in graph.nodes for name in node.outputs}
+        graph.types = {name: kind for name, kind in graph.types.items() if name in made and name not in parameters}
+        return model
+
+    def export(self, path: str | os.PathLike[str], output_names: Sequence[str] | None = None) -> None:
+        """Writes a model for inference: the eval model cut to the named outputs (default: as predict), current weights inside."""
+        if isinstance(output_names, str):
+            raise ParameterTypeError(f"expected a list of output names, got the str {output_names!r}")
+        with self._lock:
+            write_model(self.inference_model(output_names), path)
+
+    def close(self) -> None:
+        """Releases threads and memory; later steps raise InvalidStateError. Parameters stay readable through the state."""
+        with self._lock:
+            self._closed = True
+            for runner in (self._train_runner, self._eval_runner, *self._predictors.values()):
+                if runner is not None:
+                    runner.forget()
+            self._predictors.clear()
+            self._handle.close()
+
+    def __enter__(self) -> TrainingSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,113 @@
+"""OrtValue, and how whatever the user hands in becomes an array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain.dtypes import NUMBERS, name_of, numpy_dtype
+from ortrain.errors import InputTypeError, UnsupportedDeviceError
+
+_TENSOR_NAMES = {"float32": "float", "float64": "double"}
+
+
+class OrtValue:
+    """A tensor that knows its device ("cpu"): the old package's OrtValue."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    @staticmethod
+    def ortvalue_from_numpy(numpy_obj: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
+        """A value that shares a C-contiguous array's memory (others are copied). Raises UnsupportedDeviceError for another device than "cpu"."""
+        check_device(device_type)
+        return OrtValue(np.ascontiguousarray(numpy_obj).reshape(np.shape(numpy_obj)))
+
+    @staticmethod
+    def ortvalue_from_shape_and_type(shape: Sequence[int], element_type: Any = np.float32, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
+        """A zeroed value of a shape and NumPy dtype."""
+        check_device(device_type)
+        return OrtValue(np.zeros(shape, element_type))
+
+    def numpy(self) -> np.ndarray:
+        """The tensor as an array that shares the value's memory."""
+        return self._array
+
+    def shape(self) -> list[int]:
+        return list(self._array.shape)
+
+    def data_type(self) -> str:
+        """The type as ONNX writes it, e.g. "tensor(float)"."""
+        name = name_of(self._array.dtype)
+        return f"tensor({_TENSOR_NAMES.get(name, name)})"
+
+    def element_type(self) -> int:
+        """The number of the element type in ONNX's TensorProto.DataType."""
+        return NUMBERS[name_of(self._array.dtype)]
+
+    def device_name(self) -> str:
+        return "cpu"
+
+    def is_tensor(self) -> bool:
+        return True
+
+    def has_value(self) -> bool:
+        return True
+
+    def data_ptr(self) -> int:
+        """The address of the first element."""
+        return int(self._array.ctypes.data)
+
+    def update_inplace(self, np_arr: np.ndarray) -> None:
+        """Copies an array of the same shape and dtype into the value."""
+        if np_arr.shape != self._array.shape or np_arr.dtype != self._array.dtype:
+            raise InputTypeError(f"expected {self._array.dtype}{list(self._array.shape)}, got {np_arr.dtype}{list(np_arr.shape)}")
+        self._array[...] = np_arr
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._array, dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+    def __repr__(self) -> str:
+        return f"OrtValue({self.data_type()}, shape={self.shape()})"
+
+
+def check_device(device: str) -> None:
+    """Raises UnsupportedDeviceError for anything but "cpu"."""
+    if str(device).split(":")[0].lower() != "cpu":
+        raise UnsupportedDeviceError(f"Unsupported device type: expected 'cpu', got {device!r}")
+
+
+def as_array(value: Any, dtype: str, where: str) -> np.ndarray:
+    """Any input (array, OrtValue of either package, __array__, __dlpack__, list) as a C-contiguous array.
+
+    Raises InputTypeError when it is none of these or has another dtype than `dtype` (lists take that dtype)."""
+    if isinstance(value, np.ndarray):
+        array = value
+    elif isinstance(value, OrtValue):
+        array = value.numpy()
+    elif value is None or isinstance(value, str | bytes | dict):
+        raise InputTypeError(f"expected an array of {dtype} for {where}, got {type(value).__name__}")
+    elif callable(getattr(value, "numpy", None)) and callable(getattr(value, "data_type", None)):
+        array = np.asarray(value.numpy())
+    elif hasattr(value, "__array__"):
+        array = np.asarray(value)
+    elif hasattr(value, "__dlpack__"):
+        array = np.from_dlpack(value)
+    else:
+        try:
+            array = np.asarray(value, numpy_dtype(dtype))
+        except (TypeError, ValueError) as error:
+            raise InputTypeError(f"expected an array of {dtype} for {where}, got {type(value).__name__}") from error
+    if name_of(array.dtype) != dtype:
+        raise InputTypeError(f"expected an array of {dtype} for {where}, got {array.dtype}")
+    if type(array) is not np.ndarray or not array.flags.c_contiguous or not array.flags.aligned or not array.dtype.isnative:
+        array = np.array(array, numpy_dtype(dtype), order="C")
+    return array

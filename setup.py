@@ -1,0 +1,109 @@
+"""Builds the Cython core: every kernel family once per instruction set, and the modules that stand on them once.
+
+Environment: ORTRAIN_ISA=avx2,… builds only the named sets (baseline is what is left when none fits); ORTRAIN_DEBUG=1 checks bounds;
+ORTRAIN_ONLY=conv,engine builds only the modules of those names;
+ORTRAIN_SANITIZE=1 compiles with the address and undefined-behaviour sanitizers; ORTRAIN_ANNOTATE=1 writes Cython's annotated HTML;
+ORTRAIN_BUILD_JOBS=N compiles N files at a time (default: all processors).
+"""
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+CORE = Path("ortrain") / "_core"
+KERNELS = CORE / "kernels"
+GENERATED = Path("build") / "isa"
+
+MSVC = sys.platform == "win32"
+# No -ffast-math: it changes the floating-point mode of the whole process. A fixed -ffp-contract keeps equal bits within one set.
+BASE_FLAGS = ["/O2"] if MSVC else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden", "-g0"]
+X86_SETS = {
+    "baseline": [] if MSVC else ["-march=x86-64"],
+    "avx2": ["/arch:AVX2"] if MSVC else ["-march=x86-64-v3"],
+    "avx512": ["/arch:AVX512"] if MSVC else ["-march=x86-64-v4", "-mprefer-vector-width=512"],
+}
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "embedsignature": True,
+}
+
+
+def enabled(switch: str) -> bool:
+    return os.environ.get(switch, "0") not in ("", "0")
+
+
+def instruction_sets() -> dict[str, list[str]]:
+    """The sets to build, with their compiler flags; on other processors the compiler's own baseline (NEON on ARM)."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return {"baseline": []}
+    chosen = os.environ.get("ORTRAIN_ISA")
+    if not chosen:
+        return X86_SETS
+    unknown = set(chosen.split(",")) - set(X86_SETS)
+    if unknown:
+        raise SystemExit(f"ORTRAIN_ISA names {sorted(unknown)}; known are {sorted(X86_SETS)}")
+    return {name: X86_SETS[name] for name in chosen.split(",")}
+
+
+def flags() -> tuple[list[str], list[str]]:
+    """(compile flags, link flags) that every extension has."""
+    if enabled("ORTRAIN_SANITIZE"):
+        sanitize = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
+        return ["-O1", "-g", *sanitize], sanitize
+    return BASE_FLAGS, [] if MSVC else ["-pthread"]
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def extensions() -> list[Extension]:
+    import numpy
+
+    compile_flags, link_flags = flags()
+    headers = sorted(str(p) for p in [*CORE.rglob("*.h"), *CORE.rglob("*.pxd"), *CORE.rglob("*.pxi")])
+    common = {"include_dirs": [str(CORE), str(KERNELS), numpy.get_include()], "extra_link_args": link_flags,
+              "define_macros": [("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")]}
+    found = []
+    for source in sorted(CORE.glob("*.pyx")):
+        found.append(Extension(f"ortrain._core.{source.stem}", [str(source)], depends=headers, extra_compile_args=compile_flags, **common))
+    for isa, isa_flags in instruction_sets().items():
+        for source in sorted(KERNELS.glob("*.pyx")):
+            stub = GENERATED / isa / f"{source.stem}.pyx"
+            write_if_changed(stub, f'include "{source.resolve().as_posix()}"\n')
+            found.append(Extension(f"ortrain._core.kernels.{isa}.{source.stem}", [str(stub)], depends=[*headers, str(source)],
+                                   extra_compile_args=[*compile_flags, *isa_flags], **common))
+    only = os.environ.get("ORTRAIN_ONLY")
+    return [e for e in found if not only or e.name.rsplit(".", 1)[1] in only.split(",")]
+
+
+class ParallelBuild(build_ext):
+    """Compiles as many extensions at a time as there are processors."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or int(os.environ.get("ORTRAIN_BUILD_JOBS", os.cpu_count() or 1))
+
+
+debug = enabled("ORTRAIN_DEBUG")
+setup(
+    ext_modules=cythonize(
+        extensions(),
+        compiler_directives=DIRECTIVES | ({"boundscheck": True, "wraparound": True, "initializedcheck": True} if debug else {}),
+        annotate=enabled("ORTRAIN_ANNOTATE"),
+        nthreads=0,
+        build_dir="build/cython",
+    ),
+    cmdclass={"build_ext": ParallelBuild},
+)

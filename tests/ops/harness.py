@@ -1,0 +1,52 @@
+"""Runs one sample through its record and its kernel, without a program."""
+
+import numpy as np
+
+from ortrain._core.engine import EngineHandle, call_kernel
+from ortrain._core.kernel_table import kernels
+from ortrain.dtypes import name_of
+from ortrain.ir import Node, TensorType
+from ortrain.ops.record import REGISTRY, Alias, InferenceContext, LoweringContext
+from tests.ops.samples import Sample
+
+
+def node_of(sample: Sample) -> Node:
+    names = ["" if x is None else f"x{i}" for i, x in enumerate(sample.inputs)]
+    return Node(sample.op_type, names, [f"y{i}" for i in range(sample.outputs)], "sample", sample.domain, dict(sample.attributes))
+
+
+def cast(sample: Sample, dtype: str) -> list[np.ndarray | None]:
+    """The sample's inputs, contiguous, floats in the given dtype."""
+    return [None if x is None else np.array(x, dtype if np.asarray(x).dtype.kind == "f" else None, order="C") for x in sample.inputs]
+
+
+def contexts(sample: Sample, arrays):
+    """(inference context, its node) of a sample: inputs listed in `constants` have known values."""
+    node = node_of(sample)
+    types = [None if x is None else TensorType.of(x) for x in arrays]
+    values = [x if i in sample.constants else None for i, x in enumerate(arrays)]
+    opset = sample.opset if not sample.domain else 1
+    return node, types, values, opset
+
+
+def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1) -> list[np.ndarray]:
+    """The outputs of one kernel call, as the record lowers it."""
+    arrays = cast(sample, dtype)
+    node, types, values, opset = contexts(sample, arrays)
+    record = REGISTRY[sample.domain, sample.op_type]
+    out_types = record.infer(InferenceContext(node, types, values, opset))
+    how = record.lower(LoweringContext(node, types, values, opset, out_types))
+    if isinstance(how, Alias):
+        return [arrays[how.input].reshape(out_types[0].shape).copy()]
+    first = next(x for x in arrays if x is not None) if any(x is not None for x in arrays) else None
+    key = name_of(first.dtype) if first is not None else out_types[0].dtype
+    outputs = [np.zeros(t.shape, t.dtype) for t in out_types]
+    address = kernels()[how.kernel, key]
+    status = call_kernel(address, arrays, outputs, how.ints, how.floats, how.scratch, EngineHandle(workers))
+    assert status == 0
+    return outputs
+
+
+def expected(sample: Sample, arrays) -> list[np.ndarray | None]:
+    result = sample.oracle(*[x for x in arrays])
+    return list(result) if isinstance(result, tuple) else [result]

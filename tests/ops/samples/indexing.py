@@ -1,0 +1,167 @@
+"""Samples of the indexing family."""
+
+import numpy as np
+
+from tests.ops.samples import Refusal, Sample
+
+rng = np.random.default_rng(2)
+X = rng.standard_normal((3, 4, 5))
+Y = rng.standard_normal((3, 2, 5))
+TABLE = rng.standard_normal((50, 64))
+TOKENS = rng.integers(-50, 50, (40, 30))
+MS = "com.microsoft"
+END = np.iinfo(np.int64).max
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def take_gradient(shape, indices, dy, axis):
+    """The gradient of np.take by its definition."""
+    dx = np.zeros(tuple(shape), dy.dtype)
+    np.add.at(dx, (slice(None),) * (axis % len(shape)) + (indices,), dy)
+    return dx
+
+
+def elements_at(indices, axis):
+    """The index that take_along_axis uses, for indices smaller than the data too."""
+    grid = list(np.indices(indices.shape))
+    grid[axis] = indices
+    return tuple(grid)
+
+
+def added_at(shape, where, dy):
+    dx = np.zeros(tuple(shape), dy.dtype)
+    np.add.at(dx, where, dy)
+    return dx
+
+
+def put(x, where, values):
+    y = x.copy()
+    y[where] = values
+    return y
+
+
+def gathered(x, indices, axis=0, gradient=True) -> list[Sample]:
+    dy = rng.standard_normal(np.take(x, indices, axis).shape)
+    return [Sample("Gather", [x, indices], lambda x, i: np.take(x, i, axis), {"axis": axis}, gradient=gradient),
+            Sample("GatherGrad", [ints(*x.shape), indices, dy], lambda s, i, dy: take_gradient(s, i, dy, axis), {"axis": axis}, domain=MS,
+                   constants=[0], gradient=False)]
+
+
+def elements(x, indices, axis=0) -> list[Sample]:
+    dy = rng.standard_normal(indices.shape)
+    return [Sample("GatherElements", [x, indices], lambda x, i: x[elements_at(i, axis)], {"axis": axis}),
+            Sample("GatherElementsGrad", [dy, ints(*x.shape), indices],
+                   lambda dy, s, i: added_at(s, elements_at(i, axis), dy), {"axis": axis},
+                   domain=MS, constants=[1], gradient=False),
+            Sample("ScatterElements", [x, indices, dy], lambda x, i, u: x + added_at(x.shape, elements_at(i, axis), u),
+                   {"axis": axis, "reduction": "add"}, opset=16)]
+
+
+def tuple_where(indices, batch):
+    """The index that GatherND uses: its tuples, after the position itself in the shared dimensions."""
+    return (*np.indices(indices.shape[:-1])[:batch], *np.moveaxis(indices, -1, 0))
+
+
+def tuples(x, indices, batch=0) -> list[Sample]:
+    dy = rng.standard_normal(x[tuple_where(indices, batch)].shape)
+    return [Sample("GatherND", [x, indices], lambda x, i: x[tuple_where(i, batch)], {"batch_dims": batch}),
+            Sample("GatherNDGrad", [ints(*x.shape), indices, dy],
+                   lambda s, i, dy: added_at(s, tuple_where(i, batch), dy), {"batch_dims": batch},
+                   domain=MS, constants=[0], gradient=False)]
+
+
+def sliced(cut, *limits, opset=17, x=X) -> Sample:
+    return Sample("Slice", [x, *limits], lambda x, *_: x[cut], constants=range(1, 1 + len(limits)), opset=opset)
+
+
+def slice_gradient(cut, *limits) -> Sample:
+    return Sample("SliceGrad", [X[cut].copy(), ints(3, 4, 5), *limits],
+                  lambda dy, s, *_: put(np.zeros(tuple(s), dy.dtype), cut, dy), domain=MS,
+                  constants=range(1, 2 + len(limits)), gradient=False)
+
+
+UNIQUE = np.array([[0, 2, 1], [3, 1, 0]])
+SAMPLES = [
+    Sample("Concat", [X, Y], lambda *x: np.concatenate(x, 1), {"axis": 1}),
+    Sample("Concat", [X, X[:1]], lambda *x: np.concatenate(x, 0), {"axis": 0}),
+    Sample("Concat", [X, X, X], lambda *x: np.concatenate(x, -1), {"axis": -1}),
+    Sample("Concat", [X, np.zeros((3, 0, 5)), Y], lambda *x: np.concatenate(x, 1), {"axis": 1}),
+    Sample("Concat", [rng.standard_normal((300, 70)), rng.standard_normal((300, 131))], lambda *x: np.concatenate(x, 1), {"axis": 1}),
+    Sample("Concat", [ints(3), ints(4, 5)], lambda *x: ints(3, 4, 5), {"axis": 0}, gradient=False),
+    Sample("ConcatTraining", [X, Y], lambda *x: (np.concatenate(x, 1), ints(4, 2)), {"axis": 1}, domain=MS, outputs=2),
+    Sample("Split", [X], lambda x: tuple(np.split(x, 2, 1)), {"axis": 1}, outputs=2),
+    Sample("Split", [X, ints(1, 3)], lambda x, s: (x[:, :1], x[:, 1:]), {"axis": 1}, outputs=2, constants=[1]),
+    Sample("Split", [X], lambda x: (x[..., :2], x[..., 2:]), {"axis": -1, "split": (2, 3)}, outputs=2, opset=11),
+    Sample("Split", [X], lambda x: (x[..., :3], x[..., 3:]), {"axis": -1, "num_outputs": 2}, outputs=2, opset=18),
+    Sample("Split", [rng.standard_normal((300, 201))], lambda x: tuple(np.split(x, 3, 1)), {"axis": 1}, outputs=3),
+    Sample("SplitTraining", [X, ints(1, 0, 3)], lambda x, s: (x[:, :1], x[:, 1:1], x[:, 1:]), {"axis": 1}, domain=MS, outputs=3,
+           constants=[1]),
+    sliced(np.s_[1:, :2], ints(1, 0), ints(END, 2)),
+    sliced(np.s_[:, 1:3], ints(1), ints(3), ints(1)),
+    sliced(np.s_[:, 1:3], ints(1), ints(3), ints(1), opset=10),
+    sliced(np.s_[..., ::-1], ints(-1), ints(-END), ints(-1), ints(-1)),
+    sliced(np.s_[:, 3:0:-2, 1:-1:2], ints(3, 1), ints(0, -1), ints(1, 2), ints(-2, 2)),
+    sliced(np.s_[2:1], ints(2), ints(1), ints(0)),
+    sliced(np.s_[:, 5:200], ints(5), ints(200), ints(1), x=rng.standard_normal((400, 300))),
+    Sample("Slice", [X], lambda x: x[:, 1:-1], {"starts": (1,), "ends": (-1,), "axes": (1,)}, opset=9),
+    slice_gradient(np.s_[:, 1:3], ints(1), ints(3), ints(1)),
+    slice_gradient(np.s_[1:, :2], ints(1, 0), ints(END, 2)),
+    slice_gradient(np.s_[..., ::-2], ints(-1), ints(-END), ints(-1), ints(-2)),
+    Sample("Pad", [X, ints(1, 0, 2, 0, 3, 1)], lambda x, p: np.pad(x, ((1, 0), (0, 3), (2, 1))), constants=[1]),
+    Sample("Pad", [X, ints(0, 0, 2, 0, 0, 1), np.array(1.5)],
+           lambda x, p, v: np.pad(x, ((0, 0), (0, 0), (2, 1)), constant_values=v), constants=[1],
+           indices=[0]),
+    Sample("Pad", [X, ints(0, -1, 2, 0, 0, -1)], lambda x, p: np.pad(x[:, 1:, :-1], ((0, 0), (0, 0), (2, 0))), constants=[1]),
+    Sample("Pad", [X, ints(0, -1, 0, 0, -1, -1)], lambda x, p: x[:, 1:-1, :-1], constants=[1]),
+    Sample("Pad", [X, ints(1, 2), None, ints(-1)], lambda x, p, _, a: np.pad(x, ((0, 0), (0, 0), (1, 2))), opset=18, constants=[1, 3]),
+    Sample("Pad", [X],
+           lambda x: np.pad(x, ((0, 0), (1, 0), (0, 1)), constant_values=2), {"pads": (0, 1, 0, 0, 0, 1), "value": 2.0}, opset=10),
+    *gathered(TABLE, TOKENS),
+    *gathered(X, ints(-1, 0, 0, 2)),
+    *gathered(X, np.array(1), 1),
+    *gathered(X, np.array([[0, -1], [2, 2]], np.int32), 2),
+    *gathered(X, np.zeros((0,), np.int64), -2),
+    *gathered(rng.standard_normal((2000, 40)), rng.integers(0, 2000, 3000)),
+    *gathered(rng.standard_normal((64, 30, 50)), rng.integers(-30, 30, 9), 1),
+    *elements(X, rng.integers(-3, 3, (2, 4, 5)), 0),
+    *elements(X, rng.integers(-4, 4, (3, 7, 2)), 1),
+    *elements(X, rng.integers(0, 5, (3, 4, 6)).astype(np.int32), 2),
+    *elements(rng.standard_normal((4, 100, 90)), rng.integers(0, 100, (4, 30, 90)), 1),
+    *elements(rng.standard_normal((6, 5000)), rng.integers(0, 6, (6, 5000)), 0),
+    *tuples(X, np.array([[0, 1], [2, -1], [0, 1]])),
+    *tuples(X, rng.integers(-3, 3, (2, 3, 1))),
+    *tuples(X, rng.integers(0, 3, (6, 3))),
+    *tuples(X, rng.integers(0, 4, (3, 2, 1)), 1),
+    *tuples(X, rng.integers(0, 5, (3, 4, 2, 1)), 2),
+    Sample("ScatterND", [X, ints(2, 0).reshape(2, 1), rng.standard_normal((2, 4, 5))],
+           lambda x, i, u: put(x, tuple_where(i, 0), u), opset=16),
+    Sample("ScatterND", [X, np.array([[0, 1], [0, 1]]), rng.standard_normal((2, 5))],
+           lambda x, i, u: x + added_at(x.shape, tuple_where(i, 0), u),
+           {"reduction": "add"}, opset=16),
+    Sample("ScatterElements", [X, UNIQUE[:, :, None], rng.standard_normal((2, 3, 1))],
+           lambda x, i, u: put(x, elements_at(i, 1), u), {"axis": 1}),
+    Sample("OneHot", [np.array([[0, 2], [-1, 7]]), np.array(3), np.array([0.0, 1.0])],
+           lambda i, d, v: np.where(np.where(i < 0, i + 3, i)[..., None] == np.arange(3), v[1], v[0]), constants=[1], gradient=False),
+    Sample("OneHot", [np.array([[0, 2], [-1, 7]]), np.array(3), np.array([0.5, 2.0])],
+           lambda i, d, v: np.where(np.where(i < 0, i + 3, i)[:, None] == np.arange(3)[:, None], v[1], v[0]), {"axis": 1}, constants=[1],
+           gradient=False),
+]
+REFUSALS = [
+    Refusal("Concat", [X, Y], {"axis": 0}),
+    Refusal("Concat", [X, Y]),
+    Refusal("Concat", [X, ints(1, 2)], {"axis": 0}),
+    Refusal("Split", [X, ints(1, 1)], {"axis": 1}, constants=[1]),
+    Refusal("Slice", [X, ints(0, 0), ints(1)], constants=[1, 2]),
+    Refusal("Slice", [X, ints(0), ints(1), ints(5)], constants=[1, 2, 3]),
+    Refusal("Slice", [X, ints(0), ints(1), ints(0), ints(0)], constants=[1, 2, 3, 4]),
+    Refusal("Pad", [X, ints(1, 1)], constants=[1]),
+    Refusal("Pad", [X, ints(-4, 0, 0, 0, 0, 0)], constants=[1]),
+    Refusal("Gather", [X, ints(0)], {"axis": 3}),
+    Refusal("Gather", [X, np.array([0.0])]),
+    Refusal("GatherElements", [X, ints(0)]),
+    Refusal("GatherND", [X, np.zeros((2, 4), np.int64)]),
+    Refusal("ScatterND", [X, np.zeros((2, 1), np.int64), Y]),
+]

@@ -1,0 +1,107 @@
+"""Every sample's gradient rule agrees with central differences along a random direction, in float64; float32 agrees with float64."""
+
+import numpy as np
+import pytest
+
+from ortrain._core.engine import EngineHandle
+from ortrain.gradient import add_gradient
+from ortrain.ir import Graph, Model, Node, TensorType
+from ortrain.ops.inference import infer
+from ortrain.ops.record import REGISTRY
+from ortrain.plan import plan_program
+from tests.ops.harness import cast, node_of
+from tests.ops.test_kernels import all_samples
+
+STEP = 1e-6
+
+
+def arena_for(program):
+    raw = np.zeros(program.arena_bytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start:start + program.arena_bytes]
+
+
+def checked_inputs(sample):
+    """The inputs whose gradient the sample checks: float ones that the record does not stop."""
+    record = REGISTRY[sample.domain, sample.op_type]
+    if sample.indices is not None:
+        return list(sample.indices)
+    return [i for i, x in enumerate(sample.inputs)
+            if x is not None and np.asarray(x).dtype.kind == "f" and i not in record.stop and i not in sample.constants]
+
+
+def scalar_model(sample, dtype, seed=3):
+    """A model whose loss is the inner product of the operator's float outputs with fixed random tensors."""
+    arrays = cast(sample, dtype)
+    node = node_of(sample)
+    graph = Graph(inputs=[], nodes=[node])
+    for name, x, i in zip(node.inputs, arrays, range(len(arrays)), strict=True):
+        if x is None:
+            continue
+        if i in sample.constants:
+            graph.initializers[name] = x
+        else:
+            graph.inputs.append(name)
+            graph.types[name] = TensorType.of(x)
+    model = Model(graph, {"": sample.opset, "com.microsoft": 1})
+    types = infer(model)
+    rng = np.random.default_rng(seed)
+    terms = []
+    for k, y in enumerate(node.outputs):
+        if types[y].dtype != dtype:
+            continue
+        graph.initializers[f"direction{k}"] = np.asarray(rng.standard_normal(types[y].shape), dtype)
+        graph.nodes += [Node("Mul", [y, f"direction{k}"], [f"product{k}"]), Node("ReduceSum", [f"product{k}"], [f"term{k}"], attributes={"keepdims": 0})]
+        terms.append(f"term{k}")
+    graph.nodes.append(Node("Sum", terms, ["loss"]))
+    graph.outputs = ["loss"]
+    values = [x for i, x in enumerate(arrays) if x is not None and i not in sample.constants]
+    return model, values
+
+
+def run(model, values, outputs):
+    program = plan_program(model, {n: TensorType.of(v) for n, v in zip(model.graph.inputs, values, strict=True)}, {}, outputs, EngineHandle(1))
+    program.bind_arena(arena_for(program))
+    return program.try_run(tuple(np.ascontiguousarray(v).reshape(np.shape(v)) for v in values))
+
+
+def gradients(sample, dtype):
+    model, values = scalar_model(sample, dtype)
+    wanted = [f"x{i}" for i in checked_inputs(sample)]
+    made = add_gradient(model, "loss", wanted)
+    return model, values, wanted, run(model, values, [made[name] for name in wanted])
+
+
+def differentiable_samples():
+    for parameter in all_samples():
+        sample = parameter.values[0]
+        record = REGISTRY[sample.domain, sample.op_type]
+        if sample.gradient and record.differentiable and record.gradient is not None and checked_inputs(sample):
+            yield parameter
+
+
+@pytest.mark.parametrize("sample", list(differentiable_samples()))
+def test_gradient_agrees_with_central_differences(sample):
+    _, values, wanted, computed = gradients(sample, "float64")
+    forward, _ = scalar_model(sample, "float64")
+    rng = np.random.default_rng(5)
+    position = {name: i for i, name in enumerate(forward.graph.inputs)}
+    for name, gradient in zip(wanted, computed, strict=True):
+        x = values[position[name]]
+        assert gradient.shape == x.shape
+        direction = rng.standard_normal(x.shape)
+        ends = []
+        for sign in (1, -1):
+            moved = list(values)
+            moved[position[name]] = x + sign * STEP * direction
+            ends.append(float(run(forward, moved, ["loss"])[0].reshape(())))
+        numeric, analytic = (ends[0] - ends[1]) / (2 * STEP), float((gradient * direction).sum())
+        assert analytic == pytest.approx(numeric, rel=2e-6, abs=2e-6 * max(1.0, float(np.abs(gradient).sum())))
+
+
+@pytest.mark.parametrize("sample", list(differentiable_samples()))
+def test_float32_gradient_agrees_with_float64(sample):
+    exact, rounded = gradients(sample, "float64")[3], gradients(sample, "float32")[3]
+    for a, b in zip(exact, rounded, strict=True):
+        scale = float(np.abs(a).max()) if a.size else 1.0
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4 * max(scale, 1.0))

@@ -1,0 +1,32 @@
+"""Every sample's kernel computes what its NumPy oracle says, in float64 and in float32."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+from ortrain.ops import FAMILIES
+from tests.ops.harness import cast, expected, run_kernel
+
+
+def all_samples():
+    for family in FAMILIES:
+        try:
+            module = importlib.import_module(f"tests.ops.samples.{family}")
+        except ModuleNotFoundError:
+            continue
+        for number, sample in enumerate(module.SAMPLES):
+            yield pytest.param(sample, id=f"{family}-{sample.op_type}-{number}{'-' + sample.label if sample.label else ''}")
+
+
+@pytest.mark.parametrize("sample", all_samples())
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-10), ("float32", 2e-5)])
+def test_kernel_computes_its_oracle(sample, dtype, tolerance):
+    got = run_kernel(sample, dtype)
+    for actual, wanted in zip(got, expected(sample, cast(sample, dtype)), strict=False):
+        if wanted is None:
+            continue
+        wanted = np.asarray(wanted)
+        assert actual.shape == wanted.shape
+        scale = max(1.0, float(np.abs(wanted).max())) if wanted.size and wanted.dtype.kind == "f" else 1.0
+        np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance * scale)
