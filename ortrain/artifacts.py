@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ortrain.dtypes import DIFFERENTIABLE
+from onnx import TensorProto
+
+from ortrain.dtypes import DIFFERENTIABLE, NUMBERS
 from ortrain.enums import LossType, OptimType
 from ortrain.errors import ArgumentTypeError, ArtifactNotFoundError, InvalidArgumentError, OutputNotFoundError
 from ortrain.formats.checkpoint import Checkpoint, write_checkpoint
@@ -113,7 +115,7 @@ def build_artifacts(
 ) -> Artifacts:
     """The artifacts in memory; parameters and errors as generate_artifacts; model may also be an ortrain.ir.Model."""
     loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer)
-    trained, frozen = _names("requires_grad", requires_grad), _names("frozen_params", frozen_params)
+    trained, frozen = _names("requires_grad", requires_grad), _names("frozen_params", frozen_params) or []
     loss_inputs, additional = _names("loss_input_names", loss_input_names), _additional_names(additional_output_names)
     if optimizer_block is not None and trained == []:
         raise InvalidArgumentError("expected at least one name in requires_grad for an optimizer, or None for all weights, got an empty list")
@@ -123,7 +125,7 @@ def build_artifacts(
         if trained is None and optimizer_block is not None:
             trained = _weights(forward, complete, constants, set(frozen))
             frozen = [*frozen, *_running_statistics(forward, trained)]
-        graphs = make_training_graphs(complete, trained or (), frozen or ())
+        graphs = make_training_graphs(complete, trained or (), frozen)
         made = None if optimizer_block is None else _optimizer_model(optimizer_block, forward, graphs.checkpoint)
     return Artifacts(graphs.training, graphs.eval, made, graphs.checkpoint)
 
@@ -183,7 +185,7 @@ def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, addit
         proto = accessor.model
     register_outputs(proto, list(dict.fromkeys([*made, *additional])))
     check(proto)
-    complete = load_model(read_model(proto))
+    complete = load_model(proto)
     complete.ir_version, complete.producer = forward.ir_version, forward.producer
     return complete
 
@@ -220,11 +222,7 @@ def _running_statistics(forward: Model, trained: Sequence[str]) -> list[str]:
 
 
 def _optimizer_model(block: Block, forward: Model, checkpoint: Checkpoint) -> Model:
-    # typed import here keeps the protos of the parameters out of everything else: an optimizer looks at their number and type only
-    from onnx import TensorProto
-
-    from ortrain.dtypes import NUMBERS
-
+    # an optimizer block looks at the number and the types of the parameters only
     parameters = [TensorProto(name=name, data_type=NUMBERS[str(array.dtype)], dims=array.shape) for name, array in checkpoint.trainable.items()]
     with empty_base(forward.opset) as accessor:
         block(parameters)

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     generate_artifacts(
-        options.model, requires_grad=options.requires_grad, frozen_params=frozen_weights(graph, options.frozen) or None,
+        options.model, requires_grad=options.requires_grad, frozen_params=frozen_weights(graph, options.requires_grad, options.frozen),
         loss=LOSSES.get(options.loss), optimizer=OPTIMIZERS[options.optimizer], artifact_directory=str(folder), prefix=options.prefix,
         additional_output_names=options.additional_outputs, loss_input_names=graph.outputs[:1] if options.loss else None)
     for name in FILES:

@@ -35,12 +35,10 @@ def running_statistics(graph: Graph) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def frozen_weights(graph: Graph, named: Sequence[str]) -> list[str]:
-    """The weights named on the command line, with the running statistics; InvalidArgumentError for names that are no weights."""
-    unknown = [name for name in named if name not in graph.initializers]
-    if unknown:
-        raise InvalidArgumentError(f"expected names of the model's weights, got {unknown[:5]}")
-    return list(dict.fromkeys([*named, *running_statistics(graph)]))
+def frozen_weights(graph: Graph, requires_grad: Sequence[str] | None, named: Sequence[str]) -> list[str]:
+    """The weights named on the command line; with named weights to train also the running statistics (else they are found anyway)."""
+    statistics = [] if requires_grad is None else [name for name in running_statistics(graph) if name not in requires_grad]
+    return list(dict.fromkeys([*named, *statistics]))
 
 
 def read_data(path: str) -> dict[str, np.ndarray]:

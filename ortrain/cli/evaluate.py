@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ortrain.cli.common import LOSSES, choose_target, fixed_batch, frozen_weights, read_data, session_arrays
+from ortrain.cli.common import LOSSES, choose_target, fixed_batch, read_data, session_arrays
 from ortrain.errors import InvalidArgumentError
 from ortrain.loading import load_model
 from ortrain.session import TrainingSession
@@ -31,8 +31,7 @@ def run(options: argparse.Namespace) -> None:
         target = data[choose_target(data, model.graph.inputs, options.target)]
         loss = options.loss or ("cross-entropy" if target.dtype.kind in "iu" else "mse")
         scores = model.graph.outputs[:1]
-        session = TrainingSession.from_model(model, loss=LOSSES[loss], frozen_params=frozen_weights(model.graph, ()) or None,
-                                             loss_input_names=scores, additional_output_names=scores)
+        session = TrainingSession.from_model(model, loss=LOSSES[loss], loss_input_names=scores, additional_output_names=scores)
     with session:
         names = session.input_names(training=False)
         if session.eval_model is None or not names:

@@ -93,7 +93,7 @@ def _new_session(options: argparse.Namespace, settings: dict[str, Any]) -> Train
     scores = model.graph.outputs[:1]
     return TrainingSession.from_model(
         model, loss=LOSSES[settings["loss"]], optimizer=OPTIMIZERS[settings["optimizer"]], requires_grad=options.requires_grad,
-        frozen_params=frozen_weights(model.graph, options.frozen) or None, loss_input_names=scores, additional_output_names=scores)
+        frozen_params=frozen_weights(model.graph, options.requires_grad, options.frozen), loss_input_names=scores, additional_output_names=scores)
 
 
 def _split(count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

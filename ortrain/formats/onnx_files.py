@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +15,42 @@ from onnx import external_data_helper, numpy_helper
 
 from ortrain.dtypes import NAMES, NUMBERS, name_of
 from ortrain.errors import ArtifactNotFoundError, InvalidModelError
-from ortrain.formats.atomic import replace_file
+from ortrain.formats.atomic import replace_files
 from ortrain.ir import Attribute, Dim, Graph, Model, Node, TensorType
 
 LARGEST_INLINE = 2**31 - 2**24
 """Bytes; protobuf refuses messages of 2 GiB, and the graph itself needs some."""
 
+SMALLEST_OUTSIDE = 1024
+"""Bytes: smaller tensors stay in the model file when the others go to the external data file."""
+PAGE = 4096
+"""Bytes: tensors in an external data file begin on a page, so that readers can map them."""
+LARGEST_SPARSE = 2**30
+"""Bytes of a sparse initializer made dense: its size is not bounded by the file's."""
+
+_UNNAMED = re.compile(r"unk__\d+")
+"""The symbols for dimensions without a name."""
+
 A = onnx.AttributeProto
 
 
 def read_model(source: Any) -> Model:
-    """A model from a path, bytes or an onnx.ModelProto.
+    """A model from a path, bytes or an onnx.ModelProto. The model's own functions are left out (ortrain.loading puts them in place).
 
     Raises ArtifactNotFoundError when the file is not there, InvalidModelError when it is no ONNX model."""
     if isinstance(source, onnx.ModelProto):
-        return _model(source, None)
+        return _model(source, "the given ModelProto", None)
     if isinstance(source, bytes | bytearray | memoryview):
-        return _model(_parse(bytes(source), "the given bytes"), None)
+        where = "the given bytes"
+        return _model(_parse(bytes(source), where), where, None)
     if not isinstance(source, str | os.PathLike):
         raise InvalidModelError(f"Please pass in either a path, bytes or an ONNX ModelProto for the model: got {type(source).__name__}")
     path = Path(source)
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise ArtifactNotFoundError(f"expected a model file, found none that can be read at {str(path)!r}: {error.strerror}") from error
-    return _model(_parse(data, str(path)), path.parent)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise ArtifactNotFoundError(f"expected a model file, found none that can be read at {str(path)!r}: {error}") from error
+    return _model(_parse(data, str(path)), str(path), path.parent)
 
 
 def _parse(data: bytes, where: str) -> onnx.ModelProto:
@@ -46,24 +59,41 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
         proto.ParseFromString(data)
     except Exception as error:
         raise InvalidModelError(f"expected an ONNX model in {where}, got {len(data)} bytes that are none") from error
-    if not proto.HasField("graph") or not proto.opset_import:
-        raise InvalidModelError(f"expected an ONNX model with a graph and opset imports in {where}, got none")
     return proto
 
 
-def _model(proto: onnx.ModelProto, folder: Path | None) -> Model:
+def _model(proto: onnx.ModelProto, where: str, folder: Path | None) -> Model:
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise InvalidModelError(f"expected an ONNX model with a graph and opset imports in {where}, got none")
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-    reader = _Reader(folder)
+    reader = _Reader(folder, set(_symbols(proto.graph)))
     return Model(reader.graph(proto.graph), opsets, proto.ir_version, proto.producer_name)
 
 
+def _symbols(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names of dimensions in the graph and its subgraphs."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        kind = value.type.sequence_type.elem_type if value.type.HasField("sequence_type") else value.type
+        yield from (dim.dim_param for dim in kind.tensor_type.shape.dim if dim.dim_param)
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _symbols(inner)
+
+
 class _Reader:
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, symbols: set[str]) -> None:
         self.folder = folder
+        self.symbols = symbols
         self.unknown = 0
 
     def graph(self, proto: onnx.GraphProto) -> Graph:
-        initializers = {tensor.name: self.array(tensor) for tensor in proto.initializer}
+        initializers: dict[str, np.ndarray] = {}
+        arrays = [(tensor.name, self.array(tensor)) for tensor in proto.initializer]
+        for name, array in [*arrays, *((tensor.values.name, self.dense(tensor)) for tensor in proto.sparse_initializer)]:
+            if name in initializers:
+                raise InvalidModelError(f"expected every initializer once, got two named {name!r}")
+            initializers[name] = array
         types = {v.name: kind for v in (*proto.input, *proto.output, *proto.value_info) if (kind := self.type(v.type)) is not None}
         return Graph(
             name=proto.name or "graph",
@@ -76,10 +106,12 @@ class _Reader:
 
     def node(self, proto: onnx.NodeProto) -> Node:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        return Node(proto.op_type, list(proto.input), list(proto.output), proto.name, domain, {a.name: self.attribute(a) for a in proto.attribute})
+        attributes = {a.name: self.attribute(a) for a in proto.attribute}
+        return Node(proto.op_type, list(proto.input), list(proto.output), proto.name, domain, attributes)
 
     def attribute(self, a: onnx.AttributeProto) -> Attribute:
-        single = {A.INT: lambda: a.i, A.FLOAT: lambda: a.f, A.STRING: lambda: _text(a.s), A.TENSOR: lambda: self.array(a.t), A.GRAPH: lambda: self.graph(a.g)}
+        single = {A.INT: lambda: a.i, A.FLOAT: lambda: a.f, A.STRING: lambda: _text(a.s),
+                  A.TENSOR: lambda: self.array(a.t), A.GRAPH: lambda: self.graph(a.g)}
         several = {A.INTS: lambda: tuple(a.ints), A.FLOATS: lambda: tuple(a.floats), A.STRINGS: lambda: tuple(map(_text, a.strings)),
                    A.TENSORS: lambda: tuple(map(self.array, a.tensors)), A.GRAPHS: lambda: tuple(map(self.graph, a.graphs))}
         convert = (single | several).get(a.type)
@@ -88,6 +120,8 @@ class _Reader:
         return convert()
 
     def array(self, tensor: onnx.TensorProto) -> np.ndarray:
+        if any(dim < 0 for dim in tensor.dims):
+            raise InvalidModelError(f"expected dimensions >= 0, got {list(tensor.dims)} (tensor {tensor.name!r})")
         try:
             if external_data_helper.uses_external_data(tensor):
                 if self.folder is None:
@@ -99,6 +133,25 @@ class _Reader:
         except Exception as error:
             raise InvalidModelError(f"expected tensor {tensor.name!r} to hold {list(tensor.dims)} elements, got: {error}") from error
         return np.ascontiguousarray(array).reshape(array.shape)
+
+    def dense(self, proto: onnx.SparseTensorProto) -> np.ndarray:
+        """A sparse tensor: values [n] at indices [n] into the flat tensor, or [n, rank]."""
+        values, indices, dims = self.array(proto.values), self.array(proto.indices), tuple(proto.dims)
+        name = proto.values.name
+        if any(dim < 0 for dim in dims) or prod(dims) * values.itemsize > LARGEST_SPARSE:
+            raise InvalidModelError(f"expected a sparse tensor of at most {LARGEST_SPARSE} bytes, got shape {list(dims)} (tensor {name!r})")
+        if values.ndim != 1 or indices.dtype != np.int64 or indices.shape not in ((values.size,), (values.size, len(dims))):
+            raise InvalidModelError(f"expected one int64 index per value, got {indices.dtype}{list(indices.shape)} "
+                                    f"for values {list(values.shape)} (tensor {name!r})")
+        result = np.zeros(dims, values.dtype)
+        try:
+            places = np.ravel_multi_index(tuple(indices.T), dims) if indices.ndim == 2 else indices
+            if (places < 0).any():
+                raise IndexError("an index is negative")
+            result.reshape(-1)[places] = values
+        except (IndexError, ValueError) as error:
+            raise InvalidModelError(f"expected indices inside {list(dims)}, got others (tensor {name!r}): {error}") from error
+        return result
 
     def type(self, proto: onnx.TypeProto) -> TensorType | None:
         sequence = proto.HasField("sequence_type")
@@ -114,8 +167,10 @@ class _Reader:
             return int(proto.dim_value)
         if proto.dim_param:
             return str(proto.dim_param)
+        while (symbol := f"unk__{self.unknown}") in self.symbols:
+            self.unknown += 1
         self.unknown += 1
-        return f"unk__{self.unknown - 1}"
+        return symbol
 
 
 def _text(value: bytes) -> str | bytes:
@@ -125,20 +180,47 @@ def _text(value: bytes) -> str | bytes:
         return value
 
 
+class _Outside:
+    """Collects the tensors of an external data file."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.size = 0
+        self.chunks: list[bytes | memoryview] = []
+
+    def tensor(self, array: np.ndarray, name: str) -> onnx.TensorProto:
+        """The tensor as a reference into the file; small ones and strings as they are."""
+        number = NUMBERS.get(name_of(array.dtype))
+        if array.nbytes < SMALLEST_OUTSIDE or array.dtype.hasobject or number is None:
+            return _tensor(array, name)
+        gap = -self.size % PAGE
+        self.chunks += [bytes(gap), np.ascontiguousarray(array).reshape(-1).view(np.uint8).data]
+        proto = onnx.TensorProto(dims=array.shape, data_type=number, name=name, data_location=onnx.TensorProto.EXTERNAL)
+        for key, value in (("location", self.location), ("offset", str(self.size + gap)), ("length", str(array.nbytes))):
+            proto.external_data.add(key=key, value=value)
+        self.size += gap + array.nbytes
+        return proto
+
+
 def to_proto(model: Model) -> onnx.ModelProto:
     """The model as an onnx.ModelProto."""
+    return _proto(model, None)
+
+
+def _proto(model: Model, outside: _Outside | None) -> onnx.ModelProto:
     proto = onnx.ModelProto(ir_version=model.ir_version, producer_name=model.producer)
     for domain, version in model.opsets.items():
         proto.opset_import.add(domain=domain, version=version)
-    _write_graph(model.graph, proto.graph)
+    _write_graph(model.graph, proto.graph, outside)
     return proto
 
 
-def _write_graph(graph: Graph, proto: onnx.GraphProto) -> None:
+def _write_graph(graph: Graph, proto: onnx.GraphProto, outside: _Outside | None = None) -> None:
     proto.name = graph.name
-    proto.initializer.extend(_tensor(array, name) for name, array in graph.initializers.items())
+    store = outside.tensor if outside else _tensor
+    proto.initializer.extend(store(array, name) for name, array in graph.initializers.items())
     for node in graph.nodes:
-        made = proto.node.add(op_type=node.op_type, name=node.name, domain=node.domain, input=node.inputs, output=node.outputs)
+        made = proto.node.add(op_type=node.op_type, name=node.name, domain=node.domain or None, input=node.inputs, output=node.outputs)
         made.attribute.extend(_attribute(name, value) for name, value in node.attributes.items())
     interface = {*graph.inputs, *graph.outputs}
     _write_values(graph, graph.inputs, proto.input)
@@ -159,7 +241,7 @@ def _write_values(graph: Graph, names: Iterable[str], values: Any) -> None:
             for dim in kind.shape:
                 if isinstance(dim, int):
                     tensor.shape.dim.add(dim_value=dim)
-                elif dim.startswith("unk__"):
+                elif _UNNAMED.fullmatch(dim):
                     tensor.shape.dim.add()
                 else:
                     tensor.shape.dim.add(dim_param=dim)
@@ -214,8 +296,11 @@ def _list_attribute(proto: onnx.AttributeProto, values: tuple[Any, ...]) -> None
 def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     """Writes a model file, whole or not at all; above 2 GB its tensors go to `<path>.data`."""
     target = Path(path)
-    proto = to_proto(model)
-    if sum(array.nbytes for array in model.graph.initializers.values() if array.dtype != object) > LARGEST_INLINE:
-        external_data_helper.convert_model_to_external_data(proto, location=target.name + ".data")
-        external_data_helper.write_external_data_tensors(proto, str(target.parent))
-    replace_file(target, proto.SerializeToString())
+    size = sum(array.nbytes for array in model.graph.initializers.values())
+    outside = _Outside(f"{target.name}.data") if size > LARGEST_INLINE else None
+    data = _proto(model, outside).SerializeToString()
+    files: dict[str | os.PathLike[str], Sequence[bytes | memoryview]] = {}
+    if outside:
+        files[target.with_name(outside.location)] = outside.chunks
+    files[target] = (data,)
+    replace_files(files)

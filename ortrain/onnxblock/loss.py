@@ -89,7 +89,7 @@ class BCEWithLogitsLoss(blocks.Block):
 
 
 class CrossEntropyLoss(blocks.Block):
-    """Softmax cross entropy of scores [n, c, …] and int64 labels [n, …]; returns the names of the loss and of the log-probabilities' loss only.
+    """Softmax cross entropy of scores [n, c, …] and int64 labels [n, …].
 
     weight: [c], one factor per class. ignore_index: labels that do not count."""
 

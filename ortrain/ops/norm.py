@@ -1,1 +1,136 @@
-"""Records of the norm family."""
+"""Normalisations: batch and layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain.ir import TensorType
+from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+
+Gradients = Sequence[str | None]
+
+
+# ---- batch normalisation
+
+
+def check_channels(c: InferenceContext) -> None:
+    """x [n, c, …], the other inputs [c]"""
+    shape = c.shape(0)
+    if len(shape) < 2:
+        raise c.error(f"expected x of rank 2 or more, got {list(shape)}")
+    for i in range(1, 5):
+        vector = c.shape(i)
+        if len(vector) != 1 or isinstance(vector[0], int) and isinstance(shape[1], int) and vector[0] != shape[1]:
+            raise c.error(f"expected input {i} of shape [{shape[1]}], got {list(vector)}")
+
+
+def spatial(c: LoweringContext, x: int = 0) -> tuple[int, int, int]:
+    """(n, c, product of the rest)"""
+    dims = c.dims(x)
+    return dims[0], dims[1], int(np.prod(dims[2:], dtype=np.int64))
+
+
+def lower_batch_norm(c: LoweringContext) -> KernelCall:
+    epsilon, momentum = float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9))
+    if c.attribute("training_mode", 0):
+        return KernelCall("batch_norm_train", spatial(c), (epsilon, momentum))
+    return KernelCall("batch_norm", spatial(c), (epsilon,), in_place={0: 0})
+
+
+def batch_norm_gradient(g: Any) -> Gradients:
+    """In training mode as BatchNormInternal; in inference mode the statistics are constants."""
+    if g.attribute("training_mode", 0):
+        g.replace("BatchNormInternal", MICROSOFT, extra_outputs=5 - len(g.outputs))
+        return internal_gradient(g)
+    x, scale, _, mean, variance = g.inputs
+    dy, rank = g.dy[0], len(g.type(x).shape)
+    deviation = g.op("Sqrt", g.op("Add", variance, g.scalar(float(g.attribute("epsilon", 1e-5)), variance)))
+    dx = g.op("Mul", dy, channels(g, g.op("Div", scale, deviation), rank)) if g.needs(0) else None
+    axes = [axis for axis in range(rank) if axis != 1]
+    dscale = None
+    if g.needs(1):
+        normal = g.op("Div", g.op("Sub", x, channels(g, mean, rank)), channels(g, deviation, rank))
+        dscale = g.reduce_sum(g.op("Mul", dy, normal), axes, False)
+    return [dx, dscale, g.reduce_sum(dy, axes, False) if g.needs(2) else None, None, None]
+
+
+def channels(g: Any, vector: str, rank: int) -> str:
+    """[c] as [c, 1, …], which broadcasts against [n, c, …]"""
+    return str(g.op("Reshape", vector, g.constant([-1] + [1] * (rank - 2))))
+
+
+@operator("BatchNormalization", lower=lower_batch_norm, gradient=batch_norm_gradient, stop=(3, 4))
+def batch_normalization(c: InferenceContext) -> list[TensorType]:
+    """y = scale (x - mean) / sqrt(var + epsilon) + bias; in training mode of the batch's own statistics (Ioffe and Szegedy, arXiv 1502.03167)"""
+    check_channels(c)
+    return [c.type(0), c.type(3), c.type(4)]
+
+
+def internal_gradient(g: Any) -> Gradients:
+    x, scale = g.inputs[:2]
+    wanted = [g.needs(0), g.needs(1), g.needs(2)]
+    found = g.ops("BatchNormalizationGrad", g.dy[0], x, scale, g.output(3), g.output(4), outputs=[True, True, True], domain=MICROSOFT,
+                  epsilon=float(g.attribute("epsilon", 1e-5)))
+    return [*(name if want else None for name, want in zip(found, wanted, strict=True)), None, None]
+
+
+@operator("BatchNormInternal", domain=MICROSOFT, gradient=internal_gradient, stop=(3, 4),
+          lower=lambda c: KernelCall("batch_norm_train", spatial(c), (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)))))
+def batch_norm_internal(c: InferenceContext) -> list[TensorType]:
+    """BatchNormalization on batch statistics; outputs (y, running mean, running variance, batch mean, 1 / sqrt(batch variance + epsilon))"""
+    check_channels(c)
+    return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
+
+
+@operator("BatchNormalizationGrad", domain=MICROSOFT, lower=lambda c: KernelCall("batch_norm_grad", spatial(c, 1)))
+def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
+    """(dx, dscale, dbias) of (dy, x, scale, batch mean, 1 / deviation)"""
+    return [c.type(1), c.type(2), c.type(2)]
+
+
+# ---- layer normalisation
+
+
+def rows_and_size(c: LoweringContext, x: int) -> tuple[int, int]:
+    dims = c.dims(x)
+    axis = normalize_axis(c, c.attribute("axis", -1), len(dims))
+    return int(np.prod(dims[:axis], dtype=np.int64)), int(np.prod(dims[axis:], dtype=np.int64))
+
+
+def layer_norm_gradient(g: Any) -> Gradients:
+    has_bias = len(g.inputs) > 2 and bool(g.inputs[2])
+    found = g.ops("LayerNormalizationGrad", g.dy[0], g.inputs[0], g.inputs[1], g.output(1), g.output(2), outputs=[True, True, True],
+                  domain=MICROSOFT, axis=int(g.attribute("axis", -1)))
+    return [found[0], found[1], found[2] if has_bias else None]
+
+
+@operator("LayerNormalization", gradient=layer_norm_gradient,
+          lower=lambda c: KernelCall("layer_norm", rows_and_size(c, 0), (float(c.attribute("epsilon", 1e-5)),), in_place={0: 0}))
+def layer_normalization(c: InferenceContext) -> list[TensorType]:
+    """y = scale (x - mean) / sqrt(var + epsilon) + bias over the axes from `axis` on; then mean and 1 / deviation (Ba et al., arXiv 1607.06450)"""
+    shape = c.shape(0)
+    axis = normalize_axis(c, c.attribute("axis", -1), len(shape))
+    for i in (1, 2):
+        if c.has(i) and any(isinstance(h, int) and isinstance(w, int) and h != w for h, w in zip(c.shape(i), shape[axis:], strict=False)):
+            raise c.error(f"expected input {i} of shape {list(shape[axis:])}, got {list(c.shape(i))}")
+    reduced = TensorType(c.dtype(0), (*shape[:axis], *(1 for _ in shape[axis:])))
+    return [c.type(0), reduced, reduced]
+
+
+MOST_BLOCKS = 16
+"""Partial sums of dscale and dbias; fixed, so that the bits do not depend on the threads."""
+
+
+def lower_layer_norm_grad(c: LoweringContext) -> KernelCall:
+    rows, size = rows_and_size(c, 1)
+    blocks = -(-rows // max(1, -(-rows // MOST_BLOCKS)))
+    return KernelCall("layer_norm_grad", (rows, size, max(1, -(-rows // MOST_BLOCKS))), scratch=8 * 2 * size * max(blocks, 1))
+
+
+@operator("LayerNormalizationGrad", domain=MICROSOFT, lower=lower_layer_norm_grad)
+def layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
+    """(dx, dscale, dbias) of (dy, x, scale, mean, 1 / deviation)"""
+    return [c.type(1), c.type(2), c.type(2)]
