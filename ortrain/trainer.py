@@ -27,6 +27,8 @@ Arrays = Any
 
 EPOCH, STEP, BEST_LOSS, SEED, HISTORY = "epoch", "step", "best_loss", "seed", "history"
 """The checkpoint's properties."""
+REFRESH = 0.2
+"""Seconds between two pictures of the bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +270,7 @@ class _Progress:
                 from tqdm import tqdm
             except ImportError:
                 return
-            self._bar = tqdm(total=total, desc=label, unit="batch", mininterval=0.2)
+            self._bar = tqdm(total=total, desc=label, unit="batch", mininterval=REFRESH)
 
     def __enter__(self) -> _Progress:
         return self
@@ -277,7 +279,7 @@ class _Progress:
         """One batch is done."""
         if self._bar is not None:
             now = time.perf_counter()
-            if now - self._shown > 0.2:
+            if now - self._shown > REFRESH / 4:
                 self._shown = now
                 self._bar.set_postfix_str(text, refresh=False)
             self._bar.update()

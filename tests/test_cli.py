@@ -182,5 +182,5 @@ def test_a_wrong_word_is_a_usage_error(command):
 
 
 def test_it_runs_as_a_module(folder):
-    done = subprocess.run([sys.executable, "-m", "ortrain", "inspect", "nothing"], capture_output=True, text=True, cwd=folder, check=False)
+    done = subprocess.run([sys.executable, "-m", "ortrain", "inspect", "nothing"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and "Traceback" not in done.stderr

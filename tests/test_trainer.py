@@ -168,9 +168,10 @@ def test_a_loss_that_is_not_finite_ends_training_and_keeps_the_checkpoint(data, 
     with new_session() as session:
         trainer = Trainer(session, checkpoint=tmp_path / "c", progress=False)
         trainer.fit(x, y, 1)
+        session.parameters["b2"].data[0] = np.nan
         good, weights = (tmp_path / "c").read_bytes(), weights_of(session)
         with pytest.raises(InvalidStateError, match="finite loss"):
-            trainer.fit(np.full_like(x, np.nan), y, 2)
+            trainer.fit(x, y, 2)
         assert (tmp_path / "c").read_bytes() == good
         for name, array in weights_of(session).items():
             np.testing.assert_array_equal(array, weights[name])
