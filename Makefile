@@ -30,7 +30,7 @@ lint: $(VENV)/ready
 	$(call install,lint)
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
-	$(VENV)/bin/cython-lint ortrain
+	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint ortrain
 
 generate: $(VENV)/ready
 	$(RUN) bindings_spec/generate.py

@@ -75,9 +75,8 @@ def extensions() -> list[Extension]:
     headers = sorted(str(p) for p in [*CORE.rglob("*.h"), *CORE.rglob("*.pxd"), *CORE.rglob("*.pxi")])
     common = {"include_dirs": [str(CORE), str(KERNELS), numpy.get_include()], "extra_link_args": link_flags,
               "define_macros": [("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")]}
-    found = []
-    for source in sorted(CORE.glob("*.pyx")):
-        found.append(Extension(f"ortrain._core.{source.stem}", [str(source)], depends=headers, extra_compile_args=compile_flags, **common))
+    found = [Extension(f"ortrain._core.{source.stem}", [str(source)], depends=headers, extra_compile_args=compile_flags, **common)
+             for source in sorted(CORE.glob("*.pyx"))]
     for isa, isa_flags in instruction_sets().items():
         for source in sorted(KERNELS.glob("*.pyx")):
             stub = GENERATED / isa / f"{source.stem}.pyx"

@@ -38,8 +38,14 @@ LOSSES: dict[LossType, type[Block]] = {
 OPTIMIZERS: dict[OptimType, type[Block]] = {OptimType.AdamW: optim.AdamW, OptimType.SGD: optim.SGD}
 
 WEIGHT_INPUTS = {
-    "Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (0, 1, 2), "MatMul": (0, 1), "BatchNormalization": (1, 2), "LayerNormalization": (1, 2),
-    "InstanceNormalization": (1, 2), "GroupNormalization": (1, 2),
+    "Conv": (1, 2),
+    "ConvTranspose": (1, 2),
+    "Gemm": (0, 1, 2),
+    "MatMul": (0, 1),
+    "BatchNormalization": (1, 2),
+    "LayerNormalization": (1, 2),
+    "InstanceNormalization": (1, 2),
+    "GroupNormalization": (1, 2),
 }
 """Where a Constant node's value counts as a weight without being named."""
 
@@ -54,7 +60,9 @@ class Artifacts:
     checkpoint: Checkpoint
 
     def write(self, directory: str | os.PathLike[str], prefix: str = "", nominal: bool = False) -> None:
-        """Writes training_model.onnx, eval_model.onnx, checkpoint, with `nominal` nominal_checkpoint, and optimizer_model.onnx if there is one."""
+        """Writes training_model.onnx, eval_model.onnx, checkpoint, with `nominal` nominal_checkpoint too, and optimizer_model.onnx if there is one.
+
+        directory: must exist. prefix: put before every file name."""
         folder = Path(directory)
         write_model(self.training, folder / f"{prefix}training_model.onnx")
         write_model(self.eval, folder / f"{prefix}eval_model.onnx")
@@ -82,15 +90,19 @@ def generate_artifacts(
     """Writes the artifacts for training a model: training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx.
 
     model: path, bytes or onnx.ModelProto of the forward model.
-    requires_grad: names of the weights to train (initializers, outputs of Constant nodes; also inputs). None with an optimizer: every float weight
-    that reaches the loss, and running statistics of batch normalisation become frozen parameters. None without an optimizer, or []: none.
-    frozen_params: names of weights that go into the checkpoint but are not trained. loss: LossType, an onnxblock block, or None when the model's
-    first output is the loss. optimizer: OptimType, an onnxblock optimizer, or None. artifact_directory: where to write (default: the current
-    directory), prefix: put before every file name. additional_output_names: values to return after the loss. nominal_checkpoint: also write one.
+    requires_grad: names of the weights to train (initializers, outputs of Constant nodes; also inputs). None with an optimizer: every
+    float weight that reaches the loss, and running statistics of batch normalisation become frozen parameters. None without an optimizer,
+    or []: none.
+    frozen_params: names of weights that go into the checkpoint but are not trained.
+    loss: LossType, an onnxblock block, or None when the model's first output is the loss.
+    optimizer: OptimType, an onnxblock optimizer, or None.
+    artifact_directory: where to write (default: the current directory); prefix: put before every file name.
+    additional_output_names: values to return after the loss. nominal_checkpoint: also write one.
     loss_input_names: the outputs handed to the loss (default: all). ort_format and custom_op_library are not supported.
 
     Nothing is written when something is wrong. Raises ArtifactNotFoundError, InvalidModelError, InvalidArgumentError, ArgumentTypeError,
-    ParameterNotFoundError, OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError, ShapeInferenceError."""
+    ParameterNotFoundError, OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError,
+    ShapeInferenceError."""
     folder = Path(artifact_directory) if artifact_directory is not None else Path.cwd()
     if not folder.is_dir():
         raise ArtifactNotFoundError(f"expected an artifact_directory that exists, got {str(folder)!r}")
@@ -118,7 +130,7 @@ def build_artifacts(
     trained, frozen = _names("requires_grad", requires_grad), _names("frozen_params", frozen_params) or []
     loss_inputs, additional = _names("loss_input_names", loss_input_names), _additional_names(additional_output_names)
     if optimizer_block is not None and trained == []:
-        raise InvalidArgumentError("expected at least one name in requires_grad for an optimizer, or None for all weights, got an empty list")
+        raise InvalidArgumentError("expected at least one name in requires_grad for an optimizer (None means all weights), got []")
     forward, constants = load_with_constants(model)
     with fresh_names():
         complete = _with_loss(forward, loss_block, loss_inputs, additional)
@@ -140,7 +152,7 @@ def _loss_block(loss: Any) -> Block:
         return LOSSES[loss]()
     if isinstance(loss, Block):
         return loss
-    raise ArgumentTypeError(f"Unknown loss provided {loss!r}. Expected a LossType, an instance of an onnxblock Block, or None.")
+    raise ArgumentTypeError(f"Unknown loss provided {loss!r}. Expected a LossType, an onnxblock Block instance, or None.")
 
 
 def _optimizer_block(optimizer: Any) -> Block | None:
@@ -150,7 +162,7 @@ def _optimizer_block(optimizer: Any) -> Block | None:
         return OPTIMIZERS[optimizer]()
     if isinstance(optimizer, Block):
         return optimizer
-    raise ArgumentTypeError(f"Unknown optimizer provided {optimizer!r}. Expected an OptimType, an instance of an onnxblock optimizer, or None.")
+    raise ArgumentTypeError(f"Unknown optimizer provided {optimizer!r}. Expected an OptimType, an onnxblock optimizer instance, or None.")
 
 
 def _names(argument: str, names: Any) -> list[str] | None:
@@ -196,8 +208,9 @@ def _weights(forward: Model, complete: Model, constants: frozenset[str], exclude
     Scalars are taken for constants; values of Constant nodes too, unless a layer uses them as weight or bias."""
     fed = {node.inputs[i] for node in forward.graph.nodes for i in WEIGHT_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
     reaching = _reaching(complete, complete.graph.outputs[0])
+    candidates = reaching - excluded - (constants - fed)
     found = [name for name, array in forward.graph.initializers.items()
-             if name in reaching and array.ndim and str(array.dtype) in DIFFERENTIABLE and name not in excluded and (name not in constants or name in fed)]
+             if name in candidates and array.ndim and str(array.dtype) in DIFFERENTIABLE]
     if not found:
         raise InvalidArgumentError("expected a model with float weights that the loss depends on, got none: name them in requires_grad")
     return found
@@ -211,8 +224,9 @@ def _reaching(model: Model, loss: str) -> set[str]:
         record = record_of(node)
         if record is None or not record.differentiable or not reached.intersection(node.outputs):
             continue
-        reached.update(name for i, name in enumerate(node.inputs) if i not in record.stop and name in types and types[name].dtype in DIFFERENTIABLE
-                       and not (node.op_type == "BatchNormalization" and i in (3, 4)))
+        stopped = record.stop | {3, 4} if node.op_type == "BatchNormalization" else record.stop
+        reached.update(name for i, name in enumerate(node.inputs)
+                       if i not in stopped and name in types and types[name].dtype in DIFFERENTIABLE)
     return reached
 
 
@@ -223,7 +237,8 @@ def _running_statistics(forward: Model, trained: Sequence[str]) -> list[str]:
 
 def _optimizer_model(block: Block, forward: Model, checkpoint: Checkpoint) -> Model:
     # an optimizer block looks at the number and the types of the parameters only
-    parameters = [TensorProto(name=name, data_type=NUMBERS[str(array.dtype)], dims=array.shape) for name, array in checkpoint.trainable.items()]
+    parameters = [TensorProto(name=name, data_type=NUMBERS[str(array.dtype)], dims=array.shape)
+                  for name, array in checkpoint.trainable.items()]
     with empty_base(forward.opset) as accessor:
         block(parameters)
         proto = accessor.model

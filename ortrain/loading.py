@@ -36,7 +36,7 @@ def load_with_constants(source: Any) -> tuple[Model, frozenset[str]]:
 
 
 def _inlined(model: Model, source: Any) -> Model:
-    """The model with model-local functions replaced by their bodies. The IR has no functions, so the proto is looked at again, if need be."""
+    """The model with model-local functions replaced by their bodies. The IR has no functions: if need be, the proto is looked at again."""
     if all(record_of(node) is not None for node in model.graph.nodes):
         return model
     import onnx
@@ -58,7 +58,7 @@ def _check_opset(model: Model) -> None:
 
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST_OPSET <= model.opset <= newest:
-        raise InvalidModelError(f"expected a model of opset {OLDEST_OPSET} to {newest}, got {model.opset} (onnx.version_converter may convert it)")
+        raise InvalidModelError(f"expected opset {OLDEST_OPSET} to {newest}, got {model.opset} (onnx.version_converter may convert the model)")
 
 
 # ---- constants
@@ -75,7 +75,7 @@ def _lift_constants(graph: Graph) -> frozenset[str]:
             continue
         name = node.outputs[0]
         if name in graph.initializers:
-            raise InvalidModelError(f"expected every value to be made once, got {name!r} as an initializer and from Constant node {node.name!r}")
+            raise InvalidModelError(f"expected every value to be made once, got initializer {name!r} from Constant node {node.name!r} too")
         if name in graph.outputs:
             # a graph output stays the output of a node
             name = NameSource(graph.names()).unique(f"{name}_constant")
@@ -114,7 +114,7 @@ def check_graph(graph: Graph) -> None:
     for node in graph.nodes:
         for name in reads(node):
             if name not in defined:
-                raise InvalidModelError(f"expected input {name!r} of {node.op_type} node {node.name!r} to be a value of the graph, it is none")
+                raise InvalidModelError(f"expected input {name!r} of {node.op_type} node {node.name!r} to be a value of the graph")
     for name in graph.outputs:
         if name not in defined:
             raise InvalidModelError(f"expected graph output {name!r} to be a value of the graph, it is none")

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-
 from ortrain.errors import (
     InvalidCheckpointError,
     InvalidStateError,

@@ -27,7 +27,7 @@ class WeightedAverageLoss(onnxblock.Block):
     def __init__(self):
         super().__init__()
         self.ce, self.mse = onnxblock.loss.CrossEntropyLoss(), onnxblock.loss.MSELoss()
-        self.w1, self.w2 = onnxblock.blocks.Constant(0.7), onnxblock.blocks.Constant(0.3)
+        self.w1, self.w2 = onnxblock.blocks.Constant(0.4), onnxblock.blocks.Constant(0.6)
 
     def build(self, logits, value):
         mul = onnxblock.blocks.Mul()
@@ -62,8 +62,8 @@ def without_loss_name(entries, loss):
 def test_artifacts_have_the_interface_of_the_recorded_ones(case, tmp_path):
     folder = DATA / case
     meta = json.loads((folder / "meta.json").read_text())
-    generate_artifacts(folder / "forward.onnx", meta["requires_grad"], meta["frozen_params"], loss_of(meta), optimizer_of(case, meta), tmp_path,
-                       nominal_checkpoint=True)
+    generate_artifacts(folder / "forward.onnx", meta["requires_grad"], meta["frozen_params"], loss_of(meta), optimizer_of(case, meta),
+                       tmp_path, nominal_checkpoint=True)
     forward = onnx.load(folder / "forward.onnx")
     for name in ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx"):
         made, recorded = onnx.load(tmp_path / name), onnx.load(folder / name)
@@ -96,7 +96,8 @@ def test_accumulators_are_as_recorded(tmp_path):
     assert accumulators(made) == accumulators(recorded)
     norm = next(n for n in made.node if n.op_type == "BatchNormInternal")
     assert len(norm.output) == 5 and all(norm.output) and norm.domain == "com.microsoft"
-    assert {a.name: helper.get_attribute_value(a) for a in norm.attribute} == pytest.approx({"momentum": 0.9, "epsilon": 1e-5, "training_mode": 1})
+    attributes = {a.name: helper.get_attribute_value(a) for a in norm.attribute}
+    assert attributes == pytest.approx({"momentum": 0.9, "epsilon": 1e-5, "training_mode": 1})
     seed = next(i for i in made.initializer if i.name == made.output[0].name + "_grad")
     assert list(seed.dims) == [] and numpy_helper.to_array(seed) == 1
     typed = {v.name: v for v in made.value_info}
@@ -134,8 +135,9 @@ def test_every_kind_of_source_gives_the_same_files(tmp_path, monkeypatch):
         folder.mkdir()
         monkeypatch.chdir(folder)
         generate_artifacts(source, ["w"], loss=LossType.MSELoss, optimizer=OptimType.SGD, prefix="p_")
-        assert sorted(p.name for p in folder.iterdir()) == ["p_checkpoint", "p_eval_model.onnx", "p_optimizer_model.onnx", "p_training_model.onnx"]
-        contents.add(tuple((folder / f"p_{name}").read_bytes() for name in ("training_model.onnx", "eval_model.onnx", "checkpoint", "optimizer_model.onnx")))
+        files = ["p_checkpoint", "p_eval_model.onnx", "p_optimizer_model.onnx", "p_training_model.onnx"]
+        assert sorted(p.name for p in folder.iterdir()) == files
+        contents.add(tuple((folder / name).read_bytes() for name in files))
     assert len(contents) == 1
 
 
@@ -178,12 +180,13 @@ def test_inputs_may_require_gradients():
 
 
 def two_heads():
-    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node("Relu", ["h"], ["y"]), helper.make_node("Neg", ["h"], ["z"])]
-    return model(nodes, {"w": weight(4, 3), "b": weight(3)}, outputs=("y", "z"))
+    nodes = [("Gemm", ["x", "w", "b"], ["h"]), ("Relu", ["h"], ["y"]), ("Neg", ["h"], ["z"])]
+    return model([helper.make_node(*n) for n in nodes], {"w": weight(4, 3), "b": weight(3)}, outputs=("y", "z"))
 
 
 def test_loss_inputs_and_additional_outputs():
-    made = build_artifacts(two_heads(), requires_grad=["w"], loss=LossType.L1Loss, loss_input_names=["z"], additional_output_names=["y", "h"])
+    made = build_artifacts(two_heads(), requires_grad=["w"], loss=LossType.L1Loss, loss_input_names=["z"],
+                           additional_output_names=["y", "h"])
     for part in (made.training, made.eval):
         assert part.graph.outputs[1:3] == ["y", "h"] and part.graph.types["h"].shape == ("n", 3)
     assert made.training.graph.outputs[3:] == ["w_grad.accumulation.out"]
@@ -191,7 +194,8 @@ def test_loss_inputs_and_additional_outputs():
 
 
 def test_without_a_loss_the_first_output_is_it():
-    source = model([helper.make_node("Gemm", ["x", "w"], ["h"]), helper.make_node("ReduceMean", ["h"], ["y"], keepdims=0)], {"w": weight(4, 3)}, shape=())
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["h"]), helper.make_node("ReduceMean", ["h"], ["y"], keepdims=0)]
+    source = model(nodes, {"w": weight(4, 3)}, shape=())
     made = build_artifacts(source, optimizer=OptimType.SGD)
     assert made.training.graph.outputs == ["y", "w_grad.accumulation.out"]
     assert made.optimizer.graph.inputs == ["learning_rate", "step", "params", "gradients", "first_order_moments"]
@@ -225,7 +229,8 @@ def test_dropout_trains_and_rests():
 
 def test_batch_normalization_exported_for_training():
     norm = helper.make_node("BatchNormalization", ["h", "s", "b", "m", "v"], ["y", "m2", "v2"], training_mode=1)
-    source = model([helper.make_node("Gemm", ["x", "w"], ["h"]), norm], {"w": weight(4, 3), "s": weight(3), "b": weight(3), "m": weight(3), "v": np.ones(3, np.float32)})
+    weights = {"w": weight(4, 3), "s": weight(3), "b": weight(3), "m": weight(3), "v": np.ones(3, np.float32)}
+    source = model([helper.make_node("Gemm", ["x", "w"], ["h"]), norm], weights)
     made = build_artifacts(source, loss=LossType.MSELoss, optimizer=OptimType.AdamW)
     training = next(n for n in made.training.graph.nodes if n.op_type == "BatchNormInternal")
     evaluated = next(n for n in made.eval.graph.nodes if n.op_type == "BatchNormalization")
@@ -290,25 +295,25 @@ def test_a_constant_may_be_an_output():
 
 
 REFUSALS = {
-    "a model of another type": (dict(model=3), errors.InvalidModelError, ValueError),
-    "a missing file": (dict(model="nope.onnx"), errors.ArtifactNotFoundError, FileNotFoundError),
-    "an empty list with an optimizer": (dict(requires_grad=[]), errors.InvalidArgumentError, ValueError),
-    "an unknown weight": (dict(requires_grad=["nope"]), errors.ParameterNotFoundError, KeyError),
-    "a name in both": (dict(requires_grad=["fc1.bias"], frozen_params=["fc1.bias"]), errors.InvalidArgumentError, ValueError),
-    "a loss of another type": (dict(loss="MSELoss"), errors.ArgumentTypeError, TypeError),
-    "a loss class": (dict(loss=onnxblock.loss.MSELoss), errors.ArgumentTypeError, TypeError),
-    "an optimizer of another type": (dict(optimizer="AdamW"), errors.ArgumentTypeError, TypeError),
-    "a missing folder": (dict(artifact_directory="nope"), errors.ArtifactNotFoundError, FileNotFoundError),
-    "additional outputs that are no list": (dict(additional_output_names="output"), errors.ArgumentTypeError, TypeError),
-    "an unknown additional output": (dict(additional_output_names=["zzz"]), errors.OutputNotFoundError, LookupError),
-    "an unknown loss input": (dict(loss_input_names=["zz"]), errors.OutputNotFoundError, LookupError),
-    "loss inputs that are no list": (dict(loss_input_names="output"), errors.ArgumentTypeError, TypeError),
-    "weights that are no list": (dict(requires_grad="fc1.bias"), errors.ArgumentTypeError, TypeError),
-    "a missing library": (dict(custom_op_library="nope.so"), errors.ArtifactNotFoundError, FileNotFoundError),
-    "the ORT format": (dict(ort_format=True), errors.InvalidArgumentError, ValueError),
-    "an unknown keyword": (dict(bogus=1), TypeError, TypeError),
-    "a loss that is no scalar": (dict(loss=None), errors.InvalidModelError, ValueError),
-    "a bad reduction in the loss": (dict(loss=onnxblock.loss.L1Loss("none")), errors.InvalidModelError, ValueError),
+    "a model of another type": ({"model": 3}, errors.InvalidModelError, ValueError),
+    "a missing file": ({"model": "nope.onnx"}, errors.ArtifactNotFoundError, FileNotFoundError),
+    "an empty list with an optimizer": ({"requires_grad": []}, errors.InvalidArgumentError, ValueError),
+    "an unknown weight": ({"requires_grad": ["nope"]}, errors.ParameterNotFoundError, KeyError),
+    "a name in both": ({"requires_grad": ["fc1.bias"], "frozen_params": ["fc1.bias"]}, errors.InvalidArgumentError, ValueError),
+    "a loss of another type": ({"loss": "MSELoss"}, errors.ArgumentTypeError, TypeError),
+    "a loss class": ({"loss": onnxblock.loss.MSELoss}, errors.ArgumentTypeError, TypeError),
+    "an optimizer of another type": ({"optimizer": "AdamW"}, errors.ArgumentTypeError, TypeError),
+    "a missing folder": ({"artifact_directory": "nope"}, errors.ArtifactNotFoundError, FileNotFoundError),
+    "additional outputs that are no list": ({"additional_output_names": "output"}, errors.ArgumentTypeError, TypeError),
+    "an unknown additional output": ({"additional_output_names": ["zzz"]}, errors.OutputNotFoundError, LookupError),
+    "an unknown loss input": ({"loss_input_names": ["zz"]}, errors.OutputNotFoundError, LookupError),
+    "loss inputs that are no list": ({"loss_input_names": "output"}, errors.ArgumentTypeError, TypeError),
+    "weights that are no list": ({"requires_grad": "fc1.bias"}, errors.ArgumentTypeError, TypeError),
+    "a missing library": ({"custom_op_library": "nope.so"}, errors.ArtifactNotFoundError, FileNotFoundError),
+    "the ORT format": ({"ort_format": True}, errors.InvalidArgumentError, ValueError),
+    "an unknown keyword": ({"bogus": 1}, TypeError, TypeError),
+    "a loss that is no scalar": ({"loss": None}, errors.InvalidModelError, ValueError),
+    "a bad reduction in the loss": ({"loss": onnxblock.loss.L1Loss("none")}, errors.InvalidModelError, ValueError),
 }
 
 

@@ -77,7 +77,8 @@ def test_binary_cross_entropy_is_stable(opset):
     weight, pos_weight = np.array([1, 2, 0.5], np.float32), np.array([3, 0.2, 1], np.float32)
     feeds = {"x": z, "target": t}
     np.testing.assert_allclose(evaluate(loss.BCEWithLogitsLoss(), feeds, opset=opset)[0], bce(z, t), rtol=1e-6)
-    np.testing.assert_allclose(evaluate(loss.BCEWithLogitsLoss(weight, "mean", pos_weight), feeds, opset=opset)[0], bce(z, t, weight, pos_weight), rtol=1e-6)
+    weighted = loss.BCEWithLogitsLoss(weight, "mean", pos_weight)
+    np.testing.assert_allclose(evaluate(weighted, feeds, opset=opset)[0], bce(z, t, weight, pos_weight), rtol=1e-6)
 
 
 def test_cross_entropy_with_weights_and_ignored_labels():

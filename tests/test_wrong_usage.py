@@ -161,7 +161,7 @@ def test_a_nominal_state_has_no_values_until_they_are_loaded(batch):
     module = Module(CASE / "training_model.onnx", nominal, CASE / "eval_model.onnx")
     optimizer = Optimizer(CASE / "optimizer_model.onnx", module)
     for call in (lambda: nominal.parameters["fc1.bias"], lambda: module(*batch), optimizer.step, lambda: module.get_contiguous_parameters()):
-        with pytest.raises(errors.InvalidStateError, match="[Pp]lease load"):
+        with pytest.raises(errors.InvalidStateError, match=r"[Pp]lease load"):
             call()
     full = CheckpointState.load_checkpoint(CASE / "checkpoint")
     other = Module(CASE / "training_model.onnx", full)

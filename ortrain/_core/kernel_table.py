@@ -12,10 +12,10 @@ PREFERENCE = ("avx512", "avx2", "baseline")
 
 def supported_sets() -> tuple[str, ...]:
     """The instruction sets that were built and that this processor can run, best first."""
-    from ortrain._core import cpu
+    from ortrain._core.cpu import supports
 
     here = Path(__file__).with_name("kernels")
-    return tuple(name for name in PREFERENCE if cpu.supports(name) and any(p.suffix in (".so", ".pyd") for p in (here / name).glob("*")))
+    return tuple(name for name in PREFERENCE if supports(name) and any(p.suffix in (".so", ".pyd") for p in (here / name).glob("*")))
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from ortrain._core.engine cimport EngineHandle
 from ortrain._core.kernel cimport DTYPE_INT32, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK, Kernel, KernelArgs, Tensor
 
-from ortrain.dtypes import NUMBERS, numpy_dtype
+from ortrain.dtypes import NUMBERS
 
 cnp.import_array()
 
@@ -138,7 +138,7 @@ cdef class Program:
 
     def finish(self, int64_t arena_bytes):
         """Lays the steps out as C arrays; nothing can be added afterwards."""
-        cdef Py_ssize_t i, j, slot = 0, n_ints = 0, n_floats = 0
+        cdef Py_ssize_t i, slot = 0, n_ints = 0, n_floats = 0
         self.arena_bytes = arena_bytes
         self.n_steps = len(self.steps)
         for _, ins, outs, ints, floats, _ in self.steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,6 +32,17 @@ class TensorType:
     def is_static(self) -> bool:
         """True when every dimension is a number."""
         return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of a static type, in numbers."""
+        assert self.is_static and self.shape is not None, f"expected a static shape, got {self.shape}"
+        return tuple(int(d) for d in self.shape)
+
+    @property
+    def count(self) -> int:
+        """The number of elements of a static type."""
+        return math.prod(self.sizes)
 
     @classmethod
     def of(cls, array: np.ndarray) -> TensorType:

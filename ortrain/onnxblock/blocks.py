@@ -1,4 +1,4 @@
-"""Blocks: small pieces of graph that are put together like functions. Each call adds nodes to the model being edited and returns value names."""
+"""Blocks: small pieces of graph, put together like functions. A call adds nodes to the model being edited and returns value names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class Block(ABC):
         """Adds the types that onnx infers to the model's value_info."""
         model = current_model()
         known = {v.name for v in (*model.graph.input, *model.graph.output, *model.graph.value_info, *model.graph.initializer)}
-        model.graph.value_info.extend(onnx.ValueInfoProto(name=name, type=kind) for name, kind in infer_types(model).items() if name not in known)
+        found = infer_types(model)
+        model.graph.value_info.extend(onnx.ValueInfoProto(name=name, type=kind) for name, kind in found.items() if name not in known)
 
 
 class _Binary(Block):
@@ -242,7 +243,7 @@ class LabelEncoder(Block):
         values_strings: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        self._attributes = {
+        self._attributes: dict[str, Any] = {
             "default_float": default_float, "default_int64": default_int64, "default_string": default_string,
             "keys_floats": keys_floats, "keys_int64s": keys_int64s, "keys_strings": keys_strings,
             "values_floats": values_floats, "values_int64s": values_int64s, "values_strings": values_strings,
@@ -270,7 +271,7 @@ class Linear(Block):
         super().__init__()
         self._features = in_features, out_features
         self._bias = bias
-        self._scales = {"alpha": float(alpha), "beta": float(beta)}
+        self._scales: dict[str, Any] = {"alpha": float(alpha), "beta": float(beta)}
 
     def build(self, x: str) -> str:
         weight = add_initializer(np.random.randn(*self._features).astype(np.float32), "linear.weight")

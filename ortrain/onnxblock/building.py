@@ -22,7 +22,8 @@ MICROSOFT = "com.microsoft"
 SMALL = 4096
 """Bytes up to which an initializer may be a shape: larger ones are left out where only types matter."""
 
-_counter: ContextVar[Iterator[int]] = ContextVar("ortrain.onnxblock.counter", default=itertools.count(1))
+_process_counter = itertools.count(1)
+_counter: ContextVar[Iterator[int] | None] = ContextVar("ortrain.onnxblock.counter", default=None)
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def generate_name(token: str) -> str:
     for node in graph.node:
         used.update(node.output)
         used.add(node.name)
-    return next(name for n in _counter.get() if (name := f"onnx::{token}::{n}") not in used)
+    return next(name for n in _counter.get() or _process_counter if (name := f"onnx::{token}::{n}") not in used)
 
 
 # ---- adding
@@ -55,7 +56,9 @@ def add_initializer(array: np.ndarray, token: str = "initializer", name: str | N
     return name
 
 
-def add_node(op_type: str, inputs: Sequence[str], tokens: Sequence[str] = (), domain: str = "", version: int = 1, **attributes: Any) -> list[str]:
+def add_node(
+    op_type: str, inputs: Sequence[str], tokens: Sequence[str] = (), domain: str = "", version: int = 1, **attributes: Any
+) -> list[str]:
     """Adds a node with one output per token (default: `<op>_output`) and returns the outputs' names.
 
     version: of the domain, when the model does not import it yet. An attribute None is absent."""
@@ -112,20 +115,22 @@ def type_of(name: str) -> onnx.TypeProto:
     graph = current_model().graph
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.name == name and value.type.WhichOneof("value"):
-            return onnx.TypeProto.FromString(value.type.SerializeToString())
+            kind = onnx.TypeProto()
+            kind.CopyFrom(value.type)
+            return kind
     for tensor in graph.initializer:
         if tensor.name == name:
             return onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
-    kind = infer_types(current_model()).get(name)
-    if kind is None:
+    found = infer_types(current_model())
+    if name not in found:
         raise OutputNotFoundError(f"Could not find input or output with name {name}: expected a value of the model whose type is known.")
-    return kind
+    return found[name]
 
 
 def dtype_of(name: str) -> np.dtype:
     """The NumPy dtype of a value; float32 when it is not known."""
     try:
-        return onnx.helper.tensor_dtype_to_np_dtype(type_of(name).tensor_type.elem_type)
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(type_of(name).tensor_type.elem_type))
     except (OutputNotFoundError, KeyError):
         return np.dtype(np.float32)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
 import onnx.numpy_helper
 
@@ -24,13 +25,17 @@ def save_checkpoint(parameters: tuple[Tensors, Tensors], path: str | os.PathLike
     names = [tensor.name for tensor in (*trainable, *frozen)]
     if len(set(names)) < len(names):
         raise InvalidCheckpointError(f"Duplicated tensor proto named {next(name for name in names if names.count(name) > 1)}")
-    checkpoint = Checkpoint({t.name: onnx.numpy_helper.to_array(t) for t in trainable}, {t.name: onnx.numpy_helper.to_array(t) for t in frozen},
-                            nominal=nominal_checkpoint)
-    write_checkpoint(checkpoint, path)
+    write_checkpoint(Checkpoint(_arrays(trainable), _arrays(frozen), nominal=nominal_checkpoint), path)
+
+
+def _arrays(tensors: Tensors) -> dict[str, np.ndarray]:
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
 
 
 def load_checkpoint_to_model(path: str | os.PathLike[str], model: onnx.ModelProto) -> None:
-    """Overwrites, in place, the initializers of the model that the checkpoint has; others stay. Raises InvalidStateError for a nominal one."""
+    """Overwrites, in place, the initializers of the model that the checkpoint has; others stay.
+
+    Raises InvalidStateError for a nominal checkpoint, ArtifactNotFoundError, InvalidCheckpointError."""
     checkpoint = read_checkpoint(path)
     if checkpoint.nominal:
         raise InvalidStateError("Cannot load a nominal checkpoint to a model proto. Expected a checkpoint with values.")

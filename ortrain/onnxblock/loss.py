@@ -21,12 +21,12 @@ def _check_reduction(reduction: str) -> str:
 def _reduce(reduction: str, value: str) -> str:
     if reduction == "none":
         return value
-    return (blocks.ReduceMean if reduction == "mean" else blocks.ReduceSum)(keepdims=False)(value)
+    return str((blocks.ReduceMean if reduction == "mean" else blocks.ReduceSum)(keepdims=False)(value))
 
 
 def _target(like: str, name: str) -> str:
     """The graph input of that name, made like `like` unless the model has it already."""
-    return name if has_input(name) else blocks.InputLike(like)(name)
+    return name if has_input(name) else str(blocks.InputLike(like)(name))
 
 
 class _ElementLoss(blocks.Block):
@@ -104,7 +104,8 @@ class CrossEntropyLoss(blocks.Block):
         inputs = [scores_input_name, self._labels(scores_input_name, labels_name)]
         if self._weight is not None:
             inputs.append(add_initializer(np.asarray(self._weight, dtype_of(scores_input_name)), name=weight_name))
-        return add_node("SoftmaxCrossEntropyLoss", inputs, ["loss", "log_prob"], reduction=self._reduction, ignore_index=self._ignore_index)[0]
+        outputs = ["loss", "log_prob"]
+        return add_node("SoftmaxCrossEntropyLoss", inputs, outputs, reduction=self._reduction, ignore_index=self._ignore_index)[0]
 
     @staticmethod
     def _labels(scores: str, name: str) -> str:

@@ -32,7 +32,7 @@ def current_model() -> onnx.ModelProto:
     """The model being edited. Raises InvalidStateError outside `base` and `empty_base`."""
     accessor = _current.get()
     if accessor is None:
-        raise InvalidStateError("expected a block to be called inside `with onnxblock.base(model)` or `onnxblock.empty_base()`, no model is being edited")
+        raise InvalidStateError("expected a block to be called inside `with onnxblock.base(model)` or `onnxblock.empty_base()`")
     return accessor.model
 
 
@@ -65,7 +65,7 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
 
 @contextmanager
 def custom_op_library(custom_op_library_path: str | os.PathLike[str]) -> Iterator[None]:
-    """Shared libraries of onnxruntime operators cannot be loaded: always raises, ArtifactNotFoundError when the file is not there either."""
+    """Libraries of onnxruntime operators cannot be loaded: raises InvalidArgumentError, or ArtifactNotFoundError when there is no file."""
     refuse_custom_op_library(custom_op_library_path)
     yield
 
@@ -74,4 +74,4 @@ def refuse_custom_op_library(path: str | os.PathLike[str]) -> None:
     """Raises ArtifactNotFoundError when the library is not there, else InvalidArgumentError."""
     if not Path(path).exists():
         raise ArtifactNotFoundError(f"Custom op library path {path} does not exist.")
-    raise InvalidArgumentError(f"expected a model of operators that ortrain has; libraries made for onnxruntime cannot be loaded, got {str(path)!r}")
+    raise InvalidArgumentError(f"expected operators that ortrain has, got {str(path)!r}: libraries made for onnxruntime cannot be loaded")

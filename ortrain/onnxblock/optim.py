@@ -60,11 +60,19 @@ class AdamW(_Optimizer):
 
     sequences = ("params", "gradients", "first_order_moments", "second_order_moments")
 
-    def __init__(self, bias_correction: bool = True, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6, weight_decay: float = 0.0,
-                 clip_grad: ClipGradNorm | None = None) -> None:
+    def __init__(
+        self,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        clip_grad: ClipGradNorm | None = None,
+    ) -> None:
         super().__init__(clip_grad)
-        self._attributes = {"adam_mode": 1, "alpha": float(betas[0]), "beta": float(betas[1]), "correct_bias": int(bias_correction),
-                            "epsilon": float(eps), "weight_decay": float(weight_decay)}
+        self._attributes: dict[str, Any] = {
+            "adam_mode": 1, "alpha": float(betas[0]), "beta": float(betas[1]), "correct_bias": int(bias_correction),
+            "epsilon": float(eps), "weight_decay": float(weight_decay),
+        }
 
     def update(self, gradients: str) -> str:
         inputs = ["learning_rate", "step", "params", gradients, "first_order_moments", "second_order_moments"]

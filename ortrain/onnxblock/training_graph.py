@@ -1,7 +1,7 @@
 """From a forward model with its loss to the training graph and the eval graph.
 
-Interface of both: user inputs, then parameters in the order of the initializers they were; the training graph also has one gradient buffer per trainable
-parameter, the reset flag, and one accumulator output per buffer."""
+Interface of both: user inputs, then parameters in the order of the initializers they were; the training graph also has one gradient
+buffer per trainable parameter, the reset flag, and one accumulator output per buffer."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def make_training_graphs(model: Model, requires_grad: Collection[str], frozen_pa
     """Training model, eval model and checkpoint of a model whose first output is the loss.
 
     requires_grad: initializers and user inputs; frozen_params: initializers, unknown ones are ignored.
-    Raises InvalidArgumentError for a name in both, ParameterNotFoundError for an unknown one, UnreachableParameterError, MissingGradientError,
-    ShapeInferenceError, InvalidModelError."""
+    Raises InvalidArgumentError for a name in both, ParameterNotFoundError for an unknown one, UnreachableParameterError,
+    MissingGradientError, MissingKernelError, ShapeInferenceError, InvalidModelError."""
     both = sorted(set(requires_grad) & set(frozen_params))
     if both:
         raise InvalidArgumentError(f"A parameter cannot be frozen and require gradient computation at the same time {both}")
     graph = model.graph
     for name in requires_grad:
         if name not in graph.initializers and name not in graph.inputs:
-            raise ParameterNotFoundError(f"Node arg {name} is not found in the graph. Expected an initializer, the output of a Constant node or an input.")
+            raise ParameterNotFoundError(f"Node arg {name} is not found in the graph. Expected an initializer, a Constant node or an input.")
     wanted = [name for name in (*graph.inputs, *graph.initializers) if name in requires_grad]
     checkpoint = Checkpoint({name: graph.initializers[name] for name in wanted if name in graph.initializers},
                             {name: array for name, array in graph.initializers.items() if name in frozen_params})
@@ -63,7 +63,7 @@ def _free_names(model: Model, wanted: Collection[str]) -> None:
     reserved = {RESET_FLAG, *(name + suffix for name in wanted for suffix in (BUFFER, UPDATED))}
     fixed = reserved.intersection((*graph.inputs, *graph.initializers, *graph.outputs))
     if fixed:
-        raise InvalidModelError(f"expected a model without inputs, outputs or weights of the names {sorted(reserved)[:3]}…, got {sorted(fixed)}")
+        raise InvalidModelError(f"expected no inputs, outputs or weights with names that training models use, got {sorted(fixed)}")
     names = NameSource(graph.names() | reserved)
     renamed = {name: names.unique(name) for node in graph.nodes for name in node.outputs if name in reserved}
     if not renamed:
@@ -101,8 +101,8 @@ def _training_model(bound: Model, wanted: list[str]) -> Model:
     buffers = []
     for name in wanted:
         buffer, updated = name + BUFFER, name + UPDATED
-        graph.nodes.append(Node("InPlaceAccumulatorV2", [buffer, gradients[name], RESET_FLAG], [updated], f"GradientAccumulator{len(graph.outputs)}",
-                                MICROSOFT))
+        label = f"GradientAccumulator{len(graph.outputs)}"
+        graph.nodes.append(Node("InPlaceAccumulatorV2", [buffer, gradients[name], RESET_FLAG], [updated], label, MICROSOFT))
         graph.outputs.append(updated)
         graph.types[buffer] = graph.types[name]
         graph.types[updated] = TensorType("bool", (1,))
@@ -124,11 +124,11 @@ def _prepare_for_training(node: Node, names: NameSource) -> None:
         node.outputs = [kept[0], *made]
         node.op_type, node.domain = "BatchNormInternal", MICROSOFT
         node.name = f"{node.name}_BatchNormInternal" if node.name else ""
-        node.attributes = {"momentum": float(node.attributes.get("momentum", 0.9)), "epsilon": float(node.attributes.get("epsilon", 1e-5)),
-                           "training_mode": 1}
-    elif node.op_type == "SoftmaxCrossEntropyLoss" and (len(node.outputs) < 2 or not node.outputs[1]):
+        have = node.attributes
+        node.attributes = {"momentum": float(have.get("momentum", 0.9)), "epsilon": float(have.get("epsilon", 1e-5)), "training_mode": 1}
+    elif node.op_type == "SoftmaxCrossEntropyLoss" and not any(node.outputs[1:]):
         node.outputs = [node.outputs[0], names.unique(f"{node.outputs[0]}_log_prob")]
-    elif node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] and (len(node.outputs) < 2 or not node.outputs[1]):
+    elif node.op_type == "Dropout" and any(node.inputs[2:]) and not any(node.outputs[1:]):
         node.outputs = [node.outputs[0], names.unique(f"{node.outputs[0]}_mask")]
 
 

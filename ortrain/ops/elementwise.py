@@ -40,6 +40,7 @@ def infer_broadcast(c: InferenceContext) -> list[TensorType]:
 
 
 def infer_comparison(c: InferenceContext) -> list[TensorType]:
+    """c = a (the operator's relation) b, as bool"""
     return [TensorType("bool", infer_broadcast(c)[0].shape)]
 
 
@@ -48,7 +49,7 @@ def binary(kernel: str, *attributes: tuple[str, float]) -> Lowering:
 
     def lower(c: LoweringContext) -> KernelCall:
         dims = c.output_dims(0)
-        in_place = next(({0: i} for i in (0, 1) if c.dims(i) == dims and c.dtype(i) == c.outputs[0].dtype), {})
+        in_place = next(({0: i} for i in (0, 1) if c.dims(i) == dims and c.dtype(i) == c.output_dtype(0)), {})
         floats = tuple(float(c.attribute(name, default)) for name, default in attributes)
         return KernelCall(kernel, packed(dims, c.dims(0), c.dims(1)), floats, in_place=in_place)
 
@@ -75,9 +76,9 @@ def numpy_bool(function: Callable[..., Any]) -> Callable[[InferenceContext], lis
 def integer_division(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Division as ONNX means it: integers truncate towards zero."""
     if a.dtype.kind == "f":
-        return a / b
+        return np.asarray(a / b)
     quotient = np.abs(a) // np.where(b == 0, 1, np.abs(b))
-    return np.sign(a) * np.sign(b) * quotient
+    return np.asarray(np.sign(a) * np.sign(b) * quotient)
 
 
 # ---- arithmetic
@@ -116,7 +117,7 @@ def mul(c: InferenceContext) -> list[TensorType]:
 
 def div_gradient(g: Any) -> Gradients:
     # plain operators rather than the old DivGrad: equal cost after fusion, and every runtime has them
-    a, b = g.inputs
+    b = g.inputs[1]
     da = g.op("Div", g.dy[0], b) if g.needs(0) else None
     if not g.needs(1):
         return [da, None]
@@ -232,9 +233,13 @@ def reciprocal(c: InferenceContext) -> list[TensorType]:
     return same_as_input(c)
 
 
+def infer_piecewise_constant(c: InferenceContext) -> list[TensorType]:
+    """y = the function of the operator's name, which has no gradient anywhere"""
+    return same_as_input(c)
+
+
 for _name, _kernel, _function in (("Sign", "sign", np.sign), ("Floor", "floor", np.floor), ("Ceil", "ceil", np.ceil), ("Round", "round", np.round)):
-    # piecewise constant: no gradient flows
-    operator(_name, lower=unary(_kernel), differentiable=False, evaluate=numpy_of(_function))(same_as_input)
+    operator(_name, lower=unary(_kernel), differentiable=False, evaluate=numpy_of(_function))(infer_piecewise_constant)
 
 
 def erf_gradient(g: Any) -> Gradients:
@@ -284,7 +289,7 @@ def lower_where(c: LoweringContext) -> KernelCall:
     return KernelCall("where", packed(c.output_dims(0), c.dims(0), c.dims(1), c.dims(2)))
 
 
-@operator("Where", lower=lower_where, gradient=where_gradient, stop=(0,), evaluate=lambda c: [np.where(*c.values)])
+@operator("Where", lower=lower_where, gradient=where_gradient, stop=(0,), evaluate=lambda c: [np.asarray(np.where(c.known(0), c.known(1), c.known(2)))])
 def where(c: InferenceContext) -> list[TensorType]:
     """y = a where condition else b"""
     if c.dtype(0) != "bool" or c.dtype(1) != c.dtype(2):
@@ -300,7 +305,7 @@ def cast_gradient(g: Any) -> Gradients:
 
 
 def lower_cast(c: LoweringContext) -> KernelCall:
-    return KernelCall("cast", in_place={0: 0} if c.dtype(0) == c.outputs[0].dtype else {})
+    return KernelCall("cast", in_place={0: 0} if c.dtype(0) == c.output_dtype(0) else {})
 
 
 @operator("Cast", lower=lower_cast, gradient=cast_gradient, evaluate=lambda c: [np.asarray(c.values[0]).astype(numpy_dtype(NAMES[c.attribute("to")]))])
@@ -315,10 +320,18 @@ def cast(c: InferenceContext) -> list[TensorType]:
 # ---- the old package's training operators
 
 
+def evaluate_scale(c: InferenceContext) -> list[np.ndarray]:
+    x = c.known(0)
+    factor = c.known(1).astype(x.dtype).reshape(())
+    return [np.asarray(x / factor if c.attribute("scale_down", 0) else x * factor)]
+
+
+def scale_gradient(g: Any) -> Gradients:
+    return [g.op("Scale", g.dy[0], g.inputs[1], domain=MICROSOFT, scale_down=int(g.attribute("scale_down", 0)))]
+
+
 @operator("Scale", domain=MICROSOFT, lower=lambda c: KernelCall("scale", (int(c.attribute("scale_down", 0)),), in_place={0: 0}),
-          evaluate=lambda c: [c.values[0] / c.values[1].astype(c.values[0].dtype).reshape(()) if c.attribute("scale_down", 0)
-                              else c.values[0] * c.values[1].astype(c.values[0].dtype).reshape(())],
-          gradient=lambda g: [g.op("Scale", g.dy[0], g.inputs[1], domain=MICROSOFT, scale_down=int(g.attribute("scale_down", 0)))], stop=(1,))
+          evaluate=evaluate_scale, gradient=scale_gradient, stop=(1,))
 def scale(c: InferenceContext) -> list[TensorType]:
     """y = x s, or x / s with scale_down; s has one element, float or int64"""
     return same_as_input(c)

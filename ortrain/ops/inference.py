@@ -82,7 +82,7 @@ class Inference:
             known = all(kind is not None and kind.is_static for kind in context.types)
         else:
             known = all(not name or name in self.values for name in node.inputs)
-        if not known or any(int(np.prod(kind.shape, dtype=np.int64)) > FOLD_LIMIT for kind in outputs):
+        if not known or any(kind.count > FOLD_LIMIT for kind in outputs):
             return
         for name, array in zip(node.outputs, record.evaluate(context), strict=False):
             if name and array is not None:

@@ -55,6 +55,12 @@ class InferenceContext:
         """The value of input `index` if it is known before running, else None."""
         return self.values[index] if index < len(self.values) else None
 
+    def known(self, index: int) -> np.ndarray:
+        """The value of input `index`, which is known."""
+        value = self.values[index]
+        assert value is not None
+        return value
+
     def attribute(self, name: str, default: Any = None) -> Any:
         return self.node.attributes.get(name, default)
 
@@ -111,6 +117,12 @@ class LoweringContext(InferenceContext):
     def dims(self, index: int) -> tuple[int, ...]:
         """The shape of input `index`, in numbers."""
         return tuple(int(d) for d in self.shape(index))
+
+    def output_dtype(self, index: int) -> str:
+        """The dtype of output `index`."""
+        kind = self.outputs[index]
+        assert kind is not None
+        return kind.dtype
 
     def output_dims(self, index: int) -> tuple[int, ...]:
         """The shape of output `index`, in numbers."""

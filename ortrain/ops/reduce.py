@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,7 +61,9 @@ def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall]:
         if axes is None:
             raise c.error("expected constant axes, got computed ones")
         dims = c.dims(0)
-        kept, reduced, stride = [], [], 1
+        kept: list[tuple[int, int]] = []
+        reduced: list[tuple[int, int]] = []
+        stride = 1
         for size, is_reduced in reversed(grouped(dims, axes)):
             (reduced if is_reduced else kept).insert(0, (size, stride))
             stride *= size
@@ -96,7 +99,7 @@ def mean_gradient(g: Any) -> Gradients:
     shape, axes = g.type(x).shape, axes_of(_context(g))
     sizes = [shape[axis] for axis in axes] if axes is not None else ["?"]
     if all(isinstance(size, int) for size in sizes):
-        count = g.constant(np.array([int(np.prod(sizes, dtype=np.int64))], np.int64))
+        count = g.constant(np.array([math.prod(int(size) for size in sizes)], np.int64))
     else:
         count = g.op("Div", g.op("Size", x), g.op("Size", dy))
     return [expand_like(g, g.op("Scale", dy, count, domain=MICROSOFT, scale_down=1))]

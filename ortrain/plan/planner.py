@@ -96,7 +96,7 @@ class Planner:
         return [node for node in live if id(node) in again]
 
     def _live(self, nodes: Sequence[Node]) -> set[int]:
-        wanted = {name for name in (*self.wanted, *self.commits)}
+        wanted = {*self.wanted, *self.commits}
         live: set[int] = set()
         for node in reversed(nodes):
             if self._is_accumulation(node) or wanted.intersection(node.outputs):
@@ -124,8 +124,7 @@ class Planner:
             if known is None:
                 call = KernelCall("check_range", (guard.low, guard.high, int(guard.ignored is not None), guard.ignored or 0))
                 self.steps.append(Step(node, call, [source], [], guard, core.KERNELS["check_range"]))
-        inputs = [name for name in node.inputs]
-        self.steps.append(Step(node, how, inputs, list(node.outputs), None, self._address(node, how)))
+        self.steps.append(Step(node, how, list(node.inputs), list(node.outputs), None, self._address(node, how)))
 
     def _context(self, node: Node, record: OpRecord) -> LoweringContext:
         seen = self.inference.context(node)
@@ -201,8 +200,7 @@ class Planner:
 
     def _nbytes(self, name: str) -> int:
         kind = self.inference.types[name]
-        assert kind.shape is not None
-        return int(np.prod(kind.shape, dtype=np.int64)) * numpy_dtype(kind.dtype).itemsize
+        return kind.count * numpy_dtype(kind.dtype).itemsize
 
     def _lay_out(self) -> dict[str, Block]:
         self._choose_in_place()
@@ -255,7 +253,7 @@ class Planner:
             return program.add_tensor(target.dtype.name, tuple(target.shape), address=target.ctypes.data)
         root = self.root(name)
         kind = self.inference.types[name]
-        shape = kind.shape
+        shape = kind.sizes
         if root in self.inputs:
             return program.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
         if root in self.fixed:

@@ -48,5 +48,5 @@ def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1) -> list
 
 
 def expected(sample: Sample, arrays) -> list[np.ndarray | None]:
-    result = sample.oracle(*[x for x in arrays])
+    result = sample.oracle(*arrays)
     return list(result) if isinstance(result, tuple) else [result]

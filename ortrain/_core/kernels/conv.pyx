@@ -4,7 +4,7 @@ Everything is seen as three-dimensional (missing axes have size 1). All cuts com
 have a fixed order: results have the same bits for any number of threads."""
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
-from ortrain._core.kernel cimport DTYPE_FLOAT32, Engine, KernelArgs, STATUS_OK, Tensor, real
+from ortrain._core.kernel cimport DTYPE_FLOAT32, Engine, KernelArgs, STATUS_OK, real
 
 
 cdef struct Geometry:

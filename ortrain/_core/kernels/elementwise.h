@@ -162,8 +162,6 @@ static int ot_not(const KernelArgs *args) { each_chunk(args, ot_not_item, args->
 BINARY_NUMBER(ot_add, a + b)
 BINARY_NUMBER(ot_sub, a - b)
 BINARY_NUMBER(ot_mul, a * b)
-BINARY_NUMBER(ot_minimum, a < b ? a : b)
-BINARY_NUMBER(ot_maximum, a > b ? a : b)
 COMPARISON(ot_equal, a == b)
 COMPARISON(ot_less, a < b)
 COMPARISON(ot_less_or_equal, a <= b)

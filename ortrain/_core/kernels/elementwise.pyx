@@ -27,8 +27,6 @@ cdef extern from "elementwise.h" nogil:
     int ot_add(const KernelArgs *args)
     int ot_sub(const KernelArgs *args)
     int ot_mul(const KernelArgs *args)
-    int ot_minimum(const KernelArgs *args)
-    int ot_maximum(const KernelArgs *args)
     int ot_div(const KernelArgs *args)
     int ot_equal(const KernelArgs *args)
     int ot_less(const KernelArgs *args)
@@ -82,8 +80,6 @@ KERNELS = {
     "add": (<size_t>&ot_add, (*NUMBER, "uint8")),
     "sub": (<size_t>&ot_sub, (*NUMBER, "uint8")),
     "mul": (<size_t>&ot_mul, (*NUMBER, "uint8")),
-    "minimum": (<size_t>&ot_minimum, (*NUMBER, "uint8")),
-    "maximum": (<size_t>&ot_maximum, (*NUMBER, "uint8")),
     "div": (<size_t>&ot_div, NUMBER),
     "equal": (<size_t>&ot_equal, (*NUMBER, "uint8", "bool")),
     "less": (<size_t>&ot_less, (*NUMBER, "uint8", "bool")),

@@ -7,9 +7,58 @@ from tests.ops.samples import Refusal, Sample
 rng = np.random.default_rng(0)
 # no element near a kink of the functions below
 X = rng.uniform(0.2, 1.5, (3, 4, 5)) * rng.choice([-1.0, 1.0], (3, 4, 5))
+POSITIVE = np.abs(X)
+LARGE = rng.uniform(0.2, 1.5, (3, 50, 331))                 # several work items, no multiple of a vector
+INTS = rng.integers(-5, 6, (3, 4))
+BOOLS = rng.random((3, 4)) < 0.5
+ERF = np.vectorize(__import__("math").erf)
+
+
+def other(*shape):
+    return rng.uniform(0.3, 1.4, shape) * rng.choice([-1.0, 1.0], shape)
+
+
+PAIRS = [(X, other(3, 4, 5)), (X, other(5)), (X, other(4, 1)), (other(1, 4, 1), X), (other(3, 1, 5), other(4, 1)), (X, other()), (other(2, 3, 1, 1), other(3, 4, 5)),
+         (LARGE, other(331)), (LARGE, other(50, 1)), (LARGE, LARGE), (np.zeros((0, 4)), other(4))]
+
+
+def unary(op_type, function, inputs, **options):
+    return [Sample(op_type, [x], function, **options) for x in inputs]
+
+
+def binary(op_type, function, pairs=PAIRS, **options):
+    return [Sample(op_type, [a, b], function, **options) for a, b in pairs]
+
+
+def divide(a, b):
+    return a / b if a.dtype.kind == "f" else np.trunc(a / np.where(b == 0, 1, b)).astype(a.dtype) * (b != 0)
+
 
 SAMPLES = [
-    Sample("Relu", [X], lambda x: np.maximum(x, 0)),
-    Sample("ReluGrad", [X, X * 2], lambda dy, y: np.where(y > 0, dy, 0), domain="com.microsoft", gradient=False),
+    *binary("Add", np.add), *binary("Sub", np.subtract), *binary("Mul", np.multiply), *binary("Div", divide),
+    *binary("Add", np.add, [(INTS, INTS[:1]), (INTS.astype(np.int32), INTS.astype(np.int32))]), *binary("Div", divide, [(INTS, INTS + 7), (INTS, INTS[0] + 9)]),
+    *binary("Pow", np.power, [(POSITIVE, other(5)), (POSITIVE, np.array(2.5)), (np.array(1.7), X)]),
+    *binary("Pow", lambda x, e: np.power(x, e), [(X, np.array(2.0)), (X, np.array([3.0]))], indices=[0]),
+    *[Sample("Sum", list(args), lambda *a: sum(a)) for args in ([X], [X, other(5)], [other(5), X, other(4, 1), other()], [LARGE, LARGE, LARGE])],
+    *unary("Sqrt", np.sqrt, [POSITIVE, LARGE]), *unary("Neg", np.negative, [X, INTS, INTS.astype(np.int32)]), *unary("Abs", np.abs, [X, INTS]),
+    *unary("Exp", np.exp, [X, 20 * X, LARGE]), *unary("Log", np.log, [POSITIVE, LARGE]), *unary("Log", np.log, [POSITIVE * 1e-8], gradient=False), *unary("Sin", np.sin, [X]), *unary("Cos", np.cos, [X]),
+    *unary("Reciprocal", np.reciprocal, [X]), *unary("Erf", ERF, [X, 3 * X, X / 50]),
+    *unary("Sign", np.sign, [X, INTS]), *unary("Floor", np.floor, [3 * X]), *unary("Ceil", np.ceil, [3 * X]), *unary("Round", np.round, [3 * X]),
+    *[Sample(op, [a, b], f) for op, f in (("Equal", np.equal), ("Less", np.less), ("LessOrEqual", np.less_equal), ("Greater", np.greater),
+                                          ("GreaterOrEqual", np.greater_equal)) for a, b in ((INTS, INTS[:, :1]), (X, X[0]))],
+    *[Sample(op, [BOOLS, BOOLS[:1]], f) for op, f in (("And", np.logical_and), ("Or", np.logical_or), ("Xor", np.logical_xor))],
+    Sample("Not", [BOOLS], np.logical_not),
+    Sample("Where", [X > 0, X, other(5)], np.where), Sample("Where", [X[0, :, :1] > 0, other(), LARGE[:, :4, :5]], np.where),
+    Sample("Where", [LARGE > 0.8, LARGE, other(331)], np.where), Sample("Where", [BOOLS, INTS, INTS + 1], np.where), Sample("Where", [BOOLS, BOOLS, ~BOOLS], np.where),
+    *[Sample("Cast", [x], lambda x, t=t: x.astype(t), {"to": n}, gradient=False)
+      for x in (3 * X, INTS, INTS.astype(np.int32), BOOLS, np.abs(INTS).astype(np.uint8), INTS.astype(np.int8))
+      for t, n in ((np.float32, 1), (np.float64, 11), (np.int64, 7), (np.int32, 6))],
+    Sample("Cast", [X * INTS[0, 0]], lambda x: x.astype(bool), {"to": 9}, gradient=False),
+    Sample("Cast", [X], lambda x: x.astype(np.float64), {"to": 11}, gradient=False),
+    *[Sample("Scale", [X, s], lambda x, s: x * s.reshape(()), domain="com.microsoft") for s in (np.array([2.5]), np.array(3))],
+    Sample("Scale", [X, np.array([4])], lambda x, s: x / 4, {"scale_down": 1}, "com.microsoft"),
 ]
-REFUSALS: list[Refusal] = []
+REFUSALS = [
+    Refusal("Add", [X, X[:, :3]]), Refusal("Add", [X, INTS]), Refusal("Pow", [X, np.array(2)]), Refusal("Where", [X, X, X]), Refusal("Where", [X > 0, X, INTS]),
+    Refusal("Cast", [X], {"to": 99}),
+]

@@ -1,0 +1,39 @@
+"""Samples of the linear family."""
+
+import numpy as np
+
+from tests.ops.samples import Refusal, Sample
+
+rng = np.random.default_rng(2)
+
+
+def r(*shape):
+    return rng.standard_normal(shape)
+
+
+def turned(x, flag):
+    return np.swapaxes(x, -1, -2) if flag and x.ndim > 1 else x
+
+
+def general(alpha, beta, ta, tb):
+    return lambda a, b, c=None: alpha * (turned(a, ta) @ turned(b, tb)) + (0 if c is None else beta * c)
+
+
+MATMULS = [((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((3, 4), (2, 4, 5)), ((4,), (4,)), ((4,), (4, 5)),
+           ((3, 4), (4,)), ((2, 3, 4), (4,)), ((4,), (2, 4, 5)), ((1, 1), (1, 1)), ((70, 33), (33, 49)), ((0, 4), (4, 5)), ((1, 300), (300, 17))]
+SAMPLES = [
+    *[Sample("MatMul", [r(*a), r(*b)], np.matmul) for a, b in MATMULS],
+    *[Sample("FusedMatMul", [r(*(a[::-1] if ta else a)), r(*(b[::-1] if tb else b))], lambda x, y, ta=ta, tb=tb: 1.5 * (turned(x, ta) @ turned(y, tb)),
+             {"alpha": 1.5, "transA": ta, "transB": tb}, "com.microsoft") for ta in (0, 1) for tb in (0, 1) for a, b in (((3, 4), (4, 5)),)],
+    *[Sample("FusedMatMul", [np.swapaxes(r(2, 3, 4), 1, 2).copy() if ta else r(2, 3, 4), np.swapaxes(r(2, 4, 5), 1, 2).copy() if tb else r(2, 4, 5)],
+             lambda x, y, ta=ta, tb=tb: turned(x, ta) @ turned(y, tb), {"transA": ta, "transB": tb}, "com.microsoft") for ta in (0, 1) for tb in (0, 1)],
+    Sample("FusedMatMul", [r(2, 4, 3), r(4, 5)], lambda x, y: turned(x, 1) @ y, {"transA": 1}, "com.microsoft"),
+    *[Sample("Gemm", [r(*((4, 3) if ta else (3, 4))), r(*((5, 4) if tb else (4, 5))), *c], general(alpha, beta, ta, tb),
+             {"alpha": alpha, "beta": beta, "transA": ta, "transB": tb})
+      for ta in (0, 1) for tb in (0, 1) for alpha, beta in ((1.0, 1.0), (0.5, 2.0)) for c in ([], [r(5)], [r(3, 5)], [r(3, 1)], [r()])],
+]
+REFUSALS = [
+    Refusal("MatMul", [r(3, 4), r(5, 4)]), Refusal("MatMul", [r(3, 4), np.array(1.0)]), Refusal("Gemm", [r(3, 4), r(5, 4)]), Refusal("Gemm", [r(2, 3, 4), r(4, 5)]),
+    Refusal("MatMul", [r(2, 3, 4), r(3, 4, 5)]), Refusal("MatMul", [r(3, 4), np.ones((4, 5), np.int64)]),
+    Refusal("FusedMatMul", [r(2, 3, 4), r(2, 4, 5)], {"transBatchA": 1}, "com.microsoft"),
+]

@@ -1,0 +1,100 @@
+"""Samples of the norm family."""
+
+import numpy as np
+
+from tests.ops.samples import Refusal, Sample
+
+rng = np.random.default_rng(6)
+MICROSOFT = "com.microsoft"
+SCALE, BIAS, MEAN, VARIANCE = rng.uniform(0.5, 1.5, 4), rng.standard_normal(4), rng.standard_normal(4), rng.uniform(0.5, 2, 4)
+BATCHES = [rng.standard_normal(shape) * 2 + 3 for shape in ((5, 4), (2, 4, 9), (3, 4, 5, 7), (2, 4, 2, 3, 3))]
+
+
+def wide(v, x):
+    return v.reshape(1, -1, *[1] * (x.ndim - 2))
+
+
+def others(x):
+    return tuple(a for a in range(x.ndim) if a != 1)
+
+
+def inference(epsilon):
+    return lambda x, s, b, m, v: wide(s, x) * (x - wide(m, x)) / np.sqrt(wide(v, x) + epsilon) + wide(b, x)
+
+
+def training(epsilon, momentum, internal):
+    def oracle(x, s, b, m, v):
+        mean, variance = x.mean(others(x)), x.var(others(x))
+        y = wide(s, x) * (x - wide(mean, x)) / np.sqrt(wide(variance, x) + epsilon) + wide(b, x)
+        outputs = (y, m * momentum + mean * (1 - momentum), v * momentum + variance * (1 - momentum), mean, 1 / np.sqrt(variance + epsilon))
+        return outputs if internal else outputs[:3]
+
+    return oracle
+
+
+def gradient(dy, x, scale, mean, inverse):
+    n = x.size / x.shape[1]
+    normal = (x - wide(mean, x)) * wide(inverse, x)
+    dscale, dbias = (dy * normal).sum(others(x)), dy.sum(others(x))
+    return wide(scale * inverse, x) * (dy - wide(dbias, x) / n - normal * wide(dscale, x) / n), dscale, dbias
+
+
+def batch(op_type, x, oracle, outputs=1, domain="", **attributes):
+    return Sample(op_type, [x, SCALE, BIAS, MEAN, VARIANCE], oracle, attributes, domain, outputs, indices=[0, 1, 2], opset=1 if domain else 15)
+
+
+def layer(epsilon, axis):
+    def oracle(x, s, b=0):
+        axes = tuple(range(axis % x.ndim, x.ndim))
+        mean, inverse = x.mean(axes, keepdims=True), 1 / np.sqrt(x.var(axes, keepdims=True) + epsilon)
+        return (x - mean) * inverse * s + b, mean, inverse
+
+    return oracle
+
+
+def layer_gradient(axis):
+    def oracle(dy, x, s, mean, inverse):
+        axes, leading = tuple(range(axis % x.ndim, x.ndim)), tuple(range(axis % x.ndim))
+        normal, d = (x - mean) * inverse, dy * s
+        dx = inverse * (d - d.mean(axes, keepdims=True) - normal * (d * normal).mean(axes, keepdims=True))
+        return dx, (dy * normal).sum(leading), dy.sum(leading)
+
+    return oracle
+
+
+Y = rng.standard_normal((3, 6, 21)) + 1
+S, B = rng.uniform(0.5, 1.5, 21), rng.standard_normal(21)
+S2, B2 = rng.uniform(0.5, 1.5, (6, 21)), rng.standard_normal((6, 21))
+
+
+def first(oracle):
+    return lambda *a: oracle(*a)[0]
+
+
+def statistics(x):
+    return x.mean(others(x)), 1 / np.sqrt(x.var(others(x)) + 1e-5)
+
+
+def layer_statistics(x, axis):
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    return x.mean(axes, keepdims=True), 1 / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+
+
+SAMPLES = [
+    *[batch("BatchNormalization", x, inference(1e-3), epsilon=1e-3) for x in BATCHES],
+    *[Sample("BatchNormalization", [x, SCALE, BIAS, MEAN, VARIANCE], training(1e-5, 0.8, False), {"momentum": 0.8, "training_mode": 1}, outputs=3, gradient=False,
+             opset=15) for x in BATCHES],
+    *[Sample("BatchNormInternal", [x, SCALE, BIAS, MEAN, VARIANCE], training(1e-5, 0.9, True), {}, MICROSOFT, 5, gradient=False) for x in BATCHES],
+    *[batch("BatchNormInternal", x, first(training(1e-5, 0.9, True)), domain=MICROSOFT) for x in BATCHES],
+    batch("BatchNormalization", BATCHES[2], first(training(1e-5, 0.9, False)), training_mode=1),
+    *[Sample("BatchNormalizationGrad", [rng.standard_normal(x.shape), x, SCALE, *statistics(x)], gradient, {}, MICROSOFT, 3, gradient=False) for x in BATCHES],
+    Sample("LayerNormalization", [Y, S, B], first(layer(1e-5, -1))), Sample("LayerNormalization", [Y, S], first(layer(1e-5, -1)), label="no-bias"),
+    Sample("LayerNormalization", [Y, S2, B2], first(layer(1e-4, 1)), {"axis": 1, "epsilon": 1e-4}),
+    Sample("LayerNormalization", [Y, S, B], layer(1e-5, -1), outputs=3, gradient=False),
+    Sample("LayerNormalizationGrad", [rng.standard_normal(Y.shape), Y, S, *layer_statistics(Y, -1)], layer_gradient(-1), {}, MICROSOFT, 3, gradient=False),
+    Sample("LayerNormalizationGrad", [rng.standard_normal(Y.shape), Y, S2, *layer_statistics(Y, 1)], layer_gradient(1), {"axis": 1}, MICROSOFT, 3, gradient=False),
+]
+REFUSALS = [
+    Refusal("BatchNormalization", [BATCHES[1], SCALE[:3], BIAS, MEAN, VARIANCE]), Refusal("BatchNormalization", [BATCHES[1][0, 0], SCALE, BIAS, MEAN, VARIANCE]),
+    Refusal("LayerNormalization", [Y, S[:5]]), Refusal("LayerNormalization", [Y, S], {"axis": 3}),
+]

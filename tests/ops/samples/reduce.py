@@ -1,0 +1,42 @@
+"""Samples of the reduce family."""
+
+import numpy as np
+
+from tests.ops.samples import Refusal, Sample
+
+rng = np.random.default_rng(3)
+X = rng.uniform(0.2, 1.5, (3, 4, 5, 2)) * rng.choice([-1.0, 1.0], (3, 4, 5, 2))
+LARGE = rng.standard_normal((40, 7, 133))
+AXES = [None, (0,), (1,), (3,), (-1,), (0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (0, 1, 2, 3)]
+FUNCTIONS = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max, "ReduceMin": np.min,
+             "ReduceSumSquare": lambda x, **k: np.sum(x * x, **k)}
+
+
+def sample(op_type, x, axes, keepdims, opset=17, domain=""):
+    by_input = domain or (opset >= 13 if op_type == "ReduceSum" else opset >= 18)
+    function = FUNCTIONS.get(op_type, np.sum)
+    attributes = {"keepdims": keepdims}
+    inputs = [x]
+    if axes is not None and by_input:
+        inputs.append(np.array(axes, np.int64))
+    elif axes is not None:
+        attributes["axes"] = axes
+
+    def oracle(x, *_):
+        return np.asarray(function(x, axis=axes, keepdims=bool(keepdims)), x.dtype)
+
+    return Sample(op_type, inputs, oracle, attributes, domain, opset=opset, constants=(1,) if len(inputs) > 1 else ())
+
+
+SAMPLES = [
+    *[sample("ReduceSum", X, axes, keep) for axes in AXES for keep in (0, 1)],
+    *[sample("ReduceMean", X, axes, keep) for axes in AXES for keep in (0, 1)],
+    *[sample(op, X, axes, keep, opset) for op in ("ReduceMax", "ReduceMin", "ReduceSumSquare") for axes in (None, (1,), (0, 2)) for keep in (0, 1) for opset in (13, 18)],
+    *[sample("ReduceSum", X, axes, 0, 11) for axes in (None, (0,), (1, 2))], *[sample("ReduceMean", X, axes, 0, 18) for axes in (None, (0,), (1, 2))],
+    *[sample("ReduceSumTraining", X, axes, keep, 1, "com.microsoft") for axes in ((0,), (0, 2), (3,)) for keep in (0, 1)],
+    *[sample(op, LARGE, axes, 0) for op in ("ReduceSum", "ReduceMean") for axes in (None, (0,), (2,), (0, 2), (1,))],
+    *[sample(op, (10 * X).astype(np.int64), (1,), 0) for op in ("ReduceSum", "ReduceMax", "ReduceMin")],
+    Sample("ReduceSum", [X, np.zeros(0, np.int64)], lambda x, a: x, {"noop_with_empty_axes": 1}, constants=(1,)),
+    sample("ReduceSum", np.zeros((0, 3)), (0,), 0),
+]
+REFUSALS = [Refusal("ReduceSum", [X, np.array([4])], constants=(1,)), Refusal("ReduceMean", [X], {"axes": (-5,)})]

@@ -1,0 +1,40 @@
+"""Samples of the softmax family."""
+
+import numpy as np
+
+from tests.ops.samples import Refusal, Sample
+
+rng = np.random.default_rng(5)
+X, DY = rng.standard_normal((3, 4, 37)), rng.standard_normal((3, 4, 37))
+MICROSOFT = "com.microsoft"
+
+
+def softmax(x, axes):
+    e = np.exp(x - x.max(axes, keepdims=True))
+    return e / e.sum(axes, keepdims=True)
+
+
+def log_softmax(x, axes):
+    z = x - x.max(axes, keepdims=True)
+    return z - np.log(np.exp(z).sum(axes, keepdims=True))
+
+
+def axes_of(axis, old):
+    return tuple(range(axis % 3, 3)) if old else (axis % 3,)
+
+
+def gradients(axis, old):
+    axes, suffix = axes_of(axis, old), "" if old else "_13"
+    y, logs = softmax(X, axes), log_softmax(X, axes)
+    yield Sample(f"SoftmaxGrad{suffix}", [DY, y], lambda dy, y: y * (dy - (y * dy).sum(axes, keepdims=True)), {"axis": axis}, MICROSOFT, gradient=False)
+    yield Sample(f"LogSoftmaxGrad{suffix}", [DY, logs], lambda dy, y: dy - np.exp(y) * dy.sum(axes, keepdims=True), {"axis": axis}, MICROSOFT, gradient=False)
+
+
+SAMPLES = [
+    *[Sample(op, [X], lambda x, f=f, a=axes_of(axis, opset < 13): f(x, a), {"axis": axis}, opset=opset)
+      for op, f in (("Softmax", softmax), ("LogSoftmax", log_softmax)) for axis in (-1, 1, 0) for opset in (11, 13)],
+    Sample("Softmax", [X], lambda x: softmax(x, (2,)), label="default"), Sample("Softmax", [X], lambda x: softmax(x, (1, 2)), opset=12, label="old-default"),
+    Sample("Softmax", [100 * X], lambda x: softmax(x, (2,)), label="large", gradient=False),
+    *[s for axis in (-1, 1) for old in (False, True) for s in gradients(axis, old)],
+]
+REFUSALS = [Refusal("Softmax", [X], {"axis": 3}), Refusal("LogSoftmax", [X], {"axis": -4})]
