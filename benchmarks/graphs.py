@@ -102,7 +102,8 @@ class GraphBuilder:
 
     # ---- end
 
-    def model(self, name: str, input_shape: tuple[int, ...], input_dtype: str, output: str, output_shape: tuple[int, ...]) -> onnx.ModelProto:
+    def model(self, name: str, input_shape: tuple[int, ...], input_dtype: str, output: str,
+              output_shape: tuple[int, ...]) -> onnx.ModelProto:
         """The model with one input and one output of fixed shapes."""
         self.nodes.append(helper.make_node("Identity", [output], ["output"], "output_identity"))
         kind = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}[input_dtype]

@@ -1,4 +1,6 @@
-"""One workload in this process: python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S --born T}. Prints one JSON line.
+"""One workload in this process; prints one JSON line.
+
+    python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S --born T}
 
 --prepare writes the artifacts into FOLDER; without it they are trained."""
 
@@ -82,14 +84,14 @@ def peak_rss_mb() -> float | None:
 
 
 def pin_threads() -> None:
-    """The calling thread on the first CPU, all others on the second: some virtual machines pack woken threads onto one CPU for milliseconds."""
+    """The calling thread on the first CPU, all others on the second: some virtual machines pack woken threads onto one for milliseconds."""
     cpus = sorted(os.sched_getaffinity(0))
     for task in map(int, os.listdir("/proc/self/task")):
         os.sched_setaffinity(task, {cpus[0] if task == os.getpid() else cpus[1 % len(cpus)]})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--prepare", action="store_true")

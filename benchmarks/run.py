@@ -66,14 +66,17 @@ def number(value: float | None) -> str:
 def table(results: dict[str, dict[str, Result]], threads: list[int]) -> str:
     """The results as markdown: median step by thread count, then memory and cold start at the highest count."""
     most = str(max(threads))
-    header = ["workload", *(f"step, {n} thread{'s' if n > 1 else ''}, ms" for n in threads), "p90, ms", "peak RSS, MB", "cold start, s", "first loss"]
+    steps = [f"step, {n} thread{'s' if n > 1 else ''}, ms" for n in threads]
+    header = ["workload", *steps, "p90, ms", "peak RSS, MB", "cold start, s", "first loss"]
     lines = [f"| {' | '.join(header)} |", "|---" + "|---:" * (len(header) - 1) + "|"]
     notes = []
     for workload, by_threads in results.items():
-        steps = [number(by_threads[str(n)]["median_ms"]) if by_threads[str(n)]["status"] == "ok" else by_threads[str(n)]["status"] for n in threads]
+        ran = [by_threads[str(n)] for n in threads]
+        steps = [number(r["median_ms"]) if r["status"] == "ok" else r["status"] for r in ran]
         last = by_threads[most]
+        rest = [number(last.get(key)) for key in ("p90_ms", "peak_rss_mb", "cold_start_s")]
         loss = f"{last['first_loss']:.5f}" if last["status"] == "ok" else "-"
-        lines.append(f"| {' | '.join([workload, *steps, *(number(last.get(key)) for key in ('p90_ms', 'peak_rss_mb', 'cold_start_s')), loss])} |")
+        lines.append(f"| {' | '.join([workload, *steps, *rest, loss])} |")
         notes += sorted({f"- {workload} {r['status']}: {r['reason']}" for r in by_threads.values() if r["status"] != "ok"})
     return "\n".join([*lines, *([""] if notes else []), *notes])
 

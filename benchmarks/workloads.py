@@ -15,7 +15,7 @@ LEARNING_RATE = 1e-4
 
 @dataclass(frozen=True)
 class Workload:
-    """input: shape and dtype ("int64" draws from [0, high)); rows and classes of the output; build adds the layers and returns the output."""
+    """build adds the layers and returns the output [rows, classes]; `input` is the input's shape: float32, or int64 below `high` where given."""
 
     build: Callable[[GraphBuilder, str], str]
     input: tuple[int, ...]
@@ -65,7 +65,8 @@ def lenet(g: GraphBuilder, x: str) -> str:
 
 def conv_bn(g: GraphBuilder, x: str, name: str, channels_in: int, channels_out: int, kernel: int, stride: int = 1, group: int = 1) -> str:
     """Convolution without bias, padded to keep the size, and batch normalisation."""
-    return g.batch_norm(g.conv(x, f"{name}.conv", channels_in, channels_out, kernel, stride, kernel // 2, group), f"{name}.bn", channels_out)
+    y = g.conv(x, f"{name}.conv", channels_in, channels_out, kernel, stride, kernel // 2, group)
+    return g.batch_norm(y, f"{name}.bn", channels_out)
 
 
 def basic_block(g: GraphBuilder, x: str, name: str, channels_in: int, width: int, stride: int) -> tuple[str, int]:

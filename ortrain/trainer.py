@@ -131,7 +131,8 @@ class Trainer:
             self.history.append(record)
             self.best_loss = min(self.best_loss, _score(record))
             self._save()
-            if any([callback(self, record) is True for callback in callbacks]):
+            answers = [callback(self, record) for callback in callbacks]
+            if any(answer is True for answer in answers):
                 break
         return self.history
 

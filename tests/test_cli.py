@@ -82,8 +82,8 @@ def test_a_resumed_run_equals_a_straight_one(command, folder):
 def test_every_loss_and_optimizer_trains(loss, optimizer, command, folder):
     x = np.load(folder / "data.npz")["x"]
     np.savez(folder / "data.npz", x=x, wanted=(x[:, :CLASSES] > 0).astype(np.float64))
-    status, _, err = command(f"train model.onnx data.npz --loss {loss} --optimizer {optimizer} --target wanted --epochs 5 --learning-rate 0.01 "
-                             "--validation-split 0 --out run --quiet")
+    status, _, err = command(f"train model.onnx data.npz --loss {loss} --optimizer {optimizer} --target wanted --epochs 5 "
+                             "--learning-rate 0.01 --validation-split 0 --out run --quiet")
     assert (status, err) == (0, "")
     history = json.loads((folder / "run" / "history.json").read_text())
     assert history[-1]["loss"] < history[0]["loss"] and history[0]["accuracy"] is None
@@ -101,11 +101,12 @@ def test_artifacts_and_frozen_weights(command, folder):
 
 
 def test_inspect_a_model_says_what_cannot_be_trained(command, folder):
+    nodes = [helper.make_node(*arguments) for arguments in (("Relu", ["x"], ["a"]), ("NobodyKnows", ["a"], ["b"]), ("Relu", ["b"], ["y"]))]
     graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("NobodyKnows", ["a"], ["b"]), helper.make_node("Relu", ["b"], ["y"])], "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.zeros(2, np.float32), "odd\x1b[31m\nname")])
-    (folder / "odd.onnx").write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "odd.onnx")
     status, out, _ = command("inspect odd.onnx")
     rows = [line.split() for line in out.splitlines()]
     assert status == 0

@@ -19,7 +19,8 @@ FEATURES, CLASSES, SAMPLES = 6, 3, 50
 def classifier(dropout: float = 0.0) -> onnx.ModelProto:
     """x [n, 6] -> scores [n, 3] through one hidden layer."""
     rng = np.random.default_rng(7)
-    weights = {"w1": rng.standard_normal((FEATURES, 16)) * 0.4, "b1": np.zeros(16), "w2": rng.standard_normal((16, CLASSES)) * 0.4, "b2": np.zeros(CLASSES)}
+    weights = {"w1": rng.standard_normal((FEATURES, 16)) * 0.4, "b1": np.zeros(16),
+               "w2": rng.standard_normal((16, CLASSES)) * 0.4, "b2": np.zeros(CLASSES)}
     initializers = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()]
     nodes = [helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]), helper.make_node("Relu", ["h"], ["r"])]
     if dropout:
@@ -143,7 +144,8 @@ def test_what_does_not_fit_is_refused(data):
     with new_session() as session:
         trainer = Trainer(session, progress=False)
         before = weights_of(session)
-        for arguments in [(x, y[:-1], 1), (x[:0], y[:0], 1), (x, y, 0), (x, y, 1, 0), ([x, x], y, 1), ({"y": x}, y, 1), (x, np.int64(1), 1)]:
+        unfit = [(x, y[:-1], 1), (x[:0], y[:0], 1), (x, y, 0), (x, y, 1, 0), ([x, x], y, 1), ({"y": x}, y, 1), (x, np.int64(1), 1)]
+        for arguments in unfit:
             with pytest.raises(InvalidArgumentError, match="expected"):
                 trainer.fit(*arguments)
         with pytest.raises(InvalidArgumentError, match="batch_size"):

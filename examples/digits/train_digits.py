@@ -30,7 +30,8 @@ def train(digits: Digits, folder: Path, epochs: int, options: argparse.Namespace
     with TrainingSession.from_artifacts(folder) as session:
         session.learning_rate = options.learning_rate
         trainer = Trainer(session, seed=options.seed, checkpoint=folder / "checkpoint", resume=resume)
-        trainer.fit(digits.train_images, digits.train_labels, epochs, options.batch_size, validation=(digits.test_images, digits.test_labels))
+        trainer.fit(digits.train_images, digits.train_labels, epochs, options.batch_size,
+                    validation=(digits.test_images, digits.test_labels))
         session.export(folder / "trained.onnx", ["logits"])
     return trainer
 
@@ -81,7 +82,8 @@ def main() -> None:
     check_with_onnxruntime(digits, options.out, last.validation_accuracy)
     print(f"\n{last.epoch} epochs, {last.step} steps, {time.perf_counter() - started:.1f} s in all")
     print(f"held-out loss {last.validation_loss:.4f}, held-out accuracy {last.validation_accuracy:.2%}")
-    print(f"in {options.out}: trained.onnx, checkpoint" + (", learning_curve.png" if drawn else " (matplotlib is not installed: no learning curve)"))
+    curve = ", learning_curve.png" if drawn else " (matplotlib is not installed: no learning curve)"
+    print(f"in {options.out}: trained.onnx, checkpoint{curve}")
 
 
 if __name__ == "__main__":

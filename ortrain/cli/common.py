@@ -31,8 +31,8 @@ def add_weight_arguments(command: argparse.ArgumentParser) -> None:
 
 def running_statistics(graph: Graph) -> list[str]:
     """The initializers that batch normalisation keeps its running mean and variance in: they are updated, but not by gradients."""
-    found = [name for node in graph.nodes if node.op_type == "BatchNormalization" for name in node.inputs[3:5] if name in graph.initializers]
-    return list(dict.fromkeys(found))
+    used = [name for node in graph.nodes if node.op_type == "BatchNormalization" for name in node.inputs[3:5]]
+    return [name for name in dict.fromkeys(used) if name in graph.initializers]
 
 
 def frozen_weights(graph: Graph, requires_grad: Sequence[str] | None, named: Sequence[str]) -> list[str]:
@@ -88,7 +88,8 @@ def fitted(data: Mapping[str, np.ndarray], name: str, model: Model, value: str) 
     raise InvalidArgumentError(f"expected {name!r} with dtype {wanted}, got {array.dtype}")
 
 
-def session_arrays(data: Mapping[str, np.ndarray], inputs: Sequence[str], target: str | None, model: Model) -> tuple[list[np.ndarray], np.ndarray]:
+def session_arrays(data: Mapping[str, np.ndarray], inputs: Sequence[str], target: str | None,
+                   model: Model) -> tuple[list[np.ndarray], np.ndarray]:
     """(the model's inputs in order, the target) for a training or eval model whose last input is the target."""
     name = choose_target(data, inputs[:-1], target)
     return [fitted(data, value, model, value) for value in inputs[:-1]], fitted(data, name, model, inputs[-1])

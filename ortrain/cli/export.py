@@ -23,7 +23,8 @@ def run(options: argparse.Namespace) -> None:
         # argparse gives everything behind --output-names to it, the file to write as well
         paths, names = [*paths, names[-1]], names[:-1]
     if len(paths) != 2 or names == []:
-        raise InvalidArgumentError(f"expected a folder, output names and a file to write, got {[*options.paths, *(options.output_names or [])]}")
+        given = [*options.paths, *(options.output_names or [])]
+        raise InvalidArgumentError(f"expected a folder, output names and a file to write, got {given}")
     with TrainingSession.from_artifacts(existing_folder(paths[0]), checkpoint=options.checkpoint) as session:
         session.export(paths[1], names)
         print(f"written to {paths[1]}: {', '.join(names or session.output_names(training=False)[1:])}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ortrain.cli.common import running_statistics, table
+from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError
 from ortrain.formats.checkpoint import IDENTIFIER, Checkpoint, read_checkpoint
 from ortrain.formats.onnx_files import read_model
@@ -65,12 +66,14 @@ def inspect_model(path: Path) -> None:
     print(f"model {graph.name}: IR version {model.ir_version}, opsets {opsets}, {len(graph.nodes)} nodes, "
           f"{sum(array.size for array in graph.initializers.values()):,} initializer elements\n")
     values = [("input", name) for name in graph.inputs] + [("output", name) for name in graph.outputs]
-    print(table("inputs and outputs", ("", "name", "dtype", "shape"), [(kind, name, *_typed(graph.types.get(name))) for kind, name in values]))
+    rows = [(kind, name, *_typed(graph.types.get(name))) for kind, name in values]
+    print(table("inputs and outputs", ("", "name", "dtype", "shape"), rows))
     print(table("operators", ("operator", "domain", "count", "kernel", "gradient"), list(_operators(model))))
-    statistics = running_statistics(graph)
+    statistics = set(running_statistics(graph))
+    kinds = {name: "running statistic" if name in statistics else "weight" if str(array.dtype) in DIFFERENTIABLE else "constant"
+             for name, array in graph.initializers.items()}
     print(table("initializers", ("name", "dtype", "shape", "kind"), [
-        (name, array.dtype, _dims(array.shape), "running statistic" if name in statistics else "weight" if array.dtype.kind == "f" else "constant")
-        for name, array in graph.initializers.items()]))
+        (name, array.dtype, _dims(array.shape), kinds[name]) for name, array in graph.initializers.items()]))
 
 
 def _operators(model: Model) -> Iterator[tuple[str, str, int, str, str]]:
@@ -115,9 +118,9 @@ def inspect_checkpoint(path: Path) -> None:
     sizes = [sum(array.size for array in group.values()) for group in (checkpoint.trainable, checkpoint.frozen)]
     print(f"checkpoint: version {checkpoint.version}{', nominal (no values)' if checkpoint.nominal else ''}, "
           f"{sizes[0]:,} trainable and {sizes[1]:,} frozen elements\n")
+    moments = {name: sorted({m for moments in group.momentums.values() for m in moments}) for name, group in checkpoint.optimizer_groups.items()}
     print(table("optimizer groups", ("name", "step", "initial learning rate", "moments"), [
-        (name, group.step, f"{group.initial_learning_rate:g}", ", ".join(sorted({m for moments in group.momentums.values() for m in moments})))
-        for name, group in checkpoint.optimizer_groups.items()]))
+        (name, group.step, f"{group.initial_learning_rate:g}", ", ".join(moments[name])) for name, group in checkpoint.optimizer_groups.items()]))
     print(table("properties", ("name", "type", "value"), [
         (name, type(value).__name__, f"{value:g}" if isinstance(value, float) else _short(str(value)))
         for name, value in checkpoint.properties.items()]))

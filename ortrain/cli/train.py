@@ -83,17 +83,19 @@ def _settings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for name in ("epochs", "batch_size", "learning_rate"):
         if not settings[name] > 0:
             raise InvalidArgumentError(f"expected --{name.replace('_', '-')} above 0, got {settings[name]}")
-    if settings["seed"] < 0 or not 0 <= settings["validation_split"] < 1:
-        raise InvalidArgumentError(f"expected --seed >= 0 and --validation-split in [0, 1), got {settings['seed']} and {settings['validation_split']}")
+    seed, share = settings["seed"], settings["validation_split"]
+    if seed < 0 or not 0 <= share < 1:
+        raise InvalidArgumentError(f"expected --seed >= 0 and --validation-split in [0, 1), got {seed} and {share}")
     return settings
 
 
 def _new_session(options: argparse.Namespace, settings: dict[str, Any]) -> TrainingSession:
     model = load_model(options.model)
     scores = model.graph.outputs[:1]
+    frozen = frozen_weights(model.graph, options.requires_grad, options.frozen)
     return TrainingSession.from_model(
         model, loss=LOSSES[settings["loss"]], optimizer=OPTIMIZERS[settings["optimizer"]], requires_grad=options.requires_grad,
-        frozen_params=frozen_weights(model.graph, options.requires_grad, options.frozen), loss_input_names=scores, additional_output_names=scores)
+        frozen_params=frozen, loss_input_names=scores, additional_output_names=scores)
 
 
 def _split(count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
