@@ -15,7 +15,7 @@ LEARNING_RATE = 1e-4
 
 @dataclass(frozen=True)
 class Workload:
-    """build adds the layers and returns the output [rows, classes]; `input` is the input's shape: float32, or int64 below `high` where given."""
+    """build adds the layers and returns the output [rows, classes]; input: its shape, float32, or int64 below `high` where given."""
 
     build: Callable[[GraphBuilder, str], str]
     input: tuple[int, ...]

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 cimport numpy as cnp
+from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
 from ortrain._core.kernel cimport Engine, Kernel, KernelArgs, Tensor, WorkItem, real
 
 from ortrain.dtypes import NUMBERS, name_of
@@ -16,47 +17,82 @@ cdef void run_inline(const Engine *engine, WorkItem work, void *context, int64_t
         work(context, i, 0)
 
 
-cdef inline void plain_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, real alpha, const real *a, int64_t lda, const real *b,
-                            int64_t ldb, real beta, real *c, int64_t ldc, const real *bias, int relu) noexcept nogil:
-    cdef int64_t i, j, p
-    cdef real s
+ctypedef void (*SingleGemm)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *, float *, float *, int *) noexcept nogil
+ctypedef void (*DoubleGemm)(char *, char *, int *, int *, int *, double *, double *, int *, double *, int *, double *, double *, int *) noexcept nogil
+
+cdef SingleGemm sgemm = NULL
+cdef DoubleGemm dgemm = NULL
+
+
+def load_blas():
+    """Fetches SciPy's BLAS, once, when the first engine is made: importing it costs more than the rest of ortrain."""
+    global sgemm, dgemm
+    if sgemm != NULL:
+        return
+    from scipy.linalg import cython_blas
+    capsules = cython_blas.__pyx_capi__
+    dgemm = <DoubleGemm>PyCapsule_GetPointer(capsules["dgemm"], PyCapsule_GetName(capsules["dgemm"]))
+    sgemm = <SingleGemm>PyCapsule_GetPointer(capsules["sgemm"], PyCapsule_GetName(capsules["sgemm"]))
+
+
+cdef inline void epilogue(real *c, int64_t ldc, int64_t m, int64_t n, const real *bias, int relu) noexcept nogil:
+    """Adds a bias row [n] to c [m, n], then clips negative values if relu."""
+    cdef int64_t i, j
+    cdef real *row
     for i in range(m):
-        for j in range(n):
-            s = 0
-            for p in range(k):
-                s += (a[p * lda + i] if ta else a[i * lda + p]) * (b[j * ldb + p] if tb else b[p * ldb + j])
-            s = alpha * s + (beta * c[i * ldc + j] if beta != 0 else 0)
-            if bias != NULL:
-                s += bias[j]
-            c[i * ldc + j] = <real>0 if relu and s < 0 else s
+        row = c + i * ldc
+        if bias != NULL:
+            for j in range(n):
+                row[j] += bias[j]
+        if relu:
+            for j in range(n):
+                row[j] = row[j] if row[j] > 0 else <real>0
+
+
+cdef inline void blas_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, real alpha, const real *a, int64_t lda, const real *b,
+                           int64_t ldb, real beta, real *c, int64_t ldc, const real *bias, int relu) noexcept nogil:
+    """c [m, n] = alpha op(a) op(b) + beta c, row-major: BLAS, which thinks in columns, computes the transpose."""
+    cdef char trans_a = b'T' if ta else b'N'
+    cdef char trans_b = b'T' if tb else b'N'
+    cdef int rows = <int>m, columns = <int>n, inner = <int>k
+    cdef int step_a = <int>max(lda, 1), step_b = <int>max(ldb, 1), step_c = <int>max(ldc, 1)
+    if m == 0 or n == 0:
+        return
+    if real is float:
+        sgemm(&trans_b, &trans_a, &columns, &rows, &inner, &alpha, <float *>b, &step_b, <float *>a, &step_a, &beta, c, &step_c)
+    else:
+        dgemm(&trans_b, &trans_a, &columns, &rows, &inner, &alpha, <double *>b, &step_b, <double *>a, &step_a, &beta, c, &step_c)
+    if bias != NULL or relu:
+        epilogue(c, ldc, m, n, bias, relu)
 
 
 cdef void gemm_float32(const Engine *e, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil:
-    plain_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+    blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
 
 
 cdef void gemm_float64(const Engine *e, int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
                        const double *b, int64_t ldb, double beta, double *c, int64_t ldc, const double *bias, int relu) noexcept nogil:
-    plain_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+    blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
 
 
 cdef void gemm_float32_serial(const Engine *e, int64_t worker, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                               int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias,
                               int relu) noexcept nogil:
-    plain_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+    blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
 
 
 cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha,
                               const double *a, int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc,
                               const double *bias, int relu) noexcept nogil:
-    plain_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+    blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
 
 
 cdef class EngineHandle:
     """Owns an Engine: its thread pool and packing buffers."""
 
     def __cinit__(self, int workers=1, seed=0):
+        load_blas()
         memset(&self.engine, 0, sizeof(Engine))
         self.engine.workers = 1
         self.engine.parallel_for = run_inline

@@ -118,9 +118,11 @@ def inspect_checkpoint(path: Path) -> None:
     sizes = [sum(array.size for array in group.values()) for group in (checkpoint.trainable, checkpoint.frozen)]
     print(f"checkpoint: version {checkpoint.version}{', nominal (no values)' if checkpoint.nominal else ''}, "
           f"{sizes[0]:,} trainable and {sizes[1]:,} frozen elements\n")
-    moments = {name: sorted({m for moments in group.momentums.values() for m in moments}) for name, group in checkpoint.optimizer_groups.items()}
-    print(table("optimizer groups", ("name", "step", "initial learning rate", "moments"), [
-        (name, group.step, f"{group.initial_learning_rate:g}", ", ".join(moments[name])) for name, group in checkpoint.optimizer_groups.items()]))
+    groups = []
+    for name, group in checkpoint.optimizer_groups.items():
+        moments = sorted({moment for moments in group.momentums.values() for moment in moments})
+        groups.append((name, group.step, f"{group.initial_learning_rate:g}", ", ".join(moments)))
+    print(table("optimizer groups", ("name", "step", "initial learning rate", "moments"), groups))
     print(table("properties", ("name", "type", "value"), [
         (name, type(value).__name__, f"{value:g}" if isinstance(value, float) else _short(str(value)))
         for name, value in checkpoint.properties.items()]))

@@ -135,7 +135,7 @@ static int NAME(const KernelArgs *args)                                         
 #define R_CONST(v) ((__typeof__(a))(v))
 #define X_CONST(v) ((__typeof__(x))(v))
 
-UNARY_REAL(ot_relu, x > 0 ? x : 0)
+UNARY_REAL(ot_relu, x < 0 ? 0 : x)          /* not x > 0: a NaN must stay one, or divergence hides */
 UNARY_REAL(ot_leaky_relu, x > 0 ? x : X_CONST(p[0]) * x)
 UNARY_REAL(ot_sigmoid_kernel, SIGMOID(x))
 UNARY_REAL(ot_tanh, TANH(x))
