@@ -1,0 +1,150 @@
+"""TrainingSession straight from a forward model: training, prediction, freezing, saving and resuming."""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import ortrain
+from ortrain import errors
+from ortrain.artifacts import LossType, OptimType
+
+DATA = Path(__file__).parent / "data" / "ort_golden"
+
+
+def start(case="mlp_ce", **options):
+    return ortrain.TrainingSession.from_model(DATA / case / "forward.onnx", loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, learning_rate=0.01, **options)
+
+
+def batch(case="mlp_ce", key="train0"):
+    inputs = np.load(DATA / case / "inputs.npz")
+    return [inputs[f"{key}.{name}"] for name in inputs["input_order"]]
+
+
+def steps(session, arrays, count):
+    losses = []
+    for _ in range(count):
+        losses.append(float(session.train_step(*arrays)[0]))
+        session.optimizer_step()
+        session.lazy_reset_grad()
+    return losses
+
+
+def test_every_weight_trains_when_nothing_is_named():
+    with start() as session:
+        assert [name for name, parameter in session.parameters if parameter.requires_grad] == ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"]
+        losses = steps(session, batch(), 20)
+    assert losses[-1] < losses[0] / 2
+
+
+def test_running_statistics_move_with_training_and_are_used_by_prediction():
+    with start("cnn_bn") as session:
+        x, labels = batch("cnn_bn")
+        before = session.parameters["bn.running_mean"].data.copy()
+        assert not session.parameters["bn.running_mean"].requires_grad
+        first = session.predict(x)[0]
+        session.train_step(x, labels)
+        assert not np.array_equal(session.parameters["bn.running_mean"].data, before)
+        assert not np.array_equal(session.predict(x)[0], first)
+
+
+def test_prediction_is_what_the_exported_model_says_in_onnxruntime(tmp_path):
+    with start("cnn_bn") as session:
+        x, labels = batch("cnn_bn")
+        steps(session, [x, labels], 3)
+        session.export(tmp_path / "model.onnx")
+        stock = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+        wanted = stock.run(None, {stock.get_inputs()[0].name: x})[0]
+        np.testing.assert_allclose(session.predict(x)[0], wanted, rtol=1e-4, atol=1e-5)
+        ours = ortrain.InferenceSession(tmp_path / "model.onnx")
+        np.testing.assert_allclose(ours.run(None, {ours.get_inputs()[0].name: x})[0], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_frozen_parameter_stays_and_an_unfrozen_one_moves():
+    with start() as session:
+        arrays, weight = batch(), session.parameters["fc1.weight"].data.copy()
+        session.freeze("fc1.weight")
+        steps(session, arrays, 2)
+        np.testing.assert_array_equal(session.parameters["fc1.weight"].data, weight)
+        assert not session.parameters["fc1.weight"].requires_grad
+        session.unfreeze("fc1.weight")
+        steps(session, arrays, 1)
+        assert not np.array_equal(session.parameters["fc1.weight"].data, weight)
+        with pytest.raises(errors.ParameterNotFoundError):
+            session.freeze("nope")
+
+
+def test_a_parameter_frozen_in_the_model_cannot_be_unfrozen():
+    with start("cnn_bn") as session, pytest.raises(errors.InvalidArgumentError, match="frozen"):
+        session.unfreeze("bn.running_mean")
+
+
+def test_saved_artifacts_resume_exactly(tmp_path):
+    with start() as session:
+        steps(session, batch(), 3)
+        session.save_artifacts(tmp_path)
+        with ortrain.TrainingSession.from_artifacts(tmp_path) as resumed:
+            resumed.learning_rate = session.learning_rate
+            assert steps(resumed, batch(), 3) == steps(session, batch(), 3)
+
+
+def test_inputs_may_come_by_name_and_of_any_array_kind():
+    class Foreign:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    x, labels = batch()
+    with start() as session:
+        wanted = session.eval_step(x, labels)[0]
+        for a, b in ((ortrain.OrtValue.ortvalue_from_numpy(x), labels), (onnxruntime.OrtValue.ortvalue_from_numpy(x), labels), (Foreign(x), labels),
+                     (np.asfortranarray(x), labels), (x.tolist(), labels.tolist())):
+            np.testing.assert_array_equal(session.eval_step(a, b)[0], wanted)
+        np.testing.assert_array_equal(session.eval_step(labels=labels, x=x)[0], wanted)
+        with pytest.raises(errors.InputNameError):
+            session.eval_step(x, label=labels)
+
+
+def test_a_short_last_batch_is_planned_once_more():
+    x, labels = batch()
+    with start() as session:
+        whole = session.eval_step(x, labels)[0]
+        short = session.eval_step(x[:1], labels[:1])[0]
+        np.testing.assert_array_equal(session.eval_step(x, labels)[0], whole)
+        np.testing.assert_array_equal(session.eval_step(x[:1], labels[:1])[0], short)
+
+
+def test_a_closed_session_says_so():
+    session = start()
+    session.close()
+    with pytest.raises(errors.InvalidStateError, match="closed"):
+        session.train_step(*batch())
+
+
+def test_views_of_parameters_change_the_model():
+    with start() as session:
+        before = float(session.eval_step(*batch())[0])
+        session.parameters["fc2.weight"].data[...] = 0
+        session.parameters["fc2.bias"].data[...] = 0
+        classes = session.parameters["fc2.bias"].data.size
+        assert float(session.eval_step(*batch())[0]) == pytest.approx(np.log(classes), rel=1e-6) != before
+
+
+def test_a_float64_model_trains_through_the_same_kernels():
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    weight = numpy_helper.from_array(rng.standard_normal((4, 3)), "w")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["n", 4])],
+                              [helper.make_tensor_value_info("y", TensorProto.DOUBLE, ["n", 3])], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with ortrain.TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD, learning_rate=0.5) as session:
+        x, labels = rng.standard_normal((16, 4)), rng.integers(0, 3, 16)
+        losses = steps(session, [x, labels], 30)
+        assert session.parameters["w"].data.dtype == np.float64 and losses[-1] < losses[0]
