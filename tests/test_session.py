@@ -14,7 +14,8 @@ DATA = Path(__file__).parent / "data" / "ort_golden"
 
 
 def start(case="mlp_ce", **options):
-    return ortrain.TrainingSession.from_model(DATA / case / "forward.onnx", loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, learning_rate=0.01, **options)
+    return ortrain.TrainingSession.from_model(DATA / case / "forward.onnx", loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW,
+                                              learning_rate=0.01, **options)
 
 
 def batch(case="mlp_ce", key="train0"):
