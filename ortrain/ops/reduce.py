@@ -109,12 +109,11 @@ def extreme_gradient(g: Any) -> Gradients:
     """Entries equal to the extreme share its gradient."""
     x, y = g.inputs[0], g.outputs[0]
     mask = g.op("Cast", g.op("Equal", x, expand_like(g, y)), to=1 if g.type(x).dtype == "float32" else 11)
-    total = g.op("ReduceSum", mask, *g.inputs[1:], **_reduce_attributes(g))
+    axes = axes_of(_context(g))
+    if axes is None:
+        raise _context(g).error("expected constant axes, got computed ones")
+    total = g.reduce_sum(mask, axes, bool(g.attribute("keepdims", 1))) if axes else mask
     return [g.op("Mul", mask, expand_like(g, g.op("Div", g.dy[0], total)))]
-
-
-def _reduce_attributes(g: Any) -> dict[str, Any]:
-    return {name: g.node.attributes[name] for name in ("axes", "keepdims", "noop_with_empty_axes") if name in g.node.attributes}
 
 
 def sum_square_gradient(g: Any) -> Gradients:

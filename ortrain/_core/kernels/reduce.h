@@ -121,7 +121,9 @@ static int NAME(const KernelArgs *args)                                         
         : d == DTYPE_INT64 ? NAME##_int64_t(args) : NAME##_int32_t(args);                                         \
 }
 NUMBER_REDUCE(reduce_sum, 0, 0, 0, v, b + v, a)
-NUMBER_REDUCE(reduce_mean, 0, 0, 0, v, b + v, a / count)
+FLOAT_REDUCE(reduce_mean, 0, v, b + v, a / count)      /* no integers: the mean of nothing would divide by 0 */
+static int reduce_mean(const KernelArgs *args)
+{ return args->inputs[0].dtype == DTYPE_FLOAT32 ? reduce_mean_float(args) : reduce_mean_double(args); }
 NUMBER_REDUCE(reduce_sum_square, 0, 0, 0, v * v, b + v, a)
 NUMBER_REDUCE(reduce_max, -__builtin_inf(), INT64_MIN, INT32_MIN, v, v > b ? v : b, a)
 NUMBER_REDUCE(reduce_min, __builtin_inf(), INT64_MAX, INT32_MAX, v, v < b ? v : b, a)
