@@ -1,0 +1,143 @@
+/* A pool of threads that runs the items of one region at a time.
+ *
+ * Items are claimed from an atomic ticket by the caller and the workers alike, so a worker that wakes late costs nothing. Workers spin for a bounded
+ * time after a region, so that consecutive regions of a step never pay for a wake, then sleep on a condition variable. */
+#ifndef ORTRAIN_THREADS_H
+#define ORTRAIN_THREADS_H
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+#include "kernel.h"
+
+enum { MOST_WORKERS = 64, SPINS_BETWEEN_CLOCKS = 64 };
+#define SPIN_NANOSECONDS 1500000       /* 1.5 ms: longer than the gap between two steps of a training loop */
+
+typedef struct Pool {
+    _Alignas(64) atomic_uint generation;           /* counts regions */
+    _Alignas(64) atomic_uint_fast64_t ticket;      /* high half: generation, low half: the next item */
+    _Alignas(64) atomic_uint_fast32_t done;        /* items finished in this region */
+    _Alignas(64) atomic_int sleepers;
+    WorkItem work;
+    void *context;
+    uint32_t items;
+    int32_t workers;                               /* with the caller */
+    atomic_int stopping;
+    pid_t owner;                                   /* the process whose threads these are: a fork has none of them */
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    pthread_t threads[MOST_WORKERS];
+    struct { struct Pool *pool; int64_t index; } starts[MOST_WORKERS];
+} Pool;
+
+static inline void pool_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+static inline int64_t pool_clock(void)
+{ struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000LL + t.tv_nsec; }
+
+/* runs items of region g until none is left; a worker that is late fails the comparison, for the ticket carries the generation */
+static void pool_drain(Pool *pool, uint32_t g, WorkItem work, void *context, uint32_t items, int64_t worker)
+{
+    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
+    while ((uint32_t)(ticket >> 32) == g && (uint32_t)ticket < items)
+        if (atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket + 1, memory_order_acq_rel, memory_order_acquire)) {
+            work(context, (uint32_t)ticket, worker);
+            atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
+            ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
+        }
+}
+
+static void pool_sleep(Pool *pool, uint32_t seen)
+{
+    pthread_mutex_lock(&pool->mutex);
+    atomic_fetch_add(&pool->sleepers, 1);
+    while (atomic_load(&pool->generation) == seen && !atomic_load(&pool->stopping)) pthread_cond_wait(&pool->wake, &pool->mutex);
+    atomic_fetch_sub(&pool->sleepers, 1);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+static void *pool_thread(void *start)
+{
+    Pool *pool = *(Pool **)start;
+    int64_t worker = ((int64_t *)start)[1];
+    uint32_t seen = 0;
+    for (;;) {
+        int64_t since = pool_clock();
+        uint32_t g;
+        for (int i = 1; (g = atomic_load_explicit(&pool->generation, memory_order_acquire)) == seen && !atomic_load(&pool->stopping); i++) {
+            pool_pause();
+            if (i % SPINS_BETWEEN_CLOCKS == 0 && pool_clock() - since > SPIN_NANOSECONDS) { pool_sleep(pool, seen); since = pool_clock(); }
+        }
+        if (atomic_load(&pool->stopping)) return NULL;
+        seen = g;
+        /* read, then validated by the ticket: they change only after the ticket of their region was closed */
+        pool_drain(pool, g, pool->work, pool->context, pool->items, worker);
+    }
+}
+
+static Pool *pool_make(int32_t workers)
+{
+    Pool *pool = aligned_alloc(64, (sizeof(Pool) + 63) / 64 * 64);
+    if (!pool) return NULL;
+    *pool = (Pool){ .workers = 1, .owner = getpid() };
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    for (int32_t i = 1; i < workers && i < MOST_WORKERS; i++) {
+        pool->starts[i].pool = pool; pool->starts[i].index = i;
+        if (pthread_create(&pool->threads[i], NULL, pool_thread, &pool->starts[i])) break;       /* fewer threads, the same results */
+        pool->workers = i + 1;
+    }
+    return pool;
+}
+
+static void pool_free(Pool *pool)
+{
+    if (!pool) return;
+    if (pool->owner == getpid()) {
+        pthread_mutex_lock(&pool->mutex);
+        atomic_store(&pool->stopping, 1);
+        pthread_cond_broadcast(&pool->wake);
+        pthread_mutex_unlock(&pool->mutex);
+        for (int32_t i = 1; i < pool->workers; i++) pthread_join(pool->threads[i], NULL);
+    }
+    free(pool);
+}
+
+static void pool_run(Pool *pool, WorkItem work, void *context, uint32_t items)
+{
+    uint32_t g = atomic_load_explicit(&pool->generation, memory_order_relaxed) + 1;
+    atomic_store(&pool->ticket, (uint64_t)g << 32 | 0xffffffffu);          /* closed while the region changes */
+    atomic_thread_fence(memory_order_seq_cst);
+    pool->work = work; pool->context = context; pool->items = items;
+    atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->ticket, (uint64_t)g << 32, memory_order_release);
+    atomic_store(&pool->generation, g);
+    if (atomic_load(&pool->sleepers)) {
+        pthread_mutex_lock(&pool->mutex);
+        pthread_cond_broadcast(&pool->wake);
+        pthread_mutex_unlock(&pool->mutex);
+    }
+    pool_drain(pool, g, work, context, items, 0);
+    for (int i = 1; atomic_load_explicit(&pool->done, memory_order_acquire) < items; i++) {
+        pool_pause();
+        if (i % 2000 == 0) sched_yield();                                  /* a worker may share this processor */
+    }
+}
+
+/* Engine.parallel_for. A pool of another process (after fork) has no threads: the caller does all. */
+static void pool_parallel_for(const Engine *engine, WorkItem work, void *context, int64_t items)
+{
+    Pool *pool = engine->pool;
+    if (items > 1 && pool && pool->workers > 1 && items < 0xffffffff && pool->owner == getpid()) pool_run(pool, work, context, (uint32_t)items);
+    else for (int64_t i = 0; i < items; i++) work(context, i, 0);
+}
+#endif

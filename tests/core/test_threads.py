@@ -1,0 +1,70 @@
+"""The thread pool: sessions give the same bits for any number of threads, survive a fork, and release their threads."""
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ortrain
+from ortrain.artifacts import LossType, OptimType
+
+DATA = Path(__file__).parents[1] / "data" / "ort_golden"
+
+
+def start(model, options):
+    return ortrain.TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, options=options)
+
+
+def train(case, threads, steps=4):
+    options = ortrain.SessionOptions(intra_op_num_threads=threads)
+    inputs = np.load(DATA / case / "inputs.npz")
+    rng = np.random.default_rng(0)
+    model = DATA / case / "forward.onnx"
+    with start(model, options) as session:
+        arrays = [inputs[f"train0.{name}"] for name in inputs["input_order"]]
+        repeats = 24 if case != "transformer" else 1
+        arrays = [np.concatenate([x] * repeats) for x in arrays]
+        if arrays[0].dtype == np.float32:
+            arrays[0] = arrays[0] + rng.standard_normal(arrays[0].shape).astype(np.float32)
+        losses = []
+        for _ in range(steps):
+            losses.append(session.train_step(*arrays)[0])
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        return losses, {name: parameter.data.copy() for name, parameter in session.parameters}
+
+
+@pytest.mark.parametrize("case", ["mlp_ce", "cnn", "cnn_bn", "transformer"])
+def test_any_number_of_threads_gives_the_same_bits(case):
+    losses, parameters = train(case, 1)
+    for threads in (2, 3, 5):
+        other_losses, other = train(case, threads)
+        assert losses == other_losses
+        for name, value in parameters.items():
+            np.testing.assert_array_equal(value, other[name])
+
+
+def test_a_forked_child_goes_on_training():
+    inputs = np.load(DATA / "cnn" / "inputs.npz")
+    options = ortrain.SessionOptions(intra_op_num_threads=3)
+    with start(DATA / "cnn" / "forward.onnx", options) as session:
+        arrays = [inputs[f"train0.{name}"] for name in inputs["input_order"]]
+        session.train_step(*arrays)
+        wanted = session.eval_step(*arrays)[0]
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if session.eval_step(*arrays)[0] == wanted else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_closing_releases_the_threads():
+    def count():
+        return len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else threading.active_count()
+
+    train("mlp_ce", 1, 1)
+    before = count()
+    for _ in range(3):
+        train("mlp_ce", 4, 1)
+    assert count() <= before
