@@ -7,8 +7,11 @@ from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
 
 rng = np.random.default_rng(11)
-SHAPES = [(1, 1, 1), (1, 17, 300), (3, 5, 7), (8, 48, 16), (64, 500, 784), (64, 10, 500), (10, 500, 64), (500, 10, 64), (129, 97, 513), (40, 1000, 3),
-          (700, 300, 90), (5, 4000, 33), (300, 24, 144), (16, 14, 64), (193, 16, 40), (2, 2, 2000)] + [tuple(int(v) for v in rng.integers(1, 260, 3)) for _ in range(40)]
+SHAPES = [
+    (1, 1, 1), (1, 17, 300), (3, 5, 7), (8, 48, 16), (64, 500, 784), (64, 10, 500), (10, 500, 64), (500, 10, 64), (129, 97, 513), (40, 1000, 3),
+    (700, 300, 90), (5, 4000, 33), (300, 24, 144), (16, 14, 64), (193, 16, 40), (2, 2, 2000),
+    *(tuple(int(v) for v in rng.integers(1, 260, 3)) for _ in range(40)),
+]
 
 
 def gemm(handle, a, b, c, m, n, k, ta, tb, alpha=1.0, beta=1.0, bias=False):
