@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ortrain.ir import TensorType
+from ortrain.ops.building import GradientBuilder
 from ortrain.ops.elementwise import binary, infer_broadcast, same_as_input, unary
-from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.record import MICROSOFT, Expansion, GradientRule, InferenceContext, KernelCall, LoweringContext, operator
 
 Gradients = Sequence[str | None]
 
 
-def relu_gradient(g: Any) -> Gradients:
-    return [g.op("ReluGrad", g.dy[0], g.outputs[0], domain=MICROSOFT)]
+def relu_gradient(g: GradientBuilder) -> Gradients:
+    return [g.op("ReluGrad", g.dy, g.outputs[0], domain=MICROSOFT)]
 
 
 @operator("Relu", lower=unary("relu"), gradient=relu_gradient)
@@ -22,9 +22,9 @@ def relu(c: InferenceContext) -> list[TensorType]:
     return same_as_input(c)
 
 
-def leaky_relu_gradient(g: Any) -> Gradients:
+def leaky_relu_gradient(g: GradientBuilder) -> Gradients:
     # by x, not by y as the old package does: right for negative alpha too
-    return [g.op("LeakyReluGrad", g.dy[0], g.inputs[0], domain=MICROSOFT, alpha=float(g.attribute("alpha", 0.01)))]
+    return [g.op("LeakyReluGrad", g.dy, g.inputs[0], domain=MICROSOFT, alpha=float(g.attribute("alpha", 0.01)))]
 
 
 @operator("LeakyRelu", lower=unary("leaky_relu", ("alpha", 0.01)), gradient=leaky_relu_gradient)
@@ -33,21 +33,21 @@ def leaky_relu(c: InferenceContext) -> list[TensorType]:
     return same_as_input(c)
 
 
-@operator("Sigmoid", lower=unary("sigmoid"), gradient=lambda g: [g.op("SigmoidGrad", g.dy[0], g.outputs[0], domain=MICROSOFT)])
+@operator("Sigmoid", lower=unary("sigmoid"), gradient=lambda g: [g.op("SigmoidGrad", g.dy, g.outputs[0], domain=MICROSOFT)])
 def sigmoid(c: InferenceContext) -> list[TensorType]:
     """y = 1 / (1 + e ** -x)"""
     return same_as_input(c)
 
 
-@operator("Tanh", lower=unary("tanh"), gradient=lambda g: [g.op("TanhGrad", g.dy[0], g.outputs[0], domain=MICROSOFT)])
+@operator("Tanh", lower=unary("tanh"), gradient=lambda g: [g.op("TanhGrad", g.dy, g.outputs[0], domain=MICROSOFT)])
 def tanh(c: InferenceContext) -> list[TensorType]:
     """y = tanh x"""
     return same_as_input(c)
 
 
-def gelu_gradient(g: Any) -> Gradients:
+def gelu_gradient(g: GradientBuilder) -> Gradients:
     kind = "FastGeluGrad" if g.attribute("approximate", "none") == "tanh" else "GeluGrad"
-    return [g.op(kind, g.dy[0], g.inputs[0], domain=MICROSOFT)]
+    return [g.op(kind, g.dy, g.inputs[0], domain=MICROSOFT)]
 
 
 def lower_gelu(c: LoweringContext) -> KernelCall:
@@ -66,16 +66,55 @@ def microsoft_gelu(c: InferenceContext) -> list[TensorType]:
     return same_as_input(c)
 
 
-@operator("FastGelu", domain=MICROSOFT, lower=unary("fast_gelu"), gradient=lambda g: [g.op("FastGeluGrad", g.dy[0], g.inputs[0], domain=MICROSOFT)])
+def bias_gradient(kind: str) -> GradientRule:
+    """Gradients of gelu(x + bias): one value, which the sweep sums to the bias's shape."""
+
+    def rule(g: GradientBuilder) -> Gradients:
+        if not g.has(1):
+            return [g.op(kind, g.dy, g.inputs[0], domain=MICROSOFT)]
+        dx = g.op("Bias" + kind + "_dX", g.dy, *g.inputs, domain=MICROSOFT)
+        return [dx, dx]
+
+    return rule
+
+
+def biased(op_type: str) -> Expansion:
+    """op_type(x + bias), where there is a bias."""
+    return lambda g: [g.op(op_type, g.op("Add", *g.inputs), domain=MICROSOFT)] if g.has(1) else None
+
+
+def infer_biased(c: InferenceContext) -> list[TensorType]:
+    """The shape of x; the bias has the size of its last axis."""
+    if not c.has(1):
+        return same_as_input(c)
+    if len(c.shape(1)) != 1:
+        raise c.error(f"expected a bias with one axis, got {list(c.shape(1))}")
+    return infer_broadcast(c)
+
+
+@operator("FastGelu", domain=MICROSOFT, lower=unary("fast_gelu"), gradient=bias_gradient("FastGeluGrad"), expand=biased("FastGelu"))
 def fast_gelu(c: InferenceContext) -> list[TensorType]:
-    """y = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, without bias"""
-    if c.has(1):
-        raise c.error("expected FastGelu without a bias, got one")
-    return same_as_input(c)
+    """y = z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) / 2 of z = x, or x + bias"""
+    return infer_biased(c)
 
 
-def quick_gelu_gradient(g: Any) -> Gradients:
-    return [g.op("QuickGeluGrad", g.dy[0], g.inputs[0], domain=MICROSOFT, alpha=float(g.attribute("alpha", 1.702)))]
+@operator("BiasGelu", domain=MICROSOFT, gradient=bias_gradient("GeluGrad"), expand=biased("Gelu"))
+def bias_gelu(c: InferenceContext) -> list[TensorType]:
+    """y = gelu(x + bias), the bias [n] along the last axis"""
+    return infer_biased(c)
+
+
+def biased_gradient(kind: str) -> Expansion:
+    """kind(dY, x + bias)"""
+    return lambda g: [g.op(kind, g.inputs[0], g.op("Add", g.inputs[1], g.inputs[2]), domain=MICROSOFT)]
+
+
+for _kind in ("GeluGrad", "FastGeluGrad"):
+    operator(f"Bias{_kind}_dX", domain=MICROSOFT, expand=biased_gradient(_kind), differentiable=False)(same_as_input)
+
+
+def quick_gelu_gradient(g: GradientBuilder) -> Gradients:
+    return [g.op("QuickGeluGrad", g.dy, g.inputs[0], domain=MICROSOFT, alpha=float(g.attribute("alpha", 1.702)))]
 
 
 @operator("QuickGelu", domain=MICROSOFT, lower=unary("quick_gelu", ("alpha", 1.702)), gradient=quick_gelu_gradient)
@@ -104,7 +143,7 @@ def limits(c: LoweringContext) -> tuple[float, float]:
     return low, high
 
 
-def clip_gradient(g: Any) -> Gradients:
+def clip_gradient(g: GradientBuilder) -> Gradients:
     x = g.inputs[0]
     inside = []
     names = [*g.inputs, "", ""]
@@ -113,9 +152,9 @@ def clip_gradient(g: Any) -> Gradients:
         if limit:
             inside.append(g.op("Not", g.op(compare, x, limit)))
     if not inside:
-        return [g.dy[0]]
+        return [g.dy]
     mask = inside[0] if len(inside) == 1 else g.op("And", *inside)
-    return [g.op("Where", mask, g.dy[0], g.scalar(0.0, x))]
+    return [g.op("Where", mask, g.dy, g.scalar(0.0, x))]
 
 
 @operator("Clip", lower=lambda c: KernelCall("clip", floats=limits(c), in_place={0: 0}), gradient=clip_gradient, stop=(1, 2))

@@ -8,7 +8,8 @@ from math import prod
 from typing import Any
 
 from ortrain.ir import TensorType
-from ortrain.ops.record import MICROSOFT, GradientContext, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.building import GradientBuilder
+from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
 from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
 
 ITEM_SIZE = {"float32": 4, "float64": 8}
@@ -61,10 +62,10 @@ def same_float(c: InferenceContext, indices: Sequence[int]) -> str:
     return kinds[0]
 
 
-def conv_gradient(g: GradientContext) -> list[str | None]:
+def conv_gradient(g: GradientBuilder) -> list[str | None]:
     x, w = g.inputs[:2]
     biased = len(g.inputs) > 2 and bool(g.inputs[2])
-    dy = g.dy[0]
+    dy = g.dy
     assert dy is not None
     c = InferenceContext(g.node, [g.type(x), g.type(w)], [None, None], g.opset)
     attributes: dict[str, Any] = explicit(g.node.attributes, conv_windows(c, 0, 1) if c.type(0).shape else None)

@@ -10,6 +10,7 @@ import numpy as np
 from ortrain.dtypes import DIFFERENTIABLE, NAMES, NUMBERS, numpy_dtype
 from ortrain.ir import TensorType
 from ortrain.ops.broadcasting import packed
+from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, Lowering, LoweringContext, broadcast_shapes, operator
 
 Gradients = Sequence[str | None]
@@ -84,8 +85,8 @@ def integer_division(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 # ---- arithmetic
 
 
-def add_gradient(g: Any) -> Gradients:
-    return [g.dy[0], g.dy[0]]
+def add_gradient(g: GradientBuilder) -> Gradients:
+    return [g.dy, g.dy]
 
 
 @operator("Add", lower=binary("add"), gradient=add_gradient, evaluate=numpy_of(np.add))
@@ -94,8 +95,8 @@ def add(c: InferenceContext) -> list[TensorType]:
     return infer_broadcast(c)
 
 
-def sub_gradient(g: Any) -> Gradients:
-    return [g.dy[0], g.op("Neg", g.dy[0]) if g.needs(1) else None]
+def sub_gradient(g: GradientBuilder) -> Gradients:
+    return [g.dy, g.op("Neg", g.dy) if g.needs(1) else None]
 
 
 @operator("Sub", lower=binary("sub"), gradient=sub_gradient, evaluate=numpy_of(np.subtract))
@@ -104,9 +105,9 @@ def sub(c: InferenceContext) -> list[TensorType]:
     return infer_broadcast(c)
 
 
-def mul_gradient(g: Any) -> Gradients:
+def mul_gradient(g: GradientBuilder) -> Gradients:
     a, b = g.inputs
-    return [g.op("Mul", g.dy[0], b) if g.needs(0) else None, g.op("Mul", g.dy[0], a) if g.needs(1) else None]
+    return [g.op("Mul", g.dy, b) if g.needs(0) else None, g.op("Mul", g.dy, a) if g.needs(1) else None]
 
 
 @operator("Mul", lower=binary("mul"), gradient=mul_gradient, evaluate=numpy_of(np.multiply))
@@ -115,13 +116,13 @@ def mul(c: InferenceContext) -> list[TensorType]:
     return infer_broadcast(c)
 
 
-def div_gradient(g: Any) -> Gradients:
+def div_gradient(g: GradientBuilder) -> Gradients:
     # plain operators rather than the old DivGrad: equal cost after fusion, and every runtime has them
     b = g.inputs[1]
-    da = g.op("Div", g.dy[0], b) if g.needs(0) else None
+    da = g.op("Div", g.dy, b) if g.needs(0) else None
     if not g.needs(1):
         return [da, None]
-    return [da, g.op("Neg", g.op("Mul", da or g.op("Div", g.dy[0], b), g.outputs[0]))]
+    return [da, g.op("Neg", g.op("Mul", da or g.op("Div", g.dy, b), g.outputs[0]))]
 
 
 @operator("Div", lower=binary("div"), gradient=div_gradient, evaluate=numpy_of(integer_division))
@@ -130,20 +131,34 @@ def div(c: InferenceContext) -> list[TensorType]:
     return infer_broadcast(c)
 
 
-def pow_gradient(g: Any) -> Gradients:
+def div_grad_in_steps(g: NodeBuilder) -> list[str]:
+    """dA = dY / B and dB = -dY A / B ** 2, each summed to its own shape."""
+    dy, a, b = g.inputs
+    da = g.op("Div", dy, b)
+    db = g.op("Neg", g.op("Div", g.op("Mul", da, a), b)) if g.wants(1) else ""
+    return [g.unbroadcast(da, a) if g.wants(0) else "", g.unbroadcast(db, b) if db else ""]
+
+
+@operator("DivGrad", domain=MICROSOFT, differentiable=False, expand=div_grad_in_steps)
+def div_grad(c: InferenceContext) -> list[TensorType]:
+    """dA = dY / B, dB = -dY A / B ** 2"""
+    return [c.type(1), c.type(2)]
+
+
+def pow_gradient(g: GradientBuilder) -> Gradients:
     x, e = g.inputs
     dx = de = None
     if g.needs(0):
         less = g.op("Sub", e, g.scalar(1.0, e))
-        dx = g.op("Mul", g.dy[0], g.op("Mul", g.op("Pow", x, less), _like(g, e, x)))
+        dx = g.op("Mul", g.dy, g.op("Mul", g.op("Pow", x, less), _like(g, e, x)))
     if g.needs(1):
         positive = g.op("Greater", x, g.scalar(0.0, x))
         safe = g.op("Where", positive, x, g.scalar(1.0, x))       # log of 1 is 0: no gradient where x <= 0
-        de = g.op("Mul", g.dy[0], g.op("Mul", g.outputs[0], g.op("Log", safe)))
+        de = g.op("Mul", g.dy, g.op("Mul", g.outputs[0], g.op("Log", safe)))
     return [dx, de]
 
 
-def _like(g: Any, value: str, like: str) -> str:
+def _like(g: GradientBuilder, value: str, like: str) -> str:
     """`value` in the dtype of `like`."""
     dtype = g.type(like).dtype
     return value if g.type(value).dtype == dtype else g.op("Cast", value, to=NUMBERS[dtype])
@@ -157,8 +172,8 @@ def power(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), broadcast_shapes(c, c.shape(0), c.shape(1)))]
 
 
-def sum_gradient(g: Any) -> Gradients:
-    return [g.dy[0] for _ in g.inputs]
+def sum_gradient(g: GradientBuilder) -> Gradients:
+    return [g.dy for _ in g.inputs]
 
 
 def lower_sum(c: LoweringContext) -> KernelCall:
@@ -176,8 +191,8 @@ def variadic_sum(c: InferenceContext) -> list[TensorType]:
 # ---- unary
 
 
-def sqrt_gradient(g: Any) -> Gradients:
-    return [g.op("Mul", g.dy[0], g.op("Div", g.scalar(0.5, g.inputs[0]), g.outputs[0]))]
+def sqrt_gradient(g: GradientBuilder) -> Gradients:
+    return [g.op("Mul", g.dy, g.op("Div", g.scalar(0.5, g.inputs[0]), g.outputs[0]))]
 
 
 @operator("Sqrt", lower=unary("sqrt"), gradient=sqrt_gradient, evaluate=numpy_of(np.sqrt))
@@ -186,45 +201,45 @@ def sqrt(c: InferenceContext) -> list[TensorType]:
     return same_as_input(c)
 
 
-@operator("Neg", lower=unary("neg"), gradient=lambda g: [g.op("Neg", g.dy[0])], evaluate=numpy_of(np.negative))
+@operator("Neg", lower=unary("neg"), gradient=lambda g: [g.op("Neg", g.dy)], evaluate=numpy_of(np.negative))
 def neg(c: InferenceContext) -> list[TensorType]:
     """y = -x"""
     return same_as_input(c)
 
 
-@operator("Abs", lower=unary("abs"), gradient=lambda g: [g.op("Mul", g.dy[0], g.op("Sign", g.inputs[0]))], evaluate=numpy_of(np.abs))
+@operator("Abs", lower=unary("abs"), gradient=lambda g: [g.op("Mul", g.dy, g.op("Sign", g.inputs[0]))], evaluate=numpy_of(np.abs))
 def absolute(c: InferenceContext) -> list[TensorType]:
     """y = |x|, gradient 0 at 0"""
     return same_as_input(c)
 
 
-@operator("Exp", lower=unary("exp"), gradient=lambda g: [g.op("Mul", g.dy[0], g.outputs[0])])
+@operator("Exp", lower=unary("exp"), gradient=lambda g: [g.op("Mul", g.dy, g.outputs[0])])
 def exp(c: InferenceContext) -> list[TensorType]:
     """y = e ** x"""
     return same_as_input(c)
 
 
-@operator("Log", lower=unary("log"), gradient=lambda g: [g.op("Div", g.dy[0], g.inputs[0])])
+@operator("Log", lower=unary("log"), gradient=lambda g: [g.op("Div", g.dy, g.inputs[0])])
 def log(c: InferenceContext) -> list[TensorType]:
     """y = ln x"""
     return same_as_input(c)
 
 
-@operator("Sin", lower=unary("sin"), gradient=lambda g: [g.op("Mul", g.dy[0], g.op("Cos", g.inputs[0]))])
+@operator("Sin", lower=unary("sin"), gradient=lambda g: [g.op("Mul", g.dy, g.op("Cos", g.inputs[0]))])
 def sin(c: InferenceContext) -> list[TensorType]:
     """y = sin x"""
     return same_as_input(c)
 
 
-@operator("Cos", lower=unary("cos"), gradient=lambda g: [g.op("Neg", g.op("Mul", g.dy[0], g.op("Sin", g.inputs[0])))])
+@operator("Cos", lower=unary("cos"), gradient=lambda g: [g.op("Neg", g.op("Mul", g.dy, g.op("Sin", g.inputs[0])))])
 def cos(c: InferenceContext) -> list[TensorType]:
     """y = cos x"""
     return same_as_input(c)
 
 
-def reciprocal_gradient(g: Any) -> Gradients:
+def reciprocal_gradient(g: GradientBuilder) -> Gradients:
     y = g.outputs[0]
-    return [g.op("Mul", g.dy[0], g.op("Neg", g.op("Mul", y, y)))]
+    return [g.op("Mul", g.dy, g.op("Neg", g.op("Mul", y, y)))]
 
 
 @operator("Reciprocal", lower=unary("reciprocal"), gradient=reciprocal_gradient)
@@ -242,10 +257,10 @@ for _name, _kernel, _function in (("Sign", "sign", np.sign), ("Floor", "floor", 
     operator(_name, lower=unary(_kernel), differentiable=False, evaluate=numpy_of(_function))(infer_piecewise_constant)
 
 
-def erf_gradient(g: Any) -> Gradients:
+def erf_gradient(g: GradientBuilder) -> Gradients:
     x = g.inputs[0]
     bell = g.op("Exp", g.op("Neg", g.op("Mul", x, x)))
-    return [g.op("Mul", g.dy[0], g.op("Mul", bell, g.scalar(2 / np.sqrt(np.pi), x)))]
+    return [g.op("Mul", g.dy, g.op("Mul", bell, g.scalar(2 / np.sqrt(np.pi), x)))]
 
 
 @operator("Erf", lower=unary("erf"), gradient=erf_gradient)
@@ -279,10 +294,10 @@ def logical_not(c: InferenceContext) -> list[TensorType]:
 # ---- selection and casts
 
 
-def where_gradient(g: Any) -> Gradients:
+def where_gradient(g: GradientBuilder) -> Gradients:
     condition, a, _ = g.inputs
     zero = g.scalar(0.0, a)
-    return [None, g.op("Where", condition, g.dy[0], zero) if g.needs(1) else None, g.op("Where", condition, zero, g.dy[0]) if g.needs(2) else None]
+    return [None, g.op("Where", condition, g.dy, zero) if g.needs(1) else None, g.op("Where", condition, zero, g.dy) if g.needs(2) else None]
 
 
 def lower_where(c: LoweringContext) -> KernelCall:
@@ -297,11 +312,11 @@ def where(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(1), broadcast_shapes(c, c.shape(0), c.shape(1), c.shape(2)))]
 
 
-def cast_gradient(g: Any) -> Gradients:
+def cast_gradient(g: GradientBuilder) -> Gradients:
     source, target = g.type(g.inputs[0]).dtype, g.type(g.outputs[0]).dtype
     if source not in DIFFERENTIABLE or target not in DIFFERENTIABLE:
         return [None]
-    return [g.op("Cast", g.dy[0], to=NUMBERS[source])]
+    return [g.op("Cast", g.dy, to=NUMBERS[source])]
 
 
 def lower_cast(c: LoweringContext) -> KernelCall:
@@ -326,8 +341,8 @@ def evaluate_scale(c: InferenceContext) -> list[np.ndarray]:
     return [np.asarray(x / factor if c.attribute("scale_down", 0) else x * factor)]
 
 
-def scale_gradient(g: Any) -> Gradients:
-    return [g.op("Scale", g.dy[0], g.inputs[1], domain=MICROSOFT, scale_down=int(g.attribute("scale_down", 0)))]
+def scale_gradient(g: GradientBuilder) -> Gradients:
+    return [g.op("Scale", g.dy, g.inputs[1], domain=MICROSOFT, scale_down=int(g.attribute("scale_down", 0)))]
 
 
 @operator("Scale", domain=MICROSOFT, lower=lambda c: KernelCall("scale", (int(c.attribute("scale_down", 0)),), in_place={0: 0}),

@@ -9,6 +9,7 @@ import numpy as np
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
+from ortrain.ops.building import GradientBuilder
 from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 from ortrain.ops.shape import Gradients, known_dims, shape_value
 from ortrain.ops.strided import fresh_shape, length_of, strides_of
@@ -19,7 +20,7 @@ def check_indices(c: InferenceContext, index: int) -> None:
         raise c.error(f"expected indices of int32 or int64, got {c.dtype(index)}")
 
 
-def zeros_like(g: Any, value: str) -> str:
+def zeros_like(g: GradientBuilder, value: str) -> str:
     """Zeros in the shape and dtype of a value."""
     return str(g.op("ConstantOfShape", shape_value(g, value), value=np.zeros(1, numpy_dtype(g.type(value).dtype))))
 
@@ -44,8 +45,8 @@ def lower_gather(c: LoweringContext) -> KernelCall:
     return KernelCall("gather", ints, scratch=8 * ints[2], guards=(Guard(1, -ints[1], ints[1]),))
 
 
-def gather_gradient(g: Any) -> Gradients:
-    dx = g.op("GatherGrad", shape_value(g, g.inputs[0]), g.inputs[1], g.dy[0], domain=MICROSOFT, axis=g.attribute("axis", 0))
+def gather_gradient(g: GradientBuilder) -> Gradients:
+    dx = g.op("GatherGrad", shape_value(g, g.inputs[0]), g.inputs[1], g.dy, domain=MICROSOFT, axis=g.attribute("axis", 0))
     g.declare(dx, g.type(g.inputs[0]))
     return [dx, None]
 
@@ -117,8 +118,8 @@ def lower_elements(kernel: str, indices: int) -> Any:
     return lower
 
 
-def gather_elements_gradient(g: Any) -> Gradients:
-    dx = g.op("GatherElementsGrad", g.dy[0], shape_value(g, g.inputs[0]), g.inputs[1], domain=MICROSOFT, axis=g.attribute("axis", 0))
+def gather_elements_gradient(g: GradientBuilder) -> Gradients:
+    dx = g.op("GatherElementsGrad", g.dy, shape_value(g, g.inputs[0]), g.inputs[1], domain=MICROSOFT, axis=g.attribute("axis", 0))
     g.declare(dx, g.type(g.inputs[0]))
     return [dx, None]
 
@@ -166,8 +167,8 @@ def lower_tuples(kernel: str) -> Any:
     return lower
 
 
-def gather_nd_gradient(g: Any) -> Gradients:
-    dx = g.op("GatherNDGrad", shape_value(g, g.inputs[0]), g.inputs[1], g.dy[0], domain=MICROSOFT, batch_dims=g.attribute("batch_dims", 0))
+def gather_nd_gradient(g: GradientBuilder) -> Gradients:
+    dx = g.op("GatherNDGrad", shape_value(g, g.inputs[0]), g.inputs[1], g.dy, domain=MICROSOFT, batch_dims=g.attribute("batch_dims", 0))
     g.declare(dx, g.type(g.inputs[0]))
     return [dx, None]
 
@@ -207,14 +208,14 @@ def check_updates(c: InferenceContext, wanted: Shape) -> None:
 def scatter_gradient(take: str) -> Any:
     """data: dy where nothing was put; updates: dy where they went."""
 
-    def rule(g: Any) -> Gradients:
+    def rule(g: GradientBuilder) -> Gradients:
         axis = {"axis": g.attribute("axis", 0)} if take == "GatherElements" else {}
         added = g.attribute("reduction", "none") in ("add", b"add")
         data = updates = None
         if g.needs(0):
-            data = g.op("Identity", g.dy[0]) if added else g.op(g.node.op_type, g.dy[0], g.inputs[1], zeros_like(g, g.inputs[2]), **axis)
+            data = g.op("Identity", g.dy) if added else g.op(g.node.op_type, g.dy, g.inputs[1], zeros_like(g, g.inputs[2]), **axis)
         if g.needs(2):
-            updates = g.op(take, g.dy[0], g.inputs[1], **axis)
+            updates = g.op(take, g.dy, g.inputs[1], **axis)
         return [data, None, updates]
 
     return rule

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.errors import MissingGradientError
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops import gathering as gathering  # its records register when it is imported
+from ortrain.ops.building import GradientBuilder
 from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 from ortrain.ops.shape import Gradients, known_dims, padded, shape_value
 from ortrain.ops.strided import fresh_shape, is_whole_copy, pack_box, strides_of
@@ -50,10 +50,10 @@ def joined(c: InferenceContext) -> Shape:
     return tuple(out)
 
 
-def concat_gradient(g: Any) -> Gradients:
+def concat_gradient(g: GradientBuilder) -> Gradients:
     """SplitTraining by the sizes along the axis: a constant, or what ConcatTraining finds when it runs."""
     axis = g.attribute("axis")
-    shapes = [g.type(name).shape for name in g.inputs]
+    shapes = [g.shape(name) for name in g.inputs]
     sizes = [s[axis] for s in shapes]
     if all(isinstance(n, int) for n in sizes):
         lengths = g.constant(sizes)
@@ -61,7 +61,7 @@ def concat_gradient(g: Any) -> Gradients:
         if g.node.op_type != "ConcatTraining":
             g.replace("ConcatTraining", MICROSOFT, extra_outputs=1)
         lengths = g.output(1)
-    parts: list[str] = g.ops("SplitTraining", g.dy[0], lengths, outputs=[True] * len(sizes), domain=MICROSOFT, axis=axis)
+    parts: list[str] = g.ops("SplitTraining", g.dy, lengths, outputs=[True] * len(sizes), domain=MICROSOFT, axis=axis)
     for part, name in zip(parts, g.inputs, strict=True):
         g.declare(part, g.type(name))
     return parts
@@ -118,14 +118,14 @@ def split_lengths(c: InferenceContext, axis: int) -> list[Dim]:
     return [max(0, min(piece, size - i * piece)) for i in range(count)]
 
 
-def split_gradient(g: Any) -> Gradients:
+def split_gradient(g: GradientBuilder) -> Gradients:
     """Concat of the outputs' gradients, with zeros for outputs that have none."""
     dtype = numpy_dtype(g.type(g.inputs[0]).dtype)
 
     def part(i: int) -> str:
-        return g.dy[i] or str(g.op("ConstantOfShape", shape_value(g, g.output(i)), value=np.zeros(1, dtype)))
+        return g.gradients[i] or str(g.op("ConstantOfShape", shape_value(g, g.output(i)), value=np.zeros(1, dtype)))
 
-    dx = g.op("Concat", *[part(i) for i in range(len(g.dy))], axis=g.attribute("axis", 0))
+    dx = g.op("Concat", *[part(i) for i in range(len(g.gradients))], axis=g.attribute("axis", 0))
     g.declare(dx, g.type(g.inputs[0]))
     return padded(g, dx)
 
@@ -208,13 +208,13 @@ def lower_slice(c: LoweringContext) -> KernelCall | Alias:
     return Alias(0) if is_whole_copy(ints) and c.dims(0) == tuple(sizes) else KernelCall("strided_copy", ints)
 
 
-def slice_gradient(g: Any) -> Gradients:
+def slice_gradient(g: GradientBuilder) -> Gradients:
     x = g.inputs[0]
     if g.opset < 10:
         limits = [g.constant(g.attribute(name)) for name in ("starts", "ends", "axes") if g.attribute(name) is not None]
     else:
         limits = g.inputs[1:]
-    dx = g.op("SliceGrad", g.dy[0], shape_value(g, x), *limits, domain=MICROSOFT)
+    dx = g.op("SliceGrad", g.dy, shape_value(g, x), *limits, domain=MICROSOFT)
     g.declare(dx, g.type(x))
     return padded(g, dx)
 
@@ -269,17 +269,17 @@ def pads_of(c: InferenceContext) -> list[tuple[int, int]] | None:
     return found
 
 
-def pad_gradient(g: Any) -> Gradients:
+def pad_gradient(g: GradientBuilder) -> Gradients:
     """Pad with the negative pads: what was put on is cut off."""
     if g.attribute("mode", "constant") not in ("constant", b"constant"):
         raise MissingGradientError(f"expected Pad with mode constant, got {g.attribute('mode')!r} (node {g.node.name!r}), "
                                    "whose gradient ortrain does not have yet")
     if g.opset < 11:
-        dx = g.op("Pad", g.dy[0], pads=tuple(-p for p in g.attribute("pads")))
+        dx = g.op("Pad", g.dy, pads=tuple(-p for p in g.attribute("pads")))
     else:
         pads = g.value(g.inputs[1])
         negative = g.op("Neg", g.inputs[1]) if pads is None else g.constant(-pads)
-        dx = g.op("Pad", g.dy[0], negative, *(["", g.inputs[3]] if len(g.inputs) > 3 and g.inputs[3] else []))
+        dx = g.op("Pad", g.dy, negative, *(["", g.inputs[3]] if len(g.inputs) > 3 and g.inputs[3] else []))
     g.declare(dx, g.type(g.inputs[0]))
     return padded(g, dx)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.broadcasting import broadcast_strides
+from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, operator
 
 Gradients = Sequence[str | None]
@@ -66,17 +66,17 @@ def lower_product(c: LoweringContext) -> KernelCall:
     return KernelCall("matmul", ints, (float(c.attribute("alpha", 1.0)),))
 
 
-def matmul_gradient(g: Any) -> Gradients:
+def matmul_gradient(g: GradientBuilder) -> Gradients:
     return fused_gradient(g, 0, 0, 1.0)
 
 
-def fused_gradient(g: Any, ta: int, tb: int, alpha: float) -> Gradients:
+def fused_gradient(g: GradientBuilder, ta: int, tb: int, alpha: float) -> Gradients:
     """dA and dB of alpha op(A) @ op(B); the sweep sums over broadcast batches."""
     a, b = g.inputs
-    rank_a, rank_b = (len(g.type(v).shape) for v in (a, b))
+    rank_a, rank_b = (g.rank(v) for v in (a, b))
     if rank_a == 1 or rank_b == 1:
         return vector_gradient(g, alpha, tb if rank_a == 1 else ta)
-    dy = g.dy[0]
+    dy = g.dy
     if rank_a == rank_b == 2:
         return plain_gradient(g, ta, tb, alpha)
     da = db = None
@@ -91,24 +91,24 @@ def fused_gradient(g: Any, ta: int, tb: int, alpha: float) -> Gradients:
     return [da, db]
 
 
-def plain_gradient(g: Any, ta: int, tb: int, alpha: float) -> Gradients:
+def plain_gradient(g: GradientBuilder, ta: int, tb: int, alpha: float) -> Gradients:
     """dA and dB of matrices, as Gemm."""
     a, b = g.inputs[:2]
-    dy = g.dy[0]
+    dy = g.dy
     da = (gemm(g, b, dy, tb, 1, alpha) if ta else gemm(g, dy, b, 0, 1 - tb, alpha)) if g.needs(0) else None
     db = (gemm(g, dy, a, 1, ta, alpha) if tb else gemm(g, a, dy, 1 - ta, 0, alpha)) if g.needs(1) else None
     return [da, db]
 
 
-def vector_gradient(g: Any, alpha: float, transposed: int) -> Gradients:
+def vector_gradient(g: GradientBuilder, alpha: float, transposed: int) -> Gradients:
     """Products with a 1-D operand (which the old package gets wrong), as element-wise products and sums."""
     a, b = g.inputs
-    dy = g.dy[0] if alpha == 1.0 else g.op("Mul", g.dy[0], g.scalar(alpha, g.dy[0]))
-    rank_a, rank_b = (len(g.type(v).shape) for v in (a, b))
+    dy = g.dy if alpha == 1.0 else g.op("Mul", g.dy, g.scalar(alpha, g.dy))
+    rank_a, rank_b = (g.rank(v) for v in (a, b))
     if rank_a == rank_b == 1:
         return [g.op("Mul", dy, b) if g.needs(0) else None, g.op("Mul", dy, a) if g.needs(1) else None]
     vector, matrix, vector_first = (a, b, True) if rank_a == 1 else (b, a, False)
-    rank = len(g.type(matrix).shape)
+    rank = g.rank(matrix)
     # y = v M: y [.., n], M [.., k, n]; y = M v: y [.., m], M [.., m, k]: `out` is the axis of M that y keeps
     out = rank - 1 if vector_first != bool(transposed) else rank - 2
     inner = 2 * rank - 3 - out
@@ -122,24 +122,24 @@ def vector_gradient(g: Any, alpha: float, transposed: int) -> Gradients:
     return [d_vector, d_matrix] if vector_first else [d_matrix, d_vector]
 
 
-def unsqueeze(g: Any, value: str, axes: list[int]) -> str:
+def unsqueeze(g: GradientBuilder, value: str, axes: list[int]) -> str:
     """Unsqueeze in the form of the model's opset."""
     return str(g.op("Unsqueeze", value, axes=tuple(axes)) if g.opset < 13 else g.op("Unsqueeze", value, g.constant(axes)))
 
 
-def rows_of(g: Any, value: str) -> str:
+def rows_of(g: GradientBuilder, value: str) -> str:
     """The value as a matrix of its last axis."""
-    shape = g.type(value).shape
+    shape = g.shape(value)
     if len(shape) == 2:
         return value
     return str(g.op("Flatten", value, axis=len(shape) - 1))
 
 
-def gemm(g: Any, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
+def gemm(g: GradientBuilder, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
     return str(g.op("Gemm", a, b, alpha=alpha, beta=0.0, transA=ta, transB=tb))
 
 
-def product(g: Any, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
+def product(g: GradientBuilder, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
     return str(g.op("FusedMatMul", a, b, domain=MICROSOFT, alpha=alpha, transA=ta, transB=tb))
 
 
@@ -149,25 +149,48 @@ def matmul(c: InferenceContext) -> list[TensorType]:
     return [TensorType(one_dtype(c), product_shape(c, c.shape(0), c.shape(1)))]
 
 
-@operator("FusedMatMul", domain=MICROSOFT, lower=lower_product,
-          gradient=lambda g: fused_gradient(g, int(g.attribute("transA", 0)), int(g.attribute("transB", 0)), float(g.attribute("alpha", 1.0))))
+def moved_batch(c: InferenceContext, index: int, side: str) -> Shape:
+    """The shape of an operand of FusedMatMul with its leading axis as rows, where transBatch asks for it, then transposed."""
+    shape = c.shape(index)
+    if c.attribute(f"transBatch{side}", 0):
+        if len(shape) < 3:
+            raise c.error(f"expected at least 3 dimensions with transBatch{side}, got {list(shape)}")
+        shape = (*shape[1:-1], shape[0], shape[-1])
+    return swapped(shape) if c.attribute(f"trans{side}", 0) else shape
+
+
+def move_batches(g: NodeBuilder) -> Sequence[str] | None:
+    """FusedMatMul with transBatchA or transBatchB: the leading axis becomes the row axis by a Transpose before it."""
+    if not g.attribute("transBatchA", 0) and not g.attribute("transBatchB", 0):
+        return None
+    operands = []
+    for name, side in zip(g.inputs, "AB", strict=True):
+        rank = g.rank(name)
+        operands.append(g.op("Transpose", name, perm=(*range(1, rank - 1), 0, rank - 1)) if g.attribute(f"transBatch{side}", 0) else name)
+    attributes = {key: g.attribute(key, default) for key, default in (("alpha", 1.0), ("transA", 0), ("transB", 0))}
+    return [g.op("FusedMatMul", *operands, domain=MICROSOFT, **attributes)]
+
+
+def fused_matmul_gradient(g: GradientBuilder) -> Gradients:
+    if g.attribute("transBatchA", 0) or g.attribute("transBatchB", 0):
+        raise g.error("expected transBatchA and transBatchB to be 0 where a gradient is taken, got 1")
+    return fused_gradient(g, int(g.attribute("transA", 0)), int(g.attribute("transB", 0)), float(g.attribute("alpha", 1.0)))
+
+
+@operator("FusedMatMul", domain=MICROSOFT, lower=lower_product, gradient=fused_matmul_gradient, expand=move_batches)
 def fused_matmul(c: InferenceContext) -> list[TensorType]:
-    """y = alpha op(a) @ op(b); op transposes the last two dims when transA / transB is set"""
-    if c.attribute("transBatchA", 0) or c.attribute("transBatchB", 0):
-        raise c.error("expected transBatchA and transBatchB to be 0, got 1")
-    a = swapped(c.shape(0)) if c.attribute("transA", 0) else c.shape(0)
-    b = swapped(c.shape(1)) if c.attribute("transB", 0) else c.shape(1)
-    return [TensorType(one_dtype(c), product_shape(c, a, b))]
+    """y = alpha op(a) @ op(b); op transposes the last two dims when transA / transB is set, after transBatchA / transBatchB moved the first axis there"""
+    return [TensorType(one_dtype(c), product_shape(c, moved_batch(c, 0, "A"), moved_batch(c, 1, "B")))]
 
 
-def gemm_gradient(g: Any) -> Gradients:
+def gemm_gradient(g: GradientBuilder) -> Gradients:
     ta, tb = int(g.attribute("transA", 0)), int(g.attribute("transB", 0))
     alpha, beta = float(g.attribute("alpha", 1.0)), float(g.attribute("beta", 1.0))
     found = list(plain_gradient(g, ta, tb, alpha))
     if len(g.inputs) > 2:
         dc = None
         if g.needs(2):
-            dc = g.dy[0] if beta == 1.0 else g.op("Mul", g.dy[0], g.scalar(beta, g.dy[0]))
+            dc = g.dy if beta == 1.0 else g.op("Mul", g.dy, g.scalar(beta, g.dy))
         found.append(dc)
     return found
 

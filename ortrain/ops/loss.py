@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ortrain.ir import TensorType
+from ortrain.ops.building import GradientBuilder
 from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, operator
 
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
@@ -38,11 +38,11 @@ def lower_loss(c: LoweringContext) -> KernelCall:
     return KernelCall("softmax_cross_entropy_loss", call.ints, scratch=8 * (2 * rows + needs_log_probabilities), guards=call.guards)
 
 
-def loss_gradient(g: Any) -> Sequence[str | None]:
+def loss_gradient(g: GradientBuilder) -> Sequence[str | None]:
     attributes = {"reduction": g.attribute("reduction", "mean")}
     if g.attribute("ignore_index") is not None:
         attributes["ignore_index"] = int(g.attribute("ignore_index"))
-    dscores = g.op("SoftmaxCrossEntropyLossGrad", g.dy[0], g.output(1), *g.inputs[1:], domain=MICROSOFT, **attributes)
+    dscores = g.op("SoftmaxCrossEntropyLossGrad", g.dy, g.output(1), *g.inputs[1:], domain=MICROSOFT, **attributes)
     return [dscores, None, None]
 
 

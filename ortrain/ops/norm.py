@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ortrain.ir import TensorType
+from ortrain.ops.building import GradientBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 
 Gradients = Sequence[str | None]
@@ -40,13 +40,13 @@ def lower_batch_norm(c: LoweringContext) -> KernelCall:
     return KernelCall("batch_norm", spatial(c), (epsilon,), in_place={0: 0})
 
 
-def batch_norm_gradient(g: Any) -> Gradients:
+def batch_norm_gradient(g: GradientBuilder) -> Gradients:
     """In training mode as BatchNormInternal; in inference mode the statistics are constants."""
     if g.attribute("training_mode", 0):
         g.replace("BatchNormInternal", MICROSOFT, extra_outputs=5 - len(g.outputs))
         return internal_gradient(g)
     x, scale, _, mean, variance = g.inputs
-    dy, rank = g.dy[0], len(g.type(x).shape)
+    dy, rank = g.dy, g.rank(x)
     deviation = g.op("Sqrt", g.op("Add", variance, g.scalar(float(g.attribute("epsilon", 1e-5)), variance)))
     dx = g.op("Mul", dy, channels(g, g.op("Div", scale, deviation), rank)) if g.needs(0) else None
     axes = [axis for axis in range(rank) if axis != 1]
@@ -57,7 +57,7 @@ def batch_norm_gradient(g: Any) -> Gradients:
     return [dx, dscale, g.reduce_sum(dy, axes, False) if g.needs(2) else None, None, None]
 
 
-def channels(g: Any, vector: str, rank: int) -> str:
+def channels(g: GradientBuilder, vector: str, rank: int) -> str:
     """[c] as [c, 1, …], which broadcasts against [n, c, …]"""
     return str(g.op("Reshape", vector, g.constant([-1] + [1] * (rank - 2))))
 
@@ -69,10 +69,10 @@ def batch_normalization(c: InferenceContext) -> list[TensorType]:
     return [c.type(0), c.type(3), c.type(4)]
 
 
-def internal_gradient(g: Any) -> Gradients:
+def internal_gradient(g: GradientBuilder) -> Gradients:
     x, scale = g.inputs[:2]
     wanted = [g.needs(0), g.needs(1), g.needs(2)]
-    found = g.ops("BatchNormalizationGrad", g.dy[0], x, scale, g.output(3), g.output(4), outputs=[True, True, True], domain=MICROSOFT,
+    found = g.ops("BatchNormalizationGrad", g.dy, x, scale, g.output(3), g.output(4), outputs=[True, True, True], domain=MICROSOFT,
                   epsilon=float(g.attribute("epsilon", 1e-5)))
     return [*(name if want else None for name, want in zip(found, wanted, strict=True)), None, None]
 
@@ -100,9 +100,9 @@ def rows_and_size(c: LoweringContext, x: int) -> tuple[int, int]:
     return int(np.prod(dims[:axis], dtype=np.int64)), int(np.prod(dims[axis:], dtype=np.int64))
 
 
-def layer_norm_gradient(g: Any) -> Gradients:
+def layer_norm_gradient(g: GradientBuilder) -> Gradients:
     has_bias = len(g.inputs) > 2 and bool(g.inputs[2])
-    found = g.ops("LayerNormalizationGrad", g.dy[0], g.inputs[0], g.inputs[1], g.output(1), g.output(2), outputs=[True, True, True],
+    found = g.ops("LayerNormalizationGrad", g.dy, g.inputs[0], g.inputs[1], g.output(1), g.output(2), outputs=[True, True, True],
                   domain=MICROSOFT, axis=int(g.attribute("axis", -1)))
     return [found[0], found[1], found[2] if has_bias else None]
 

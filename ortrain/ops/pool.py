@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import Dim, TensorType
-from ortrain.ops.record import MICROSOFT, GradientContext, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.building import GradientBuilder
+from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
 from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
 
 FLOATS = ("float32", "float64")
@@ -81,34 +82,34 @@ def smallest_input(c: InferenceContext, output: tuple[Dim, ...], kernel: tuple[i
 # Gradient rules
 
 
-def pool_attributes(g: GradientContext) -> dict[str, Any]:
+def pool_attributes(g: GradientBuilder) -> dict[str, Any]:
     """The forward attributes, SAME_* as explicit pads where the sizes are known."""
     kind = g.type(g.inputs[0])
     c = InferenceContext(g.node, [kind], [None], g.opset)
     return explicit(g.node.attributes, pool_windows(c) if kind.shape is not None else None)
 
 
-def pool_gradient(g: GradientContext, op_type: str, *inputs: str) -> list[str | None]:
+def pool_gradient(g: GradientBuilder, op_type: str, *inputs: str) -> list[str | None]:
     """A gradient node whose shape is recorded, as it cannot be inferred."""
     dx = g.op(op_type, *inputs, domain="", **pool_attributes(g))
     g.declare(dx, g.type(g.inputs[0]))
     return [dx]
 
 
-def max_pool_gradient(g: GradientContext) -> list[str | None]:
-    assert g.dy[0] is not None
-    return pool_gradient(g, "MaxPoolGrad", g.dy[0], g.output(1))
+def max_pool_gradient(g: GradientBuilder) -> list[str | None]:
+    assert g.dy is not None
+    return pool_gradient(g, "MaxPoolGrad", g.dy, g.output(1))
 
 
-def average_pool_gradient(g: GradientContext) -> list[str | None]:
-    assert g.dy[0] is not None
-    return pool_gradient(g, "AveragePoolGrad", g.dy[0])
+def average_pool_gradient(g: GradientBuilder) -> list[str | None]:
+    assert g.dy is not None
+    return pool_gradient(g, "AveragePoolGrad", g.dy)
 
 
-def global_average_pool_gradient(g: GradientContext) -> list[str | None]:
-    x, dy = g.inputs[0], g.dy[0]
+def global_average_pool_gradient(g: GradientBuilder) -> list[str | None]:
+    x, dy = g.inputs[0], g.dy
     assert dy is not None
-    shape = g.type(x).shape
+    shape = g.shape(x)
     if shape is not None and all(isinstance(d, int) for d in shape[2:]):
         size = g.scalar(float(prod(int(d) for d in shape[2:])), dy)
     else:
@@ -119,9 +120,9 @@ def global_average_pool_gradient(g: GradientContext) -> list[str | None]:
     return [g.op("Expand", scaled, g.op("Shape", x))]
 
 
-def global_max_pool_gradient(g: GradientContext) -> list[str | None]:
+def global_max_pool_gradient(g: GradientBuilder) -> list[str | None]:
     """In plain operators: dy shared evenly by the elements that equal the maximum."""
-    x, y, dy = g.inputs[0], g.outputs[0], g.dy[0]
+    x, y, dy = g.inputs[0], g.outputs[0], g.dy
     assert dy is not None
     kind = g.type(x)
     assert kind.shape is not None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 from ortrain.ir import TensorType
+from ortrain.ops.building import GradientBuilder
 from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, operator
 
 
@@ -25,13 +25,13 @@ def lower_dropout(c: LoweringContext) -> KernelCall | Alias:
     return KernelCall("dropout", ints=(stream,), in_place={0: 0})
 
 
-def dropout_gradient(g: Any) -> Sequence[str | None]:
+def dropout_gradient(g: GradientBuilder) -> Sequence[str | None]:
     rest: list[str | None] = [None] * (len(g.inputs) - 1)
     mode = g.inputs[2] if g.opset >= 12 and len(g.inputs) > 2 else ""
     known = g.value(mode) if mode else None
     if not mode or (known is not None and not known.any()):
-        return [g.op("Identity", g.dy[0]), *rest]
-    return [g.op("DropoutGrad", g.dy[0], g.output(1), g.inputs[1], mode, domain=MICROSOFT), *rest]
+        return [g.op("Identity", g.dy), *rest]
+    return [g.op("DropoutGrad", g.dy, g.output(1), g.inputs[1], mode, domain=MICROSOFT), *rest]
 
 
 @operator("Dropout", lower=lower_dropout, gradient=dropout_gradient, stop=(1, 2), random=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -131,61 +131,12 @@ class LoweringContext(InferenceContext):
         return tuple(int(d) for d in kind.shape)
 
 
-class GradientContext(Protocol):
-    """What a gradient rule is given. The sweep (ortrain.gradient) implements it; it un-broadcasts and accumulates what the rule returns."""
-
-    node: Node
-    opset: int
-    inputs: Sequence[str]
-    """Names of the node's inputs, "" where absent."""
-    outputs: list[str]
-    """Names of the node's outputs, "" where absent."""
-    dy: Sequence[str | None]
-    """Name of the gradient of each output, None where there is none."""
-
-    def needs(self, index: int) -> bool:
-        """True when the gradient of input `index` is wanted."""
-
-    def type(self, value: str) -> TensorType:
-        """What is known of a value's type."""
-
-    def value(self, value: str) -> np.ndarray | None:
-        """A value that is a constant, else None."""
-
-    def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute of the node."""
-
-    def op(self, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any) -> str:
-        """Adds a node with one output to the graph and returns the output's name."""
-
-    def ops(self, op_type: str, *inputs: str, outputs: Sequence[bool], domain: str = "", **attributes: Any) -> list[str]:
-        """Adds a node with several outputs (False: absent, "" in the result)."""
-
-    def constant(self, array: np.ndarray | Sequence[int], like: str | None = None) -> str:
-        """Adds an initializer (ints as int64; with `like` cast to that value's dtype) and returns its name; equal ones are shared."""
-
-    def output(self, index: int) -> str:
-        """The name of the forward node's output `index`; the forward node gets the output if it had none."""
-
-    def replace(self, op_type: str, domain: str, extra_outputs: int = 0) -> None:
-        """Makes the forward node another operator (e.g. Concat -> ConcatTraining), with that many outputs appended."""
-
-    def reduce_sum(self, value: str, axes: Sequence[int], keepdims: bool) -> str:
-        """ReduceSum in the form of the model's opset (axes as attribute below 13)."""
-
-    def reshape_like(self, value: str, like: str) -> str:
-        """Reshape of `value` to the shape of `like` (constant when known)."""
-
-    def scalar(self, value: float, like: str) -> str:
-        """A 0-d constant with the dtype of `like`."""
-
-    def declare(self, value: str, kind: TensorType) -> None:
-        """States the type of a made value that cannot be inferred from its inputs."""
-
-
 Inference = Callable[[InferenceContext], Sequence[TensorType]]
 GradientRule = Callable[[Any], Sequence[str | None]]
+"""Given an ortrain.gradient.Rule, names the gradient of each input (None for none). It never un-broadcasts or accumulates: the sweep does these once."""
 Lowering = Callable[[LoweringContext], KernelCall | Alias]
+Expansion = Callable[[Any], Sequence[str] | None]
+"""Given an ortrain.ops.building.NodeBuilder, names the values that stand for the node's outputs."""
 Evaluation = Callable[[InferenceContext], Sequence[np.ndarray]]
 
 
@@ -205,6 +156,8 @@ class OpRecord:
     """NumPy meaning for constants (shape arithmetic), used while planning: gets the input values, returns the outputs."""
     stop: frozenset[int] = frozenset()
     """Inputs that no gradient flows to (indices, shapes, limits …)."""
+    expand: Expansion | None = None
+    """The node in terms of other operators: names of its outputs, or None when this node stands for itself."""
     random: bool = False
     """True when two runs may differ (never folded or merged)."""
     summary: str = ""
@@ -223,6 +176,7 @@ def operator(
     differentiable: bool = True,
     evaluate: Evaluation | None = None,
     stop: Sequence[int] = (),
+    expand: Expansion | None = None,
     random: bool = False,
 ) -> Callable[[Inference], Inference]:
     """Decorates an inference function into the record of `op_type`; a string for `lower` names a kernel that needs no attributes."""
@@ -231,7 +185,7 @@ def operator(
         key = (domain, op_type)
         assert key not in REGISTRY, f"two records for {key}"
         how = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
-        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), random,
+        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), expand, random,
                                  (infer.__doc__ or "").strip())
         return infer
 

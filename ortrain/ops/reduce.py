@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.record import MICROSOFT, Expansion, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 CHUNK = 16384
@@ -76,27 +77,25 @@ def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall]:
     return lower
 
 
-def expand_like(g: Any, dy: str) -> str:
+def expand_like(g: GradientBuilder, dy: str) -> str:
     """dY spread over the reduced axes again."""
     x = g.inputs[0]
-    shape, axes = g.type(x).shape, axes_of(_context(g))
+    shape, axes = g.shape(x), axes_of(g.context())
+    if not g.attribute("keepdims", 1) and axes is None:
+        raise g.error("expected constant axes where a gradient is taken and the reduced axes vanish, got computed ones")
     if not g.attribute("keepdims", 1) and axes is not None and len(axes) < len(shape):
         dy = g.op("Unsqueeze", dy, axes=axes) if g.opset < 13 else g.op("Unsqueeze", dy, g.constant(list(axes)))
     target = g.constant([int(d) for d in shape]) if g.type(x).is_static else g.op("Shape", x)
     return str(g.op("Expand", dy, target))
 
 
-def _context(g: Any) -> InferenceContext:
-    return InferenceContext(g.node, [g.type(name) if name else None for name in g.inputs], [g.value(name) if name else None for name in g.inputs], g.opset)
+def sum_gradient(g: GradientBuilder) -> Gradients:
+    return [expand_like(g, g.dy)]
 
 
-def sum_gradient(g: Any) -> Gradients:
-    return [expand_like(g, g.dy[0])]
-
-
-def mean_gradient(g: Any) -> Gradients:
-    x, dy = g.inputs[0], g.dy[0]
-    shape, axes = g.type(x).shape, axes_of(_context(g))
+def mean_gradient(g: GradientBuilder) -> Gradients:
+    x, dy = g.inputs[0], g.dy
+    shape, axes = g.shape(x), axes_of(g.context())
     sizes = [shape[axis] for axis in axes] if axes is not None else ["?"]
     if all(isinstance(size, int) for size in sizes):
         count = g.constant(np.array([math.prod(int(size) for size in sizes)], np.int64))
@@ -105,20 +104,64 @@ def mean_gradient(g: Any) -> Gradients:
     return [expand_like(g, g.op("Scale", dy, count, domain=MICROSOFT, scale_down=1))]
 
 
-def extreme_gradient(g: Any) -> Gradients:
+def extreme_gradient(g: GradientBuilder) -> Gradients:
     """Entries equal to the extreme share its gradient."""
     x, y = g.inputs[0], g.outputs[0]
     mask = g.op("Cast", g.op("Equal", x, expand_like(g, y)), to=1 if g.type(x).dtype == "float32" else 11)
-    axes = axes_of(_context(g))
+    axes = axes_of(g.context())
     if axes is None:
-        raise _context(g).error("expected constant axes, got computed ones")
+        raise g.error("expected constant axes, got computed ones")
     total = g.reduce_sum(mask, axes, bool(g.attribute("keepdims", 1))) if axes else mask
-    return [g.op("Mul", mask, expand_like(g, g.op("Div", g.dy[0], total)))]
+    return [g.op("Mul", mask, expand_like(g, g.op("Div", g.dy, total)))]
 
 
-def sum_square_gradient(g: Any) -> Gradients:
+def sum_square_gradient(g: GradientBuilder) -> Gradients:
     x = g.inputs[0]
-    return [g.op("Mul", expand_like(g, g.dy[0]), g.op("Mul", x, g.scalar(2.0, x)))]
+    return [g.op("Mul", expand_like(g, g.dy), g.op("Mul", x, g.scalar(2.0, x)))]
+
+
+def l1_gradient(g: GradientBuilder) -> Gradients:
+    return [g.op("Mul", expand_like(g, g.dy), g.op("Sign", g.inputs[0]))]
+
+
+def l2_gradient(g: GradientBuilder) -> Gradients:
+    """x / y, and 0 where the norm is 0."""
+    y = g.outputs[0]
+    zero = g.scalar(0.0, y)
+    ratio = g.op("Where", g.op("Equal", y, zero), zero, g.op("Div", g.dy, y))
+    return [g.op("Mul", expand_like(g, ratio), g.inputs[0])]
+
+
+def of_parts(before: str, reduction: str, after: str = "") -> Expansion:
+    """after(reduction(before(x))) over the node's axes; the reduction's own form of opset stays."""
+
+    def expand(g: NodeBuilder) -> list[str]:
+        x = g.op(before, g.inputs[0]) if before else g.inputs[0]
+        axes = axes_of(g.context())
+        if axes is None:
+            raise g.error("expected constant axes, got computed ones")
+        attributes: dict[str, Any] = {"keepdims": int(g.attribute("keepdims", 1))}
+        by_input = g.opset >= (13 if reduction == "ReduceSum" else 18)
+        if not axes:
+            y = x if reduction == "ReduceSum" else g.op("Mul", x, x)
+        elif by_input:
+            y = g.op(reduction, x, g.constant(list(axes)), **attributes)
+        else:
+            y = g.op(reduction, x, axes=axes, **attributes)
+        return [g.op(after, y) if after else y]
+
+    return expand
+
+
+def all_l2(g: NodeBuilder) -> list[str]:
+    squares = [g.op("ReduceSumSquare", x, keepdims=0) for x in g.inputs]
+    return [g.op("Sqrt", g.op("Sum", *squares))]
+
+
+@operator("ReduceAllL2", domain=MICROSOFT, expand=all_l2)
+def reduce_all_l2(c: InferenceContext) -> list[TensorType]:
+    """The root of the sum of the squares of all elements of all inputs, a scalar"""
+    return [TensorType(c.dtype(0), ())]
 
 
 def numpy_reduction(function: Callable[..., Any]) -> Callable[[InferenceContext], list[np.ndarray]]:
@@ -143,6 +186,8 @@ def _register() -> None:
     ]
     for name, kernel, gradient, function in rows:
         operator(name, lower=lower_reduction(kernel), gradient=gradient, stop=(1,), evaluate=numpy_reduction(function) if function else None)(infer_reduction)
+    operator("ReduceL1", gradient=l1_gradient, stop=(1,), expand=of_parts("Abs", "ReduceSum"))(infer_reduction)
+    operator("ReduceL2", gradient=l2_gradient, stop=(1,), expand=of_parts("", "ReduceSumSquare", "Sqrt"))(infer_reduction)
     operator("ReduceSumTraining", domain=MICROSOFT, lower=lower_reduction("reduce_sum"), gradient=sum_gradient, stop=(1,),
              evaluate=numpy_reduction(np.sum))(infer_reduction)
 

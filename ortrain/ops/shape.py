@@ -10,6 +10,7 @@ import numpy as np
 
 from ortrain.dtypes import name_of
 from ortrain.ir import Dim, Shape, TensorType
+from ortrain.ops.building import GradientBuilder
 from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, normalize_axis, operator
 from ortrain.ops.strided import fresh_shape, is_whole_copy, length_of, pack_box, strides_of
 
@@ -21,16 +22,16 @@ def view(c: LoweringContext) -> Alias:
     return Alias(0)
 
 
-def padded(g: Any, gradient: str | None) -> Gradients:
+def padded(g: GradientBuilder, gradient: str | None) -> Gradients:
     """The gradient of input 0, and none for the other inputs."""
     return [gradient, *[None] * (len(g.inputs) - 1)]
 
 
-def reshape_gradient(g: Any) -> Gradients:
-    return padded(g, g.reshape_like(g.dy[0], g.inputs[0]))
+def reshape_gradient(g: GradientBuilder) -> Gradients:
+    return padded(g, g.reshape_like(g.dy, g.inputs[0]))
 
 
-def shape_value(g: Any, value: str) -> str:
+def shape_value(g: GradientBuilder, value: str) -> str:
     """The shape of a value as int64: a constant when known, else a Shape node."""
     kind = g.type(value)
     return str(g.constant(np.array(kind.shape, np.int64)) if kind.is_static else g.op("Shape", value))
@@ -142,12 +143,12 @@ def distinct(c: InferenceContext, axes: Sequence[int], rank: int) -> list[int]:
     return found
 
 
-def squeeze_gradient(g: Any) -> Gradients:
+def squeeze_gradient(g: GradientBuilder) -> Gradients:
     """Unsqueeze with the same axes; without axes the shape of x is needed."""
     if g.opset >= 13 and len(g.inputs) > 1 and g.inputs[1]:
-        return [g.op("Unsqueeze", g.dy[0], g.inputs[1]), None]
+        return [g.op("Unsqueeze", g.dy, g.inputs[1]), None]
     if g.opset < 13 and g.attribute("axes") is not None:
-        return [g.op("Unsqueeze", g.dy[0], axes=tuple(g.attribute("axes")))]
+        return [g.op("Unsqueeze", g.dy, axes=tuple(g.attribute("axes")))]
     return reshape_gradient(g)
 
 
@@ -171,10 +172,10 @@ def squeeze(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), tuple(d for i, d in enumerate(dims) if i not in gone))]
 
 
-def unsqueeze_gradient(g: Any) -> Gradients:
+def unsqueeze_gradient(g: GradientBuilder) -> Gradients:
     if g.opset >= 13:
-        return [g.op("Squeeze", g.dy[0], g.inputs[1]), None]
-    return [g.op("Squeeze", g.dy[0], axes=tuple(g.attribute("axes")))]
+        return [g.op("Squeeze", g.dy, g.inputs[1]), None]
+    return [g.op("Squeeze", g.dy, axes=tuple(g.attribute("axes")))]
 
 
 def evaluate_unsqueeze(c: InferenceContext) -> list[np.ndarray]:
@@ -197,7 +198,7 @@ def unsqueeze(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), tuple(1 if i in at else next(rest) for i in range(len(dims) + len(at))))]
 
 
-@operator("Identity", lower=view, gradient=lambda g: [g.op("Identity", g.dy[0])], evaluate=lambda c: [np.asarray(c.value(0))])
+@operator("Identity", lower=view, gradient=lambda g: [g.op("Identity", g.dy)], evaluate=lambda c: [np.asarray(c.value(0))])
 def identity(c: InferenceContext) -> list[TensorType]:
     """y = x"""
     return [c.type(0)]
@@ -336,7 +337,7 @@ def evaluate_expand(c: InferenceContext) -> list[np.ndarray]:
     return [np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(target))).copy()]
 
 
-@operator("Expand", lower=lower_expand, gradient=lambda g: padded(g, g.op("Identity", g.dy[0])), evaluate=evaluate_expand, stop=(1,))
+@operator("Expand", lower=lower_expand, gradient=lambda g: padded(g, g.op("Identity", g.dy)), evaluate=evaluate_expand, stop=(1,))
 def expand(c: InferenceContext) -> list[TensorType]:
     """y = x broadcast against a shape (both ways, as NumPy does)"""
     dims, target = c.shape(0), known_dims(c, 1)
@@ -354,9 +355,9 @@ def permutation(c: InferenceContext, rank: int) -> tuple[int, ...]:
     return perm
 
 
-def transpose_gradient(g: Any) -> Gradients:
+def transpose_gradient(g: GradientBuilder) -> Gradients:
     perm = g.attribute("perm")
-    return [g.op("Transpose", g.dy[0], perm=tuple(int(p) for p in np.argsort(perm)))] if perm else [g.op("Transpose", g.dy[0])]
+    return [g.op("Transpose", g.dy, perm=tuple(int(p) for p in np.argsort(perm)))] if perm else [g.op("Transpose", g.dy)]
 
 
 def lower_transpose(c: LoweringContext) -> KernelCall | Alias:
@@ -379,16 +380,16 @@ def transpose(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), tuple(dims[p] for p in permutation(c, len(dims))))]
 
 
-def tile_gradient(g: Any) -> Gradients:
+def tile_gradient(g: GradientBuilder) -> Gradients:
     """dy as [repeats 0, size 0, repeats 1, size 1, …], summed over the repeats."""
-    dims, repeats = g.type(g.inputs[0]).shape, g.value(g.inputs[1])
+    dims, repeats = g.shape(g.inputs[0]), g.value(g.inputs[1])
     if repeats is not None and sum(isinstance(d, str) for d in dims) <= 1:
         target = g.constant([n for r, d in zip(repeats, dims, strict=True) for n in (int(r), d if isinstance(d, int) else -1)])
     else:
         column = g.constant([-1, 1])
         pairs = g.op("Concat", g.op("Reshape", g.inputs[1], column), g.op("Reshape", g.op("Shape", g.inputs[0]), column), axis=1)
         target = g.op("Reshape", pairs, g.constant([-1]))
-    folded = g.op("Reshape", g.dy[0], target)
+    folded = g.op("Reshape", g.dy, target)
     summed = g.reduce_sum(folded, range(0, 2 * len(dims), 2), False) if dims else folded
     g.declare(summed, g.type(g.inputs[0]))
     return [summed, None]

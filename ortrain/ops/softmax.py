@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import TensorType
+from ortrain.ops.building import GradientBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, Lowering, LoweringContext, normalize_axis, operator
 
 
@@ -40,9 +41,9 @@ def lower_gradient(kernel: str, flattened: bool) -> Lowering:
 
 
 def gradient_by(name: str) -> Callable[[Any], Sequence[str | None]]:
-    def gradient(g: Any) -> Sequence[str | None]:
+    def gradient(g: GradientBuilder) -> Sequence[str | None]:
         old = g.opset < 13
-        return [g.op(name if old else f"{name}_13", g.dy[0], g.outputs[0], domain=MICROSOFT, axis=int(g.attribute("axis", 1 if old else -1)))]
+        return [g.op(name if old else f"{name}_13", g.dy, g.outputs[0], domain=MICROSOFT, axis=int(g.attribute("axis", 1 if old else -1)))]
 
     return gradient
 

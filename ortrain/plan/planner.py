@@ -13,7 +13,9 @@ from ortrain._core.kernel_table import kernels
 from ortrain._core.program import Program
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidModelError, MissingKernelError
-from ortrain.ir import Model, Node, TensorType
+from ortrain.ir import Model, NameSource, Node, TensorType
+from ortrain.ops.building import GraphBuilder
+from ortrain.ops.expansion import expand
 from ortrain.ops.inference import Inference
 from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, record_of
 from ortrain.plan.memory import Block, place
@@ -68,6 +70,7 @@ class Planner:
         self.model, self.inputs, self.fixed, self.wanted, self.handle, self.commits = model, inputs, fixed, outputs, handle, commits
         types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
         self.inference = Inference(model.opsets, types, dict(model.graph.initializers), model.graph.types)
+        self.builder = GraphBuilder(self.inference, NameSource(model.graph.names()), model.opset)
         self.alias: dict[str, str] = {}
         self.steps: list[Step] = []
         self.in_place: dict[str, str] = {}
@@ -86,12 +89,12 @@ class Planner:
         """Nodes in order without those that are constants, or that nothing asks for."""
         nodes = self.model.graph.nodes
         graph_needs = self._live(nodes)
-        live = []
+        live: list[Node] = []
         for node in nodes:
             if id(node) in graph_needs:
                 self.inference.visit(node)
-                if not all(name in self.inference.values for name in node.outputs if name):
-                    live.append(node)
+                live.extend(piece for piece in expand(node, self.builder) or [node]
+                            if not all(name in self.inference.values for name in piece.outputs if name))
         again = self._live(live)                 # folding has cut off what only shapes were needed of
         return [node for node in live if id(node) in again]
 

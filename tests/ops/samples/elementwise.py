@@ -34,7 +34,17 @@ def divide(a, b):
     return a / b if a.dtype.kind == "f" else np.trunc(a / np.where(b == 0, 1, b)).astype(a.dtype) * (b != 0)
 
 
+def div_grad(dy, a, b):
+    """The two gradients of a / b, summed to the shapes of a and b."""
+    def to(x, shape):
+        x = x.sum(axis=tuple(range(x.ndim - len(shape))))
+        return x.sum(axis=tuple(i for i, d in enumerate(shape) if d == 1 and x.shape[i] != 1), keepdims=True)
+
+    return to(dy / b, a.shape), to(-dy * a / b**2, b.shape)
+
+
 SAMPLES = [
+    *[Sample("DivGrad", [other(3, 4, 5), a, b], div_grad, {}, "com.microsoft", outputs=2) for a, b in ((X, X + 2), (X, other(5)), (other(4, 1), X))],
     *binary("Add", np.add), *binary("Sub", np.subtract), *binary("Mul", np.multiply), *binary("Div", divide),
     *binary("Add", np.add, [(INTS, INTS[:1]), (INTS.astype(np.int32), INTS.astype(np.int32))]), *binary("Div", divide, [(INTS, INTS + 7), (INTS, INTS[0] + 9)]),
     *binary("Pow", np.power, [(POSITIVE, other(5)), (POSITIVE, np.array(2.5)), (np.array(1.7), X)]),

@@ -9,7 +9,8 @@ X = rng.uniform(0.2, 1.5, (3, 4, 5, 2)) * rng.choice([-1.0, 1.0], (3, 4, 5, 2))
 LARGE = rng.standard_normal((40, 7, 133))
 AXES = [None, (0,), (1,), (3,), (-1,), (0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (0, 1, 2, 3)]
 FUNCTIONS = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max, "ReduceMin": np.min,
-             "ReduceSumSquare": lambda x, **k: np.sum(x * x, **k)}
+             "ReduceSumSquare": lambda x, **k: np.sum(x * x, **k), "ReduceL1": lambda x, **k: np.sum(np.abs(x), **k),
+             "ReduceL2": lambda x, **k: np.sqrt(np.sum(x * x, **k))}
 
 
 def sample(op_type, x, axes, keepdims, opset=17, domain=""):
@@ -31,11 +32,12 @@ def sample(op_type, x, axes, keepdims, opset=17, domain=""):
 SAMPLES = [
     *[sample("ReduceSum", X, axes, keep) for axes in AXES for keep in (0, 1)],
     *[sample("ReduceMean", X, axes, keep) for axes in AXES for keep in (0, 1)],
-    *[sample(op, X, axes, keep, opset) for op in ("ReduceMax", "ReduceMin", "ReduceSumSquare") for axes in (None, (1,), (0, 2)) for keep in (0, 1) for opset in (13, 18)],
+    *[sample(op, X, axes, keep, opset) for op in ("ReduceMax", "ReduceMin", "ReduceSumSquare", "ReduceL1", "ReduceL2") for axes in (None, (1,), (0, 2)) for keep in (0, 1) for opset in (13, 18)],
     *[sample("ReduceSum", X, axes, 0, 11) for axes in (None, (0,), (1, 2))], *[sample("ReduceMean", X, axes, 0, 18) for axes in (None, (0,), (1, 2))],
     *[sample("ReduceSumTraining", X, axes, keep, 1, "com.microsoft") for axes in ((0,), (0, 2), (3,)) for keep in (0, 1)],
     *[sample(op, LARGE, axes, 0) for op in ("ReduceSum", "ReduceMean") for axes in (None, (0,), (2,), (0, 2), (1,))],
     *[sample(op, (10 * X).astype(np.int64), (1,), 0) for op in ("ReduceSum", "ReduceMax", "ReduceMin")],
+    Sample("ReduceAllL2", [X, LARGE, X[0]], lambda *xs: np.sqrt(sum(np.sum(x * x) for x in xs)), domain="com.microsoft"),
     Sample("ReduceSum", [X, np.zeros(0, np.int64)], lambda x, a: x, {"noop_with_empty_axes": 1}, constants=(1,)),
     sample("ReduceSum", np.zeros((0, 3)), (0,), 0),
 ]

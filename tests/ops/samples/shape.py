@@ -32,7 +32,7 @@ SAMPLES = [
     view("Reshape", X, (3, 20), ints(0, -1)),
     view("Reshape", X, (3, 20), ints(-1, 20)),
     view("Reshape", X, (60,), ints(60)),
-    Sample("Reshape", [EMPTY, ints(2, 0)], lambda x, s: x.reshape(2, 0), {"allowzero": 1}, constants=[1], gradient=False),
+    Sample("Reshape", [EMPTY, ints(2, 0)], lambda x, s: x.reshape(2, 0), {"allowzero": 1}, constants=[1]),
     view("Flatten", X, (3, 20)),
     view("Flatten", X, (1, 60), axis=0),
     view("Flatten", X, (12, 5), axis=-1, opset=11),

@@ -1,0 +1,51 @@
+"""Operators said in terms of others: replaced before lowering, and before the gradient is taken where they have no rule of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ortrain.ir import Node
+from ortrain.ops.building import GraphBuilder, NodeBuilder
+from ortrain.ops.record import record_of
+
+
+def expand(node: Node, builder: GraphBuilder) -> list[Node] | None:
+    """The nodes that stand for `node`, which has been visited; None when it stands for itself.
+
+    Their last outputs carry the node's own output names, and none of them expands further."""
+    record = record_of(node)
+    if record is None or record.expand is None:
+        return None
+    before, builder.added = builder.added, []
+    try:
+        results = record.expand(NodeBuilder(builder, node))
+        if results is None:
+            return None
+        made = [piece for added in builder.added for piece in (expand(added, builder) or [added])]
+    finally:
+        builder.added = before
+    return list(_renamed(made, node, results, builder))
+
+
+def _renamed(made: Sequence[Node], node: Node, results: Sequence[str], builder: GraphBuilder) -> Iterator[Node]:
+    """The made nodes, their results under the names that the expanded node gave."""
+    produced = {name for piece in made for name in piece.outputs}
+    wanted = [(result, own) for result, own in zip(results, node.outputs, strict=False) if own]
+    final: dict[str, str] = {}
+    copies: list[tuple[str, str]] = []
+    for result, own in wanted:
+        if result in produced and result not in final:
+            final[result] = own
+        else:
+            copies.append((final.get(result, result), own))
+    types, values = builder.inference.types, builder.inference.values
+    for result, own in final.items():
+        types[own] = types[result]
+        if result in values:
+            values[own] = values[result]
+    for piece in made:
+        piece.inputs = [final.get(name, name) for name in piece.inputs]
+        piece.outputs = [final.get(name, name) for name in piece.outputs]
+        yield piece
+    for result, own in copies:
+        yield Node("Identity", [result], [own], builder.names.unique(f"{node.name or own}_Expanded/Identity"))
