@@ -40,7 +40,8 @@ bench: $(VENV)/ready
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(RUN) -m benchmarks
 
 peer: $(VENV)/ready
-	$(call install,test)
+	$(call install,peer)
+	$(RUN) -m pytest tests/peer/stock_runtime.py
 	$(RUN) -m tests.peer
 
 clean:

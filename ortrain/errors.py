@@ -66,6 +66,10 @@ class EmptyBatchError(OrtrainError, ValueError):
     """An input has no elements."""
 
 
+class TerminatedError(OrtrainError, RuntimeError):
+    """A run was stopped by the terminate flag of its RunOptions."""
+
+
 class IndexRangeError(OrtrainError, IndexError):
     """An index in a tensor is outside its axis."""
 

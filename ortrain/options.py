@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ortrain.errors import InvalidArgumentError
 
 MOST_THREADS = 8
@@ -69,12 +71,29 @@ class SessionOptions:
         return self.intra_op_num_threads or min(MOST_THREADS, physical_cores())
 
 
-@dataclass
 class RunOptions:
-    """Options of one call; `terminate` set before the call makes it refuse."""
+    """Options of one call.
 
-    terminate: bool = False
-    log_severity_level: int = 2
-    log_verbosity_level: int = 0
-    logid: str = ""
-    only_execute_path_to_fetches: bool = False
+    terminate: set it, from any thread, and the call stops before its next kernel with TerminatedError; a train step stopped so leaves gradients that
+    must be reset. The remaining attributes exist for scripts written for the old package; they change nothing here."""
+
+    def __init__(self) -> None:
+        self._terminate = np.zeros(1, np.uint8)
+        self.log_severity_level = 2
+        self.log_verbosity_level = 0
+        self.logid = ""
+        self.only_execute_path_to_fetches = False
+
+    @property
+    def terminate(self) -> bool:
+        """True: calls with these options stop."""
+        return bool(self._terminate[0])
+
+    @terminate.setter
+    def terminate(self, value: bool) -> None:
+        self._terminate[0] = bool(value)
+
+    @property
+    def terminate_flag(self) -> np.ndarray:
+        """The byte that running programs look at (uint8 [1])."""
+        return self._terminate

@@ -9,9 +9,19 @@ from typing import Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
-from ortrain._core.program import Program
-from ortrain.errors import EmptyBatchError, IndexRangeError, InputCountError, InputNameError, InputRankError, InputShapeError, LabelRangeError
+from ortrain._core.program import TERMINATED, Program
+from ortrain.errors import (
+    EmptyBatchError,
+    IndexRangeError,
+    InputCountError,
+    InputNameError,
+    InputRankError,
+    InputShapeError,
+    LabelRangeError,
+    TerminatedError,
+)
 from ortrain.ir import Model, TensorType
+from ortrain.options import RunOptions
 from ortrain.plan import plan_program
 from ortrain.state import aligned_zeros
 from ortrain.values import as_array
@@ -54,12 +64,15 @@ class Runner:
         self._last_arena: np.ndarray | None = None
         self._programs: OrderedDict[tuple[tuple[int, ...], ...], Program] = OrderedDict()
 
-    def run(self, values: tuple[Any, ...], overwrite: bool = False) -> list[np.ndarray]:
-        """The outputs for these inputs. Raises an input error when they do not fit, LabelRangeError or IndexRangeError from a guard."""
+    def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None) -> list[np.ndarray]:
+        """The outputs for these inputs.
+
+        Raises an input error when they do not fit, LabelRangeError or IndexRangeError from a guard, TerminatedError when run_options says so."""
+        terminate = None if run_options is None else run_options.terminate_flag
         program = self.last
         if program is not None and self._last_arena is self.arena.array:
             try:
-                result = program.try_run(values, overwrite)
+                result = program.try_run(values, overwrite, terminate)
             except RuntimeError:
                 raise self._refusal(program, values) from None
             if result is not None:
@@ -67,7 +80,7 @@ class Runner:
         arrays = self.check(values)
         program = self._program_for(arrays)
         try:
-            result = program.try_run(arrays, overwrite)
+            result = program.try_run(arrays, overwrite, terminate)
         except RuntimeError:
             raise self._refusal(program, arrays) from None
         assert result is not None, "a program refused the inputs it was planned for"
@@ -136,6 +149,8 @@ class Runner:
 
     def _refusal(self, program: Program, values: tuple[Any, ...]) -> Exception:
         step = program.plan.steps[program.failed_step]
+        if program.failed_status == TERMINATED:
+            return TerminatedError(f"expected to finish, the run was terminated by its RunOptions before node {step.node.name!r} ({self.where})")
         guard = step.guard
         name = step.inputs[0]
         found = ""

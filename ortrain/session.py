@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
-from ortrain._core.program import advance_run_index
 from ortrain.errors import (
     IndexRangeError,
     InvalidArgumentError,
@@ -20,6 +20,7 @@ from ortrain.errors import (
     LabelRangeError,
     ParameterNotFoundError,
     ParameterTypeError,
+    TerminatedError,
 )
 from ortrain.formats.onnx_files import write_model
 from ortrain.ir import Model, NameSource
@@ -40,6 +41,17 @@ ModelSource = Any
 RESET_FLAG = "lazy_reset_grad"
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 _seed = 0
+
+
+def _renew_locks() -> None:
+    """In a forked child: whoever held a session's lock is not there any more."""
+    for session in _sessions:
+        session._lock = threading.RLock()
+
+
+_sessions: weakref.WeakSet[TrainingSession] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def set_seed(seed: int) -> None:
@@ -141,6 +153,7 @@ class TrainingSession:
         self.eval_model = None if eval_model is None else as_model(eval_model)
         self.optimizer_model = None if optimizer_model is None else as_model(optimizer_model)
         self._lock = threading.RLock()
+        _sessions.add(self)
         self._handle = EngineHandle(self.options.threads(), _seed)
         self._arena = Arena()
         self._closed = False
@@ -278,14 +291,14 @@ class TrainingSession:
             arguments = runner.arguments(inputs, named) if named else inputs
             self._reset_flag[0] = self._overwrite
             try:
-                result = runner.run(arguments, self._overwrite)
-            except (IndexRangeError, LabelRangeError):
+                result = runner.run(arguments, self._overwrite, run_options)
+            except (IndexRangeError, LabelRangeError, TerminatedError):
                 if not runner.refused_before_writing():
                     self._gradients_valid = False
                 raise
+            self._gradients_valid = self._gradients_valid or self._overwrite
             self._overwrite = False
-            self._gradients_valid = True
-            advance_run_index(self._handle)
+            self._handle.run_index += 1
             return result
 
     def eval_step(self, *inputs: Any, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
@@ -294,7 +307,7 @@ class TrainingSession:
             self._ready(run_options)
             if self._eval_runner is None:
                 raise InvalidStateError("Evaluation session not initialized: expected an eval model, the session has none.")
-            return self._eval_runner.run(self._eval_runner.arguments(inputs, named))
+            return self._eval_runner.run(self._eval_runner.arguments(inputs, named), run_options=run_options)
 
     def predict(self, *inputs: Any, output_names: Sequence[str] | None = None, **named: Any) -> list[np.ndarray]:
         """Forward with the current weights, without loss.
@@ -342,6 +355,20 @@ class TrainingSession:
                 raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
             self._optimizer.step(self._learning_rate)
 
+    @property
+    def gradients_valid(self) -> bool:
+        """False after a train step that failed half way, until lazy_reset_grad and another train step."""
+        return self._gradients_valid
+
+    @property
+    def train_steps(self) -> int:
+        """Train steps run: the counter of the random numbers, to be set when a run is resumed so that its masks go on."""
+        return self._handle.run_index
+
+    @train_steps.setter
+    def train_steps(self, steps: int) -> None:
+        self._handle.run_index = steps
+
     def lazy_reset_grad(self) -> None:
         """The next train step overwrites the gradients instead of adding to them."""
         self._overwrite = True
@@ -353,7 +380,7 @@ class TrainingSession:
         if self.state.nominal:
             raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
         if run_options is not None and run_options.terminate:
-            raise InvalidStateError("the call was terminated by its RunOptions")
+            raise TerminatedError("expected to run, the call was terminated by its RunOptions")
 
     # ---- parameters
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ortrain._core.program import advance_run_index
 from ortrain.errors import InvalidArgumentError, InvalidStateError
 from ortrain.formats.atomic import replace_file
 from ortrain.schedule import LinearSchedule
@@ -108,8 +107,7 @@ class Trainer:
         if seed != self.seed:
             raise InvalidArgumentError(f"expected the seed {seed} of the run to be resumed, got {self.seed}")
         self.best_loss = min(map(_score, self.history), default=math.inf)
-        for _ in range(self.step):
-            advance_run_index(self.session._handle)
+        self.session.train_steps = self.step
 
     # ---- training
 

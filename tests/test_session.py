@@ -1,10 +1,12 @@
 """TrainingSession straight from a forward model: training, prediction, freezing, saving and resuming."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import ortrain
 from ortrain import errors
@@ -50,13 +52,13 @@ def test_running_statistics_move_with_training_and_are_used_by_prediction():
         assert not np.array_equal(session.predict(x)[0], first)
 
 
-def test_prediction_is_what_the_exported_model_says_in_onnxruntime(tmp_path):
+def test_prediction_is_what_the_exported_model_says(tmp_path):
     with start("cnn_bn") as session:
         x, labels = batch("cnn_bn")
         steps(session, [x, labels], 3)
         session.export(tmp_path / "model.onnx")
-        stock = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
-        wanted = stock.run(None, {stock.get_inputs()[0].name: x})[0]
+        reference = ReferenceEvaluator(str(tmp_path / "model.onnx"))
+        wanted = reference.run(None, {reference.input_names[0]: x})[0]
         np.testing.assert_allclose(session.predict(x)[0], wanted, rtol=1e-4, atol=1e-5)
         ours = ortrain.InferenceSession(tmp_path / "model.onnx")
         np.testing.assert_allclose(ours.run(None, {ours.get_inputs()[0].name: x})[0], wanted, rtol=1e-4, atol=1e-5)
@@ -101,11 +103,23 @@ def test_inputs_may_come_by_name_and_of_any_array_kind():
         def __dlpack_device__(self):
             return self.array.__dlpack_device__()
 
+    class Other:
+        """As the stock onnxruntime's OrtValue."""
+
+        def __init__(self, array):
+            self.array = array
+
+        def numpy(self):
+            return self.array
+
+        def data_type(self):
+            return "tensor(float)"
+
     x, labels = batch()
     with start() as session:
         wanted = session.eval_step(x, labels)[0]
-        for a, b in ((ortrain.OrtValue.ortvalue_from_numpy(x), labels), (onnxruntime.OrtValue.ortvalue_from_numpy(x), labels), (Foreign(x), labels),
-                     (np.asfortranarray(x), labels), (x.tolist(), labels.tolist())):
+        for a, b in ((ortrain.OrtValue.ortvalue_from_numpy(x), labels), (Other(x), labels), (Foreign(x), labels),
+                     (x, labels.astype(np.longlong)), (np.asfortranarray(x), labels), (x.tolist(), labels.tolist())):
             np.testing.assert_array_equal(session.eval_step(a, b)[0], wanted)
         np.testing.assert_array_equal(session.eval_step(labels=labels, x=x)[0], wanted)
         with pytest.raises(errors.InputNameError):
@@ -149,3 +163,55 @@ def test_a_float64_model_trains_through_the_same_kernels():
         x, labels = rng.standard_normal((16, 4)), rng.integers(0, 3, 16)
         losses = steps(session, [x, labels], 30)
         assert session.parameters["w"].data.dtype == np.float64 and losses[-1] < losses[0]
+
+
+def test_a_run_is_terminated_by_its_options():
+    x, labels = batch()
+    options = ortrain.RunOptions()
+    with start() as session:
+        before = session.train_step(x, labels, run_options=options)
+        options.terminate = True
+        for call in (session.train_step, session.eval_step):
+            with pytest.raises(errors.TerminatedError):
+                call(x, labels, run_options=options)
+        session.lazy_reset_grad()
+        np.testing.assert_array_equal(session.train_step(x, labels)[0], before[0])
+
+
+def test_a_program_stops_at_its_next_step_and_gradients_must_then_be_reset():
+    """The flag is set by another thread while the step runs: what it has written so far is not used."""
+    x, labels = (np.concatenate([a] * 4000) for a in batch())
+    options = ortrain.RunOptions()
+    stopped = 0
+    with start() as session:
+        session.train_step(x, labels)
+        for delay in np.geomspace(1e-4, 3e-2, 12):
+            timer = threading.Timer(delay, lambda: setattr(options, "terminate", True))
+            timer.start()
+            try:
+                for _ in range(100):
+                    session.train_step(x, labels, run_options=options)
+            except errors.TerminatedError:
+                stopped += 1
+            timer.join()
+            options.terminate = False
+            if not session.gradients_valid:
+                with pytest.raises(errors.InvalidStateError, match="lazy_reset_grad"):
+                    session.optimizer_step()
+                session.train_step(x, labels)            # adding to them does not mend them
+                with pytest.raises(errors.InvalidStateError, match="lazy_reset_grad"):
+                    session.optimizer_step()
+            session.lazy_reset_grad()
+            session.train_step(x, labels)
+            session.optimizer_step()
+    assert stopped
+
+
+def test_a_constant_index_out_of_range_is_refused_before_anything_runs():
+    model = helper.make_model(helper.make_graph(
+        [helper.make_node("Gather", ["x", "index"], ["picked"], axis=1), helper.make_node("Mul", ["picked", "w"], ["y"]),
+         helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0)], "g", [helper.make_tensor_value_info("x", 1, ["n", 3])],
+        [helper.make_tensor_value_info("loss", 1, [])], [numpy_helper.from_array(np.array([0, 7]), "index"),
+                                                         numpy_helper.from_array(np.ones(2, np.float32), "w")]), opset_imports=[helper.make_opsetid("", 17)])
+    with ortrain.TrainingSession.from_model(model, optimizer=OptimType.SGD) as session, pytest.raises(errors.IndexRangeError, match="7"):
+        session.train_step(np.ones((2, 3), np.float32))

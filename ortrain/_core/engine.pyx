@@ -6,6 +6,9 @@ cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
 from ortrain._core.kernel cimport Engine, Kernel, KernelArgs, Tensor, WorkItem, real
 
+import os
+import weakref
+
 from ortrain.dtypes import NUMBERS, name_of
 
 cnp.import_array()
@@ -15,6 +18,7 @@ cdef extern from "threads.h" nogil:
     ctypedef struct Pool:
         int workers
     Pool *pool_make(int workers)
+    void pool_reset(Pool *pool, int workers)
     void pool_free(Pool *pool)
     void pool_parallel_for(const Engine *engine, WorkItem work, void *context, int64_t items)
 
@@ -91,7 +95,6 @@ def load_products():
     if packed_sgemm != NULL:
         return
     import importlib
-    import os
 
     from ortrain._core.kernel_table import instruction_set
     table = importlib.import_module(f"ortrain._core.kernels.{instruction_set()}.products").PRODUCTS
@@ -171,6 +174,18 @@ cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, i
     blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
 
 
+handles = weakref.WeakSet()
+
+
+def _renew_pools():
+    for handle in handles:
+        handle.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_pools)
+
+
 cdef class EngineHandle:
     """Owns an Engine: its thread pool and packing buffers."""
 
@@ -191,6 +206,7 @@ cdef class EngineHandle:
         self.engine.gemm_float64_serial = gemm_float64_serial
         self.engine.seed = seed
         self.engine.run_index = 0
+        handles.add(self)
 
     def __dealloc__(self):
         pool_free(<Pool *>self.engine.pool)
@@ -203,6 +219,20 @@ cdef class EngineHandle:
         self.engine.workers = 1
         with nogil:
             pool_free(pool)
+
+    def after_fork(self):
+        """In a forked child: forgets the parent's threads; the next parallel region makes new ones."""
+        if self.engine.pool != NULL:
+            pool_reset(<Pool *>self.engine.pool, self.engine.workers)
+
+    @property
+    def run_index(self):
+        """Train steps run: the counter of the counter-based random numbers."""
+        return self.engine.run_index
+
+    @run_index.setter
+    def run_index(self, value):
+        self.engine.run_index = value
 
     @property
     def workers(self):

@@ -36,6 +36,11 @@ cdef int skip(const KernelArgs *a) noexcept nogil:
     return STATUS_OK
 
 
+# what a run reports that its RunOptions stopped; kernels have codes of their own in kernel.h
+cdef enum:
+    STATUS_TERMINATED = 100
+TERMINATED = STATUS_TERMINATED
+
 # name -> address; the planner puts these in by itself
 KERNELS = {"check_range": <size_t>&check_range, "copy": <size_t>&copy}
 
@@ -73,6 +78,7 @@ cdef class Program:
     cdef public list step_names
     cdef public object plan
     cdef public Py_ssize_t failed_step
+    cdef public int failed_status
     cdef public Py_ssize_t first_write
 
     def __init__(self, EngineHandle handle not None):
@@ -274,24 +280,26 @@ cdef class Program:
     cdef inline bint same_dtype(self, int numpy_type, int32_t dtype) noexcept:
         if dtype == 1:
             return numpy_type == cnp.NPY_FLOAT32
-        if dtype == 7:
-            return numpy_type == cnp.NPY_INT64
+        if dtype == 7:          # a C type has one number and another C type of its size has another, whatever their dtype says
+            return numpy_type == cnp.NPY_INT64 or numpy_type == cnp.NPY_LONGLONG
         if dtype == 11:
             return numpy_type == cnp.NPY_FLOAT64
         if dtype == 6:
-            return numpy_type == cnp.NPY_INT32
+            return numpy_type == cnp.NPY_INT32 or numpy_type == cnp.NPY_INT or sizeof(long) == 4 and numpy_type == cnp.NPY_LONG
         if dtype == 9:
             return numpy_type == cnp.NPY_BOOL
         if dtype == 2:
             return numpy_type == cnp.NPY_UINT8
         return dtype == 3 and numpy_type == cnp.NPY_INT8
 
-    def try_run(self, tuple values, bint overwrite=False):
+    def try_run(self, tuple values, bint overwrite=False, const uint8_t[::1] terminate=None):
         """The outputs as fresh arrays; None when the inputs are not exactly what the program was planned for.
 
-        Raises RuntimeError with the failed step in `failed_step` when a guard refuses."""
+        terminate: one byte that another thread may set: the run then stops before its next step.
+        Raises RuntimeError with the failed step in `failed_step` when a guard refuses or the run was stopped."""
         cdef Py_ssize_t i
         cdef int status = 0
+        cdef const uint8_t *stop = NULL if terminate is None else &terminate[0]
         if not self.accepts(values):
             return None
         if overwrite != self.overwriting:
@@ -300,10 +308,14 @@ cdef class Program:
             self.slots[self.input_slot[i]].data = cnp.PyArray_DATA(<cnp.ndarray>PyTuple_GET_ITEM(values, self.input_index[i]))
         with nogil:
             for i in range(self.n_steps):
+                if stop != NULL and stop[0] != 0:
+                    status = STATUS_TERMINATED
+                    break
                 status = self.functions[i](&self.args[i])
                 if status != 0:
                     break
         if status != 0:
+            self.failed_status = status
             self.failed_step = i
             raise RuntimeError(self.step_names[i])
         return self.results(values)
@@ -376,8 +388,3 @@ cdef class Call:
             self.floats[i] = floats[i]
         with nogil:
             self.function(&self.args)
-
-
-def advance_run_index(EngineHandle handle not None):
-    """Moves the counter of the random numbers on by one train step."""
-    handle.engine.run_index += 1

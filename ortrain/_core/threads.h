@@ -10,7 +10,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 #include "kernel.h"
 
 enum { MOST_WORKERS = 64, SPINS_BETWEEN_CLOCKS = 64 };
@@ -25,8 +24,8 @@ typedef struct Pool {
     void *context;
     uint32_t items;
     int32_t workers;                               /* with the caller */
+    int32_t started;                               /* threads come with the first region: small programs never make them */
     atomic_int stopping;
-    pid_t owner;                                   /* the process whose threads these are: a fork has none of them */
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     pthread_t threads[MOST_WORKERS];
@@ -84,25 +83,36 @@ static void *pool_thread(void *start)
     }
 }
 
+/* a pool without threads yet; also what a forked child makes of its parent's, for it has none of the threads */
+static void pool_reset(Pool *pool, int32_t workers)
+{
+    *pool = (Pool){ .workers = workers };
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+}
+
 static Pool *pool_make(int32_t workers)
 {
     Pool *pool = aligned_alloc(64, (sizeof(Pool) + 63) / 64 * 64);
-    if (!pool) return NULL;
-    *pool = (Pool){ .workers = 1, .owner = getpid() };
-    pthread_mutex_init(&pool->mutex, NULL);
-    pthread_cond_init(&pool->wake, NULL);
-    for (int32_t i = 1; i < workers && i < MOST_WORKERS; i++) {
+    if (pool) pool_reset(pool, workers < MOST_WORKERS ? workers : MOST_WORKERS);
+    return pool;
+}
+
+static void pool_start(Pool *pool)
+{
+    int32_t i = 1;
+    for (; i < pool->workers; i++) {
         pool->starts[i].pool = pool; pool->starts[i].index = i;
         if (pthread_create(&pool->threads[i], NULL, pool_thread, &pool->starts[i])) break;       /* fewer threads, the same results */
-        pool->workers = i + 1;
     }
-    return pool;
+    pool->workers = i;
+    pool->started = 1;
 }
 
 static void pool_free(Pool *pool)
 {
     if (!pool) return;
-    if (pool->owner == getpid()) {
+    if (pool->started) {
         pthread_mutex_lock(&pool->mutex);
         atomic_store(&pool->stopping, 1);
         pthread_cond_broadcast(&pool->wake);
@@ -133,11 +143,13 @@ static void pool_run(Pool *pool, WorkItem work, void *context, uint32_t items)
     }
 }
 
-/* Engine.parallel_for. A pool of another process (after fork) has no threads: the caller does all. */
+/* Engine.parallel_for */
 static void pool_parallel_for(const Engine *engine, WorkItem work, void *context, int64_t items)
 {
     Pool *pool = engine->pool;
-    if (items > 1 && pool && pool->workers > 1 && items < 0xffffffff && pool->owner == getpid()) pool_run(pool, work, context, (uint32_t)items);
-    else for (int64_t i = 0; i < items; i++) work(context, i, 0);
+    if (items > 1 && items < 0xffffffff && pool && pool->workers > 1) {
+        if (!pool->started) pool_start(pool);
+        pool_run(pool, work, context, (uint32_t)items);
+    } else for (int64_t i = 0; i < items; i++) work(context, i, 0);
 }
 #endif

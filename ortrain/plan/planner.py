@@ -12,7 +12,7 @@ from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
 from ortrain._core.program import Program
 from ortrain.dtypes import numpy_dtype
-from ortrain.errors import InvalidModelError, MissingKernelError
+from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError
 from ortrain.ir import Model, NameSource, Node, TensorType
 from ortrain.ops.building import GraphBuilder
 from ortrain.ops.expansion import expand
@@ -73,6 +73,7 @@ class Planner:
         self.builder = GraphBuilder(self.inference, NameSource(model.graph.names()), model.opset)
         self.alias: dict[str, str] = {}
         self.steps: list[Step] = []
+        self._guarded: set[tuple[str, int, int, int | None]] = set()
         self.in_place: dict[str, str] = {}
 
     def build(self) -> Program:
@@ -122,12 +123,26 @@ class Planner:
             self.alias[node.outputs[0]] = self.root(node.inputs[how.input])
             return
         for guard in how.guards:
-            source = node.inputs[guard.input]
-            known = self.inference.values.get(source)
-            if known is None:
-                call = KernelCall("check_range", (guard.low, guard.high, int(guard.ignored is not None), guard.ignored or 0))
-                self.steps.append(Step(node, call, [source], [], guard, core.KERNELS["check_range"]))
+            self._add_guard(node, guard)
         self.steps.append(Step(node, how, list(node.inputs), list(node.outputs), None, self._address(node, how)))
+
+    def _add_guard(self, node: Node, guard: Guard) -> None:
+        """A step that refuses indices out of range; constants are looked at now, and nothing is checked twice."""
+        source = node.inputs[guard.input]
+        known = self.inference.values.get(source)
+        if known is not None:
+            bad = known[(known < guard.low) | (known >= guard.high)]
+            if guard.ignored is not None:
+                bad = bad[bad != guard.ignored]
+            if bad.size:
+                raise IndexRangeError(f"expected every element of the constant {source!r} in [{guard.low}, {guard.high}), got {bad.ravel()[0]} "
+                                      f"(operator {node.op_type}, node {node.name!r})")
+            return
+        key = (self.root(source), guard.low, guard.high, guard.ignored)
+        if key not in self._guarded:
+            self._guarded.add(key)
+            call = KernelCall("check_range", (guard.low, guard.high, int(guard.ignored is not None), guard.ignored or 0))
+            self.steps.append(Step(node, call, [source], [], guard, core.KERNELS["check_range"]))
 
     def _context(self, node: Node, record: OpRecord) -> LoweringContext:
         seen = self.inference.context(node)
