@@ -1,0 +1,21 @@
+"""What tests say of the instruction set and the product in use holds for the others as well: each is chosen when a process starts, so each gets one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ortrain._core.kernel_table import instruction_set, supported_sets
+
+ROOT = Path(__file__).resolve().parents[2]
+OTHERS = [{"ORTRAIN_GEMM": "blas"}, *({"ORTRAIN_INSTRUCTION_SET": name} for name in supported_sets() if name != instruction_set())]
+
+
+@pytest.mark.parametrize("choice", OTHERS, ids=lambda choice: "=".join(*choice.items()))
+def test_kernels_products_and_recorded_runs_pass_with(choice):
+    tests = [ROOT / "tests" / name for name in ("ops/test_kernels.py", "core/test_products.py", "test_recorded_runs.py")]
+    done = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *map(str, tests)], cwd=ROOT, env=os.environ | choice,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
