@@ -74,7 +74,7 @@ cdef inline void blas_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, real
         epilogue(c, ldc, m, n, bias, relu)
 
 
-ctypedef void (*PackedGemm)(int ta, int tb, long m, long n, long k, const float *a, long lda, const float *b, long ldb, int accumulate, float *c, long ldc,
+ctypedef void (*PackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc,
                             const float *bias, int relu, float *workspace) noexcept nogil
 
 cdef PackedGemm packed_sgemm = NULL

@@ -289,7 +289,7 @@ cdef inline real plane_max(const real *x, int64_t n) noexcept nogil:
     cdef real best = x[0]
     cdef int64_t i
     for i in range(1, n):
-        best = x[i] if x[i] > best else best
+        best = x[i] if x[i] > best or x[i] != x[i] else best
     return best
 
 

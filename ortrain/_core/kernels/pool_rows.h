@@ -17,8 +17,8 @@
                                     int32_t *ROWS_RESTRICT index, int32_t n) {                                                            \
         for (int32_t i = 0; i < n; i++) {                                                                                                 \
             REAL value = x[(int64_t)i * stride], old = best[i];                                                                           \
-            int32_t at = where + i * stride, mask = -(int32_t)(value > old);                                                              \
-            best[i] = value > old ? value : old;                                                                                          \
+            int32_t at = where + i * stride, mask = -(int32_t)((value > old) | (value != value));        /* NaN stays */            \
+            best[i] = (value > old) | (value != value) ? value : old;                                                                   \
             index[i] = (at & mask) | (index[i] & ~mask);                                                                                  \
         }                                                                                                                                 \
     }                                                                                                                                     \

@@ -125,6 +125,6 @@ FLOAT_REDUCE(reduce_mean, 0, v, b + v, a / count)      /* no integers: the mean 
 static int reduce_mean(const KernelArgs *args)
 { return args->inputs[0].dtype == DTYPE_FLOAT32 ? reduce_mean_float(args) : reduce_mean_double(args); }
 NUMBER_REDUCE(reduce_sum_square, 0, 0, 0, v * v, b + v, a)
-NUMBER_REDUCE(reduce_max, -__builtin_inf(), INT64_MIN, INT32_MIN, v, v > b ? v : b, a)
-NUMBER_REDUCE(reduce_min, __builtin_inf(), INT64_MAX, INT32_MAX, v, v < b ? v : b, a)
+NUMBER_REDUCE(reduce_max, -__builtin_inf(), INT64_MIN, INT32_MIN, v, v > b || v != v ? v : b, a)     /* NaN stays: no number is larger than it */
+NUMBER_REDUCE(reduce_min, __builtin_inf(), INT64_MAX, INT32_MAX, v, v < b || v != v ? v : b, a)
 #endif
