@@ -1,4 +1,4 @@
-"""The recorded runs of onnxruntime-training 1.19.2 come out of ortrain: losses, outputs, gradients, parameters, evaluation, export."""
+"""The recorded runs of onnxruntime-training 1.16 to 1.19 come out of ortrain: losses, outputs, gradients, parameters, evaluation, export."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,8 @@ import pytest
 from ortrain.api import CheckpointState, Module, Optimizer
 
 DATA = Path(__file__).parent / "data" / "ort_golden"
-CASES = sorted(path.name for path in DATA.iterdir())
+OLDER = DATA.with_name("ort_golden_versions")
+CASES = [("1.19.2", path.name) for path in sorted(DATA.iterdir())] + [(path.parent.name, path.name) for path in sorted(OLDER.glob("*/*"))]
 
 
 def assert_close_tensor(actual, wanted, extra=0.0):
@@ -20,13 +21,19 @@ def assert_close_tensor(actual, wanted, extra=0.0):
 
 
 class Recording:
-    def __init__(self, case):
-        self.folder = DATA / case
-        self.meta = json.loads((self.folder / "meta.json").read_text())
-        self.expected = np.load(self.folder / "expected.npz")
-        self.inputs = np.load(self.folder / "inputs.npz")
+    """One case as one version of the old package recorded it; what is the same in 1.19.2 is stored there alone."""
+
+    def __init__(self, version, case):
+        self.folders = [OLDER / version / case, DATA / case]
+        self.meta = json.loads(self.file("meta.json").read_text())
+        assert self.meta["onnxruntime_training"] == version
+        self.expected = np.load(self.file("expected.npz"))
+        self.inputs = np.load(self.file("inputs.npz"))
         self.order = [str(name) for name in self.inputs["input_order"]]
         self.noisy = set(self.meta["params_with_rounding_noise_gradient"])
+
+    def file(self, name):
+        return next(folder / name for folder in self.folders if (folder / name).exists())
 
     def batch(self, key):
         return [self.inputs[f"{key}.{name}"] for name in self.order]
@@ -38,13 +45,13 @@ class Recording:
                 assert_close_tensor(parameter.data, self.expected[f"{prefix}.{name}"], slack)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_recorded_run_is_reproduced(case, tmp_path):
-    recording = Recording(case)
+@pytest.mark.parametrize(("version", "case"), CASES)
+def test_recorded_run_is_reproduced(version, case, tmp_path):
+    recording = Recording(version, case)
     meta, expected = recording.meta, recording.expected
-    state = CheckpointState.load_checkpoint(recording.folder / "checkpoint")
-    module = Module(recording.folder / "training_model.onnx", state, recording.folder / "eval_model.onnx")
-    optimizer = Optimizer(recording.folder / "optimizer_model.onnx", module)
+    state = CheckpointState.load_checkpoint(recording.file("checkpoint"))
+    module = Module(recording.file("training_model.onnx"), state, recording.file("eval_model.onnx"))
+    optimizer = Optimizer(recording.file("optimizer_model.onnx"), module)
     optimizer.set_learning_rate(meta["learning_rate"])
 
     def outputs(results):
@@ -80,3 +87,33 @@ def test_recorded_run_is_reproduced(case, tmp_path):
         assert module.get_contiguous_parameters(trainable_only).numpy().shape == expected[key].shape
     module.export_model_for_inferencing(tmp_path / "inference.onnx", meta["inference_outputs"])
     assert (tmp_path / "inference.onnx").stat().st_size > 0
+
+
+@pytest.mark.parametrize(("version", "case"), CASES)
+def test_a_checkpoint_with_optimizer_state_resumes_where_the_run_stood(version, case):
+    """The checkpoint saved at the end holds what the run ended with, and training goes on from it as if it had never stopped."""
+    recording = Recording(version, case)
+
+    def start(checkpoint):
+        state = CheckpointState.load_checkpoint(checkpoint)
+        module = Module(recording.file("training_model.onnx"), state, recording.file("eval_model.onnx"))
+        optimizer = Optimizer(recording.file("optimizer_model.onnx"), module)
+        optimizer.set_learning_rate(recording.meta["learning_rate"])
+        return state, module, optimizer
+
+    def train(module, optimizer, steps):
+        losses = []
+        for k in range(steps):
+            result = module(*recording.batch(f"train{k}"))
+            losses.append(float(np.ravel(result[0] if isinstance(result, tuple) else result)[0]))
+            if (k + 1) % recording.meta["train_steps_per_optimizer_step"] == 0:
+                optimizer.step()
+                module.lazy_reset_grad()
+        return losses
+
+    steps = recording.meta["train_steps"]
+    _, module, optimizer = start(recording.file("checkpoint"))
+    train(module, optimizer, steps)
+    state, resumed, resumed_optimizer = start(recording.file("checkpoint_after"))
+    recording.compare_parameters(state, "param5")
+    np.testing.assert_allclose(train(resumed, resumed_optimizer, steps), train(module, optimizer, steps), rtol=2e-4)
