@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ortrain import api, artifacts, onnxblock
     from ortrain.inference_session import InferenceSession
+    from ortrain.ops.custom import register_operator
     from ortrain.options import RunOptions, SessionOptions
     from ortrain.session import TrainingSession, set_seed
     from ortrain.values import OrtValue
@@ -18,11 +19,13 @@ _HOMES = {
     "RunOptions": "ortrain.options",
     "SessionOptions": "ortrain.options",
     "TrainingSession": "ortrain.session",
+    "register_operator": "ortrain.ops.custom",
     "set_seed": "ortrain.session",
 }
 _MODULES = ("api", "artifacts", "onnxblock")
 
-__all__ = ["InferenceSession", "OrtValue", "RunOptions", "SessionOptions", "TrainingSession", "api", "artifacts", "onnxblock", "set_seed"]
+__all__ = ["InferenceSession", "OrtValue", "RunOptions", "SessionOptions", "TrainingSession", "api", "artifacts", "onnxblock", "register_operator",
+           "set_seed"]
 
 
 def __getattr__(name: str) -> Any:

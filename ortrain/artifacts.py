@@ -21,9 +21,10 @@ from ortrain.onnxblock import loss as losses
 from ortrain.onnxblock import optim
 from ortrain.onnxblock.blocks import Block, PassThrough
 from ortrain.onnxblock.building import check, fresh_names, register_outputs
-from ortrain.onnxblock.model_accessor import base, empty_base, refuse_custom_op_library
+from ortrain.onnxblock.model_accessor import base, empty_base
 from ortrain.onnxblock.training import output_names
 from ortrain.onnxblock.training_graph import make_training_graphs
+from ortrain.ops.custom import load_operators
 from ortrain.ops.inference import infer
 from ortrain.ops.record import record_of
 
@@ -98,7 +99,8 @@ def generate_artifacts(
     optimizer: OptimType, an onnxblock optimizer, or None.
     artifact_directory: where to write (default: the current directory); prefix: put before every file name.
     additional_output_names: values to return after the loss. nominal_checkpoint: also write one.
-    loss_input_names: the outputs handed to the loss (default: all). ort_format and custom_op_library are not supported.
+    loss_input_names: the outputs handed to the loss (default: all). ort_format is not supported.
+    custom_op_library: a Python file that calls ortrain.register_operator for the model's own operators.
 
     Nothing is written when something is wrong. Raises ArtifactNotFoundError, InvalidModelError, InvalidArgumentError, ArgumentTypeError,
     ParameterNotFoundError, OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError,
@@ -107,7 +109,7 @@ def generate_artifacts(
     if not folder.is_dir():
         raise ArtifactNotFoundError(f"expected an artifact_directory that exists, got {str(folder)!r}")
     if custom_op_library is not None:
-        refuse_custom_op_library(custom_op_library)
+        load_operators(custom_op_library)
     if ort_format:
         raise InvalidArgumentError("expected ort_format=False: ortrain does not write the .ort format, the .onnx files hold the same")
     made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,

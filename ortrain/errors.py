@@ -78,6 +78,10 @@ class LabelRangeError(OrtrainError, ValueError):
     """A label is not one of the classes."""
 
 
+class OperatorFailedError(OrtrainError, RuntimeError):
+    """An operator that is a Python callable raised an exception, or gave something else than it said."""
+
+
 class MissingKernelError(OrtrainError, NotImplementedError):
     """An operator cannot be run."""
 

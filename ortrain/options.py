@@ -52,6 +52,12 @@ class SessionOptions:
     use_deterministic_compute: bool = True
     _entries: dict[str, str] = field(default_factory=dict)
 
+    def register_custom_ops_library(self, library_path: str | os.PathLike[str]) -> None:
+        """Runs a Python file that calls ortrain.register_operator. Raises ArtifactNotFoundError, or InvalidArgumentError for a shared library."""
+        from ortrain.ops.custom import load_operators  # here, for options are imported with the API and operators are not
+
+        load_operators(library_path)
+
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Sets a configuration entry. Raises InvalidArgumentError for the one the old package refuses in training."""
         if key == "session.disable_prepacking" and value == "0":

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
-from ortrain._core.program import TERMINATED, Program
+from ortrain._core.program import PYTHON_FAILED, TERMINATED, Program
 from ortrain.errors import (
     EmptyBatchError,
     IndexRangeError,
@@ -18,6 +18,7 @@ from ortrain.errors import (
     InputRankError,
     InputShapeError,
     LabelRangeError,
+    OperatorFailedError,
     TerminatedError,
 )
 from ortrain.ir import Model, TensorType
@@ -74,7 +75,7 @@ class Runner:
             try:
                 result = program.try_run(values, overwrite, terminate)
             except RuntimeError:
-                raise self._refusal(program, values) from None
+                raise self._refusal(program, values) from program.cause()
             if result is not None:
                 return result
         arrays = self.check(values)
@@ -82,7 +83,7 @@ class Runner:
         try:
             result = program.try_run(arrays, overwrite, terminate)
         except RuntimeError:
-            raise self._refusal(program, arrays) from None
+            raise self._refusal(program, arrays) from program.cause()
         assert result is not None, "a program refused the inputs it was planned for"
         return result
 
@@ -151,6 +152,10 @@ class Runner:
         step = program.plan.steps[program.failed_step]
         if program.failed_status == TERMINATED:
             return TerminatedError(f"expected to finish, the run was terminated by its RunOptions before node {step.node.name!r} ({self.where})")
+        if program.failed_status == PYTHON_FAILED:
+            cause = program.cause()
+            return OperatorFailedError(f"expected {step.node.domain}::{step.node.op_type} to run, got {type(cause).__name__}: {cause} "
+                                        f"(node {step.node.name!r}, {self.where})")
         guard = step.guard
         name = step.inputs[0]
         found = ""

@@ -18,6 +18,7 @@ from ortrain.errors import (
     InvalidModelError,
     InvalidStateError,
     LabelRangeError,
+    OperatorFailedError,
     ParameterNotFoundError,
     ParameterTypeError,
     TerminatedError,
@@ -292,7 +293,7 @@ class TrainingSession:
             self._reset_flag[0] = self._overwrite
             try:
                 result = runner.run(arguments, self._overwrite, run_options)
-            except (IndexRangeError, LabelRangeError, TerminatedError):
+            except (IndexRangeError, LabelRangeError, OperatorFailedError, TerminatedError):
                 if not runner.refused_before_writing():
                     self._gradients_valid = False
                 raise

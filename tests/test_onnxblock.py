@@ -279,7 +279,12 @@ def test_wrong_usage_is_refused():
         optim.AdamW()([])
     with pytest.raises(errors.ArtifactNotFoundError), onnxblock.custom_op_library("nope.so"):
         pass
-    with pytest.raises(errors.InvalidArgumentError), onnxblock.custom_op_library(__file__):
+
+
+def test_libraries_of_operators_do_not_nest(tmp_path):
+    (tmp_path / "operators.py").write_text("")
+    with (onnxblock.custom_op_library(tmp_path / "operators.py"), pytest.raises(errors.InvalidStateError),
+          onnxblock.custom_op_library(tmp_path / "operators.py")):
         pass
 
 

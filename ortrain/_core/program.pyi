@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -6,12 +7,18 @@ from ortrain._core.engine import EngineHandle
 
 KERNELS: dict[str, int]
 TERMINATED: int
+PYTHON_FAILED: int
+
+class PythonStep:
+    error: BaseException
+    def __init__(self, function: Callable[..., Any]) -> None: ...
 
 class Program:
     keep_alive: list[Any]
     arena_bytes: int
     step_names: list[str]
     plan: Any
+    python_steps: dict[int, PythonStep]
     failed_step: int
     failed_status: int
     first_write: int
@@ -19,6 +26,8 @@ class Program:
     def add_tensor(self, dtype: str, dims: tuple[int, ...], offset: int = -1, address: int = 0, input: int = -1) -> int: ...
     def add_step(self, name: str, address: int, inputs: list[int], outputs: list[int], ints: tuple[int, ...] = (),
                  floats: tuple[float, ...] = (), scratch: int = -1) -> int: ...
+    def add_python_step(self, name: str, function: Callable[..., Any], inputs: list[int], outputs: list[int]) -> int: ...
+    def cause(self) -> BaseException | None: ...
     def set_inputs(self, ids: list[int]) -> None: ...
     def set_outputs(self, ids: list[int]) -> None: ...
     def add_direct(self, step: int, ids: list[int], address: int) -> None: ...

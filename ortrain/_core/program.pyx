@@ -7,6 +7,8 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from ortrain._core.engine cimport EngineHandle
 from ortrain._core.kernel cimport DTYPE_INT32, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK, Kernel, KernelArgs, Tensor
 
+import numpy as np
+
 from ortrain.dtypes import NUMBERS
 
 cnp.import_array()
@@ -36,13 +38,74 @@ cdef int skip(const KernelArgs *a) noexcept nogil:
     return STATUS_OK
 
 
+cdef object array_over(const Tensor *t):
+    """The tensor's own memory as an array."""
+    cdef cnp.npy_intp dims[8]
+    cdef int d
+    for d in range(t.rank):
+        dims[d] = t.dims[d]
+    return cnp.PyArray_SimpleNewFromData(t.rank, dims, numpy_type_of(t.dtype), t.data)
+
+
+cdef object array_at(const Tensor *t):
+    """A copy of a tensor as an array, None when it is absent: a callable may keep what it is given, the arena moves on."""
+    return None if t.data == NULL else array_over(t).copy()
+
+
+cdef class PythonStep:
+    """A step that is a Python callable, and the exception with which it last failed."""
+
+    cdef object function
+    cdef public object error
+
+    def __init__(self, function):
+        self.function = function
+
+    cdef void run(self, const KernelArgs *a) except *:
+        cdef Py_ssize_t i
+        cdef Tensor *t
+        cdef cnp.ndarray target
+        results = self.function(*[array_at(&a.inputs[i]) for i in range(a.n_inputs)])
+        if len(results) < a.n_outputs:
+            raise ValueError(f"expected {a.n_outputs} outputs, got {len(results)}")
+        for i in range(a.n_outputs):
+            t = &a.outputs[i]
+            if t.data == NULL:
+                continue
+            if results[i] is None:
+                memset(t.data, 0, t.count * cnp.PyArray_DescrFromType(numpy_type_of(t.dtype)).itemsize)
+                continue
+            target = <cnp.ndarray>array_over(t)
+            value = np.asarray(results[i])
+            if value.shape != (<object>target).shape or value.dtype != (<object>target).dtype:
+                raise ValueError(f"expected output {i} as {(<object>target).dtype}{list((<object>target).shape)}, got {value.dtype}{list(value.shape)}")
+            target[...] = value
+
+
+cdef int run_python(const KernelArgs *a) noexcept with gil:
+    step = <PythonStep><void *><size_t>a.ints[0]
+    try:
+        step.run(a)
+    except BaseException as error:
+        step.error = error
+        return STATUS_PYTHON_FAILED
+    return STATUS_OK
+
+
+cdef int python(const KernelArgs *a) noexcept nogil:
+    """Takes the interpreter's lock and calls a PythonStep; ints: its address (the program keeps it alive)."""
+    return run_python(a)
+
+
 # what a run reports that its RunOptions stopped; kernels have codes of their own in kernel.h
 cdef enum:
     STATUS_TERMINATED = 100
+    STATUS_PYTHON_FAILED = 101
 TERMINATED = STATUS_TERMINATED
+PYTHON_FAILED = STATUS_PYTHON_FAILED
 
 # name -> address; the planner puts these in by itself
-KERNELS = {"check_range": <size_t>&check_range, "copy": <size_t>&copy}
+KERNELS = {"check_range": <size_t>&check_range, "copy": <size_t>&copy, "python": <size_t>&python}
 
 
 cdef class Program:
@@ -73,6 +136,7 @@ cdef class Program:
     cdef int64_t *arena_offset            # per slot, -1 when not in the arena
     cdef int64_t *scratch_offset          # per step, -1 for none
     cdef list tensors, steps, input_ids, output_ids, direct
+    cdef public dict python_steps
     cdef public list keep_alive
     cdef public int64_t arena_bytes
     cdef public list step_names
@@ -84,7 +148,7 @@ cdef class Program:
     def __init__(self, EngineHandle handle not None):
         self.handle = handle
         self.tensors, self.steps, self.input_ids, self.output_ids, self.direct = [], [], [], [], []
-        self.keep_alive, self.step_names = [], []
+        self.keep_alive, self.step_names, self.python_steps = [], [], {}
         self.failed_step = -1
         self.first_write = 0
 
@@ -117,6 +181,18 @@ cdef class Program:
         self.steps.append((address, inputs, outputs, ints, floats, scratch))
         self.step_names.append(name)
         return len(self.steps) - 1
+
+    def add_python_step(self, str name, object function, list inputs, list outputs):
+        """Adds a call of a Python function: arrays (None: absent) -> a sequence of one array per output; returns the step's number."""
+        step = PythonStep(function)
+        self.keep_alive.append(step)
+        number = self.add_step(name, <size_t>&python, inputs, outputs, (<size_t><void *>step,))
+        self.python_steps[number] = step
+        return number
+
+    def cause(self):
+        """The exception of the Python step that failed last, None when it was no such step."""
+        return self.python_steps[self.failed_step].error if self.failed_status == STATUS_PYTHON_FAILED else None
 
     def set_inputs(self, list ids):
         """The tensors that are the user inputs, in the order of the call."""

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 
 import onnx
 import onnx.defs
 
-from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidStateError
+from ortrain.errors import InvalidArgumentError, InvalidStateError
+from ortrain.ops.custom import load_operators
 
 NEWEST_IR, NEWEST_OPSET = 10, 21
 """What the old runtime (1.18, 1.19) reads: a new empty model is no newer."""
@@ -25,6 +25,7 @@ class ModelAccessor:
         self.path = path
 
 
+_library: ContextVar[str | None] = ContextVar("ortrain.onnxblock.custom_op_library", default=None)
 _current: ContextVar[ModelAccessor | None] = ContextVar("ortrain.onnxblock.accessor", default=None)
 
 
@@ -65,13 +66,14 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
 
 @contextmanager
 def custom_op_library(custom_op_library_path: str | os.PathLike[str]) -> Iterator[None]:
-    """Libraries of onnxruntime operators cannot be loaded: raises InvalidArgumentError, or ArtifactNotFoundError when there is no file."""
-    refuse_custom_op_library(custom_op_library_path)
-    yield
+    """Operators of one's own, for the length of a `with`: a Python file that calls ortrain.register_operator (they stay registered).
 
-
-def refuse_custom_op_library(path: str | os.PathLike[str]) -> None:
-    """Raises ArtifactNotFoundError when the library is not there, else InvalidArgumentError."""
-    if not Path(path).exists():
-        raise ArtifactNotFoundError(f"Custom op library path {path} does not exist.")
-    raise InvalidArgumentError(f"expected operators that ortrain has, got {str(path)!r}: libraries made for onnxruntime cannot be loaded")
+    Raises ArtifactNotFoundError when there is no file, InvalidArgumentError for a shared library, InvalidStateError inside another one."""
+    if _library.get() is not None:
+        raise InvalidStateError("Custom op library already loaded. Cannot load multiple custom op libraries.")
+    load_operators(custom_op_library_path)
+    token = _library.set(str(custom_op_library_path))
+    try:
+        yield
+    finally:
+        _library.reset(token)

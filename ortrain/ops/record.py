@@ -97,6 +97,8 @@ class KernelCall:
     in_place: dict[int, int] = field(default_factory=dict)
     """Output index -> an input index whose memory the kernel may write it to, if count and dtype agree and the input dies here."""
     guards: tuple[Guard, ...] = ()
+    function: Callable[..., Sequence[Any]] | None = None
+    """For the kernel "python": called with arrays (None: absent), gives one array per output, None where it is not wanted."""
 
 
 @dataclass(frozen=True, slots=True)

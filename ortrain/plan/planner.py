@@ -155,6 +155,8 @@ class Planner:
         return context
 
     def _address(self, node: Node, call: KernelCall) -> int:
+        if call.function is not None:
+            return int(core.KERNELS["python"])
         first = next((name for name in node.inputs if name), node.outputs[0])
         dtype = self.inference.types[first].dtype
         address = kernels().get((call.kernel, dtype))
@@ -250,6 +252,10 @@ class Planner:
 
         positions: dict[int, int] = {}
         for step in self.steps:
+            if step.call.function is not None:
+                positions[id(step)] = program.add_python_step(f"python of {step.node.name or step.node.op_type}", step.call.function,
+                                                              [tensor(n) for n in step.inputs], [tensor(n) for n in step.outputs])
+                continue
             positions[id(step)] = program.add_step(
                 f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor(n) for n in step.inputs],
                 [tensor(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),

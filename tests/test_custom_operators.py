@@ -1,0 +1,154 @@
+"""Operators of the user's own, as Python callables with a gradient: they train like any other, and their failures are named."""
+
+import textwrap
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortrain
+from ortrain import artifacts, errors
+from ortrain.artifacts import LossType, OptimType
+
+DOMAIN = "my.company"
+X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+TARGET = np.random.default_rng(1).standard_normal((6, 3)).astype(np.float32)
+
+
+def power(x, exponent):
+    return np.sign(x) * np.abs(x) ** x.dtype.type(exponent)
+
+
+def power_gradient(gradients, inputs, outputs, exponent):
+    (x,) = inputs
+    return gradients[0] * x.dtype.type(exponent) * np.abs(x) ** x.dtype.type(exponent - 1)
+
+
+def split_off(x):
+    return x[:, :1].copy(), x[:, 1:].copy()
+
+
+def model(op_type="SignedPower", outputs=1, **attributes):
+    rng = np.random.default_rng(2)
+    made = ["y"] if outputs == 1 else ["first", "y"]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node(op_type, ["h"], made, domain=DOMAIN, name="mine", **attributes)]
+    weight = numpy_helper.from_array(rng.standard_normal((4, 3 if outputs == 1 else 4)).astype(np.float32), "w")
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])], [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)], ir_version=8)
+
+
+def start(proto, **options):
+    return ortrain.TrainingSession.from_model(proto, loss=LossType.MSELoss, optimizer=OptimType.SGD, **options)
+
+
+def plain_model():
+    """The same with operators that ortrain has, for the exponent 2."""
+    proto = model(exponent=2.0)
+    del proto.graph.node[1]
+    proto.graph.node.extend([helper.make_node("Abs", ["h"], ["a"]), helper.make_node("Mul", ["h", "a"], ["y"])])
+    return proto
+
+
+def test_a_model_with_an_operator_of_ones_own_trains():
+    ortrain.register_operator(DOMAIN, "SignedPower", power, gradient=power_gradient)
+    with start(model(exponent=2.0)) as session, start(plain_model()) as plain:
+        for _ in range(3):
+            np.testing.assert_allclose(session.train_step(X, TARGET), plain.train_step(X, TARGET), rtol=1e-6)
+            np.testing.assert_allclose(session.parameters["w"].grad, plain.parameters["w"].grad, rtol=1e-5, atol=1e-6)
+            for each in (session, plain):
+                each.optimizer_step()
+                each.lazy_reset_grad()
+        np.testing.assert_allclose(session.predict(X)[0], plain.predict(X)[0], rtol=1e-5)
+
+
+def test_several_outputs_have_the_types_that_infer_says():
+    def infer(inputs):
+        (dtype, (rows, columns)), = inputs
+        return [(dtype, (rows, 1)), (dtype, (rows, columns - 1))]
+
+    def gradient(gradients, inputs, outputs):
+        first, rest = gradients
+        assert first is None
+        return np.concatenate([np.zeros_like(outputs[0]), rest], axis=1)
+
+    ortrain.register_operator(DOMAIN, "SplitOff", split_off, gradient=gradient, infer=infer)
+    with start(model("SplitOff", 2)) as session:
+        loss = session.train_step(X, TARGET)[0]
+        w = session.parameters["w"].data.copy()
+        y = (X @ w)[:, 1:]
+        np.testing.assert_allclose(loss, np.mean((y - TARGET) ** 2), rtol=1e-5)
+        wanted = np.concatenate([np.zeros((4, 1)), X.T @ (2 * (y - TARGET) / y.size)], axis=1)
+        np.testing.assert_allclose(session.parameters["w"].grad, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_artifacts_name_the_operator_and_find_it_in_a_python_file(tmp_path):
+    library = tmp_path / "operators.py"
+    library.write_text(textwrap.dedent(f"""
+        import numpy as np
+        import ortrain
+
+        def gradient(gradients, inputs, outputs, factor):
+            return gradients[0] * np.float32(factor)
+
+        ortrain.register_operator({DOMAIN!r}, "Scaled", lambda x, factor: x * np.float32(factor), gradient=gradient)
+    """))
+    artifacts.generate_artifacts(model("Scaled", factor=0.5), loss=LossType.MSELoss, optimizer=OptimType.AdamW, requires_grad=["w"],
+                                 artifact_directory=tmp_path, custom_op_library=library)
+    options = ortrain.SessionOptions()
+    options.register_custom_ops_library(library)
+    with ortrain.TrainingSession.from_artifacts(tmp_path, options=options) as session:
+        first = session.train_step(X, TARGET)[0]
+        session.optimizer_step()
+        assert session.eval_step(X, TARGET)[0] < first
+
+
+def test_a_failing_operator_is_named_and_the_gradients_must_be_reset():
+    calls = []
+
+    def fragile(x):
+        calls.append(x.shape)
+        if len(calls) == 2:
+            raise ZeroDivisionError("by the user")
+        return x
+
+    ortrain.register_operator(DOMAIN, "Fragile", fragile, gradient=lambda gradients, inputs, outputs: gradients[0])
+    with start(model("Fragile")) as session:
+        session.train_step(X, TARGET)
+        with pytest.raises(errors.OperatorFailedError, match=r"Fragile.*ZeroDivisionError: by the user.*'mine'") as caught:
+            session.train_step(X, TARGET)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        with pytest.raises(errors.InvalidStateError, match="lazy_reset_grad"):
+            session.optimizer_step()
+        session.lazy_reset_grad()
+        session.train_step(X, TARGET)
+        session.optimizer_step()
+
+
+def test_an_operator_that_gives_another_shape_than_it_said_is_named():
+    ortrain.register_operator(DOMAIN, "Shrinks", lambda x: x[:1], gradient=power_gradient)
+    with start(model("Shrinks")) as session, pytest.raises(errors.OperatorFailedError, match="expected output 0"):
+        session.train_step(X, TARGET)
+
+
+def test_no_gradient_flows_through_an_operator_registered_without_one():
+    ortrain.register_operator(DOMAIN, "Rounded", np.round)
+    with pytest.raises((errors.UnreachableParameterError, errors.InvalidArgumentError)):
+        start(model("Rounded"))
+
+
+@pytest.mark.parametrize(("domain", "op_type"), [("", "Relu"), ("", "Anything"), ("ortrain", "Mine"), ("com.microsoft", "Gelu")])
+def test_ortrains_own_names_are_refused(domain, op_type):
+    with pytest.raises(errors.InvalidArgumentError):
+        ortrain.register_operator(domain, op_type, np.abs)
+
+
+def test_what_cannot_be_called_is_refused():
+    with pytest.raises(errors.ArgumentTypeError):
+        ortrain.register_operator(DOMAIN, "Mine", "abs")
+
+
+def test_a_shared_library_is_refused_with_the_remedy(tmp_path):
+    (tmp_path / "operators.so").write_bytes(b"\x7fELF")
+    with pytest.raises(errors.InvalidArgumentError, match="register_operator"):
+        ortrain.SessionOptions().register_custom_ops_library(tmp_path / "operators.so")
