@@ -167,13 +167,14 @@ class _Table:
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """The checkpoint in a file (and its `<path>.data`, when it has external data).
+    """The checkpoint in a file (and its `<path>.data`, when it has external data), or in a folder that 1.15 wrote.
 
     Raises ArtifactNotFoundError when a file is not there, InvalidCheckpointError when it is no checkpoint."""
     source = Path(path)
     if source.is_dir():
-        raise InvalidCheckpointError(f"Loading checkpoint from {str(source)!r} failed: expected a file, got a folder "
-                                     "(the folders that 1.15 wrote are not supported: load and save them with 1.16 first)")
+        from ortrain.formats.checkpoint_folder import read_folder  # rare, and it needs onnx
+
+        return read_folder(source)
     try:
         data = source.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
