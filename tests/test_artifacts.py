@@ -1,7 +1,5 @@
 """generate_artifacts: the same interface and checkpoint as the old package's, every parameter, nothing written when something is wrong."""
 
-import json
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,35 +12,10 @@ from ortrain.artifacts import LossType, OptimType, build_artifacts, generate_art
 from ortrain.formats.checkpoint import read_checkpoint
 from ortrain.formats.onnx_files import to_proto
 from ortrain.loading import load_model
+from tests.recordings import CASES, DATA, NEWEST, Recording
 
-DATA = Path(__file__).parent / "data" / "ort_golden"
-CASES = sorted(path.name for path in DATA.iterdir() if path.is_dir())
 MLP = DATA / "mlp_ce" / "forward.onnx"
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-
-
-class WeightedAverageLoss(onnxblock.Block):
-    """The loss of the case custom_loss_onnxblock."""
-
-    def __init__(self):
-        super().__init__()
-        self.ce, self.mse = onnxblock.loss.CrossEntropyLoss(), onnxblock.loss.MSELoss()
-        self.w1, self.w2 = onnxblock.blocks.Constant(0.4), onnxblock.blocks.Constant(0.6)
-
-    def build(self, logits, value):
-        mul = onnxblock.blocks.Mul()
-        first = mul(self.w1(), self.ce(logits))
-        return onnxblock.blocks.Add()(first, mul(self.w2(), self.mse(value)))
-
-
-def loss_of(meta):
-    return WeightedAverageLoss() if meta["loss"] == "WeightedAverageLoss" else LossType[meta["loss"]]
-
-
-def optimizer_of(case, meta):
-    if case == "clip_grad_norm":
-        return onnxblock.optim.AdamW(eps=1e-7, weight_decay=0.05, clip_grad=onnxblock.optim.ClipGradNorm(0.25))
-    return OptimType[meta["optimizer"]]
 
 
 def interface(values):
@@ -61,9 +34,7 @@ def without_loss_name(entries, loss):
 @pytest.mark.parametrize("case", CASES)
 def test_artifacts_have_the_interface_of_the_recorded_ones(case, tmp_path):
     folder = DATA / case
-    meta = json.loads((folder / "meta.json").read_text())
-    generate_artifacts(folder / "forward.onnx", meta["requires_grad"], meta["frozen_params"], loss_of(meta), optimizer_of(case, meta),
-                       tmp_path, nominal_checkpoint=True)
+    Recording(NEWEST, case).make_artifacts(tmp_path, nominal_checkpoint=True)
     forward = onnx.load(folder / "forward.onnx")
     for name in ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx"):
         made, recorded = onnx.load(tmp_path / name), onnx.load(folder / name)

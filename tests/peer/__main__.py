@@ -1,4 +1,7 @@
-"""`python -m tests.peer [case …]`: ortrain's artifacts in the real onnxruntime-training 1.19.2, step by step against ortrain itself."""
+"""`python -m tests.peer [case …]`: artifacts and checkpoints go back and forth between ortrain and the real onnxruntime-training 1.19.2.
+
+For every recorded case: the recordings of 1.15 to 1.19 in ortrain; artifacts that ortrain made, trained by both step by step; the checkpoint that either
+saved half way, optimizer state included, trained on by the other. Prints a table of the largest deviations; exits with 1 when one is too large."""
 
 from __future__ import annotations
 
@@ -10,63 +13,96 @@ from pathlib import Path
 
 import numpy as np
 
-from ortrain import artifacts
-from ortrain.api import CheckpointState, Module, Optimizer
 from tests.peer.environment import make
+from tests.recordings import CASES, NEWEST, VERSIONED_CASES, Recording
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "tests" / "data" / "ort_golden"
-CASES = ("mlp_ce", "cnn_bn")
+LOSS_TOLERANCE = 1e-5
+OURS, THEIRS = "ortrain", "onnxruntime.training"
 
 
-def make_artifacts(case: str, folder: Path) -> dict:
-    """Artifacts of a recorded case's forward model, made by ortrain."""
-    meta = json.loads((DATA / case / "meta.json").read_text())
-    artifacts.generate_artifacts(str(DATA / case / "forward.onnx"), requires_grad=meta["requires_grad"], frozen_params=meta["frozen_params"],
-                                 loss=artifacts.LossType[meta["loss"]], optimizer=artifacts.OptimType[meta["optimizer"]],
-                                 artifact_directory=str(folder))
-    return meta
+class Trial:
+    """One case in a folder of its own, and the jobs that it needs."""
+
+    def __init__(self, case: str, folder: Path) -> None:
+        self.recording = Recording(NEWEST, case)
+        self.folder = folder / case
+        self.folder.mkdir()
+        self.steps = self.recording.meta["train_steps"]
+        self.middle = self.steps // 2 // self.recording.updates_after * self.recording.updates_after
+        self.recording.make_artifacts(self.folder)
+
+    def job(self, name: str, checkpoint: str, first: int, last: int) -> dict:
+        return {"artifacts": str(self.folder), "checkpoint": str(self.folder / checkpoint), "inputs": str(self.recording.file("inputs.npz")),
+                "learning_rate": self.recording.meta["learning_rate"], "updates_after": self.recording.updates_after, "first": first, "last": last,
+                "out": str(self.folder / f"{name}.npz"), "save": str(self.folder / f"{name}.checkpoint")}
+
+    def first_jobs(self, who: str) -> list[dict]:
+        """The whole run, and its first half."""
+        return [self.job(f"{who}.whole", "checkpoint", 0, self.steps), self.job(f"{who}.half", "checkpoint", 0, self.middle)]
+
+    def second_jobs(self, who: str, other: str) -> list[dict]:
+        """The second half from the other's checkpoint."""
+        return [self.job(f"{who}.resumed", f"{other}.half.checkpoint", self.middle, self.steps)]
+
+    def compare(self, name: str, wanted: str, first: int = 0) -> float:
+        """The largest relative difference of a loss; parameters are held to their tolerance. Raises AssertionError."""
+        a, b = (np.load(self.folder / f"{run}.npz") for run in (name, wanted))
+        deviation = relative(np.append(a["losses"], a["evaluation"]), np.append(b["losses"][first:], b["evaluation"]))
+        assert deviation <= LOSS_TOLERANCE, f"{self.recording.case}: losses of {name} and {wanted} differ by {deviation:.1e}"
+        self.recording.check_parameters([(key.removeprefix("param."), a[key]) for key in a.files if key.startswith("param.")],
+                                        {key.removeprefix("param."): b[key] for key in b.files})
+        return deviation
 
 
-def train_here(folder: Path, case: str, learning_rate: float) -> tuple[list[float], dict[str, np.ndarray]]:
-    """Losses and final parameters of the same steps in ortrain."""
-    data = np.load(DATA / case / "inputs.npz")
-    order = [str(name) for name in data["input_order"]]
-    state = CheckpointState.load_checkpoint(folder / "checkpoint")
-    module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
-    optimizer = Optimizer(folder / "optimizer_model.onnx", module)
-    optimizer.set_learning_rate(learning_rate)
-    losses = []
-    for k in range(sum(name.startswith("train") and name.endswith("." + order[0]) for name in data.files)):
-        losses.append(float(np.ravel(module(*[data[f"train{k}.{name}"] for name in order]))[0]))
-        optimizer.step()
-        module.lazy_reset_grad()
-    return losses, {name: parameter.data.copy() for name, parameter in state.parameters}
+def relative(actual: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.max(np.abs(np.ravel(actual) / np.ravel(wanted) - 1)))
 
 
-def compare(case: str, python: Path) -> float:
-    """The largest relative difference of a loss; raises AssertionError when losses or parameters disagree."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        meta = make_artifacts(case, folder)
-        out = folder / "peer.npz"
-        subprocess.run([str(python), str(Path(__file__).with_name("train.py")), str(folder), str(DATA / case / "inputs.npz"),
-                        str(meta["learning_rate"]), str(out)], check=True)
-        peer = np.load(out)
-        losses, parameters = train_here(folder, case, meta["learning_rate"])
-        np.testing.assert_allclose(losses, peer["losses"], rtol=1e-5)
-        for parameter, value in parameters.items():
-            wanted = peer[f"param.{parameter}"]
-            limit = 1e-4 * np.abs(wanted).max() + 1e-6 + 0.03 * meta["learning_rate"]
-            assert np.abs(value - wanted).max() <= limit, f"{case}: {parameter} differs by {np.abs(value - wanted).max()}"
-        CheckpointState.load_checkpoint(str(out) + ".checkpoint")
-        return float(np.max(np.abs(np.array(losses) / peer["losses"] - 1)))
+def run_jobs(python: str, package: str, jobs: list[dict]) -> None:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(jobs, file)
+        file.flush()
+        # from the checkout's root for ortrain; the old package must not see the checkout
+        where = ROOT if package == OURS else Path(file.name).parent
+        subprocess.run([python, str(Path(__file__).with_name("train.py")), package, file.name], cwd=where, check=True)
+
+
+def recorded(case: str, folder: Path) -> dict[str, float]:
+    """Version -> the largest relative difference of a loss of its recording in ortrain."""
+    found = {}
+    for version in sorted({version for version, name in VERSIONED_CASES if name == case}):
+        recording = Recording(version, case)
+        place = folder / f"{case}.{version}"
+        place.mkdir()
+        for name in ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint"):
+            (place / name).symlink_to(recording.file(name))
+        meta = recording.meta
+        job = {"artifacts": str(place), "checkpoint": str(place / "checkpoint"), "inputs": str(recording.file("inputs.npz")), "first": 0,
+               "last": meta["train_steps"], "learning_rate": meta["learning_rate"], "updates_after": recording.updates_after,
+               "out": str(place / "ours.npz"), "save": str(place / "ours.checkpoint")}
+        run_jobs(sys.executable, OURS, [job])
+        found[version] = relative(np.load(job["out"])["losses"], recording.expected["loss"])
+        assert found[version] <= LOSS_TOLERANCE, f"{case} of {version}: losses differ by {found[version]:.1e}"
+    return found
 
 
 def main(cases: list[str]) -> None:
-    python = make(ROOT / ".venv-peer")
-    for case in cases or CASES:
-        print(f"{case}: trained in onnxruntime-training 1.19.2 with the same losses, largest relative difference {compare(case, python):.2e}")
+    theirs = str(make(ROOT / ".venv-peer"))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        trials = [Trial(case, folder) for case in cases or CASES]
+        for python, package, who in ((sys.executable, OURS, "ours"), (theirs, THEIRS, "theirs")):
+            run_jobs(python, package, [job for trial in trials for job in trial.first_jobs(who)])
+        for python, package, who, other in ((sys.executable, OURS, "ours", "theirs"), (theirs, THEIRS, "theirs", "ours")):
+            run_jobs(python, package, [job for trial in trials for job in trial.second_jobs(who, other)])
+        print("| case | their artifacts here | our artifacts there | our checkpoint there | their checkpoint here |\n|---|---|---:|---:|---:|")
+        for trial in trials:
+            versions = ", ".join(f"{version} {deviation:.1e}" for version, deviation in recorded(trial.recording.case, folder).items())
+            figures = [trial.compare("theirs.whole", "ours.whole"), trial.compare("theirs.resumed", "ours.whole", trial.middle),
+                       trial.compare("ours.resumed", "theirs.whole", trial.middle)]
+            print(f"| {trial.recording.case} | {versions} | {' | '.join(f'{figure:.1e}' for figure in figures)} |", flush=True)
+    print("Largest relative difference of a loss or of the evaluation; parameters agree within 1e-4 of their tensor's largest entry + 1e-6.")
 
 
 if __name__ == "__main__":

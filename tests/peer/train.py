@@ -1,34 +1,47 @@
-"""Runs with the old package: trains artifacts on recorded batches and writes losses and parameters to an .npz file.
+"""Runs training jobs with ortrain or with the old package: the same program, for they have the same API.
 
-    python train.py ARTIFACTS INPUTS.npz LEARNING_RATE OUT.npz
-"""
+    python train.py {ortrain | onnxruntime.training} JOBS.json
 
+A job: artifacts (folder), checkpoint, inputs (.npz), learning_rate, first and last train step, updates_after (train steps per optimizer step), out (.npz:
+losses, evaluation, final parameters), save (checkpoint with optimizer state, written at the end)."""
+
+import importlib
+import json
 import sys
 
 import numpy as np
-from onnxruntime.training.api import CheckpointState, Module, Optimizer
 
 
-def main(folder, inputs, learning_rate, out):
-    data = np.load(inputs)
+def first_of(result):
+    return float(np.ravel(result[0] if isinstance(result, tuple) else result)[0])
+
+
+def run(api, job):
+    data = np.load(job["inputs"])
     order = [str(name) for name in data["input_order"]]
-    steps = sum(1 for name in data.files if name.startswith("train") and name.endswith("." + order[0]))
-    state = CheckpointState.load_checkpoint(f"{folder}/checkpoint")
-    module = Module(f"{folder}/training_model.onnx", state, f"{folder}/eval_model.onnx")
-    optimizer = Optimizer(f"{folder}/optimizer_model.onnx", module)
-    optimizer.set_learning_rate(float(learning_rate))
+    folder = job["artifacts"]
+    state = api.CheckpointState.load_checkpoint(job["checkpoint"])
+    module = api.Module(f"{folder}/training_model.onnx", state, f"{folder}/eval_model.onnx")
+    optimizer = api.Optimizer(f"{folder}/optimizer_model.onnx", module)
+    optimizer.set_learning_rate(job["learning_rate"])
     losses = []
-    for k in range(steps):
-        module.train()
-        result = module(*[data[f"train{k}.{name}"] for name in order])
-        losses.append(float(np.ravel(result[0] if isinstance(result, tuple) else result)[0]))
-        optimizer.step()
-        module.lazy_reset_grad()
+    module.train()
+    for k in range(job["first"], job["last"]):
+        losses.append(first_of(module(*[data[f"train{k}.{name}"] for name in order])))
+        if (k + 1) % job["updates_after"] == 0:
+            optimizer.step()
+            module.lazy_reset_grad()
     module.eval()
-    evaluation = module(*[data[f"eval.{name}"] for name in order])
-    found = {f"param.{name}": parameter.data for name, parameter in state.parameters}
-    CheckpointState.save_checkpoint(state, out + ".checkpoint", include_optimizer_state=True)
-    np.savez(out, losses=losses, evaluation=np.ravel(evaluation[0] if isinstance(evaluation, tuple) else evaluation)[0], **found)
+    evaluation = first_of(module(*[data[f"eval.{name}"] for name in order]))
+    api.CheckpointState.save_checkpoint(state, job["save"], include_optimizer_state=True)
+    np.savez(job["out"], losses=losses, evaluation=evaluation, **{f"param.{name}": parameter.data for name, parameter in state.parameters})
+
+
+def main(package, jobs):
+    api = importlib.import_module(f"{package}.api")
+    with open(jobs) as file:
+        for job in json.load(file):
+            run(api, job)
 
 
 if __name__ == "__main__":
