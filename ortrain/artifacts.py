@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 from onnx import TensorProto
 
 from ortrain.dtypes import DIFFERENTIABLE, NUMBERS
@@ -16,12 +17,12 @@ from ortrain.errors import ArgumentTypeError, ArtifactNotFoundError, InvalidArgu
 from ortrain.formats.checkpoint import Checkpoint, write_checkpoint
 from ortrain.formats.onnx_files import read_model, to_proto, write_model
 from ortrain.ir import Model
-from ortrain.loading import load_model, load_with_constants
+from ortrain.loading import OLDEST_IR, load_model, load_with_constants
 from ortrain.onnxblock import loss as losses
 from ortrain.onnxblock import optim
 from ortrain.onnxblock.blocks import Block, PassThrough
 from ortrain.onnxblock.building import check, fresh_names, register_outputs
-from ortrain.onnxblock.model_accessor import base, empty_base
+from ortrain.onnxblock.model_accessor import NEWEST_IR, NEWEST_OPSET, base, empty_base
 from ortrain.onnxblock.training import output_names
 from ortrain.onnxblock.training_graph import make_training_graphs
 from ortrain.ops.custom import load_operators
@@ -87,6 +88,10 @@ def generate_artifacts(
     additional_output_names: Sequence[str] | None = None,
     nominal_checkpoint: bool = False,
     loss_input_names: Sequence[str] | None = None,
+    *,
+    save_running_statistics: bool = True,
+    ir_version: int | None = None,
+    opset_version: int | None = None,
 ) -> None:
     """Writes the artifacts for training a model: training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx.
 
@@ -101,6 +106,10 @@ def generate_artifacts(
     additional_output_names: values to return after the loss. nominal_checkpoint: also write one.
     loss_input_names: the outputs handed to the loss (default: all). ort_format is not supported.
     custom_op_library: a Python file that calls ortrain.register_operator for the model's own operators.
+    save_running_statistics: running statistics of batch normalisation that training moves become frozen parameters, named or not, so that they are
+    saved and exported; False: those that are named nowhere stay constants, as in the old package.
+    ir_version: of what is written (default: the model's, at most 10 where the opset is at most 21, so that 1.18 and 1.19 read it; 1.16 and 1.17 read 9).
+    opset_version: the model is converted to it first (default: it stays as it is).
 
     Nothing is written when something is wrong. Raises ArtifactNotFoundError, InvalidModelError, InvalidArgumentError, ArgumentTypeError,
     ParameterNotFoundError, OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError,
@@ -113,7 +122,8 @@ def generate_artifacts(
     if ort_format:
         raise InvalidArgumentError("expected ort_format=False: ortrain does not write the .ort format, the .onnx files hold the same")
     made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,
-                           additional_output_names=additional_output_names, loss_input_names=loss_input_names)
+                           additional_output_names=additional_output_names, loss_input_names=loss_input_names,
+                           save_running_statistics=save_running_statistics, ir_version=ir_version, opset_version=opset_version)
     made.write(folder, prefix, nominal_checkpoint)
 
 
@@ -126,6 +136,9 @@ def build_artifacts(
     optimizer: OptimType | Block | None = None,
     additional_output_names: Sequence[str] | None = None,
     loss_input_names: Sequence[str] | None = None,
+    save_running_statistics: bool = True,
+    ir_version: int | None = None,
+    opset_version: int | None = None,
 ) -> Artifacts:
     """The artifacts in memory; parameters and errors as generate_artifacts; model may also be an ortrain.ir.Model."""
     loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer)
@@ -133,13 +146,13 @@ def build_artifacts(
     loss_inputs, additional = _names("loss_input_names", loss_input_names), _additional_names(additional_output_names)
     if optimizer_block is not None and trained == []:
         raise InvalidArgumentError("expected at least one name in requires_grad for an optimizer (None means all weights), got []")
-    forward, constants = load_with_constants(model)
+    forward, constants = load_with_constants(model, opset_version)
+    forward.ir_version = _ir_version(forward, ir_version)
     with fresh_names():
         complete = _with_loss(forward, loss_block, loss_inputs, additional)
         if trained is None and optimizer_block is not None:
             trained = _weights(forward, complete, constants, set(frozen))
-            frozen = [*frozen, *_running_statistics(forward, trained)]
-        graphs = make_training_graphs(complete, trained or (), frozen)
+        graphs = make_training_graphs(complete, trained or (), frozen, save_running_statistics)
         made = None if optimizer_block is None else _optimizer_model(optimizer_block, forward, graphs.checkpoint)
     return Artifacts(graphs.training, graphs.eval, made, graphs.checkpoint)
 
@@ -182,6 +195,15 @@ def _additional_names(names: Any) -> list[str]:
     if names is not None and not isinstance(names, list | tuple):
         raise ArgumentTypeError(f"Unknown type provided for additional output names {type(names).__name__}. Expected a list.")
     return _names("additional_output_names", names) or []
+
+
+def _ir_version(forward: Model, wanted: int | None) -> int:
+    """The asked IR version; otherwise the model's own, but no newer than the old package reads, where its opset is one it reads too."""
+    if wanted is not None:
+        if not OLDEST_IR <= wanted <= onnx.IR_VERSION:
+            raise InvalidArgumentError(f"expected an ir_version in [{OLDEST_IR}, {onnx.IR_VERSION}], got {wanted}")
+        return wanted
+    return min(forward.ir_version, NEWEST_IR) if forward.opset <= NEWEST_OPSET else forward.ir_version
 
 
 # ---- steps
@@ -230,11 +252,6 @@ def _reaching(model: Model, loss: str) -> set[str]:
         reached.update(name for i, name in enumerate(node.inputs)
                        if i not in stopped and name in types and types[name].dtype in DIFFERENTIABLE)
     return reached
-
-
-def _running_statistics(forward: Model, trained: Sequence[str]) -> list[str]:
-    used = {name for node in forward.graph.nodes if node.op_type == "BatchNormalization" for name in node.inputs[3:5]}
-    return [name for name in forward.graph.initializers if name in used and name not in trained]
 
 
 def _optimizer_model(block: Block, forward: Model, checkpoint: Checkpoint) -> Model:

@@ -63,7 +63,9 @@ class Sweep(GraphBuilder):
         nodes: list[Node] = []
         for node in self.graph.nodes:
             record = record_of(node)
-            replaced = record is not None and record.gradient is None and record.differentiable and not depends.isdisjoint(node.outputs)
+            assert record is not None
+            ruled = record.gradient is not None and not record.expand_first
+            replaced = not ruled and record.differentiable and not depends.isdisjoint(node.outputs)
             nodes.extend((expand(node, self) if replaced else None) or [node])
         self.graph.nodes = nodes
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ortrain.errors import InvalidModelError
-from ortrain.formats.onnx_files import read_model
+from ortrain.formats.onnx_files import read_model, to_proto
 from ortrain.ir import Graph, Model, NameSource, Node
 from ortrain.ops.record import canonical_domain, record_of
 
-OLDEST_OPSET = 11
+OLDEST_OPSET = 7
 OLDEST_IR = 4
 """From IR version 4 on, an initializer need not be a graph input."""
 
@@ -25,14 +25,26 @@ def load_model(source: Any) -> Model:
     return load_with_constants(source)[0]
 
 
-def load_with_constants(source: Any) -> tuple[Model, frozenset[str]]:
-    """As load_model; also tells which initializers were Constant nodes before."""
+def load_with_constants(source: Any, opset_version: int | None = None) -> tuple[Model, frozenset[str]]:
+    """As load_model; also tells which initializers were Constant nodes before. opset_version: the model is converted to it first."""
     model = source.copy() if isinstance(source, Model) else _inlined(read_model(source), source)
+    if opset_version is not None and opset_version != model.opset:
+        model = _converted(model, opset_version)
     model.ir_version = max(model.ir_version, OLDEST_IR)
     _check_opset(model)
     constants = _lift_constants(model.graph)
     check_graph(model.graph)
     return model, constants
+
+
+def _converted(model: Model, opset_version: int) -> Model:
+    """The model in another opset, as onnx's version converter has it. Raises InvalidModelError when it cannot."""
+    import onnx.version_converter
+
+    try:
+        return read_model(onnx.version_converter.convert_version(to_proto(model), opset_version))
+    except (RuntimeError, ValueError, TypeError, onnx.checker.ValidationError) as error:
+        raise InvalidModelError(f"expected a model that can be converted from opset {model.opset} to {opset_version}: {error}") from error
 
 
 def _inlined(model: Model, source: Any) -> Model:

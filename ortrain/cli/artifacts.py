@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ortrain.artifacts import generate_artifacts
-from ortrain.cli.common import LOSSES, OPTIMIZERS, add_weight_arguments, frozen_weights
+from ortrain.cli.common import LOSSES, OPTIMIZERS, add_weight_arguments
 from ortrain.loading import load_model
 
 FILES = ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint")
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     generate_artifacts(
-        options.model, requires_grad=options.requires_grad, frozen_params=frozen_weights(graph, options.requires_grad, options.frozen),
+        options.model, requires_grad=options.requires_grad, frozen_params=options.frozen,
         loss=LOSSES.get(options.loss), optimizer=OPTIMIZERS[options.optimizer], artifact_directory=str(folder), prefix=options.prefix,
         additional_output_names=options.additional_outputs, loss_input_names=graph.outputs[:1] if options.loss else None)
     for name in FILES:

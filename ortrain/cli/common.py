@@ -35,12 +35,6 @@ def running_statistics(graph: Graph) -> list[str]:
     return [name for name in dict.fromkeys(used) if name in graph.initializers]
 
 
-def frozen_weights(graph: Graph, requires_grad: Sequence[str] | None, named: Sequence[str]) -> list[str]:
-    """The weights named on the command line; with named weights to train also the running statistics (else they are found anyway)."""
-    statistics = [] if requires_grad is None else [name for name in running_statistics(graph) if name not in requires_grad]
-    return list(dict.fromkeys([*named, *statistics]))
-
-
 def read_data(path: str) -> dict[str, np.ndarray]:
     """The arrays of an .npz file. Raises ArtifactNotFoundError or InvalidArgumentError."""
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.cli.common import CHECKPOINT, LOSSES, OPTIMIZERS, add_weight_arguments, frozen_weights, read_data, session_arrays
+from ortrain.cli.common import CHECKPOINT, LOSSES, OPTIMIZERS, add_weight_arguments, read_data, session_arrays
 from ortrain.errors import InvalidArgumentError
 from ortrain.formats.atomic import replace_file
 from ortrain.loading import load_model
@@ -92,10 +92,9 @@ def _settings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def _new_session(options: argparse.Namespace, settings: dict[str, Any]) -> TrainingSession:
     model = load_model(options.model)
     scores = model.graph.outputs[:1]
-    frozen = frozen_weights(model.graph, options.requires_grad, options.frozen)
     return TrainingSession.from_model(
         model, loss=LOSSES[settings["loss"]], optimizer=OPTIMIZERS[settings["optimizer"]], requires_grad=options.requires_grad,
-        frozen_params=frozen, loss_input_names=scores, additional_output_names=scores)
+        frozen_params=options.frozen, loss_input_names=scores, additional_output_names=scores)
 
 
 def _split(count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ import onnx
 from ortrain.errors import InvalidArgumentError, InvalidModelError
 from ortrain.onnxblock import blocks
 from ortrain.onnxblock.building import add_initializer, add_input, add_node, dtype_of, generate_name, has_input, type_of
+from ortrain.onnxblock.model_accessor import current_model
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -89,35 +90,75 @@ class BCEWithLogitsLoss(blocks.Block):
 
 
 class CrossEntropyLoss(blocks.Block):
-    """Softmax cross entropy of scores [n, c, …] and int64 labels [n, …].
+    """Softmax cross entropy of scores and int64 labels, whose shape is that of the scores without the class axis.
 
-    weight: [c], one factor per class. ignore_index: labels that do not count."""
+    weight: [c], one factor per class. ignore_index: labels that do not count. class_axis: where the classes lie in the scores; None: axis 1, as in
+    [n, c] and [n, c, h, w], but the last one of scores with three, [n, s, c], as language models have them and as 1.19 declares their labels."""
 
-    def __init__(self, weight: np.ndarray | None = None, reduction: str = "mean", ignore_index: int | None = None) -> None:
+    def __init__(self, weight: np.ndarray | None = None, reduction: str = "mean", ignore_index: int | None = None,
+                 class_axis: int | None = None) -> None:
         super().__init__()
         self._reduction = _check_reduction(reduction)
         self._weight = weight
         self._ignore_index = ignore_index
+        self._class_axis = class_axis
 
     def build(self, scores_input_name: str, labels_name: str = "labels") -> str:
-        weight_name = generate_name("celoss.weight")
-        inputs = [scores_input_name, self._labels(scores_input_name, labels_name)]
-        if self._weight is not None:
-            inputs.append(add_initializer(np.asarray(self._weight, dtype_of(scores_input_name)), name=weight_name))
-        outputs = ["loss", "log_prob"]
-        return add_node("SoftmaxCrossEntropyLoss", inputs, outputs, reduction=self._reduction, ignore_index=self._ignore_index)[0]
+        """Raises InvalidModelError for scores without a class axis, and below opset 12, where the operator does not exist."""
+        opset = next((o.version for o in current_model().opset_import if o.domain in ("", "ai.onnx")), FIRST_OPSET)
+        if opset < FIRST_OPSET:
+            raise InvalidModelError(f"expected a model of opset {FIRST_OPSET} or newer for CrossEntropyLoss, got {opset}: "
+                                    "generate_artifacts(opset_version=13) converts it")
+        scores, labels = scores_input_name, labels_name
+        rank, axis = self._class_axis_of(scores, labels)
+        if not has_input(labels):
+            add_input(labels, _labels_type(type_of(scores), axis))
+        if axis == 1 or rank is None:
+            return self._loss(scores, labels)
+        if axis != rank - 1:
+            scores = add_node("Transpose", [scores], perm=[*(i for i in range(rank) if i != axis), axis])[0]
+        rows = add_node("Flatten", [scores], axis=rank - 1)[0]
+        flat = add_node("Reshape", [labels, add_initializer(np.array([-1], np.int64), "celoss.shape")])[0]
+        loss = self._loss(rows, flat)
+        return loss if self._reduction != "none" else add_node("Reshape", [loss, add_node("Shape", [labels])[0]])[0]
 
-    @staticmethod
-    def _labels(scores: str, name: str) -> str:
-        kind = type_of(scores)
-        if has_input(name):
-            return name
-        labels = onnx.TypeProto()
-        labels.tensor_type.elem_type = onnx.TensorProto.INT64
-        if kind.tensor_type.HasField("shape"):
-            dims = kind.tensor_type.shape.dim
-            if len(dims) < 2:
-                raise InvalidModelError(f"expected scores [n, c, …] for CrossEntropyLoss, got rank {len(dims)} ({scores!r})")
-            # the operator's class axis is 1
-            labels.tensor_type.shape.dim.extend([dims[0], *dims[2:]])
-        return add_input(name, labels)
+    def _loss(self, scores: str, labels: str) -> str:
+        inputs = [scores, labels]
+        weight_name = generate_name("celoss.weight")        # with or without weights, so that the old package's names of loss and log_prob come out
+        if self._weight is not None:
+            inputs.append(add_initializer(np.asarray(self._weight, dtype_of(scores)), name=weight_name))
+        return add_node("SoftmaxCrossEntropyLoss", inputs, ["loss", "log_prob"], reduction=self._reduction, ignore_index=self._ignore_index)[0]
+
+    def _class_axis_of(self, scores: str, labels: str) -> tuple[int | None, int]:
+        """(rank of the scores or None, class axis)"""
+        kind = type_of(scores).tensor_type
+        if not kind.HasField("shape"):
+            return None, 1
+        rank = len(kind.shape.dim)
+        if rank < 2:
+            raise InvalidModelError(f"expected scores [n, c, …] for CrossEntropyLoss, got rank {rank} ({scores!r})")
+        if self._class_axis is not None:
+            if not -rank <= self._class_axis < rank:
+                raise InvalidModelError(f"expected a class_axis in [{-rank}, {rank}), got {self._class_axis} ({scores!r})")
+            return rank, self._class_axis % rank
+        if rank != 3 or has_input(labels) and _sizes(type_of(labels)) == _sizes(_labels_type(type_of(scores), 1)):
+            return rank, 1
+        return rank, 2
+
+
+FIRST_OPSET = 12
+"""Of SoftmaxCrossEntropyLoss."""
+
+
+def _labels_type(scores: onnx.TypeProto, axis: int) -> onnx.TypeProto:
+    """int64 in the scores' shape without the class axis"""
+    labels = onnx.TypeProto()
+    labels.tensor_type.elem_type = onnx.TensorProto.INT64
+    if scores.tensor_type.HasField("shape"):
+        dims = scores.tensor_type.shape.dim
+        labels.tensor_type.shape.dim.extend([*dims[:axis], *dims[axis + 1 :]])
+    return labels
+
+
+def _sizes(kind: onnx.TypeProto) -> list[int | str]:
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.tensor_type.shape.dim]

@@ -14,7 +14,7 @@ from ortrain.gradient import add_gradient
 from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
 from ortrain.loading import reads
 from ortrain.ops.inference import infer
-from ortrain.ops.record import MICROSOFT
+from ortrain.ops.record import MICROSOFT, canonical_domain
 
 RESET_FLAG = "lazy_reset_grad"
 BUFFER = "_grad.accumulation.buffer"
@@ -36,10 +36,12 @@ class TrainingGraphs:
     checkpoint: Checkpoint
 
 
-def make_training_graphs(model: Model, requires_grad: Collection[str], frozen_params: Collection[str]) -> TrainingGraphs:
+def make_training_graphs(model: Model, requires_grad: Collection[str], frozen_params: Collection[str],
+                         save_running_statistics: bool = True) -> TrainingGraphs:
     """Training model, eval model and checkpoint of a model whose first output is the loss.
 
-    requires_grad: initializers and user inputs; frozen_params: initializers, unknown ones are ignored.
+    requires_grad: initializers and user inputs; frozen_params: initializers, unknown ones are ignored. save_running_statistics: running statistics of
+    batch normalisation that training moves become frozen parameters, named or not, so that they are saved and exported.
     Raises InvalidArgumentError for a name in both, ParameterNotFoundError for an unknown one, UnreachableParameterError,
     MissingGradientError, MissingKernelError, ShapeInferenceError, InvalidModelError."""
     both = sorted(set(requires_grad) & set(frozen_params))
@@ -49,12 +51,44 @@ def make_training_graphs(model: Model, requires_grad: Collection[str], frozen_pa
     for name in requires_grad:
         if name not in graph.initializers and name not in graph.inputs:
             raise ParameterNotFoundError(f"Node arg {name} is not found in the graph. Expected an initializer, a Constant node or an input.")
+    if save_running_statistics:
+        frozen_params = [*frozen_params, *_running_statistics(graph, set(requires_grad), set(frozen_params))]
     wanted = [name for name in (*graph.inputs, *graph.initializers) if name in requires_grad]
     checkpoint = Checkpoint({name: graph.initializers[name] for name in wanted if name in graph.initializers},
                             {name: array for name, array in graph.initializers.items() if name in frozen_params})
     _free_names(model, wanted)
     bound = _parameters_as_inputs(model, checkpoint)
     return TrainingGraphs(_training_model(bound, wanted), _eval_model(bound), checkpoint)
+
+
+def trains_statistics(node: Node, trained: Collection[str]) -> bool:
+    """True for a batch normalisation that normalises with the batch's statistics in training: its scale or its bias is trained.
+
+    One that is frozen as a whole is a fixed scale and shift, and keeps its running statistics."""
+    return node.op_type == "BatchNormalization" and canonical_domain(node.domain) == "" and any(name in trained for name in node.inputs[1:3])
+
+
+def _running_statistics(graph: Graph, trained: set[str], frozen: set[str]) -> list[str]:
+    """The running statistics that training moves and that are not named yet. One initializer used twice (exporters merge equal ones) becomes two:
+    they move apart."""
+    names = NameSource(graph.names())
+    found: list[str] = []
+    taken = set(trained)
+    for node in graph.nodes:
+        if not trains_statistics(node, trained):
+            continue
+        for index in (3, 4):
+            name = node.inputs[index]
+            if name not in graph.initializers:
+                continue
+            if name in taken:
+                node.inputs[index] = names.unique(name)
+                graph.initializers[node.inputs[index]] = graph.initializers[name].copy()
+                name = node.inputs[index]
+            taken.add(name)
+            if name not in frozen:
+                found.append(name)
+    return found
 
 
 def _free_names(model: Model, wanted: Collection[str]) -> None:
@@ -94,8 +128,12 @@ def _training_model(bound: Model, wanted: list[str]) -> Model:
     graph = model.graph
     model.opsets |= {domain: version for domain, version in TRAINING_OPSETS.items() if version > model.opsets.get(domain, 0)}
     names = NameSource(graph.names())
-    for node in graph.nodes:
-        _prepare_for_training(node, names)
+    read = values_read(graph)
+    fixed = [piece for node in graph.nodes for piece in ([node] if trains_statistics(node, wanted) else with_fixed_statistics(node, read))]
+    graph.nodes = fixed
+    for node in fixed:
+        if node.op_type != "BatchNormalization" or trains_statistics(node, wanted):
+            _prepare_for_training(node, names)
     note_types(model)
     gradients = add_gradient(model, graph.outputs[0], wanted) if wanted else {}
     buffers = []
@@ -138,22 +176,12 @@ def _prepare_for_training(node: Node, names: NameSource) -> None:
 def _eval_model(bound: Model) -> Model:
     model = bound.copy()
     graph = model.graph
-    read = {*graph.outputs, *(name for node in graph.nodes for name in reads(node))}
+    read = values_read(graph)
     nodes: list[Node] = []
     for node in graph.nodes:
-        nodes.append(node)
-        if node.domain not in ("", "ai.onnx"):
-            continue
-        if node.op_type == "Dropout" and len(node.inputs) > 2:
+        nodes.extend(with_fixed_statistics(node, read))
+        if node.op_type == "Dropout" and canonical_domain(node.domain) == "" and len(node.inputs) > 2:
             node.inputs[2] = ""
-        elif node.op_type == "BatchNormalization":
-            if "training_mode" in node.attributes:
-                node.attributes["training_mode"] = 0
-            # in inference the statistics are what they were
-            for statistic, output in zip(node.inputs[3:5], node.outputs[1:3], strict=False):
-                if output in read:
-                    nodes.append(Node("Identity", [statistic], [output], f"{node.name}_{output}"))
-            node.outputs = node.outputs[:1]
     graph.nodes = nodes
     drop_unused_initializers(graph)
     note_types(model)
@@ -163,9 +191,26 @@ def _eval_model(bound: Model) -> Model:
 # ---- both
 
 
+def values_read(graph: Graph) -> set[str]:
+    """The graph's outputs, and every value that a node reads."""
+    return {*graph.outputs, *(name for node in graph.nodes for name in reads(node))}
+
+
+def with_fixed_statistics(node: Node, read: Collection[str]) -> list[Node]:
+    """A batch normalisation as inference has it (any other node as it is): its statistics come out as they went in, where they are read."""
+    if node.op_type != "BatchNormalization" or canonical_domain(node.domain) != "":
+        return [node]
+    if "training_mode" in node.attributes:
+        node.attributes["training_mode"] = 0
+    copies = [Node("Identity", [statistic], [output], f"{node.name}_{output}")
+              for statistic, output in zip(node.inputs[3:5], node.outputs[1:3], strict=False) if output in read]
+    node.outputs = node.outputs[:1]
+    return [node, *copies]
+
+
 def drop_unused_initializers(graph: Graph) -> None:
     """Leaves only the constants that a node reads or that are outputs."""
-    read = {*graph.outputs, *(name for node in graph.nodes for name in reads(node))}
+    read = values_read(graph)
     graph.initializers = {name: array for name, array in graph.initializers.items() if name in read}
 
 

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ortrain.dtypes import numpy_dtype
-from ortrain.errors import MissingGradientError
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops import gathering as gathering  # its records register when it is imported
-from ortrain.ops.building import GradientBuilder
+from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 from ortrain.ops.shape import Gradients, known_dims, padded, shape_value
 from ortrain.ops.strided import fresh_shape, is_whole_copy, pack_box, strides_of
@@ -271,9 +270,6 @@ def pads_of(c: InferenceContext) -> list[tuple[int, int]] | None:
 
 def pad_gradient(g: GradientBuilder) -> Gradients:
     """Pad with the negative pads: what was put on is cut off."""
-    if g.attribute("mode", "constant") not in ("constant", b"constant"):
-        raise MissingGradientError(f"expected Pad with mode constant, got {g.attribute('mode')!r} (node {g.node.name!r}), "
-                                   "whose gradient ortrain does not have yet")
     if g.opset < 11:
         dx = g.op("Pad", g.dy, pads=tuple(-p for p in g.attribute("pads")))
     else:
@@ -284,9 +280,39 @@ def pad_gradient(g: GradientBuilder) -> Gradients:
     return padded(g, dx)
 
 
+def border_indices(size: int, before: int, after: int, mode: str) -> np.ndarray:
+    """Where along an axis of `size` each element of the padded axis comes from."""
+    at = np.arange(-before, size + after)
+    if mode == "edge":
+        return np.clip(at, 0, size - 1)
+    if mode == "wrap":
+        return at % size
+    period = max(1, 2 * (size - 1))                      # reflect: 0 1 2 1 0 1 …
+    at = np.abs(at) % period
+    return np.where(at < size, at, period - at)
+
+
+def gather_borders(g: NodeBuilder) -> list[str] | None:
+    """Pad in the modes edge, reflect and wrap: one Gather per padded axis, whose gradient adds up what was repeated."""
+    mode = g.attribute("mode", "constant")
+    mode = mode.decode() if isinstance(mode, bytes) else mode
+    if mode == "constant":
+        return None
+    if mode not in ("edge", "reflect", "wrap"):
+        raise g.error(f"expected the mode constant, edge, reflect or wrap, got {mode!r}")
+    pads, shape, y = pads_of(g.context()), g.shape(g.inputs[0]), g.inputs[0]
+    if pads is None:
+        raise g.error("expected pads that are known before running, got values that are computed")
+    for axis, ((before, after), size) in enumerate(zip(pads, shape, strict=True)):
+        if (before, after) == (0, 0):
+            continue
+        if not isinstance(size, int) or size < 1:
+            raise g.error(f"expected a known size along the padded axis {axis}, got {size!r}")
+        y = g.op("Gather", y, g.constant(border_indices(size, before, after, mode).astype(np.int64)), axis=axis)
+    return [y]
+
+
 def lower_pad(c: LoweringContext) -> KernelCall | Alias:
-    if c.attribute("mode", "constant") not in ("constant", b"constant"):
-        raise c.error(f"expected mode constant, got {c.attribute('mode')!r}, which ortrain has no kernel for yet")
     pads, dims, out = pads_of(c), c.dims(0), c.output_dims(0)
     if pads is None:
         raise c.error("expected pads that are known before running, got values that are computed")
@@ -300,9 +326,9 @@ def lower_pad(c: LoweringContext) -> KernelCall | Alias:
     return KernelCall("strided_pad", ints, floats=(float(c.attribute("value", 0.0)) if c.opset < 11 else 0.0,))
 
 
-@operator("Pad", lower=lower_pad, gradient=pad_gradient, stop=(1, 2, 3))
+@operator("Pad", lower=lower_pad, gradient=pad_gradient, stop=(1, 2, 3), expand=gather_borders, expand_first=True)
 def pad(c: InferenceContext) -> list[TensorType]:
-    """y = x within a border of a constant; negative pads cut off"""
+    """y = x within a border: a constant, or (edge, reflect, wrap) elements of x; negative pads cut off"""
     dims, pads = c.shape(0), pads_of(c)
     unknown = fresh_shape(c, len(dims))
     if pads is None:

@@ -172,12 +172,10 @@ def move_batches(g: NodeBuilder) -> Sequence[str] | None:
 
 
 def fused_matmul_gradient(g: GradientBuilder) -> Gradients:
-    if g.attribute("transBatchA", 0) or g.attribute("transBatchB", 0):
-        raise g.error("expected transBatchA and transBatchB to be 0 where a gradient is taken, got 1")
     return fused_gradient(g, int(g.attribute("transA", 0)), int(g.attribute("transB", 0)), float(g.attribute("alpha", 1.0)))
 
 
-@operator("FusedMatMul", domain=MICROSOFT, lower=lower_product, gradient=fused_matmul_gradient, expand=move_batches)
+@operator("FusedMatMul", domain=MICROSOFT, lower=lower_product, gradient=fused_matmul_gradient, expand=move_batches, expand_first=True)
 def fused_matmul(c: InferenceContext) -> list[TensorType]:
     """y = alpha op(a) @ op(b); op transposes the last two dims when transA / transB is set, after transBatchA / transBatchB moved the first axis there"""
     return [TensorType(one_dtype(c), product_shape(c, moved_batch(c, 0, "A"), moved_batch(c, 1, "B")))]

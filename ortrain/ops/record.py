@@ -160,6 +160,8 @@ class OpRecord:
     """Inputs that no gradient flows to (indices, shapes, limits …)."""
     expand: Expansion | None = None
     """The node in terms of other operators: names of its outputs, or None when this node stands for itself."""
+    expand_first: bool = False
+    """True when the gradient rule is for nodes that stand for themselves: others are expanded before the gradient is taken."""
     random: bool = False
     """True when two runs may differ (never folded or merged)."""
     summary: str = ""
@@ -179,6 +181,7 @@ def operator(
     evaluate: Evaluation | None = None,
     stop: Sequence[int] = (),
     expand: Expansion | None = None,
+    expand_first: bool = False,
     random: bool = False,
 ) -> Callable[[Inference], Inference]:
     """Decorates an inference function into the record of `op_type`; a string for `lower` names a kernel that needs no attributes."""
@@ -187,7 +190,7 @@ def operator(
         key = (domain, op_type)
         assert key not in REGISTRY, f"two records for {key}"
         how = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
-        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), expand, random,
+        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), expand, expand_first, random,
                                  (infer.__doc__ or "").strip())
         return infer
 

@@ -27,10 +27,9 @@ SAMPLES = [
              {"alpha": 1.5, "transA": ta, "transB": tb}, "com.microsoft") for ta in (0, 1) for tb in (0, 1) for a, b in (((3, 4), (4, 5)),)],
     *[Sample("FusedMatMul", [np.swapaxes(r(2, 3, 4), 1, 2).copy() if ta else r(2, 3, 4), np.swapaxes(r(2, 4, 5), 1, 2).copy() if tb else r(2, 4, 5)],
              lambda x, y, ta=ta, tb=tb: turned(x, ta) @ turned(y, tb), {"transA": ta, "transB": tb}, "com.microsoft") for ta in (0, 1) for tb in (0, 1)],
-    Sample("FusedMatMul", [r(3, 2, 4), r(2, 4, 5)], lambda x, y: 0.5 * (x.transpose(1, 0, 2) @ y), {"transBatchA": 1, "alpha": 0.5}, "com.microsoft",
-           gradient=False),
+    Sample("FusedMatMul", [r(3, 2, 4), r(2, 4, 5)], lambda x, y: 0.5 * (x.transpose(1, 0, 2) @ y), {"transBatchA": 1, "alpha": 0.5}, "com.microsoft"),
     Sample("FusedMatMul", [r(3, 2, 4), r(5, 2, 3)], lambda x, y: x.transpose(1, 2, 0) @ y.transpose(1, 2, 0),
-           {"transBatchA": 1, "transA": 1, "transBatchB": 1, "transB": 1}, "com.microsoft", gradient=False),
+           {"transBatchA": 1, "transA": 1, "transBatchB": 1, "transB": 1}, "com.microsoft"),
     Sample("FusedMatMul", [r(2, 4, 3), r(4, 5)], lambda x, y: turned(x, 1) @ y, {"transA": 1}, "com.microsoft"),
     *[Sample("Gemm", [r(*((4, 3) if ta else (3, 4))), r(*((5, 4) if tb else (4, 5))), *c], general(alpha, beta, ta, tb),
              {"alpha": alpha, "beta": beta, "transA": ta, "transB": tb})
