@@ -24,3 +24,25 @@ class OptimType(IntEnum):
     """Adam with decoupled weight decay"""
     SGD = 2
     """plain gradient descent"""
+
+
+class GraphOptimizationLevel(IntEnum):
+    """Levels of graph optimisation that SessionOptions takes; ortrain has one way to run a graph."""
+
+    ORT_DISABLE_ALL = 0
+    """none"""
+    ORT_ENABLE_BASIC = 1
+    """basic"""
+    ORT_ENABLE_EXTENDED = 2
+    """extended"""
+    ORT_ENABLE_ALL = 99
+    """all"""
+
+
+class ExecutionMode(IntEnum):
+    """Orders of execution that SessionOptions takes; ortrain runs a program's steps one after another."""
+
+    ORT_SEQUENTIAL = 0
+    """one after another"""
+    ORT_PARALLEL = 1
+    """side by side"""

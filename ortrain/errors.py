@@ -2,8 +2,8 @@
 """Every error that ortrain raises: one base class, and beside it the built-in that users would catch."""
 
 
-class OrtrainError(Exception):
-    """Base of all errors that ortrain raises on purpose."""
+class OrtrainError(RuntimeError):
+    """Base of all errors that ortrain raises on purpose; a RuntimeError, which is what the old package raised."""
 
     def __str__(self) -> str:
         # KeyError would show the repr of its message

@@ -24,6 +24,7 @@ LAYERS = [
     {"session"},
     {"inference_session", "_facade_runtime", "backend"},
     {"api", "csharp", "swift", "objc", "capi"},
+    {"drop_in"},
     {"trainer"},
     {"cli"},
     {"__main__"},
