@@ -231,7 +231,7 @@ def _weights(forward: Model, complete: Model, constants: frozenset[str], exclude
 
     Scalars are taken for constants; values of Constant nodes too, unless a layer uses them as weight or bias."""
     fed = {node.inputs[i] for node in forward.graph.nodes for i in WEIGHT_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
-    reaching = _reaching(complete, complete.graph.outputs[0])
+    reaching = reaching_values(complete, complete.graph.outputs[0])
     candidates = reaching - excluded - (constants - fed)
     found = [name for name, array in forward.graph.initializers.items()
              if name in candidates and array.ndim and str(array.dtype) in DIFFERENTIABLE]
@@ -240,7 +240,7 @@ def _weights(forward: Model, complete: Model, constants: frozenset[str], exclude
     return found
 
 
-def _reaching(model: Model, loss: str) -> set[str]:
+def reaching_values(model: Model, loss: str) -> set[str]:
     """The values from which a gradient path leads to the loss."""
     types = infer(model)
     reached = {loss}

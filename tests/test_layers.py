@@ -22,7 +22,7 @@ LAYERS = [
     {"artifacts", "state", "schedule", "values", "options"},
     {"optimizer", "runner"},
     {"session"},
-    {"inference_session", "_facade_runtime", "backend"},
+    {"inference_session", "doctor", "_facade_runtime", "backend"},
     {"api", "csharp", "swift", "objc", "capi"},
     {"drop_in"},
     {"trainer"},

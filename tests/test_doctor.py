@@ -1,0 +1,158 @@
+"""The doctor names each node that cannot be trained and each problem of artifacts, with the reason and the remedy."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortrain.artifacts import LossType, OptimType, generate_artifacts
+from ortrain.cli import main
+from ortrain.doctor import ERROR, NOTE, WARNING, examine
+
+DATA = Path(__file__).parent / "data" / "ort_golden"
+RNG = np.random.default_rng(0)
+
+
+def weight(name, *shape, dtype=np.float32):
+    return numpy_helper.from_array(RNG.standard_normal(shape).astype(dtype), name)
+
+
+def saved(folder, nodes, initializers, opset=17, ir_version=8, domains=(), output=("n", 3)):
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, list(output))], initializers)
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    path = folder / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=ir_version), path)
+    return path
+
+
+def only(findings, severity):
+    return [finding for finding in findings if finding.severity == severity]
+
+
+@pytest.mark.parametrize("case", sorted(path.name for path in DATA.iterdir()))
+def test_recorded_models_and_artifacts_are_in_order(case):
+    assert examine(DATA / case / "forward.onnx") == []
+    assert examine(DATA / case) == []
+
+
+def test_an_unknown_operator_is_named_with_its_node(tmp_path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Strange", ["h"], ["y"], name="odd one", domain="my.company")]
+    (finding,) = examine(saved(tmp_path, nodes, [weight("w", 4, 3)], domains=["my.company"]))
+    assert finding.severity == ERROR and "my.company::Strange 'odd one'" in finding.where and "register_operator" in finding.remedy
+
+
+def test_shapes_that_do_not_fit_are_named_at_their_node(tmp_path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"], name="bias")]
+    (finding,) = examine(saved(tmp_path, nodes, [weight("w", 4, 3), weight("b", 2)]))
+    assert finding.severity == ERROR and "'bias'" in finding.where
+
+
+def test_a_model_whose_weights_reach_no_output_is_named(tmp_path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Floor", ["h"], ["y"])]
+    (finding,) = examine(saved(tmp_path, nodes, [weight("w", 4, 3)]))
+    assert finding.severity == ERROR and finding.where == "outputs"
+
+
+def test_weights_of_half_precision_are_named(tmp_path):
+    nodes = [helper.make_node("Cast", ["half"], ["w"], to=1), helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Mul", ["h", "s"], ["y"])]
+    findings = examine(saved(tmp_path, nodes, [weight("half", 4, 3, dtype=np.float16), weight("s", 3)]))
+    assert any("half precision" in finding.reason for finding in only(findings, WARNING))
+
+
+def test_versions_that_the_old_package_does_not_read_are_notes(tmp_path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    (finding,) = examine(saved(tmp_path, nodes, [weight("w", 4, 3)], opset=22, ir_version=10))
+    assert finding.severity == NOTE and "opset 22" in finding.reason
+    (finding,) = examine(saved(tmp_path, nodes, [weight("w", 4, 3)], ir_version=11))
+    assert finding.severity == NOTE and "IR version 11" in finding.reason
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"garbage")
+    (finding,) = examine(tmp_path / "model.onnx")
+    assert finding.severity == ERROR
+
+
+def copied(folder, case="mlp_ce"):
+    for name in ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint"):
+        shutil.copyfile(DATA / case / name, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "severity"), [("training_model.onnx", ERROR), ("checkpoint", ERROR), ("eval_model.onnx", WARNING),
+                                                ("optimizer_model.onnx", WARNING)])
+def test_a_missing_file_is_named(name, severity, tmp_path):
+    (copied(tmp_path) / name).unlink()
+    (finding,) = examine(tmp_path)
+    assert (finding.severity, finding.where) == (severity, name)
+
+
+def test_models_that_do_not_belong_together_are_named(tmp_path):
+    shutil.copyfile(DATA / "cnn" / "checkpoint", copied(tmp_path) / "checkpoint")
+    assert only(examine(tmp_path), ERROR)
+
+
+def test_a_nominal_checkpoint_is_named(tmp_path):
+    shutil.copyfile(DATA / "mlp_ce" / "nominal_checkpoint", copied(tmp_path) / "checkpoint")
+    (finding,) = examine(tmp_path)
+    assert "nominal" in finding.reason
+
+
+def test_an_eval_model_in_another_order_is_named(tmp_path):
+    path = copied(tmp_path) / "eval_model.onnx"
+    model = onnx.load(path)
+    inputs = list(model.graph.input)
+    del model.graph.input[:]
+    model.graph.input.extend([*inputs[:1], *inputs[:0:-1]])
+    onnx.save(model, path)
+    (finding,) = examine(tmp_path)
+    assert finding.where == "eval_model.onnx"
+
+
+def written(folder, nodes, extra=()):
+    """A training model with these nodes, as the old package might have written it."""
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4]),
+                                           helper.make_tensor_value_info("lazy_reset_grad", TensorProto.BOOL, [1])],
+                              [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)], list(extra))
+    path = folder / "training_model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)], ir_version=9), path)
+    return path
+
+
+MS = "com.microsoft"
+KNOWN_WRONG = {
+    "ConvGrad with auto_pad": [helper.make_node("ConvGrad", ["x", "x", "x"], ["d"], domain=MS, auto_pad="SAME_UPPER", name="wrong")],
+    "LeakyReluGrad of a negative alpha": [helper.make_node("LeakyRelu", ["x"], ["y"], alpha=-0.5),
+                                          helper.make_node("LeakyReluGrad", ["x", "y"], ["d"], domain=MS, alpha=-0.5, name="wrong")],
+    "GeluGrad of the tanh form": [helper.make_node("Gelu", ["x"], ["y"], approximate="tanh"),
+                                  helper.make_node("GeluGrad", ["x", "x"], ["d"], domain=MS, name="wrong")],
+}
+
+
+@pytest.mark.parametrize("nodes", KNOWN_WRONG.values(), ids=KNOWN_WRONG)
+def test_a_written_gradient_that_is_known_to_be_wrong_is_named(nodes, tmp_path):
+    (finding,) = examine(written(tmp_path, nodes))
+    assert finding.severity == WARNING and "'wrong'" in finding.where and "again with ortrain" in finding.remedy
+
+
+def test_what_ortrain_writes_for_the_same_is_in_order(tmp_path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("LeakyRelu", ["h"], ["a"], alpha=-0.5),
+             helper.make_node("Gelu", ["a"], ["y"], approximate="tanh")]
+    model = saved(tmp_path, nodes, [weight("w", 4, 3)], opset=20)
+    generate_artifacts(model, loss=LossType.MSELoss, optimizer=OptimType.AdamW, artifact_directory=tmp_path)
+    assert examine(tmp_path) == []
+
+
+def test_the_command_prints_findings_and_says_by_its_status_whether_it_trains(tmp_path, capsys):
+    assert main(["doctor", str(DATA / "mlp_ce")]) == 0
+    assert "it trains" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stopped:
+        main(["doctor", str(tmp_path)])
+    assert stopped.value.code == 1
+    printed = capsys.readouterr().out
+    assert "error: training_model.onnx" in printed and "remedy:" in printed
+    assert main(["doctor", str(tmp_path / "nope.onnx")]) == 2
