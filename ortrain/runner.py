@@ -25,6 +25,7 @@ from ortrain.ir import Model, TensorType
 from ortrain.options import RunOptions
 from ortrain.plan import plan_program
 from ortrain.state import aligned_zeros
+from ortrain.text_inputs import TextEncoder
 from ortrain.values import as_array
 
 MOST_PROGRAMS = 32
@@ -55,6 +56,7 @@ class Runner:
                  arena: Arena, where: str, commits: Mapping[str, np.ndarray] | None = None) -> None:
         self.model = model
         self.inputs = list(inputs)
+        self.text = TextEncoder.of(model, inputs)
         self.outputs = list(outputs)
         self.fixed = fixed
         self.handle = handle
@@ -79,6 +81,8 @@ class Runner:
             if result is not None:
                 return result
         arrays = self.check(values)
+        if self.text is not None:
+            arrays = self.text.encode(arrays)
         program = self._program_for(arrays)
         try:
             result = program.try_run(arrays, overwrite, terminate)
@@ -133,8 +137,9 @@ class Runner:
         key = tuple(array.shape for array in arrays)
         program = self._programs.get(key)
         if program is None:
-            kinds = {name: TensorType.of(array) for name, array in zip(self.inputs, arrays, strict=True)}
-            program = plan_program(self.model, kinds, self.fixed, self.outputs, self.handle, self.commits)
+            model, inputs = (self.model, self.inputs) if self.text is None else (self.text.model, self.text.inputs)
+            kinds = {name: TensorType.of(array) for name, array in zip(inputs, arrays, strict=True)}
+            program = plan_program(model, kinds, self.fixed, self.outputs, self.handle, self.commits)
             self._programs[key] = program
             if len(self._programs) > MOST_PROGRAMS:
                 self._programs.popitem(last=False)

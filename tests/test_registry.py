@@ -94,7 +94,7 @@ def test_every_lowering_names_a_kernel(dtype):
     table, missing = kernels(), set()
     for sample in samples():
         how = lowered(sample, dtype)
-        if isinstance(how, KernelCall) and (how.kernel, first_dtype(sample, dtype)) not in table:
+        if isinstance(how, KernelCall) and how.function is None and (how.kernel, first_dtype(sample, dtype)) not in table:
             missing.add((sample.op_type, how.kernel, first_dtype(sample, dtype)))
     none(missing)
 

@@ -1,0 +1,61 @@
+"""Text as an input: operators that turn it into numbers run before the program."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortrain
+from ortrain import errors
+from ortrain.artifacts import LossType, OptimType
+
+WORDS = np.array([["red"], ["blue"], ["green"], ["pink"]], object)
+WEIGHT = np.array([[0.5, -1.0, 2.0]], np.float32)
+
+
+def model(nodes, domain="ai.onnx.ml", shape=("n", 1)):
+    graph = helper.make_graph([*nodes, helper.make_node("MatMul", ["numbers", "w"], ["y"])], "g",
+                              [helper.make_tensor_value_info("words", TensorProto.STRING, list(shape))],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])], [numpy_helper.from_array(WEIGHT, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(domain, 2)], ir_version=8)
+
+
+def start(proto):
+    return ortrain.TrainingSession.from_model(proto, loss=LossType.MSELoss, optimizer=OptimType.SGD)
+
+
+def check(proto, words, numbers):
+    target = np.zeros((len(words), 3), np.float32)
+    with start(proto) as session:
+        np.testing.assert_allclose(session.predict(words)[0], numbers @ WEIGHT, rtol=1e-6)
+        loss = session.train_step(words, target)[0]
+        np.testing.assert_allclose(loss, np.mean((numbers @ WEIGHT) ** 2), rtol=1e-5)
+        np.testing.assert_allclose(session.parameters["w"].grad, numbers.T @ (2 * (numbers @ WEIGHT) / target.size), rtol=1e-5)
+
+
+def test_text_is_read_as_numbers():
+    cast = model([helper.make_node("Cast", ["words"], ["numbers"], to=TensorProto.FLOAT)])
+    check(cast, np.array([["1.5"], ["-2"], ["3e2"]], object), np.array([[1.5], [-2], [300]], np.float32))
+    check(cast, np.array([["1.5"], ["-2"]]), np.array([[1.5], [-2]], np.float32))
+
+
+def test_words_become_labels_become_numbers():
+    nodes = [helper.make_node("LabelEncoder", ["words"], ["ids"], domain="ai.onnx.ml", keys_strings=["red", "green", "blue"], values_int64s=[1, 2, 3],
+                              default_int64=9), helper.make_node("Cast", ["ids"], ["numbers"], to=TensorProto.FLOAT)]
+    check(model(nodes), WORDS, np.array([[1], [3], [2], [9]], np.float32))
+
+
+def test_text_that_is_no_number_is_refused():
+    with start(model([helper.make_node("Cast", ["words"], ["numbers"], to=TensorProto.FLOAT)])) as session, pytest.raises(errors.InputTypeError, match="red"):
+        session.eval_step(WORDS, np.zeros((4, 3), np.float32))
+
+
+def test_numbers_where_text_is_asked_for_are_refused():
+    with start(model([helper.make_node("Cast", ["words"], ["numbers"], to=TensorProto.FLOAT)])) as session, pytest.raises(errors.InputTypeError):
+        session.eval_step(np.zeros((4, 1), np.float32), np.zeros((4, 3), np.float32))
+
+
+def test_other_operators_on_text_are_named():
+    nodes = [helper.make_node("Identity", ["words"], ["same"]), helper.make_node("StringNormalizer", ["same"], ["clean"]),
+             helper.make_node("Cast", ["clean"], ["numbers"], to=TensorProto.FLOAT)]
+    with pytest.raises(errors.MissingKernelError, match="StringNormalizer"):
+        start(model(nodes, shape=(1, 1)))
