@@ -12,7 +12,7 @@ from ortrain.ir import Graph, Model, NameSource, Node
 from ortrain.ops.building import GradientBuilder, GraphBuilder
 from ortrain.ops.expansion import expand
 from ortrain.ops.inference import infer_graph
-from ortrain.ops.record import record_of
+from ortrain.ops.record import canonical_domain, record_of
 
 
 def add_gradient(model: Model, loss: str, wanted: Sequence[str]) -> dict[str, str]:
@@ -30,6 +30,7 @@ class Sweep(GraphBuilder):
     def __init__(self, model: Model, loss: str) -> None:
         self.graph: Graph = model.graph
         super().__init__(infer_graph(self.graph, model.opsets), NameSource(self.graph.names()), model.opset, self.graph.initializers, self.graph.types)
+        self.opsets = model.opsets
         self.loss = loss
         self.parts: dict[str, list[str]] = {}
         kind = self.inference.types.get(loss)
@@ -56,6 +57,8 @@ class Sweep(GraphBuilder):
                 raise UnreachableParameterError(f"expected a path from {name!r} to the loss {self.loss!r} that carries a gradient, found none")
             gradients[name] = self._full_size(gradient, name)
         self.graph.nodes.extend(self.added)
+        for node in self.graph.nodes:
+            self.opsets.setdefault(canonical_domain(node.domain), 1)
         return gradients
 
     def _expand(self, depends: set[str]) -> None:

@@ -1,0 +1,70 @@
+/* Recurrent layers, forward and backward: LSTM, GRU and the plain RNN.
+ *
+ * Everything of the inputs is one product over all time steps, before (forward) or after (backward) the loop over time. The loop itself runs per block of
+ * batch rows and direction, each a work item that goes through all steps on one thread: nothing waits between steps, and the split follows from the
+ * shapes alone. R is transposed once, so that the product of a step reads it in place.
+ *
+ * x [steps, rows, inputs]; per direction W [gates hidden, inputs], R [gates hidden, hidden], B [2 gates hidden]; y [steps, directions, rows, hidden];
+ * saved gates [directions, steps, rows, gates hidden] after activation; states [directions, rows, hidden]. With lengths [rows], a row's state stays as it
+ * is at steps beyond its length, and y is 0 there. ints: steps, rows, inputs, hidden, directions, kind of direction, option. */
+#ifndef ORTRAIN_RECURRENT_H
+#define ORTRAIN_RECURRENT_H
+#include <math.h>
+#include <string.h>
+#include "kernel.h"
+#include "vector_math.h"
+
+enum { FORWARD = 0, REVERSE = 1, BIDIRECTIONAL = 2 };
+enum { BLOCK_OF_ROWS = 16, COLUMNS_PER_SUM = 64 };
+
+typedef struct Recurrence {
+    const KernelArgs *args;
+    int64_t steps, rows, inputs, hidden, directions, kind, option, gates;
+    int64_t blocks;
+    const int32_t *lengths;
+} Recurrence;
+
+static Recurrence recurrence_of(const KernelArgs *args, int64_t gates, int64_t lengths)
+{
+    const int64_t *s = args->ints;
+    return (Recurrence){ .args = args, .steps = s[0], .rows = s[1], .inputs = s[2], .hidden = s[3], .directions = s[4], .kind = s[5], .option = s[6],
+                         .gates = gates, .blocks = (s[1] + BLOCK_OF_ROWS - 1) / BLOCK_OF_ROWS,
+                         .lengths = args->n_inputs > lengths ? args->inputs[lengths].data : NULL };
+}
+
+/* the time of the k-th step that direction d takes */
+static inline int64_t time_of(const Recurrence *r, int64_t d, int64_t k) { return r->kind == REVERSE || d == 1 ? r->steps - 1 - k : k; }
+static inline int runs_at(const Recurrence *r, int64_t row, int64_t time) { return !r->lengths || time < r->lengths[row]; }
+
+#define REAL float
+#define NAMED(name) name##_float
+#define GEMM gemm_float32
+#define GEMM_SERIAL gemm_float32_serial
+#define SIGMOID ot_sigmoidf
+#define TANH ot_tanhf
+#include "recurrent_template.h"
+#include "recurrent_lstm.h"
+#include "recurrent_gru.h"
+#include "recurrent_rnn.h"
+#undef REAL
+#undef NAMED
+#undef GEMM
+#undef GEMM_SERIAL
+#undef SIGMOID
+#undef TANH
+
+static inline double sigmoid_of_double(double x) { return 1 / (1 + exp(-x)); }
+#define REAL double
+#define NAMED(name) name##_double
+#define GEMM gemm_float64
+#define GEMM_SERIAL gemm_float64_serial
+#define SIGMOID sigmoid_of_double
+#define TANH tanh
+#include "recurrent_template.h"
+#include "recurrent_lstm.h"
+#include "recurrent_gru.h"
+#include "recurrent_rnn.h"
+
+#define BOTH(name) static int name(const KernelArgs *args) { return args->inputs[0].dtype == DTYPE_FLOAT32 ? name##_float(args) : name##_double(args); }
+BOTH(lstm) BOTH(lstm_grad) BOTH(gru) BOTH(gru_grad) BOTH(rnn) BOTH(rnn_grad)
+#endif

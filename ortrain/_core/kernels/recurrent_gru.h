@@ -1,0 +1,173 @@
+/* GRU, for one element type; included by recurrent.h. Gates in the order z, r, h: z, r = sigmoid(…), h~ = tanh(x Wh + r (h Rh + Rb)) with the option
+ * linear_before_reset, else tanh(x Wh + (r h) Rh + …); h = (1 - z) h~ + z h_before. */
+
+typedef struct NAMED(Gru) {
+    Recurrence r;
+    const REAL *transposed, *b;                         /* R^T [directions, hidden, 3 hidden]; B or NULL */
+    REAL *gates, *y, *h, *work;                         /* work [directions, rows, 3 hidden] */
+} NAMED(Gru);
+
+/* one row with linear_before_reset; rec [3 hidden] = h_before R^T, rb: the recurrent bias of h~ or NULL */
+static void NAMED(gru_cell_linear)(int64_t n, REAL *restrict g, const REAL *restrict rec, const REAL *restrict rb, REAL *restrict h)
+{
+    REAL *restrict z = g, *restrict r = g + n, *restrict u = g + 2 * n;
+    for (int64_t j = 0; j < n; j++) {
+        z[j] = SIGMOID(z[j] + rec[j]); r[j] = SIGMOID(r[j] + rec[n + j]);
+        u[j] = TANH(u[j] + r[j] * (rec[2 * n + j] + (rb ? rb[j] : 0)));
+        h[j] = (1 - z[j]) * u[j] + z[j] * h[j];
+    }
+}
+
+static void NAMED(gru_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Gru) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
+    int64_t n = r->hidden, d = item / r->blocks, first = item % r->blocks * BLOCK_OF_ROWS;
+    int64_t count = r->rows - first < BLOCK_OF_ROWS ? r->rows - first : BLOCK_OF_ROWS;
+    REAL *h = s->h + (d * r->rows + first) * n, *work = s->work + (d * r->rows + first) * 3 * n;
+    const REAL *transposed = s->transposed + d * 3 * n * n, *rb = s->b ? s->b + d * 6 * n + 5 * n : NULL;
+    for (int64_t k = 0; k < r->steps; k++) {
+        int64_t time = time_of(r, d, k);
+        REAL *gates = s->gates + ((d * r->steps + time) * r->rows + first) * 3 * n;
+        if (r->option) {
+            e->GEMM_SERIAL(e, worker, 0, 0, count, 3 * n, n, 1, h, n, transposed, 3 * n, 0, work, 3 * n, NULL, 0);
+        } else {
+            e->GEMM_SERIAL(e, worker, 0, 0, count, 2 * n, n, 1, h, n, transposed, 3 * n, 1, gates, 3 * n, NULL, 0);
+            for (int64_t row = 0; row < count; row++)
+                for (int64_t j = 0; j < n; j++) {
+                    REAL *g = gates + row * 3 * n;
+                    g[j] = SIGMOID(g[j]); g[n + j] = SIGMOID(g[n + j]);
+                    work[row * n + j] = g[n + j] * h[row * n + j];
+                }
+            e->GEMM_SERIAL(e, worker, 0, 0, count, n, n, 1, work, n, transposed + 2 * n, 3 * n, 1, gates + 2 * n, 3 * n, NULL, 0);
+        }
+        for (int64_t row = 0; row < count; row++) {
+            REAL *g = gates + row * 3 * n, *u = g + 2 * n, *to = h + row * n;
+            REAL *y = s->y ? s->y + ((time * r->directions + d) * r->rows + first + row) * n : NULL;
+            int runs = runs_at(r, first + row, time);
+            if (runs && r->option) NAMED(gru_cell_linear)(n, g, work + row * 3 * n, rb, to);
+            else if (runs)
+                for (int64_t j = 0; j < n; j++) { u[j] = TANH(u[j]); to[j] = (1 - g[j]) * u[j] + g[j] * to[j]; }
+            if (y) NAMED(copy_or_zero)(y, runs ? to : NULL, n);
+        }
+    }
+}
+
+/* (x, W, R, B, lengths, h0) -> (y, h, gates), each output optional; scratch: bias, R^T, h, work, then the gates if they are not an output */
+static int NAMED(gru)(const KernelArgs *args)
+{
+    NAMED(Gru) s = { .r = recurrence_of(args, 3, 4), .b = NAMED(in)(args, 3), .y = NAMED(out)(args, 0) };
+    Recurrence *r = &s.r;
+    int64_t n = r->hidden, states = r->directions * r->rows * n;
+    REAL *bias = args->scratch, *transposed = bias + 3 * n, *gates = NAMED(out)(args, 2);
+    s.h = transposed + r->directions * 3 * n * n; s.work = s.h + states;
+    s.gates = gates ? gates : s.work + 3 * states;
+    s.transposed = transposed;
+    NAMED(copy_or_zero)(s.h, NAMED(in)(args, 5), states);
+    for (int64_t d = 0; d < r->directions; d++) {
+        NAMED(transpose)(NAMED(in)(args, 2) + d * 3 * n * n, 3 * n, n, transposed + d * 3 * n * n);
+        NAMED(project_inputs)(r, d, NAMED(in)(args, 0), NAMED(in)(args, 1), s.b, r->option ? 2 : 3, bias, s.gates + d * r->steps * r->rows * 3 * n);
+    }
+    args->engine->parallel_for(args->engine, NAMED(gru_item), &s, r->directions * r->blocks);
+    if (NAMED(out)(args, 1)) memcpy(NAMED(out)(args, 1), s.h, states * sizeof(REAL));
+    return STATUS_OK;
+}
+
+typedef struct NAMED(GruGrad) {
+    Recurrence r;
+    const REAL *w_recurrent, *gates, *dy, *previous, *linear;   /* previous, linear: [directions, steps, rows, hidden]; linear = h_before Rh + Rb */
+    REAL *dgates, *dcandidate, *dh, *work;              /* dcandidate: what R's h part is multiplied with, as previous */
+} NAMED(GruGrad);
+
+/* dgates of one row and what dh passes on without a product; with linear_before_reset dcandidate = r du, else r h_before, for dR */
+static void NAMED(gru_cell_grad)(int64_t n, int linear, const REAL *restrict g, const REAL *restrict before, const REAL *restrict lin, REAL *restrict dh,
+                                 REAL *restrict dg, REAL *restrict dcandidate)
+{
+    const REAL *z = g, *r = g + n, *u = g + 2 * n;
+    for (int64_t j = 0; j < n; j++) {
+        REAL du = dh[j] * (1 - z[j]) * (1 - u[j] * u[j]);
+        dg[j] = dh[j] * (before[j] - u[j]) * z[j] * (1 - z[j]);
+        dg[2 * n + j] = du;
+        if (linear) dg[n + j] = du * lin[j] * r[j] * (1 - r[j]);
+        dcandidate[j] = r[j] * (linear ? du : before[j]);
+        dh[j] *= z[j];
+    }
+}
+
+static void NAMED(gru_grad_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(GruGrad) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
+    int64_t n = r->hidden, d = item / r->blocks, first = item % r->blocks * BLOCK_OF_ROWS;
+    int64_t count = r->rows - first < BLOCK_OF_ROWS ? r->rows - first : BLOCK_OF_ROWS;
+    REAL *dh = s->dh + (d * r->rows + first) * n, *work = s->work + (d * r->rows + first) * n;
+    const REAL *w = s->w_recurrent + d * 3 * n * n;
+    for (int64_t k = r->steps - 1; k >= 0; k--) {
+        int64_t time = time_of(r, d, k), at = (d * r->steps + time) * r->rows + first;
+        REAL *dgates = s->dgates + at * 3 * n, *dcandidate = s->dcandidate + at * n;
+        for (int64_t row = 0; row < count; row++) {
+            if (!runs_at(r, first + row, time)) {
+                memset(dgates + row * 3 * n, 0, 3 * n * sizeof(REAL)); memset(dcandidate + row * n, 0, n * sizeof(REAL));
+                continue;
+            }
+            NAMED(add_output_gradient)(r, d, time, first + row, s->dy, dh + row * n);
+            NAMED(gru_cell_grad)(n, r->option != 0, s->gates + (at + row) * 3 * n, s->previous + (at + row) * n, s->linear ? s->linear + (at + row) * n : NULL,
+                                 dh + row * n, dgates + row * 3 * n, dcandidate + row * n);
+        }
+        if (r->option) {
+            e->GEMM_SERIAL(e, worker, 0, 0, count, n, n, 1, dcandidate, n, w + 2 * n * n, n, 1, dh, n, NULL, 0);
+        } else {
+            e->GEMM_SERIAL(e, worker, 0, 0, count, n, n, 1, dgates + 2 * n, 3 * n, w + 2 * n * n, n, 0, work, n, NULL, 0);
+            for (int64_t row = 0; row < count; row++)
+                for (int64_t j = 0; j < n && runs_at(r, first + row, time); j++) {
+                    REAL reset = s->gates[(at + row) * 3 * n + n + j], drh = work[row * n + j];
+                    dgates[row * 3 * n + n + j] = drh * s->previous[(at + row) * n + j] * reset * (1 - reset);
+                    dh[row * n + j] += drh * reset;
+                }
+        }
+        e->GEMM_SERIAL(e, worker, 0, 0, count, n, 2 * n, 1, dgates, 3 * n, w, n, 1, dh, n, NULL, 0);
+    }
+}
+
+/* dR and dB of direction d */
+static void NAMED(gru_weight_gradients)(const NAMED(GruGrad) *s, int64_t d, REAL *dr, REAL *db)
+{
+    const Recurrence *r = &s->r; const Engine *e = r->args->engine;
+    int64_t n = r->hidden, all = r->steps * r->rows;
+    const REAL *dgates = s->dgates + d * all * 3 * n, *dcandidate = s->dcandidate + d * all * n, *previous = s->previous + d * all * n;
+    if (dr) {
+        e->GEMM(e, 1, 0, 2 * n, n, all, 1, dgates, 3 * n, previous, n, 0, dr + d * 3 * n * n, n, NULL, 0);
+        if (r->option) e->GEMM(e, 1, 0, n, n, all, 1, dcandidate, n, previous, n, 0, dr + d * 3 * n * n + 2 * n * n, n, NULL, 0);
+        else e->GEMM(e, 1, 0, n, n, all, 1, dgates + 2 * n, 3 * n, dcandidate, n, 0, dr + d * 3 * n * n + 2 * n * n, n, NULL, 0);
+    }
+    if (db) {
+        REAL *to = db + d * 6 * n;
+        NAMED(sum_columns)(r, dgates, all, 3 * n, to);
+        memcpy(to + 3 * n, to, 3 * n * sizeof(REAL));
+        if (r->option) NAMED(sum_columns)(r, dcandidate, all, n, to + 5 * n);
+    }
+}
+
+/* (x, W, R, B, lengths, h0, y, gates, dy, dh) -> (dx, dW, dR, dB, dh0), each output optional; scratch: dgates, dcandidate, states before, linear, dh, work */
+static int NAMED(gru_grad)(const KernelArgs *args)
+{
+    NAMED(GruGrad) s = { .r = recurrence_of(args, 3, 4), .w_recurrent = NAMED(in)(args, 2), .gates = NAMED(in)(args, 7), .dy = NAMED(in)(args, 8) };
+    Recurrence *r = &s.r; const Engine *e = args->engine;
+    int64_t n = r->hidden, states = r->directions * r->rows * n, all = r->steps * r->rows, whole = r->directions * all * n;
+    const REAL *b = NAMED(in)(args, 3);
+    s.dgates = args->scratch; s.dcandidate = s.dgates + 3 * whole;
+    REAL *previous = s.dcandidate + whole, *linear = previous + whole;
+    s.dh = linear + whole; s.work = s.dh + states;
+    s.previous = previous; s.linear = r->option ? linear : NULL;
+    NAMED(copy_or_zero)(s.dh, NAMED(in)(args, 9), states);
+    for (int64_t d = 0; d < r->directions; d++) {
+        NAMED(previous_states)(r, d, NAMED(in)(args, 6), NAMED(in)(args, 5), previous + d * all * n);
+        if (r->option) e->GEMM(e, 0, 1, all, n, n, 1, previous + d * all * n, n, s.w_recurrent + d * 3 * n * n + 2 * n * n, n, 0, linear + d * all * n, n,
+                               b ? b + d * 6 * n + 5 * n : NULL, 0);
+    }
+    e->parallel_for(e, NAMED(gru_grad_item), &s, r->directions * r->blocks);
+    for (int64_t d = 0; d < r->directions; d++) {
+        NAMED(input_gradients)(r, d, s.dgates + d * all * 3 * n, NAMED(in)(args, 0), NAMED(in)(args, 1), NAMED(out)(args, 0), NAMED(out)(args, 1));
+        NAMED(gru_weight_gradients)(&s, d, NAMED(out)(args, 2), NAMED(out)(args, 3));
+    }
+    if (NAMED(out)(args, 4)) memcpy(NAMED(out)(args, 4), s.dh, states * sizeof(REAL));
+    return STATUS_OK;
+}

@@ -1,0 +1,193 @@
+"""Samples of the recurrent family; the oracles go row by row and step by step, as the ONNX operators' texts read."""
+
+import numpy as np
+
+from tests.ops.samples import Refusal, Sample
+
+rng = np.random.default_rng(4)
+S, N, I, H = 5, 3, 4, 6  # noqa: E741
+MS, OWN = "com.microsoft", "ortrain"
+LENGTHS = np.array([5, 2, 3], np.int32)
+
+
+def r(*shape):
+    return rng.uniform(-0.9, 0.9, shape)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def run_layer(cell, gates, states, x, w, rec, b, lengths, initial, direction, layout, **saved):
+    """(y, final states …) of any of the three layers; cell(row gates input, state, R, Rb) -> new state, a tuple whose first is h."""
+    if layout:
+        x = x.swapaxes(0, 1)
+        initial = [None if i is None else i.swapaxes(0, 1) for i in initial]
+    steps, rows, _ = x.shape
+    hidden, directions = rec.shape[2], w.shape[0]
+    y = np.zeros((steps, directions, rows, hidden), x.dtype)
+    finals = [np.zeros((directions, rows, hidden), x.dtype) for _ in range(states)]
+    for d in range(directions):
+        wb, rb = (np.zeros((2, gates * hidden)) if b is None else b[d].reshape(2, gates * hidden))
+        for n in range(rows):
+            state = tuple(np.zeros(hidden) if i is None else i[d, n] for i in initial)
+            times = range(steps if lengths is None else lengths[n])
+            for t in reversed(times) if direction == "reverse" or d == 1 else times:
+                state = cell(w[d] @ x[t, n] + wb, state, rec[d], rb, d)
+                y[t, d, n] = state[0]
+            for k in range(states):
+                finals[k][d, n] = state[k]
+    if layout:
+        return y.transpose(2, 0, 1, 3), *(f.swapaxes(0, 1) for f in finals)
+    return y, *finals
+
+
+def lstm(x, w, rec, b=None, lengths=None, h0=None, c0=None, p=None, *, direction="forward", layout=0):
+    def cell(inputs, state, rd, rb, d):
+        h, c = state
+        pi, po, pf = np.zeros((3, len(h))) if p is None else p[d].reshape(3, -1)
+        i, o, f, u = (inputs + rd @ h + rb).reshape(4, -1)
+        i, f = sigmoid(i + pi * c), sigmoid(f + pf * c)
+        c = f * c + i * np.tanh(u)
+        return sigmoid(o + po * c) * np.tanh(c), c
+
+    return run_layer(cell, 4, 2, x, w, rec, b, lengths, [h0, c0], direction, layout)
+
+
+def gru(x, w, rec, b=None, lengths=None, h0=None, *, direction="forward", layout=0, linear=0):
+    def cell(inputs, state, rd, rb, d):
+        (h,) = state
+        iz, ir, ih = inputs.reshape(3, -1)
+        (rz, rr, rh), (bz, br, bh) = rd.reshape(3, len(h), len(h)), rb.reshape(3, -1)
+        z, reset = sigmoid(iz + rz @ h + bz), sigmoid(ir + rr @ h + br)
+        u = np.tanh(ih + (reset * (rh @ h + bh) if linear else rh @ (reset * h) + bh))
+        return ((1 - z) * u + z * h,)
+
+    return run_layer(cell, 3, 1, x, w, rec, b, lengths, [h0], direction, layout)
+
+
+def rnn(x, w, rec, b=None, lengths=None, h0=None, *, direction="forward", layout=0, relu=False):
+    def cell(inputs, state, rd, rb, d):
+        v = inputs + rd @ state[0] + rb
+        return (np.maximum(v, 0) if relu else np.tanh(v),)
+
+    return run_layer(cell, 1, 1, x, w, rec, b, lengths, [h0], direction, layout)
+
+
+def arrays(gates, directions=1, bias=True, lengths=None, initial=1, peepholes=False, layout=0, rows=N):
+    """Inputs of a layer in ONNX's order, None for what is left out."""
+    state = (rows, directions, H) if layout else (directions, rows, H)
+    found = [r(rows, S, I) if layout else r(S, rows, I), r(directions, gates * H, I), r(directions, gates * H, H), r(directions, 2 * gates * H) if bias else None,
+             lengths, *[r(*state) for _ in range(initial)]]
+    if peepholes:
+        found.append(r(directions, 3 * H))
+    while found[-1] is None:
+        found.pop()
+    return found
+
+
+def layer(op_type, oracle, outputs, inputs, attributes=None, label="", **options):
+    attributes = attributes or {}
+    names = {"linear_before_reset": "linear"}
+    known = {names.get(k, k): v for k, v in attributes.items() if k in ("direction", "layout", "linear_before_reset")}
+    return Sample(op_type, inputs, lambda *a: oracle(*a, **known, **options), {"hidden_size": H, **attributes}, outputs=outputs, label=label)
+
+
+BOTH = {"direction": "bidirectional"}
+SAMPLES = [
+    layer("LSTM", lstm, 3, arrays(4)[:3]), layer("LSTM", lstm, 3, arrays(4, initial=2)), layer("LSTM", lstm, 1, arrays(4, initial=2), label="y"),
+    layer("LSTM", lstm, 3, arrays(4, initial=2, rows=37), label="several blocks"),
+    layer("LSTM", lstm, 3, arrays(4, initial=2), {"direction": "reverse"}), layer("LSTM", lstm, 3, arrays(4, 2, initial=2), BOTH),
+    layer("LSTM", lstm, 3, arrays(4, 2, lengths=LENGTHS, initial=2, peepholes=True), BOTH, "lengths, peepholes"),
+    layer("LSTM", lstm, 3, arrays(4, lengths=LENGTHS, initial=0), label="lengths"), layer("LSTM", lstm, 3, arrays(4, initial=2, peepholes=True), label="peepholes"),
+    Sample("LSTM", arrays(4, bias=False, initial=2)[:3] + [None, None, None, None, r(1, 3 * H)], lambda x, w, q, b, n, h, c, p: lstm(x, w, q, p=p), {"hidden_size": H},
+           outputs=3, label="peepholes alone"),
+    layer("LSTM", lstm, 3, arrays(4, 2, initial=2, layout=1), {**BOTH, "layout": 1}, "layout"),
+    *[layer("GRU", gru, 2, arrays(3, **k), {"linear_before_reset": linear}, label) for linear in (0, 1)
+      for k, label in (({}, ""), ({"bias": False, "initial": 0}, "bare"), ({"lengths": LENGTHS}, "lengths"), ({"rows": 19}, "several blocks"))],
+    *[layer("GRU", gru, 2, arrays(3, 2, lengths=LENGTHS), {**BOTH, "linear_before_reset": linear}, "bidirectional") for linear in (0, 1)],
+    layer("GRU", gru, 1, arrays(3), {"direction": "reverse"}), layer("GRU", gru, 2, arrays(3, layout=1), {"layout": 1}, "layout"),
+    layer("RNN", rnn, 2, arrays(1)), layer("RNN", rnn, 2, arrays(1, bias=False, initial=0)), layer("RNN", rnn, 1, arrays(1, 2, lengths=LENGTHS), BOTH),
+    layer("RNN", rnn, 2, arrays(1), {"activations": ("Relu",)}, "relu", relu=True), layer("RNN", rnn, 2, arrays(1), {"direction": "reverse"}),
+    layer("RNN", rnn, 2, arrays(1, layout=1), {"layout": 1}, "layout"),
+]
+
+
+# ---- the forms that save, and the gradients as operators: against exact derivatives of the oracles above
+
+
+def saved_lstm(x, w, rec, b, lengths, h0, c0, p=None, own=False):
+    """The outputs of LSTMTraining of one direction: y, h, c, all cell states, all gates after activation (i, o, f, c)."""
+    steps, rows, _ = x.shape
+    h, c = h0[0].copy(), c0[0].copy()
+    y, cells, gates = np.zeros((steps, 1, rows, H)), np.zeros((steps, 1, rows, H)), np.zeros((steps, 1, rows, 4 * H))
+    for t in range(steps):
+        i, o, f, u = np.split(x[t] @ w[0].T + h @ rec[0].T + b[0][:4 * H] + b[0][4 * H:], 4, axis=1)
+        i, f, u = sigmoid(i), sigmoid(f), np.tanh(u)
+        c = f * c + i * u
+        o = sigmoid(o)
+        h = o * np.tanh(c)
+        y[t, 0], cells[t, 0], gates[t, 0] = h, c, np.concatenate([i, o, f, u], axis=1)
+    shapes = [(1, steps, rows, H), (1, steps, rows, 4 * H)] if own else [cells.shape, gates.shape]
+    return y, h[None], c[None], cells.reshape(shapes[0]), gates.reshape(shapes[1])
+
+
+def saved_gru(x, w, rec, b, lengths, h0, own=False):
+    steps, rows, _ = x.shape
+    h, y, gates = h0[0].copy(), np.zeros((steps, 1, rows, H)), np.zeros((steps, 1, rows, 3 * H))
+    for t in range(steps):
+        iz, ir, ih = np.split(x[t] @ w[0].T + b[0][:3 * H], 3, axis=1)
+        rz, rr, _ = np.split(h @ rec[0].T + b[0][3 * H:], 3, axis=1)
+        z, reset = sigmoid(iz + rz), sigmoid(ir + rr)
+        u = np.tanh(ih + (reset * h) @ rec[0][2 * H:].T + b[0][5 * H:])
+        h = (1 - z) * u + z * h
+        y[t, 0], gates[t, 0] = h, np.concatenate([z, reset, u], axis=1)
+    return y, h[None], gates.reshape((1, steps, rows, 3 * H) if own else gates.shape)
+
+
+def numeric(function, inputs, gradients, wanted):
+    """d sum(output · gradient) / d input, exact to rounding by complex steps, for the inputs named by number."""
+    found = []
+    for index in wanted:
+        slope = np.zeros(inputs[index].shape)
+        for at in np.ndindex(slope.shape):
+            moved = [None if v is None else v.astype(complex) for v in inputs]
+            moved[index][at] += 1e-30j
+            slope[at] = sum((y * g).sum() for y, g in zip(function(*moved), gradients, strict=False)).imag * 1e30
+        found.append(slope)
+    return tuple(found)
+
+
+def gradient_samples():
+    """The gradient operators fed by hand, in both domains."""
+    x, w, q, b, _, h0, c0 = arrays(4, initial=2)
+    y, h, c, _cells, gates = saved_lstm(x, w, q, b, None, h0, c0)
+    dy = [r(*y.shape), r(*h.shape), r(*c.shape)]
+    exact = numeric(lstm, [x, w, q, b, None, h0, c0], dy, (0, 1, 2, 3, 5, 6))
+    for domain in (MS, OWN):
+        _, _, _, some_cells, some_gates = saved_lstm(x, w, q, b, None, h0, c0, own=domain == OWN)
+        yield Sample("LSTMTraining", [x, w, q, b, None, h0, c0], lambda *a, own=domain == OWN: saved_lstm(*a, own=own), {"hidden_size": H}, domain, 5, gradient=False)
+        yield Sample("LSTMGrad", [x, w, q, None, h0, c0, y, some_cells, some_gates, *dy], lambda *_: exact, {"hidden_size": H}, domain, 6, gradient=False)
+    x, w, q, b, _, h0 = arrays(3)
+    y, h, _gates = saved_gru(x, w, q, b, None, h0)
+    dh = [r(*y.shape), r(*h.shape)]
+    slopes = numeric(gru, [x, w, q, b, None, h0], dh, (0, 1, 2, 3, 5))
+    for domain in (MS, OWN):
+        some = saved_gru(x, w, q, b, None, h0, own=domain == OWN)[2]
+        yield Sample("GRUTraining", [x, w, q, b, None, h0], lambda *a, own=domain == OWN: saved_gru(*a, own=own), {"hidden_size": H}, domain, 3, gradient=False)
+        yield Sample("GRUGrad", [x, w, q, b, None, h0, y, some, *dh], lambda *_: slopes, {"hidden_size": H}, domain, 5, gradient=False)
+    x, w, q, b, _, h0 = arrays(1)
+    y, h = rnn(x, w, q, b, None, h0)
+    dh2 = [r(*y.shape), r(*h.shape)]
+    plain = numeric(rnn, [x, w, q, b, None, h0], dh2, (0, 1, 2, 3, 5))
+    yield Sample("RNNGrad", [x, w, q, None, h0, y, *dh2], lambda *_: plain, {"hidden_size": H}, OWN, 5, gradient=False)
+
+
+SAMPLES += list(gradient_samples())
+X, W, R = arrays(4)[:3]
+REFUSALS = [
+    Refusal("LSTM", [X[0], W, R], {"hidden_size": H}), Refusal("LSTM", [X, W[:, :-1], R], {"hidden_size": H}), Refusal("LSTM", [X, W, R, r(1, 3)], {"hidden_size": H}),
+    Refusal("LSTM", [X, W, R], {"hidden_size": H, "direction": "sideways"}), Refusal("LSTM", [X, W, R], {"hidden_size": H, "clip": 3.0}),
+    Refusal("LSTM", [X, W, R], {"hidden_size": H, "activations": ("Relu", "Tanh", "Tanh")}, match="activations"),
+    Refusal("LSTM", [X, W, R, None, np.array([1, 2, 3])], {"hidden_size": H}, match="int32"), Refusal("GRU", [X, W, R], {"hidden_size": H}),
+]
