@@ -243,6 +243,10 @@ def written_gradients(model: Model) -> Iterator[Finding]:
         reason = check(node, producers) if check is not None else None
         if reason:
             yield Finding(WARNING, described(node), reason, "make the artifacts again with ortrain")
+        kind = model.graph.types.get(node.outputs[0])
+        if node.op_type == "AveragePoolGrad" and (kind is None or not kind.is_static):
+            yield Finding(NOTE, described(node), "a size of its result is open: ortrain runs it, onnxruntime-training dies with SIGFPE",
+                          "only if the artifacts are for that package: give the model's inputs fixed sizes, the batch too")
         if record_of(node) is None:
             yield Finding(ERROR, described(node), "ortrain does not know the operator", "make the artifacts again with ortrain from the forward model")
 

@@ -56,6 +56,18 @@ def check_gradients(proto, x, target, names, loss=LossType.MSELoss):
             assert analytic == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-7), name
 
 
+def recurrent(op_type, inputs, gates, directions, **attributes):
+    """A layer of 5 units over x [3 steps, 2 rows, 4] of which the last states are the output."""
+    names = [name.replace("_", "") for name in inputs.split()]
+    shapes = {"W": (directions, gates * 5, 4), "R": (directions, gates * 5, 5), "B": (directions, 2 * gates * 5), "P": (directions, 15),
+              "h0": (directions, 2, 5), "c0": (directions, 2, 5)}
+    layer = helper.make_node(op_type, names, ["", "y"], hidden_size=5, **attributes)
+    graph = helper.make_graph([layer], "g", [helper.make_tensor_value_info("x", FLOAT, [3, 2, 4])],
+                              [helper.make_tensor_value_info("y", FLOAT, [directions, 2, 5])],
+                              [numpy_helper.from_array(draw(*shapes[name]) * 0.5, name) for name in names if name in shapes])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 WEIGHTS = {"w": draw(4, 6)}
 GRADIENTS = {
     "Conv with auto_pad": (model([node("Conv", "x k", "y", auto_pad="SAME_UPPER", strides=[2, 2])], {"k": draw(3, 2, 3, 3)}, (2, 2, 5, 6), (2, 3, 3, 3)), ["k"]),
@@ -83,6 +95,11 @@ GRADIENTS = {
     "Pad with the edge": (model([node("Conv", "x k", "h"), node("Pad", "h p", "y", mode="edge")],
                                 {"k": draw(3, 2, 1, 1), "p": np.array([0, 0, 1, 2, 0, 0, 2, 1])}, (2, 2, 4, 4), (2, 3, 7, 7)), ["k"]),
     "ReduceL2 without keepdims": (model([node("MatMul", "x w", "h"), node("ReduceL2", "h", "y", axes=[1], keepdims=0)], WEIGHTS, (3, 4), (3,), opset=13), ["w"]),
+    "LSTM without its optional inputs": (recurrent("LSTM", "x W R", 4, 1), ["W", "R"]),
+    "LSTM with peepholes": (recurrent("LSTM", "x W R B  h0 c0 P".replace("  ", " _ "), 4, 1), ["W", "R", "B", "P"]),
+    "LSTM in reverse": (recurrent("LSTM", "x W R B", 4, 1, direction="reverse"), ["W", "R", "B"]),
+    "GRU without its optional inputs": (recurrent("GRU", "x W R", 3, 1), ["W", "R"]),
+    "GRU in both directions": (recurrent("GRU", "x W R B", 3, 2, direction="bidirectional"), ["W", "R", "B"]),
     "Sum": (model([node("MatMul", "x w", "h"), node("Sum", "h h b", "y")], {**WEIGHTS, "b": draw(6)}, (3, 4), (3, 6)), ["w", "b"]),
 }
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.peer.environment import make
+from tests.peer.models import MODELS, ModelCase
 from tests.recordings import CASES, NEWEST, VERSIONED_CASES, Recording
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +26,7 @@ class Trial:
     """One case in a folder of its own, and the jobs that it needs."""
 
     def __init__(self, case: str, folder: Path) -> None:
-        self.recording = Recording(NEWEST, case)
+        self.recording = ModelCase(case, folder / f"{case}.model") if case in MODELS else Recording(NEWEST, case)
         self.folder = folder / case
         self.folder.mkdir()
         self.steps = self.recording.meta["train_steps"]
@@ -91,7 +92,7 @@ def main(cases: list[str]) -> None:
     theirs = str(make(ROOT / ".venv-peer"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        trials = [Trial(case, folder) for case in cases or CASES]
+        trials = [Trial(case, folder) for case in cases or [*CASES, *MODELS]]
         for python, package, who in ((sys.executable, OURS, "ours"), (theirs, THEIRS, "theirs")):
             run_jobs(python, package, [job for trial in trials for job in trial.first_jobs(who)])
         for python, package, who, other in ((sys.executable, OURS, "ours", "theirs"), (theirs, THEIRS, "theirs", "ours")):

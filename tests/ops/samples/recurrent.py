@@ -5,7 +5,7 @@ import numpy as np
 from tests.ops.samples import Refusal, Sample
 
 rng = np.random.default_rng(4)
-S, N, I, H = 5, 3, 4, 6  # noqa: E741
+S, N, INPUTS, H = 5, 3, 4, 6
 MS, OWN = "com.microsoft", "ortrain"
 LENGTHS = np.array([5, 2, 3], np.int32)
 
@@ -77,7 +77,7 @@ def rnn(x, w, rec, b=None, lengths=None, h0=None, *, direction="forward", layout
 def arrays(gates, directions=1, bias=True, lengths=None, initial=1, peepholes=False, layout=0, rows=N):
     """Inputs of a layer in ONNX's order, None for what is left out."""
     state = (rows, directions, H) if layout else (directions, rows, H)
-    found = [r(rows, S, I) if layout else r(S, rows, I), r(directions, gates * H, I), r(directions, gates * H, H), r(directions, 2 * gates * H) if bias else None,
+    found = [r(rows, S, INPUTS) if layout else r(S, rows, INPUTS), r(directions, gates * H, INPUTS), r(directions, gates * H, H), r(directions, 2 * gates * H) if bias else None,
              lengths, *[r(*state) for _ in range(initial)]]
     if peepholes:
         found.append(r(directions, 3 * H))
@@ -161,7 +161,7 @@ def numeric(function, inputs, gradients, wanted):
 def gradient_samples():
     """The gradient operators fed by hand, in both domains."""
     x, w, q, b, _, h0, c0 = arrays(4, initial=2)
-    y, h, c, _cells, gates = saved_lstm(x, w, q, b, None, h0, c0)
+    y, h, c, *_ = saved_lstm(x, w, q, b, None, h0, c0)
     dy = [r(*y.shape), r(*h.shape), r(*c.shape)]
     exact = numeric(lstm, [x, w, q, b, None, h0, c0], dy, (0, 1, 2, 3, 5, 6))
     for domain in (MS, OWN):
@@ -169,7 +169,7 @@ def gradient_samples():
         yield Sample("LSTMTraining", [x, w, q, b, None, h0, c0], lambda *a, own=domain == OWN: saved_lstm(*a, own=own), {"hidden_size": H}, domain, 5, gradient=False)
         yield Sample("LSTMGrad", [x, w, q, None, h0, c0, y, some_cells, some_gates, *dy], lambda *_: exact, {"hidden_size": H}, domain, 6, gradient=False)
     x, w, q, b, _, h0 = arrays(3)
-    y, h, _gates = saved_gru(x, w, q, b, None, h0)
+    y, h, _ = saved_gru(x, w, q, b, None, h0)
     dh = [r(*y.shape), r(*h.shape)]
     slopes = numeric(gru, [x, w, q, b, None, h0], dh, (0, 1, 2, 3, 5))
     for domain in (MS, OWN):
