@@ -190,7 +190,8 @@ class TrainingSession:
                                loss_input_names=list(loss_input_names) if loss_input_names else None)
         session = cls._from_artifacts(made, options)
         session._forward_outputs = list(source.graph.outputs)
-        session.learning_rate = learning_rate
+        if optimizer is not None:
+            session.learning_rate = learning_rate
         return session
 
     @classmethod
@@ -350,11 +351,10 @@ class TrainingSession:
         """Updates the trainable parameters from their gradients. Raises InvalidStateError without an optimizer or with invalid gradients."""
         with self._lock:
             self._ready(run_options)
-            if self._optimizer is None:
-                raise InvalidStateError("expected an optimizer model, the session has none")
+            optimizer = self._need_optimizer("an optimizer step")
             if not self._gradients_valid:
                 raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
-            self._optimizer.step(self._learning_rate)
+            optimizer.step(self._learning_rate)
 
     @property
     def gradients_valid(self) -> bool:
@@ -423,23 +423,37 @@ class TrainingSession:
 
     @property
     def learning_rate(self) -> float:
-        """The optimizer's current learning rate."""
+        """The optimizer's current learning rate. Raises InvalidStateError without an optimizer."""
+        self._need_optimizer("a learning rate")
         return self._learning_rate
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
             raise ParameterTypeError(f"expected a number as learning rate, got {type(value).__name__}")
+        self._need_optimizer("a learning rate")
         self._learning_rate = float(value)
 
+    @property
+    def has_optimizer(self) -> bool:
+        """True when there is an optimizer model: without one a session computes gradients, evaluates and predicts."""
+        return self._optimizer is not None
+
+    def _need_optimizer(self, what: str) -> Optimizer:
+        if self._optimizer is None:
+            raise InvalidStateError(f"expected an optimizer model for {what}, the session has none")
+        return self._optimizer
+
     def register_schedule(self, schedule: LinearSchedule) -> None:
-        """Sets a schedule and applies it at once."""
+        """Sets a schedule and applies it at once. Raises InvalidStateError without an optimizer."""
+        self._need_optimizer("a learning-rate schedule")
         self._schedule = schedule
         self.state.initial_learning_rate = schedule.initial_learning_rate
         self.schedule_step()
 
     def schedule_step(self) -> None:
-        """Sets the learning rate that the schedule gives for the completed optimizer steps. Raises InvalidStateError without a schedule."""
+        """Sets the learning rate that the schedule gives for the completed optimizer steps. Raises InvalidStateError without optimizer or schedule."""
+        self._need_optimizer("a learning-rate schedule")
         if self._schedule is None:
             raise InvalidStateError("expected a registered learning-rate schedule, the session has none")
         self._learning_rate = self._schedule.rate(self.state.optimizer_step)

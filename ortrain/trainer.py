@@ -85,7 +85,7 @@ class Trainer:
         self.linear_schedule = linear_schedule
         self.warmup_steps = warmup_steps
         self.progress = progress
-        self.learning_rate = session.learning_rate
+        self.learning_rate = session.learning_rate if session.has_optimizer else 0.0        # evaluation needs none
         """The rate that a schedule starts from."""
         self.epoch = 0
         """Completed epochs."""
