@@ -28,6 +28,7 @@ from ortrain.ir import Model, NameSource
 from ortrain.loading import load_model
 from ortrain.optimizer import Optimizer
 from ortrain.options import RunOptions, SessionOptions
+from ortrain.parameters import Parameters
 from ortrain.runner import Arena, Runner
 from ortrain.schedule import LinearSchedule
 from ortrain.state import DEFAULT_LEARNING_RATE, TrainingState
@@ -69,72 +70,6 @@ def seed() -> int:
 def as_model(source: ModelSource) -> Model:
     """A model from a path, bytes, an onnx.ModelProto or an ir.Model (copied). Raises ArtifactNotFoundError or InvalidModelError."""
     return source.copy() if isinstance(source, Model) else load_model(source)
-
-
-class Parameter:
-    """One parameter of a state: name, data, grad and requires_grad."""
-
-    def __init__(self, state: TrainingState, name: str) -> None:
-        self._state = state
-        self._name = name
-
-    @property
-    def name(self) -> str:
-        """The parameter's name in the model."""
-        return self._name
-
-    @property
-    def data(self) -> np.ndarray:
-        """The value: a view of the session's memory, so that writing into it changes the model. Assigning copies a new value in.
-
-        Raises ParameterShapeError or ParameterTypeError when shape or dtype differ, InvalidStateError on a nominal state."""
-        return self._state.array(self._name)
-
-    @data.setter
-    def data(self, value: np.ndarray) -> None:
-        self._state.replace(self._name, value)
-
-    @property
-    def grad(self) -> np.ndarray | None:
-        """The gradient (a view): zeros before the first train step, None for frozen parameters and without a session."""
-        return self._state.gradients.get(self._name)
-
-    @property
-    def requires_grad(self) -> bool:
-        """True when the optimizer trains the parameter."""
-        return self._name in self._state.trainable and self._name not in self._state.masked
-
-    def __repr__(self) -> str:
-        return f"Parameter(name={self._name}, requires_grad={self.requires_grad})"
-
-
-class Parameters:
-    """The parameters of a state by name; iteration gives (name, Parameter), sorted, as the old package does."""
-
-    def __init__(self, state: TrainingState) -> None:
-        self._state = state
-
-    def __getitem__(self, name: str) -> Parameter:
-        if name not in self:
-            raise ParameterNotFoundError(f"Parameter {name} not found.")
-        if self._state.nominal:
-            self._state.array(name)
-        return Parameter(self._state, name)
-
-    def __setitem__(self, name: str, value: np.ndarray) -> None:
-        self._state.replace(name, value)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._state.trainable or name in self._state.frozen
-
-    def __iter__(self) -> Iterator[tuple[str, Parameter]]:
-        return ((name, self[name]) for name in self._state.names())
-
-    def __len__(self) -> int:
-        return len(self._state.trainable) + len(self._state.frozen)
-
-    def __repr__(self) -> str:
-        return f"Parameters({', '.join(self._state.names())})"
 
 
 class TrainingSession:

@@ -20,7 +20,7 @@ LAYERS = [
     {"loading", "fusion", "gradient"},
     {"onnxblock", "plan"},
     {"artifacts", "state", "schedule", "values", "options"},
-    {"text_inputs"},
+    {"text_inputs", "parameters"},
     {"optimizer", "runner"},
     {"session"},
     {"inference_session", "doctor", "_facade_runtime", "backend"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ortrain.session import Parameter, Parameters
+from ortrain.parameters import Parameter, Parameters
 from ortrain.state import TrainingState
 
 __all__ = ["CheckpointState", "Parameter", "Parameters", "Properties"]
