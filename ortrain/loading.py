@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ortrain.errors import InvalidModelError
-from ortrain.formats.onnx_files import read_model, to_proto
+from ortrain.formats.onnx_files import proto_of, read_model, to_proto
 from ortrain.ir import Graph, Model, NameSource, Node
 from ortrain.ops.record import canonical_domain, record_of
 
@@ -51,13 +50,9 @@ def _inlined(model: Model, source: Any) -> Model:
     """The model with model-local functions replaced by their bodies. The IR has no functions: if need be, the proto is looked at again."""
     if all(record_of(node) is not None for node in model.graph.nodes):
         return model
-    import onnx
     import onnx.inliner
 
-    if isinstance(source, str | os.PathLike):
-        proto = onnx.load(source)
-    else:
-        proto = source if isinstance(source, onnx.ModelProto) else onnx.load_from_string(bytes(source))
+    proto = proto_of(source)
     return read_model(onnx.inliner.inline_local_functions(proto)) if proto.functions else model
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from ortrain.dtypes import NAMES, NUMBERS, name_of, numpy_dtype
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidCheckpointError
 from ortrain.formats.atomic import replace_files
+from ortrain.formats.flatbuffer import Buffer, Table
 
 IDENTIFIER = b"ODTC"
 VERSIONS = (1, 2)
@@ -32,8 +33,6 @@ LARGEST_INLINE = 2**31 - 2**24
 LARGEST_TENSOR = 2**56
 """Elements, zero dimensions left out."""
 MOST_DIMENSIONS = 32
-MOST_VISITS = 4
-"""How often the bytes of a file may be read on average: more means that tables share contents, which multiplies what they decode to."""
 
 _EXTENSION_TYPES = {16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz"}
 """Element types that are NumPy's only with ml_dtypes, which newer onnx packages bring: carried, not computed with."""
@@ -70,102 +69,6 @@ class Checkpoint:
 # ---- reading
 
 
-class _Buffer:
-    """Bounds-checked access to a FlatBuffer; `left` bytes may still be visited, so that a small file cannot decode to a large object."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.left = MOST_VISITS * len(data)
-        self.outside = 0
-
-    def fail(self, what: str) -> InvalidCheckpointError:
-        return InvalidCheckpointError(f"Checkpoint verification failed: expected {what} (file of {len(self.data)} bytes)")
-
-    def number(self, form: str, at: int) -> int | float:
-        if at < 0 or at + struct.calcsize(form) > len(self.data):
-            raise self.fail(f"a value at byte {at}")
-        value: int | float = struct.unpack_from(form, self.data, at)[0]
-        return value
-
-    def uint32(self, at: int) -> int:
-        return int(self.number("<I", at))
-
-    def vector(self, at: int, item: int) -> tuple[int, int]:
-        """(first byte, length) of a vector of items of that size."""
-        length = self.uint32(at)
-        if length * item > len(self.data) - at - 4:
-            raise self.fail(f"a vector of {length} items of {item} bytes inside the file at byte {at}")
-        self.visit(4 + length * item)
-        return at + 4, length
-
-    def visit_external(self, count: int, size: int) -> None:
-        self.outside += count
-        if self.outside > size:
-            raise self.fail(f"parameters of at most {size} bytes in all, the size of the external data file,")
-
-    def visit(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
-            raise self.fail("tables that do not share their contents")
-
-    def bytes(self, at: int) -> memoryview:
-        start, length = self.vector(at, 1)
-        return memoryview(self.data)[start : start + length]
-
-    def text(self, at: int) -> str:
-        try:
-            return str(self.bytes(at), "utf-8")
-        except UnicodeDecodeError as error:
-            raise self.fail(f"UTF-8 text at byte {at}") from error
-
-
-class _Table:
-    def __init__(self, buffer: _Buffer, at: int) -> None:
-        self.buffer, self.at = buffer, at
-        self.vtable = at - int(buffer.number("<i", at))
-        self.size = int(buffer.number("<H", self.vtable))
-        if self.size < 4 or self.size % 2 or self.vtable + self.size > len(buffer.data):
-            raise buffer.fail(f"a table at byte {at}")
-        buffer.visit(4)
-
-    def place(self, index: int) -> int | None:
-        """Where field `index` lies, None when it is absent."""
-        slot = 4 + 2 * index
-        if slot + 2 > self.size:
-            return None
-        offset = int(self.buffer.number("<H", self.vtable + slot))
-        return self.at + offset if offset else None
-
-    def number(self, index: int, form: str, default: int | float = 0) -> int | float:
-        at = self.place(index)
-        return default if at is None else self.buffer.number(form, at)
-
-    def target(self, index: int) -> int | None:
-        """Where the object that field `index` points to lies."""
-        at = self.place(index)
-        return None if at is None else at + self.buffer.uint32(at)
-
-    def table(self, index: int) -> _Table | None:
-        at = self.target(index)
-        return None if at is None else _Table(self.buffer, at)
-
-    def text(self, index: int) -> str:
-        at = self.target(index)
-        if at is None:
-            raise self.buffer.fail(f"a name in the table at byte {self.at}")
-        return self.buffer.text(at)
-
-    def tables(self, index: int) -> list[_Table]:
-        return [_Table(self.buffer, at) for at in self.targets(index)]
-
-    def targets(self, index: int) -> list[int]:
-        at = self.target(index)
-        if at is None:
-            return []
-        start, length = self.buffer.vector(at, 4)
-        return [start + 4 * i + self.buffer.uint32(start + 4 * i) for i in range(length)]
-
-
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """The checkpoint in a file (and its `<path>.data`, when it has external data), or in a folder that 1.15 wrote.
 
@@ -194,10 +97,10 @@ def parse_checkpoint(data: bytes, external: Callable[[], bytes] | None = None) -
     """The checkpoint in a file's bytes; `external` gives the bytes of the external data file when they are needed.
 
     Raises InvalidCheckpointError when the bytes are no checkpoint."""
-    buffer = _Buffer(data)
+    buffer = Buffer(data, InvalidCheckpointError, "Checkpoint verification failed")
     if len(data) < 8 or data[4:8] != IDENTIFIER:
         raise buffer.fail(f"the identifier {IDENTIFIER.decode()} at byte 4")
-    root = _Table(buffer, buffer.uint32(0))
+    root = Table(buffer, buffer.uint32(0))
     version = int(root.number(0, "<i"))
     if version not in VERSIONS:
         raise InvalidCheckpointError(f"Checkpoint is invalid. Checkpoint version {version} is not supported, expected one of {VERSIONS}")
@@ -229,7 +132,7 @@ def _once(items: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
     return found
 
 
-def _tensors(tables: Iterable[_Table], nominal: bool, external: bytes | None) -> dict[str, np.ndarray]:
+def _tensors(tables: Iterable[Table], nominal: bool, external: bytes | None) -> dict[str, np.ndarray]:
     return _once(((name := table.text(0), _tensor(table, name, nominal, external)) for table in tables), "tensor proto")
 
 
@@ -247,7 +150,7 @@ def _dtype(number: int, tensor: str) -> np.dtype:
     return numpy_dtype(NAMES[number])
 
 
-def _dims(table: _Table, name: str) -> tuple[int, ...]:
+def _dims(table: Table, name: str) -> tuple[int, ...]:
     buffer, at = table.buffer, table.target(2)
     start, rank = buffer.vector(at, 8) if at is not None else (0, 0)
     if rank > MOST_DIMENSIONS:
@@ -259,7 +162,7 @@ def _dims(table: _Table, name: str) -> tuple[int, ...]:
     return dims
 
 
-def _tensor(table: _Table, name: str, nominal: bool, external: bytes | None) -> np.ndarray:
+def _tensor(table: Table, name: str, nominal: bool, external: bytes | None) -> np.ndarray:
     buffer = table.buffer
     dtype = _dtype(int(table.number(3, "<i")), name)
     if nominal:
@@ -279,7 +182,7 @@ def _tensor(table: _Table, name: str, nominal: bool, external: bytes | None) -> 
     return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype).reshape(dims)
 
 
-def _raw_data(table: _Table, size: int, external: bytes | None) -> memoryview:
+def _raw_data(table: Table, size: int, external: bytes | None) -> memoryview:
     """The bytes of a tensor of that size, as many as are there."""
     if external is not None:
         offset = int(table.number(6, "<q", -1))
@@ -291,12 +194,12 @@ def _raw_data(table: _Table, size: int, external: bytes | None) -> memoryview:
     return table.buffer.bytes(at) if at is not None else memoryview(b"")
 
 
-def _group(table: _Table) -> tuple[str, OptimizerGroup]:
+def _group(table: Table) -> tuple[str, OptimizerGroup]:
     momentums = _once(((state.text(0), _tensors(state.tables(1), False, None)) for state in table.tables(3)), "parameter state")
     return table.text(0), OptimizerGroup(int(table.number(1, "<q")), float(table.number(2, "<f")), momentums)
 
 
-def _properties(bag: _Table | None) -> dict[str, Property]:
+def _properties(bag: Table | None) -> dict[str, Property]:
     if bag is None:
         return {}
     ints = [(t.text(0), int(t.number(1, "<q"))) for t in bag.tables(0)]

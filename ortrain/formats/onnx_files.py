@@ -16,6 +16,7 @@ from onnx import external_data_helper, numpy_helper
 from ortrain.dtypes import NAMES, NUMBERS, name_of
 from ortrain.errors import ArtifactNotFoundError, InvalidModelError
 from ortrain.formats.atomic import replace_files
+from ortrain.formats.ort_format import is_ort_model, parse_ort_model
 from ortrain.ir import Attribute, Dim, Graph, Model, Node, TensorType
 
 LARGEST_INLINE = 2**31 - 2**24
@@ -35,7 +36,9 @@ A = onnx.AttributeProto
 
 
 def read_model(source: Any) -> Model:
-    """A model from a path, bytes or an onnx.ModelProto. The model's own functions are left out (ortrain.loading puts them in place).
+    """A model from a path or bytes (ONNX, or the ORT format), or an onnx.ModelProto.
+
+    The model's own functions are left out (ortrain.loading puts them in place).
 
     Raises ArtifactNotFoundError when the file is not there, InvalidModelError when it is no ONNX model."""
     if isinstance(source, onnx.ModelProto):
@@ -53,7 +56,20 @@ def read_model(source: Any) -> Model:
     return _model(_parse(data, str(path)), str(path), path.parent)
 
 
+def proto_of(source: Any) -> onnx.ModelProto:
+    """The onnx.ModelProto of a source that read_model has read, external data inside."""
+    if isinstance(source, onnx.ModelProto):
+        return source
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _parse(bytes(source), "the given bytes")
+    proto = _parse(Path(source).read_bytes(), str(source))
+    external_data_helper.load_external_data_for_model(proto, str(Path(source).parent))
+    return proto
+
+
 def _parse(data: bytes, where: str) -> onnx.ModelProto:
+    if is_ort_model(data):
+        return parse_ort_model(data, where)
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder
+from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import binary, infer_broadcast, same_as_input, unary
 from ortrain.ops.record import MICROSOFT, Expansion, GradientRule, InferenceContext, KernelCall, LoweringContext, operator
 
@@ -121,6 +121,21 @@ def quick_gelu_gradient(g: GradientBuilder) -> Gradients:
 def quick_gelu(c: InferenceContext) -> list[TensorType]:
     """y = x sigmoid(alpha x)"""
     return same_as_input(c)
+
+
+def fused_activation(g: NodeBuilder, y: str, *parameters: float) -> str:
+    """The activation that a fused operator's attribute names, applied to y; parameters: its alpha and beta, or its limits."""
+    name = g.attribute("activation", "")
+    name = name.decode() if isinstance(name, bytes) else name
+    if not name:
+        return y
+    if name == "LeakyRelu":
+        return g.op(name, y, alpha=float(parameters[0]) if parameters else 0.01)
+    if name == "Clip" and len(parameters) == 2:
+        return g.op(name, y, g.scalar(parameters[0], y), g.scalar(parameters[1], y))
+    if name in ("Relu", "Sigmoid", "Tanh"):
+        return g.op(name, y)
+    raise g.error(f"expected an activation of Relu, LeakyRelu, Sigmoid, Tanh or Clip, got {name!r}")
 
 
 for _name, _kernel, _attributes in (

@@ -8,7 +8,8 @@ from math import prod
 from typing import Any
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder
+from ortrain.ops.activation import fused_activation
+from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
 from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
 
@@ -235,6 +236,20 @@ def conv(c: InferenceContext) -> list[TensorType]:
             raise c.error(f"expected a bias of shape [{filters}], got {list(bias)}")
     dtype = same_float(c, [0, 1, 2] if c.has(2) else [0, 1])
     return [TensorType(dtype, (c.shape(0)[0], c.shape(1)[0], *windows.output))]
+
+
+def conv_and_activation(g: NodeBuilder) -> list[str]:
+    attributes = {name: value for name, value in g.node.attributes.items() if not name.startswith("activation")}
+    y = g.op("Conv", *g.inputs[:3], **attributes)
+    if g.has(3):
+        y = g.op("Add", y, g.inputs[3])
+    return [fused_activation(g, y, *map(float, g.attribute("activation_params", ())))]
+
+
+@operator("FusedConv", domain=MICROSOFT, expand=conv_and_activation)
+def fused_conv(c: InferenceContext) -> Sequence[TensorType]:
+    """y = activation(Conv + z), as optimised models have it"""
+    return conv(c)
 
 
 @operator("ConvGrad", domain=MICROSOFT, lower=conv_grad_lower)

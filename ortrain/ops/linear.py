@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ortrain.ir import Dim, Shape, TensorType
+from ortrain.ops.activation import fused_activation
 from ortrain.ops.broadcasting import broadcast_strides
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, operator
@@ -217,3 +218,15 @@ def general_product(c: InferenceContext) -> list[TensorType]:
     if c.has(2) and len(c.shape(2)) > 2:
         raise c.error(f"expected a third input that broadcasts to a matrix, got {list(c.shape(2))}")
     return [TensorType(one_dtype(c), (a[0], b[1]))]
+
+
+def gemm_and_activation(g: NodeBuilder) -> list[str]:
+    attributes = {name: g.attribute(name, default) for name, default in (("alpha", 1.0), ("beta", 1.0), ("transA", 0), ("transB", 0))}
+    parameters = [float(g.attribute(name)) for name in ("activation_alpha", "activation_beta") if g.attribute(name) is not None]
+    return [fused_activation(g, g.op("Gemm", *g.inputs, **attributes), *parameters)]
+
+
+@operator("FusedGemm", domain=MICROSOFT, expand=gemm_and_activation)
+def fused_gemm(c: InferenceContext) -> Sequence[TensorType]:
+    """y = activation(alpha op(a) op(b) + beta c), as optimised models have it"""
+    return general_product(c)

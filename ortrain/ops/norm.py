@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder
+from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 
 Gradients = Sequence[str | None]
@@ -118,6 +118,24 @@ def layer_normalization(c: InferenceContext) -> list[TensorType]:
             raise c.error(f"expected input {i} of shape {list(shape[axis:])}, got {list(c.shape(i))}")
     reduced = TensorType(c.dtype(0), (*shape[:axis], *(1 for _ in shape[axis:])))
     return [c.type(0), reduced, reduced]
+
+
+def skip_and_normalise(g: NodeBuilder) -> list[str]:
+    """LayerNormalization of input + skip (+ bias); the sum is output 3."""
+    total = g.op("Add", g.inputs[0], g.inputs[1])
+    if g.has(4):
+        total = g.op("Add", total, g.inputs[4])
+    beta = [g.inputs[3]] if g.has(3) else []
+    found = g.ops("LayerNormalization", total, g.inputs[2], *beta, outputs=[True, g.wants(1), g.wants(2)], axis=-1,
+                  epsilon=float(g.attribute("epsilon", 1e-12)))
+    return [*found, total]
+
+
+@operator("SkipLayerNormalization", domain=MICROSOFT, expand=skip_and_normalise)
+def skip_layer_normalization(c: InferenceContext) -> list[TensorType]:
+    """LayerNormalization of x + skip (+ bias), as optimised models have it"""
+    reduced = TensorType(c.dtype(0), (*c.shape(0)[:-1], 1))
+    return [c.type(0), reduced, reduced, c.type(0)]
 
 
 MOST_BLOCKS = 16

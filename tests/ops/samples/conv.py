@@ -128,6 +128,9 @@ X, W = normal(2, 4, 6, 6), normal(4, 4, 3, 3)
 SAMPLES = [
     *samples(),
     Sample("Conv", [X, W, None], conv, label="bias left out"),
+    Sample("FusedConv", [X, W, W[:, 0, 0, 0].copy()], lambda x, w, b: np.maximum(conv(x, w, b), 0), {"activation": "Relu"}, MICROSOFT),
+    Sample("FusedConv", [X, W, None, conv(X, W) / 2], lambda x, w, b, z: np.clip(conv(x, w) + z, -0.5, 6.0),
+           {"activation": "Clip", "activation_params": (-0.5, 6.0)}, MICROSOFT),
     Sample("ConvGrad", [conv(X, W), X, W], lambda *a: conv_grad(*a)[:1], domain=MICROSOFT, gradient=False, label="only dx"),
     Sample("ConvGrad", [conv(X, W), X, W], lambda *a: conv_grad(*a)[:2], domain=MICROSOFT, outputs=2, gradient=False, label="no db"),
     Sample("Conv", [X[:0], W], lambda x, w: np.zeros((0, 4, 4, 4), x.dtype), gradient=False, label="no images"),

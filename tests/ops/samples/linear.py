@@ -35,6 +35,13 @@ SAMPLES = [
              {"alpha": alpha, "beta": beta, "transA": ta, "transB": tb})
       for ta in (0, 1) for tb in (0, 1) for alpha, beta in ((1.0, 1.0), (0.5, 2.0)) for c in ([], [r(5)], [r(3, 5)], [r(3, 1)], [r()])],
 ]
+A, B, C = r(3, 4), r(5, 4), r(5)
+SAMPLES += [
+    Sample("FusedGemm", [A, B, C], lambda a, b, c: np.maximum(0.5 * a @ b.T + c, 0), {"transB": 1, "alpha": 0.5, "activation": "Relu"}, "com.microsoft"),
+    Sample("FusedGemm", [A, B, C], lambda a, b, c: np.tanh(a @ b.T + c), {"transB": 1, "activation": "Tanh"}, "com.microsoft"),
+    Sample("FusedGemm", [A, B], lambda a, b: np.where(a @ b.T > 0, a @ b.T, 0.2 * (a @ b.T)), {"transB": 1, "activation": "LeakyRelu", "activation_alpha": 0.2},
+           "com.microsoft"),
+]
 REFUSALS = [
     Refusal("MatMul", [r(3, 4), r(5, 4)]), Refusal("MatMul", [r(3, 4), np.array(1.0)]), Refusal("Gemm", [r(3, 4), r(5, 4)]), Refusal("Gemm", [r(2, 3, 4), r(4, 5)]),
     Refusal("MatMul", [r(2, 3, 4), r(3, 4, 5)]), Refusal("MatMul", [r(3, 4), np.ones((4, 5), np.int64)]),

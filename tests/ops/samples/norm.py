@@ -80,7 +80,16 @@ def layer_statistics(x, axis):
     return x.mean(axes, keepdims=True), 1 / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
 
 
+def skip_layer_norm(x, skip, gamma, beta=None, bias=None):
+    total = x + skip + (0 if bias is None else bias)
+    centred = total - total.mean(-1, keepdims=True)
+    y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * gamma
+    return y if beta is None else y + beta
+
+
 SAMPLES = [
+    *[Sample("SkipLayerNormalization", [*(rng.standard_normal((2, 3, 6)) for _ in range(2)), *(rng.standard_normal(6) for _ in range(n))], skip_layer_norm, {},
+             "com.microsoft") for n in (1, 2, 3)],
     *[batch("BatchNormalization", x, inference(1e-3), epsilon=1e-3) for x in BATCHES],
     *[Sample("BatchNormalization", [x, SCALE, BIAS, MEAN, VARIANCE], training(1e-5, 0.8, False), {"momentum": 0.8, "training_mode": 1}, outputs=3, gradient=False,
              opset=15) for x in BATCHES],

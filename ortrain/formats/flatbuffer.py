@@ -1,0 +1,129 @@
+"""Reading FlatBuffers that nobody vouches for: every offset, size and text is checked before it is used."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from ortrain.errors import OrtrainError
+
+MOST_VISITS = 4
+"""How often the bytes of a file may be read on average: more means that tables share contents, which multiplies what they decode to."""
+
+
+class Buffer:
+    """Bounds-checked access to a FlatBuffer; `left` bytes may still be visited, so that a small file cannot decode to a large object.
+
+    error, failure: what is raised when the bytes are not what they should be, and how its message begins."""
+
+    def __init__(self, data: bytes, error: type[OrtrainError], failure: str) -> None:
+        self.data = data
+        self.error, self.failure = error, failure
+        self.left = MOST_VISITS * len(data)
+        self.outside = 0
+
+    def fail(self, what: str) -> OrtrainError:
+        """The error that says what was expected of these bytes."""
+        return self.error(f"{self.failure}: expected {what} (file of {len(self.data)} bytes)")
+
+    def number(self, form: str, at: int) -> int | float:
+        if at < 0 or at + struct.calcsize(form) > len(self.data):
+            raise self.fail(f"a value at byte {at}")
+        value: int | float = struct.unpack_from(form, self.data, at)[0]
+        return value
+
+    def uint32(self, at: int) -> int:
+        return int(self.number("<I", at))
+
+    def vector(self, at: int, item: int) -> tuple[int, int]:
+        """(first byte, length) of a vector of items of that size."""
+        length = self.uint32(at)
+        if length * item > len(self.data) - at - 4:
+            raise self.fail(f"a vector of {length} items of {item} bytes inside the file at byte {at}")
+        self.visit(4 + length * item)
+        return at + 4, length
+
+    def visit_external(self, count: int, size: int) -> None:
+        self.outside += count
+        if self.outside > size:
+            raise self.fail(f"parameters of at most {size} bytes in all, the size of the external data file,")
+
+    def visit(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise self.fail("tables that do not share their contents")
+
+    def bytes(self, at: int) -> memoryview:
+        start, length = self.vector(at, 1)
+        return memoryview(self.data)[start : start + length]
+
+    def text(self, at: int) -> str:
+        try:
+            return str(self.bytes(at), "utf-8")
+        except UnicodeDecodeError as error:
+            raise self.fail(f"UTF-8 text at byte {at}") from error
+
+
+class Table:
+    """One table; fields by the number of their slot."""
+
+    def __init__(self, buffer: Buffer, at: int) -> None:
+        self.buffer, self.at = buffer, at
+        self.vtable = at - int(buffer.number("<i", at))
+        self.size = int(buffer.number("<H", self.vtable))
+        if self.size < 4 or self.size % 2 or self.vtable + self.size > len(buffer.data):
+            raise buffer.fail(f"a table at byte {at}")
+        buffer.visit(4)
+
+    def place(self, index: int) -> int | None:
+        """Where field `index` lies, None when it is absent."""
+        slot = 4 + 2 * index
+        if slot + 2 > self.size:
+            return None
+        offset = int(self.buffer.number("<H", self.vtable + slot))
+        return self.at + offset if offset else None
+
+    def number(self, index: int, form: str, default: int | float = 0) -> int | float:
+        at = self.place(index)
+        return default if at is None else self.buffer.number(form, at)
+
+    def target(self, index: int) -> int | None:
+        """Where the object that field `index` points to lies."""
+        at = self.place(index)
+        return None if at is None else at + self.buffer.uint32(at)
+
+    def table(self, index: int) -> Table | None:
+        at = self.target(index)
+        return None if at is None else Table(self.buffer, at)
+
+    def text(self, index: int) -> str:
+        at = self.target(index)
+        if at is None:
+            raise self.buffer.fail(f"a name in the table at byte {self.at}")
+        return self.buffer.text(at)
+
+    def text_or(self, index: int, default: str = "") -> str:
+        """The text of field `index`, the default when it is absent."""
+        return default if self.place(index) is None else self.text(index)
+
+    def texts(self, index: int) -> list[str]:
+        """A vector of texts."""
+        return [self.buffer.text(at) for at in self.targets(index)]
+
+    def numbers(self, index: int, form: str) -> list[Any]:
+        """A vector of numbers of a struct format."""
+        at = self.target(index)
+        if at is None:
+            return []
+        start, length = self.buffer.vector(at, struct.calcsize(form))
+        return list(struct.unpack_from(f"<{length}{form}", self.buffer.data, start))
+
+    def tables(self, index: int) -> list[Table]:
+        return [Table(self.buffer, at) for at in self.targets(index)]
+
+    def targets(self, index: int) -> list[int]:
+        at = self.target(index)
+        if at is None:
+            return []
+        start, length = self.buffer.vector(at, 4)
+        return [start + 4 * i + self.buffer.uint32(start + 4 * i) for i in range(length)]
