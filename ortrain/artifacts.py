@@ -14,8 +14,10 @@ from onnx import TensorProto
 from ortrain.dtypes import DIFFERENTIABLE, NUMBERS
 from ortrain.enums import LossType, OptimType
 from ortrain.errors import ArgumentTypeError, ArtifactNotFoundError, InvalidArgumentError, OutputNotFoundError
+from ortrain.formats.atomic import replace_files
 from ortrain.formats.checkpoint import Checkpoint, write_checkpoint
 from ortrain.formats.onnx_files import read_model, to_proto, write_model
+from ortrain.formats.ort_writer import required_operators, serialize_ort_model
 from ortrain.ir import Model
 from ortrain.loading import OLDEST_IR, load_model, load_with_constants
 from ortrain.onnxblock import loss as losses
@@ -75,6 +77,19 @@ class Artifacts:
             write_model(self.optimizer, folder / f"{prefix}optimizer_model.onnx")
 
 
+    def in_ort_format(self, prefix: str = "") -> dict[str, bytes]:
+        """File name -> content of the models in the ORT format, as onnxruntime-training 1.19 reads it, and of the lists of their operators.
+
+        Raises InvalidModelError for operators that package does not have."""
+        files: dict[str, bytes] = {}
+        for kind, model in (("training", self.training), ("eval", self.eval), ("optimizer", self.optimizer)):
+            if model is not None:
+                proto, name = to_proto(model), f"{prefix}{kind}_model"
+                files[f"{name}.ort"] = serialize_ort_model(proto)
+                files[f"{name}.required_operators.config"] = required_operators(proto, f"{name}.ort").encode()
+        return files
+
+
 def generate_artifacts(
     model: Any,
     requires_grad: Sequence[str] | None = None,
@@ -104,7 +119,8 @@ def generate_artifacts(
     optimizer: OptimType, an onnxblock optimizer, or None.
     artifact_directory: where to write (default: the current directory); prefix: put before every file name.
     additional_output_names: values to return after the loss. nominal_checkpoint: also write one.
-    loss_input_names: the outputs handed to the loss (default: all). ort_format is not supported.
+    loss_input_names: the outputs handed to the loss (default: all).
+    ort_format: also write the models as .ort files, and .required_operators.config for reduced builds of onnxruntime.
     custom_op_library: a Python file that calls ortrain.register_operator for the model's own operators.
     save_running_statistics: running statistics of batch normalisation that training moves become frozen parameters, named or not, so that they are
     saved and exported; False: those that are named nowhere stay constants, as in the old package.
@@ -119,12 +135,12 @@ def generate_artifacts(
         raise ArtifactNotFoundError(f"expected an artifact_directory that exists, got {str(folder)!r}")
     if custom_op_library is not None:
         load_operators(custom_op_library)
-    if ort_format:
-        raise InvalidArgumentError("expected ort_format=False: ortrain does not write the .ort format, the .onnx files hold the same")
     made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,
                            additional_output_names=additional_output_names, loss_input_names=loss_input_names,
                            save_running_statistics=save_running_statistics, ir_version=ir_version, opset_version=opset_version)
+    extra = made.in_ort_format(prefix) if ort_format else {}
     made.write(folder, prefix, nominal_checkpoint)
+    replace_files({folder / name: [content] for name, content in extra.items()})
 
 
 def build_artifacts(

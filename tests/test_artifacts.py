@@ -281,7 +281,6 @@ REFUSALS = {
     "loss inputs that are no list": ({"loss_input_names": "output"}, errors.ArgumentTypeError, TypeError),
     "weights that are no list": ({"requires_grad": "fc1.bias"}, errors.ArgumentTypeError, TypeError),
     "a missing library": ({"custom_op_library": "nope.so"}, errors.ArtifactNotFoundError, FileNotFoundError),
-    "the ORT format": ({"ort_format": True}, errors.InvalidArgumentError, ValueError),
     "an unknown keyword": ({"bogus": 1}, TypeError, TypeError),
     "a loss that is no scalar": ({"loss": None}, errors.InvalidModelError, ValueError),
     "a bad reduction in the loss": ({"loss": onnxblock.loss.L1Loss("none")}, errors.InvalidModelError, ValueError),

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 from ortrain.api import CheckpointState, Module, Optimizer
+from ortrain.artifacts import LossType, generate_artifacts
 from ortrain.errors import InvalidModelError, OrtrainError
 from ortrain.formats.onnx_files import read_model
 from tests.recordings import NEWEST, Recording
@@ -42,6 +44,34 @@ def test_interface_and_opsets_are_those_of_the_onnx_file(name):
     for key, array in ort.graph.initializers.items():
         if key in onnx.graph.initializers:
             np.testing.assert_array_equal(array, onnx.graph.initializers[key])
+
+
+@pytest.mark.parametrize("case", ["mlp_ce", "cnn_bn", "transformer", "clip_grad_norm", "mlp_sgd"])
+def test_artifacts_are_written_in_the_ort_format_too(case, tmp_path):
+    """What is written reads back as what the .onnx file says (that the old package trains it is among `make peer`'s checks)."""
+    Recording(NEWEST, case).make_artifacts(tmp_path, ort_format=True, prefix="p_")
+    for kind in ("training", "eval", "optimizer"):
+        ort, onnx = (read_model(tmp_path / f"p_{kind}_model.{suffix}") for suffix in ("ort", "onnx"))
+        assert (ort.ir_version, ort.opsets, ort.graph.inputs, ort.graph.outputs) == (onnx.ir_version, onnx.opsets, onnx.graph.inputs, onnx.graph.outputs)
+        assert list(map(str, ort.graph.nodes)) == list(map(str, onnx.graph.nodes))
+        assert ort.graph.types == onnx.graph.types
+        assert ort.graph.initializers.keys() == onnx.graph.initializers.keys()
+        for name, array in ort.graph.initializers.items():
+            np.testing.assert_array_equal(array, onnx.graph.initializers[name])
+    operators = (tmp_path / "p_training_model.required_operators.config").read_text().splitlines()
+    assert operators[:2] == ["# Generated from model/s:", "# - p_training_model.ort"] and operators[2].startswith("ai.onnx;")
+
+
+def test_an_operator_that_only_ortrain_has_cannot_be_written(tmp_path):
+    rng = np.random.default_rng(0)
+    weights = {"W": (2, 12, 4), "R": (2, 12, 4)}
+    graph = helper.make_graph([helper.make_node("GRU", ["x", "W", "R"], ["", "y"], hidden_size=4, direction="bidirectional")], "g",
+                              [helper.make_tensor_value_info("x", 1, [3, 2, 4])], [helper.make_tensor_value_info("y", 1, [2, 2, 4])],
+                              [numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name) for name, shape in weights.items()])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(InvalidModelError, match="ortrain::GRU"):
+        generate_artifacts(model, ["W"], loss=LossType.MSELoss, artifact_directory=tmp_path, ort_format=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_truncated_file_is_refused():

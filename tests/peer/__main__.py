@@ -31,16 +31,17 @@ class Trial:
         self.folder.mkdir()
         self.steps = self.recording.meta["train_steps"]
         self.middle = self.steps // 2 // self.recording.updates_after * self.recording.updates_after
-        self.recording.make_artifacts(self.folder)
+        self.recording.make_artifacts(self.folder, ort_format=True)
 
-    def job(self, name: str, checkpoint: str, first: int, last: int) -> dict:
-        return {"artifacts": str(self.folder), "checkpoint": str(self.folder / checkpoint), "inputs": str(self.recording.file("inputs.npz")),
+    def job(self, name: str, checkpoint: str, first: int, last: int, suffix: str = "onnx") -> dict:
+        return {"suffix": suffix, "artifacts": str(self.folder), "checkpoint": str(self.folder / checkpoint), "inputs": str(self.recording.file("inputs.npz")),
                 "learning_rate": self.recording.meta["learning_rate"], "updates_after": self.recording.updates_after, "first": first, "last": last,
                 "out": str(self.folder / f"{name}.npz"), "save": str(self.folder / f"{name}.checkpoint")}
 
     def first_jobs(self, who: str) -> list[dict]:
-        """The whole run, and its first half."""
-        return [self.job(f"{who}.whole", "checkpoint", 0, self.steps), self.job(f"{who}.half", "checkpoint", 0, self.middle)]
+        """The whole run, the same of the models in the ORT format, and its first half."""
+        return [self.job(f"{who}.whole", "checkpoint", 0, self.steps), self.job(f"{who}.ort", "checkpoint", 0, self.steps, "ort"),
+                self.job(f"{who}.half", "checkpoint", 0, self.middle)]
 
     def second_jobs(self, who: str, other: str) -> list[dict]:
         """The second half from the other's checkpoint."""
@@ -79,7 +80,7 @@ def recorded(case: str, folder: Path) -> dict[str, float]:
         for name in ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint"):
             (place / name).symlink_to(recording.file(name))
         meta = recording.meta
-        job = {"artifacts": str(place), "checkpoint": str(place / "checkpoint"), "inputs": str(recording.file("inputs.npz")), "first": 0,
+        job = {"suffix": "onnx", "artifacts": str(place), "checkpoint": str(place / "checkpoint"), "inputs": str(recording.file("inputs.npz")), "first": 0,
                "last": meta["train_steps"], "learning_rate": meta["learning_rate"], "updates_after": recording.updates_after,
                "out": str(place / "ours.npz"), "save": str(place / "ours.checkpoint")}
         run_jobs(sys.executable, OURS, [job])
@@ -97,10 +98,12 @@ def main(cases: list[str]) -> None:
             run_jobs(python, package, [job for trial in trials for job in trial.first_jobs(who)])
         for python, package, who, other in ((sys.executable, OURS, "ours", "theirs"), (theirs, THEIRS, "theirs", "ours")):
             run_jobs(python, package, [job for trial in trials for job in trial.second_jobs(who, other)])
-        print("| case | their artifacts here | our artifacts there | our checkpoint there | their checkpoint here |\n|---|---|---:|---:|---:|")
+        columns = ["case", "their artifacts here", "our artifacts there", "our .ort there", "our checkpoint there", "their checkpoint here"]
+        print(f"| {' | '.join(columns)} |\n|---|---|---:|---:|---:|---:|")
         for trial in trials:
             versions = ", ".join(f"{version} {deviation:.1e}" for version, deviation in recorded(trial.recording.case, folder).items())
-            figures = [trial.compare("theirs.whole", "ours.whole"), trial.compare("theirs.resumed", "ours.whole", trial.middle),
+            figures = [trial.compare("theirs.whole", "ours.whole"), trial.compare("theirs.ort", "ours.whole"),
+                       trial.compare("theirs.resumed", "ours.whole", trial.middle),
                        trial.compare("ours.resumed", "theirs.whole", trial.middle)]
             print(f"| {trial.recording.case} | {versions} | {' | '.join(f'{figure:.1e}' for figure in figures)} |", flush=True)
     print("Largest relative difference of a loss or of the evaluation; parameters agree within 1e-4 of their tensor's largest entry + 1e-6.")

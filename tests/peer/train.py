@@ -3,7 +3,7 @@
     python train.py {ortrain | onnxruntime.training} JOBS.json
 
 A job: artifacts (folder), checkpoint, inputs (.npz), learning_rate, first and last train step, updates_after (train steps per optimizer step), out (.npz:
-losses, evaluation, final parameters), save (checkpoint with optimizer state, written at the end)."""
+losses, evaluation, final parameters), save (checkpoint with optimizer state, written at the end), suffix (of the models: onnx or ort)."""
 
 import importlib
 import json
@@ -21,8 +21,9 @@ def run(api, job):
     order = [str(name) for name in data["input_order"]]
     folder = job["artifacts"]
     state = api.CheckpointState.load_checkpoint(job["checkpoint"])
-    module = api.Module(f"{folder}/training_model.onnx", state, f"{folder}/eval_model.onnx")
-    optimizer = api.Optimizer(f"{folder}/optimizer_model.onnx", module)
+    training, evaluation, optimizing = (f"{folder}/{kind}_model.{job['suffix']}" for kind in ("training", "eval", "optimizer"))
+    module = api.Module(training, state, evaluation)
+    optimizer = api.Optimizer(optimizing, module)
     optimizer.set_learning_rate(job["learning_rate"])
     losses = []
     module.train()
