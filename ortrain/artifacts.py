@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto
 
@@ -18,7 +19,7 @@ from ortrain.formats.atomic import replace_files
 from ortrain.formats.checkpoint import Checkpoint, write_checkpoint
 from ortrain.formats.onnx_files import read_model, to_proto, write_model
 from ortrain.formats.ort_writer import required_operators, serialize_ort_model
-from ortrain.ir import Model
+from ortrain.ir import Model, TensorType
 from ortrain.loading import OLDEST_IR, load_model, load_with_constants
 from ortrain.onnxblock import loss as losses
 from ortrain.onnxblock import optim
@@ -40,6 +41,9 @@ LOSSES: dict[LossType, type[Block]] = {
     LossType.L1Loss: losses.L1Loss,
 }
 OPTIMIZERS: dict[OptimType, type[Block]] = {OptimType.AdamW: optim.AdamW, OptimType.SGD: optim.SGD}
+
+MOST_BYTES, HEAVY = 2**30, 2**16
+"""Bytes of weights that the model blocks edit holds inside, and of a weight that is taken out when there are more."""
 
 WEIGHT_INPUTS = {
     "Conv": (1, 2),
@@ -231,15 +235,34 @@ def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, addit
     for name in loss_inputs or ():
         if name not in outputs:
             raise OutputNotFoundError(f"The provided output name {name} is not a graph output. Expected one of {outputs}.")
-    proto = to_proto(forward)
+    light, heavy = _without_heavy_weights(forward)
+    proto = to_proto(light)
     with base(proto) as accessor:
         made = output_names(loss(*(loss_inputs or outputs)))
         proto = accessor.model
     register_outputs(proto, list(dict.fromkeys([*made, *additional])))
     check(proto)
     complete = load_model(proto)
+    if heavy:
+        complete.graph.inputs = [name for name in complete.graph.inputs if name not in heavy]
+        known = complete.graph.initializers
+        ordered = {name: heavy[name] if name in heavy else known[name] for name in forward.graph.initializers if name in heavy or name in known}
+        complete.graph.initializers = ordered | known
     complete.ir_version, complete.producer = forward.ir_version, forward.producer
     return complete
+
+
+def _without_heavy_weights(forward: Model) -> tuple[Model, dict[str, np.ndarray]]:
+    """Blocks edit a ModelProto, which cannot hold 2 GB: weights above MOST_BYTES in all stand there as inputs of their type, and come back afterwards."""
+    if sum(array.nbytes for array in forward.graph.initializers.values()) <= MOST_BYTES:
+        return forward, {}
+    heavy = {name: array for name, array in forward.graph.initializers.items() if array.nbytes >= HEAVY}
+    light = forward.copy()
+    graph = light.graph
+    graph.initializers = {name: array for name, array in graph.initializers.items() if name not in heavy}
+    graph.inputs += heavy
+    graph.types |= {name: TensorType.of(array) for name, array in heavy.items()}
+    return light, heavy
 
 
 def _weights(forward: Model, complete: Model, constants: frozenset[str], excluded: set[str]) -> list[str]:
