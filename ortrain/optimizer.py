@@ -32,7 +32,8 @@ class OptimizerRecipe:
     weight_decay: float = 1e-2
     correct_bias: bool = True
     adam_mode: int = 0
-    max_norm: float | None = None
+    max_norms: tuple[float, ...] = ()
+    """Limits of the gradients' common norm, applied one after another before the update."""
 
     @property
     def moments(self) -> int:
@@ -48,27 +49,31 @@ def read_recipe(model: Model) -> OptimizerRecipe:
     update = updates[0]
     if model.graph.inputs != INPUTS[update.op_type]:
         raise InvalidModelError(f"Invalid graph inputs. Expected: {INPUTS[update.op_type]} Actual: {model.graph.inputs}")
-    max_norm = _clip_norm(model, update)
+    max_norms = _clip_norms(model, update)
     if update.op_type == "SGDOptimizerV2":
-        return OptimizerRecipe("SGDOptimizerV2", max_norm=max_norm)
+        return OptimizerRecipe("SGDOptimizerV2", max_norms=max_norms)
     get = update.attributes.get
     recipe = OptimizerRecipe("AdamWOptimizer", get("alpha", 0.9), get("beta", 0.999), get("epsilon", 1e-8), get("weight_decay", 1e-2),
-                             bool(get("correct_bias", 1)), get("adam_mode", 0), max_norm)
+                             bool(get("correct_bias", 1)), get("adam_mode", 0), max_norms)
     if recipe.adam_mode == 0 and not recipe.correct_bias:
         raise InvalidModelError("The correct_bias should be 1 for adam_mode = 0.")
     return recipe
 
 
-def _clip_norm(model: Model, update: Node) -> float | None:
-    """max_norm of the InplaceClipGradNorm before the update, if there is one."""
-    gradients = update.inputs[INPUTS[update.op_type].index("gradients") - (update.op_type == "SGDOptimizerV2")]
-    others = [node for node in model.graph.nodes if node is not update]
-    if not others and gradients == "gradients":
-        return None
-    if len(others) == 1 and others[0].op_type == "InplaceClipGradNorm" and others[0].outputs[0] == gradients:
-        return float(others[0].attributes.get("max_norm", 1.0))
-    raise MissingKernelError(f"expected an optimizer model of one update, with or without InplaceClipGradNorm, got nodes "
-                             f"{[node.op_type for node in model.graph.nodes]}")
+def _clip_norms(model: Model, update: Node) -> tuple[float, ...]:
+    """max_norm of every InplaceClipGradNorm between the gradients and the update, in order."""
+    producers, norms = model.graph.producers(), []
+    name = update.inputs[INPUTS[update.op_type].index("gradients") - (update.op_type == "SGDOptimizerV2")]
+    while name != "gradients":
+        node = producers.get(name)
+        if node is None or node.op_type != "InplaceClipGradNorm":
+            break
+        norms.append(float(node.attributes.get("max_norm", 1.0)))
+        name = node.inputs[0]
+    if name != "gradients" or len(model.graph.nodes) != len(norms) + 1:
+        raise MissingKernelError("expected an optimizer model of one update whose gradients come straight or through InplaceClipGradNorm, got nodes "
+                                 f"{[node.op_type for node in model.graph.nodes]}")
+    return tuple(reversed(norms))
 
 
 class Optimizer:
@@ -109,8 +114,8 @@ class Optimizer:
         """One update of all trainable parameters that are not masked."""
         if self._masked is None or self._masked != self.state.masked:
             self._prepare()
-        if self.recipe.max_norm is not None:
-            self._clip(self.recipe.max_norm)
+        for max_norm in self.recipe.max_norms:
+            self._clip(max_norm)
         recipe = self.recipe
         if recipe.kind == "AdamWOptimizer":
             step = float(self.state.optimizer_step + 1)

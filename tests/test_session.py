@@ -4,12 +4,13 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import ortrain
-from ortrain import errors
+from ortrain import errors, onnxblock
 from ortrain.artifacts import LossType, OptimType
 
 DATA = Path(__file__).parent / "data" / "ort_golden"
@@ -215,3 +216,43 @@ def test_a_constant_index_out_of_range_is_refused_before_anything_runs():
                                                          numpy_helper.from_array(np.ones(2, np.float32), "w")]), opset_imports=[helper.make_opsetid("", 17)])
     with ortrain.TrainingSession.from_model(model, optimizer=OptimType.SGD) as session, pytest.raises(errors.IndexRangeError, match="7"):
         session.train_step(np.ones((2, 3), np.float32))
+
+
+class TwiceClipped(onnxblock.ForwardBlock):
+    """A user's own optimizer: AdamW without bias correction behind two limits of the norm."""
+
+    def build(self, parameters):
+        graph = onnxblock.model_accessor.current_model().graph
+        graph.input.extend([helper.make_tensor_value_info("learning_rate", 1, [1]), helper.make_tensor_value_info("step", 7, [1])])
+        sequences = ["params", "gradients", "first_order_moments", "second_order_moments"]
+        graph.input.extend(helper.make_tensor_sequence_value_info(name, 1, None) for name in sequences)
+        clipped = onnxblock.optim.ClipGradNorm(0.5)(onnxblock.optim.ClipGradNorm(2.0)("gradients"))
+        inputs = ["learning_rate", "step", "params", clipped, *sequences[2:]]
+        graph.node.append(helper.make_node("AdamWOptimizer", inputs, ["done"], "update", domain="com.microsoft",
+                                           adam_mode=1, correct_bias=0, alpha=0.8, beta=0.99, epsilon=1e-4, weight_decay=0.1))
+        graph.output.append(helper.make_tensor_value_info("done", 9, [1]))
+        return "done"
+
+
+def test_an_optimizer_of_the_users_own_is_what_its_model_says():
+    x, labels = batch()
+    with ortrain.TrainingSession.from_model(DATA / "mlp_ce" / "forward.onnx", loss=LossType.CrossEntropyLoss, optimizer=TwiceClipped(),
+                                            learning_rate=0.02) as session:
+        session.train_step(x, labels)
+        old = {name: (p.data.astype(np.float64), p.grad.astype(np.float64)) for name, p in session.parameters}
+        norm = np.sqrt(sum((g**2).sum() for _, g in old.values()))
+        factor = min(1, 2.0 / (norm + 1e-6))
+        factor *= min(1, 0.5 / (norm * factor + 1e-6))
+        session.optimizer_step()
+        for name, parameter in session.parameters:
+            w, g = old[name][0], old[name][1] * factor
+            w = w - 0.02 * (0.2 * g) / (np.sqrt(0.01 * g * g) + 1e-4)
+            np.testing.assert_allclose(parameter.data, w - 0.02 * 0.1 * w, rtol=1e-4, atol=1e-6)
+
+
+def test_an_optimizer_model_with_other_nodes_is_refused():
+    model = onnx.load(DATA / "mlp_ce" / "optimizer_model.onnx")
+    model.graph.node.insert(0, helper.make_node("Identity", ["gradients"], ["same"]))
+    model.graph.node[1].input[3] = "same"
+    with start() as session, pytest.raises(errors.MissingKernelError, match="InplaceClipGradNorm"):
+        session.load_optimizer(model)
