@@ -242,9 +242,8 @@ class TrainingSession:
         """The eval model's outputs: the loss and the additional outputs. Raises InvalidStateError without an eval model, input errors as train_step."""
         with self._lock:
             self._ready(run_options)
-            if self._eval_runner is None:
-                raise InvalidStateError("Evaluation session not initialized: expected an eval model, the session has none.")
-            return self._eval_runner.run(self._eval_runner.arguments(inputs, named), run_options=run_options)
+            runner = self._runner(training=False)
+            return runner.run(runner.arguments(inputs, named), run_options=run_options)
 
     def predict(self, *inputs: Any, output_names: Sequence[str] | None = None, **named: Any) -> list[np.ndarray]:
         """Forward with the current weights, without loss.
@@ -401,14 +400,18 @@ class TrainingSession:
         return self.state.properties
 
     def input_names(self, training: bool = True) -> list[str]:
-        """User inputs of the training or the eval model."""
-        runner = self._train_runner if training else self._eval_runner
-        return list(runner.inputs) if runner else []
+        """User inputs of the training or the eval model. Raises InvalidStateError where there is no eval model."""
+        return list(self._runner(training).inputs)
 
     def output_names(self, training: bool = True) -> list[str]:
-        """User outputs of the training or the eval model."""
+        """User outputs of the training or the eval model. Raises InvalidStateError where there is no eval model."""
+        return list(self._runner(training).outputs)
+
+    def _runner(self, training: bool) -> Runner:
         runner = self._train_runner if training else self._eval_runner
-        return list(runner.outputs) if runner else []
+        if runner is None:
+            raise InvalidStateError("Evaluation session not initialized: expected an eval model, the session has none.")
+        return runner
 
     def save_checkpoint(self, path: str | os.PathLike[str], include_optimizer_state: bool = False) -> None:
         """Writes parameters, properties and, if asked, the optimizer's state; the file is whole or not there."""

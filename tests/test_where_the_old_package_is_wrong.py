@@ -308,6 +308,14 @@ def test_dropout_without_a_mask_output_trains():
         np.testing.assert_allclose(session.predict(x)[0], x @ WEIGHTS["w"], rtol=1e-5)
 
 
+def test_a_loss_inside_the_model_needs_no_second_output():
+    graph = helper.make_graph([node("MatMul", "x w", "h"), node("SoftmaxCrossEntropyLoss", "h labels", "loss")], "g",
+                              [helper.make_tensor_value_info("x", FLOAT, ["n", 4]), helper.make_tensor_value_info("labels", TensorProto.INT64, ["n"])],
+                              [helper.make_tensor_value_info("loss", FLOAT, [])], [numpy_helper.from_array(WEIGHTS["w"], "w")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    check_gradients(proto, draw(3, 4), np.array([0, 5, 2]), ["w"], loss=None)
+
+
 @pytest.mark.parametrize("opset", [7, 8, 9, 10, 11, 12, 13, 17, 18, 19, 20, 21, 22, 23, 24, 25])
 def test_every_opset_trains(opset):
     if opset > onnx.defs.onnx_opset_version():

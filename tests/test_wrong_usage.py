@@ -133,6 +133,9 @@ def test_eval_without_eval_model_is_refused(state, batch):
     module = Module(CASE / "training_model.onnx", state).eval()
     with pytest.raises(errors.InvalidStateError):
         module(*batch)
+    for names in (module.input_names, module.output_names):
+        with pytest.raises(errors.InvalidStateError, match="eval model"):
+            names()
     with pytest.raises(errors.InvalidStateError):
         module.export_model_for_inferencing("x.onnx", ["output"])
 

@@ -33,9 +33,9 @@ def run(options: argparse.Namespace) -> None:
         scores = model.graph.outputs[:1]
         session = TrainingSession.from_model(model, loss=LOSSES[loss], loss_input_names=scores, additional_output_names=scores)
     with session:
-        names = session.input_names(training=False)
-        if session.eval_model is None or not names:
+        if session.eval_model is None:
             raise InvalidArgumentError(f"expected an eval model in {options.path!r}, found none")
+        names = session.input_names(training=False)
         inputs, target = session_arrays(data, names, options.target, session.eval_model)
         size = fixed_batch(session.eval_model, names) or options.batch_size
         result = Trainer(session, progress=False).evaluate(inputs, target, size)
