@@ -110,6 +110,10 @@ class InvalidArgumentError(OrtrainError, ValueError):
     """An argument has a value that the call cannot use."""
 
 
+class OutputShapeError(OrtrainError, ValueError):
+    """An array that is to receive an output does not have its dtype or shape, or cannot be written."""
+
+
 class OutputNotFoundError(OrtrainError, LookupError):
     """No output or value of the model has that name."""
 

@@ -19,6 +19,7 @@ from ortrain.errors import (
     InputShapeError,
     LabelRangeError,
     OperatorFailedError,
+    OutputShapeError,
     TerminatedError,
 )
 from ortrain.ir import Model, TensorType
@@ -67,13 +68,15 @@ class Runner:
         self._last_arena: np.ndarray | None = None
         self._programs: OrderedDict[tuple[tuple[int, ...], ...], Program] = OrderedDict()
 
-    def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None) -> list[np.ndarray]:
-        """The outputs for these inputs.
+    def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None,
+            out: Sequence[Any] | None = None) -> list[np.ndarray]:
+        """The outputs for these inputs, in arrays of the caller's where `out` has some.
 
-        Raises an input error when they do not fit, LabelRangeError or IndexRangeError from a guard, TerminatedError when run_options says so."""
+        Raises an input error when they do not fit, OutputShapeError when `out` does not, LabelRangeError or IndexRangeError from a guard,
+        TerminatedError when run_options says so."""
         terminate = None if run_options is None else run_options.terminate_flag
         program = self.last
-        if program is not None and self._last_arena is self.arena.array:
+        if program is not None and out is None and self._last_arena is self.arena.array:
             try:
                 result = program.try_run(values, overwrite, terminate)
             except RuntimeError:
@@ -84,12 +87,27 @@ class Runner:
         if self.text is not None:
             arrays = self.text.encode(arrays)
         program = self._program_for(arrays)
+        targets = None if out is None else self._targets(program, out)
         try:
-            result = program.try_run(arrays, overwrite, terminate)
+            result = program.try_run(arrays, overwrite, terminate, targets)
         except RuntimeError:
             raise self._refusal(program, arrays) from program.cause()
         assert result is not None, "a program refused the inputs it was planned for"
         return result
+
+    def _targets(self, program: Program, out: Sequence[Any]) -> list[np.ndarray | None]:
+        """The arrays that are to receive the outputs, OrtValues' own among them."""
+        if len(out) != len(self.outputs):
+            raise OutputShapeError(f"expected {len(self.outputs)} outputs {self.outputs}, got {len(out)} ({self.where})")
+        targets = [value if value is None or isinstance(value, np.ndarray) else value.numpy() if hasattr(value, "numpy") else value for value in out]
+        wrong = program.misfit(targets)
+        if wrong is not None:
+            number, dtype, shape = wrong
+            got = targets[number]
+            said = f"{got.dtype}{list(got.shape)}" if isinstance(got, np.ndarray) else type(got).__name__
+            raise OutputShapeError(f"expected a writable C-contiguous array {dtype}{list(shape)} for output {self.outputs[number]!r}, "
+                                   f"got {said} ({self.where})")
+        return targets
 
     def refused_before_writing(self) -> bool:
         """True when the last refusal came before any step that writes."""

@@ -217,9 +217,10 @@ class TrainingSession:
 
     # ---- steps
 
-    def train_step(self, *inputs: Any, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
+    def train_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
         """Forward, backward and accumulation of gradients; returns the loss and the additional outputs.
 
+        out: arrays or OrtValues that receive the outputs, None where a fresh one is to be made (OutputShapeError when one does not fit).
         Raises InputCountError, InputNameError, InputTypeError, InputRankError, InputShapeError, EmptyBatchError, LabelRangeError or
         IndexRangeError, after which nothing has changed."""
         with self._lock:
@@ -228,7 +229,7 @@ class TrainingSession:
             arguments = runner.arguments(inputs, named) if named else inputs
             self._reset_flag[0] = self._overwrite
             try:
-                result = runner.run(arguments, self._overwrite, run_options)
+                result = runner.run(arguments, self._overwrite, run_options, out)
             except (IndexRangeError, LabelRangeError, OperatorFailedError, TerminatedError):
                 if not runner.refused_before_writing():
                     self._gradients_valid = False
@@ -238,12 +239,12 @@ class TrainingSession:
             self._handle.run_index += 1
             return result
 
-    def eval_step(self, *inputs: Any, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
-        """The eval model's outputs: the loss and the additional outputs. Raises InvalidStateError without an eval model, input errors as train_step."""
+    def eval_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
+        """The eval model's outputs: the loss and the additional outputs. Raises InvalidStateError without an eval model, other errors as train_step."""
         with self._lock:
             self._ready(run_options)
             runner = self._runner(training=False)
-            return runner.run(runner.arguments(inputs, named), run_options=run_options)
+            return runner.run(runner.arguments(inputs, named), run_options=run_options, out=out)
 
     def predict(self, *inputs: Any, output_names: Sequence[str] | None = None, **named: Any) -> list[np.ndarray]:
         """Forward with the current weights, without loss.

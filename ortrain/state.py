@@ -16,7 +16,7 @@ from ortrain.errors import (
     PropertyNotFoundError,
     PropertyTypeError,
 )
-from ortrain.formats.checkpoint import Checkpoint, OptimizerGroup, read_checkpoint, write_checkpoint
+from ortrain.formats.checkpoint import Checkpoint, OptimizerGroup, checkpoint_bytes, parse_checkpoint, read_checkpoint, write_checkpoint
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register."""
@@ -119,6 +119,15 @@ class TrainingState:
     def load(cls, path: str | os.PathLike[str]) -> TrainingState:
         """The state in a checkpoint file. Raises ArtifactNotFoundError or InvalidCheckpointError."""
         return cls(read_checkpoint(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> TrainingState:
+        """The state in a checkpoint file's bytes. Raises InvalidCheckpointError."""
+        return cls(parse_checkpoint(bytes(data)))
+
+    def to_bytes(self, include_optimizer_state: bool = False) -> bytes:
+        """The state as the bytes of a checkpoint file. Raises InvalidArgumentError above 2 GB."""
+        return checkpoint_bytes(self.to_checkpoint(include_optimizer_state))
 
     # ---- parameters
 

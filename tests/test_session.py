@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 import ortrain
 from ortrain import errors, onnxblock
 from ortrain.artifacts import LossType, OptimType
+from ortrain.state import TrainingState
 
 DATA = Path(__file__).parent / "data" / "ort_golden"
 
@@ -256,3 +257,45 @@ def test_an_optimizer_model_with_other_nodes_is_refused():
     model.graph.node[1].input[3] = "same"
     with start() as session, pytest.raises(errors.MissingKernelError, match="InplaceClipGradNorm"):
         session.load_optimizer(model)
+
+
+def test_outputs_are_written_into_arrays_of_the_callers():
+    x, labels = batch()
+    with start(additional_output_names=["output"]) as session, start(additional_output_names=["output"]) as other:
+        for step in ("eval_step", "train_step"):
+            wanted = getattr(other, step)(x, labels)
+            loss, scores = np.full((), 9, np.float32), ortrain.OrtValue.ortvalue_from_numpy(np.zeros((len(x), 4), np.float32))
+            given = getattr(session, step)(x, labels, out=[loss, scores])
+            assert given[0] is loss and given[1] is scores.numpy()
+            for mine, theirs in zip(given, wanted, strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+            fresh = getattr(session, step)(x, labels, out=[None, scores])[0]
+            assert fresh is not loss
+
+
+@pytest.mark.parametrize(("out", "message"), [
+    ([np.zeros((), np.float32)], "expected 2 outputs"), ([None, np.zeros((3, 4), np.float32)], "'output'"), ([np.zeros(()), None], "float32"),
+    ([None, np.zeros((4, 4), np.float32).T[::-1]], "C-contiguous"), ([np.zeros(1, np.float32), None], "float32"), ([0.5, None], "got float")])
+def test_arrays_that_do_not_fit_the_outputs_are_refused_before_anything_runs(out, message):
+    x, labels = batch()
+    with start(additional_output_names=["output"]) as session:
+        session.train_step(x[:4], labels[:4])
+        before = session.parameters["fc1.weight"].grad.copy()
+        with pytest.raises(errors.OutputShapeError, match=message):
+            session.train_step(x[:4], labels[:4], out=out)
+        np.testing.assert_array_equal(session.parameters["fc1.weight"].grad, before)
+        assert session.gradients_valid
+
+
+def test_a_checkpoint_travels_as_bytes():
+    with start() as session:
+        steps(session, batch(), 3)
+        session.properties["epoch"] = 4
+        data = session.state.to_bytes(include_optimizer_state=True)
+        again = TrainingState.from_bytes(data)
+        with ortrain.TrainingSession(session.training_model, again, session.eval_model, session.optimizer_model) as resumed:
+            resumed.learning_rate = session.learning_rate
+            assert again.properties == {"epoch": 4}
+            assert steps(resumed, batch(), 3) == steps(session, batch(), 3)
+    with pytest.raises(errors.InvalidCheckpointError):
+        TrainingState.from_bytes(data[:-40])

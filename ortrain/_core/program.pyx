@@ -1,7 +1,7 @@
 """A program: a flat array of kernel calls over tensors at fixed places, run by one loop without the interpreter."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 cimport numpy as cnp
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from ortrain._core.engine cimport EngineHandle
@@ -9,7 +9,7 @@ from ortrain._core.kernel cimport DTYPE_INT32, STATUS_INDEX_OUT_OF_RANGE, STATUS
 
 import numpy as np
 
-from ortrain.dtypes import NUMBERS
+from ortrain.dtypes import NAMES, NUMBERS
 
 cnp.import_array()
 
@@ -368,10 +368,11 @@ cdef class Program:
             return numpy_type == cnp.NPY_UINT8
         return dtype == 3 and numpy_type == cnp.NPY_INT8
 
-    def try_run(self, tuple values, bint overwrite=False, const uint8_t[::1] terminate=None):
+    def try_run(self, tuple values, bint overwrite=False, const uint8_t[::1] terminate=None, list out=None):
         """The outputs as fresh arrays; None when the inputs are not exactly what the program was planned for.
 
-        terminate: one byte that another thread may set: the run then stops before its next step.
+        terminate: one byte that another thread may set: the run then stops before its next step. out: arrays that receive the outputs, which misfit()
+        has checked.
         Raises RuntimeError with the failed step in `failed_step` when a guard refuses or the run was stopped."""
         cdef Py_ssize_t i
         cdef int status = 0
@@ -394,9 +395,23 @@ cdef class Program:
             self.failed_status = status
             self.failed_step = i
             raise RuntimeError(self.step_names[i])
-        return self.results(values)
+        return self.results(values, out)
 
-    cdef list results(self, tuple values):
+    def misfit(self, list out not None):
+        """What is wrong with arrays that are to receive the outputs (None: a fresh one is made): (number, dtype name, shape) of the first, or None."""
+        cdef Py_ssize_t i
+        for i in range(self.n_outputs):
+            if out[i] is None:
+                continue
+            shape = tuple([self.outputs[i].dims[d] for d in range(self.outputs[i].rank)])
+            fits = (isinstance(out[i], np.ndarray) and self.same_dtype(cnp.PyArray_TYPE(<cnp.ndarray>out[i]), self.outputs[i].dtype)
+                    and out[i].shape == shape and cnp.PyArray_ISCARRAY(<cnp.ndarray>out[i]))
+            if not fits:
+                return i, NAMES[self.outputs[i].dtype], shape
+        return None
+
+    cdef list results(self, tuple values, list out_arrays):
+        """The outputs, copied out of the arena into the given arrays (checked by misfit) or into fresh ones."""
         cdef Py_ssize_t i
         cdef cnp.npy_intp dims[8]
         cdef int d
@@ -406,20 +421,38 @@ cdef class Program:
         for i in range(self.n_outputs):
             for d in range(self.outputs[i].rank):
                 dims[d] = self.outputs[i].dims[d]
-            out = cnp.PyArray_EMPTY(self.outputs[i].rank, dims, numpy_type_of(self.outputs[i].dtype), 0)
+            if out_arrays is not None and out_arrays[i] is not None:
+                out = <cnp.ndarray>out_arrays[i]
+            else:
+                out = cnp.PyArray_EMPTY(self.outputs[i].rank, dims, numpy_type_of(self.outputs[i].dtype), 0)
             if self.output_source[i] >= 0:
                 source = self.arena + self.output_source[i]
             elif self.output_source[i] == -1:
                 source = self.outputs[i].data
             else:
                 source = cnp.PyArray_DATA(<cnp.ndarray>PyTuple_GET_ITEM(values, -2 - self.output_source[i]))
-            memcpy(cnp.PyArray_DATA(out), source, cnp.PyArray_NBYTES(out))
+            memmove(cnp.PyArray_DATA(out), source, cnp.PyArray_NBYTES(out))     # an input may be the output's own array
             found.append(out)
         return found
 
 
 cdef int numpy_type_of(int32_t dtype) except -1:
-    return {1: cnp.NPY_FLOAT32, 2: cnp.NPY_UINT8, 3: cnp.NPY_INT8, 6: cnp.NPY_INT32, 7: cnp.NPY_INT64, 9: cnp.NPY_BOOL, 11: cnp.NPY_FLOAT64}[dtype]
+    # a chain, not a dict: this runs for every output of every step
+    if dtype == 1:
+        return cnp.NPY_FLOAT32
+    if dtype == 7:
+        return cnp.NPY_INT64
+    if dtype == 11:
+        return cnp.NPY_FLOAT64
+    if dtype == 6:
+        return cnp.NPY_INT32
+    if dtype == 9:
+        return cnp.NPY_BOOL
+    if dtype == 2:
+        return cnp.NPY_UINT8
+    if dtype == 3:
+        return cnp.NPY_INT8
+    raise ValueError(f"expected a dtype that programs have, got {NAMES.get(dtype, dtype)}")
 
 
 cdef class Call:

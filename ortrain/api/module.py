@@ -35,7 +35,8 @@ class Module:
         Inputs in the order of input_names(): NumPy arrays, OrtValues, anything with __array__ or __dlpack__. Returns one output bare, several as
         a tuple: OrtValues when every input is one, arrays otherwise. Raises the input errors of TrainingSession.train_step."""
         results = self._session.train_step(*user_inputs) if self.training else self._session.eval_step(*user_inputs)
-        if user_inputs and all(hasattr(value, "data_type") for value in user_inputs):
+        # arrays, the usual case, are known by the first
+        if user_inputs and not isinstance(user_inputs[0], np.ndarray) and all(hasattr(value, "data_type") for value in user_inputs):
             wrapped = tuple(OrtValue(result) for result in results)
             return wrapped[0] if len(wrapped) == 1 else wrapped
         return results[0] if len(results) == 1 else tuple(results)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -333,6 +333,14 @@ def serialize_checkpoint(checkpoint: Checkpoint, version: int = 2) -> tuple[byte
     except (flatbuffers.builder.BuilderSizeError, struct.error, OverflowError, TypeError) as error:
         raise InvalidArgumentError(f"expected values that fit into a checkpoint file of less than 2 GiB, got: {error}") from error
     return bytes(writer.builder.Output()), None if writer.external is None else b"".join(writer.external)
+
+
+def checkpoint_bytes(checkpoint: Checkpoint) -> bytes:
+    """A checkpoint as the bytes of one file. Raises InvalidArgumentError when it needs a second one (above 2 GB)."""
+    data, external = serialize_checkpoint(replace(checkpoint, external=False))
+    if external is not None:
+        raise InvalidArgumentError("expected a checkpoint of less than 2 GB for one buffer: save it to a file, which may have a second one beside it")
+    return data
 
 
 def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str], version: int = 2) -> None:
