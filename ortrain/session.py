@@ -326,7 +326,8 @@ class TrainingSession:
         return Parameters(self.state)
 
     def freeze(self, *names: str) -> None:
-        """Takes trainable parameters out of the optimizer's steps. Raises ParameterNotFoundError."""
+        """Takes trainable parameters out of the optimizer's steps; their gradients are still computed, and a batch normalisation that the artifacts
+        train goes on with the batch's statistics. Raises ParameterNotFoundError."""
         self._check_trainable(names)
         self.state.masked |= set(names)
 
