@@ -46,3 +46,146 @@ class ExecutionMode(IntEnum):
     """one after another"""
     ORT_PARALLEL = 1
     """side by side"""
+
+
+class ErrorCode(IntEnum):
+    """Codes of failed calls; every error of errors.toml has one."""
+
+    OK = 0
+    """no error"""
+    FAIL = 1
+    """the call failed"""
+    INVALID_ARGUMENT = 2
+    """an argument cannot be used"""
+    NO_SUCHFILE = 3
+    """a file is not there"""
+    NO_MODEL = 4
+    """there is no model"""
+    ENGINE_ERROR = 5
+    """the engine failed"""
+    RUNTIME_EXCEPTION = 6
+    """a step failed while it ran"""
+    INVALID_PROTOBUF = 7
+    """bytes that are no protobuf"""
+    MODEL_LOADED = 8
+    """a model was loaded before"""
+    NOT_IMPLEMENTED = 9
+    """an operator cannot be run"""
+    INVALID_GRAPH = 10
+    """a model that is not valid"""
+    EP_FAIL = 11
+    """an execution provider failed"""
+
+
+class LoggingLevel(IntEnum):
+    """How much an environment or a session logs; ortrain raises errors instead."""
+
+    VERBOSE = 0
+    """everything"""
+    INFO = 1
+    """events"""
+    WARNING = 2
+    """warnings"""
+    ERROR = 3
+    """errors"""
+    FATAL = 4
+    """the last words"""
+
+
+class ElementType(IntEnum):
+    """Element types of tensors, with ONNX's numbers."""
+
+    UNDEFINED = 0
+    """none"""
+    FLOAT = 1
+    """float32"""
+    UINT8 = 2
+    """uint8"""
+    INT8 = 3
+    """int8"""
+    UINT16 = 4
+    """uint16"""
+    INT16 = 5
+    """int16"""
+    INT32 = 6
+    """int32"""
+    INT64 = 7
+    """int64"""
+    STRING = 8
+    """string"""
+    BOOL = 9
+    """bool"""
+    FLOAT16 = 10
+    """float16"""
+    DOUBLE = 11
+    """float64"""
+    UINT32 = 12
+    """uint32"""
+    UINT64 = 13
+    """uint64"""
+    COMPLEX64 = 14
+    """complex64"""
+    COMPLEX128 = 15
+    """complex128"""
+    BFLOAT16 = 16
+    """bfloat16"""
+
+
+class AppleElementType(IntEnum):
+    """Element types as Swift and Objective-C number them; BOOL and DOUBLE are ortrain's additions."""
+
+    UNDEFINED = 0
+    """none, or one that these languages have no name for"""
+    FLOAT = 1
+    """float32"""
+    INT8 = 2
+    """int8"""
+    UINT8 = 3
+    """uint8"""
+    INT32 = 4
+    """int32"""
+    UINT32 = 5
+    """uint32"""
+    INT64 = 6
+    """int64"""
+    UINT64 = 7
+    """uint64"""
+    STRING = 8
+    """string"""
+    BOOL = 9
+    """bool"""
+    DOUBLE = 10
+    """float64"""
+
+
+class PropertyType(IntEnum):
+    """Types of checkpoint properties, as C names them."""
+
+    INT = 0
+    """int64"""
+    FLOAT = 1
+    """float32"""
+    STRING = 2
+    """string"""
+
+
+class AllocatorType(IntEnum):
+    """Kinds of allocator that C's memory info names; there is one."""
+
+    INVALID = -1
+    """none"""
+    DEVICE = 0
+    """the device's own"""
+    ARENA = 1
+    """from an arena"""
+
+
+class MemoryType(IntEnum):
+    """Kinds of memory that C's memory info names; all of them are the CPU's."""
+
+    CPU_INPUT = -2
+    """CPU memory for inputs"""
+    CPU_OUTPUT = -1
+    """CPU memory for outputs"""
+    DEFAULT = 0
+    """the default"""

@@ -1,4 +1,4 @@
-"""The parameters of a state as objects: by name, readable and writable, with or without a session."""
+"""The parameters and properties of a state as objects: by name, readable and writable, with or without a session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ortrain.errors import ParameterNotFoundError
-from ortrain.state import TrainingState
+from ortrain.state import PropertyValue, TrainingState
 
 
 class Parameter:
@@ -74,3 +74,28 @@ class Parameters:
 
     def __repr__(self) -> str:
         return f"Parameters({', '.join(self._state.names())})"
+
+
+class Properties:
+    """The user's properties of a checkpoint: int, float (single precision) and str values by name; iteration gives (name, value), sorted."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> PropertyValue:
+        return self._state.property(name)
+
+    def __setitem__(self, name: str, value: PropertyValue) -> None:
+        self._state.set_property(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._state.properties
+
+    def __iter__(self) -> Iterator[tuple[str, PropertyValue]]:
+        return iter(sorted(self._state.properties.items()))
+
+    def __len__(self) -> int:
+        return len(self._state.properties)
+
+    def __repr__(self) -> str:
+        return f"Properties({', '.join(f'{name}={value!r}' for name, value in self)})"

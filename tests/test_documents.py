@@ -33,7 +33,7 @@ def test_names_of_ortrain_exist(path):
         module, _, rest = name.partition(".")
         found = importlib.import_module(module)
         for part in rest.split("."):
-            found = getattr(found, part, None) or importlib.import_module(f"{found.__name__}.{part}")
+            found = getattr(found, part) if hasattr(found, part) else importlib.import_module(f"{found.__name__}.{part}")
 
 
 @page

@@ -1,36 +1,105 @@
-"""What is generated is what the spec says, and stubs name what the compiled modules have."""
+"""What is generated is what the spec says, the spec says nothing that contradicts itself, and stubs name what the compiled modules have."""
 
 import ast
 import importlib
-import importlib.util
+import json
+import shutil
+import sys
+import tomllib
 from enum import IntEnum
 from pathlib import Path
 
+import jsonschema
 import pytest
 
-from ortrain import enums, errors
+from ortrain import dtypes, enums, errors
 
 ROOT = Path(__file__).resolve().parents[1]
+SPEC = ROOT / "bindings_spec"
 STUBS = sorted((ROOT / "ortrain" / "_core").glob("*.pyi"))
+RECORDS = sorted((SPEC / "operations").glob("*.toml"))
 
 
 @pytest.fixture
-def generate():
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "bindings_spec" / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def generate(monkeypatch):
+    monkeypatch.syspath_prepend(str(SPEC))
+    yield importlib.import_module("generate")
+    for name in [name for name in sys.modules if name.split(".")[0] in ("generate", "render")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def changed_spec(generate, tmp_path):
+    """A copy of the spec with one text replaced."""
+    from render.spec import Spec
+
+    folder = tmp_path / "bindings_spec"
+    shutil.copytree(SPEC, folder, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def change(name, before, after):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert before in text
+        (folder / name).write_text(text.replace(before, after), encoding="utf-8")
+        return Spec(folder)
+
+    return change
 
 
 def test_the_generated_files_are_fresh(generate, capsys):
     assert generate.main(["--check"]) == 0, capsys.readouterr().out
 
 
-def test_a_stale_file_is_shown(generate, capsys, monkeypatch):
-    target = generate.PACKAGE / "enums.py"
-    monkeypatch.setattr(generate, "TARGETS", {target: lambda: target.read_text(encoding="utf-8").replace("AdamW = 1", "AdamW = 3")})
-    assert generate.main(["--check"]) == 1
-    assert "+    AdamW = 3" in capsys.readouterr().out
+def test_a_stale_file_is_shown(generate):
+    files = generate.targets(generate.Spec.load())
+    files["ortrain/enums.py"] = files["ortrain/enums.py"].replace("AdamW = 1", "AdamW = 3")
+    (difference,) = generate.stale(files)
+    assert "+    AdamW = 3" in difference
+
+
+def test_a_name_that_disappears_is_refused_until_it_is_explained(generate, changed_spec):
+    before, after = '"RegisterLinearLRScheduler(warmupStepCount', '"RegisterSchedule(warmupStepCount'
+    spec = changed_spec("operations/training_session.toml", before, after)
+    (missing,) = generate.lock.missing_names(spec)
+    assert missing.startswith("csharp TrainingSession.RegisterLinearLRScheduler(")
+    spec = changed_spec("removed.toml", "# Public", f'"{missing}" = {{ since = "0.2", instead = "RegisterSchedule" }}\n# Public')
+    assert generate.lock.missing_names(spec) == []
+
+
+def test_an_altered_parameter_is_a_name_that_disappears(generate, changed_spec):
+    spec = changed_spec("operations/training_session.toml", "setLearningRate_error_(lr: learning_rate)", "setLearningRate_error_(rate: learning_rate)")
+    assert generate.lock.missing_names(spec) == ["objc ORTTrainingSession.setLearningRate_error_(lr) -> bool"]
+
+
+def test_a_deprecated_operation_says_so_and_warns(generate, changed_spec):
+    deprecated = 'deprecated = { since = "0.2", instead = "nothing" }\nswift = "schedulerStep()"'
+    spec = changed_spec("operations/training_session.toml", 'swift = "schedulerStep()"', deprecated)
+    text = generate.facades.render(spec)["ortrain/swift/training_session.py"]
+    assert 'deprecation.warn("deprecated since 0.2: use nothing")' in text and "Deprecated since 0.2: use nothing." in text
+    assert "from ortrain._facade_runtime import arguments, deprecation," in text
+
+
+@pytest.mark.parametrize(("file", "before", "after", "said"), [
+    ("operations/training.toml", 'kind = "function"', 'kind = "verb"', "unknown kind"),
+    ("operations/training.toml", "known_from", "knwon_from", "unknown fields"),
+    ("operations/training.toml", 'type = "integer"', 'type = "intger"', "unknown type"),
+    ("operations/training.toml", "set_seed({seed})", "set_seed({sed})", "is no parameter"),
+    ("operations/training.toml", '"static SetSeed(seed)"', '"static SetSeed(sed)"', "neither a parameter nor a role"),
+    ("operations/training.toml", '"static SetSeed(seed)"', '"SetSeed"', "is not"),
+    ("operations/training.toml", 'swift = "function ORTSetSeed(_ seed: seed)"\n', "", "or the reason why it is absent"),
+    ("operations/environment.toml", '"UseAfterRelease', '"UseAfterRelaese', "unknown error"),
+    ("types.toml", "[path]", "[path", "types.toml"),
+])
+def test_a_spec_that_contradicts_itself_is_refused(changed_spec, file, before, after, said):
+    from render.spec import SpecError
+
+    with pytest.raises(SpecError, match=said):
+        changed_spec(file, before, after)
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_records_are_as_the_schema_says(path):
+    schema = json.loads((SPEC / "schema" / "operations.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(tomllib.loads(path.read_text(encoding="utf-8")), schema)
 
 
 def test_enums_have_the_old_packages_values():
@@ -39,11 +108,17 @@ def test_enums_have_the_old_packages_values():
     assert all(issubclass(kind, IntEnum) for kind in (enums.LossType, enums.OptimType))
 
 
-@pytest.mark.parametrize("error", [e for e in vars(errors).values() if isinstance(e, type)], ids=lambda e: e.__name__)
-def test_every_error_says_its_message_plainly(error):
+def test_element_types_are_onnx_numbers():
+    names = {"float32": "FLOAT", "float64": "DOUBLE"}
+    assert {names.get(name, name.upper()): number for name, number in dtypes.NUMBERS.items()} | {"UNDEFINED": 0} == {m.name: int(m) for m in enums.ElementType}
+
+
+@pytest.mark.parametrize("error", [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)], ids=lambda e: e.__name__)
+def test_every_error_says_its_message_plainly_and_has_a_code(error):
     assert issubclass(error, errors.OrtrainError)
     assert error.__doc__
     assert str(error("expected a, got 'b'")) == "expected a, got 'b'"
+    assert enums.ErrorCode(error.code) is not enums.ErrorCode.OK
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=lambda p: p.stem)

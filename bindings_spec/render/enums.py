@@ -1,0 +1,59 @@
+"""ortrain/enums.py, and the enumerations of each language under its names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from render.spec import LANGUAGES, Spec
+from render.text import NOTE
+
+UNSCOPED = ("objc", "c")
+"""Languages whose enumerators are names of their own, beside the enumeration."""
+
+
+def member_name(record: dict[str, Any], name: str) -> str:
+    """What a language calls a member."""
+    special = record.get("names", {}).get(name)
+    words = name.split("_")
+    styles = {"upper": name, "pascal": "".join(word.title() for word in words), "camel": words[0].lower() + "".join(word.title() for word in words[1:])}
+    return f"{record.get('prefix', '')}{special or styles[record.get('style', 'upper')]}{record.get('suffix', '')}"
+
+
+def enumeration(name: str, doc: str, members: list[tuple[str, int, str]]) -> str:
+    """One class."""
+    body = "".join(f'    {member} = {value}\n    """{text}"""\n' for member, value, text in members)
+    return f'\n\nclass {name}(IntEnum):\n    """{doc}"""\n\n{body}'
+
+
+def render(spec: Spec) -> dict[str, str]:
+    """The file of all enumerations, and one per language that has its own."""
+    head = NOTE.format(source="enums.toml") + '"""The public enumerations, with the old package\'s names and values."""\n\nfrom enum import IntEnum\n'
+    files = {"ortrain/enums.py": head + "".join(
+        enumeration(name, record["doc"], [(m["name"], m["value"], m["doc"]) for m in record["members"]]) for name, record in spec.enums.items())}
+    for language in LANGUAGES:
+        parts, constants = [], []
+        for record in spec.enums.values():
+            if language in record:
+                own = record[language]
+                members = [(member_name(own, m["name"]), m["value"], m["doc"]) for m in record["members"]]
+                parts.append(enumeration(own["name"], record["doc"], members))
+                constants += [f"{member} = {own['name']}.{member}" for member, _, _ in members]
+        if parts:
+            package = spec.naming[language]["module"].replace(".", "/")
+            text = NOTE.format(source="enums.toml") + f'"""The enumerations of the {spec.naming[language]["title"]} facade."""\n\nfrom enum import IntEnum\n'
+            text += "".join(parts)
+            if language in UNSCOPED:
+                text += "\n\n" + "\n".join(constants) + "\n"
+            files[f"{package}/enums.py"] = text
+    return files
+
+
+def exported(spec: Spec, language: str) -> list[str]:
+    """The names that a facade's enums module gives."""
+    found = []
+    for record in spec.enums.values():
+        if language in record:
+            found.append(record[language]["name"])
+            if language in UNSCOPED:
+                found += [member_name(record[language], m["name"]) for m in record["members"]]
+    return found

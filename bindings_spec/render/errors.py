@@ -1,0 +1,31 @@
+"""ortrain/errors.py."""
+
+from __future__ import annotations
+
+from render.spec import Spec
+from render.text import NOTE
+
+HEAD = '''"""Every error that ortrain raises: one base class, and beside it the built-in that users would catch."""
+
+from typing import ClassVar
+
+
+class OrtrainError(RuntimeError):
+    """Base of all errors that ortrain raises on purpose; a RuntimeError, which is what the old package raised."""
+
+    code: ClassVar[int] = 1
+    """The old API's number of the error, a member of ortrain.enums.ErrorCode: what C, C#, Swift and Objective-C programs are shown."""
+
+    def __str__(self) -> str:
+        # KeyError would show the repr of its message
+        return str(self.args[0]) if self.args else ""
+'''
+
+
+def render(spec: Spec) -> dict[str, str]:
+    """The file with every error class."""
+    codes = {member["name"]: member["value"] for member in spec.enums["ErrorCode"]["members"]}
+    parts = [NOTE.format(source="errors.toml") + HEAD]
+    for name, record in spec.errors.items():
+        parts.append(f'\n\nclass {name}({", ".join(record["bases"])}):\n    """{record["doc"]}"""\n\n    code = {codes[record["code"]]}\n')
+    return {"ortrain/errors.py": "".join(parts)}

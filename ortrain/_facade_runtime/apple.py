@@ -1,0 +1,54 @@
+"""What the Swift and Objective-C facades have beyond the others: their numbers of element types, and alloc()."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from ortrain._facade_runtime.arguments import integer
+from ortrain._facade_runtime.lifetime import EnvironmentHolder, SessionHolder, SessionOptionsHolder, StateHolder, ValueHolder
+from ortrain.enums import AppleElementType, ElementType
+from ortrain.errors import InvalidArgumentError
+
+
+def onnx_element_type(element_type: Any) -> int:
+    """ONNX's number of an element type as Swift and Objective-C number them. Raises InvalidArgumentError for a number that they do not have."""
+    number = integer(element_type, "elementType")
+    try:
+        return int(ElementType[AppleElementType(number).name])
+    except ValueError as error:
+        raise InvalidArgumentError(f"expected an element type, got {number}") from error
+
+
+def apple_element_type(element_type: int) -> int:
+    """The number of Swift and Objective-C; 0 (undefined) where they have none."""
+    name = ElementType(element_type).name
+    return int(AppleElementType[name]) if name in AppleElementType.__members__ else int(AppleElementType.UNDEFINED)
+
+
+class Allocated:
+    """An Objective-C object: made with alloc(), usable after an init."""
+
+    @classmethod
+    def alloc(cls) -> Self:
+        """An object that waits for its init."""
+        return cls()
+
+
+class AppleSession(Allocated, SessionHolder):
+    """Holds a training session."""
+
+
+class AppleState(Allocated, StateHolder):
+    """Holds a checkpoint's state."""
+
+
+class AppleValue(Allocated, ValueHolder):
+    """Holds a tensor."""
+
+
+class AppleSessionOptions(Allocated, SessionOptionsHolder):
+    """Holds session options."""
+
+
+class AppleEnvironment(Allocated, EnvironmentHolder):
+    """Holds an environment."""

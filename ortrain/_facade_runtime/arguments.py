@@ -1,0 +1,149 @@
+"""Arguments of the facades: each check gives what the engine takes, or an error that names the argument."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence, Sized
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ortrain._facade_runtime.lifetime import Holder, ValueHolder, held
+from ortrain.errors import ArgumentTypeError, InvalidArgumentError, PropertyTypeError
+from ortrain.state import PropertyValue
+from ortrain.values import OrtValue
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Sized)
+
+INT64 = range(-(2**63), 2**63)
+
+
+def _refuse(wanted: str, name: str, value: Any) -> ArgumentTypeError:
+    return ArgumentTypeError(f"expected {wanted} for {name}, got {type(value).__name__}")
+
+
+def path(value: Any, name: str) -> str | os.PathLike[str]:
+    """A path: str or os.PathLike."""
+    if not isinstance(value, str | os.PathLike):
+        raise _refuse("a path", name, value)
+    return value
+
+
+def path_or_none(value: Any, name: str) -> str | os.PathLike[str] | None:
+    """A path, or None where there is none."""
+    return None if value is None else path(value, name)
+
+
+def text(value: Any, name: str) -> str:
+    """A str."""
+    if not isinstance(value, str):
+        raise _refuse("a string", name, value)
+    return value
+
+
+def texts(value: Any, name: str, length: int | None = None) -> list[str]:
+    """A list of str, of `length` elements where the language says how many."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise _refuse("a list of strings", name, value)
+    found = [text(item, name) for item in value]
+    return counted(found, length, name)
+
+
+def integer(value: Any, name: str) -> int:
+    """An int of 64 bits."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise _refuse("an integer", name, value)
+    if int(value) not in INT64:
+        raise InvalidArgumentError(f"expected an integer of 64 bits for {name}, got {value}")
+    return int(value)
+
+
+def number(value: Any, name: str) -> float:
+    """A float (ints are numbers too)."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise _refuse("a number", name, value)
+    return float(value)
+
+
+def flag(value: Any, name: str) -> bool:
+    """A bool."""
+    if not isinstance(value, bool | np.bool_):
+        raise _refuse("a bool", name, value)
+    return bool(value)
+
+
+def single_precision(value: Any, name: str) -> float:
+    """A float property: always a float, in single precision."""
+    return float(np.float32(number(value, name)))
+
+
+def property_value(value: Any, name: str) -> PropertyValue:
+    """A property value: int of 64 bits, float or str."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | str | np.integer | np.floating):
+        raise PropertyTypeError(f"expected an int, a float or a str for {name}, got {type(value).__name__}")
+    return integer(value, name) if isinstance(value, int | np.integer) else value if isinstance(value, str) else float(value)
+
+
+def property_of(value: PropertyValue, kind: type[T], name: str) -> T:
+    """A property that has to be of a type. Raises PropertyTypeError when it is of another."""
+    if not isinstance(value, kind):
+        raise PropertyTypeError(f"expected property {name!r} to be {kind.__name__}, it is {type(value).__name__}")
+    return value
+
+
+def data(value: Any, name: str, length: int | None = None) -> bytes:
+    """The bytes of a buffer, of `length` bytes where the language says how many."""
+    try:
+        view = memoryview(value).cast("B") if not isinstance(value, bytes) else memoryview(value)
+    except TypeError as error:
+        raise _refuse("a buffer of bytes", name, value) from error
+    return bytes(counted(view, length, name))
+
+
+def data_or_none(value: Any, name: str, length: int | None = None) -> bytes | None:
+    """The bytes of a buffer; None for None or for length 0, as C says that there is none."""
+    if value is None:
+        counted((), length, name)
+        return None
+    return data(value, name, length)
+
+
+def counted(values: S, length: int | None, name: str) -> S:
+    """The values, if there are `length` of them (None: any number). Raises InvalidArgumentError otherwise."""
+    if length is not None and len(values) != integer(length, f"the length of {name}"):
+        raise InvalidArgumentError(f"expected {length} elements in {name}, as its length says, got {len(values)}")
+    return values
+
+
+def element(values: Sequence[str], index: Any) -> str:
+    """values[index]. Raises InvalidArgumentError when there is none."""
+    number = integer(index, "index")
+    if not 0 <= number < len(values):
+        raise InvalidArgumentError(f"expected an index in [0, {len(values)}), got {number}")
+    return values[number]
+
+
+def value(item: Any, name: str, kind: type[ValueHolder] = ValueHolder) -> OrtValue:
+    """The tensor that a facade's value holds."""
+    return held(item, kind, name)
+
+
+def values(items: Any, name: str, kind: type[ValueHolder] = ValueHolder, length: int | None = None) -> list[OrtValue]:
+    """The tensors that a list of a facade's values holds."""
+    return [held(item, kind, f"{name}[{number}]") for number, item in enumerate(listed(items, name, length))]
+
+
+def slots(items: Any, name: str, kind: type[ValueHolder] = ValueHolder, length: int | None = None) -> list[OrtValue | None]:
+    """Pre-allocated outputs: tensors, or None where a fresh one is wanted."""
+    return [None if item is None else held(item, kind, f"{name}[{number}]") for number, item in enumerate(listed(items, name, length))]
+
+
+def listed(items: Any, name: str, length: int | None = None) -> list[Any]:
+    """A collection as a list, of `length` elements where the language says how many; a NULL of length 0 is an empty one."""
+    if items is None and length == 0:
+        return []
+    if isinstance(items, str | bytes | Holder) or not isinstance(items, Iterable):
+        raise _refuse("a list of values", name, items)
+    found = list(items)
+    return counted(found, length, name)

@@ -1,0 +1,119 @@
+"""What the C# facade has beyond the others: disposable objects and collections, buffers that are pinned by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar, overload
+
+import numpy as np
+
+from ortrain._facade_runtime.lifetime import Holder, RunOptionsHolder, SessionHolder, SessionOptionsHolder, StateHolder, ValueHolder
+from ortrain._facade_runtime.tensors import tensor_over
+from ortrain.errors import UseAfterRelease
+from ortrain.values import OrtValue
+
+
+class Disposes(Protocol):
+    """An IDisposable."""
+
+    def Dispose(self) -> None:
+        """Frees it."""
+
+
+class Disposable:
+    """`using` of C#: an object that a with-statement disposes of."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.Dispose()
+
+    def Dispose(self) -> None:
+        """Frees what the object holds; using it afterwards is an error, a second Dispose does nothing."""
+        raise NotImplementedError
+
+
+class DisposableSession(Disposable, SessionHolder):
+    """Holds a training session."""
+
+
+class DisposableState(Disposable, StateHolder):
+    """Holds a checkpoint's state."""
+
+
+class DisposableValue(Disposable, ValueHolder):
+    """Holds a tensor."""
+
+
+class DisposableSessionOptions(Disposable, SessionOptionsHolder):
+    """Holds session options."""
+
+
+class DisposableRunOptions(Disposable, RunOptionsHolder):
+    """Holds run options."""
+
+
+class PinnedValue(DisposableValue):
+    """A tensor over the caller's memory, given to a step as it is."""
+
+
+class NamedValue(DisposableValue):
+    """An output with its name."""
+
+    _name = ""
+
+    @classmethod
+    def _named(cls, name: str, value: OrtValue) -> Self:
+        made = cls._of(value)
+        made._name = name
+        return made
+
+
+D = TypeVar("D", bound=Disposes)
+
+
+class IDisposableReadOnlyCollection(Disposable, Sequence[D], Generic[D]):
+    """Results of a step: read like a list, disposed of as one."""
+
+    def __init__(self, items: Iterable[D] = ()) -> None:
+        self._items: list[D] | None = list(items)
+
+    def _open(self) -> list[D]:
+        if self._items is None:
+            raise UseAfterRelease("expected an open collection, this one was released")
+        return self._items
+
+    @property
+    def Count(self) -> int:
+        """The number of values."""
+        return len(self._open())
+
+    def Dispose(self) -> None:
+        """Disposes of every value in the collection."""
+        for item in self._items or ():
+            item.Dispose()
+        self._items = None
+
+    def __len__(self) -> int:
+        return len(self._open())
+
+    @overload
+    def __getitem__(self, index: int) -> D: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[D]: ...
+    def __getitem__(self, index: int | slice) -> D | Sequence[D]:
+        return self._open()[index]
+
+    def __iter__(self) -> Iterator[D]:
+        return iter(self._open())
+
+
+def pinned(tensor: Any) -> OrtValue:
+    """A tensor over the memory of an array of any shape. Raises ArgumentTypeError for memory that cannot be shared."""
+    return tensor_over(tensor, np.shape(tensor))
+
+
+def release_of(holder: Holder[Any]) -> None:
+    """Dispose: a second one does nothing."""
+    holder._dispose()

@@ -1,0 +1,188 @@
+"""What the C facade has beyond the others: handles, an allocator, memory that it hands out."""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ortrain import __version__
+from ortrain._facade_runtime.arguments import integer, number, text
+from ortrain._facade_runtime.lifetime import Holder, ValueHolder
+from ortrain._facade_runtime.outcomes import BoxLike, OrtStatus, check_box, put
+from ortrain.enums import ErrorCode, PropertyType
+from ortrain.errors import ArgumentTypeError, InvalidArgumentError, UseAfterRelease
+from ortrain.state import PropertyValue
+from ortrain.values import OrtValue
+
+T = TypeVar("T")
+
+API_VERSION = 19
+"""The newest version of the C API that GetApi gives; 1 to this one are the same table."""
+
+
+class MemoryInfo:
+    """Where memory lies: the CPU."""
+
+    def __init__(self, allocator_type: int = 0, memory_type: int = 0) -> None:
+        self.allocator_type, self.memory_type = allocator_type, memory_type
+
+
+class Allocation:
+    """What an allocator hands out: to be given back to AllocatorFree once."""
+
+    _freed = False
+
+
+class AllocatedString(str, Allocation):
+    """char*."""
+
+
+class AllocatedInteger(int, Allocation):
+    """int64_t*, read as the number it points at."""
+
+
+class AllocatedFloat(float, Allocation):
+    """float*, read as the number it points at."""
+
+
+class AllocatedBytes(bytes, Allocation):
+    """void* with a length."""
+
+
+class AllocatedMemory(Allocation):
+    """void*: uint8 [size] as a buffer."""
+
+    def __init__(self, size: int) -> None:
+        self.memory = np.zeros(size, np.uint8)
+
+
+class Allocator:
+    """The default allocator: memory is Python's, the allocator checks that it is given back once."""
+
+    def allocate(self, size: Any) -> AllocatedMemory:
+        """Zeroed memory of a size in bytes."""
+        wanted = integer(size, "size")
+        if wanted < 0:
+            raise InvalidArgumentError(f"expected a size of at least 0, got {wanted}")
+        return AllocatedMemory(wanted)
+
+    def string(self, value: str) -> AllocatedString:
+        """A string of the caller's to free."""
+        return AllocatedString(value)
+
+    def property(self, value: PropertyValue) -> AllocatedString | AllocatedInteger | AllocatedFloat:
+        """A property value of the caller's to free."""
+        kinds = {str: AllocatedString, int: AllocatedInteger, float: AllocatedFloat}
+        return kinds[type(value)](value)  # type: ignore[no-any-return]
+
+    def buffer(self, data: bytes) -> AllocatedBytes:
+        """Bytes of the caller's to free."""
+        return AllocatedBytes(data)
+
+    def tensor(self, value: OrtValue) -> OrtValue:
+        """A tensor of the caller's to release."""
+        return value
+
+    def free(self, memory: Any) -> None:
+        """Takes memory back; NULL is none. Raises UseAfterRelease the second time, ArgumentTypeError for what is not an allocator's."""
+        if memory is None:
+            return
+        if not isinstance(memory, Allocation):
+            raise ArgumentTypeError(f"expected memory from the allocator, got {type(memory).__name__}")
+        if memory._freed:
+            raise UseAfterRelease("expected memory that is still allocated, this was freed before")
+        memory._freed = True
+
+
+DEFAULT_ALLOCATOR = Allocator()
+PROPERTY_TYPES = {int: PropertyType.INT, float: PropertyType.FLOAT, str: PropertyType.STRING}
+
+
+class MemoryInfoHolder(Holder[MemoryInfo]):
+    """Holds a memory info."""
+
+
+class AllocatorHolder(Holder[Allocator]):
+    """Holds the allocator."""
+
+
+def released(handle: Any, kind: type[Holder[Any]]) -> None:
+    """Releases a handle; NULL is none. Raises UseAfterRelease the second time, ArgumentTypeError for a handle of another kind."""
+    if handle is None:
+        return
+    if not isinstance(handle, kind):
+        raise ArgumentTypeError(f"expected an object of class {kind.__name__}, got {type(handle).__name__}")
+    handle._release()
+
+
+def released_status(status: Any) -> None:
+    """Releases a status; NULL is none. Raises UseAfterRelease the second time."""
+    if status is None:
+        return
+    if not isinstance(status, OrtStatus):
+        raise ArgumentTypeError(f"expected an OrtStatus, got {type(status).__name__}")
+    status._release()
+
+
+def status_from(code: Any, message: Any) -> OrtStatus:
+    """A status of the caller's making."""
+    return OrtStatus(ErrorCode(integer(code, "code")), text(message, "msg"))
+
+
+def output_slots(outputs: Any, length: Any) -> list[OrtValue | None]:
+    """The output array of a step: OrtValues to write into, None where a fresh one is wanted."""
+    if not isinstance(outputs, MutableSequence):
+        raise ArgumentTypeError(f"expected a list that can be written for outputs, got {type(outputs).__name__}")
+    if len(outputs) != integer(length, "outputs_len"):
+        raise InvalidArgumentError(f"expected {length} elements in outputs, as outputs_len says, got {len(outputs)}")
+    found = []
+    for position, slot in enumerate(outputs):
+        if slot is not None and not isinstance(slot, ValueHolder):
+            raise ArgumentTypeError(f"expected an OrtValue or None for outputs[{position}], got {type(slot).__name__}")
+        found.append(None if slot is None else slot._value)
+    return found
+
+
+def fill_slots(outputs: MutableSequence[Any], kind: type[ValueHolder], values: Sequence[OrtValue]) -> None:
+    """Puts fresh outputs where the caller gave none."""
+    for position, value in enumerate(values):
+        if outputs[position] is None:
+            outputs[position] = kind._of(value)
+
+
+def put_property(kind: BoxLike, value: BoxLike, allocator: Allocator, found: PropertyValue) -> None:
+    """Sets a property's type and value, both or neither."""
+    check_box(value)
+    put(kind, PROPERTY_TYPES[type(found)])
+    put(value, allocator.property(found))
+
+
+def put_data(buffer: BoxLike, length: BoxLike, allocator: Allocator, found: bytes) -> None:
+    """Sets a buffer and its length, both or neither."""
+    check_box(length)
+    put(buffer, allocator.buffer(found))
+    put(length, len(found))
+
+
+def typed_property(kind: Any, value: Any) -> PropertyValue:
+    """A property value of a type that the caller names. Raises ArgumentTypeError or InvalidArgumentError when it is not of that type."""
+    number_of_kind = integer(kind, "property_type")
+    if number_of_kind == PropertyType.INT:
+        return integer(value, "property_value")
+    if number_of_kind == PropertyType.FLOAT:
+        return float(np.float32(number(value, "property_value")))
+    if number_of_kind == PropertyType.STRING:
+        return text(value, "property_value")
+    raise InvalidArgumentError(f"expected a property type of 0 (int), 1 (float) or 2 (string), got {number_of_kind}")
+
+
+def table_of(kind: type[T], version: int) -> T | None:
+    """The function table of a version of the C API; None for one that is not known."""
+    return kind() if 1 <= version <= API_VERSION else None
+
+
+def version_string() -> str:
+    """ortrain's version."""
+    return __version__

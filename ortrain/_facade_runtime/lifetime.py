@@ -1,0 +1,125 @@
+"""Objects of a facade: each holds one of ours, until it is released."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from ortrain.errors import ArgumentTypeError, InvalidStateError, UseAfterRelease
+from ortrain.options import RunOptions, SessionOptions
+from ortrain.session import TrainingSession
+from ortrain.state import TrainingState
+from ortrain.values import OrtValue
+
+T = TypeVar("T")
+
+
+class Holder(Generic[T]):
+    """A facade's object around one of ours. Freed with its last reference, whether it was released or not."""
+
+    _left_behind: ClassVar[str] = ""
+    """What goes on after a release, for the message of a later use."""
+
+    def __init__(self) -> None:
+        self._held: T | None = None
+        self._released = False
+
+    @classmethod
+    def _of(cls, held: T) -> Self:
+        """A facade object around `held`."""
+        made = cls.__new__(cls)
+        Holder.__init__(made)
+        return made._hold(held)
+
+    def _hold(self, held: T) -> Self:
+        self._held, self._released = held, False
+        return self
+
+    def _open(self) -> T:
+        """What the object holds. Raises UseAfterRelease after a release, InvalidStateError before it was made."""
+        held: T | None = getattr(self, "_held", None)
+        if held is None:
+            if getattr(self, "_released", False):
+                raise UseAfterRelease(f"expected an open {type(self).__name__}, this one was released{self._left_behind}")
+            raise InvalidStateError(f"expected a {type(self).__name__} that was initialised, this one was not")
+        return held
+
+    def _release(self) -> None:
+        """Lets go of what the object holds. Raises UseAfterRelease the second time."""
+        self._open()
+        self._held, self._released = None, True
+
+    def _dispose(self) -> None:
+        """As _release, but a second time does nothing."""
+        if self._held is not None:
+            self._release()
+
+
+class SessionHolder(Holder[TrainingSession]):
+    """Holds a training session, and through it the state it trains."""
+
+    @property
+    def _session(self) -> TrainingSession:
+        return self._open()
+
+    def _release(self) -> None:
+        session = self._open()
+        super()._release()
+        session.close()
+
+
+class StateHolder(Holder[TrainingState]):
+    """Holds what a checkpoint holds."""
+
+    _left_behind = " (a session that was made with it keeps the parameters and goes on)"
+
+    @property
+    def _state(self) -> TrainingState:
+        return self._open()
+
+
+class ValueHolder(Holder[OrtValue]):
+    """Holds a tensor."""
+
+    @property
+    def _value(self) -> OrtValue:
+        return self._open()
+
+
+class SessionOptionsHolder(Holder[SessionOptions]):
+    """Holds session options."""
+
+    @property
+    def _options(self) -> SessionOptions:
+        return self._open()
+
+
+class RunOptionsHolder(Holder[RunOptions]):
+    """Holds run options."""
+
+    @property
+    def _options(self) -> RunOptions:
+        return self._open()
+
+
+class Environment:
+    """What an environment of the other languages stands for: the process. It carries a logging level and an identifier, and owns nothing."""
+
+    def __init__(self, logging_level: int = 2, identifier: str = "") -> None:
+        self.logging_level = logging_level
+        self.identifier = identifier
+
+
+class EnvironmentHolder(Holder[Environment]):
+    """Holds an environment."""
+
+
+def held(value: Any, kind: type[Holder[T]], name: str) -> T:
+    """What a facade object of class `kind` holds, where one is wanted for the argument `name`. Raises ArgumentTypeError for anything else."""
+    if not isinstance(value, kind):
+        raise ArgumentTypeError(f"expected an object of class {kind.__name__} for {name}, got {type(value).__name__}")
+    return value._open()
+
+
+def held_or_none(value: Any, kind: type[Holder[T]], name: str) -> T | None:
+    """As held, and None for None."""
+    return None if value is None else held(value, kind, name)

@@ -1,0 +1,61 @@
+"""What the Python facade has beyond the others: a module with modes, the optimizer and the scheduler as objects."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from ortrain._facade_runtime.lifetime import Holder, StateHolder
+from ortrain.errors import ArgumentTypeError
+from ortrain.session import TrainingSession
+from ortrain.state import TrainingState
+from ortrain.values import OrtValue
+
+
+class StateBase(StateHolder):
+    """What CheckpointState is made of."""
+
+    def __init__(self, state: TrainingState) -> None:
+        if not isinstance(state, TrainingState):
+            raise ArgumentTypeError(f"Invalid argument for CheckpointState received {type(state)}")
+        super().__init__()
+        self._hold(state)
+
+
+class PartOfSession(Holder[TrainingSession]):
+    """A Python object that stands for a part of a session: the plain attribute saves a property's call on the way to a step."""
+
+    _session: TrainingSession
+
+    def _hold(self, held: TrainingSession) -> Self:
+        self._session = held
+        return super()._hold(held)
+
+
+class ModuleBase(PartOfSession):
+    """What Module is made of: a session and a mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.training = True
+
+    def _set_mode(self, mode: bool) -> Self:
+        self.training = mode
+        return self
+
+    def _step(self, user_inputs: tuple[Any, ...]) -> Any:
+        """A step by mode: OrtValues when every input is one, arrays otherwise; one output bare, several as a tuple."""
+        results = self._session.train_step(*user_inputs) if self.training else self._session.eval_step(*user_inputs)
+        # arrays, the usual case, are known by the first
+        if user_inputs and not isinstance(user_inputs[0], np.ndarray) and all(hasattr(value, "data_type") for value in user_inputs):
+            wrapped = tuple(OrtValue(result) for result in results)
+            return wrapped[0] if len(wrapped) == 1 else wrapped
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def session_of(part: Any, name: str) -> TrainingSession:
+    """The session that a module or an optimizer stands for. Raises ArgumentTypeError for anything else."""
+    if not isinstance(part, PartOfSession):
+        raise ArgumentTypeError(f"expected a Module or an Optimizer for {name}, got {type(part).__name__}")
+    return part._session

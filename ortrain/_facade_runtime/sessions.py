@@ -1,0 +1,142 @@
+"""What the facades do with sessions and states beyond one call of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain._facade_runtime.lifetime import Environment
+from ortrain._facade_runtime.tensors import TypeAndShape
+from ortrain.errors import InvalidArgumentError, InvalidStateError, OutputShapeError, ParameterShapeError, ParameterTypeError
+from ortrain.options import RunOptions, SessionOptions
+from ortrain.schedule import LinearSchedule
+from ortrain.session import TrainingSession, set_seed
+from ortrain.state import TrainingState
+from ortrain.values import OrtValue
+
+__all__ = ["set_seed"]
+
+
+def create_session(state: TrainingState, train_model: Any, eval_model: Any = None, optimizer_model: Any = None, options: SessionOptions | None = None,
+                   environment: Environment | None = None, device: str = "cpu") -> TrainingSession:
+    """A session over a state; models are paths or bytes. The environment says nothing that a session needs."""
+    return TrainingSession(train_model, state, eval_model, optimizer_model, options=options, device=device)
+
+
+def new_session_options() -> SessionOptions:
+    """Options with their defaults."""
+    return SessionOptions()
+
+
+def new_run_options() -> RunOptions:
+    """Options that stop nothing."""
+    return RunOptions()
+
+
+def load_optimizer(session: TrainingSession, optimizer_model: Any) -> TrainingSession:
+    """Gives a session its optimizer."""
+    session.load_optimizer(optimizer_model)
+    return session
+
+
+def train_step(session: TrainingSession, inputs: Sequence[Any], outputs: Sequence[Any] | None = None,
+               run_options: RunOptions | None = None) -> list[OrtValue]:
+    """A train step; its outputs as tensors, the caller's own where it gave some."""
+    return _given(session.train_step(*inputs, out=outputs, run_options=run_options), outputs)
+
+
+def eval_step(session: TrainingSession, inputs: Sequence[Any], outputs: Sequence[Any] | None = None, run_options: RunOptions | None = None) -> list[OrtValue]:
+    """An eval step; its outputs as train_step's."""
+    return _given(session.eval_step(*inputs, out=outputs, run_options=run_options), outputs)
+
+
+def _given(arrays: Sequence[np.ndarray], outputs: Sequence[Any] | None) -> list[OrtValue]:
+    if outputs is None:
+        return [OrtValue(array) for array in arrays]
+    return [OrtValue(array) if own is None else own for array, own in zip(arrays, outputs, strict=True)]
+
+
+def set_learning_rate(session: TrainingSession, learning_rate: float) -> None:
+    """Sets the rate of the next optimizer steps."""
+    session.learning_rate = learning_rate
+
+
+def register_linear_lr_scheduler(session: TrainingSession, warmup_step_count: int, total_step_count: int, initial_lr: float) -> TrainingSession:
+    """Registers the linear schedule and applies it at once. Raises InvalidArgumentError for counts below zero."""
+    for name, count in (("warm-up", warmup_step_count), ("total", total_step_count)):
+        if count < 0:
+            raise InvalidArgumentError(f"expected a {name} step count of at least 0, got {count}")
+    session.register_schedule(LinearSchedule(warmup_step_count, total_step_count, initial_lr))
+    return session
+
+
+def parameters_buffer(session: TrainingSession, trainable_only: bool) -> OrtValue:
+    """A copy of the parameters as one tensor, float32 [n]."""
+    return OrtValue(session.to_buffer(trainable_only))
+
+
+def copy_parameters_to(session: TrainingSession, buffer: OrtValue, trainable_only: bool) -> None:
+    """Copies the parameters into a buffer of the caller's. Raises ParameterShapeError or ParameterTypeError when it does not fit."""
+    target = buffer.numpy()
+    size = session.parameters_size(trainable_only)
+    if target.dtype != np.float32:
+        raise ParameterTypeError(f"Tensor type mismatch. Expected: float32, Got: {target.dtype}")
+    if target.size != size:
+        raise ParameterShapeError(f"Parameters buffer size incorrect. Expected:{size}, Actual:{target.size}")
+    if not target.flags.writeable:
+        raise OutputShapeError("expected a buffer that can be written, this one is read-only")
+    target.reshape(-1)[:] = session.to_buffer(trainable_only)
+
+
+def copy_buffer_by_size(session: TrainingSession, buffer: OrtValue) -> None:
+    """Copies a buffer into the parameters; its size says which: the trainable ones or all. Raises ParameterShapeError for any other size."""
+    trainable, every = session.parameters_size(True), session.parameters_size(False)
+    size = buffer.numpy().size
+    if size not in (trainable, every):
+        raise ParameterShapeError(f"Parameters buffer size incorrect. Expected:{trainable} (trainable) or {every} (all), Actual:{size}")
+    session.from_buffer(buffer.numpy(), size != every)
+
+
+def set_option(options: Any, name: str, value: Any) -> None:
+    """Sets an attribute of session or run options."""
+    setattr(options, name, value)
+
+
+def thread_count(value: int) -> int:
+    """A number of threads; 0 means the physical cores. Raises InvalidArgumentError below 0."""
+    if value < 0:
+        raise InvalidArgumentError(f"expected intra_op_num_threads >= 0, got {value}")
+    return value
+
+
+def set_property(state: TrainingState, name: str, value: Any) -> None:
+    """Adds or replaces a property."""
+    state.set_property(name, value)
+
+
+def parameter(state: TrainingState, name: str) -> OrtValue:
+    """A copy of a parameter's value."""
+    return OrtValue(state.array(name).copy())
+
+
+def parameter_info(state: TrainingState, name: str) -> TypeAndShape:
+    """A parameter's type and shape."""
+    return TypeAndShape.of(state.array(name))
+
+
+def gradient(state: TrainingState, name: str) -> OrtValue:
+    """A copy of a parameter's gradient. Raises InvalidStateError for a frozen one, and before there is a session."""
+    state.array(name)
+    found = state.gradients.get(name)
+    if found is None:
+        why = "it is frozen" if name in state.frozen else "no session has been made with the state"
+        raise InvalidStateError(f"expected a parameter with a gradient, {name!r} has none: {why}")
+    return OrtValue(found.copy())
+
+
+def requires_grad(state: TrainingState, name: str) -> bool:
+    """True when the optimizer trains the parameter."""
+    state.array(name)
+    return name in state.trainable and name not in state.masked
