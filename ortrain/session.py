@@ -22,6 +22,7 @@ from ortrain.errors import (
     ParameterNotFoundError,
     ParameterTypeError,
     TerminatedError,
+    UseAfterRelease,
 )
 from ortrain.formats.onnx_files import write_model
 from ortrain.ir import Model, NameSource
@@ -312,7 +313,7 @@ class TrainingSession:
 
     def _ready(self, run_options: RunOptions | None) -> None:
         if self._closed:
-            raise InvalidStateError("expected an open session, this one was closed")
+            raise UseAfterRelease("expected an open session, this one was closed")
         if self.state.nominal:
             raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
         if run_options is not None and run_options.terminate:

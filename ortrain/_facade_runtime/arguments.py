@@ -73,15 +73,31 @@ def flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
-def single_precision(value: Any, name: str) -> float:
-    """A float property: always a float, in single precision."""
-    return float(np.float32(number(value, name)))
+def int_property(value: Any, name: str) -> int:
+    """The value of an integer property. Raises PropertyTypeError for anything but an integer."""
+    return integer(_property(value, int | np.integer, "an int", name), name)
+
+
+def float_property(value: Any, name: str) -> float:
+    """The value of a float property, in single precision. Raises PropertyTypeError for anything but a number."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(_property(value, int | float | np.integer | np.floating, "a float", name)))
+
+
+def string_property(value: Any, name: str) -> str:
+    """The value of a string property. Raises PropertyTypeError for anything but a str."""
+    return str(_property(value, str, "a str", name))
+
+
+def _property(value: Any, kinds: Any, wanted: str, name: str) -> Any:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, kinds):
+        raise PropertyTypeError(f"expected {wanted} for {name}, got {type(value).__name__}")
+    return value
 
 
 def property_value(value: Any, name: str) -> PropertyValue:
     """A property value: int of 64 bits, float or str."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | str | np.integer | np.floating):
-        raise PropertyTypeError(f"expected an int, a float or a str for {name}, got {type(value).__name__}")
+    _property(value, int | float | str | np.integer | np.floating, "an int, a float or a str", name)
     return integer(value, name) if isinstance(value, int | np.integer) else value if isinstance(value, str) else float(value)
 
 

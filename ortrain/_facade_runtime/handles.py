@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ortrain import __version__
-from ortrain._facade_runtime.arguments import integer, number, text
+from ortrain._facade_runtime.arguments import float_property, int_property, integer, string_property, text
 from ortrain._facade_runtime.lifetime import Holder, ValueHolder
 from ortrain._facade_runtime.outcomes import BoxLike, OrtStatus, check_box, put
 from ortrain.enums import ErrorCode, PropertyType
@@ -167,14 +167,14 @@ def put_data(buffer: BoxLike, length: BoxLike, allocator: Allocator, found: byte
 
 
 def typed_property(kind: Any, value: Any) -> PropertyValue:
-    """A property value of a type that the caller names. Raises ArgumentTypeError or InvalidArgumentError when it is not of that type."""
+    """A property value of a type that the caller names. Raises PropertyTypeError when it is not of that type."""
     number_of_kind = integer(kind, "property_type")
     if number_of_kind == PropertyType.INT:
-        return integer(value, "property_value")
+        return int_property(value, "property_value")
     if number_of_kind == PropertyType.FLOAT:
-        return float(np.float32(number(value, "property_value")))
+        return float_property(value, "property_value")
     if number_of_kind == PropertyType.STRING:
-        return text(value, "property_value")
+        return string_property(value, "property_value")
     raise InvalidArgumentError(f"expected a property type of 0 (int), 1 (float) or 2 (string), got {number_of_kind}")
 
 

@@ -64,7 +64,7 @@ class ORTCheckpoint(AppleState):
         Fills error with an NSError: PropertyTypeError (the value is of another type); InvalidArgumentError (the integer has more than 64 bits).
 
         From OrtTrainingApi::AddProperty."""
-        return outcomes.boxed_success(error, lambda: sessions.set_property(self._state, arguments.text(name, "name"), arguments.integer(value, "value")))
+        return outcomes.boxed_success(error, lambda: sessions.set_property(self._state, arguments.text(name, "name"), arguments.int_property(value, "value")))
 
     def addFloatPropertyWithName_value_error_(self, name: str, value: float, error: outcomes.BoxLike | None) -> bool:
         """Adds or replaces a property.
@@ -76,7 +76,7 @@ class ORTCheckpoint(AppleState):
         From OrtTrainingApi::AddProperty."""
         return outcomes.boxed_success(
             error,
-            lambda: sessions.set_property(self._state, arguments.text(name, "name"), arguments.single_precision(value, "value")),
+            lambda: sessions.set_property(self._state, arguments.text(name, "name"), arguments.float_property(value, "value")),
         )
 
     def addStringPropertyWithName_value_error_(self, name: str, value: str, error: outcomes.BoxLike | None) -> bool:
@@ -87,7 +87,10 @@ class ORTCheckpoint(AppleState):
         Fills error with an NSError: PropertyTypeError (the value is of another type); InvalidArgumentError (the integer has more than 64 bits).
 
         From OrtTrainingApi::AddProperty."""
-        return outcomes.boxed_success(error, lambda: sessions.set_property(self._state, arguments.text(name, "name"), arguments.text(value, "value")))
+        return outcomes.boxed_success(
+            error,
+            lambda: sessions.set_property(self._state, arguments.text(name, "name"), arguments.string_property(value, "value")),
+        )
 
     def getIntPropertyWithName_error_(self, name: str, error: outcomes.BoxLike | None) -> int:
         """Gives a property's value.

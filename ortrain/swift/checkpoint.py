@@ -64,7 +64,7 @@ class ORTCheckpoint(StateHolder):
         Raises ORTError: PropertyTypeError (the value is of another type); InvalidArgumentError (the integer has more than 64 bits).
 
         From OrtTrainingApi::AddProperty."""
-        outcomes.raising(lambda: sessions.set_property(self._state, arguments.text(withName, "withName"), arguments.integer(value, "value")))
+        outcomes.raising(lambda: sessions.set_property(self._state, arguments.text(withName, "withName"), arguments.int_property(value, "value")))
 
     def addFloatProperty(self, *, withName: str, value: float) -> None:
         """Adds or replaces a property.
@@ -74,7 +74,7 @@ class ORTCheckpoint(StateHolder):
         Raises ORTError: PropertyTypeError (the value is of another type); InvalidArgumentError (the integer has more than 64 bits).
 
         From OrtTrainingApi::AddProperty."""
-        outcomes.raising(lambda: sessions.set_property(self._state, arguments.text(withName, "withName"), arguments.single_precision(value, "value")))
+        outcomes.raising(lambda: sessions.set_property(self._state, arguments.text(withName, "withName"), arguments.float_property(value, "value")))
 
     def addStringProperty(self, *, withName: str, value: str) -> None:
         """Adds or replaces a property.
@@ -84,7 +84,7 @@ class ORTCheckpoint(StateHolder):
         Raises ORTError: PropertyTypeError (the value is of another type); InvalidArgumentError (the integer has more than 64 bits).
 
         From OrtTrainingApi::AddProperty."""
-        outcomes.raising(lambda: sessions.set_property(self._state, arguments.text(withName, "withName"), arguments.text(value, "value")))
+        outcomes.raising(lambda: sessions.set_property(self._state, arguments.text(withName, "withName"), arguments.string_property(value, "value")))
 
     def getIntProperty(self, *, withName: str) -> int:
         """Gives a property's value.
