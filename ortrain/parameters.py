@@ -53,6 +53,10 @@ class Parameters:
     def __init__(self, state: TrainingState) -> None:
         self._state = state
 
+    def names(self) -> list[str]:
+        """The names, sorted: also those of a nominal state, whose values cannot be read."""
+        return self._state.names()
+
     def __getitem__(self, name: str) -> Parameter:
         if name not in self:
             raise ParameterNotFoundError(f"Parameter {name} not found.")

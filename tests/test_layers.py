@@ -26,7 +26,7 @@ LAYERS = [
     {"inference_session", "doctor", "_facade_runtime", "backend"},
     {"api", "csharp", "swift", "objc", "capi"},
     {"drop_in"},
-    {"trainer"},
+    {"trainer", "conformance"},
     {"cli"},
     {"__main__"},
 ]

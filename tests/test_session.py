@@ -299,3 +299,22 @@ def test_a_checkpoint_travels_as_bytes():
             assert steps(resumed, batch(), 3) == steps(session, batch(), 3)
     with pytest.raises(errors.InvalidCheckpointError):
         TrainingState.from_bytes(data[:-40])
+
+
+@pytest.mark.parametrize("between", ["another batch size", "OrtValues", "strided arrays"])
+def test_gradients_add_up_whatever_a_step_is_given(between):
+    """A program that is bound to its memory again goes on accumulating (it once dropped the second step's gradients)."""
+    x, labels = batch()
+    with start() as session:
+        session.train_step(x, labels)
+        once = {name: gradient.copy() for name, gradient in session.state.gradients.items()}
+        if between == "OrtValues":
+            session.train_step(ortrain.OrtValue(x), ortrain.OrtValue(labels))
+        elif between == "strided arrays":
+            session.train_step(np.repeat(x, 2, axis=1)[:, ::2], labels)
+        else:
+            session.train_step(x[: len(x) // 2], labels[: len(x) // 2])
+            session.train_step(x[len(x) // 2 :], labels[len(x) // 2 :])
+        times = 3 if between == "another batch size" else 2      # the mean of each half counts as much as the mean of all
+        for name, gradient in once.items():
+            np.testing.assert_allclose(session.state.gradients[name], times * gradient, rtol=1e-4, atol=1e-6)

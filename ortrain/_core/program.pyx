@@ -323,7 +323,7 @@ cdef class Program:
                 self.slots[i].data = self.arena + self.arena_offset[i]
         for i in range(self.n_steps):
             self.args[i].scratch = self.arena + self.scratch_offset[i] if self.scratch_offset[i] >= 0 else NULL
-        self.overwriting = False
+        self.set_overwriting(False)
 
     cdef void set_overwriting(self, bint overwrite) noexcept nogil:
         cdef Py_ssize_t i

@@ -1,4 +1,4 @@
-"""The command line: python -m ortrain {train,artifacts,eval,export,inspect,doctor,run}; one module per command."""
+"""The command line: python -m ortrain {train,artifacts,eval,export,inspect,doctor,run,conformance}; one module per command."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from ortrain import __version__
-from ortrain.cli import artifacts, doctor, evaluate, export, inspect, run, train
+from ortrain.cli import artifacts, conformance, doctor, evaluate, export, inspect, run, train
 from ortrain.errors import OrtrainError
 
-COMMANDS = {"train": train, "artifacts": artifacts, "eval": evaluate, "export": export, "inspect": inspect, "doctor": doctor, "run": run}
+COMMANDS = {"train": train, "artifacts": artifacts, "eval": evaluate, "export": export, "inspect": inspect, "doctor": doctor, "run": run,
+            "conformance": conformance}
 USAGE_ERROR = 2
 INTERRUPTED = 130
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ortrain.conformance.drivers.base import WARNING, Driver, Failure
-from ortrain.conformance.drivers.swift import element_type_of
+from ortrain.conformance.drivers.swift import apple_type, element_type_of
 from ortrain.enums import AppleElementType, ElementType
 from ortrain.objc import (
     Box,
@@ -82,11 +82,11 @@ class ObjectiveCDriver(Driver):
         sent(options.registerCustomOpsWithLibraryPath_error_, path)
 
     def tensor__create(self, memory: np.ndarray, shape: Sequence[int], element_type: int | None = None) -> Any:
-        wanted = element_type_of(memory) if element_type is None else AppleElementType[ElementType(element_type).name]
+        wanted = element_type_of(memory) if element_type is None else apple_type(element_type)
         return sent(ORTValue.alloc().initWithTensorData_elementType_shape_error_, memory, wanted, shape)
 
     def tensor__allocate(self, shape: Sequence[int], element_type: int) -> Any:
-        return sent(ORTValue.alloc().initWithElementType_shape_error_, AppleElementType[ElementType(element_type).name], shape)
+        return sent(ORTValue.alloc().initWithElementType_shape_error_, apple_type(element_type), shape)
 
     def tensor__mutable_data(self, tensor: ORTValue, write: np.ndarray | None = None) -> Any:
         data = sent(tensor.tensorDataWithError_)

@@ -11,6 +11,7 @@ import ortrain
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 from ortrain.api.checkpoint_state import Parameter, Parameters, Properties
 from ortrain.conformance.drivers.base import Driver, failure_of
+from ortrain.dtypes import NAMES, numpy_dtype
 from ortrain.errors import InvalidStateError, OrtrainError
 from ortrain.options import RunOptions, SessionOptions
 from ortrain.values import OrtValue
@@ -95,7 +96,7 @@ class PythonDriver(Driver):
         return OrtValue.ortvalue_from_numpy(memory.reshape(shape))
 
     def tensor__allocate(self, shape: Sequence[int], element_type: int) -> OrtValue:
-        return OrtValue.ortvalue_from_shape_and_type(shape, {1: np.float32, 7: np.int64}[element_type])
+        return OrtValue.ortvalue_from_shape_and_type(shape, numpy_dtype(NAMES[element_type]))
 
     def tensor__data(self, tensor: OrtValue) -> np.ndarray:
         return tensor.numpy().ravel()
@@ -111,11 +112,11 @@ class PythonDriver(Driver):
     def tensor__is_tensor(self, tensor: OrtValue) -> bool:
         return tensor.is_tensor()
 
-    def type_and_shape__element_type(self, info: OrtValue | np.ndarray) -> int:
-        return OrtValue.ortvalue_from_numpy(np.asarray(info)).element_type()
+    def type_and_shape__element_type(self, info: OrtValue) -> int:
+        return info.element_type()
 
-    def type_and_shape__shape(self, info: OrtValue | np.ndarray) -> list[int]:
-        return list(info.shape()) if isinstance(info, OrtValue) else list(info.shape)
+    def type_and_shape__shape(self, info: OrtValue) -> list[int]:
+        return info.shape()
 
     # ---- checkpoints
 
@@ -144,14 +145,10 @@ class PythonDriver(Driver):
         return state.properties[name]
 
     def checkpoint_state__property_names(self, state: CheckpointState) -> list[str]:
-        names = [name for name, _ in state.properties]
-        assert len(names) == len(state.properties) and all(name in state.properties for name in names) and repr(state.properties)
-        return names
+        return [name for name, _ in state.properties]
 
     def checkpoint_state__parameter_names(self, state: CheckpointState) -> list[str]:
-        names = [parameter.name for _, parameter in state.parameters]
-        assert len(names) == len(state.parameters) and all(name in state.parameters for name in names) and repr(state.parameters)
-        return names
+        return state.parameters.names()
 
     def _parameter(self, state: CheckpointState, name: str) -> Parameter:
         return state.parameters[name]
@@ -162,8 +159,8 @@ class PythonDriver(Driver):
     def checkpoint_state__set_parameter(self, state: CheckpointState, name: str, value: np.ndarray) -> None:
         state.parameters[name] = value
 
-    def checkpoint_state__parameter_type_and_shape(self, state: CheckpointState, name: str) -> np.ndarray:
-        return self._parameter(state, name).data
+    def checkpoint_state__parameter_type_and_shape(self, state: CheckpointState, name: str) -> OrtValue:
+        return OrtValue.ortvalue_from_numpy(self._parameter(state, name).data)
 
     def checkpoint_state__gradient(self, state: CheckpointState, name: str) -> np.ndarray:
         gradient = self._parameter(state, name).grad

@@ -25,7 +25,12 @@ from ortrain.values import OrtValue
 
 def element_type_of(array: np.ndarray) -> ORTTensorElementDataType:
     """The language's element type of an array."""
-    return ORTTensorElementDataType(AppleElementType[ElementType(OrtValue(array).element_type()).name])
+    return apple_type(OrtValue(array).element_type())
+
+
+def apple_type(element_type: int) -> ORTTensorElementDataType:
+    """The language's element type of an ONNX number."""
+    return ORTTensorElementDataType(AppleElementType[ElementType(element_type).name])
 
 
 def ort_value(array: np.ndarray) -> ORTValue:
@@ -71,11 +76,11 @@ class SwiftDriver(Driver):
         options.registerCustomOps(withLibraryPath=path)
 
     def tensor__create(self, memory: np.ndarray, shape: Sequence[int], element_type: int | None = None) -> ORTValue:
-        wanted = element_type_of(memory) if element_type is None else AppleElementType[ElementType(element_type).name]
+        wanted = element_type_of(memory) if element_type is None else apple_type(element_type)
         return ORTValue(tensorData=memory, elementType=wanted, shape=shape)
 
     def tensor__allocate(self, shape: Sequence[int], element_type: int) -> ORTValue:
-        return ORTValue(elementType=AppleElementType[ElementType(element_type).name], shape=shape)
+        return ORTValue(elementType=apple_type(element_type), shape=shape)
 
     def tensor__mutable_data(self, tensor: ORTValue, write: np.ndarray | None = None) -> np.ndarray:
         data = tensor.tensorData()

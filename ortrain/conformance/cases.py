@@ -1,0 +1,79 @@
+"""The cases: JSON files beside this module, the artifacts they work on, and the failures that are known."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ARTIFACTS = HERE / "artifacts"
+
+OBJECTS: dict[str, list[dict[str, Any]]] = {
+    "state": [{"call": "checkpoint_state.load", "arguments": {"path": "$artifacts/checkpoint"}, "as": "state"}],
+    "nominal_state": [{"call": "checkpoint_state.load", "arguments": {"path": "$artifacts/nominal_checkpoint"}, "as": "state"}],
+    "session": [{"call": "training_session.create", "as": "session", "arguments": {
+        "state": {"object": "state"}, "train_model": "$artifacts/training_model.onnx", "eval_model": "$artifacts/eval_model.onnx",
+        "optimizer_model": "$artifacts/optimizer_model.onnx"}}],
+    "session_without_optimizer": [{"call": "training_session.create", "as": "session", "arguments": {
+        "state": {"object": "state"}, "train_model": "$artifacts/training_model.onnx", "eval_model": "$artifacts/eval_model.onnx"}}],
+    "session_without_eval": [{"call": "training_session.create", "as": "session", "arguments": {
+        "state": {"object": "state"}, "train_model": "$artifacts/training_model.onnx", "optimizer_model": "$artifacts/optimizer_model.onnx"}}],
+}
+"""What `given.objects` names, as the calls that make it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case: what is given, the calls with the results or errors they must have."""
+
+    name: str
+    documentation: str
+    calls: list[dict[str, Any]]
+    artifacts: str = "classifier"
+    objects: list[str] = field(default_factory=list)
+    tolerance: dict[str, float] = field(default_factory=dict)
+    languages: list[str] = field(default_factory=list)
+    """The languages that the case is about; empty: all."""
+    file: str = ""
+
+    @property
+    def setup(self) -> list[dict[str, Any]]:
+        """The calls that make what is given."""
+        return [call for name in self.objects for call in OBJECTS[name]]
+
+    def operations(self) -> set[str]:
+        """The operations that the case calls for itself, what is given included."""
+        return {str(call["call"]) for call in (*self.setup, *self.calls)}
+
+
+def load_cases() -> list[Case]:
+    """Every case, in the order of the files."""
+    found = []
+    for path in sorted((HERE / "cases").glob("*.json")):
+        for record in json.loads(path.read_text(encoding="utf-8")):
+            given = record.get("given", {})
+            found.append(Case(record["name"], record["documentation"], record["calls"], given.get("artifacts", "classifier"), given.get("objects", []),
+                              record.get("tolerance", {}), record.get("languages", []), path.stem))
+    return found
+
+
+def known_failures() -> dict[str, dict[str, str]]:
+    """Per language, the cases that are known to fail and why."""
+    return tomllib.loads((HERE / "known_failures.toml").read_text(encoding="utf-8"))
+
+
+def resolved(value: Any, artifacts: Path, temporary: Path) -> Any:
+    """A value of a case with the folders' paths in it, and the bytes of files that it names."""
+    if isinstance(value, str):
+        return value.replace("$artifacts", str(artifacts)).replace("$temporary", str(temporary))
+    if isinstance(value, dict) and set(value) == {"bytes_of"}:
+        return {"bytes": base64.b64encode(Path(resolved(value["bytes_of"], artifacts, temporary)).read_bytes()).decode("ascii")}
+    if isinstance(value, dict):
+        return {name: resolved(item, artifacts, temporary) for name, item in value.items()}
+    if isinstance(value, list):
+        return [resolved(item, artifacts, temporary) for item in value]
+    return value

@@ -1,0 +1,123 @@
+"""Runs cases through a connection and says what came of each."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ortrain.conformance.cases import ARTIFACTS, Case, resolved
+from ortrain.conformance.service import Connection
+from ortrain.conformance.values import decoded, difference, encoded
+from ortrain.enums import ErrorCode
+from ortrain.inference_session import InferenceSession
+
+RELATIVE, ABSOLUTE = 1e-5, 1e-6
+"""The tolerance of a case that names none: what recorded runs of the old package agree to."""
+
+
+def file_exists(path: str) -> bool:
+    """Is there a file?"""
+    return Path(path).is_file()
+
+
+def infer(path: str, inputs: list[Any]) -> list[Any]:
+    """What a model for inference, which a call has written, makes of some inputs."""
+    session = InferenceSession(path)
+    return [encoded(array) for array in session.run(None, {kind.name: array for kind, array in zip(session.get_inputs(), inputs, strict=True)})]
+
+
+def decoded_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a check."""
+    return {name: decoded(value) for name, value in message["arguments"].items()}
+
+
+CHECKS: dict[str, Callable[..., Any]] = {"file_exists": file_exists, "infer": infer}
+"""Calls that the runner answers itself: they look at what the facade or port has written."""
+
+
+@dataclass
+class Outcome:
+    """What came of a case: passed, failed or absent (the language has not all of its operations); the errors as the language showed them."""
+
+    verdict: str
+    detail: str = ""
+    shown: list[str] = field(default_factory=list)
+
+
+def run_case(connection: Connection, case: Case) -> Outcome:
+    """Runs one case from a clean start, in a temporary folder of its own."""
+    connection.request({"call": "reset"})
+    with tempfile.TemporaryDirectory() as folder:
+        return _Run(connection, case, Path(folder)).outcome()
+
+
+def run_cases(connection: Connection, cases: Iterable[Case]) -> dict[str, Outcome]:
+    """Case name -> outcome."""
+    return {case.name: run_case(connection, case) for case in cases}
+
+
+class _Run:
+    """One case in progress."""
+
+    def __init__(self, connection: Connection, case: Case, folder: Path) -> None:
+        self.connection, self.case, self.folder = connection, case, folder
+        self.language = connection.request({"call": "hello"})["result"]["language"]
+        self.values: dict[str, Any] = {}
+        self.shown: list[str] = []
+
+    def outcome(self) -> Outcome:
+        if self.case.languages and self.language not in self.case.languages:
+            return Outcome("absent", f"a case of {', '.join(self.case.languages)}")
+        for number, call in enumerate((*self.case.setup, *self.case.calls)):
+            check = CHECKS.get(call["call"])
+            message = self._message(call)
+            reply = self.connection.request(message) if check is None else {"result": check(**decoded_arguments(message))}
+            if "absent" in reply:
+                return Outcome("absent", str(reply["absent"]))
+            said = self._judge(call, reply)
+            if said is not None:
+                return Outcome("failed", f"call {number} ({call['call']}): {said}", self.shown)
+        return Outcome("passed", shown=self.shown)
+
+    def _message(self, call: dict[str, Any]) -> dict[str, Any]:
+        message = {"call": call["call"], "arguments": self._with_values(resolved(call.get("arguments", {}), ARTIFACTS / self.case.artifacts, self.folder))}
+        return message | {key: call[key] for key in ("on", "as") if key in call}
+
+    def _with_values(self, value: Any) -> Any:
+        if isinstance(value, dict) and "saved" in value:
+            saved = self.values[value["saved"]]
+            return saved[value["at"]] if "at" in value else saved
+        if isinstance(value, dict):
+            return {name: self._with_values(item) for name, item in value.items()}
+        return [self._with_values(item) for item in value] if isinstance(value, list) else value
+
+    def _judge(self, call: dict[str, Any], reply: dict[str, Any]) -> str | None:
+        """What is wrong with a reply, or None."""
+        if "error" in call:
+            return self._judge_error(call["error"], reply)
+        if "error" in reply:
+            return f"expected a result, got {reply['error'].get('shown')}"
+        if "result" not in reply:
+            return f"expected a result, got {reply}"
+        if "as" in call:
+            self.values[call["as"]] = reply["result"]
+        if "result" not in call:
+            return None
+        tolerance = self.case.tolerance | call.get("tolerance", {})
+        wanted = self._with_values(resolved(call["result"], ARTIFACTS / self.case.artifacts, self.folder))
+        return difference(reply["result"], wanted, tolerance.get("relative", RELATIVE), tolerance.get("absolute", ABSOLUTE))
+
+    def _judge_error(self, wanted: dict[str, Any], reply: dict[str, Any]) -> str | None:
+        got = reply.get("error")
+        if got is None:
+            return f"expected {wanted['name']}, got {reply}"
+        self.shown.append(str(got.get("shown", "")))
+        if got["name"] != wanted["name"]:
+            return f"expected {wanted['name']}, got {got['name']}: {got['message']}"
+        if "code" in wanted and got["code"] != ErrorCode[wanted["code"]]:
+            return f"expected code {wanted['code']}, got {got['code']}"
+        missing = [part for part in wanted.get("says", []) if part not in got["message"]]
+        return f"expected a message with {missing}, got {got['message']!r}" if missing else None
