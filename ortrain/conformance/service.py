@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import IO, Any, Protocol
 
@@ -43,8 +42,8 @@ class Service:
             arguments = {name: self._argument(value) for name, value in message.get("arguments", {}).items()}
             if not isinstance(call, str):
                 raise InvalidArgumentError(f"expected the id of an operation as call, got {call!r}")
-        except (InvalidArgumentError, AttributeError) as error:
-            return {"refused": str(error)}
+        except Exception as error:  # whatever a request holds, the answer is a reply
+            return {"refused": f"{type(error).__name__}: {error}"}
         return self._reply(call, target, arguments, message)
 
     def _reply(self, call: str, target: Any, arguments: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +58,7 @@ class Service:
         try:
             return {"result": encoded(result)}
         except TypeError:
-            name = message.get("as", "object")
+            name = str(message.get("as", "object"))
             self.objects[name] = result
             return {"result": {"object": name}}
 
@@ -94,7 +93,7 @@ class Port:
     """A port in another language: a program that answers requests on its standard input with replies on its standard output."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr, text=True, encoding="utf-8")
+        self._process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
 
     def request(self, message: dict[str, Any]) -> dict[str, Any]:
         """The port's reply. Raises InvalidArgumentError when it is none, or the port has ended."""
