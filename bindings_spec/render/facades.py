@@ -271,6 +271,8 @@ class Facade:
     def _overload(self, form: Form) -> str:
         names = ", ".join(["self", *(argument.name for argument in form.arguments)])
         body = self._given(form, self._expression(form))
+        if form.result == "none" and form.operation.result != "none":
+            body = f"overloads.nothing({body})"
         kinds = [f"{argument.name}={self._of_type(argument.type, 'kind', 'object')}" for argument in form.arguments]
         return folded(f"{INDENT}overloads.Overload({', '.join([f'lambda {names}: {body}', *kinds])})", INDENT) + ",\n"
 

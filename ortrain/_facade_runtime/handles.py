@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -152,10 +152,10 @@ def fill_slots(outputs: MutableSequence[Any], kind: type[ValueHolder], values: S
             outputs[position] = kind._of(value)
 
 
-def put_property(kind: BoxLike, value: BoxLike, allocator: Allocator, found: PropertyValue) -> None:
-    """Sets a property's type and value, both or neither."""
+def put_property(kind: BoxLike, kinds: Callable[[int], Any], value: BoxLike, allocator: Allocator, found: PropertyValue) -> None:
+    """Sets a property's type, as the language's enumeration has it, and its value; both or neither."""
     check_box(value)
-    put(kind, PROPERTY_TYPES[type(found)])
+    put(kind, kinds(PROPERTY_TYPES[type(found)]))
     put(value, allocator.property(found))
 
 

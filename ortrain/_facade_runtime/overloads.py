@@ -59,3 +59,7 @@ def choose(name: str, target: Any, overloads: Sequence[Overload], arguments: Seq
                                 "of them takes")
     got = ", ".join([type(value).__name__ for value in arguments] + [f"{key}: {type(value).__name__}" for key, value in named.items()])
     raise ArgumentTypeError(f"expected arguments that fit an overload of {name}: {forms}; got ({got})")
+
+
+def nothing(_: object) -> None:
+    """The result of a form that gives none, beside forms that give some."""

@@ -8,6 +8,7 @@ from collections.abc import MutableSequence, Sequence
 from typing import Any
 
 from ortrain._facade_runtime import arguments, handles, lifetime, outcomes, sessions
+from ortrain.capi.enums import OrtPropertyType
 from ortrain.capi.handles import (
     OrtAllocator,
     OrtCheckpointState,
@@ -115,6 +116,7 @@ class OrtTrainingApi:
         From OrtTrainingApi::GetProperty."""
         return outcomes.status(lambda: handles.put_property(
             property_type,
+            OrtPropertyType,
             property_value,
             lifetime.held(allocator, OrtAllocator, "allocator"),
             lifetime.held(checkpoint_state, OrtCheckpointState, "checkpoint_state").property(arguments.text(property_name, "property_name")),

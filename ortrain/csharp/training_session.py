@@ -316,21 +316,21 @@ _TRAINING_SESSION_TRAIN_STEP = (
         inputValues=[FixedBufferOnnxValue],
     ),
     overloads.Overload(
-        lambda self, inputValues, outputValues: sessions.train_step(
+        lambda self, inputValues, outputValues: overloads.nothing(sessions.train_step(
             self._session,
             arguments.values(inputValues, "inputValues", FixedBufferOnnxValue),
             outputs=arguments.values(outputValues, "outputValues", FixedBufferOnnxValue),
-        ),
+        )),
         inputValues=[FixedBufferOnnxValue],
         outputValues=[FixedBufferOnnxValue],
     ),
     overloads.Overload(
-        lambda self, options, inputValues, outputValues: sessions.train_step(
+        lambda self, options, inputValues, outputValues: overloads.nothing(sessions.train_step(
             self._session,
             arguments.values(inputValues, "inputValues", FixedBufferOnnxValue),
             outputs=arguments.values(outputValues, "outputValues", FixedBufferOnnxValue),
             run_options=lifetime.held(options, RunOptions, "options"),
-        ),
+        )),
         options=RunOptions,
         inputValues=[FixedBufferOnnxValue],
         outputValues=[FixedBufferOnnxValue],
@@ -347,21 +347,21 @@ _TRAINING_SESSION_TRAIN_STEP = (
 
 _TRAINING_SESSION_EVAL_STEP = (
     overloads.Overload(
-        lambda self, inputValues, outputValues: sessions.eval_step(
+        lambda self, inputValues, outputValues: overloads.nothing(sessions.eval_step(
             self._session,
             arguments.values(inputValues, "inputValues", FixedBufferOnnxValue),
             outputs=arguments.values(outputValues, "outputValues", FixedBufferOnnxValue),
-        ),
+        )),
         inputValues=[FixedBufferOnnxValue],
         outputValues=[FixedBufferOnnxValue],
     ),
     overloads.Overload(
-        lambda self, options, inputValues, outputValues: sessions.eval_step(
+        lambda self, options, inputValues, outputValues: overloads.nothing(sessions.eval_step(
             self._session,
             arguments.values(inputValues, "inputValues", FixedBufferOnnxValue),
             outputs=arguments.values(outputValues, "outputValues", FixedBufferOnnxValue),
             run_options=lifetime.held(options, RunOptions, "options"),
-        ),
+        )),
         options=RunOptions,
         inputValues=[FixedBufferOnnxValue],
         outputValues=[FixedBufferOnnxValue],
