@@ -1,8 +1,10 @@
-"""docs/reference.md: one row per operation, one column per language."""
+"""docs/reference.md: one row per operation, one column per language, and the conformance cases of each operation."""
 
 from __future__ import annotations
 
-from render.spec import LANGUAGES, Form, Operation, Spec
+import json
+
+from render.spec import LANGUAGES, ROOT, Form, Operation, Spec
 
 HEAD = """# Reference
 
@@ -18,21 +20,42 @@ def _cell(operation: Operation, forms: list[Form]) -> str:
     return "<br>".join(f"`{form.path}`" + (" (written)" if form.word == "written" else "") for form in {form.path: form for form in forms}.values())
 
 
+def _source(operation: Operation) -> str:
+    return "" if operation.known_from == "ortrain" else f" From `{operation.known_from}`."
+
+
+def _cases() -> dict[str, list[str]]:
+    """Operation -> the conformance cases that call it."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "ortrain" / "conformance" / "cases").glob("*.json")):
+        for case in json.loads(path.read_text(encoding="utf-8")):
+            for call in dict.fromkeys(call["call"] for call in case["calls"]):
+                found.setdefault(call, []).append(case["name"])
+    return found
+
+
 def _errors(operation: Operation) -> str:
     return f" Errors: {', '.join(f'`{text.partition(chr(58))[0]}`' for text in operation.errors)}." if operation.errors else ""
 
 
+def _objects(spec: Spec) -> list[str]:
+    """The objects, those that most languages have most of first."""
+    counts: dict[str, int] = {}
+    for operation in spec.operations.values():
+        counts[operation.object] = counts.get(operation.object, 0) + sum(map(len, operation.forms.values()))
+    return sorted(counts, key=lambda name: -counts[name])
+
+
 def render(spec: Spec) -> dict[str, str]:
     """The reference page."""
-    parts = [HEAD]
+    parts, cases = [HEAD], _cases()
     titles = [spec.naming[language]["title"] for language in LANGUAGES]
-    objects = dict.fromkeys(operation.object for operation in spec.operations.values())
-    for name in objects:
+    for name in _objects(spec):
         operations = [operation for operation in spec.operations.values() if operation.object == name]
         parts.append(f"## {name}\n\n| operation | {' | '.join(titles)} |\n| --- |{' --- |' * len(titles)}\n")
         for operation in operations:
             cells = " | ".join(_cell(operation, operation.forms[language]) for language in LANGUAGES)
-            parts.append(f"| **{operation.name}**: {operation.doc}{_errors(operation)} | {cells} |\n")
+            parts.append(f"| **{operation.name}**: {operation.doc}{_errors(operation)}{_source(operation)} | {cells} |\n")
         absent = [(operation, language) for operation in operations for language in LANGUAGES if language in operation.absent]
         if absent:
             parts.append("\nNot there:\n\n")
@@ -42,6 +65,8 @@ def render(spec: Spec) -> dict[str, str]:
                     reasons.setdefault(reason, []).append(spec.naming[language]["title"])
                 if reasons:
                     parts.append(f"- {operation.name}: " + "; ".join(f"{', '.join(where)}: {reason}" for reason, where in reasons.items()) + ".\n")
+        parts.append("\nConformance cases:\n\n")
+        parts += [f"- {operation.name}: {', '.join(cases[operation.id])}.\n" for operation in operations if operation.id in cases]
         parts.append("\n")
     parts.append("## Errors\n\nThe same in every language; C, C#, Swift and Objective-C programs are shown the code.\n\n"
                  "| error | code | when |\n| --- | --- | --- |\n")

@@ -1,9 +1,11 @@
 """The JSON-lines protocol: what a port in another language speaks, and what it is told when it says something else."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -87,6 +89,21 @@ def test_no_request_stops_the_service(request_):
         reply = Service(driver_for(language)).request(request_)
         assert set(reply) <= {"result", "error", "absent", "refused"} and len(reply) == 1
         json.dumps(reply)
+
+
+def test_the_conversation_of_the_porting_guide_is_one():
+    """Our own service gives replies of the same form to the requests that the guide shows."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "porting.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```json-lines\n(.*?)```", text, re.DOTALL)
+    lines = [(line[0], json.loads(line[2:])) for line in block.splitlines()]
+    service = Service(driver_for("python"))
+    for (asks, request), (answers, reply) in zip(lines[::2], lines[1::2], strict=True):
+        assert (asks, answers) == (">", "<")
+        if request["call"] == "checkpoint_state.load":
+            request["arguments"]["path"] = str(ARTIFACTS / "classifier" / "checkpoint")
+        own = service.request(request)
+        assert list(own) == list(reply)
+        assert {name: type(value) for name, value in own.get("error", {}).items()} == {name: type(value) for name, value in reply.get("error", {}).items()}
 
 
 @pytest.mark.parametrize("value", [

@@ -1,0 +1,19 @@
+"""The examples run, and the same program in five spellings does the same."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_five_languages_train_the_same_model_to_the_same_bytes():
+    done = subprocess.run([sys.executable, "examples/five_languages/compare.py"], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
+                          text=True, check=True)
+    *programs, verdict = done.stdout.splitlines()
+    assert [line.split()[0] for line in programs] == ["python", "csharp", "swift", "objc", "c"]
+    assert len({line.split(maxsplit=1)[1] for line in programs}) == 1
+    first, last = (float(text) for text in (programs[0].split()[2], programs[0].split()[4]))
+    assert last < first / 3
+    assert verdict == "the same checkpoint from all five"
