@@ -296,6 +296,8 @@ class Facade:
         if operation.result_doc and not constructs and not any(argument.result for form in forms for argument in form.arguments):
             sentences.append(f"Returns {operation.result_doc}.")
         text = operation.doc + ("\n\n" + " ".join(sentences) if sentences else "")
+        if self.language in operation.notes:
+            text += f"\n\n{operation.notes[self.language]}"
         if operation.errors:
             text += f"\n\n{self._failures(forms[0], operation)}"
         if operation.deprecated:

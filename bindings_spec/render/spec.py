@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parents[1]
 ROOT = HERE.parent
 LANGUAGES = ("python", "csharp", "swift", "objc", "c")
 WORDS = ("static", "classmethod", "property", "setter", "function", "written", "void", "plain")
-FIELDS = {"kind", "doc", "call", "calls", "parameters", "result", "errors", "known_from", "since", "deprecated", "absent", *LANGUAGES}
+FIELDS = {"kind", "doc", "call", "calls", "parameters", "result", "errors", "known_from", "since", "deprecated", "absent", "notes", *LANGUAGES}
 KINDS = ("method", "static", "constructor", "property", "function", "none")
 FIRST_RELEASE = "0.1.0"
 
@@ -97,6 +97,7 @@ class Operation:
     since: str
     deprecated: dict[str, str]
     absent: dict[str, str]
+    notes: dict[str, str]
     forms: dict[str, list[Form]] = field(default_factory=dict)
 
     @property
@@ -153,7 +154,7 @@ class Spec:
         operation = Operation(
             owner, name, record.get("kind", "method"), record["doc"], record.get("call", ""), record.get("calls", {}),
             {item["name"]: Parameter(**item) for item in record.get("parameters", [])}, result["type"], result["doc"], record.get("errors", []),
-            record["known_from"], record.get("since", FIRST_RELEASE), record.get("deprecated", {}), record.get("absent", {}))
+            record["known_from"], record.get("since", FIRST_RELEASE), record.get("deprecated", {}), record.get("absent", {}), record.get("notes", {}))
         self._check(operation, where)
         for language in LANGUAGES:
             texts = record.get(language, [])

@@ -28,6 +28,8 @@ class Module(ModuleBase):
         train_model_uri: the training model. state: the state to train; sessions change its parameters in place. eval_model_uri: the eval model, or
         none. device: "cpu". session_options: threads and the like.
 
+        Models may also be bytes or an onnx.ModelProto.
+
         Raises ArtifactNotFoundError; InvalidModelError; InvalidCheckpointError (state and models do not fit); UnsupportedDeviceError;
         ArgumentTypeError.
 
@@ -45,6 +47,9 @@ class Module(ModuleBase):
         """Runs forward and backward on one batch and adds to the gradients; a refused call changes nothing.
 
         user_inputs: one per user input, in the order of the input names. Returns the loss and the additional outputs, the caller's own.
+
+        In evaluation mode it is an eval step. Inputs are NumPy arrays, OrtValues, or anything with __array__ or __dlpack__. One output comes bare,
+        several as a tuple: OrtValues when every input is one, arrays otherwise.
 
         Raises InputCountError; InputRankError; InputShapeError; InputTypeError; EmptyBatchError; LabelRangeError; IndexRangeError; OutputShapeError;
         TerminatedError; InvalidStateError (the state is nominal).

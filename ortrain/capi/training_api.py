@@ -306,6 +306,8 @@ class OrtTrainingApi:
         run_options: options of this call. inputs: one per user input, in the order of the input names. outputs: tensors that receive the outputs, one
         per output.
 
+        A slot of outputs that is None receives a fresh OrtValue, to be released; one that is not is written in place.
+
         Status: InputCountError; InputRankError; InputShapeError; InputTypeError; EmptyBatchError; LabelRangeError; IndexRangeError; OutputShapeError;
         TerminatedError; InvalidStateError (the state is nominal).
 

@@ -66,6 +66,8 @@ class TrainingSession(DisposableSession):
         inputValues: one per user input, in the order of the input names. options: options of this call. outputValues: tensors that receive the
         outputs, one per output. Returns the loss and the additional outputs, the caller's own.
 
+        FixedBufferOnnxValue inputs give named outputs, OrtValue inputs give OrtValues; an empty list fits both and is refused.
+
         Raises OnnxRuntimeException: InputCountError; InputRankError; InputShapeError; InputTypeError; EmptyBatchError; LabelRangeError;
         IndexRangeError; OutputShapeError; TerminatedError; InvalidStateError (the state is nominal).
 
