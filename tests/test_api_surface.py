@@ -4,7 +4,6 @@ import importlib
 import inspect
 import keyword
 import re
-import sys
 import tomllib
 import typing
 from pathlib import Path
@@ -15,17 +14,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SURFACE = tomllib.loads((Path(__file__).parent / "data" / "api_surface.toml").read_text(encoding="utf-8"))
 DOCUMENTED = tomllib.loads((Path(__file__).parent / "data" / "documented_parameters.toml").read_text(encoding="utf-8"))
 OPERATIONS = [(language, operation) for language in SURFACE for operation in SURFACE[language]["operations"]]
-
-
-@pytest.fixture(scope="module")
-def spec():
-    sys.path.insert(0, str(ROOT / "bindings_spec"))
-    try:
-        from render.spec import Spec
-
-        yield Spec.load()
-    finally:
-        sys.path.remove(str(ROOT / "bindings_spec"))
 
 
 def resolved(language, name):

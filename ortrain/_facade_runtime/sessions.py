@@ -9,7 +9,7 @@ import numpy as np
 
 from ortrain._facade_runtime.lifetime import Environment
 from ortrain._facade_runtime.tensors import TypeAndShape
-from ortrain.errors import InvalidArgumentError, InvalidStateError, OutputShapeError, ParameterShapeError, ParameterTypeError
+from ortrain.errors import InvalidArgumentError, InvalidStateError, OutputShapeError, ParameterShapeError, ParameterTypeError, UnsupportedDeviceError
 from ortrain.options import RunOptions, SessionOptions
 from ortrain.schedule import LinearSchedule
 from ortrain.session import TrainingSession, set_seed
@@ -102,6 +102,12 @@ def copy_buffer_by_size(session: TrainingSession, buffer: OrtValue) -> None:
 def set_option(options: Any, name: str, value: Any) -> None:
     """Sets an attribute of session or run options."""
     setattr(options, name, value)
+
+
+def append_execution_provider(options: SessionOptions, provider: str) -> None:
+    """Accepts the CPU. Raises UnsupportedDeviceError for any other provider."""
+    if provider.removesuffix("ExecutionProvider").upper() != "CPU":
+        raise UnsupportedDeviceError(f"Unsupported device type: expected the execution provider 'CPU', got {provider!r}")
 
 
 def thread_count(value: int) -> int:

@@ -202,6 +202,21 @@ class OrtApi:
         ).register_custom_ops_library(arguments.path(library_name, "library_name")))
 
     @staticmethod
+    def SessionOptionsAppendExecutionProvider(options: OrtSessionOptions, provider_name: str, provider_options_keys: Any, provider_options_values: Any,
+                                              num_keys: Any) -> outcomes.OrtStatus | None:
+        """Asks for the device that steps run on; there is the CPU, and it needs no asking.
+
+        provider_name: "CPU".
+
+        Status: UnsupportedDeviceError (any other provider).
+
+        From OrtApi::SessionOptionsAppendExecutionProvider."""
+        return outcomes.status(lambda: sessions.append_execution_provider(
+            lifetime.held(options, OrtSessionOptions, "options"),
+            arguments.text(provider_name, "provider_name"),
+        ))
+
+    @staticmethod
     def ReleaseSessionOptions(input: OrtSessionOptions | None) -> None:
         """Frees the options.
 

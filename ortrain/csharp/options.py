@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from ortrain._facade_runtime import arguments, disposal, outcomes, sessions
 from ortrain._facade_runtime.disposal import DisposableRunOptions, DisposableSessionOptions
@@ -76,6 +77,16 @@ class SessionOptions(DisposableSessionOptions):
 
         From OrtApi::RegisterCustomOpsLibrary_V2."""
         outcomes.throwing(lambda: self._options.register_custom_ops_library(arguments.path(libraryPath, "libraryPath")))
+
+    def AppendExecutionProvider(self, providerName: str, providerOptions: Any = None) -> None:
+        """Asks for the device that steps run on; there is the CPU, and it needs no asking.
+
+        providerName: "CPU".
+
+        Raises OnnxRuntimeException: UnsupportedDeviceError (any other provider).
+
+        From OrtApi::SessionOptionsAppendExecutionProvider."""
+        outcomes.throwing(lambda: sessions.append_execution_provider(self._options, arguments.text(providerName, "providerName")))
 
     def Dispose(self) -> None:
         """Frees the options.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import Self
+from typing import Any, Self
 
 from ortrain._facade_runtime import arguments, lifetime, outcomes, sessions
 from ortrain._facade_runtime.apple import AppleEnvironment, AppleSessionOptions
@@ -65,6 +65,16 @@ class ORTSessionOptions(AppleSessionOptions):
 
         From OrtApi::RegisterCustomOpsLibrary_V2."""
         return outcomes.boxed_success(error, lambda: self._options.register_custom_ops_library(arguments.path(libraryPath, "libraryPath")))
+
+    def appendExecutionProvider_providerOptions_error_(self, provider: str, providerOptions: Any, error: outcomes.BoxLike | None) -> bool:
+        """Asks for the device that steps run on; there is the CPU, and it needs no asking.
+
+        provider: "CPU".
+
+        Fills error with an NSError: UnsupportedDeviceError (any other provider).
+
+        From OrtApi::SessionOptionsAppendExecutionProvider."""
+        return outcomes.boxed_success(error, lambda: sessions.append_execution_provider(self._options, arguments.text(provider, "provider")))
 
 
 class ORTEnv(AppleEnvironment):

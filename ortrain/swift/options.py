@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from ortrain._facade_runtime import arguments, lifetime, outcomes, sessions
 from ortrain._facade_runtime.lifetime import EnvironmentHolder, SessionOptionsHolder
@@ -60,6 +61,16 @@ class ORTSessionOptions(SessionOptionsHolder):
 
         From OrtApi::RegisterCustomOpsLibrary_V2."""
         outcomes.raising(lambda: self._options.register_custom_ops_library(arguments.path(withLibraryPath, "withLibraryPath")))
+
+    def appendExecutionProvider(self, provider: str, *, providerOptions: Any) -> None:
+        """Asks for the device that steps run on; there is the CPU, and it needs no asking.
+
+        provider: "CPU".
+
+        Raises ORTError: UnsupportedDeviceError (any other provider).
+
+        From OrtApi::SessionOptionsAppendExecutionProvider."""
+        outcomes.raising(lambda: sessions.append_execution_provider(self._options, arguments.text(provider, "provider")))
 
 
 class ORTEnv(EnvironmentHolder):

@@ -21,17 +21,6 @@ COMPOSED = {"c": {"checkpoint_state.parameter_names", "training_session.input_na
 """What a driver writes in several calls, so that cases can ask for it, where the language has no single one."""
 
 
-@pytest.fixture(scope="module")
-def spec():
-    sys.path.insert(0, str(ROOT / "bindings_spec"))
-    try:
-        from render.spec import Spec
-
-        yield Spec.load()
-    finally:
-        sys.path.remove(str(ROOT / "bindings_spec"))
-
-
 @pytest.mark.parametrize("path", sorted((suite.HERE / "cases").glob("*.json")), ids=lambda path: path.stem)
 def test_cases_are_as_the_schema_says(path):
     schema = json.loads((suite.HERE / "case.schema.json").read_text(encoding="utf-8"))

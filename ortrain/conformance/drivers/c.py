@@ -169,6 +169,9 @@ class CDriver(Driver):
     def session_options__add_config_entry(self, options: OrtSessionOptions, key: str, value: str) -> None:
         checked(ORT.AddSessionConfigEntry(options, key, value))
 
+    def session_options__append_execution_provider(self, options: OrtSessionOptions, provider: str) -> None:
+        checked(ORT.SessionOptionsAppendExecutionProvider(options, provider, [], [], 0))
+
     def session_options__register_custom_ops_library(self, options: OrtSessionOptions, path: str) -> None:
         checked(ORT.RegisterCustomOpsLibrary_V2(options, path))
 

@@ -69,6 +69,9 @@ class CSharpDriver(Driver):
     def session_options__add_config_entry(self, options: SessionOptions, key: str, value: str) -> None:
         options.AddSessionConfigEntry(key, value)
 
+    def session_options__append_execution_provider(self, options: SessionOptions, provider: str) -> None:
+        options.AppendExecutionProvider(provider)
+
     def session_options__register_custom_ops_library(self, options: SessionOptions, path: str) -> None:
         options.RegisterCustomOpLibrary(path)
 

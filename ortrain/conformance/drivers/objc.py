@@ -78,6 +78,9 @@ class ObjectiveCDriver(Driver):
     def session_options__add_config_entry(self, options: ORTSessionOptions, key: str, value: str) -> None:
         sent(options.addConfigEntryWithKey_value_error_, key, value)
 
+    def session_options__append_execution_provider(self, options: ORTSessionOptions, provider: str) -> None:
+        sent(options.appendExecutionProvider_providerOptions_error_, provider, {})
+
     def session_options__register_custom_ops_library(self, options: ORTSessionOptions, path: str) -> None:
         sent(options.registerCustomOpsWithLibraryPath_error_, path)
 

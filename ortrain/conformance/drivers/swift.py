@@ -72,6 +72,9 @@ class SwiftDriver(Driver):
     def session_options__add_config_entry(self, options: ORTSessionOptions, key: str, value: str) -> None:
         options.addConfigEntry(withKey=key, value=value)
 
+    def session_options__append_execution_provider(self, options: ORTSessionOptions, provider: str) -> None:
+        options.appendExecutionProvider(provider, providerOptions={})
+
     def session_options__register_custom_ops_library(self, options: ORTSessionOptions, path: str) -> None:
         options.registerCustomOps(withLibraryPath=path)
 

@@ -1,0 +1,19 @@
+"""What several tests start from."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spec():
+    """The public surface as bindings_spec/ says it."""
+    folder = str(Path(__file__).resolve().parents[1] / "bindings_spec")
+    sys.path.insert(0, folder)
+    try:
+        from render.spec import Spec
+
+        return Spec.load()
+    finally:
+        sys.path.remove(folder)
