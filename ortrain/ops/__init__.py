@@ -4,7 +4,7 @@ import importlib
 
 from ortrain.ops.record import MICROSOFT, REGISTRY, OpRecord, record_of
 
-FAMILIES = ("elementwise", "activation", "linear", "conv", "pool", "norm", "reduce", "softmax",
+FAMILIES = ("elementwise", "trigonometry", "activation", "linear", "conv", "pool", "norm", "reduce", "softmax",
             "loss", "shape", "indexing", "random", "encoding", "recurrent", "training")
 """Each has a module here, kernels in _core/kernels (or those of another family) and samples; `custom` is the user's own."""
 

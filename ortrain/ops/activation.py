@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ortrain.ir import TensorType
+from ortrain.ops.broadcasting import packed
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import binary, infer_broadcast, same_as_input, unary
-from ortrain.ops.record import MICROSOFT, Expansion, GradientRule, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, Expansion, GradientRule, InferenceContext, KernelCall, Lowering, LoweringContext, operator
 
 Gradients = Sequence[str | None]
 
@@ -121,6 +123,83 @@ def quick_gelu_gradient(g: GradientBuilder) -> Gradients:
 def quick_gelu(c: InferenceContext) -> list[TensorType]:
     """y = x sigmoid(alpha x)"""
     return same_as_input(c)
+
+
+# ---- activations whose gradient is one function of dY and x, in ortrain's own domain
+
+
+def _with_gradient(op_type: str, kernel: str, formula: str, *attributes: tuple[str, float]) -> None:
+    """Registers y = f(x) and its gradient; attributes are (name, default)."""
+
+    def gradient(g: GradientBuilder) -> Gradients:
+        values: dict[str, Any] = {name: float(g.attribute(name, default)) for name, default in attributes}
+        return [g.op(f"{op_type}Grad", g.dy, g.inputs[0], domain=ORTRAIN, **values)]
+
+    def infer(c: InferenceContext) -> list[TensorType]:
+        return same_as_input(c)
+
+    def infer_gradient(c: InferenceContext) -> list[TensorType]:
+        return infer_broadcast(c)
+
+    infer.__doc__, infer_gradient.__doc__ = formula, f"dx = dY times the slope of {op_type} at x"
+    operator(op_type, lower=unary(kernel, *attributes), gradient=gradient)(infer)
+    operator(f"{op_type}Grad", domain=ORTRAIN, lower=binary(f"{kernel}_grad", *attributes))(infer_gradient)
+
+
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+"""The operator's defaults: float32 numbers."""
+
+_with_gradient("Elu", "elu", "y = x where x >= 0 else alpha (e ** x - 1)", ("alpha", 1.0))
+_with_gradient("Celu", "celu", "y = x where x >= 0 else alpha (e ** (x / alpha) - 1)", ("alpha", 1.0))
+_with_gradient("Selu", "selu", "y = gamma x where x > 0 else gamma alpha (e ** x - 1)", ("alpha", SELU_ALPHA), ("gamma", SELU_GAMMA))
+_with_gradient("Softplus", "softplus", "y = ln(1 + e ** x)")
+_with_gradient("Softsign", "softsign", "y = x / (1 + |x|)")
+_with_gradient("Mish", "mish", "y = x tanh(ln(1 + e ** x))")
+_with_gradient("HardSigmoid", "hard_sigmoid", "y = alpha x + beta, cut to [0, 1]", ("alpha", 0.2), ("beta", 0.5))
+_with_gradient("HardSwish", "hard_swish", "y = x times x / 6 + 1/2 cut to [0, 1]")
+_with_gradient("ThresholdedRelu", "thresholded_relu", "y = x where x > alpha else 0", ("alpha", 1.0))
+_with_gradient("Shrink", "shrink", "y = x + bias below -lambd, x - bias above lambd, 0 between", ("lambd", 0.5), ("bias", 0.0))
+
+
+def swish_gradient(g: GradientBuilder) -> Gradients:
+    return [g.op("QuickGeluGrad", g.dy, g.inputs[0], domain=MICROSOFT, alpha=float(g.attribute("alpha", 1.0)))]
+
+
+@operator("Swish", lower=unary("quick_gelu", ("alpha", 1.0)), gradient=swish_gradient)
+def swish(c: InferenceContext) -> list[TensorType]:
+    """y = x sigmoid(alpha x)"""
+    return same_as_input(c)
+
+
+def prelu_gradient(g: GradientBuilder) -> Gradients:
+    dx = g.op("PReluGrad", g.dy, *g.inputs, domain=ORTRAIN) if g.needs(0) else None
+    return [dx, g.op("PReluSlopeGrad", g.dy, g.inputs[0], domain=ORTRAIN) if g.needs(1) else None]
+
+
+@operator("PRelu", lower=binary("prelu"), gradient=prelu_gradient)
+def prelu(c: InferenceContext) -> list[TensorType]:
+    """y = x where x >= 0 else slope x; the slope is broadcast to x"""
+    result = infer_broadcast(c)
+    if result[0].is_static and c.type(0).is_static and result[0].shape != c.shape(0):
+        raise c.error(f"expected a slope that broadcasts to {list(c.shape(0))}, got {list(c.shape(1))}")
+    return [c.type(0)]
+
+
+def lower_ternary(kernel: str) -> Lowering:
+    """Lowering of a broadcasting kernel d = f(a, b, c) of the shape of a."""
+    return lambda c: KernelCall(kernel, packed(c.output_dims(0), *(c.dims(i) for i in range(3))), in_place={0: 0})
+
+
+@operator("PReluGrad", domain=ORTRAIN, lower=lower_ternary("prelu_grad"))
+def prelu_grad(c: InferenceContext) -> list[TensorType]:
+    """dx = dY where x >= 0 else slope dY, of (dY, x, slope)"""
+    return same_as_input(c)
+
+
+@operator("PReluSlopeGrad", domain=ORTRAIN, lower=binary("prelu_slope_grad"))
+def prelu_slope_grad(c: InferenceContext) -> list[TensorType]:
+    """dslope = dY x where x < 0 else 0, of (dY, x), before it is summed to the slope's shape"""
+    return infer_broadcast(c)
 
 
 def fused_activation(g: NodeBuilder, y: str, *parameters: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from ortrain.dtypes import DIFFERENTIABLE, NAMES, NUMBERS, numpy_dtype
 from ortrain.ir import TensorType
 from ortrain.ops.broadcasting import packed
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, Lowering, LoweringContext, broadcast_shapes, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, Lowering, LoweringContext, broadcast_shapes, operator
 
 Gradients = Sequence[str | None]
 
@@ -188,6 +189,90 @@ def variadic_sum(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), broadcast_shapes(c, *(c.shape(i) for i in range(len(c.node.inputs)))))]
 
 
+def variadic(op_type: str) -> Callable[[NodeBuilder], list[str] | None]:
+    """op(op(x0, x1), x2) …: more than two inputs two at a time; one is the output."""
+
+    def expand(g: NodeBuilder) -> list[str] | None:
+        if len(g.inputs) == 2:
+            return None
+        result = g.inputs[0]
+        for other in g.inputs[1:]:
+            result = g.op(op_type, result, other)
+        return [result]
+
+    return expand
+
+
+def extreme_gradient(kind: str) -> Callable[[GradientBuilder], Gradients]:
+    """The gradient goes to the larger (or smaller) input; equals have half each."""
+
+    def rule(g: GradientBuilder) -> Gradients:
+        a, b = g.inputs
+        return [g.op(kind, g.dy, *pair, domain=ORTRAIN) if g.needs(i) else None for i, pair in enumerate(((a, b), (b, a)))]
+
+    return rule
+
+
+def infer_extreme(c: InferenceContext) -> list[TensorType]:
+    """y = the largest (or smallest) of the inputs, broadcast"""
+    return list(variadic_sum(c))
+
+
+def lower_extreme_gradient(kernel: str) -> Lowering:
+    return lambda c: KernelCall(kernel, packed(c.output_dims(0), *(c.dims(i) for i in range(3))), in_place={0: 0})
+
+
+def infer_extreme_gradient(c: InferenceContext) -> list[TensorType]:
+    """da = dY where a is the extreme of (a, b), dY / 2 where they are equal, else 0"""
+    return same_as_input(c)
+
+
+def _extremes() -> None:
+    functions: dict[str, Callable[..., Any]] = {"Max": np.maximum, "Min": np.minimum}
+    for name, function in functions.items():
+        operator(name, lower=binary(name.lower()), gradient=extreme_gradient(f"{name}Grad"), expand=variadic(name), expand_first=True,
+                 evaluate=numpy_of(lambda *values, f=function: functools.reduce(f, values)))(infer_extreme)
+        operator(f"{name}Grad", domain=ORTRAIN, lower=lower_extreme_gradient(f"{name.lower()}_grad"), differentiable=False)(infer_extreme_gradient)
+
+
+_extremes()
+
+
+def mean_in_steps(g: NodeBuilder) -> list[str]:
+    total = g.op("Sum", *g.inputs)
+    return [g.op("Div", total, g.scalar(float(len(g.inputs)), total))]
+
+
+@operator("Mean", expand=mean_in_steps)
+def mean(c: InferenceContext) -> list[TensorType]:
+    """y = (x0 + x1 + …) / n, broadcast"""
+    return list(variadic_sum(c))
+
+
+def mod_gradient(g: GradientBuilder) -> Gradients:
+    a, b = g.inputs
+    if not g.needs(1):
+        return [g.dy, None]
+    # a - b trunc(a / b): the truncated quotient is a constant almost everywhere
+    quotient = g.op("Div", g.op("Sub", a, g.outputs[0]), b)
+    return [g.dy, g.op("Neg", g.op("Mul", g.dy, quotient))]
+
+
+def evaluate_mod(c: InferenceContext) -> list[np.ndarray]:
+    like_c = c.attribute("fmod", 0) or c.known(0).dtype.kind == "f"
+    return [np.asarray((np.fmod if like_c else np.mod)(c.known(0), c.known(1)))]
+
+
+def lower_mod(c: LoweringContext) -> KernelCall:
+    return KernelCall("mod", packed(c.output_dims(0), c.dims(0), c.dims(1)), (float(c.attribute("fmod", 0)),))
+
+
+@operator("Mod", lower=lower_mod, gradient=mod_gradient, evaluate=evaluate_mod)
+def mod(c: InferenceContext) -> list[TensorType]:
+    """c = a mod b: with the sign of b for integers, with that of a for floats and where fmod is set"""
+    return infer_broadcast(c)
+
+
 # ---- unary
 
 
@@ -289,6 +374,16 @@ _comparisons()
 def logical_not(c: InferenceContext) -> list[TensorType]:
     """y = not x"""
     return same_as_input(c)
+
+
+def infer_test(c: InferenceContext) -> list[TensorType]:
+    """y = whether x is what the operator's name says"""
+    return [TensorType("bool", c.type(0).shape)]
+
+
+operator("IsNaN", lower=lambda c: KernelCall("is_nan"), differentiable=False)(infer_test)
+operator("IsInf", lower=lambda c: KernelCall("is_inf", floats=(float(c.attribute("detect_negative", 1)), float(c.attribute("detect_positive", 1)))),
+         differentiable=False)(infer_test)
 
 
 # ---- selection and casts

@@ -12,6 +12,8 @@ from ortrain.errors import ShapeInferenceError
 from ortrain.ir import Dim, Node, Shape, TensorType
 
 MICROSOFT = "com.microsoft"
+ORTRAIN = "ortrain"
+"""The domain of training operators that neither ONNX nor the old package has."""
 
 
 class InferenceContext:

@@ -1,139 +1,17 @@
-/* Element-wise kernels, one line each: y = f(x), c = f(a, b) with broadcasting, for the types an operator has.
- *
- * The expressions see `x` (or `a`, `b`), the real type R, the packed floats p[] and the functions EXP, LOG … of that type. */
+/* Element-wise kernels, one line each; the loops are in elementwise_loops.h. */
 #ifndef ORTRAIN_ELEMENTWISE_H
 #define ORTRAIN_ELEMENTWISE_H
-#include "kernel.h"
-#include "vector_math.h"
+#include "elementwise_loops.h"
 
-enum { CHUNK = 16384 };       /* elements of one work item: 64 KiB of float32 stay in L2, and a second thread pays from two items on */
-
-static inline double ot_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
-
-#define F(name_f, name_d, x) _Generic((x), float: name_f, double: name_d)(x)
-#define EXP(x) F(ot_expf, exp, x)
-#define LOG(x) F(ot_logf, log, x)
-#define TANH(x) F(ot_tanhf, tanh, x)
-#define SIGMOID(x) F(ot_sigmoidf, ot_sigmoid, x)
-#define ERF(x) F(ot_erff, erf, x)
-#define SQRT(x) F(sqrtf, sqrt, x)
-#define SIN(x) F(sinf, sin, x)
-#define COS(x) F(cosf, cos, x)
-#define FLOOR(x) F(floorf, floor, x)
-#define CEIL(x) F(ceilf, ceil, x)
-#define RINT(x) F(rintf, rint, x)
-#define FABS(x) F(fabsf, fabs, x)
-#define POW(a, b) _Generic((a), float: powf, double: pow, default: pow)(a, b)
-
-/* ---- y[n] = f(x[n]) */
-
-static inline void each_chunk(const KernelArgs *args, WorkItem work, int64_t count)
-{
-    args->engine->parallel_for(args->engine, work, (void *)args, (count + CHUNK - 1) / CHUNK);
-}
-
-#define UNARY_LOOP(NAME, R, IN, OUT, EXPRESSION)                                                      \
-static void NAME##_item(void *context, int64_t item, int64_t worker)                                  \
-{                                                                                                     \
-    const KernelArgs *args = context; const double *p = args->floats; (void)p; (void)worker;          \
-    int64_t start = item * CHUNK, end = start + CHUNK, count = args->inputs[0].count;                 \
-    const IN *in = args->inputs[0].data; OUT *out = args->outputs[0].data;                            \
-    if (end > count) end = count;                                                                     \
-    for (int64_t i = start; i < end; i++) { const R x = in[i]; out[i] = (OUT)(EXPRESSION); }          \
-}
-#define UNARY_REAL(NAME, EXPRESSION)                                                                  \
-UNARY_LOOP(NAME##_float, float, float, float, EXPRESSION)                                             \
-UNARY_LOOP(NAME##_double, double, double, double, EXPRESSION)                                         \
-static int NAME(const KernelArgs *args)                                                               \
-{                                                                                                     \
-    int single = args->inputs[0].dtype == DTYPE_FLOAT32;                                              \
-    each_chunk(args, single ? NAME##_float_item : NAME##_double_item, args->inputs[0].count);         \
-    return STATUS_OK;                                                                                 \
-}
-#define UNARY_NUMBER(NAME, EXPRESSION)                                                                \
-UNARY_LOOP(NAME##_float, float, float, float, EXPRESSION)                                             \
-UNARY_LOOP(NAME##_double, double, double, double, EXPRESSION)                                         \
-UNARY_LOOP(NAME##_int64, int64_t, int64_t, int64_t, EXPRESSION)                                       \
-UNARY_LOOP(NAME##_int32, int32_t, int32_t, int32_t, EXPRESSION)                                       \
-static int NAME(const KernelArgs *args)                                                               \
-{                                                                                                     \
-    int32_t d = args->inputs[0].dtype;                                                                \
-    each_chunk(args, d == DTYPE_FLOAT32 ? NAME##_float_item : d == DTYPE_FLOAT64 ? NAME##_double_item \
-        : d == DTYPE_INT64 ? NAME##_int64_item : NAME##_int32_item, args->inputs[0].count);           \
-    return STATUS_OK;                                                                                 \
-}
-
-/* ---- c = f(a, b), broadcast: ints are rank, then dims, strides of a and strides of b (in elements) of the merged axes */
-
-typedef struct { int64_t outer, inner, rows; } Split;
-
-static inline Split split_rows(const int64_t *ints)
-{
-    Split s = { 1, ints[ints[0]], 1 };
-    for (int64_t d = 1; d < ints[0]; d++) s.outer *= ints[d];
-    if (s.inner < CHUNK) s.rows = CHUNK / (s.inner > 0 ? s.inner : 1);
-    return s;
-}
-static inline int64_t offset_of(const int64_t *ints, int64_t row, const int64_t *strides)
-{
-    int64_t offset = 0;
-    for (int64_t d = ints[0] - 2; d >= 0; d--) { offset += row % ints[1 + d] * strides[d]; row /= ints[1 + d]; }
-    return offset;
-}
-static inline void each_row_block(const KernelArgs *args, WorkItem work)
-{
-    Split s = split_rows(args->ints);
-    int64_t items = s.rows > 1 ? (s.outer + s.rows - 1) / s.rows : s.outer * ((s.inner + CHUNK - 1) / CHUNK);
-    if (s.inner > 0 && s.outer > 0) args->engine->parallel_for(args->engine, work, (void *)args, items);
-}
-
-#define BINARY_LOOP(NAME, R, IN, OUT, EXPRESSION)                                                     \
-static inline void NAME##_row(const IN *x, int64_t sx, const IN *y, int64_t sy, OUT *out, int64_t n, const double *p) \
-{                                                                                                     \
-    (void)p;                                                                                          \
-    if (sx == 1 && sy == 1) for (int64_t i = 0; i < n; i++) { const R a = x[i], b = y[i]; out[i] = (OUT)(EXPRESSION); }       \
-    else if (sx == 1 && sy == 0) { const R b = y[0]; for (int64_t i = 0; i < n; i++) { const R a = x[i]; out[i] = (OUT)(EXPRESSION); } } \
-    else if (sx == 0 && sy == 1) { const R a = x[0]; for (int64_t i = 0; i < n; i++) { const R b = y[i]; out[i] = (OUT)(EXPRESSION); } } \
-    else for (int64_t i = 0; i < n; i++) { const R a = x[i * sx], b = y[i * sy]; out[i] = (OUT)(EXPRESSION); }                \
-}                                                                                                     \
-static void NAME##_item(void *context, int64_t item, int64_t worker)                                  \
-{                                                                                                     \
-    const KernelArgs *args = context; const int64_t *ints = args->ints, rank = ints[0]; (void)worker; \
-    const int64_t *sa = ints + 1 + rank, *sb = sa + rank;                                             \
-    const IN *a = args->inputs[0].data, *b = args->inputs[1].data; OUT *out = args->outputs[0].data;  \
-    Split s = split_rows(ints);                                                                       \
-    int64_t pieces = s.rows > 1 ? 1 : (s.inner + CHUNK - 1) / CHUNK;                                  \
-    int64_t row = s.rows > 1 ? item * s.rows : item / pieces, end = s.rows > 1 ? row + s.rows : row + 1; \
-    int64_t from = s.rows > 1 ? 0 : item % pieces * CHUNK, n = s.inner - from;                        \
-    if (s.rows == 1 && n > CHUNK) n = CHUNK;                                                          \
-    for (; row < end && row < s.outer; row++)                                                         \
-        NAME##_row(a + offset_of(ints, row, sa) + from * sa[rank - 1], sa[rank - 1],                  \
-                   b + offset_of(ints, row, sb) + from * sb[rank - 1], sb[rank - 1], out + row * s.inner + from, n, args->floats); \
-}
-#define BINARY_REAL(NAME, EXPRESSION)                                                                 \
-BINARY_LOOP(NAME##_float, float, float, float, EXPRESSION)                                            \
-BINARY_LOOP(NAME##_double, double, double, double, EXPRESSION)                                        \
-static int NAME(const KernelArgs *args)                                                               \
-{ each_row_block(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float_item : NAME##_double_item); return STATUS_OK; }
-#define BINARY_NUMBER_OUT(NAME, FLOAT_OUT, DOUBLE_OUT, INT64_OUT, INT32_OUT, BYTE_OUT, EXPRESSION)    \
-BINARY_LOOP(NAME##_float, float, float, FLOAT_OUT, EXPRESSION)                                        \
-BINARY_LOOP(NAME##_double, double, double, DOUBLE_OUT, EXPRESSION)                                    \
-BINARY_LOOP(NAME##_int64, int64_t, int64_t, INT64_OUT, EXPRESSION)                                    \
-BINARY_LOOP(NAME##_int32, int32_t, int32_t, INT32_OUT, EXPRESSION)                                    \
-BINARY_LOOP(NAME##_byte, uint8_t, uint8_t, BYTE_OUT, EXPRESSION)                                      \
-static int NAME(const KernelArgs *args)                                                               \
-{                                                                                                     \
-    int32_t d = args->inputs[0].dtype;                                                                \
-    each_row_block(args, d == DTYPE_FLOAT32 ? NAME##_float_item : d == DTYPE_FLOAT64 ? NAME##_double_item \
-        : d == DTYPE_INT64 ? NAME##_int64_item : d == DTYPE_INT32 ? NAME##_int32_item : NAME##_byte_item); \
-    return STATUS_OK;                                                                                 \
-}
-#define BINARY_NUMBER(NAME, EXPRESSION) BINARY_NUMBER_OUT(NAME, float, double, int64_t, int32_t, uint8_t, EXPRESSION)
-#define COMPARISON(NAME, EXPRESSION) BINARY_NUMBER_OUT(NAME, uint8_t, uint8_t, uint8_t, uint8_t, uint8_t, EXPRESSION)
-
-#define PI_ROOT (R_CONST(0.3989422804014327))          /* 1/sqrt(2 pi) */
-#define R_CONST(v) ((__typeof__(a))(v))
-#define X_CONST(v) ((__typeof__(x))(v))
+#define R_INFINITY ((__typeof__(x))INFINITY)
+/* ONNX's Mod: the sign of the divisor for integers, of the dividend (C's fmod) where asked; integers by 0 give 0 */
+#define FLOOR_MODULO(T) static inline T modulo_##T(T a, T b, int like_c)                              \
+{ if (b == 0) return 0; T m = a % b; return !like_c && m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m; }
+FLOOR_MODULO(int64_t) FLOOR_MODULO(int32_t) FLOOR_MODULO(uint8_t)
+static inline float modulo_float(float a, float b, int like_c) { (void)like_c; return fmodf(a, b); }
+static inline double modulo_double(double a, double b, int like_c) { (void)like_c; return fmod(a, b); }
+#define MODULO(a, b, like_c) _Generic((a), float: modulo_float, double: modulo_double, int64_t: modulo_int64_t, int32_t: modulo_int32_t, \
+    uint8_t: modulo_uint8_t)(a, b, (like_c) != 0)
 
 UNARY_REAL(ot_relu, x < 0 ? 0 : x)          /* not x > 0: a NaN must stay one, or divergence hides */
 UNARY_REAL(ot_leaky_relu, x > 0 ? x : X_CONST(p[0]) * x)
@@ -146,6 +24,15 @@ UNARY_REAL(ot_sqrt, SQRT(x))
 UNARY_REAL(ot_reciprocal, X_CONST(1) / x)
 UNARY_REAL(ot_sin, SIN(x))
 UNARY_REAL(ot_cos, COS(x))
+UNARY_REAL(ot_tan, TAN(x))
+UNARY_REAL(ot_asin, ASIN(x))
+UNARY_REAL(ot_acos, ACOS(x))
+UNARY_REAL(ot_atan, ATAN(x))
+UNARY_REAL(ot_sinh, SINH(x))
+UNARY_REAL(ot_cosh, COSH(x))
+UNARY_REAL(ot_asinh, ASINH(x))
+UNARY_REAL(ot_acosh, ACOSH(x))
+UNARY_REAL(ot_atanh, ATANH(x))
 UNARY_REAL(ot_floor, FLOOR(x))
 UNARY_REAL(ot_ceil, CEIL(x))
 UNARY_REAL(ot_round, RINT(x))
@@ -159,7 +46,24 @@ UNARY_NUMBER(ot_sign, (x > 0) - (x < 0))
 UNARY_LOOP(ot_not, uint8_t, uint8_t, uint8_t, !x)
 static int ot_not(const KernelArgs *args) { each_chunk(args, ot_not_item, args->inputs[0].count); return STATUS_OK; }
 
+/* x is one of its kinds of infinity: p holds detect_negative and detect_positive */
+#define UNARY_TEST(NAME, EXPRESSION)                                                                  \
+UNARY_LOOP(NAME##_float, float, float, uint8_t, EXPRESSION)                                           \
+UNARY_LOOP(NAME##_double, double, double, uint8_t, EXPRESSION)                                        \
+static int NAME(const KernelArgs *args)                                                               \
+{                                                                                                     \
+    each_chunk(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float_item : NAME##_double_item, args->inputs[0].count); \
+    return STATUS_OK;                                                                                 \
+}
+UNARY_TEST(ot_is_nan, x != x)
+UNARY_TEST(ot_is_inf, (x == (R_INFINITY) && p[1] != 0) || (x == -(R_INFINITY) && p[0] != 0))
+
 BINARY_NUMBER(ot_add, a + b)
+BINARY_NUMBER(ot_max, a != a || a > b ? a : b)     /* a NaN of either stays one */
+BINARY_NUMBER(ot_min, a != a || a < b ? a : b)
+BINARY_NUMBER(ot_mod, MODULO(a, b, p[0]))
+TERNARY_REAL(ot_max_grad, b > c ? a : b == c ? a / 2 : 0)
+TERNARY_REAL(ot_min_grad, b < c ? a : b == c ? a / 2 : 0)
 BINARY_NUMBER(ot_sub, a - b)
 BINARY_NUMBER(ot_mul, a * b)
 COMPARISON(ot_equal, a == b)

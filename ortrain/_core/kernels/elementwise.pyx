@@ -13,6 +13,15 @@ cdef extern from "elementwise.h" nogil:
     int ot_reciprocal(const KernelArgs *args)
     int ot_sin(const KernelArgs *args)
     int ot_cos(const KernelArgs *args)
+    int ot_tan(const KernelArgs *args)
+    int ot_asin(const KernelArgs *args)
+    int ot_acos(const KernelArgs *args)
+    int ot_atan(const KernelArgs *args)
+    int ot_sinh(const KernelArgs *args)
+    int ot_cosh(const KernelArgs *args)
+    int ot_asinh(const KernelArgs *args)
+    int ot_acosh(const KernelArgs *args)
+    int ot_atanh(const KernelArgs *args)
     int ot_floor(const KernelArgs *args)
     int ot_ceil(const KernelArgs *args)
     int ot_round(const KernelArgs *args)
@@ -20,11 +29,18 @@ cdef extern from "elementwise.h" nogil:
     int ot_fast_gelu(const KernelArgs *args)
     int ot_quick_gelu(const KernelArgs *args)
     int ot_clip(const KernelArgs *args)
+    int ot_is_nan(const KernelArgs *args)
+    int ot_is_inf(const KernelArgs *args)
     int ot_neg(const KernelArgs *args)
     int ot_abs(const KernelArgs *args)
     int ot_sign(const KernelArgs *args)
     int ot_not(const KernelArgs *args)
     int ot_add(const KernelArgs *args)
+    int ot_max(const KernelArgs *args)
+    int ot_min(const KernelArgs *args)
+    int ot_mod(const KernelArgs *args)
+    int ot_max_grad(const KernelArgs *args)
+    int ot_min_grad(const KernelArgs *args)
     int ot_sub(const KernelArgs *args)
     int ot_mul(const KernelArgs *args)
     int ot_div(const KernelArgs *args)
@@ -66,6 +82,15 @@ KERNELS = {
     "reciprocal": (<size_t>&ot_reciprocal, REAL),
     "sin": (<size_t>&ot_sin, REAL),
     "cos": (<size_t>&ot_cos, REAL),
+    "tan": (<size_t>&ot_tan, REAL),
+    "asin": (<size_t>&ot_asin, REAL),
+    "acos": (<size_t>&ot_acos, REAL),
+    "atan": (<size_t>&ot_atan, REAL),
+    "sinh": (<size_t>&ot_sinh, REAL),
+    "cosh": (<size_t>&ot_cosh, REAL),
+    "asinh": (<size_t>&ot_asinh, REAL),
+    "acosh": (<size_t>&ot_acosh, REAL),
+    "atanh": (<size_t>&ot_atanh, REAL),
     "floor": (<size_t>&ot_floor, REAL),
     "ceil": (<size_t>&ot_ceil, REAL),
     "round": (<size_t>&ot_round, REAL),
@@ -73,11 +98,18 @@ KERNELS = {
     "fast_gelu": (<size_t>&ot_fast_gelu, REAL),
     "quick_gelu": (<size_t>&ot_quick_gelu, REAL),
     "clip": (<size_t>&ot_clip, REAL),
+    "is_nan": (<size_t>&ot_is_nan, REAL),
+    "is_inf": (<size_t>&ot_is_inf, REAL),
     "neg": (<size_t>&ot_neg, NUMBER),
     "abs": (<size_t>&ot_abs, NUMBER),
     "sign": (<size_t>&ot_sign, NUMBER),
     "not": (<size_t>&ot_not, ("bool",)),
     "add": (<size_t>&ot_add, (*NUMBER, "uint8")),
+    "max": (<size_t>&ot_max, (*NUMBER, "uint8")),
+    "min": (<size_t>&ot_min, (*NUMBER, "uint8")),
+    "mod": (<size_t>&ot_mod, (*NUMBER, "uint8")),
+    "max_grad": (<size_t>&ot_max_grad, REAL),
+    "min_grad": (<size_t>&ot_min_grad, REAL),
     "sub": (<size_t>&ot_sub, (*NUMBER, "uint8")),
     "mul": (<size_t>&ot_mul, (*NUMBER, "uint8")),
     "div": (<size_t>&ot_div, NUMBER),

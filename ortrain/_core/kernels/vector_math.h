@@ -43,6 +43,9 @@ static inline float ot_logf(float x)
     return x < 0.0f || x != x ? NAN : y;
 }
 
+/* log(1 + x) for x in [0, 1]: two terms of its series where 1 + x has lost x */
+static inline float ot_log1pf(float x) { return x < 3e-4f ? x - 0.5f * x * x : ot_logf(1.0f + x); }
+
 static inline float ot_sigmoidf(float x) { return 1.0f / (1.0f + ot_expf(-x)); }
 
 /* tanh: its series near 0, where the quotient cancels; 3e-7 */

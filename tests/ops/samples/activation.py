@@ -35,7 +35,42 @@ def gradient(op_type, oracle, **attributes):
     return Sample(op_type, [DY, X], oracle, attributes, MICROSOFT, gradient=False)
 
 
+def softplus(x):
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def hard_sigmoid(x, alpha=0.2, beta=0.5):
+    return np.clip(alpha * x + beta, 0, 1)
+
+
+def slope_of(function, x, h=1e-3):
+    """The derivative by differences of fourth order, for the oracles of gradient kernels."""
+    return (8 * (function(x + h) - function(x - h)) - function(x + 2 * h) + function(x - 2 * h)) / (12 * h)
+
+
+def selu(x, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875):
+    return gamma * np.where(x > 0, x, alpha * (np.exp(np.minimum(x, 0)) - 1))
+
+
+SMOOTH = [
+    ("Elu", lambda x: np.where(x < 0, 0.7 * (np.exp(np.minimum(x, 0)) - 1), x), {"alpha": 0.7}),
+    ("Celu", lambda x: np.where(x < 0, 0.7 * (np.exp(np.minimum(x, 0) / 0.7) - 1), x), {"alpha": 0.7}),
+    ("Selu", selu, {}), ("Selu", lambda x: selu(x, 1.5, 1.2), {"alpha": 1.5, "gamma": 1.2}),
+    ("Softplus", softplus, {}), ("Softsign", lambda x: x / (1 + np.abs(x)), {}), ("Mish", lambda x: x * np.tanh(softplus(x)), {}),
+    ("HardSigmoid", lambda x: hard_sigmoid(x, 0.9, 0.4), {"alpha": 0.9, "beta": 0.4}), ("HardSigmoid", hard_sigmoid, {}),
+    ("HardSwish", lambda x: x * hard_sigmoid(x, 1 / 6), {}), ("ThresholdedRelu", lambda x: np.where(x > 0.53, x, 0), {"alpha": 0.53}),
+    ("Shrink", lambda x: np.where(x < -0.83, x + 0.4, np.where(x > 0.83, x - 0.4, 0)), {"lambd": 0.83, "bias": 0.4}),
+]
+
 SAMPLES = [
+    *[Sample(name, [3 * X], f, attributes, opset=17 if name != "Mish" else 18) for name, f, attributes in SMOOTH],
+    *[Sample(name, [WIDE], f, attributes, opset=17 if name != "Mish" else 18, label="wide") for name, f, attributes in SMOOTH],
+    *[Sample(f"{name}Grad", [DY, 3 * X], lambda dy, x, f=f: (dy.astype(np.float64) * slope_of(f, x.astype(np.float64))).astype(x.dtype), attributes, "ortrain", gradient=False)
+      for name, f, attributes in SMOOTH],
+    Sample("Swish", [X], lambda x: x * sigmoid(x), opset=24), Sample("Swish", [X], lambda x: x * sigmoid(1.3 * x), {"alpha": 1.3}, opset=24),
+    *[Sample("PRelu", [X, slope], lambda x, s: np.where(x < 0, s * x, x)) for slope in (BIAS, BIAS[:1], rng.standard_normal((4, 1)), rng.standard_normal((3, 4, 5)))],
+    *[Sample("PReluGrad", [DY, X, slope], lambda dy, x, s: np.where(x < 0, dy * s, dy), domain="ortrain", gradient=False) for slope in (BIAS, rng.standard_normal((4, 1)))],
+    Sample("PReluSlopeGrad", [DY, X], lambda dy, x: np.where(x < 0, dy * x, 0), domain="ortrain", gradient=False),
     Sample("Relu", [X], lambda x: np.maximum(x, 0)),
     *[Sample("LeakyRelu", [X], leaky(a), {"alpha": a}) for a in (0.01, 0.3, -0.5)],
     Sample("Sigmoid", [X], sigmoid), Sample("Sigmoid", [WIDE], sigmoid, label="wide"),
@@ -66,4 +101,4 @@ def fast_gelu_slope(x):
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x)
 
 
-REFUSALS = [Refusal("ReluGrad", [DY, X[:, :3]], domain=MICROSOFT), Refusal("FastGelu", [X, X[0]], domain=MICROSOFT)]
+REFUSALS = [Refusal("PRelu", [X[0, 0], X]), Refusal("PRelu", [X, X[:, :3]]), Refusal("ReluGrad", [DY, X[:, :3]], domain=MICROSOFT), Refusal("FastGelu", [X, X[0]], domain=MICROSOFT)]

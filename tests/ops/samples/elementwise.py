@@ -8,6 +8,7 @@ rng = np.random.default_rng(0)
 # no element near a kink of the functions below
 X = rng.uniform(0.2, 1.5, (3, 4, 5)) * rng.choice([-1.0, 1.0], (3, 4, 5))
 POSITIVE = np.abs(X)
+DY, Y = rng.standard_normal((2, 3, 4, 5))
 LARGE = rng.uniform(0.2, 1.5, (3, 50, 331))                 # several work items, no multiple of a vector
 INTS = rng.integers(-5, 6, (3, 4))
 BOOLS = rng.random((3, 4)) < 0.5
@@ -67,6 +68,21 @@ SAMPLES = [
     Sample("Cast", [X], lambda x: x.astype(np.float64), {"to": 11}, gradient=False),
     *[Sample("Scale", [X, s], lambda x, s: x * s.reshape(()), domain="com.microsoft") for s in (np.array([2.5]), np.array(3))],
     Sample("Scale", [X, np.array([4])], lambda x, s: x / 4, {"scale_down": 1}, "com.microsoft"),
+]
+SAMPLES += [
+    *[sample for op, f in (("Max", np.maximum), ("Min", np.minimum)) for sample in (
+        *binary(op, f), *binary(op, f, [(INTS, INTS[:1]), (INTS.astype(np.int32), INTS.astype(np.int32)[0])]),
+        Sample(op, [X], lambda x: x), Sample(op, [X, other(5), other(4, 1)], lambda *a, f=f: f(f(a[0], a[1]), a[2])),
+        Sample(op, [np.array([1.0, np.nan, 2.0]), np.array([np.nan, 1.0, 1.0])], f, gradient=False))],
+    *[Sample(f"{op}Grad", [DY, X, np.where(rng.random(X.shape) < 0.3, X, Y)], lambda dy, a, b, s=s: np.where(a == b, dy / 2, np.where(s * a > s * b, dy, 0)),
+             domain="ortrain") for op, s in (("Max", 1), ("Min", -1))],
+    *[Sample("Mean", list(args), lambda *a: sum(a) / len(a)) for args in ([X], [X, other(5)], [other(5), X, other(4, 1)])],
+    *binary("Mod", np.fmod, [(5 * X, 0.83 * POSITIVE + 0.1), (5 * X, other(5))], attributes={"fmod": 1}),
+    *binary("Mod", lambda a, b: np.mod(a, b), [(INTS, INTS + 11), (INTS, INTS - 11), (INTS.astype(np.int32), INTS.astype(np.int32)[0] + 6)]),
+    Sample("Mod", [INTS, INTS - 11], np.fmod, {"fmod": 1}),
+    Sample("IsNaN", [np.array([1.0, np.nan, np.inf])], np.isnan), Sample("IsInf", [np.array([1.0, np.nan, np.inf, -np.inf])], np.isinf),
+    Sample("IsInf", [np.array([1.0, np.inf, -np.inf])], lambda x: x == np.inf, {"detect_negative": 0}),
+    Sample("IsInf", [np.array([1.0, np.inf, -np.inf])], lambda x: x == -np.inf, {"detect_positive": 0}),
 ]
 REFUSALS = [
     Refusal("Add", [X, X[:, :3]]), Refusal("Add", [X, INTS]), Refusal("Pow", [X, np.array(2)]), Refusal("Where", [X, X, X]), Refusal("Where", [X > 0, X, INTS]),
