@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ortrain.errors import InvalidModelError, MissingGradientError, UnreachableP
 from ortrain.ir import Graph, Model, NameSource, Node
 from ortrain.ops.building import GradientBuilder, GraphBuilder
 from ortrain.ops.expansion import expand
-from ortrain.ops.inference import infer_graph
+from ortrain.ops.inference import Inference, infer_graph
 from ortrain.ops.record import canonical_domain, record_of
 
 
@@ -40,16 +40,10 @@ class Sweep(GraphBuilder):
             raise InvalidModelError(f"expected a loss with one element, got {loss!r} with shape {kind.shape}")
 
     def run(self, wanted: Sequence[str]) -> dict[str, str]:
-        depends = self._depends_on(self.graph.nodes, wanted)
-        self._expand(depends)
-        forward = list(self.graph.nodes)
-        depends = self._depends_on(forward, wanted)
         kind = self.inference.types[self.loss]
         seed = self.names.unique(f"{self.loss}_grad")
         self.add_initializer(seed, np.ones((), dtypes.numpy_dtype(kind.dtype)))
-        self.parts[self.loss] = [seed]
-        for node in reversed(forward):
-            self._visit(node, depends)
+        self._sweep({self.loss: seed}, wanted)
         gradients = {}
         for name in wanted:
             gradient = self.total(name)
@@ -60,6 +54,27 @@ class Sweep(GraphBuilder):
         for node in self.graph.nodes:
             self.opsets.setdefault(canonical_domain(node.domain), 1)
         return gradients
+
+    def _sweep(self, seeds: Mapping[str, str], wanted: Sequence[str]) -> None:
+        """Goes through the nodes in reverse, from the gradients that are given."""
+        self._expand(self._depends_on(self.graph.nodes, wanted))
+        forward = list(self.graph.nodes)
+        depends = self._depends_on(forward, wanted)
+        self.parts |= {value: [gradient] for value, gradient in seeds.items()}
+        for node in reversed(forward):
+            self._visit(node, depends)
+
+    def branch_gradients(self, graph: Graph, seeds: Mapping[str, str], wanted: Sequence[str]) -> Graph:
+        """A branch of an If with the gradients of the wanted outer values as its outputs, zeros where none flows.
+
+        seeds: gradients of the branch's outputs, which are outer values too."""
+        inner = BranchSweep(graph, self)
+        inner._sweep(seeds, wanted)
+        outputs = [inner.whole(name) for name in wanted]
+        graph.nodes.extend(inner.added)
+        graph.outputs = outputs
+        graph.nodes = graph.ancestors(outputs)
+        return graph
 
     def _expand(self, depends: set[str]) -> None:
         """Replaces the operators on the way that are said in terms of others and have no rule of their own."""
@@ -126,4 +141,32 @@ class Sweep(GraphBuilder):
             return gradient
         output = self.names.unique(f"{value}_grad")
         self.emit(Node("Expand", [gradient, self.shape_of(value)], [output], self.names.unique(f"{value}_Grad/Expand")))
+        return output
+
+
+class BranchSweep(Sweep):
+    """A reverse pass over a branch: it reads outer values, and its constants go to the outer graph."""
+
+    def __init__(self, graph: Graph, outer: Sweep) -> None:
+        self.graph = graph
+        inference = Inference(outer.opsets, dict(outer.inference.types), outer.inference.values, graph.types)
+        for node in graph.nodes:
+            inference.visit(node)
+        GraphBuilder.__init__(self, inference, outer.names, outer.opset, outer.initializers, graph.types)
+        self._constants = outer._constants
+        self.opsets = outer.opsets
+        self.parts = {}
+
+    def whole(self, name: str) -> str:
+        """The gradient of an outer value, of its shape, made inside the branch."""
+        gradient = self.total(name)
+        if gradient is None:
+            dtype = dtypes.numpy_dtype(self.inference.types[name].dtype)
+            output = self.names.unique(f"{name}_grad")
+            self.emit(Node("ConstantOfShape", [self.shape_of(name)], [output], self.names.unique(f"{name}_Grad/ConstantOfShape"),
+                           attributes={"value": np.zeros(1, dtype)}))
+            return output
+        gradient = self._full_size(gradient, name)
+        output = self.names.unique(f"{name}_grad")
+        self.emit(Node("Identity", [gradient], [output], self.names.unique(f"{name}_Grad/Identity")))
         return output

@@ -65,5 +65,5 @@ class InferenceSession:
         if missing:
             raise InputCountError(f"expected inputs {self._model.graph.inputs}, {missing} missing")
         if names not in self._runners:
-            self._runners[names] = Runner(self._model, self._model.graph.inputs, names, {}, self._handle, self._arena, "model")
+            self._runners[names] = Runner(self._model, self._model.graph.inputs, names, {}, self._handle, self._arena, "model", empty=True)
         return self._runners[names].run(tuple(input_feed[name] for name in self._model.graph.inputs), run_options=run_options)

@@ -10,6 +10,7 @@ import numpy as np
 from ortrain.errors import InvalidModelError
 from ortrain.formats.onnx_files import proto_of, read_model, to_proto
 from ortrain.ir import Graph, Model, NameSource, Node
+from ortrain.ops.control import BRANCHES, captured, renamed
 from ortrain.ops.record import canonical_domain, record_of
 
 OLDEST_OPSET = 7
@@ -31,7 +32,7 @@ def load_with_constants(source: Any, opset_version: int | None = None) -> tuple[
         model = _converted(model, opset_version)
     model.ir_version = max(model.ir_version, OLDEST_IR)
     _check_opset(model)
-    constants = _lift_constants(model.graph)
+    constants = _lift_constants(model.graph) | _open_branches(model.graph, NameSource(all_names(model.graph)))
     check_graph(model.graph)
     return model, constants
 
@@ -105,6 +106,35 @@ def _constant_of(node: Node) -> np.ndarray | None:
         if name in dtypes:
             return np.array(value, dtypes[name])
     raise InvalidModelError(f"expected a Constant node with a dense value, got attributes {sorted(node.attributes)} (node {node.name!r})")
+
+
+def all_names(graph: Graph) -> set[str]:
+    """Every name in a graph and in the graphs inside it."""
+    inside = (value for node in graph.nodes for value in node.attributes.values() if isinstance(value, Graph))
+    return graph.names().union(*map(all_names, inside))
+
+
+def _open_branches(graph: Graph, names: NameSource) -> frozenset[str]:
+    """Moves the constants of If branches into the graph, as weights like others, and has the nodes list what their branches read."""
+    lifted: set[str] = set()
+    for node in graph.nodes:
+        if node.op_type != "If" or canonical_domain(node.domain) != "":
+            continue
+        for name in BRANCHES:
+            branch = node.attributes[name]
+            if not isinstance(branch, Graph):
+                raise InvalidModelError(f"expected the graph {name} in If node {node.name!r}")
+            inside = _lift_constants(branch) | _open_branches(branch, names)
+            # names of branches need not differ from one branch to the other
+            outside = {inner: inner if inner not in graph.initializers and inner not in graph.names() else names.unique(inner) for inner in branch.initializers}
+            arrays = {outside[inner]: array for inner, array in branch.initializers.items()}
+            branch = renamed(branch, outside)
+            branch.initializers = {}
+            node.attributes[name] = branch
+            graph.initializers |= arrays
+            lifted |= {outside[inner] for inner in inside}
+        node.inputs = [node.inputs[0], *captured(node)]
+    return frozenset(lifted)
 
 
 # ---- checks

@@ -24,7 +24,7 @@ from ortrain.errors import (
 )
 from ortrain.ir import Model, TensorType
 from ortrain.options import RunOptions
-from ortrain.plan import plan_program
+from ortrain.plan import NeedsValues, plan_program
 from ortrain.state import aligned_zeros
 from ortrain.text_inputs import TextEncoder
 from ortrain.values import as_array
@@ -54,8 +54,10 @@ class Runner:
     inputs: names of the user inputs in the order of the call. fixed: parameters and other arrays with an address of their own."""
 
     def __init__(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], fixed: Mapping[str, np.ndarray], handle: EngineHandle,
-                 arena: Arena, where: str, commits: Mapping[str, np.ndarray] | None = None) -> None:
+                 arena: Arena, where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False) -> None:
         self.model = model
+        self.empty = empty
+        """Whether inputs without elements are accepted: for inference, where there is no mean over nothing."""
         self.inputs = list(inputs)
         self.text = TextEncoder.of(model, inputs)
         self.outputs = list(outputs)
@@ -64,9 +66,11 @@ class Runner:
         self.arena = arena
         self.where = where
         self.commits = dict(commits or {})
+        self.known: list[str] = []
+        """Inputs whose values a program is planned for: sizes, axes, conditions. Found when a plan asks for them."""
         self.last: Program | None = None
         self._last_arena: np.ndarray | None = None
-        self._programs: OrderedDict[tuple[tuple[int, ...], ...], Program] = OrderedDict()
+        self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
 
     def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None,
             out: Sequence[Any] | None = None) -> list[np.ndarray]:
@@ -75,7 +79,7 @@ class Runner:
         Raises an input error when they do not fit, OutputShapeError when `out` does not, LabelRangeError or IndexRangeError from a guard,
         TerminatedError when run_options says so."""
         terminate = None if run_options is None else run_options.terminate_flag
-        program = self.last
+        program = self.last if not self.known else None
         if program is not None and out is None and self._last_arena is self.arena.array:
             try:
                 result = program.try_run(values, overwrite, terminate)
@@ -88,8 +92,11 @@ class Runner:
             arrays = self.text.encode(arrays)
         program = self._program_for(arrays)
         targets = None if out is None else self._targets(program, out)
+        fed = arrays
+        if self.known:
+            fed = tuple(array for name, array in zip(self._names, arrays, strict=True) if name not in self.known)
         try:
-            result = program.try_run(arrays, overwrite, terminate, targets)
+            result = program.try_run(fed, overwrite, terminate, targets)
         except RuntimeError:
             raise self._refusal(program, arrays) from program.cause()
         assert result is not None, "a program refused the inputs it was planned for"
@@ -143,7 +150,7 @@ class Runner:
                                  f"{list(array.shape)} ({self.where})")
         for axis, (want, have) in enumerate(zip(kind.shape, array.shape, strict=True)):
             known = (want, name) if isinstance(want, int) else symbols.setdefault(want, (have, name))
-            if have == 0 and known[0] != 0 or array.size == 0 and have == 0:
+            if not self.empty and (have == 0 and known[0] != 0 or array.size == 0 and have == 0):
                 raise EmptyBatchError(f"expected at least one element, got shape {list(array.shape)} for input {name!r} ({self.where})")
             if known[0] != have:
                 origin = "" if isinstance(want, int) else f" (as {want!r} of input {known[1]!r})"
@@ -152,12 +159,19 @@ class Runner:
         return array
 
     def _program_for(self, arrays: tuple[np.ndarray, ...]) -> Program:
-        key = tuple(array.shape for array in arrays)
+        key: tuple[Any, ...] = tuple(array.shape for array in arrays)
+        if self.known:
+            key += tuple(array.tobytes() for name, array in zip(self._names, arrays, strict=True) if name in self.known)
         program = self._programs.get(key)
         if program is None:
-            model, inputs = (self.model, self.inputs) if self.text is None else (self.text.model, self.text.inputs)
-            kinds = {name: TensorType.of(array) for name, array in zip(inputs, arrays, strict=True)}
-            program = plan_program(model, kinds, self.fixed, self.outputs, self.handle, self.commits)
+            try:
+                program = self._plan(arrays)
+            except NeedsValues as error:
+                if set(error.names) <= set(self.known):
+                    raise
+                self.known += [name for name in error.names if name not in self.known]
+                self._programs.clear()
+                return self._program_for(arrays)
             self._programs[key] = program
             if len(self._programs) > MOST_PROGRAMS:
                 self._programs.popitem(last=False)
@@ -165,6 +179,18 @@ class Runner:
         self.arena.bind(program)
         self.last, self._last_arena = program, self.arena.array
         return program
+
+    @property
+    def _names(self) -> list[str]:
+        """The inputs of programs, in order."""
+        return self.inputs if self.text is None else list(self.text.inputs)
+
+    def _plan(self, arrays: tuple[np.ndarray, ...]) -> Program:
+        model = self.model if self.text is None else self.text.model
+        given = dict(zip(self._names, arrays, strict=True))
+        kinds = {name: TensorType.of(array) for name, array in given.items() if name not in self.known}
+        known = {name: given[name].copy() for name in self.known}
+        return plan_program(model, kinds, self.fixed, self.outputs, self.handle, self.commits, known)
 
     def forget(self) -> None:
         """Drops all programs."""

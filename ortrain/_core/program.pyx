@@ -366,7 +366,9 @@ cdef class Program:
             return numpy_type == cnp.NPY_BOOL
         if dtype == 2:
             return numpy_type == cnp.NPY_UINT8
-        return dtype == 3 and numpy_type == cnp.NPY_INT8
+        if dtype == 3:
+            return numpy_type == cnp.NPY_INT8
+        return numpy_type_of(dtype) == numpy_type
 
     def try_run(self, tuple values, bint overwrite=False, const uint8_t[::1] terminate=None, list out=None):
         """The outputs as fresh arrays; None when the inputs are not exactly what the program was planned for.
@@ -452,6 +454,20 @@ cdef int numpy_type_of(int32_t dtype) except -1:
         return cnp.NPY_UINT8
     if dtype == 3:
         return cnp.NPY_INT8
+    if dtype == 4:
+        return cnp.NPY_UINT16
+    if dtype == 5:
+        return cnp.NPY_INT16
+    if dtype == 10:
+        return cnp.NPY_FLOAT16
+    if dtype == 12:
+        return cnp.NPY_UINT32
+    if dtype == 13:
+        return cnp.NPY_UINT64
+    if dtype == 14:
+        return cnp.NPY_COMPLEX64
+    if dtype == 15:
+        return cnp.NPY_COMPLEX128
     raise ValueError(f"expected a dtype that programs have, got {NAMES.get(dtype, dtype)}")
 
 

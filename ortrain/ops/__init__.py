@@ -2,13 +2,16 @@
 
 import importlib
 
-from ortrain.ops.record import MICROSOFT, REGISTRY, OpRecord, record_of
+from ortrain.ops.definitions import defined
+from ortrain.ops.record import FALLBACK, MICROSOFT, REGISTRY, OpRecord, record_of
 
 FAMILIES = ("elementwise", "trigonometry", "activation", "linear", "conv", "pool", "norm", "reduce", "softmax",
-            "loss", "shape", "indexing", "random", "encoding", "recurrent", "training")
+            "loss", "shape", "indexing", "random", "encoding", "recurrent", "control", "training")
 """Each has a module here, kernels in _core/kernels (or those of another family) and samples; `custom` is the user's own."""
 
 for _family in (*FAMILIES, "custom"):
     importlib.import_module(f"ortrain.ops.{_family}")
+
+FALLBACK.append(defined)
 
 __all__ = ["FAMILIES", "MICROSOFT", "REGISTRY", "OpRecord", "record_of"]

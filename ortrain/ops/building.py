@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ortrain import dtypes
 from ortrain.errors import MissingGradientError, ShapeInferenceError
-from ortrain.ir import NameSource, Node, Shape, TensorType
+from ortrain.ir import Graph, NameSource, Node, Shape, TensorType
 from ortrain.ops.inference import Inference
 from ortrain.ops.record import MICROSOFT, InferenceContext
 
@@ -28,6 +28,10 @@ class GraphBuilder:
         self.types = {} if types is None else types
         self.added: list[Node] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def branch_gradients(self, graph: Graph, seeds: Mapping[str, str], wanted: Sequence[str]) -> Graph:
+        """A branch with its gradient: only who sweeps a graph backwards can."""
+        raise NotImplementedError
 
     def emit(self, node: Node) -> None:
         """Adds a node and learns its types."""

@@ -57,6 +57,7 @@ class Inference:
         types = [self.types.get(name) if name else None for name in node.inputs]
         values = [self.values.get(name) if name else None for name in node.inputs]
         context = InferenceContext(node, types, values, self.opset_of(node))
+        context.scope = self
         context.declared = [self._declared_type(name) for name in node.outputs]
         return context
 

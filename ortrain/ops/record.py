@@ -25,6 +25,8 @@ class InferenceContext:
         self.values = values
         self.opset = opset
         """Version of the operator's domain."""
+        self.scope: Any = None
+        """The Inference of the graph that the node is part of, for operators with graphs inside."""
         self.declared: Sequence[TensorType | None] = [None] * len(node.outputs)
         """The types that the graph itself states for the outputs (pool gradients need them: their inputs do not tell)."""
 
@@ -199,9 +201,15 @@ def operator(
     return register
 
 
+FALLBACK: list[Callable[[str, str], OpRecord | None]] = []
+"""Where records come from that the table does not have: (domain, operator) -> record or None."""
+
+
 def record_of(node: Node) -> OpRecord | None:
     """The record of a node's operator, or None."""
-    return REGISTRY.get((canonical_domain(node.domain), node.op_type))
+    key = canonical_domain(node.domain), node.op_type
+    found = REGISTRY.get(key)
+    return found if found is not None else next((record for source in FALLBACK if (record := source(*key)) is not None), None)
 
 
 def canonical_domain(domain: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -12,15 +13,24 @@ from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
 from ortrain._core.program import Program
 from ortrain.dtypes import numpy_dtype
-from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError
-from ortrain.ir import Model, NameSource, Node, TensorType
+from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError, ShapeInferenceError
+from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.ops.building import GraphBuilder
+from ortrain.ops.definitions import defined
 from ortrain.ops.expansion import expand
 from ortrain.ops.inference import Inference
-from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, record_of
+from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, canonical_domain, record_of
 from ortrain.plan.memory import Block, place
 
 ACCUMULATOR = "InPlaceAccumulatorV2"
+FEW = 64
+"""Most elements of a user input of floats that a plan may ask to know: scales, limits."""
+
+
+def _attribute_key(node: Node) -> tuple[Any, ...]:
+    """The attributes as something that can be compared."""
+    return tuple((name, (value.dtype.str, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else id(value) if isinstance(value, Graph) else value)
+                 for name, value in sorted(node.attributes.items()))
 
 
 @dataclass(slots=True)
@@ -50,26 +60,34 @@ class Plan:
         return "\n".join([*lines, f"arena: {self.arena_bytes} bytes"])
 
 
+class NeedsValues(InvalidModelError):
+    """A plan needs to know the values of some user inputs: sizes, axes, a condition."""
+
+    def __init__(self, names: list[str], cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.names = names
+
+
 def plan_program(model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
-                 handle: EngineHandle, commits: Mapping[str, np.ndarray] | None = None) -> Program:
+                 handle: EngineHandle, commits: Mapping[str, np.ndarray] | None = None, known: Mapping[str, np.ndarray] | None = None) -> Program:
     """The program that computes `outputs` of a model for inputs of exactly these types.
 
     inputs: user inputs in the order of the call, with static shapes. fixed: values that live outside the program (parameters, gradient
     buffers, flags) and keep their address. commits: value name -> array that receives the value at the end of a run (running statistics).
-    Accumulators whose buffer is in `fixed` are always computed.
+    known: user inputs that are constants of this plan. Accumulators whose buffer is in `fixed` are always computed.
 
-    Raises ShapeInferenceError, MissingKernelError or InvalidModelError."""
-    return Planner(model, inputs, fixed, outputs, handle, commits or {}).build()
+    Raises NeedsValues when more inputs have to be known, ShapeInferenceError, MissingKernelError or InvalidModelError."""
+    return Planner(model, inputs, fixed, outputs, handle, commits or {}, known or {}).build()
 
 
 class Planner:
     """The work of one planning."""
 
     def __init__(self, model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
-                 handle: EngineHandle, commits: Mapping[str, np.ndarray]) -> None:
+                 handle: EngineHandle, commits: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> None:
         self.model, self.inputs, self.fixed, self.wanted, self.handle, self.commits = model, inputs, fixed, outputs, handle, commits
         types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
-        self.inference = Inference(model.opsets, types, dict(model.graph.initializers), model.graph.types)
+        self.inference = Inference(model.opsets, types, {**model.graph.initializers, **known}, model.graph.types)
         self.builder = GraphBuilder(self.inference, NameSource(model.graph.names()), model.opset)
         self.alias: dict[str, str] = {}
         self.steps: list[Step] = []
@@ -77,7 +95,7 @@ class Planner:
         self.in_place: dict[str, str] = {}
 
     def build(self) -> Program:
-        for node in self._needed(infer=True):
+        for node in self._distinct(self._needed(infer=True)):
             self._lower(node)
         self._add_commits()
         self._hoist_guards()
@@ -93,11 +111,56 @@ class Planner:
         live: list[Node] = []
         for node in nodes:
             if id(node) in graph_needs:
-                self.inference.visit(node)
+                self._visit(node)
                 live.extend(piece for piece in expand(node, self.builder) or [node]
                             if not all(name in self.inference.values for name in piece.outputs if name))
         again = self._live(live)                 # folding has cut off what only shapes were needed of
         return [node for node in live if id(node) in again]
+
+    def _visit(self, node: Node) -> None:
+        try:
+            self.inference.visit(node)
+        except ShapeInferenceError as error:
+            self._ask_for_values(node, error)
+            raise
+
+    def _ask_for_values(self, node: Node, cause: Exception) -> None:
+        """Raises NeedsValues when what a node has to know comes from user inputs by way of integers and booleans."""
+        producers = self.model.graph.producers() | {name: made for made in self.builder.added for name in made.outputs}
+        waiting = [name for name in node.inputs if name and self._is_index(name)]
+        seen, found = set(waiting), []
+        while waiting:
+            name = waiting.pop()
+            if name in self.inputs:
+                found.append(name)
+            elif name in producers and name not in self.inference.values:
+                new = [n for n in producers[name].inputs if n and n not in seen and self._is_index(n)]
+                seen.update(new)
+                waiting += new
+        if found:
+            raise NeedsValues([name for name in self.inputs if name in found], cause) from cause
+
+    def _is_index(self, name: str) -> bool:
+        kind = self.inference.types.get(name)
+        return kind is not None and (kind.dtype in ("int64", "int32", "bool") or name in self.inputs and kind.is_static and kind.count <= FEW)
+
+    def _distinct(self, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes without those that compute what an earlier one has computed: an If's gradient runs its branch forward again."""
+        names: dict[str, str] = {}
+        first: dict[tuple[Any, ...], Node] = {}
+        kept = []
+        keep = {*self.wanted, *self.commits}
+        for node in nodes:
+            record = record_of(node)
+            if names:
+                node = Node(node.op_type, [names.get(n, n) for n in node.inputs], node.outputs, node.name, node.domain, node.attributes)
+            key = (node.domain, node.op_type, tuple(node.inputs), tuple(map(bool, node.outputs)), _attribute_key(node))
+            twin = first.setdefault(key, node)
+            if twin is node or record is None or record.random or self._is_accumulation(node) or keep.intersection(node.outputs):
+                kept.append(node)
+            else:
+                names |= dict(zip(node.outputs, twin.outputs, strict=True))
+        return kept
 
     def _live(self, nodes: Sequence[Node]) -> set[int]:
         wanted = {*self.wanted, *self.commits}
@@ -116,15 +179,29 @@ class Planner:
     def _lower(self, node: Node) -> None:
         record = record_of(node)
         assert record is not None
-        if record.lower is None:
-            raise MissingKernelError(f"expected an operator with a kernel, got {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r})")
-        how = record.lower(self._context(node, record))
+        context = self._context(node, record)
+        try:
+            how, address = self._how(node, record, context)
+        except (ShapeInferenceError, MissingKernelError) as error:
+            reference = defined(canonical_domain(node.domain), node.op_type)
+            if reference is None or reference.lower is None:
+                self._ask_for_values(node, error)
+                raise
+            how = reference.lower(context)
+            address = core.KERNELS["python"]
         if isinstance(how, Alias):
             self.alias[node.outputs[0]] = self.root(node.inputs[how.input])
             return
         for guard in how.guards:
             self._add_guard(node, guard)
-        self.steps.append(Step(node, how, list(node.inputs), list(node.outputs), None, self._address(node, how)))
+        self.steps.append(Step(node, how, list(node.inputs), list(node.outputs), None, address))
+
+    def _how(self, node: Node, record: OpRecord, context: LoweringContext) -> tuple[KernelCall | Alias, int]:
+        """What the record asks for, and the address of its kernel."""
+        if record.lower is None:
+            raise MissingKernelError(f"expected an operator with a kernel, got {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r})")
+        how = record.lower(context)
+        return how, 0 if isinstance(how, Alias) else self._address(node, how)
 
     def _add_guard(self, node: Node, guard: Guard) -> None:
         """A step that refuses indices out of range; constants are looked at now, and nothing is checked twice."""
@@ -151,7 +228,9 @@ class Planner:
         context.declared = seen.declared
         for kind in (*seen.types, *outputs):
             if kind is not None and not kind.sequence and not kind.is_static:
-                raise InvalidModelError(f"expected shapes that follow from the inputs, got {kind.shape} at {node}")
+                error = InvalidModelError(f"expected shapes that follow from the inputs, got {kind.shape} at {node}")
+                self._ask_for_values(node, error)
+                raise error
         return context
 
     def _address(self, node: Node, call: KernelCall) -> int:
@@ -277,6 +356,8 @@ class Planner:
             return program.add_tensor(target.dtype.name, tuple(target.shape), address=target.ctypes.data)
         root = self.root(name)
         kind = self.inference.types[name]
+        if kind.dtype in ("string", "bfloat16"):
+            raise MissingKernelError(f"expected a tensor of an element type that programs hold, got {kind.dtype} for {name!r}")
         shape = kind.sizes
         if root in self.inputs:
             return program.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
@@ -284,8 +365,6 @@ class Planner:
             return program.add_tensor(kind.dtype, shape, address=self.fixed[root].ctypes.data)
         if root in self.inference.values:
             array = self.inference.values[root]
-            if kind.dtype == "string":
-                raise MissingKernelError(f"expected tensors of numbers, got strings in {name!r}")
             array = np.require(array, numpy_dtype(kind.dtype), ["C", "A"])
             self.inference.values[root] = array
             return program.add_tensor(kind.dtype, shape, address=array.ctypes.data)

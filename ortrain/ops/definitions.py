@@ -1,0 +1,242 @@
+"""Operators without a record of their own, by ONNX's definition of them: the function body that the specification gives where there is one, its
+reference implementation as a Python step where there is none. Types come from ONNX's shape inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ortrain.dtypes import NAMES, NUMBERS, name_of, numpy_dtype
+from ortrain.errors import MissingKernelError
+from ortrain.ir import Graph, Node, TensorType
+from ortrain.ops.building import NodeBuilder
+from ortrain.ops.record import InferenceContext, KernelCall, LoweringContext, OpRecord, canonical_domain
+
+DOMAINS = ("", "ai.onnx.ml")
+
+CONSTANT = frozenset({
+    "ArgMax", "ArgMin", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "BlackmanWindow", "ConvInteger", "EyeLike",
+    "HammingWindow", "HannWindow", "Hardmax", "MatMulInteger", "MelWeightMatrix", "NonMaxSuppression", "NonZero", "QLinearConv",
+    "QLinearMatMul", "Unique",
+})
+"""No gradient flows through these: their outputs are indices, counts, text or piecewise constant."""
+TEXT = frozenset({"ImageDecoder", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"})
+"""Programs hold no text."""
+RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+
+
+@cache
+def defined(domain: str, op_type: str) -> OpRecord | None:
+    """The record of an operator that ONNX defines, None for others and for those with graphs inside."""
+    import onnx.defs
+
+    if domain not in DOMAINS or op_type in TEXT or not onnx.defs.has(op_type, domain=domain):
+        return None
+    schema = onnx.defs.get_schema(op_type, domain=domain)
+    if any(attribute.type in (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS) for attribute in schema.attributes.values()):
+        return None
+    constant = op_type in CONSTANT or op_type in RANDOM or domain == "ai.onnx.ml"
+    summary = f"{op_type} as ONNX defines it"
+    return OpRecord(op_type, domain, infer, lower, None, not constant, None if op_type in RANDOM else evaluate, frozenset(), body, False,
+                    op_type in RANDOM, summary)
+
+
+# ---- ONNX's own forms of what the IR has
+
+
+def _attribute(name: str, value: Any) -> Any:
+    """An attribute as onnx.helper takes it."""
+    import onnx.helper
+    import onnx.numpy_helper
+
+    if isinstance(value, np.ndarray):
+        return onnx.helper.make_attribute(name, onnx.numpy_helper.from_array(value))
+    if isinstance(value, Graph):
+        raise MissingKernelError(f"expected an operator without graphs inside, got attribute {name!r}")
+    return onnx.helper.make_attribute(name, list(value) if isinstance(value, tuple) else value)
+
+
+def node_proto(node: Node) -> Any:
+    """The node as ONNX has it."""
+    import onnx
+
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, name=node.name, input=node.inputs, output=node.outputs)
+    proto.attribute.extend(_attribute(name, value) for name, value in node.attributes.items())
+    return proto
+
+
+def type_proto(kind: TensorType) -> Any:
+    """A type as ONNX has it."""
+    import onnx.helper
+
+    made = onnx.helper.make_tensor_type_proto(NUMBERS[kind.dtype], None if kind.shape is None else list(kind.shape))
+    return onnx.helper.make_sequence_type_proto(made) if kind.sequence else made
+
+
+def _tensor_type(c: InferenceContext, proto: Any, output: int) -> TensorType:
+    tensor = proto.sequence_type.elem_type.tensor_type if proto.HasField("sequence_type") else proto.tensor_type
+    dtype = NAMES.get(tensor.elem_type)
+    if dtype is None:
+        raise c.error(f"expected an output of a known element type, got {tensor.elem_type}")
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(int(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or c.fresh(f"output{output}.{axis}")
+                      for axis, dim in enumerate(tensor.shape.dim))
+    return TensorType(dtype, shape, proto.HasField("sequence_type"))
+
+
+def _schema(c: InferenceContext) -> Any:
+    import onnx.defs
+
+    return onnx.defs.get_schema(c.node.op_type, c.opset, canonical_domain(c.node.domain))
+
+
+def infer(c: InferenceContext) -> list[TensorType]:
+    """What ONNX's shape inference says of the node."""
+    import onnx.numpy_helper
+    import onnx.shape_inference
+
+    types = {name: type_proto(kind) for name, kind in zip(c.node.inputs, c.types, strict=True) if name and kind is not None}
+    data = {name: onnx.numpy_helper.from_array(value) for name, value in zip(c.node.inputs, c.values, strict=True)
+            if name and value is not None and value.dtype != object}
+    imports = [_opset(c)]
+    try:
+        found = onnx.shape_inference.infer_node_outputs(_schema(c), node_proto(c.node), types, data, opset_imports=imports)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        raise c.error(f"expected inputs that fit the operator: {' '.join(str(error).split())}") from error
+    missing = [name for name in c.node.outputs if name and name not in found]
+    if missing:
+        raise c.error(f"expected types for outputs {missing}, which do not follow from the inputs")
+    return [_tensor_type(c, found[name], index) if name else TensorType("float32", None) for index, name in enumerate(c.node.outputs)]
+
+
+def _opset(c: InferenceContext) -> Any:
+    import onnx.helper
+
+    return onnx.helper.make_opsetid(canonical_domain(c.node.domain), c.opset)
+
+
+# ---- the reference implementation
+
+
+def _reference(c: InferenceContext) -> Callable[..., list[Any]]:
+    """The node as a function of its inputs, by onnx's reference implementation."""
+    import onnx.helper
+    import onnx.reference
+
+    given = [name for name in dict.fromkeys(c.node.inputs) if name]
+    kinds = {name: kind for name, kind in zip(c.node.inputs, c.types, strict=True) if name}
+    inputs = [onnx.helper.make_value_info(name, type_proto(kinds[name] or TensorType("float32", None))) for name in given]
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in c.node.outputs if name]
+    imports = [_opset(c), *([onnx.helper.make_opsetid("", 17)] if canonical_domain(c.node.domain) else [])]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node_proto(c.node)], "node", inputs, outputs), opset_imports=imports)
+    evaluator = onnx.reference.ReferenceEvaluator(model)
+
+    def run(*values: np.ndarray | None) -> list[Any]:
+        found = iter(evaluator.run(None, {name: value for name, value in zip(c.node.inputs, values, strict=True) if name}))
+        return [next(found) if name else None for name in c.node.outputs]
+
+    return run
+
+
+def lower(c: LoweringContext) -> KernelCall:
+    """A Python step."""
+    try:
+        run = _reference(c)
+    except Exception as error:
+        raise MissingKernelError(f"expected a kernel or a reference implementation, found none: {error} (operator {c.node.op_type}, node {c.node.name!r})"
+                                 ) from error
+    kinds = [None if kind is None else numpy_dtype(kind.dtype) for kind in c.outputs]
+
+    def step(*values: np.ndarray | None) -> Sequence[np.ndarray | None]:
+        return [None if found is None else np.asarray(found).astype(kind, copy=False) for found, kind in zip(run(*values), kinds, strict=True)]
+
+    return KernelCall("python", function=step)
+
+
+def evaluate(c: InferenceContext) -> list[Any]:
+    """The outputs of a node whose inputs are constants."""
+    found = _reference(c)(*c.values)
+    kinds = infer(c)
+    return [None if value is None else np.asarray(value).astype(numpy_dtype(kind.dtype), copy=False) for value, kind in zip(found, kinds, strict=True)]
+
+
+# ---- function bodies
+
+
+def body(g: NodeBuilder) -> list[str] | None:
+    """The operator's function body in the graph's own values; None where it has none for this opset."""
+    function = _function(g)
+    if function is None:
+        return None
+    import onnx.defs
+
+    schema = onnx.defs.get_schema(g.node.op_type, g.opset, canonical_domain(g.node.domain))
+    defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
+    defaults |= {a.name: a for a in function.attribute_proto}
+    names = dict(zip(function.input, [*g.inputs, *[""] * (len(function.input) - len(g.inputs))], strict=False))
+    for node in function.node:
+        attributes = dict(_attributes(g, node, defaults))
+        if node.op_type == "Constant":
+            names[node.output[0]] = g.constant(_constant(attributes))
+            continue
+        made = g.ops(node.op_type, *[names.get(name, "") if name else "" for name in node.input], outputs=[bool(name) for name in node.output],
+                     domain=canonical_domain(node.domain), **attributes)
+        names |= dict(zip(node.output, made, strict=True))
+    return [names[name] for name in function.output[: len(g.outputs)]]
+
+
+def _function(g: NodeBuilder) -> Any:
+    """The FunctionProto of the operator for the model's opset, or None."""
+    import onnx
+    import onnx.defs
+
+    domain = canonical_domain(g.node.domain)
+    schema: Any = onnx.defs.get_schema(g.node.op_type, g.opset, domain)
+    found = b""
+    if schema.has_function:
+        versions = [version for version in schema.function_opset_versions if version <= g.opset]
+        found = schema.get_function_with_opset_version(max(versions)) if versions else b""
+    elif schema.has_context_dependent_function:
+        versions = [version for version in schema.context_dependent_function_opset_versions if version <= g.opset]
+        kinds = [type_proto(g.type(name)).SerializeToString() if name else b"" for name in g.inputs]
+        found = schema.get_context_dependent_function_with_opset_version(max(versions), node_proto(g.node).SerializeToString(), kinds) if versions else b""
+    if not found:
+        return None
+    function = onnx.FunctionProto()
+    function.ParseFromString(found)
+    graphs = any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for node in function.node for a in node.attribute)
+    return None if graphs else function
+
+
+def _attributes(g: NodeBuilder, node: Any, defaults: dict[str, Any]) -> Any:
+    """(name, value) of a body's node; those that refer to the operator's own attributes have its values, or their defaults."""
+    import onnx.helper
+    import onnx.numpy_helper
+
+    def plain(attribute: Any) -> Any:
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, onnx.TensorProto):
+            return onnx.numpy_helper.to_array(value)
+        if isinstance(value, bytes):
+            return value.decode()
+        return tuple(item.decode() if isinstance(item, bytes) else item for item in value) if isinstance(value, list) else value
+
+    for attribute in node.attribute:
+        source = attribute.ref_attr_name
+        if not source:
+            yield attribute.name, plain(attribute)
+        elif source in g.node.attributes:
+            yield attribute.name, g.node.attributes[source]
+        elif source in defaults:
+            yield attribute.name, plain(defaults[source])
+
+
+def _constant(attributes: dict[str, Any]) -> np.ndarray:
+    """The value of a Constant node of a body."""
+    ((name, value),) = attributes.items()
+    dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    return np.asarray(value, dtypes.get(name)) if name_of(np.asarray(value).dtype) != "string" else np.asarray(value, object)
