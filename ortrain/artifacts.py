@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from ortrain.onnxblock.training_graph import make_training_graphs
 from ortrain.ops.custom import load_operators
 from ortrain.ops.inference import infer
 from ortrain.ops.record import record_of
+from ortrain.specialising import specialise
 
 __all__ = ["Artifacts", "LossType", "OptimType", "build_artifacts", "generate_artifacts"]
 
@@ -111,6 +112,8 @@ def generate_artifacts(
     save_running_statistics: bool = True,
     ir_version: int | None = None,
     opset_version: int | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the artifacts for training a model: training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx.
 
@@ -130,6 +133,8 @@ def generate_artifacts(
     saved and exported; False: those that are named nowhere stay constants, as in the old package.
     ir_version: of what is written (default: the model's, at most 10 where the opset is at most 21, so that 1.18 and 1.19 read it; 1.16 and 1.17 read 9).
     opset_version: the model is converted to it first (default: it stays as it is).
+    input_shapes, input_values: sizes that inputs will have, or values that they always have (they are no inputs then); what depends on them is
+    settled, such as the branch of an If.
 
     Nothing is written when something is wrong. Raises ArtifactNotFoundError, InvalidModelError, InvalidArgumentError, ArgumentTypeError,
     ParameterNotFoundError, OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError,
@@ -141,7 +146,8 @@ def generate_artifacts(
         load_operators(custom_op_library)
     made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,
                            additional_output_names=additional_output_names, loss_input_names=loss_input_names,
-                           save_running_statistics=save_running_statistics, ir_version=ir_version, opset_version=opset_version)
+                           save_running_statistics=save_running_statistics, ir_version=ir_version, opset_version=opset_version,
+                           input_shapes=input_shapes, input_values=input_values)
     extra = made.in_ort_format(prefix) if ort_format else {}
     made.write(folder, prefix, nominal_checkpoint)
     replace_files({folder / name: [content] for name, content in extra.items()})
@@ -159,6 +165,8 @@ def build_artifacts(
     save_running_statistics: bool = True,
     ir_version: int | None = None,
     opset_version: int | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
 ) -> Artifacts:
     """The artifacts in memory; parameters and errors as generate_artifacts; model may also be an ortrain.ir.Model."""
     loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer)
@@ -167,6 +175,8 @@ def build_artifacts(
     if optimizer_block is not None and trained == []:
         raise InvalidArgumentError("expected at least one name in requires_grad for an optimizer (None means all weights), got []")
     forward, constants = load_with_constants(model, opset_version)
+    if input_shapes or input_values:
+        specialise(forward, input_shapes or {}, input_values or {})
     forward.ir_version = _ir_version(forward, ir_version)
     with fresh_names():
         complete = _with_loss(forward, loss_block, loss_inputs, additional)

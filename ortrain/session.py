@@ -113,7 +113,8 @@ class TrainingSession:
     def from_model(cls, model: ModelSource, *, loss: Any = None, optimizer: Any = None, requires_grad: Sequence[str] | None = None,
                    frozen_params: Sequence[str] | None = None, loss_input_names: Sequence[str] | None = None,
                    additional_output_names: Sequence[str] | None = None, learning_rate: float = DEFAULT_LEARNING_RATE,
-                   options: SessionOptions | None = None) -> TrainingSession:
+                   options: SessionOptions | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None,
+                   input_values: Mapping[str, Any] | None = None) -> TrainingSession:
         """A session straight from a forward model: the artifacts are made in memory.
 
         loss: LossType, an onnxblock loss, or None when the model's first output is the loss. optimizer: OptimType, an onnxblock optimizer or
@@ -123,7 +124,8 @@ class TrainingSession:
         source = load_model(model) if not isinstance(model, Model) else model.copy()
         made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,
                                additional_output_names=list(additional_output_names) if additional_output_names else None,
-                               loss_input_names=list(loss_input_names) if loss_input_names else None)
+                               loss_input_names=list(loss_input_names) if loss_input_names else None,
+                               input_shapes=input_shapes, input_values=input_values)
         session = cls._from_artifacts(made, options)
         session._forward_outputs = list(source.graph.outputs)
         if optimizer is not None:

@@ -18,6 +18,7 @@ LAYERS = [
     {"ir", "_core"},
     {"ops", "formats"},
     {"loading", "fusion", "gradient"},
+    {"specialising"},
     {"onnxblock", "plan"},
     {"artifacts", "state", "schedule", "values", "options"},
     {"text_inputs", "parameters"},

@@ -181,7 +181,7 @@ class _Reader:
     def dim(self, proto: onnx.TensorShapeProto.Dimension) -> Dim:
         if proto.HasField("dim_value") and proto.dim_value >= 0:
             return int(proto.dim_value)
-        if proto.dim_param:
+        if proto.dim_param and proto.dim_param != "?":    # which says "unknown", not "the same as every other"
             return str(proto.dim_param)
         while (symbol := f"unk__{self.unknown}") in self.symbols:
             self.unknown += 1

@@ -24,10 +24,10 @@ def expand(node: Node, builder: GraphBuilder) -> list[Node] | None:
         made = [piece for added in builder.added for piece in (expand(added, builder) or [added])]
     finally:
         builder.added = before
-    return list(_renamed(made, node, results, builder))
+    return list(named_as(made, node, results, builder))
 
 
-def _renamed(made: Sequence[Node], node: Node, results: Sequence[str], builder: GraphBuilder) -> Iterator[Node]:
+def named_as(made: Sequence[Node], node: Node, results: Sequence[str], builder: GraphBuilder) -> Iterator[Node]:
     """The made nodes, their results under the names that the expanded node gave."""
     produced = {name for piece in made for name in piece.outputs}
     wanted = [(result, own) for result, own in zip(results, node.outputs, strict=False) if own]
