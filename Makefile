@@ -1,10 +1,10 @@
-# demo, test, test-one OP=Conv, lint, generate, bench; peer compares with the old package. Each makes its own virtual environment (.venv).
+# demo, test, test-one OP=Conv, lint, generate, bench; peer compares with the old package, models runs models that ship on PyPI. Each makes its own virtual environment (.venv).
 
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate bench peer clean
+.PHONY: demo test test-one lint generate bench peer models clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +43,10 @@ peer: $(VENV)/ready
 	$(call install,peer)
 	$(RUN) -m pytest tests/peer/stock_runtime.py
 	$(RUN) -m tests.peer
+
+models: $(VENV)/ready
+	$(call install,peer)
+	$(RUN) -W ignore -m tests.real_models
 
 clean:
 	rm -rf build .venv .venv-peer demo_output ortrain.egg-info
