@@ -19,7 +19,8 @@ def main(names: list[str]) -> int:
                 continue
             result = check(name, data, Path(folder))
             failed += not result.passed
-            print(f"| {package} | {name} | {result.parameters} | {result.forward:.1e} | {result.losses[0]:.4f}, {result.losses[1]:.4f} | {result.gradient:.1e} | "
+            first, best = result.losses
+            print(f"| {package} | {name} | {result.parameters} | {result.forward:.1e} | {first:.4f}, {best:.4f} | {result.gradient:.1e} | "
                   f"{result.exported:.1e} | {'ok' if result.passed else 'FAILED ' + result.error} |", flush=True)
     return failed
 

@@ -59,7 +59,8 @@ def settled(name: str, feeds: dict[str, np.ndarray]) -> dict:
     """What is settled when the artifacts are made."""
     if not FEEDS[name].settled:
         return {}
-    return {"input_shapes": {key: array.shape for key, array in feeds.items() if key != "sr"}, "input_values": {key: feeds[key] for key in feeds if key == "sr"}}
+    values = {key: array for key, array in feeds.items() if key == "sr"}
+    return {"input_shapes": {key: array.shape for key, array in feeds.items() if key not in values}, "input_values": values}
 
 
 def check(name: str, data: bytes, folder: Path) -> Result:
@@ -80,9 +81,9 @@ def check(name: str, data: bytes, folder: Path) -> Result:
 def train(result: Result, name: str, data: bytes, feeds: dict[str, np.ndarray], output: int, shape: tuple[int, ...], folder: Path) -> None:
     """Some steps towards fixed random targets; the trained model in stock onnxruntime."""
     output_name = load_model(data).graph.outputs[output]
-    options = settled(name, feeds)
+    options = settled(name, feeds) | {"learning_rate": FEEDS[name].learning_rate}
     target = np.random.default_rng(1).random(shape, dtype=np.float32)
-    with ortrain.TrainingSession.from_model(data, loss=LossType.MSELoss, optimizer=OptimType.AdamW, loss_input_names=[output_name], learning_rate=FEEDS[name].learning_rate,
+    with ortrain.TrainingSession.from_model(data, loss=LossType.MSELoss, optimizer=OptimType.AdamW, loss_input_names=[output_name],
                                             **options) as session:
         result.parameters = len(session.state.trainable)
         given = [feeds.get(key, target) for key in session.input_names()]
