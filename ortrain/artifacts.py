@@ -19,6 +19,7 @@ from ortrain.formats.atomic import replace_files
 from ortrain.formats.checkpoint import Checkpoint, write_checkpoint
 from ortrain.formats.onnx_files import read_model, to_proto, write_model
 from ortrain.formats.ort_writer import required_operators, serialize_ort_model
+from ortrain.gradient import reaching_values
 from ortrain.ir import Graph, Model, Node, TensorType
 from ortrain.loading import OLDEST_IR, load_model, load_with_constants
 from ortrain.onnxblock import loss as losses
@@ -29,8 +30,6 @@ from ortrain.onnxblock.model_accessor import NEWEST_IR, NEWEST_OPSET, base, empt
 from ortrain.onnxblock.training import output_names
 from ortrain.onnxblock.training_graph import make_training_graphs
 from ortrain.ops.custom import load_operators
-from ortrain.ops.inference import infer
-from ortrain.ops.record import record_of
 from ortrain.specialising import specialise
 
 __all__ = ["Artifacts", "LossType", "OptimType", "build_artifacts", "generate_artifacts"]
@@ -296,20 +295,6 @@ def _weights(forward: Model, complete: Model, constants: frozenset[str], exclude
     if not found:
         raise InvalidArgumentError("expected a model with float weights that the loss depends on, got none: name them in requires_grad")
     return found
-
-
-def reaching_values(model: Model, loss: str) -> set[str]:
-    """The values from which a gradient path leads to the loss."""
-    types = infer(model)
-    reached = {loss}
-    for node in reversed(model.graph.nodes):
-        record = record_of(node)
-        if record is None or not record.differentiable or not reached.intersection(node.outputs):
-            continue
-        stopped = record.stop | {3, 4} if node.op_type == "BatchNormalization" else record.stop
-        reached.update(name for i, name in enumerate(node.inputs)
-                       if i not in stopped and name in types and types[name].dtype in DIFFERENTIABLE)
-    return reached
 
 
 def _optimizer_model(block: Block, forward: Model, checkpoint: Checkpoint) -> Model:

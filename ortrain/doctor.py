@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortrain.artifacts import reaching_values
 from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import OrtrainError
 from ortrain.formats.checkpoint import read_checkpoint
 from ortrain.formats.onnx_files import read_model
-from ortrain.gradient import add_gradient
+from ortrain.gradient import add_gradient, reaching_values
 from ortrain.ir import Graph, Model, Node
 from ortrain.loading import load_model
 from ortrain.ops.inference import Inference

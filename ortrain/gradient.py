@@ -11,7 +11,7 @@ from ortrain.errors import InvalidModelError, MissingGradientError, UnreachableP
 from ortrain.ir import Graph, Model, NameSource, Node
 from ortrain.ops.building import GradientBuilder, GraphBuilder
 from ortrain.ops.expansion import expand
-from ortrain.ops.inference import Inference, infer_graph
+from ortrain.ops.inference import Inference, infer, infer_graph
 from ortrain.ops.record import canonical_domain, record_of
 
 
@@ -22,6 +22,20 @@ def add_gradient(model: Model, loss: str, wanted: Sequence[str]) -> dict[str, st
     Raises UnreachableParameterError when a wanted value does not reach the loss, MissingGradientError when an operator on the way has no gradient.
     """
     return Sweep(model, loss).run(wanted)
+
+
+def reaching_values(model: Model, loss: str) -> set[str]:
+    """The values from which a gradient path leads to the loss."""
+    types = infer(model)
+    reached = {loss}
+    for node in reversed(model.graph.nodes):
+        record = record_of(node)
+        if record is None or not record.differentiable or not reached.intersection(node.outputs):
+            continue
+        stopped = record.stop | {3, 4} if node.op_type == "BatchNormalization" else record.stop
+        reached.update(name for i, name in enumerate(node.inputs)
+                       if i not in stopped and name in types and types[name].dtype in dtypes.DIFFERENTIABLE)
+    return reached
 
 
 class Sweep(GraphBuilder):

@@ -25,6 +25,7 @@ from ortrain.errors import (
     UseAfterRelease,
 )
 from ortrain.formats.onnx_files import write_model
+from ortrain.gradient import add_gradient, reaching_values
 from ortrain.ir import Model, NameSource
 from ortrain.loading import load_model
 from ortrain.optimizer import Optimizer
@@ -100,6 +101,8 @@ class TrainingSession:
         self._schedule: LinearSchedule | None = None
         self._forward_outputs: list[str] | None = None
         self._predictors: dict[tuple[str, ...], Runner] = {}
+        self._input_gradient_runners: dict[tuple[str, ...] | None, Runner] = {}
+        self._input_gradient_names: dict[int, list[str]] = {}
         self._bind()
         self._train_runner = self._make_train_runner()
         self._eval_runner = None if self.eval_model is None else self._make_eval_runner(self.eval_model, self.eval_model.graph.outputs, "eval model")
@@ -262,6 +265,35 @@ class TrainingSession:
                 self._predictors[names] = self._make_eval_runner(model, names, "forward model", prune=True)
             runner = self._predictors[names]
             return runner.run(runner.arguments(inputs, named))
+
+    def input_gradients(self, *inputs: Any, names: Sequence[str] | None = None, **named: Any) -> dict[str, np.ndarray]:
+        """The gradients of the loss with respect to inputs of the eval model, with the current weights: for saliency, adversarial examples, physics.
+
+        names: the inputs wanted (default: every float input that the loss depends on). Returns input name -> array of its shape. Parameters and their
+        gradients stay as they are.
+
+        Raises InvalidStateError without an eval model, UnreachableParameterError when the loss does not depend on an input, MissingGradientError,
+        other errors as train_step."""
+        with self._lock:
+            self._ready(None)
+            model = self._eval_or_fail()
+            runner = self._input_gradient_runner(model, tuple(names) if names is not None else None)
+            return dict(zip(self._input_gradient_names[id(runner)], runner.run(runner.arguments(inputs, named)), strict=True))
+
+    def _input_gradient_runner(self, source: Model, names: tuple[str, ...] | None) -> Runner:
+        if names not in self._input_gradient_runners:
+            model = source.copy()
+            loss = model.graph.outputs[0]
+            reaching = reaching_values(model, loss)
+            wanted = list(names) if names is not None else [name for name in self._runner(training=False).inputs if name in reaching]
+            unknown = [name for name in wanted if name not in model.graph.inputs or name in self.state.trainable or name in self.state.frozen]
+            if unknown:
+                raise InvalidArgumentError(f"expected inputs of the eval model, got {unknown}")
+            gradients = add_gradient(model, loss, wanted)
+            runner = self._make_eval_runner(model, [gradients[name] for name in wanted], "eval model's input gradients")
+            self._input_gradient_runners[names] = runner
+            self._input_gradient_names[id(runner)] = wanted
+        return self._input_gradient_runners[names]
 
     def _default_outputs(self) -> list[str]:
         if self._forward_outputs is not None:
@@ -462,7 +494,7 @@ class TrainingSession:
         """Releases threads and memory; later steps raise InvalidStateError. Parameters stay readable through the state."""
         with self._lock:
             self._closed = True
-            for runner in (self._train_runner, self._eval_runner, *self._predictors.values()):
+            for runner in (self._train_runner, self._eval_runner, *self._predictors.values(), *self._input_gradient_runners.values()):
                 if runner is not None:
                     runner.forget()
             self._predictors.clear()

@@ -211,6 +211,14 @@ class NodeBuilder:
         """ReduceSum in the form of the model's opset (axes as attribute below 13)."""
         return self.builder.reduce_sum(value, axes, keepdims)
 
+    def reduce(self, op_type: str, value: str, axes: Sequence[int], keepdims: bool = True) -> str:
+        """A reduction in the form of the model's opset."""
+        if op_type == "ReduceSum":
+            return self.reduce_sum(value, axes, keepdims)
+        if self.opset < 18:
+            return self.op(op_type, value, axes=tuple(axes), keepdims=int(keepdims))
+        return self.op(op_type, value, self.constant(list(axes)), keepdims=int(keepdims))
+
     def reshape_like(self, value: str, like: str) -> str:
         """Reshape of `value` to the shape of `like` (constant when known)."""
         return self.builder.reshape_like(value, like)

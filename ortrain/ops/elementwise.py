@@ -165,11 +165,15 @@ def _like(g: GradientBuilder, value: str, like: str) -> str:
     return value if g.type(value).dtype == dtype else g.op("Cast", value, to=NUMBERS[dtype])
 
 
-@operator("Pow", lower=binary("pow"), gradient=pow_gradient, evaluate=numpy_of(np.power))
+def power_of_one_dtype(g: NodeBuilder) -> list[str] | None:
+    """With the exponent in the dtype of the base, where that is a float."""
+    base, exponent = (g.type(name).dtype for name in g.inputs)
+    return None if base == exponent or base not in DIFFERENTIABLE else [g.op("Pow", g.inputs[0], g.op("Cast", g.inputs[1], to=NUMBERS[base]))]
+
+
+@operator("Pow", lower=binary("pow"), gradient=pow_gradient, evaluate=numpy_of(np.power), expand=power_of_one_dtype, expand_first=True)
 def power(c: InferenceContext) -> list[TensorType]:
     """y = x ** e, in the dtype of x"""
-    if c.dtype(0) != c.dtype(1):
-        raise c.error(f"expected base and exponent of one dtype, got {c.dtype(0)} and {c.dtype(1)}")
     return [TensorType(c.dtype(0), broadcast_shapes(c, c.shape(0), c.shape(1)))]
 
 
@@ -253,14 +257,13 @@ def mod_gradient(g: GradientBuilder) -> Gradients:
     a, b = g.inputs
     if not g.needs(1):
         return [g.dy, None]
-    # a - b trunc(a / b): the truncated quotient is a constant almost everywhere
+    # a - b q: the rounded quotient q is a constant almost everywhere
     quotient = g.op("Div", g.op("Sub", a, g.outputs[0]), b)
     return [g.dy, g.op("Neg", g.op("Mul", g.dy, quotient))]
 
 
 def evaluate_mod(c: InferenceContext) -> list[np.ndarray]:
-    like_c = c.attribute("fmod", 0) or c.known(0).dtype.kind == "f"
-    return [np.asarray((np.fmod if like_c else np.mod)(c.known(0), c.known(1)))]
+    return [np.asarray((np.fmod if c.attribute("fmod", 0) else np.mod)(c.known(0), c.known(1)))]
 
 
 def lower_mod(c: LoweringContext) -> KernelCall:
@@ -269,7 +272,7 @@ def lower_mod(c: LoweringContext) -> KernelCall:
 
 @operator("Mod", lower=lower_mod, gradient=mod_gradient, evaluate=evaluate_mod)
 def mod(c: InferenceContext) -> list[TensorType]:
-    """c = a mod b: with the sign of b for integers, with that of a for floats and where fmod is set"""
+    """c = a mod b, with the sign of b, or with that of a where fmod is set"""
     return infer_broadcast(c)
 
 

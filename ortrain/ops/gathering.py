@@ -224,7 +224,6 @@ def scatter_gradient(take: str) -> Any:
 @operator("ScatterND", lower=lower_tuples("scatter_nd"), gradient=scatter_gradient("GatherND"), stop=(1,))
 def scatter_nd(c: InferenceContext) -> list[TensorType]:
     """y = data with the slices that index tuples name replaced by (or, reduction add, increased by) updates"""
-    reduction_of(c)
     dims = c.shape(0)
     check_updates(c, (*c.shape(1)[:-1], *dims[check_tuples(c, len(dims), 0):]))
     return [c.type(0)]
@@ -233,11 +232,15 @@ def scatter_nd(c: InferenceContext) -> list[TensorType]:
 @operator("ScatterElements", lower=lower_elements("scatter_elements", 1), gradient=scatter_gradient("GatherElements"), stop=(1,))
 def scatter_elements(c: InferenceContext) -> list[TensorType]:
     """y = data with y[i with indices[i] along the axis] replaced by (or, reduction add, increased by) updates[i]"""
-    reduction_of(c)
     check_indices(c, 1)
     check_elements(c, c.shape(0), c.shape(1))
     check_updates(c, c.shape(1))
     return [c.type(0)]
+
+
+operator("Scatter", lower=lower_elements("scatter_elements", 1), gradient=scatter_gradient("GatherElements"), stop=(1,))(scatter_elements)
+"""What ScatterElements was called below opset 11."""
+
 
 
 def lower_one_hot(c: LoweringContext) -> KernelCall:

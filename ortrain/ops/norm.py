@@ -1,4 +1,4 @@
-"""Normalisations: batch and layer."""
+"""Normalisations: batch and layer by kernels of their own, others said in other operators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 
@@ -152,3 +152,63 @@ def lower_layer_norm_grad(c: LoweringContext) -> KernelCall:
 def layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias) of (dy, x, scale, mean, 1 / deviation)"""
     return [c.type(1), c.type(2), c.type(2)]
+
+
+# ---- normalisations said in other operators
+
+
+def instance_norm_in_steps(g: NodeBuilder) -> list[str]:
+    x, scale, bias = g.inputs
+    rank = g.rank(x)
+    axes = list(range(2, rank))
+    deviation = g.op("Sub", x, g.reduce("ReduceMean", x, axes))
+    variance = g.reduce("ReduceMean", g.op("Mul", deviation, deviation), axes)
+    normal = g.op("Div", deviation, g.op("Sqrt", g.op("Add", variance, g.scalar(float(g.attribute("epsilon", 1e-5)), variance))))
+    shape = g.constant([1, -1, *[1] * (rank - 2)])
+    return [g.op("Add", g.op("Mul", normal, g.op("Reshape", scale, shape)), g.op("Reshape", bias, shape))]
+
+
+@operator("InstanceNormalization", expand=instance_norm_in_steps)
+def instance_normalization(c: InferenceContext) -> list[TensorType]:
+    """y = scale (x - mean) / sqrt(variance + epsilon) + bias, mean and variance of each image and channel"""
+    shape = c.shape(0)
+    if len(shape) < 3 or any(len(c.shape(i)) != 1 for i in (1, 2)):
+        raise c.error(f"expected x [n, c, …] and vectors, got {list(shape)}, {list(c.shape(1))} and {list(c.shape(2))}")
+    return [c.type(0)]
+
+
+def lp_norm_in_steps(g: NodeBuilder) -> list[str]:
+    x, p = g.inputs[0], int(g.attribute("p", 2))
+    if p not in (1, 2):
+        raise g.error(f"expected p of 1 or 2, got {p}")
+    norm = g.reduce(f"ReduceL{p}", x, [int(g.attribute("axis", -1))])
+    zero = g.scalar(0.0, x)
+    nothing = g.op("Equal", norm, zero)
+    return [g.op("Where", nothing, zero, g.op("Div", x, g.op("Where", nothing, g.scalar(1.0, x), norm)))]
+
+
+@operator("LpNormalization", expand=lp_norm_in_steps)
+def lp_normalization(c: InferenceContext) -> list[TensorType]:
+    """y = x over its p-norm along an axis, 0 where the norm is 0"""
+    normalize_axis(c, int(c.attribute("axis", -1)), len(c.shape(0)))
+    return [c.type(0)]
+
+
+def local_response_in_steps(g: NodeBuilder) -> list[str]:
+    x, size = g.inputs[0], int(g.attribute("size"))
+    channels_ = g.shape(x)[1]
+    if not isinstance(channels_, int):
+        raise g.error("expected a number of channels that is known, got a symbol")
+    window = np.arange(channels_)[:, None] + np.arange(size)[None, :] - (size - 1) // 2
+    inside = ((window >= 0) & (window < channels_)).astype(np.float64)
+    squares = g.op("ResampleAxis", g.op("Mul", x, x), domain=ORTRAIN, axis=1, size=channels_, indices=np.clip(window, 0, channels_ - 1), weights=inside)
+    share = g.op("Mul", squares, g.scalar(float(g.attribute("alpha", 1e-4)) / size, x))
+    return [g.op("Div", x, g.op("Pow", g.op("Add", share, g.scalar(float(g.attribute("bias", 1.0)), x)), g.scalar(float(g.attribute("beta", 0.75)), x)))]
+
+
+@operator("LRN", expand=local_response_in_steps)
+def local_response_normalization(c: InferenceContext) -> list[TensorType]:
+    """y = x / (bias + alpha / size times the sum of squares over `size` neighbouring channels) ** beta"""
+    if len(c.shape(0)) < 3 or int(c.attribute("size", 0)) < 1:
+        raise c.error(f"expected x [n, c, …] and a positive size, got {list(c.shape(0))} and {c.attribute('size')}")
+    return [c.type(0)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import Dim, TensorType
-from ortrain.ops.building import GradientBuilder
+from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
 from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
 
@@ -218,3 +218,43 @@ def max_pool_grad(c: InferenceContext) -> list[TensorType]:
 def average_pool_grad(c: InferenceContext) -> list[TensorType]:
     """dx = each dy spread evenly over its window: the adjoint of AveragePool"""
     return [gradient_type(c)]
+
+
+# ---- norms over windows, said in other operators
+
+
+def root(g: NodeBuilder, powers: str, p: float) -> str:
+    """The p-th root."""
+    return g.op("Sqrt", powers) if p == 2 else powers if p == 1 else g.op("Pow", powers, g.scalar(1 / p, powers))
+
+
+def power(g: NodeBuilder, x: str, p: float) -> str:
+    """|x| ** p"""
+    return g.op("Mul", x, x) if p == 2 else g.op("Abs", x) if p == 1 else g.op("Pow", g.op("Abs", x), g.scalar(p, x))
+
+
+def lp_pool_in_steps(g: NodeBuilder) -> list[str]:
+    """The mean over whole windows, pads included, times their size."""
+    p, kernel = float(g.attribute("p", 2)), tuple(g.attribute("kernel_shape"))
+    if g.attribute("ceil_mode", 0):
+        raise g.error("expected ceil_mode 0, got 1")
+    attributes = {name: value for name, value in g.node.attributes.items() if name not in ("p", "ceil_mode")}
+    mean = g.op("AveragePool", power(g, g.inputs[0], p), count_include_pad=1, **attributes)
+    return [root(g, g.op("Mul", mean, g.scalar(float(prod(kernel)), mean)), p)]
+
+
+@operator("LpPool", expand=lp_pool_in_steps)
+def lp_pool(c: InferenceContext) -> list[TensorType]:
+    """y = the p-norm of each window"""
+    return [pooled_type(c)]
+
+
+def global_lp_pool_in_steps(g: NodeBuilder) -> list[str]:
+    x, p = g.inputs[0], float(g.attribute("p", 2))
+    return [root(g, g.reduce_sum(power(g, x, p), list(range(2, g.rank(x))), keepdims=True), p)]
+
+
+@operator("GlobalLpPool", expand=global_lp_pool_in_steps)
+def global_lp_pool(c: InferenceContext) -> list[TensorType]:
+    """y = the p-norm of each image and channel"""
+    return global_type(c)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, Expansion, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, Expansion, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 CHUNK = 16384
@@ -153,6 +153,73 @@ def of_parts(before: str, reduction: str, after: str = "") -> Expansion:
     return expand
 
 
+def log_sum_gradient(g: GradientBuilder) -> Gradients:
+    """dY over the sum, which is e ** y."""
+    return [expand_like(g, g.op("Div", g.dy, g.op("Exp", g.outputs[0])))]
+
+
+def log_sum_exp(g: NodeBuilder) -> list[str]:
+    """With the largest element taken out, so that nothing overflows; a largest element that is infinite stays in."""
+    x, axes = g.inputs[0], axes_of(g.context())
+    if axes is None:
+        raise g.error("expected constant axes, got computed ones")
+    if not axes:
+        return [g.op("Identity", x)]
+    largest = g.reduce("ReduceMax", x, axes)
+    infinite = g.scalar(float("inf"), x)
+    finite = g.op("Less", g.op("Abs", largest), infinite)
+    shift = g.op("Where", finite, largest, g.scalar(0.0, x))
+    y = g.op("Add", g.op("Log", g.reduce_sum(g.op("Exp", g.op("Sub", x, shift)), axes, True)), shift)
+    if g.attribute("keepdims", 1):
+        return [y]
+    return [g.op("Squeeze", y, axes=axes) if g.opset < 13 else g.op("Squeeze", y, g.constant(list(axes)))]
+
+
+def log_sum_exp_gradient(g: GradientBuilder) -> Gradients:
+    """dY times each element's share, e ** (x - y)."""
+    x = g.inputs[0]
+    return [g.op("Mul", expand_like(g, g.dy), g.op("Exp", g.op("Sub", x, expand_like(g, g.outputs[0]))))]
+
+
+def product_in_steps(g: NodeBuilder) -> list[str] | None:
+    """Axis by axis: the product along one is the last of its running products."""
+    x, axes = g.inputs[0], axes_of(g.context())
+    kind = g.type(x)
+    if axes is None or not kind.is_static or kind.dtype not in ("float32", "float64") or any(kind.sizes[axis] == 0 for axis in axes):
+        return None
+    for axis in axes:
+        last = g.op("CumulativeProduct", x, domain=ORTRAIN, axis=axis)
+        x = g.op("Gather", last, g.constant([kind.sizes[axis] - 1]), axis=axis)
+    shape = [size for axis, size in enumerate(kind.sizes) if axis not in axes or g.attribute("keepdims", 1)]
+    return [g.op("Reshape", x, g.constant([1 if axis in axes else size for axis, size in enumerate(kind.sizes)] if g.attribute("keepdims", 1) else shape))]
+
+
+def product_gradient(g: GradientBuilder) -> Gradients:
+    """dY times the product of the others: exact where elements are 0."""
+    attributes: dict[str, Any] = {"axes": axes_of(g.context()) or ()}
+    return [g.op("Mul", expand_like(g, g.dy), g.op("ProductOfOthers", g.inputs[0], domain=ORTRAIN, **attributes))]
+
+
+def others_in_steps(g: NodeBuilder) -> list[str]:
+    """The product before each element times the product after it, along each axis in turn, times the products along the axes before."""
+    x, axes = g.inputs[0], tuple(g.attribute("axes"))
+    kind = g.type(x)
+    result, along = "", x
+    for axis in axes:
+        before = g.op("CumulativeProduct", along, domain=ORTRAIN, axis=axis, exclusive=1)
+        after = g.op("CumulativeProduct", along, domain=ORTRAIN, axis=axis, exclusive=1, reverse=1)
+        others = g.op("Mul", before, after)
+        result = g.op("Mul", result, others) if result else others
+        along = g.op("Gather", g.op("CumulativeProduct", along, domain=ORTRAIN, axis=axis), g.constant([kind.sizes[axis] - 1]), axis=axis)
+    return [result]
+
+
+@operator("ProductOfOthers", domain=ORTRAIN, expand=others_in_steps, differentiable=False)
+def product_of_others(c: InferenceContext) -> list[TensorType]:
+    """y = the product over the axes of all elements but x itself"""
+    return [c.type(0)]
+
+
 def all_l2(g: NodeBuilder) -> list[str]:
     squares = [g.op("ReduceSumSquare", x, keepdims=0) for x in g.inputs]
     return [g.op("Sqrt", g.op("Sum", *squares))]
@@ -176,6 +243,14 @@ def numpy_reduction(function: Callable[..., Any]) -> Callable[[InferenceContext]
     return evaluate
 
 
+def lower_product(c: LoweringContext) -> KernelCall:
+    """Products of integers, and over nothing: in NumPy."""
+    axes, keepdims, dtype = axes_of(c), bool(c.attribute("keepdims", 1)), c.dtype(0)
+    if axes is None:
+        raise c.error("expected constant axes, got computed ones")
+    return KernelCall("python", function=lambda x, *_: [np.prod(x, axis=axes, keepdims=keepdims, dtype=dtype)])
+
+
 def _register() -> None:
     rows: list[tuple[str, str, Any, Callable[..., Any] | None]] = [
         ("ReduceSum", "reduce_sum", sum_gradient, np.sum),
@@ -188,6 +263,10 @@ def _register() -> None:
         operator(name, lower=lower_reduction(kernel), gradient=gradient, stop=(1,), evaluate=numpy_reduction(function) if function else None)(infer_reduction)
     operator("ReduceL1", gradient=l1_gradient, stop=(1,), expand=of_parts("Abs", "ReduceSum"))(infer_reduction)
     operator("ReduceL2", gradient=l2_gradient, stop=(1,), expand=of_parts("", "ReduceSumSquare", "Sqrt"))(infer_reduction)
+    operator("ReduceLogSum", gradient=log_sum_gradient, stop=(1,), expand=of_parts("", "ReduceSum", "Log"))(infer_reduction)
+    operator("ReduceLogSumExp", gradient=log_sum_exp_gradient, stop=(1,), expand=log_sum_exp)(infer_reduction)
+    operator("ReduceProd", gradient=product_gradient, stop=(1,), expand=product_in_steps, lower=lower_product,
+             evaluate=numpy_reduction(np.prod))(infer_reduction)
     operator("ReduceSumTraining", domain=MICROSOFT, lower=lower_reduction("reduce_sum"), gradient=sum_gradient, stop=(1,),
              evaluate=numpy_reduction(np.sum))(infer_reduction)
 

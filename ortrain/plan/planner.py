@@ -112,7 +112,7 @@ class Planner:
         for node in nodes:
             if id(node) in graph_needs:
                 self._visit(node)
-                live.extend(piece for piece in expand(node, self.builder) or [node]
+                live.extend(piece for piece in self._pieces(node)
                             if not all(name in self.inference.values for name in piece.outputs if name))
         again = self._live(live)                 # folding has cut off what only shapes were needed of
         return [node for node in live if id(node) in again]
@@ -123,6 +123,17 @@ class Planner:
         except ShapeInferenceError as error:
             self._ask_for_values(node, error)
             raise
+
+    def _pieces(self, node: Node) -> list[Node]:
+        """The nodes that stand for one; ONNX's own kernel has to do where they need to know what is computed."""
+        try:
+            return expand(node, self.builder) or [node]
+        except ShapeInferenceError as error:
+            self._ask_for_values(node, error)
+            record = record_of(node)
+            if record is None or record.lower is None and defined(canonical_domain(node.domain), node.op_type) is None:
+                raise
+            return [node]
 
     def _ask_for_values(self, node: Node, cause: Exception) -> None:
         """Raises NeedsValues when what a node has to know comes from user inputs by way of integers and booleans."""

@@ -4,12 +4,15 @@
 #include "elementwise_loops.h"
 
 #define R_INFINITY ((__typeof__(x))INFINITY)
-/* ONNX's Mod: the sign of the divisor for integers, of the dividend (C's fmod) where asked; integers by 0 give 0 */
+/* ONNX's Mod: the sign of the divisor, or of the dividend (C's fmod) where asked; integers by 0 give 0 */
 #define FLOOR_MODULO(T) static inline T modulo_##T(T a, T b, int like_c)                              \
 { if (b == 0) return 0; T m = a % b; return !like_c && m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m; }
 FLOOR_MODULO(int64_t) FLOOR_MODULO(int32_t) FLOOR_MODULO(uint8_t)
-static inline float modulo_float(float a, float b, int like_c) { (void)like_c; return fmodf(a, b); }
-static inline double modulo_double(double a, double b, int like_c) { (void)like_c; return fmod(a, b); }
+#define FLOAT_MODULO(T, FMOD)                                                                         \
+static inline T modulo_##T(T a, T b, int like_c)                                                      \
+{ T m = FMOD(a, b); return !like_c && m != 0 && (m < 0) != (b < 0) ? m + b : m; }
+FLOAT_MODULO(float, fmodf)
+FLOAT_MODULO(double, fmod)
 #define MODULO(a, b, like_c) _Generic((a), float: modulo_float, double: modulo_double, int64_t: modulo_int64_t, int32_t: modulo_int32_t, \
     uint8_t: modulo_uint8_t)(a, b, (like_c) != 0)
 

@@ -77,6 +77,7 @@ SAMPLES += [
     *[Sample(f"{op}Grad", [DY, X, np.where(rng.random(X.shape) < 0.3, X, Y)], lambda dy, a, b, s=s: np.where(a == b, dy / 2, np.where(s * a > s * b, dy, 0)),
              domain="ortrain") for op, s in (("Max", 1), ("Min", -1))],
     *[Sample("Mean", list(args), lambda *a: sum(a) / len(a)) for args in ([X], [X, other(5)], [other(5), X, other(4, 1)])],
+    Sample("Pow", [X, np.array(2)], lambda x, e: x**2), *binary("Mod", np.mod, [(5 * X, 0.83 * X + 0.1), (5 * X, other(5))]),
     *binary("Mod", np.fmod, [(5 * X, 0.83 * POSITIVE + 0.1), (5 * X, other(5))], attributes={"fmod": 1}),
     *binary("Mod", lambda a, b: np.mod(a, b), [(INTS, INTS + 11), (INTS, INTS - 11), (INTS.astype(np.int32), INTS.astype(np.int32)[0] + 6)]),
     Sample("Mod", [INTS, INTS - 11], np.fmod, {"fmod": 1}),
@@ -85,6 +86,6 @@ SAMPLES += [
     Sample("IsInf", [np.array([1.0, np.inf, -np.inf])], lambda x: x == -np.inf, {"detect_positive": 0}),
 ]
 REFUSALS = [
-    Refusal("Add", [X, X[:, :3]]), Refusal("Add", [X, INTS]), Refusal("Pow", [X, np.array(2)]), Refusal("Where", [X, X, X]), Refusal("Where", [X > 0, X, INTS]),
+    Refusal("Add", [X, X[:, :3]]), Refusal("Add", [X, INTS]), Refusal("Where", [X, X, X]), Refusal("Where", [X > 0, X, INTS]),
     Refusal("Cast", [X], {"to": 99}),
 ]

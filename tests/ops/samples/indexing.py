@@ -145,6 +145,8 @@ SAMPLES = [
     Sample("ScatterND", [X, np.array([[0, 1], [0, 1]]), rng.standard_normal((2, 5))],
            lambda x, i, u: x + added_at(x.shape, tuple_where(i, 0), u),
            {"reduction": "add"}, opset=16),
+    Sample("Scatter", [np.zeros((3, 4)), np.array([[0, 2, 1, 0]]), np.arange(4.0)[None]], lambda x, i, u: np.array([[0, 0, 0, 3], [0, 0, 2, 0], [0, 1, 0, 0]], x.dtype),
+           opset=10, gradient=False),
     Sample("ScatterElements", [X, UNIQUE[:, :, None], rng.standard_normal((2, 3, 1))],
            lambda x, i, u: put(x, elements_at(i, 1), u), {"axis": 1}),
     Sample("OneHot", [np.array([[0, 2], [-1, 7]]), np.array(3), np.array([0.0, 1.0])],

@@ -103,6 +103,27 @@ SAMPLES = [
     Sample("LayerNormalizationGrad", [rng.standard_normal(Y.shape), Y, S, *layer_statistics(Y, -1)], layer_gradient(-1), {}, MICROSOFT, 3, gradient=False),
     Sample("LayerNormalizationGrad", [rng.standard_normal(Y.shape), Y, S2, *layer_statistics(Y, 1)], layer_gradient(1), {"axis": 1}, MICROSOFT, 3, gradient=False),
 ]
+def instance(x, s, b, epsilon=1e-5):
+    axes = tuple(range(2, x.ndim))
+    return wide(s, x) * (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon) + wide(b, x)
+
+
+def response(x, size, alpha=1e-4, beta=0.75, bias=1.0):
+    total = np.zeros_like(x)
+    for c in range(x.shape[1]):
+        total[:, c] = (x[:, max(0, c - (size - 1) // 2) : c + size // 2 + 1] ** 2).sum(1)
+    return x / (bias + alpha / size * total) ** beta
+
+
+SAMPLES += [
+    *[Sample("InstanceNormalization", [x, SCALE, BIAS], instance) for x in BATCHES[1:]],
+    Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], lambda *a: instance(*a, 0.1), {"epsilon": 0.1}),
+    Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], instance, opset=18),
+    *[Sample("LpNormalization", [BATCHES[2]], lambda x, p=p, a=a: x / np.linalg.norm(x, p, a, keepdims=True), {"p": p, "axis": a}) for p in (1, 2) for a in (1, -1)],
+    Sample("LpNormalization", [np.zeros((2, 3))], lambda x: x, gradient=False),
+    *[Sample("LRN", [BATCHES[2]], lambda x, n=n: response(x, n, 0.5, 0.6, 2.0), {"size": n, "alpha": 0.5, "beta": 0.6, "bias": 2.0}) for n in (1, 2, 3, 7)],
+    Sample("LRN", [BATCHES[3]], lambda x: response(x, 3), {"size": 3}),
+]
 REFUSALS = [
     Refusal("BatchNormalization", [BATCHES[1], SCALE[:3], BIAS, MEAN, VARIANCE]), Refusal("BatchNormalization", [BATCHES[1][0, 0], SCALE, BIAS, MEAN, VARIANCE]),
     Refusal("LayerNormalization", [Y, S[:5]]), Refusal("LayerNormalization", [Y, S], {"axis": 3}),

@@ -144,6 +144,21 @@ SAMPLES = [
     Sample("GlobalMaxPool", [distinct(3, 2, 21)], lambda x: x.max(axis=2, keepdims=True), opset=11, label="1-D"),
 ]
 
+LP = rng.uniform(0.3, 1.5, (2, 3, 7, 6)) * rng.choice([-1.0, 1.0], (2, 3, 7, 6))
+
+
+def lp(x, p, kernel, strides, pads):
+    x = np.pad(np.abs(x) ** p, [(0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])])
+    rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[2:], kernel, strides, strict=True))
+    y = [[x[:, :, i * strides[0] : i * strides[0] + kernel[0], j * strides[1] : j * strides[1] + kernel[1]].sum((2, 3)) for j in range(columns)] for i in range(rows)]
+    return np.array(y).transpose(2, 3, 0, 1) ** (1 / p)
+
+
+SAMPLES += [
+    *[Sample("LpPool", [LP], lambda x, p=p, s=s, pads=pads: lp(x, p, (2, 3), s, pads).astype(x.dtype), {"p": p, "kernel_shape": (2, 3), "strides": s, "pads": pads})
+      for p in (1, 2, 3) for s, pads in (((1, 1), (0, 0, 0, 0)), ((2, 1), (1, 0, 0, 1)))],
+    *[Sample("GlobalLpPool", [LP], lambda x, p=p: (np.abs(x) ** p).sum((2, 3), keepdims=True) ** (1 / p), {"p": p}) for p in (1, 2, 3)],
+]
 REFUSALS: list[Refusal] = [
     Refusal("MaxPool", [X], match="kernel_shape"),
     Refusal("MaxPool", [X], {"kernel_shape": (2,)}, match="kernel_shape"),

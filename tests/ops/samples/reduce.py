@@ -10,7 +10,8 @@ LARGE = rng.standard_normal((40, 7, 133))
 AXES = [None, (0,), (1,), (3,), (-1,), (0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (0, 1, 2, 3)]
 FUNCTIONS = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max, "ReduceMin": np.min,
              "ReduceSumSquare": lambda x, **k: np.sum(x * x, **k), "ReduceL1": lambda x, **k: np.sum(np.abs(x), **k),
-             "ReduceL2": lambda x, **k: np.sqrt(np.sum(x * x, **k))}
+             "ReduceL2": lambda x, **k: np.sqrt(np.sum(x * x, **k)), "ReduceProd": np.prod, "ReduceLogSum": lambda x, **k: np.log(np.sum(x, **k)),
+             "ReduceLogSumExp": lambda x, **k: np.logaddexp.reduce(x, **k) if not isinstance(k.get("axis"), tuple) or len(k["axis"]) == 1 else np.log(np.sum(np.exp(x), **k))}
 
 
 def sample(op_type, x, axes, keepdims, opset=17, domain=""):
@@ -41,4 +42,23 @@ SAMPLES = [
     Sample("ReduceSum", [X, np.zeros(0, np.int64)], lambda x, a: x, {"noop_with_empty_axes": 1}, constants=(1,)),
     sample("ReduceSum", np.zeros((0, 3)), (0,), 0),
 ]
+ZEROS = np.where(rng.random(X.shape) < 0.15, 0.0, X)
+SAMPLES += [
+    *[sample(op, x, axes, keep, opset) for op, x in (("ReduceProd", X), ("ReduceProd", ZEROS), ("ReduceLogSum", np.abs(X)), ("ReduceLogSumExp", X))
+      for axes in (None, (1,), (0, 2)) for keep in (0, 1) for opset in (13, 18)],
+    sample("ReduceLogSumExp", 1000 * X, (1,), 1), sample("ReduceProd", (3 * X).astype(np.int64), (1,), 0),
+    *[Sample("ProductOfOthers", [x], lambda x, a=a: others(x, a), {"axes": a}, "ortrain") for x in (X, ZEROS) for a in ((1,), (0, 2))],
+]
+
+
+def others(x, axes):
+    """The product over the axes without each element, one element at a time."""
+    y = np.ones_like(x)
+    for index in np.ndindex(x.shape):
+        rest = x.copy()
+        rest[index] = 1
+        y[index] = rest[tuple(slice(None) if a in axes else i for a, i in enumerate(index))].prod()
+    return y
+
+
 REFUSALS = [Refusal("ReduceSum", [X, np.array([4])], constants=(1,)), Refusal("ReduceMean", [X], {"axes": (-5,)})]

@@ -1,0 +1,73 @@
+"""The ONNX Backend interface (onnx.backend.base): prepare a model, run it, compare with others that speak it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.checker
+from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
+
+from ortrain.errors import OrtrainError
+from ortrain.inference_session import InferenceSession
+
+
+class OrtrainRep(BackendRep):
+    """A prepared model."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self.session = session
+
+    def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
+        """The outputs for inputs in the model's order, by name, or one array alone; a named tuple. Raises the input errors of InferenceSession.run."""
+        names = [kind.name for kind in self.session.get_inputs()]
+        if isinstance(inputs, Mapping):
+            feeds = dict(inputs)
+        else:
+            feeds = dict(zip(names, [inputs] if isinstance(inputs, np.ndarray) else inputs, strict=False))
+        outputs = self.session.run(None, feeds)
+        made: tuple[Any, ...] = namedtupledict("Outputs", [kind.name for kind in self.session.get_outputs()])(*outputs)
+        return made
+
+
+class OrtrainBackend(Backend):
+    """ortrain as an ONNX backend: forward only, on the CPU."""
+
+    @classmethod
+    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> bool:
+        """Can the model be prepared?"""
+        try:
+            InferenceSession(model)
+        except OrtrainError:
+            return False
+        return cls.supports_device(device)
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> OrtrainRep:
+        """A model ready to run. Raises InvalidModelError and the like."""
+        return OrtrainRep(InferenceSession(model))
+
+    @classmethod
+    def run_node(cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU", outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+                 **options: Any) -> tuple[Any, ...]:
+        """The outputs of one node; opset_version names the opset (default: the newest)."""
+        given = [np.asarray(value) for value in inputs]
+        names = [name for name in node.input if name]
+        values = [onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+                  for name, array in zip(names, given, strict=True)]
+        outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
+        opset = onnx.helper.make_opsetid("", options.get("opset_version", onnx.defs.onnx_opset_version()))
+        model = onnx.helper.make_model(onnx.helper.make_graph([node], "node", values, outputs), opset_imports=[opset])
+        return cls.prepare(model, device).run(given)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Only the CPU."""
+        return bool(Device(device).type == DeviceType.CPU)
+
+
+prepare, run_model, run_node, supports_device, is_compatible = (
+    OrtrainBackend.prepare, OrtrainBackend.run_model, OrtrainBackend.run_node, OrtrainBackend.supports_device, OrtrainBackend.is_compatible)
+"""The interface as functions of the module, which is how some tools look for it."""

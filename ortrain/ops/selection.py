@@ -1,0 +1,161 @@
+"""Largest elements, triangles, sequences turned round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain.ir import Dim, TensorType
+from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.elementwise import same_as_input
+from ortrain.ops.record import InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+
+Gradients = Sequence[str | None]
+
+
+# ---- TopK
+
+
+def count_of(c: InferenceContext) -> int | None:
+    """k, if it is known."""
+    value = c.attribute("k") if c.opset < 10 else c.value(1)
+    return None if value is None else int(np.asarray(value).reshape(-1)[0])
+
+
+def top_k_gradient(g: GradientBuilder) -> Gradients:
+    """dY goes back to where the elements came from."""
+    dy, others = g.gradients[0], g.gradients[1:]
+    if dy is None or any(others):
+        raise g.error("expected a gradient of the values alone")
+    x = g.inputs[0]
+    axis = int(g.attribute("axis", -1)) % g.rank(x)
+    nothing = g.op("Mul", x, g.scalar(0.0, x)) if not g.type(x).is_static else g.constant(np.zeros(g.type(x).sizes), x)
+    return [g.op("ScatterElements" if g.opset >= 11 else "Scatter", nothing, g.output(1), dy, axis=axis), None][: len(g.inputs)]
+
+
+def lower_top_k(c: LoweringContext) -> KernelCall:
+    k = count_of(c)
+    if k is None:
+        raise c.error("expected k that is known before running, got one that is computed")
+    axis = int(c.attribute("axis", -1))
+    largest = bool(c.attribute("largest", 1))
+
+    def top(x: np.ndarray, *_: Any) -> list[np.ndarray]:
+        # stable: of equal elements the first; integers are turned round by ~, which has no overflow
+        order = np.argsort(_descending(x) if largest else x, axis=axis, kind="stable")
+        indices = np.take(order, np.arange(k), axis=axis)
+        return [np.take_along_axis(x, indices, axis), indices.astype(np.int64)]
+
+    return KernelCall("python", function=top)
+
+
+def _descending(x: np.ndarray) -> np.ndarray:
+    return -x if x.dtype.kind == "f" else ~x
+
+
+@operator("TopK", lower=lower_top_k, gradient=top_k_gradient, stop=(1,))
+def top_k(c: InferenceContext) -> list[TensorType]:
+    """The k largest (or smallest) elements along an axis, and their indices; of equal ones the first"""
+    shape: list[Dim] = list(c.shape(0))
+    axis = normalize_axis(c, int(c.attribute("axis", -1)), len(shape))
+    k = count_of(c)
+    have = shape[axis]
+    if k is not None and (k < 0 or isinstance(have, int) and k > have):
+        raise c.error(f"expected k in [0, {have}], got {k}")
+    shape[axis] = c.fresh("k") if k is None else k
+    return [TensorType(c.dtype(0), tuple(shape)), TensorType("int64", tuple(shape))]
+
+
+# ---- ArgMax and ArgMin: no gradient
+
+
+def lower_extreme(function: Callable[..., np.ndarray]) -> Callable[[LoweringContext], KernelCall]:
+    def lower(c: LoweringContext) -> KernelCall:
+        axis, keepdims, last = int(c.attribute("axis", 0)), bool(c.attribute("keepdims", 1)), bool(c.attribute("select_last_index", 0))
+
+        def find(x: np.ndarray) -> list[np.ndarray]:
+            found = x.shape[axis] - 1 - function(np.flip(x, axis), axis) if last else function(x, axis)
+            return [np.asarray(np.expand_dims(found, axis) if keepdims else found, np.int64)]
+
+        return KernelCall("python", function=find)
+
+    return lower
+
+
+def infer_extreme(c: InferenceContext) -> list[TensorType]:
+    """The index of the largest (or smallest) element along an axis, the first or the last of equals"""
+    shape: list[Dim] = list(c.shape(0))
+    axis = normalize_axis(c, int(c.attribute("axis", 0)), len(shape))
+    if c.attribute("keepdims", 1):
+        shape[axis] = 1
+    else:
+        del shape[axis]
+    return [TensorType("int64", tuple(shape))]
+
+
+for _name, _function in (("ArgMax", np.argmax), ("ArgMin", np.argmin)):
+    operator(_name, lower=lower_extreme(_function), differentiable=False)(infer_extreme)
+
+
+# ---- triangles
+
+
+def triangle_in_steps(g: NodeBuilder) -> list[str] | None:
+    """A choice between x and 0 by a constant triangle."""
+    kind = g.type(g.inputs[0])
+    k = g.value(g.inputs[1]) if g.has(1) else np.zeros(1, np.int64)
+    if not kind.is_static or k is None or kind.dtype not in ("float32", "float64"):
+        return None
+    ones = np.ones(kind.sizes[-2:], np.bool_)
+    offset = int(k.reshape(-1)[0])
+    triangle = np.triu(ones, offset) if g.attribute("upper", 1) else np.tril(ones, offset)
+    return [g.op("Where", g.constant(triangle), g.inputs[0], g.scalar(0.0, g.inputs[0]))]
+
+
+def lower_triangle(c: LoweringContext) -> KernelCall:
+    cut = np.triu if c.attribute("upper", 1) else np.tril
+    return KernelCall("python", function=lambda x, k=None: [cut(x, 0 if k is None else int(k.reshape(-1)[0]))])
+
+
+def triangle_gradient(g: GradientBuilder) -> Gradients:
+    return [g.op("Trilu", g.dy, *g.inputs[1:], upper=int(g.attribute("upper", 1))), None][: len(g.inputs)]
+
+
+@operator("Trilu", lower=lower_triangle, gradient=triangle_gradient, expand=triangle_in_steps, stop=(1,))
+def triangle(c: InferenceContext) -> list[TensorType]:
+    """y = the upper (or lower) triangle of the last two axes, from diagonal k, 0 elsewhere"""
+    if len(c.shape(0)) < 2:
+        raise c.error(f"expected two axes at least, got {list(c.shape(0))}")
+    return same_as_input(c)
+
+
+# ---- sequences turned round
+
+
+def lower_reversal(c: LoweringContext) -> KernelCall:
+    batch, time = int(c.attribute("batch_axis", 1)), int(c.attribute("time_axis", 0))
+
+    def turn(x: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+        y = x.copy()
+        rows, sources = np.moveaxis(y, (batch, time), (0, 1)), np.moveaxis(x, (batch, time), (0, 1))
+        for row, source, length in zip(rows, sources, lengths, strict=True):
+            row[:length] = source[:length][::-1]
+        return [y]
+
+    return KernelCall("python", function=turn)
+
+
+def reversal_gradient(g: GradientBuilder) -> Gradients:
+    """A reversal is its own adjoint."""
+    attributes: dict[str, Any] = {"batch_axis": int(g.attribute("batch_axis", 1)), "time_axis": int(g.attribute("time_axis", 0))}
+    return [g.op("ReverseSequence", g.dy, g.inputs[1], **attributes), None]
+
+
+@operator("ReverseSequence", lower=lower_reversal, gradient=reversal_gradient, stop=(1,))
+def reverse_sequence(c: InferenceContext) -> list[TensorType]:
+    """y = x with the first sequence_lens[b] elements of each sequence b turned round"""
+    if len(c.shape(0)) < 2 or c.dtype(1) != "int64" or len(c.shape(1)) != 1:
+        raise c.error(f"expected x of two axes at least and int64 lengths [batch], got {list(c.shape(0))} and {c.dtype(1)}{list(c.shape(1))}")
+    return same_as_input(c)

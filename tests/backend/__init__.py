@@ -1,0 +1,1 @@
+"""The cases of onnx.backend.test through ortrain.backend."""

@@ -1,0 +1,72 @@
+"""`python -m tests.backend [--write]`: how many cases pass, those of onnx's reference evaluator beside them; --write lists the others as exclusions."""
+
+import collections
+import re
+import sys
+import warnings
+
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from ortrain.backend import prepare
+from tests.backend.cases import EXCLUSIONS, cases, exclusions, run
+
+REASONS = (
+    ("training", r"momentum|adagrad|adam", "optimizers of ai.onnx.preview.training: ortrain has its own, on flat segments"),
+    ("preview", r"flexattention|flex_attention", "an operator of ai.onnx.preview"),
+    ("random", r"dropout|bernoulli", "draws random numbers: the values are its generator's own"),
+    ("text", r"str|regex|tfidf|label_encoder_(string|tensor)|equal_string", "text: programs hold numbers"),
+    ("images", r"image_decoder", "decodes images: needs Pillow, and sizes that only the bytes tell"),
+    ("sequences", r"sequence|optional|loop|scan|split_to|_opt$|if_seq|concat_from|range_.*expanded|linear_attention",
+     "sequences, optionals, Loop and Scan: not there yet"),
+    ("narrow", r"(?i)bfloat|bf16|float8|int4|int2|float4|e4m3|e5m2|e8m0|half|fp16|float16",
+     "element types that NumPy does not have, or kernels do not: they are stored, not computed with"),
+    ("sizes", r"nonzero|nonmax|unique|compress|center_crop|window|range|slice|pad|resize|col2im|affine|reduce",
+     "sizes that only a computed value tells: not there yet"),
+)
+
+
+class Reference:
+    """onnx's reference evaluator behind the same interface."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.evaluator = ReferenceEvaluator(model)
+
+    def run(self, inputs):
+        return self.evaluator.run(None, dict(zip(self.evaluator.input_names, inputs, strict=False)))
+
+
+def passes(case, make) -> bool:
+    try:
+        run(case, make)
+    except Exception:
+        return False
+    return True
+
+
+def main(arguments: list[str]) -> int:
+    warnings.simplefilter("ignore")
+    ours = {name: passes(case, prepare) for name, case in cases().items()}
+    theirs = {name: passes(case, Reference) for name, case in cases().items()}
+    both = sum(ours[name] for name in theirs if theirs[name])
+    print(f"{len(ours)} cases: ortrain passes {sum(ours.values())}, onnx's reference evaluator {sum(theirs.values())}; of its, ortrain passes {both}")
+    failed = [name for name, passed in ours.items() if not passed]
+    groups = collections.defaultdict(list)
+    for name in failed:
+        kind = "reference" if not theirs[name] else next((key for key, pattern, _ in REASONS if re.search(pattern, name)), "other")
+        groups[kind].append(name)
+    texts = {key: text for key, _, text in REASONS} | {"reference": "onnx's own reference evaluator does not pass it", "other": "not there yet"}
+    for kind, names in groups.items():
+        print(f"{len(names):4d} {kind}: {texts[kind]}")
+    if "--write" in arguments:
+        lines = ["# Cases of onnx.backend.test that ortrain.backend is not expected to pass: a case here that passes is an error, as is a",
+                 "# failure that is not here. Written by `python -m tests.backend --write`.", ""]
+        for kind, names in sorted(groups.items()):
+            lines += [f"[{kind}]", f'reason = "{texts[kind]}"', "cases = [", *(f'  "{name}",' for name in sorted(names)), "]", ""]
+        EXCLUSIONS.write_text("\n".join(lines), encoding="utf-8")
+        return 0
+    return len(set(failed) ^ set(exclusions()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""The node and simple-model cases of onnx.backend.test, and whether a result is the one wanted."""
+
+import functools
+import tomllib
+import warnings
+from pathlib import Path
+
+import numpy as np
+from onnx.backend.test.loader import load_model_tests
+
+EXCLUSIONS = Path(__file__).with_name("exclusions.toml")
+KINDS = ("node", "simple")
+
+
+@functools.cache
+def cases():
+    """Every case that has its model in memory, by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {case.name: case for kind in KINDS for case in load_model_tests(kind=kind) if case.model is not None}
+
+
+def exclusions():
+    """Case name -> why it is not expected to pass."""
+    groups = tomllib.loads(EXCLUSIONS.read_text(encoding="utf-8"))
+    return {name: group["reason"] for group in groups.values() for name in group["cases"]}
+
+
+def run(case, prepare):
+    """Runs a case; raises whatever goes wrong, AssertionError for another result."""
+    for inputs, outputs in case.data_sets:
+        compare(list(prepare(case.model).run(list(inputs))), outputs, case)
+
+
+def compare(got, wanted, case):
+    """As onnx's own runner compares, with its tolerances."""
+    assert len(got) == len(wanted)
+    for actual, want in zip(got, wanted, strict=True):
+        if isinstance(want, list):
+            assert isinstance(actual, list)
+            compare(actual, want, case)
+            continue
+        actual, want = np.asarray(actual), np.asarray(want)
+        assert actual.shape == want.shape and (actual.dtype == want.dtype or want.dtype.kind in "OUS")
+        if want.dtype.kind in "OUSbiu":
+            np.testing.assert_array_equal(actual, want)
+        else:
+            kind = complex if want.dtype.kind == "c" else float
+            np.testing.assert_allclose(actual.astype(kind), want.astype(kind), rtol=case.rtol, atol=case.atol)

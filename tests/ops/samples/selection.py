@@ -1,0 +1,45 @@
+"""Samples of the largest elements and of triangles."""
+
+import numpy as np
+
+from tests.ops.samples import Refusal, Sample
+
+rng = np.random.default_rng(71)
+X = rng.permutation(60).reshape(3, 4, 5) / 7.0              # no two elements equal
+TIES = rng.integers(0, 3, (4, 6))
+
+
+def top(k, axis=-1, largest=1):
+    def oracle(x, *_):
+        order = np.argsort(-x if largest else x, axis=axis, kind="stable")
+        indices = np.take(order, np.arange(k), axis)
+        return np.take_along_axis(x, indices, axis), indices
+
+    return oracle
+
+
+SAMPLES = [
+    *[Sample("TopK", [X, np.array([k])], top(k, axis), {"axis": axis}, outputs=2, constants=(1,)) for k, axis in ((2, -1), (3, 0), (1, 1), (4, 1))],
+    Sample("TopK", [X, np.array([2])], top(2, largest=0), {"largest": 0}, outputs=2, constants=(1,)), Sample("TopK", [TIES, np.array([3])], top(3), outputs=2, constants=(1,)),
+    Sample("TopK", [X], top(2), {"k": 2}, outputs=2, opset=9),
+    *[Sample(name, [x], lambda x, f=f, a=axis: np.expand_dims(f(x, a), a), {"axis": axis}) for name, f in (("ArgMax", np.argmax), ("ArgMin", np.argmin))
+      for x, axis in ((X, 0), (X, 2), (TIES, 1))],
+    Sample("ArgMax", [X], lambda x: x.argmax(1), {"axis": 1, "keepdims": 0}),
+    Sample("ArgMax", [TIES], lambda x: x.shape[1] - 1 - x[:, ::-1].argmax(1), {"axis": 1, "keepdims": 0, "select_last_index": 1}),
+    *[Sample("Trilu", [X] if k is None else [X, np.array(k)], lambda x, *_, k=k or 0, f=f: f(x, k), {"upper": upper}, constants=(1,))
+      for upper, f in ((1, np.triu), (0, np.tril)) for k in (None, 0, 1, -2)],
+    Sample("Trilu", [TIES], np.triu),
+]
+def turned(x, lengths, time):
+    y = x.copy()
+    for b, n in enumerate(lengths):
+        at = (slice(None), b) if time == 0 else (b,)
+        y[at][:n] = x[at][:n][::-1]
+    return y
+
+
+SAMPLES += [
+    Sample("ReverseSequence", [X[:, :, 0], np.array([1, 2, 3, 0])], lambda x, n: turned(x, n, 0)),
+    Sample("ReverseSequence", [X, np.array([4, 1, 2])], lambda x, n: turned(x, n, 1), {"batch_axis": 0, "time_axis": 1}),
+]
+REFUSALS = [Refusal("ReverseSequence", [X[0, 0], np.array([1])]), Refusal("TopK", [X, np.array([6])], constants=(1,)), Refusal("TopK", [X, np.array([2])], {"axis": 3}, constants=(1,)), Refusal("Trilu", [X[0, 0]])]

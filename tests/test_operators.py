@@ -1,0 +1,42 @@
+"""What the list of operators says is so: every operator of onnx is on it, and the page is the command's."""
+
+from pathlib import Path
+
+import onnx
+import onnx.defs
+import pytest
+
+from ortrain.catalogue import COMPILED, NONE, NOT_YET, counts, operators
+from ortrain.cli import main
+from ortrain.cli.ops import page
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
+
+
+def test_every_operator_of_onnx_is_listed():
+    wanted = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == "" and not schema.deprecated}
+    assert wanted <= {row.name for row in operators() if row.domain == ""}
+
+
+def test_states_are_what_records_say():
+    rows = {row.name: row for row in operators() if row.domain == ""}
+    assert rows["Conv"].kernel == COMPILED and set(rows["Conv"].dtypes) == {"float32", "float64"} and rows["Conv"].opsets[0] == 1
+    assert (rows["GroupNormalization"].kernel, rows["GroupNormalization"].gradient) == ("function", "of its parts")
+    assert (rows["NonZero"].kernel, rows["NonZero"].gradient) == ("reference", "none by nature")
+    assert (rows["Loop"].kernel, rows["Loop"].gradient) == (NONE, NOT_YET)
+
+
+def test_counts_add_up():
+    found = counts()
+    assert sum(count for name, count in found.items() if name.startswith("kernel")) == found["operators"]
+    assert sum(count for name, count in found.items() if name.startswith("gradient")) == found["operators"]
+
+
+def test_the_command_lists_debts(capsys):
+    assert main(["ops", "--not-yet"]) == 0
+    assert "Loop " in capsys.readouterr().out
+
+
+@pytest.mark.skipif(f"onnx {onnx.__version__};" not in PAGE.read_text(encoding="utf-8"), reason="the page is that of another onnx")
+def test_the_page_is_fresh():
+    assert PAGE.read_text(encoding="utf-8") == page()
