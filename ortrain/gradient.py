@@ -12,6 +12,7 @@ from ortrain.ir import Graph, Model, NameSource, Node
 from ortrain.ops.building import GradientBuilder, GraphBuilder
 from ortrain.ops.expansion import expand
 from ortrain.ops.inference import Inference, infer, infer_graph
+from ortrain.ops.quantization import paired
 from ortrain.ops.record import canonical_domain, record_of
 
 
@@ -28,7 +29,7 @@ def reaching_values(model: Model, loss: str) -> set[str]:
     """The values from which a gradient path leads to the loss."""
     types = infer(model)
     reached = {loss}
-    for node in reversed(model.graph.nodes):
+    for node in reversed(paired(model.graph.nodes)):
         record = record_of(node)
         if record is None or not record.differentiable or not reached.intersection(node.outputs):
             continue
@@ -71,6 +72,7 @@ class Sweep(GraphBuilder):
 
     def _sweep(self, seeds: Mapping[str, str], wanted: Sequence[str]) -> None:
         """Goes through the nodes in reverse, from the gradients that are given."""
+        self.graph.nodes = paired(self.graph.nodes)
         self._expand(self._depends_on(self.graph.nodes, wanted))
         forward = list(self.graph.nodes)
         depends = self._depends_on(forward, wanted)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ortrain.dtypes import NAMES, NUMBERS
-from ortrain.ir import TensorType
-from ortrain.ops.building import NodeBuilder
+from ortrain.ir import Node, TensorType
+from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.definitions import evaluate
 from ortrain.ops.definitions import lower as lower_by_definition
-from ortrain.ops.record import InferenceContext, operator
+from ortrain.ops.record import ORTRAIN, InferenceContext, operator
 
 STORED = ("int8", "uint8", "int32")
 """The types that have kernels; others are ONNX's reference implementation's."""
@@ -70,3 +70,58 @@ def quantize_in_steps(g: NodeBuilder) -> list[str] | None:
 def quantize_linear(c: InferenceContext) -> list[TensorType]:
     """y = x / scale, rounded, plus the zero point, cut to the range of its type"""
     return [TensorType(quantized_type(c), c.type(0).shape)]
+
+
+# ---- both together: training goes straight through the rounding
+
+
+def paired(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, with every DequantizeLinear of a QuantizeLinear of the same scale and zero point as one FakeQuantize of what was quantised."""
+    producers = {name: node for node in nodes for name in node.outputs}
+    return [_fake(node, producers.get(node.inputs[0])) if node.op_type == "DequantizeLinear" and not node.domain else node for node in nodes]
+
+
+def _fake(node: Node, source: Node | None) -> Node:
+    """The FakeQuantize in the place of a DequantizeLinear, if `source` is the QuantizeLinear that belongs to it."""
+    same = source is not None and source.op_type == "QuantizeLinear" and not source.domain and source.inputs[1:] == node.inputs[1:]
+    if source is None or not same or source.attributes != node.attributes or "block_size" in node.attributes or "output_dtype" in node.attributes:
+        return node
+    return Node("FakeQuantize", list(source.inputs), node.outputs, node.name, ORTRAIN, dict(node.attributes))
+
+
+def fake_in_steps(g: NodeBuilder) -> list[str]:
+    attributes = dict(g.node.attributes)
+    return [g.op("DequantizeLinear", g.op("QuantizeLinear", *g.inputs, **attributes), *g.inputs[1:], **attributes)]
+
+
+def straight_through(g: GradientBuilder) -> Sequence[str | None]:
+    """Rounding counts as no change (Bengio, Léonard and Courville, arXiv 1308.3432), cutting off as a constant; the scale's gradient follows from both
+    (Esser et al., arXiv 1902.08153)."""
+    spread, x, dy = spreading(g), g.inputs[0], g.dy
+    stored = g.type(g.inputs[2]).dtype if g.has(2) else "uint8"
+    if spread is None or stored not in ("int8", "uint8"):
+        raise g.error(f"expected int8 or uint8 and no blocks where a gradient is taken, got {stored}")
+    scale = spread(g.inputs[1])
+    ratio = g.op("Div", x, scale)
+    rounded = g.op("Round", ratio)
+    if g.has(2):
+        rounded = g.op("Add", rounded, spread(g.op("Cast", g.inputs[2], to=NUMBERS[g.type(x).dtype])))
+    limits = np.iinfo(stored)
+    inside = g.op("Not", g.op("Or", g.op("Less", rounded, g.scalar(float(limits.min), x)), g.op("Greater", rounded, g.scalar(float(limits.max), x))))
+    zero = g.scalar(0.0, x)
+    dx = g.op("Where", inside, dy, zero)
+    dscale = None
+    if g.needs(1):
+        # y / scale is what is stored, without the zero point
+        slope = g.op("Sub", g.op("Div", g.outputs[0], scale), g.op("Where", inside, ratio, zero))
+        whole = g.op("Mul", dy, slope)
+        rank, axis = g.rank(x), int(g.attribute("axis", 1)) % max(1, g.rank(x))
+        one = g.rank(g.inputs[1]) == 0 or g.shape(g.inputs[1]) == (1,)
+        dscale = whole if one else g.reduce_sum(whole, [i for i in range(rank) if i != axis], keepdims=False)
+    return [dx, dscale, None][: len(g.inputs)]
+
+
+@operator("FakeQuantize", domain=ORTRAIN, gradient=straight_through, expand=fake_in_steps, stop=(2,))
+def fake_quantize(c: InferenceContext) -> list[TensorType]:
+    """y = x as QuantizeLinear and DequantizeLinear leave it"""
+    return [c.type(0)]

@@ -15,4 +15,6 @@ SAMPLES = [
     Sample("DequantizeLinear", [X.astype(np.int32), SCALES], lambda x, s: x * s[:, None], {"axis": -2}, opset=19),
     Sample("QuantizeLinear", [rng.uniform(-3, 3, (3, 4)).astype(np.float32).astype(float), np.array(0.25), np.array(2, np.int8)],
            lambda x, s, z: np.clip(np.rint(x / s) + z, -128, 127).astype(np.int8)),
+    Sample("FakeQuantize", [rng.uniform(-3, 3, (3, 4)).astype(np.float32).astype(float), np.array(0.25), np.array(2, np.int8)],
+           lambda x, s, z: ((np.clip(np.rint(x / s) + z, -128, 127) - z) * s).astype(x.dtype), {}, "ortrain", gradient=False),
 ]
