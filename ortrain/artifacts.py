@@ -30,6 +30,7 @@ from ortrain.onnxblock.model_accessor import NEWEST_IR, NEWEST_OPSET, base, empt
 from ortrain.onnxblock.training import output_names
 from ortrain.onnxblock.training_graph import make_training_graphs
 from ortrain.ops.custom import load_operators
+from ortrain.ops.inference import infer
 from ortrain.specialising import specialise
 
 __all__ = ["Artifacts", "LossType", "OptimType", "build_artifacts", "generate_artifacts"]
@@ -176,6 +177,7 @@ def build_artifacts(
     forward, constants = load_with_constants(model, opset_version)
     if input_shapes or input_values:
         specialise(forward, input_shapes or {}, input_values or {})
+    _put_right_ranks(forward)
     forward.ir_version = _ir_version(forward, ir_version)
     with fresh_names():
         complete = _with_loss(forward, loss_block, loss_inputs, additional)
@@ -236,6 +238,16 @@ def _ir_version(forward: Model, wanted: int | None) -> int:
 
 
 # ---- steps
+
+
+def _put_right_ranks(forward: Model) -> None:
+    """Forgets the declared type of an output that has another rank: models ship so, and run, but a target of that type would fit nothing."""
+    types = forward.graph.types
+    found = infer(forward)
+    for name in forward.graph.outputs:
+        shapes = [kind.shape for kind in (types.get(name), found[name]) if kind is not None and kind.shape is not None]
+        if len(shapes) == 2 and len(shapes[0]) != len(shapes[1]):
+            types[name] = found[name]
 
 
 def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, additional: list[str]) -> Model:

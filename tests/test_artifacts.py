@@ -7,7 +7,7 @@ import onnx.checker
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortrain import artifacts, errors, onnxblock
+from ortrain import TrainingSession, artifacts, errors, onnxblock
 from ortrain.artifacts import LossType, OptimType, build_artifacts, generate_artifacts
 from ortrain.formats.checkpoint import read_checkpoint
 from ortrain.formats.onnx_files import to_proto
@@ -313,3 +313,20 @@ def test_weights_that_a_model_proto_cannot_hold_take_a_way_round_it(case, tmp_pa
         recording.make_artifacts(tmp_path / folder)
     for path in (tmp_path / "inside").iterdir():
         assert path.read_bytes() == (tmp_path / "outside" / path.name).read_bytes(), path.name
+
+
+
+def test_a_target_has_the_rank_that_the_prediction_has_and_not_the_one_it_is_declared_with():
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["h"]), helper.make_node("Reshape", ["h", "parts"], ["y"])]
+    source = model(nodes, {"w": weight(4, 4), "parts": np.array([0, 2, 2])}, shape=("n", "length"))
+    made = build_artifacts(source, loss=LossType.MSELoss)
+    assert len(made.training.graph.types["target"].shape) == 3
+
+
+def test_a_pool_trains_where_the_model_has_a_name_of_its_own_for_a_size():
+    nodes = [helper.make_node("Conv", ["x", "w"], ["h"], strides=[2]), helper.make_node("AveragePool", ["h"], ["y"], kernel_shape=[2])]
+    source = model(nodes, {"w": weight(2, 1, 3)}, inputs=(("x", FLOAT, ["n", 1, "time"]),), shape=("n", 2, "frames"))
+    source.graph.value_info.append(helper.make_tensor_value_info("h", FLOAT, ["n", 2, "half of time"]))
+    with TrainingSession.from_model(source, loss=LossType.MSELoss, optimizer=OptimType.SGD) as session:
+        session.train_step(np.ones((1, 1, 12), np.float32), np.ones((1, 2, 4), np.float32))
+        assert np.abs(session.state.gradients["w"]).min() > 0

@@ -160,6 +160,10 @@ class NodeBuilder:
         """What is known of a value's type."""
         return self.builder.inference.types[value]
 
+    def noted_type(self, value: str) -> TensorType:
+        """The type of a value as the model will say it: with the model's own symbols, whose sizes are known when its program is made."""
+        return self.builder.types.get(value) or self.type(value)
+
     def value(self, value: str) -> np.ndarray | None:
         """A value that is a constant, else None."""
         return self.builder.inference.values.get(value)

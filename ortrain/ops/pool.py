@@ -92,7 +92,7 @@ def pool_attributes(g: GradientBuilder) -> dict[str, Any]:
 def pool_gradient(g: GradientBuilder, op_type: str, *inputs: str) -> list[str | None]:
     """A gradient node whose shape is recorded, as it cannot be inferred."""
     dx = g.op(op_type, *inputs, domain="", **pool_attributes(g))
-    g.declare(dx, g.type(g.inputs[0]))
+    g.declare(dx, g.noted_type(g.inputs[0]))
     return [dx]
 
 

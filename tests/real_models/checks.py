@@ -16,7 +16,7 @@ from tests.real_models.catalogue import FEEDS, inputs_of
 
 STEPS = 5
 DIRECTIONS = 3
-DISTANCES = (1e-6, 1e-7, 1e-8)
+DISTANCES = (1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
 """Lengths of the steps of central differences. The best counts: a long one crosses kinks (thousands of clips and rectifiers), a short one rounds."""
 FORWARD = 1e-4
 """Of the largest output."""
