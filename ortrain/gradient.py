@@ -8,7 +8,7 @@ import numpy as np
 
 from ortrain import dtypes
 from ortrain.errors import InvalidModelError, MissingGradientError, UnreachableParameterError
-from ortrain.ir import Graph, Model, NameSource, Node
+from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.ops.building import GradientBuilder, GraphBuilder
 from ortrain.ops.expansion import expand
 from ortrain.ops.inference import Inference, infer, infer_graph
@@ -58,7 +58,7 @@ class Sweep(GraphBuilder):
         kind = self.inference.types[self.loss]
         seed = self.names.unique(f"{self.loss}_grad")
         self.add_initializer(seed, np.ones((), dtypes.numpy_dtype(kind.dtype)))
-        self._sweep({self.loss: seed}, wanted)
+        self._sweep({self.loss: [seed]}, wanted)
         gradients = {}
         for name in wanted:
             gradient = self.total(name)
@@ -70,27 +70,23 @@ class Sweep(GraphBuilder):
             self.opsets.setdefault(canonical_domain(node.domain), 1)
         return gradients
 
-    def _sweep(self, seeds: Mapping[str, str], wanted: Sequence[str]) -> None:
+    def _sweep(self, seeds: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> None:
         """Goes through the nodes in reverse, from the gradients that are given."""
         self.graph.nodes = paired(self.graph.nodes)
         self._expand(self._depends_on(self.graph.nodes, wanted))
         forward = list(self.graph.nodes)
         depends = self._depends_on(forward, wanted)
-        self.parts |= {value: [gradient] for value, gradient in seeds.items()}
+        self.parts |= {value: list(gradients) for value, gradients in seeds.items()}
         for node in reversed(forward):
             self._visit(node, depends)
 
-    def branch_gradients(self, graph: Graph, seeds: Mapping[str, str], wanted: Sequence[str]) -> Graph:
-        """A branch of an If with the gradients of the wanted outer values as its outputs, zeros where none flows.
-
-        seeds: gradients of the branch's outputs, which are outer values too."""
-        inner = BranchSweep(graph, self)
-        inner._sweep(seeds, wanted)
-        outputs = [inner.whole(name) for name in wanted]
+    def inner_gradients(self, graph: Graph, inputs: Mapping[str, TensorType], seeds: Mapping[str, Sequence[str]], wanted: Sequence[str],
+                        maybe: Sequence[str] = ()) -> list[str | None]:
+        inner = InnerSweep(graph, inputs, self)
+        inner._sweep(seeds, [*wanted, *maybe])
+        gradients = [inner.whole(name) if name in wanted or inner.total(name) else None for name in (*wanted, *maybe)]
         graph.nodes.extend(inner.added)
-        graph.outputs = outputs
-        graph.nodes = graph.ancestors(outputs)
-        return graph
+        return gradients
 
     def _expand(self, depends: set[str]) -> None:
         """Replaces the operators on the way that are said in terms of others and have no rule of their own."""
@@ -160,12 +156,12 @@ class Sweep(GraphBuilder):
         return output
 
 
-class BranchSweep(Sweep):
-    """A reverse pass over a branch: it reads outer values, and its constants go to the outer graph."""
+class InnerSweep(Sweep):
+    """A reverse pass over a graph inside a node: it reads outer values, and its constants go to the outer graph."""
 
-    def __init__(self, graph: Graph, outer: Sweep) -> None:
+    def __init__(self, graph: Graph, inputs: Mapping[str, TensorType], outer: Sweep) -> None:
         self.graph = graph
-        inference = Inference(outer.opsets, dict(outer.inference.types), outer.inference.values, graph.types)
+        inference = Inference(outer.opsets, {**outer.inference.types, **inputs}, outer.inference.values, graph.types)
         for node in graph.nodes:
             inference.visit(node)
         GraphBuilder.__init__(self, inference, outer.names, outer.opset, outer.initializers, graph.types)
@@ -174,7 +170,7 @@ class BranchSweep(Sweep):
         self.parts = {}
 
     def whole(self, name: str) -> str:
-        """The gradient of an outer value, of its shape, made inside the branch."""
+        """The gradient of a value, of its shape, made inside the graph."""
         gradient = self.total(name)
         if gradient is None:
             dtype = dtypes.numpy_dtype(self.inference.types[name].dtype)

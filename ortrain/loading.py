@@ -10,8 +10,8 @@ import numpy as np
 from ortrain.errors import InvalidModelError
 from ortrain.formats.onnx_files import proto_of, read_model, to_proto
 from ortrain.ir import Graph, Model, NameSource, Node
-from ortrain.ops.control import BRANCHES, captured, renamed
 from ortrain.ops.record import canonical_domain, record_of
+from ortrain.ops.subgraphs import CONTROL, captured, has_graphs, renamed
 
 OLDEST_OPSET = 7
 OLDEST_IR = 4
@@ -32,7 +32,7 @@ def load_with_constants(source: Any, opset_version: int | None = None) -> tuple[
         model = _converted(model, opset_version)
     model.ir_version = max(model.ir_version, OLDEST_IR)
     _check_opset(model)
-    constants = _lift_constants(model.graph) | _open_branches(model.graph, NameSource(all_names(model.graph)))
+    constants = _lift_constants(model.graph) | _open_graphs(model.graph, NameSource(all_names(model.graph)))
     check_graph(model.graph)
     return model, constants
 
@@ -114,26 +114,28 @@ def all_names(graph: Graph) -> set[str]:
     return graph.names().union(*map(all_names, inside))
 
 
-def _open_branches(graph: Graph, names: NameSource) -> frozenset[str]:
-    """Moves the constants of If branches into the graph, as weights like others, and has the nodes list what their branches read."""
+def _open_graphs(graph: Graph, names: NameSource) -> frozenset[str]:
+    """Moves the constants of the graphs inside nodes into the graph, as weights like others, and has the nodes list what those graphs read."""
     lifted: set[str] = set()
     for node in graph.nodes:
-        if node.op_type != "If" or canonical_domain(node.domain) != "":
+        if not has_graphs(node):
             continue
-        for name in BRANCHES:
-            branch = node.attributes[name]
-            if not isinstance(branch, Graph):
-                raise InvalidModelError(f"expected the graph {name} in If node {node.name!r}")
-            inside = _lift_constants(branch) | _open_branches(branch, names)
-            # names of branches need not differ from one branch to the other
-            outside = {inner: inner if inner not in graph.initializers and inner not in graph.names() else names.unique(inner) for inner in branch.initializers}
-            arrays = {outside[inner]: array for inner, array in branch.initializers.items()}
-            branch = renamed(branch, outside)
-            branch.initializers = {}
-            node.attributes[name] = branch
-            graph.initializers |= arrays
-            lifted |= {outside[inner] for inner in inside}
-        node.inputs = [node.inputs[0], *captured(node)]
+        for name in CONTROL[node.op_type]:
+            inner = node.attributes.get(name)
+            if not isinstance(inner, Graph):
+                raise InvalidModelError(f"expected the graph {name} in {node.op_type} node {node.name!r}")
+            inside = _lift_constants(inner) | _open_graphs(inner, names)
+            # names need not differ from one graph to the next
+            taken = graph.names()
+            outside = {weight: names.unique(weight) if weight in taken else weight for weight in inner.initializers}
+            graph.initializers |= {outside[weight]: array for weight, array in inner.initializers.items()}
+            lifted |= {outside[weight] for weight in inside}
+            inner = renamed(inner, outside)
+            inner.initializers = {}
+            node.attributes[name] = inner
+        count = 1 if node.op_type == "If" else len(node.graphs["body"].inputs)
+        own = [*node.inputs, *[""] * (count - len(node.inputs))][:count]
+        node.inputs = [*own, *captured(node.graphs.values())]
     return frozenset(lifted)
 
 

@@ -199,6 +199,9 @@ class Runner:
 
     def _refusal(self, program: Program, values: tuple[Any, ...]) -> Exception:
         step = program.plan.steps[program.failed_step]
+        while step.iteration is not None and program.failed_status != TERMINATED:
+            program = step.iteration.body
+            step = program.plan.steps[program.failed_step]
         if program.failed_status == TERMINATED:
             return TerminatedError(f"expected to finish, the run was terminated by its RunOptions before node {step.node.name!r} ({self.where})")
         if program.failed_status == PYTHON_FAILED:

@@ -12,9 +12,10 @@ from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Model, NameSource, Node, TensorType
 from ortrain.loading import all_names
 from ortrain.ops.building import GraphBuilder, NodeBuilder
-from ortrain.ops.control import chosen, place
+from ortrain.ops.control import chosen
 from ortrain.ops.expansion import named_as
 from ortrain.ops.inference import Inference
+from ortrain.ops.subgraphs import place
 
 
 def specialise(model: Model, input_shapes: Mapping[str, Sequence[int]], input_values: Mapping[str, Any]) -> None:

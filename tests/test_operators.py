@@ -23,7 +23,7 @@ def test_states_are_what_records_say():
     assert rows["Conv"].kernel == COMPILED and set(rows["Conv"].dtypes) == {"float32", "float64"} and rows["Conv"].opsets[0] == 1
     assert (rows["GroupNormalization"].kernel, rows["GroupNormalization"].gradient) == ("function", "of its parts")
     assert (rows["NonZero"].kernel, rows["NonZero"].gradient) == ("reference", "none by nature")
-    assert (rows["Loop"].kernel, rows["Loop"].gradient) == (NONE, NOT_YET)
+    assert (rows["SequenceMap"].kernel, rows["SequenceMap"].gradient) == (NONE, NOT_YET)
 
 
 def test_counts_add_up():
@@ -34,7 +34,7 @@ def test_counts_add_up():
 
 def test_the_command_lists_debts(capsys):
     assert main(["ops", "--not-yet"]) == 0
-    assert "Loop " in capsys.readouterr().out
+    assert "SequenceMap " in capsys.readouterr().out
 
 
 @pytest.mark.skipif(f"onnx {onnx.__version__};" not in PAGE.read_text(encoding="utf-8"), reason="the page is that of another onnx")

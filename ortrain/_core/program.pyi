@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
+from ortrain._core.iteration import Iteration
 
 KERNELS: dict[str, int]
 TERMINATED: int
@@ -18,7 +19,7 @@ class Program:
     arena_bytes: int
     step_names: list[str]
     plan: Any
-    python_steps: dict[int, PythonStep]
+    python_steps: dict[int, PythonStep | Iteration]
     failed_step: int
     failed_status: int
     first_write: int

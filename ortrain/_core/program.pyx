@@ -111,40 +111,6 @@ KERNELS = {"check_range": <size_t>&check_range, "copy": <size_t>&copy, "python":
 cdef class Program:
     """Built by ortrain.plan: tensors first, then steps, then finish(); then try_run() as often as wanted."""
 
-    cdef EngineHandle handle
-    cdef Py_ssize_t n_steps, n_slots, n_inputs, n_outputs, n_patches, n_direct
-    cdef Kernel *functions
-    cdef KernelArgs *args
-    cdef Tensor *slots                    # the tensors of all steps, one after another
-    cdef int64_t *ints
-    cdef double *floats
-    cdef Py_ssize_t *input_slot           # (input, slot) pairs
-    cdef Py_ssize_t *input_index
-    cdef Py_ssize_t n_input_slots
-    cdef Tensor *inputs                   # what each user input must look like
-    cdef Tensor *outputs                  # where each user output lies
-    cdef int64_t *output_source           # >= 0: arena offset; -1: fixed; -2 - i: user input i
-    cdef Py_ssize_t *direct_step          # accumulations that may be skipped when gradients are overwritten
-    cdef Kernel *direct_function
-    cdef Py_ssize_t *direct_slot          # slots that then write to the gradient itself
-    cdef void **direct_address
-    cdef int64_t *direct_offset
-    cdef Py_ssize_t n_direct_slots
-    cdef bint overwriting, built
-    cdef uint8_t *arena
-    cdef object arena_array
-    cdef int64_t *arena_offset            # per slot, -1 when not in the arena
-    cdef int64_t *scratch_offset          # per step, -1 for none
-    cdef list tensors, steps, input_ids, output_ids, direct
-    cdef public dict python_steps
-    cdef public list keep_alive
-    cdef public int64_t arena_bytes
-    cdef public list step_names
-    cdef public object plan
-    cdef public Py_ssize_t failed_step
-    cdef public int failed_status
-    cdef public Py_ssize_t first_write
-
     def __init__(self, EngineHandle handle not None):
         self.handle = handle
         self.tensors, self.steps, self.input_ids, self.output_ids, self.direct = [], [], [], [], []
@@ -313,11 +279,14 @@ cdef class Program:
 
     def bind_arena(self, cnp.ndarray arena not None):
         """Points every tensor and scratch buffer into the arena (uint8, 64-byte aligned, at least arena_bytes)."""
-        cdef Py_ssize_t i
         if not self.built or arena.nbytes < self.arena_bytes:
             raise ValueError(f"expected a finished program and an arena of {self.arena_bytes} bytes, got {arena.nbytes}")
         self.arena_array = arena
-        self.arena = <uint8_t *>cnp.PyArray_DATA(arena)
+        self.point_into(<uint8_t *>cnp.PyArray_DATA(arena))
+
+    cdef void point_into(self, uint8_t *arena) noexcept nogil:
+        cdef Py_ssize_t i
+        self.arena = arena
         for i in range(self.n_slots):
             if self.arena_offset[i] >= 0:
                 self.slots[i].data = self.arena + self.arena_offset[i]
@@ -353,7 +322,7 @@ cdef class Program:
                     return False
         return True
 
-    cdef inline bint same_dtype(self, int numpy_type, int32_t dtype) noexcept:
+    cdef bint same_dtype(self, int numpy_type, int32_t dtype) noexcept:
         if dtype == 1:
             return numpy_type == cnp.NPY_FLOAT32
         if dtype == 7:          # a C type has one number and another C type of its size has another, whatever their dtype says
@@ -398,6 +367,26 @@ cdef class Program:
             self.failed_step = i
             raise RuntimeError(self.step_names[i])
         return self.results(values, out)
+
+    cdef int run_on(self, void **inputs) noexcept nogil:
+        """Runs the steps on inputs that are known to fit, for a program that is part of another."""
+        cdef Py_ssize_t i
+        cdef int status
+        for i in range(self.n_input_slots):
+            self.slots[self.input_slot[i]].data = inputs[self.input_index[i]]
+        for i in range(self.n_steps):
+            status = self.functions[i](&self.args[i])
+            if status != 0:
+                self.failed_status = status
+                self.failed_step = i
+                return status
+        return STATUS_OK
+
+    cdef void *output_data(self, Py_ssize_t index, void **inputs) noexcept nogil:
+        """Where an output lies after a run on these inputs."""
+        if self.output_source[index] >= 0:
+            return self.arena + self.output_source[index]
+        return self.outputs[index].data if self.output_source[index] == -1 else inputs[-2 - self.output_source[index]]
 
     def misfit(self, list out not None):
         """What is wrong with arrays that are to receive the outputs (None: a fresh one is made): (number, dtype name, shape) of the first, or None."""

@@ -236,9 +236,7 @@ def _write_graph(graph: Graph, proto: onnx.GraphProto, outside: _Outside | None 
     store = outside.tensor if outside else _tensor
     proto.initializer.extend(store(array, name) for name, array in graph.initializers.items())
     for node in graph.nodes:
-        # the IR lists what an If's branches read after its condition; files do not
-        inputs = node.inputs[:1] if node.op_type == "If" and not node.domain else node.inputs
-        made = proto.node.add(op_type=node.op_type, name=node.name, domain=node.domain or None, input=inputs, output=node.outputs)
+        made = proto.node.add(op_type=node.op_type, name=node.name, domain=node.domain or None, input=node.own_inputs, output=node.outputs)
         made.attribute.extend(_attribute(name, value) for name, value in node.attributes.items())
     interface = {*graph.inputs, *graph.outputs}
     _write_values(graph, graph.inputs, proto.input)

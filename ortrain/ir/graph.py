@@ -61,6 +61,19 @@ class Node:
     domain: str = ""
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
+    @property
+    def graphs(self) -> dict[str, Graph]:
+        """The graphs inside: the branches of an If, the body of a Loop or Scan, by attribute name."""
+        return {name: value for name, value in self.attributes.items() if isinstance(value, Graph)}
+
+    @property
+    def own_inputs(self) -> list[str]:
+        """The inputs that the operator has in a file: here, those with graphs inside list after them the outer values that those read."""
+        graphs = self.graphs
+        if not graphs or self.domain:
+            return self.inputs
+        return self.inputs[:1] if self.op_type == "If" else self.inputs[: len(graphs["body"].inputs)]
+
     def copy(self) -> Node:
         return replace(self, inputs=list(self.inputs), outputs=list(self.outputs), attributes=dict(self.attributes))
 

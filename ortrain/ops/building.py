@@ -29,8 +29,12 @@ class GraphBuilder:
         self.added: list[Node] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
-    def branch_gradients(self, graph: Graph, seeds: Mapping[str, str], wanted: Sequence[str]) -> Graph:
-        """A branch with its gradient: only who sweeps a graph backwards can."""
+    def inner_gradients(self, graph: Graph, inputs: Mapping[str, TensorType], seeds: Mapping[str, Sequence[str]], wanted: Sequence[str],
+                        maybe: Sequence[str] = ()) -> list[str | None]:
+        """Adds to a graph inside a node the nodes of its gradient: only who sweeps a graph backwards can.
+
+        inputs: the types of the graph's own inputs. seeds: value -> gradients that flow into it from outside. wanted: the values whose gradients are asked
+        for, zeros where none flows; maybe: more of them, None where none flows. Returns the names of the gradients."""
         raise NotImplementedError
 
     def emit(self, node: Node) -> None:
@@ -192,7 +196,7 @@ class NodeBuilder:
         base = self.node.name or self.node.outputs[0]
         names = self.builder.names
         made = [names.unique(name or f"{base}{self.suffix}/{op_type}_output") if wanted else "" for wanted in outputs]
-        self.builder.emit(Node(op_type, list(inputs), made, names.unique(f"{base}{self.suffix}/{op_type}"), domain, attributes))
+        self.builder.emit(Node(op_type, list(inputs), list(made), names.unique(f"{base}{self.suffix}/{op_type}"), domain, attributes))
         return made
 
     def constant(self, array: np.ndarray | Sequence[int], like: str | None = None) -> str:

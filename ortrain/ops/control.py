@@ -3,7 +3,7 @@ condition alone. A plan that knows the condition puts the branch in the node's p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,45 +12,14 @@ from ortrain.ir import Dim, Graph, Node, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.inference import Inference
 from ortrain.ops.record import InferenceContext, operator
-
-BRANCHES = ("then_branch", "else_branch")
+from ortrain.ops.subgraphs import CONTROL, captured, made, place, renamed
 
 
 def branches(node: Node) -> tuple[Graph, Graph]:
     """The graphs of an If."""
-    first, second = (node.attributes[name] for name in BRANCHES)
+    first, second = (node.attributes[name] for name in CONTROL["If"])
     assert isinstance(first, Graph) and isinstance(second, Graph)
     return first, second
-
-
-def outer_reads(graph: Graph) -> Iterator[str]:
-    """The values that a branch takes from outside, in order, again and again where it does."""
-    inner = {*graph.initializers, *(output for node in graph.nodes for output in node.outputs)}
-    for node in graph.nodes:
-        yield from (name for name in node.inputs if name and name not in inner)
-    yield from (name for name in graph.outputs if name not in inner)
-
-
-def captured(node: Node) -> list[str]:
-    """The outer values that the branches of an If read."""
-    return list(dict.fromkeys(name for graph in branches(node) for name in outer_reads(graph)))
-
-
-def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """A copy with other names for values, graphs inside included."""
-    def new(name: str) -> str:
-        return names.get(name, name)
-
-    copy = Graph(graph.name, [], [new(name) for name in graph.outputs], [renamed_node(node, names) for node in graph.nodes])
-    copy.initializers = {new(name): array for name, array in graph.initializers.items()}
-    copy.types = {new(name): kind for name, kind in graph.types.items()}
-    return copy
-
-
-def renamed_node(node: Node, names: Mapping[str, str]) -> Node:
-    """A copy of a node with other names for values."""
-    attributes = {name: renamed(value, names) if isinstance(value, Graph) else value for name, value in node.attributes.items()}
-    return Node(node.op_type, [names.get(n, n) for n in node.inputs], [names.get(n, n) for n in node.outputs], node.name, node.domain, attributes)
 
 
 # ---- types
@@ -100,15 +69,6 @@ def inline(g: NodeBuilder) -> list[str] | None:
     return None if taken is None else place(g, taken)
 
 
-def place(g: NodeBuilder, graph: Graph) -> list[str]:
-    """Adds a branch's nodes to the graph under new names; gives the names of its outputs."""
-    names = {name: g.constant(array) for name, array in graph.initializers.items()}
-    for node in graph.nodes:
-        names |= {name: g.builder.names.unique(f"{g.outputs[0]}/{name}") for name in node.outputs if name}
-        g.builder.emit(renamed_node(node, names))
-    return [names.get(name, name) for name in graph.outputs]
-
-
 # ---- gradient
 
 
@@ -116,8 +76,8 @@ def if_gradient(g: GradientBuilder) -> Sequence[str | None]:
     """An If that runs the taken branch forward again and then backward; a plan sees that forward again is forward, and runs it once."""
     wanted = [index for index in range(1, len(g.inputs)) if g.needs(index)]
     given = [gradient for gradient in g.gradients if gradient]
-    graphs: dict[str, Any] = {name: _backward(g, graph, [g.inputs[index] for index in wanted]) for name, graph in zip(BRANCHES, branches(g.node), strict=True)}
-    outer = list(dict.fromkeys([*g.inputs[1:], *given, *(name for graph in graphs.values() for name in outer_reads(graph))]))
+    graphs: dict[str, Any] = {name: _backward(g, graph, [g.inputs[index] for index in wanted]) for name, graph in g.node.graphs.items()}
+    outer = list(dict.fromkeys([*g.inputs[1:], *given, *captured(graphs.values())]))
     outputs = g.ops("If", g.inputs[0], *outer, outputs=[True] * len(wanted), **graphs)
     for index, output in zip(wanted, outputs, strict=True):
         g.declare(output, g.type(g.inputs[index]))
@@ -127,13 +87,15 @@ def if_gradient(g: GradientBuilder) -> Sequence[str | None]:
 
 def _backward(g: GradientBuilder, graph: Graph, wanted: Sequence[str]) -> Graph:
     """The branch's nodes and those of its gradient; its outputs are the gradients of the wanted outer values, zeros where none flows."""
-    suffix = {name: g.builder.names.unique(f"{name}/again") for name in _made(graph)}
-    seeds = {suffix.get(name, name): gradient for name, gradient in zip(graph.outputs, g.gradients, strict=True) if gradient}
-    return g.builder.branch_gradients(renamed(graph, suffix), seeds, wanted)
-
-
-def _made(graph: Graph) -> Iterable[str]:
-    return [*graph.initializers, *(output for node in graph.nodes for output in node.outputs if output)]
+    suffix = {name: g.builder.names.unique(f"{name}/again") for name in made(graph)}
+    seeds: dict[str, list[str]] = {}
+    for name, gradient in zip(graph.outputs, g.gradients, strict=True):
+        if gradient:
+            seeds.setdefault(suffix.get(name, name), []).append(gradient)
+    backward = renamed(graph, suffix)
+    backward.outputs = [gradient or "" for gradient in g.builder.inner_gradients(backward, {}, seeds, wanted)]
+    backward.nodes = backward.ancestors(backward.outputs)
+    return backward
 
 
 operator("If", gradient=if_gradient, expand=inline, stop=(0,))(infer_if)

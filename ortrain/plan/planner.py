@@ -10,15 +10,18 @@ import numpy as np
 
 from ortrain._core import program as core
 from ortrain._core.engine import EngineHandle
+from ortrain._core.iteration import KERNELS as ITERATION_KERNELS
+from ortrain._core.iteration import Iteration
 from ortrain._core.kernel_table import kernels
 from ortrain._core.program import Program
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError, ShapeInferenceError
-from ortrain.ir import Graph, Model, NameSource, Node, TensorType
-from ortrain.ops.building import GraphBuilder
+from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
+from ortrain.ops.building import GraphBuilder, NodeBuilder
 from ortrain.ops.definitions import defined
-from ortrain.ops.expansion import expand
+from ortrain.ops.expansion import expand, named_as
 from ortrain.ops.inference import Inference
+from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
 from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, canonical_domain, record_of
 from ortrain.plan.memory import Block, place
 
@@ -33,6 +36,10 @@ def _attribute_key(node: Node) -> tuple[Any, ...]:
                  for name, value in sorted(node.attributes.items()))
 
 
+def _label(node: Node) -> str:
+    return next((name for name in node.outputs if name), node.name)
+
+
 @dataclass(slots=True)
 class Step:
     """One kernel call to be: the node it comes from and what its record asked for."""
@@ -44,6 +51,8 @@ class Step:
     guard: Guard | None = None
     address: int = 0
     scratch: Block | None = None
+    iteration: Iteration | None = None
+    """What a Loop or Scan runs."""
 
 
 @dataclass(slots=True)
@@ -93,6 +102,8 @@ class Planner:
         self.steps: list[Step] = []
         self._guarded: set[tuple[str, int, int, int | None]] = set()
         self.in_place: dict[str, str] = {}
+        self.iterations: dict[str, Iteration] = {}
+        """What Loops and Scans run, by the name of their first output."""
 
     def build(self) -> Program:
         for node in self._distinct(self._needed(infer=True)):
@@ -127,13 +138,60 @@ class Planner:
     def _pieces(self, node: Node) -> list[Node]:
         """The nodes that stand for one; ONNX's own kernel has to do where they need to know what is computed."""
         try:
-            return expand(node, self.builder) or [node]
+            pieces = expand(node, self.builder) or [node]
+            return [part for piece in pieces for part in (self._iteration_pieces(piece) if piece.op_type in ("Loop", "Scan") else [piece])]
         except ShapeInferenceError as error:
             self._ask_for_values(node, error)
             record = record_of(node)
             if record is None or record.lower is None and defined(canonical_domain(node.domain), node.op_type) is None:
                 raise
             return [node]
+
+    def _iteration_pieces(self, node: Node) -> list[Node]:
+        """A Loop or Scan whose body has a program; the nodes of all its iterations where it cannot have one for all."""
+        original, node = node, node.copy()
+        form = Form.of(node)
+        context = self.inference.context(node)
+        inside = look_inside(context, form)
+        count = trips(context, form, inside)
+        if all(kind.is_static for kind in inside.states):
+            try:
+                self.iterations[_label(node)] = self._iteration(form, inside, count)
+                return [node]
+            except (ShapeInferenceError, InvalidModelError) as error:
+                if isinstance(error, NeedsValues):
+                    raise
+                if not isinstance(count, int):
+                    raise
+        if not isinstance(count, int):
+            return [node]
+        node = original.copy()
+        builder = self.builder
+        before, builder.added = builder.added, []
+        try:
+            results = unrolled(NodeBuilder(builder, node), count)
+            parts = [part for made in builder.added for part in self._pieces(made)]
+        finally:
+            builder.added = before
+        return list(named_as(parts, node, results, builder))
+
+    def _iteration(self, form: Form, inside: Inside, count: Dim | None) -> Iteration:
+        """The body's program, and how often it runs on what."""
+        graph, values = form.body.copy(), self.inference.values
+        outer = [name for name in dict.fromkeys(form.node.inputs[form.own :]) if name]
+        graph.initializers |= {name: values[name] for name in outer if name in values}
+        # of captured values only those that move are inputs of the body
+        form.node.inputs[form.own :] = outer = [name for name in outer if name not in values and name not in self.fixed]
+        inputs = inside.inputs | {name: self.inference.types[name] for name in outer}
+        try:
+            body = plan_program(Model(graph, self.model.opsets), inputs, self.fixed, graph.outputs, self.handle)
+        except NeedsValues as error:
+            self._ask_for_values(Node(form.node.op_type, [name for name in error.names if name in outer], []), error)
+            raise InvalidModelError(f"expected sizes that are the same in every iteration: {error}") from error
+        slices = [inside.inference.types[name] for name in (*form.slice_inputs, *form.slice_outputs)]
+        states, pieces = ([kind.count * numpy_dtype(kind.dtype).itemsize for kind in kinds] for kinds in (inside.states, slices))
+        return Iteration(body, form.counts, count if isinstance(count, int) else -1, states, pieces[: form.scanned], pieces[form.scanned :],
+                         [*form.backwards("input"), *form.backwards("output")])
 
     def _ask_for_values(self, node: Node, cause: Exception) -> None:
         """Raises NeedsValues when what a node has to know comes from user inputs by way of integers and booleans."""
@@ -191,6 +249,11 @@ class Planner:
         record = record_of(node)
         assert record is not None
         context = self._context(node, record)
+        iteration = self.iterations.get(_label(node)) if node.op_type in ("Loop", "Scan") else None
+        if iteration is not None:
+            call = KernelCall("iterate", (iteration.address,), scratch=iteration.scratch)
+            self.steps.append(Step(node, call, list(node.inputs), list(node.outputs), None, ITERATION_KERNELS["iterate"], iteration=iteration))
+            return
         try:
             how, address = self._how(node, record, context)
         except (ShapeInferenceError, MissingKernelError) as error:
@@ -346,6 +409,9 @@ class Planner:
                 positions[id(step)] = program.add_python_step(f"python of {step.node.name or step.node.op_type}", step.call.function,
                                                               [tensor(n) for n in step.inputs], [tensor(n) for n in step.outputs])
                 continue
+            if step.iteration is not None:
+                program.python_steps[len(positions)] = step.iteration
+                program.keep_alive.append(step.iteration)
             positions[id(step)] = program.add_step(
                 f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor(n) for n in step.inputs],
                 [tensor(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),

@@ -1,0 +1,49 @@
+"""A program as other compiled modules see it: a loop runs its body's."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from ortrain._core.engine cimport EngineHandle
+from ortrain._core.kernel cimport Kernel, KernelArgs, Tensor
+
+
+cdef class Program:
+    cdef EngineHandle handle
+    cdef Py_ssize_t n_steps, n_slots, n_inputs, n_outputs, n_patches, n_direct
+    cdef Kernel *functions
+    cdef KernelArgs *args
+    cdef Tensor *slots                    # the tensors of all steps, one after another
+    cdef int64_t *ints
+    cdef double *floats
+    cdef Py_ssize_t *input_slot           # (input, slot) pairs
+    cdef Py_ssize_t *input_index
+    cdef Py_ssize_t n_input_slots
+    cdef Tensor *inputs                   # what each user input must look like
+    cdef Tensor *outputs                  # where each user output lies
+    cdef int64_t *output_source           # >= 0: arena offset; -1: fixed; -2 - i: user input i
+    cdef Py_ssize_t *direct_step          # accumulations that may be skipped when gradients are overwritten
+    cdef Kernel *direct_function
+    cdef Py_ssize_t *direct_slot          # slots that then write to the gradient itself
+    cdef void **direct_address
+    cdef int64_t *direct_offset
+    cdef Py_ssize_t n_direct_slots
+    cdef bint overwriting, built
+    cdef uint8_t *arena
+    cdef object arena_array
+    cdef int64_t *arena_offset            # per slot, -1 when not in the arena
+    cdef int64_t *scratch_offset          # per step, -1 for none
+    cdef list tensors, steps, input_ids, output_ids, direct
+    cdef public dict python_steps
+    cdef public list keep_alive
+    cdef public int64_t arena_bytes
+    cdef public list step_names
+    cdef public object plan
+    cdef public Py_ssize_t failed_step
+    cdef public int failed_status
+    cdef public Py_ssize_t first_write
+
+    cdef void describe(self, Tensor *t, tuple kind) except *
+    cdef void point_into(self, uint8_t *arena) noexcept nogil
+    cdef void set_overwriting(self, bint overwrite) noexcept nogil
+    cdef bint accepts(self, tuple values) noexcept
+    cdef bint same_dtype(self, int numpy_type, int32_t dtype) noexcept
+    cdef int run_on(self, void **inputs) noexcept nogil
+    cdef void *output_data(self, Py_ssize_t index, void **inputs) noexcept nogil
+    cdef list results(self, tuple values, list out_arrays)

@@ -1,0 +1,180 @@
+"""Loop and Scan: a recurrent layer written as either, in all forms; its gradients against central differences in float64."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortrain
+from ortrain.artifacts import OptimType
+from ortrain.loading import load_model
+
+DOUBLE, INT64, BOOL = TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
+STEPS, BATCH, WIDTH, STATE = 5, 2, 3, 4
+rng = np.random.default_rng(1)
+H0, X = rng.standard_normal((BATCH, STATE)), rng.standard_normal((STEPS, BATCH, WIDTH))
+WEIGHT = 0.5 * rng.standard_normal((WIDTH + STATE, STATE))
+PART = rng.standard_normal((BATCH, STATE))
+
+
+def value(name, kind, shape):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def cell(source):
+    """h2 = tanh([h, x_t] weight), collected as y too."""
+    return [*source, helper.make_node("Concat", ["h", "xt"], ["both"], axis=1), helper.make_node("MatMul", ["both", "weight"], ["m"]),
+            helper.make_node("Tanh", ["m"], ["h2"]), helper.make_node("Identity", ["h2"], ["y"])]
+
+
+def model(nodes, inputs, constants=(), output="last"):
+    """The sum over everything collected and the last state, weighted: a loss that every value matters to."""
+    tail = [helper.make_node("ReduceSum", ["all"], ["total"], keepdims=0), helper.make_node("Mul", [output, "part"], ["weighed"]),
+            helper.make_node("Add", ["weighed", "total"], ["sum"]), helper.make_node("ReduceMean", ["sum"], ["loss"], keepdims=0)]
+    known = {"weight": WEIGHT, "part": PART, **dict(constants)}
+    graph = helper.make_graph([*nodes, *tail], "g", [value(*i) for i in inputs], [value("loss", DOUBLE, [])],
+                              [numpy_helper.from_array(array, name) for name, array in known.items()])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(made, full_check=True)
+    return made
+
+
+INPUTS = (("h0", DOUBLE, ["batch", STATE]), ("x", DOUBLE, ["steps", "batch", WIDTH]))
+
+
+def scan(read=0, write=0, axis=0):
+    body = helper.make_graph(cell([]), "body", [value("h", DOUBLE, ["batch", STATE]), value("xt", DOUBLE, ["batch", WIDTH])],
+                             [value("h2", DOUBLE, ["batch", STATE]), value("y", DOUBLE, ["batch", STATE])])
+    more = {"scan_input_axes": [1], "scan_output_axes": [-1]} if axis else {}
+    node = helper.make_node("Scan", ["h0", "x"], ["last", "all"], body=body, num_scan_inputs=1, scan_input_directions=[read],
+                            scan_output_directions=[write], **more)
+    inputs = (INPUTS[0], ("x", DOUBLE, ["batch", "steps", WIDTH])) if axis else INPUTS
+    return model([node], inputs)
+
+
+def loop(condition="through"):
+    says = {"through": [helper.make_node("Identity", ["going"], ["on"])],
+            "true": [helper.make_node("Constant", [], ["on"], value=numpy_helper.from_array(np.array(True)))],
+            "counter": [helper.make_node("Add", ["count", "one"], ["count2"]), helper.make_node("Less", ["count2", "steps"], ["on"])]}[condition]
+    counted = condition == "counter"
+    states = [value("count", INT64, [])] if counted else []
+    body = helper.make_graph([*cell([helper.make_node("Gather", ["x", "number"], ["xt"], axis=0)]), *says], "body",
+                             [value("number", INT64, []), value("going", BOOL, []), *states, value("h", DOUBLE, ["batch", STATE])],
+                             [value("on", BOOL, []), *([value("count2", INT64, [])] if counted else []), value("h2", DOUBLE, ["batch", STATE]),
+                              value("y", DOUBLE, ["batch", STATE])])
+    node = helper.make_node("Loop", ["" if counted else "steps", "", *(["zero"] if counted else []), "h0"],
+                            [*(["counted"] if counted else []), "last", "all"], body=body)
+    length = [helper.make_node("Shape", ["x"], ["sizes"]), helper.make_node("Gather", ["sizes", "zero"], ["steps"], axis=0)]
+    return model([*length, node], INPUTS, {"zero": np.array(0), "one": np.array(1)})
+
+
+def growing():
+    """A state that gets longer by one row in every iteration: no program fits all iterations."""
+    nodes = [helper.make_node("Gather", ["x", "number"], ["xt"], axis=0), helper.make_node("Concat", ["rows", "xt"], ["rows2"], axis=0),
+             helper.make_node("Identity", ["going"], ["on"])]
+    body = helper.make_graph(nodes, "body", [value("number", INT64, []), value("going", BOOL, []), value("rows", DOUBLE, ["n", WIDTH])],
+                             [value("on", BOOL, []), value("rows2", DOUBLE, ["m", WIDTH])])
+    return [helper.make_node("Shape", ["x"], ["sizes"]), helper.make_node("Gather", ["sizes", "zero"], ["steps"], axis=0),
+            helper.make_node("Reshape", ["x", "flat"], ["rows0"]), helper.make_node("Loop", ["steps", "", "rows0"], ["rows9"], body=body)]
+
+
+FORMS = {"Scan": scan(), "Scan read backwards": scan(read=1), "Scan written backwards": scan(write=1), "Scan both backwards": scan(1, 1),
+         "Scan along other axes": scan(axis=1), "Loop": loop(), "Loop whose condition is true": loop("true"), "Loop that counts": loop("counter")}
+
+
+def arrays(name):
+    return {"h0": H0, "x": X.transpose(1, 0, 2).copy() if name.endswith("axes") else X}
+
+
+def expected(name, x=X):
+    """The loss: the sum of what is collected hangs on the order of the slices read, not on that of the slices written, but for the axes."""
+    h, total = H0, 0.0
+    for xt in x[::-1] if "read backwards" in name or "both" in name else x:
+        h = np.tanh(np.concatenate([h, xt], 1) @ WEIGHT)
+        total += h.sum()
+    return (h * PART + total).mean()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forward_is_the_recurrence(name):
+    got = ortrain.InferenceSession(FORMS[name].SerializeToString()).run(None, arrays(name))
+    np.testing.assert_allclose(got[0], expected(name), rtol=1e-13)
+
+
+def test_slices_are_collected_in_the_order_asked_for():
+    for write in (0, 1):
+        made = scan(write=write)
+        made.graph.output.append(value("all", DOUBLE, ["steps", "batch", STATE]))
+        got = ortrain.InferenceSession(made.SerializeToString()).run(["all", "last"], {"h0": H0, "x": X})
+        np.testing.assert_array_equal(got[0][0 if write else -1], got[1])
+        assert not np.array_equal(got[0][-1 if write else 0], got[1])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_gradients_of_weights_states_and_inputs_are_those_of_differences(name):
+    given = arrays(name)
+    with ortrain.TrainingSession.from_model(FORMS[name], optimizer=OptimType.SGD, requires_grad=["weight"]) as session:
+        weight = session.state.trainable["weight"]
+        session.train_step(*given.values())
+        gradients = {"weight": session.state.gradients["weight"].copy(), **session.input_gradients(*given.values())}
+        for target, array in (("weight", weight), *given.items()):
+            direction = np.random.default_rng(5).standard_normal(array.shape)
+            losses = []
+            for sign in (1, -1):
+                array += sign * 1e-6 * direction
+                losses.append(float(session.eval_step(*given.values())[0]))
+                array -= sign * 1e-6 * direction
+            wanted = (losses[0] - losses[1]) / 2e-6
+            assert abs(wanted) > 1e-3
+            np.testing.assert_allclose((gradients[target] * direction).sum(), wanted, rtol=1e-7, err_msg=target)
+
+
+def test_a_length_that_was_not_seen_before_makes_a_new_program():
+    with ortrain.TrainingSession.from_model(FORMS["Loop that counts"], optimizer=OptimType.SGD, requires_grad=["weight"]) as session:
+        for steps in (1, 3, 7):
+            x = np.resize(X, (steps, BATCH, WIDTH))
+            np.testing.assert_allclose(session.train_step(H0, x)[0], expected("Loop that counts", x), rtol=1e-13)
+
+
+def test_a_loop_of_no_iterations_gives_its_first_states():
+    nodes = FORMS["Loop"].graph.node
+    graph = helper.make_graph([nodes[2], helper.make_node("Mul", ["last", "part"], ["y"])], "g", [value(*i) for i in (*INPUTS, ("steps", INT64, []))],
+                              [value("y", DOUBLE, ["batch", STATE])],
+                              [numpy_helper.from_array(array, name) for name, array in (("weight", WEIGHT), ("part", PART))])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    got = ortrain.InferenceSession(made.SerializeToString()).run(None, {"h0": H0, "x": X, "steps": np.array(0)})
+    np.testing.assert_array_equal(got[0], H0 * PART)
+
+
+def test_sizes_that_change_between_iterations_unroll_the_loop():
+    tail = [helper.make_node("Mul", ["rows9", "rows9"], ["squares"]), helper.make_node("ReduceMean", ["squares"], ["loss"], keepdims=0)]
+    graph = helper.make_graph([*growing(), *tail], "g", [value("x", DOUBLE, ["steps", "batch", WIDTH])], [value("loss", DOUBLE, [])],
+                              [numpy_helper.from_array(np.array(0), "zero"), numpy_helper.from_array(np.array([-1, WIDTH]), "flat")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    got = ortrain.InferenceSession(made.SerializeToString()).run(None, {"x": X})
+    np.testing.assert_allclose(got[0], (X**2).mean())
+
+
+def test_weights_inside_a_body_are_parameters():
+    source = FORMS["Scan"]
+    made = onnx.ModelProto()
+    made.CopyFrom(source)
+    (node,) = (node for node in made.graph.node if node.op_type == "Scan")
+    (body,) = (attribute.g for attribute in node.attribute if attribute.name == "body")
+    weight = next(tensor for tensor in made.graph.initializer if tensor.name == "weight")
+    body.initializer.append(weight)
+    made.graph.initializer.remove(weight)
+    assert "weight" in load_model(made).graph.initializers
+    with ortrain.TrainingSession.from_model(made, optimizer=OptimType.SGD) as session:
+        session.train_step(H0, X)
+        assert "weight" in session.state.trainable and np.abs(session.state.gradients["weight"]).min() > 0
+
+
+def test_an_index_out_of_range_inside_a_body_is_refused():
+    nodes = FORMS["Loop"].graph.node
+    graph = helper.make_graph([nodes[2]], "g", [value(*i) for i in (*INPUTS, ("steps", INT64, []))], [value("last", DOUBLE, ["batch", STATE])],
+                              [numpy_helper.from_array(WEIGHT, "weight")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    got = ortrain.InferenceSession(made.SerializeToString())
+    with pytest.raises(ortrain.errors.IndexRangeError, match="Gather"):
+        got.run(None, {"h0": H0, "x": X, "steps": np.array(STEPS + 1)})
