@@ -26,6 +26,7 @@ cdef class Iteration:
     cdef int64_t trips                    # -1: the step's first input says it, or nothing does
     cdef int64_t *sizes                   # in bytes: of states, of slices scanned, of slices collected
     cdef uint8_t *backwards               # per scanned, per collected: the last slice first?
+    cdef uint8_t *in_place                # per state: it comes out where it went in
     cdef void **inputs                    # of the body
     cdef uint8_t *bound                   # the scratch memory that the body's program points into
 
@@ -37,9 +38,12 @@ cdef class Iteration:
         sizes = [*states, *scanned, *collected]
         self.sizes = <int64_t *>calloc(len(sizes) + 1, sizeof(int64_t))
         self.backwards = <uint8_t *>calloc(len(backwards) + 1, 1)
+        self.in_place = <uint8_t *>calloc(self.n_states + 1, 1)
         self.inputs = <void **>calloc(body.n_inputs + 1, sizeof(void *))
-        if not (self.sizes and self.backwards and self.inputs):
+        if not (self.sizes and self.backwards and self.in_place and self.inputs):
             raise MemoryError
+        for i in range(self.n_states):
+            self.in_place[i] = body.output_source[self.said() + i] == -2 - (self.first() + i)
         for i, size in enumerate(sizes):
             self.sizes[i] = size
         for i, value in enumerate(backwards):
@@ -48,7 +52,16 @@ cdef class Iteration:
     def __dealloc__(self):
         free(self.sizes)
         free(self.backwards)
+        free(self.in_place)
         free(self.inputs)
+
+    cdef Py_ssize_t first(self) noexcept nogil:
+        """The position of the first state among the inputs."""
+        return 2 if self.counts else 0
+
+    cdef Py_ssize_t said(self) noexcept nogil:
+        """The position of the first state among the body's outputs."""
+        return 1 if self.counts else 0
 
     @property
     def scratch(self):
@@ -78,11 +91,9 @@ cdef class Iteration:
 
 cdef int run(Iteration self, const KernelArgs *a) noexcept nogil:
     """The iterations, then the last states."""
-    cdef Py_ssize_t first = 2 if self.counts else 0, said = 1 if self.counts else 0, i
+    cdef Py_ssize_t first = self.first(), i
     cdef int64_t k = 0, trips = self.trips_of(a), position
     cdef uint8_t going = 1
-    cdef uint8_t *place
-    cdef uint8_t *buffers = <uint8_t *>a.scratch + aligned(self.body.arena_bytes)
     cdef void **inputs = self.inputs
     cdef int status
     self.bind(<uint8_t *>a.scratch)
@@ -92,6 +103,7 @@ cdef int run(Iteration self, const KernelArgs *a) noexcept nogil:
         inputs[0], inputs[1] = &k, &going
         if a.inputs[1].data != NULL:
             going = (<uint8_t *>a.inputs[1].data)[0]
+    begin(self, a)
     while going and k < trips:
         for i in range(self.n_scanned):
             position = trips - 1 - k if self.backwards[i] else k
@@ -99,18 +111,10 @@ cdef int run(Iteration self, const KernelArgs *a) noexcept nogil:
         status = self.body.run_on(inputs)
         if status != STATUS_OK:
             return status
-        collect(self, a, k, trips, said)
+        collect(self, a, k, trips)
         if self.counts:
             going = (<uint8_t *>self.body.output_data(0, inputs))[0]
-        # a state may come out as it, or as another, went in: into the places that this iteration does not read
-        place = buffers
-        for i in range(self.n_states):
-            memcpy(place + (k % 2) * aligned(self.sizes[i]), self.body.output_data(said + i, inputs), self.sizes[i])
-            place += 2 * aligned(self.sizes[i])
-        place = buffers
-        for i in range(self.n_states):
-            inputs[first + i] = place + (k % 2) * aligned(self.sizes[i])
-            place += 2 * aligned(self.sizes[i])
+        hand_on(self, a, k)
         k += 1
     for i in range(self.n_states):
         if a.outputs[i].data != NULL:
@@ -118,7 +122,39 @@ cdef int run(Iteration self, const KernelArgs *a) noexcept nogil:
     return STATUS_OK
 
 
-cdef void collect(Iteration self, const KernelArgs *a, int64_t k, int64_t trips, Py_ssize_t said) noexcept nogil:
+cdef uint8_t *buffers(Iteration self, const KernelArgs *a) noexcept nogil:
+    """Where the states' places lie, two for each."""
+    return <uint8_t *>a.scratch + aligned(self.body.arena_bytes)
+
+
+cdef void begin(Iteration self, const KernelArgs *a) noexcept nogil:
+    """Copies the states that are changed in place: what they start with is others' too."""
+    cdef Py_ssize_t i, first = self.first()
+    cdef uint8_t *place = buffers(self, a)
+    for i in range(self.n_states):
+        if self.in_place[i]:
+            memcpy(place, self.inputs[first + i], self.sizes[i])
+            self.inputs[first + i] = place
+        place += 2 * aligned(self.sizes[i])
+
+
+cdef void hand_on(Iteration self, const KernelArgs *a, int64_t k) noexcept nogil:
+    """Makes the states at the end of iteration k those at the start of the next, in the places that iteration k did not read: a state may come out as it, or
+    as another, went in."""
+    cdef Py_ssize_t i, first = self.first(), said = self.said()
+    cdef uint8_t *place = buffers(self, a)
+    for i in range(self.n_states):
+        if not self.in_place[i]:
+            memcpy(place + (k % 2) * aligned(self.sizes[i]), self.body.output_data(said + i, self.inputs), self.sizes[i])
+        place += 2 * aligned(self.sizes[i])
+    place = buffers(self, a)
+    for i in range(self.n_states):
+        if not self.in_place[i]:
+            self.inputs[first + i] = place + (k % 2) * aligned(self.sizes[i])
+        place += 2 * aligned(self.sizes[i])
+
+
+cdef void collect(Iteration self, const KernelArgs *a, int64_t k, int64_t trips) noexcept nogil:
     """Puts the slices of iteration k into the outputs that collect them."""
     cdef Py_ssize_t i, number
     cdef int64_t size, position
@@ -127,7 +163,7 @@ cdef void collect(Iteration self, const KernelArgs *a, int64_t k, int64_t trips,
         size = self.sizes[self.n_states + self.n_scanned + i]
         position = trips - 1 - k if self.backwards[self.n_scanned + i] else k
         if a.outputs[number].data != NULL:
-            memcpy(<uint8_t *>a.outputs[number].data + position * size, self.body.output_data(said + number, self.inputs), size)
+            memcpy(<uint8_t *>a.outputs[number].data + position * size, self.body.output_data(self.said() + number, self.inputs), size)
 
 
 # without references: the step's program keeps the object alive

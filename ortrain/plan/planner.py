@@ -78,23 +78,25 @@ class NeedsValues(InvalidModelError):
 
 
 def plan_program(model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
-                 handle: EngineHandle, commits: Mapping[str, np.ndarray] | None = None, known: Mapping[str, np.ndarray] | None = None) -> Program:
+                 handle: EngineHandle, commits: Mapping[str, np.ndarray] | None = None, known: Mapping[str, np.ndarray] | None = None,
+                 states: Mapping[str, str] | None = None) -> Program:
     """The program that computes `outputs` of a model for inputs of exactly these types.
 
     inputs: user inputs in the order of the call, with static shapes. fixed: values that live outside the program (parameters, gradient
     buffers, flags) and keep their address. commits: value name -> array that receives the value at the end of a run (running statistics).
-    known: user inputs that are constants of this plan. Accumulators whose buffer is in `fixed` are always computed.
+    known: user inputs that are constants of this plan. states: output -> the input whose place it may be written to. Accumulators whose buffer is in `fixed` are always computed.
 
     Raises NeedsValues when more inputs have to be known, ShapeInferenceError, MissingKernelError or InvalidModelError."""
-    return Planner(model, inputs, fixed, outputs, handle, commits or {}, known or {}).build()
+    return Planner(model, inputs, fixed, outputs, handle, commits or {}, known or {}, states or {}).build()
 
 
 class Planner:
     """The work of one planning."""
 
     def __init__(self, model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
-                 handle: EngineHandle, commits: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> None:
+                 handle: EngineHandle, commits: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray], states: Mapping[str, str]) -> None:
         self.model, self.inputs, self.fixed, self.wanted, self.handle, self.commits = model, inputs, fixed, outputs, handle, commits
+        self.states = states
         types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
         self.inference = Inference(model.opsets, types, {**model.graph.initializers, **known}, model.graph.types)
         self.builder = GraphBuilder(self.inference, NameSource(model.graph.names()), model.opset)
@@ -184,7 +186,10 @@ class Planner:
         form.node.inputs[form.own :] = outer = [name for name in outer if name not in values and name not in self.fixed]
         inputs = inside.inputs | {name: self.inference.types[name] for name in outer}
         try:
-            body = plan_program(Model(graph, self.model.opsets), inputs, self.fixed, graph.outputs, self.handle)
+            # a state's own place is free where nothing else is to come out of it
+            outputs = form.body.outputs
+            states = {end: start for start, end in zip(form.state_inputs, form.state_outputs, strict=True) if outputs.count(end) == 1}
+            body = plan_program(Model(graph, self.model.opsets), inputs, self.fixed, graph.outputs, self.handle, states=states)
         except NeedsValues as error:
             self._ask_for_values(Node(form.node.op_type, [name for name in error.names if name in outer], []), error)
             raise InvalidModelError(f"expected sizes that are the same in every iteration: {error}") from error
@@ -361,7 +366,8 @@ class Planner:
                 if out >= len(step.outputs) or source >= len(step.inputs) or not step.outputs[out] or not step.inputs[source]:
                     continue
                 root = self.root(step.inputs[source])
-                if self._is_outside(root) or root in outputs or last[root] != index:
+                own_state = self.states.get(step.outputs[out]) == root
+                if (self._is_outside(root) and not own_state) or root in outputs or last[root] != index:
                     continue
                 if sum(self.root(name) == root for name in step.inputs if name) > 1:
                     continue
