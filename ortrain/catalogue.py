@@ -12,7 +12,7 @@ import onnx.defs
 from ortrain._core.kernel_table import kernels
 from ortrain.ops import REGISTRY
 from ortrain.ops.custom import DOMAIN as CUSTOM
-from ortrain.ops.definitions import TEXT, defined
+from ortrain.ops.definitions import defined
 from ortrain.ops.record import OpRecord
 
 COMPILED, COMPOSED, FUNCTION, REFERENCE, NONE = "compiled", "composed", "function", "reference", "none"
@@ -58,13 +58,13 @@ def _row(domain: str, name: str, opsets: tuple[int, ...]) -> Operator:
     own = REGISTRY.get((domain, name))
     record = own or defined(domain, name)
     if record is None:
-        return Operator(domain, name, opsets, (), NONE, FLAT if name in TEXT else NOT_YET)
+        return Operator(domain, name, opsets, (), NONE, NOT_YET)
     return Operator(domain, name, opsets, _dtypes(record) if own else (), _kernel(record, own is not None), _gradient(record, own is not None, domain, name))
 
 
 def _kernel(record: OpRecord, own: bool) -> str:
     if own:
-        return COMPILED if record.lower is not None and _dtypes(record) else COMPOSED if record.expand is not None else REFERENCE if record.lower else COMPILED
+        return COMPILED if record.lower is not None and _dtypes(record) else COMPOSED if record.expand is not None else REFERENCE if record.lower or record.gradient is None else COMPILED
     return FUNCTION if _has_body(record) else REFERENCE
 
 

@@ -24,13 +24,18 @@ from ortrain.errors import (
 )
 from ortrain.ir import Model, TensorType
 from ortrain.options import RunOptions
-from ortrain.plan import NeedsValues, plan_program
+from ortrain.plan import NeedsStage, NeedsValues, plan_program
+from ortrain.stages import Stage
 from ortrain.state import aligned_zeros
-from ortrain.text_inputs import TextEncoder
-from ortrain.values import as_array
+from ortrain.values import as_array, as_object
 
 MOST_PROGRAMS = 32
 """Programs kept per model; the least recently used goes first."""
+
+
+def _is_object(value: Any) -> bool:
+    """True for what no program holds: a sequence, an absent optional, text."""
+    return not isinstance(value, np.ndarray) or value.dtype.kind in "OUS"
 
 
 class Arena:
@@ -54,20 +59,21 @@ class Runner:
     inputs: names of the user inputs in the order of the call. fixed: parameters and other arrays with an address of their own."""
 
     def __init__(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], fixed: Mapping[str, np.ndarray], handle: EngineHandle,
-                 arena: Arena, where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False) -> None:
+                 arena: Arena, where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False, known: Sequence[str] = ()) -> None:
         self.model = model
         self.empty = empty
         """Whether inputs without elements are accepted: for inference, where there is no mean over nothing."""
         self.inputs = list(inputs)
-        self.text = TextEncoder.of(model, inputs)
         self.outputs = list(outputs)
         self.fixed = fixed
         self.handle = handle
         self.arena = arena
         self.where = where
         self.commits = dict(commits or {})
-        self.known: list[str] = []
+        self.known = list(known)
         """Inputs whose values a program is planned for: sizes, axes, conditions. Found when a plan asks for them."""
+        self.stage: Stage | None = None
+        """What runs first where one program cannot run all. Found when a plan asks for it."""
         self.last: Program | None = None
         self._last_arena: np.ndarray | None = None
         self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
@@ -79,40 +85,66 @@ class Runner:
         Raises an input error when they do not fit, OutputShapeError when `out` does not, LabelRangeError or IndexRangeError from a guard,
         TerminatedError when run_options says so."""
         terminate = None if run_options is None else run_options.terminate_flag
-        program = self.last if not self.known else None
+        program = self.last if not self.known and self.stage is None else None
         if program is not None and out is None and self._last_arena is self.arena.array:
             try:
                 result = program.try_run(values, overwrite, terminate)
             except RuntimeError:
-                raise self._refusal(program, values) from program.cause()
+                raise self._refusal(program, dict(zip(self.inputs, values, strict=True))) from program.cause()
             if result is not None:
                 return result
-        arrays = self.check(values)
-        if self.text is not None:
-            arrays = self.text.encode(arrays)
-        program = self._program_for(arrays)
-        targets = None if out is None else self._targets(program, out)
-        fed = arrays
-        if self.known:
-            fed = tuple(array for name, array in zip(self._names, arrays, strict=True) if name not in self.known)
-        try:
-            result = program.try_run(fed, overwrite, terminate, targets)
-        except RuntimeError:
-            raise self._refusal(program, arrays) from program.cause()
-        assert result is not None, "a program refused the inputs it was planned for"
-        return result
+        return self._run_stages(dict(zip(self.inputs, self.check(values), strict=True)), overwrite, terminate, out)
 
-    def _targets(self, program: Program, out: Sequence[Any]) -> list[np.ndarray | None]:
-        """The arrays that are to receive the outputs, OrtValues' own among them."""
+    def compute(self, given: Mapping[str, Any]) -> list[Any]:
+        """The outputs for inputs that need no check: as a part of a longer run."""
+        return self._run_stages(dict(given), False, None, None)
+
+    def _run_stages(self, given: dict[str, Any], overwrite: bool, terminate: np.ndarray | None, out: Sequence[Any] | None) -> list[Any]:
+        runner = self
+        self.last = None
+        while True:
+            if runner.stage is None:
+                try:
+                    program = runner._program_for(given)
+                    break
+                except NeedsStage as cut:
+                    constants = {**runner.model.graph.initializers, **runner.fixed}
+                    runner.stage = Stage.of(runner.model, runner.inputs, runner.outputs, list(runner.commits), constants, cut, runner._part)
+            given = runner.stage.run(given)
+            runner = runner.stage.rest
+        self.last, self._last_arena = program, self.arena.array
+        tensors = runner._tensors(given)
+        targets = None if out is None else self._targets(program, tensors, out)
+        try:
+            result = program.try_run(tuple(given[name] for name in program.plan.inputs), overwrite, terminate, targets)
+        except RuntimeError:
+            raise runner._refusal(program, given) from program.cause()
+        assert result is not None, "a program refused the inputs it was planned for"
+        if len(tensors) == len(self.outputs):
+            return result
+        made = dict(zip(tensors, result, strict=True))
+        return [made[name] if name in made else given[name] for name in self.outputs]
+
+    def _part(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], known: Sequence[str] = (), last: bool = False) -> Runner:
+        """A runner for a part of the model; the last part commits."""
+        return Runner(model, inputs, outputs, self.fixed, self.handle, self.arena, self.where, self.commits if last else None, True, known)
+
+    def _tensors(self, given: Mapping[str, Any]) -> list[str]:
+        """The outputs that a program gives: all but texts, sequences and optionals among the inputs of the last stage."""
+        return [name for name in self.outputs if name not in given or not _is_object(given[name])]
+
+    def _targets(self, program: Program, tensors: Sequence[str], out: Sequence[Any]) -> list[np.ndarray | None]:
+        """The arrays that are to receive the outputs of a program, OrtValues' own among them."""
         if len(out) != len(self.outputs):
             raise OutputShapeError(f"expected {len(self.outputs)} outputs {self.outputs}, got {len(out)} ({self.where})")
-        targets = [value if value is None or isinstance(value, np.ndarray) else value.numpy() if hasattr(value, "numpy") else value for value in out]
+        given = [value for name, value in zip(self.outputs, out, strict=True) if name in tensors]
+        targets = [value if value is None or isinstance(value, np.ndarray) else value.numpy() if hasattr(value, "numpy") else value for value in given]
         wrong = program.misfit(targets)
         if wrong is not None:
             number, dtype, shape = wrong
             got = targets[number]
             said = f"{got.dtype}{list(got.shape)}" if isinstance(got, np.ndarray) else type(got).__name__
-            raise OutputShapeError(f"expected a writable C-contiguous array {dtype}{list(shape)} for output {self.outputs[number]!r}, "
+            raise OutputShapeError(f"expected a writable C-contiguous array {dtype}{list(shape)} for output {tensors[number]!r}, "
                                    f"got {said} ({self.where})")
         return targets
 
@@ -133,15 +165,17 @@ class Runner:
             raise InputCountError(f"expected inputs {self.inputs}, {missing} missing ({self.where})")
         return (*values, *(named[name] for name in rest))
 
-    def check(self, values: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
+    def check(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """The inputs as arrays, checked against the model's types."""
         if len(values) != len(self.inputs):
             raise InputCountError(f"expected {len(self.inputs)} inputs {self.inputs}, got {len(values)} ({self.where})")
         symbols: dict[str, tuple[int, str]] = {}
         return tuple(self._check_one(name, value, symbols) for name, value in zip(self.inputs, values, strict=True))
 
-    def _check_one(self, name: str, value: Any, symbols: dict[str, tuple[int, str]]) -> np.ndarray:
+    def _check_one(self, name: str, value: Any, symbols: dict[str, tuple[int, str]]) -> Any:
         kind = self.model.graph.types[name]
+        if kind.sequence or kind.optional:
+            return as_object(value, kind, f"input {name!r} of the {self.where}")
         array = as_array(value, kind.dtype, f"input {name!r} of the {self.where}")
         if kind.shape is None:
             return array
@@ -158,46 +192,39 @@ class Runner:
                                       f"({self.where})")
         return array
 
-    def _program_for(self, arrays: tuple[np.ndarray, ...]) -> Program:
-        key: tuple[Any, ...] = tuple(array.shape for array in arrays)
+    def _program_for(self, given: Mapping[str, Any]) -> Program:
+        objects = [name for name in self.inputs if _is_object(given[name])]
+        key: tuple[Any, ...] = tuple(None if name in objects else (given[name].shape, given[name].dtype) for name in self.inputs)
         if self.known:
-            key += tuple(array.tobytes() for name, array in zip(self._names, arrays, strict=True) if name in self.known)
+            key += tuple(given[name].tobytes() for name in self.known)
         program = self._programs.get(key)
         if program is None:
             try:
-                program = self._plan(arrays)
+                program = self._plan(given, objects)
             except NeedsValues as error:
                 if set(error.names) <= set(self.known):
                     raise
                 self.known += [name for name in error.names if name not in self.known]
                 self._programs.clear()
-                return self._program_for(arrays)
+                return self._program_for(given)
             self._programs[key] = program
             if len(self._programs) > MOST_PROGRAMS:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(key)
         self.arena.bind(program)
-        self.last, self._last_arena = program, self.arena.array
         return program
 
-    @property
-    def _names(self) -> list[str]:
-        """The inputs of programs, in order."""
-        return self.inputs if self.text is None else list(self.text.inputs)
-
-    def _plan(self, arrays: tuple[np.ndarray, ...]) -> Program:
-        model = self.model if self.text is None else self.text.model
-        given = dict(zip(self._names, arrays, strict=True))
-        kinds = {name: TensorType.of(array) for name, array in given.items() if name not in self.known}
+    def _plan(self, given: Mapping[str, Any], objects: Sequence[str]) -> Program:
+        kinds = {name: TensorType.of(given[name]) for name in self.inputs if name not in self.known and name not in objects}
         known = {name: given[name].copy() for name in self.known}
-        return plan_program(model, kinds, self.fixed, self.outputs, self.handle, self.commits, known)
+        return plan_program(self.model, kinds, self.fixed, self._tensors(given), self.handle, self.commits, known, objects=objects)
 
     def forget(self) -> None:
         """Drops all programs."""
         self._programs.clear()
         self.last = None
 
-    def _refusal(self, program: Program, values: tuple[Any, ...]) -> Exception:
+    def _refusal(self, program: Program, given: Mapping[str, Any]) -> Exception:
         step = program.plan.steps[program.failed_step]
         while step.iteration is not None and program.failed_status != TERMINATED:
             program = step.iteration.body
@@ -211,8 +238,8 @@ class Runner:
         guard = step.guard
         name = step.inputs[0]
         found = ""
-        if guard is not None and name in self.inputs:
-            array = np.asarray(values[self.inputs.index(name)])
+        if guard is not None and name in given:
+            array = np.asarray(given[name])
             bad = array[(array < guard.low) | (array >= guard.high)]
             if guard.ignored is not None:
                 bad = bad[bad != guard.ignored]

@@ -9,6 +9,7 @@ import numpy as np
 
 from ortrain.dtypes import NUMBERS, name_of, numpy_dtype
 from ortrain.errors import InputTypeError, UnsupportedDeviceError
+from ortrain.ir import TensorType
 
 _TENSOR_NAMES = {"float32": "float", "float64": "double"}
 
@@ -111,3 +112,14 @@ def as_array(value: Any, dtype: str, where: str) -> np.ndarray:
     if type(array) is not np.ndarray or not array.flags.c_contiguous or not array.flags.aligned or not array.dtype.isnative:
         array = np.array(array, numpy_dtype(dtype), order="C")
     return array
+
+
+def as_object(value: Any, kind: TensorType, where: str) -> Any:
+    """A sequence as a list of arrays, an optional as its value or None. Raises InputTypeError for anything else."""
+    if value is None and kind.optional:
+        return None
+    if not kind.sequence:
+        return as_array(value, kind.dtype, where)
+    if not isinstance(value, list | tuple):
+        raise InputTypeError(f"expected a list of arrays of {kind.dtype} for {where}, got {type(value).__name__}")
+    return [as_array(item, kind.dtype, f"element {index} of {where}") for index, item in enumerate(value)]

@@ -21,7 +21,7 @@ LAYERS = [
     {"specialising"},
     {"onnxblock", "plan"},
     {"artifacts", "state", "schedule", "values", "options"},
-    {"text_inputs", "parameters"},
+    {"parameters", "stages"},
     {"optimizer", "runner"},
     {"session"},
     {"inference_session"},

@@ -54,8 +54,16 @@ def test_numbers_where_text_is_asked_for_are_refused():
         session.eval_step(np.zeros((4, 1), np.float32), np.zeros((4, 3), np.float32))
 
 
-def test_other_operators_on_text_are_named():
-    nodes = [helper.make_node("Identity", ["words"], ["same"]), helper.make_node("StringNormalizer", ["same"], ["clean"]),
-             helper.make_node("Cast", ["clean"], ["numbers"], to=TensorProto.FLOAT)]
-    with pytest.raises(errors.MissingKernelError, match="StringNormalizer"):
-        start(model(nodes, shape=(1, 1)))
+def test_text_is_cleaned_split_and_joined_on_the_way():
+    nodes = [helper.make_node("StringNormalizer", ["words"], ["clean"], case_change_action="LOWER", stopwords=["the"], is_case_sensitive=0),
+             helper.make_node("LabelEncoder", ["clean"], ["ids"], domain="ai.onnx.ml", keys_strings=["red", "blue"], values_int64s=[1, 2], default_int64=9),
+             helper.make_node("Cast", ["ids"], ["column"], to=TensorProto.FLOAT),
+             helper.make_node("Unsqueeze", ["column", "last"], ["numbers"])]
+    graph = model(nodes, shape=("words",))
+    graph.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
+    with start(graph) as session:
+        np.testing.assert_allclose(session.predict(np.array(["Red", "THE", "blue"], object))[0], np.array([[1], [2]], np.float32) @ WEIGHT)
+        before = session.eval_step(np.array(["Red", "THE", "blue"], object), np.zeros((2, 3), np.float32))[0]
+        session.train_step(np.array(["Red", "THE", "blue"], object), np.zeros((2, 3), np.float32))
+        session.optimizer_step()
+        assert session.eval_step(np.array(["Red", "blue"], object), np.zeros((2, 3), np.float32))[0] < before

@@ -89,7 +89,8 @@ def _model(proto: onnx.ModelProto, where: str, folder: Path | None) -> Model:
 def _symbols(graph: onnx.GraphProto) -> Iterator[str]:
     """The names of dimensions in the graph and its subgraphs."""
     for value in (*graph.input, *graph.output, *graph.value_info):
-        kind = value.type.sequence_type.elem_type if value.type.HasField("sequence_type") else value.type
+        kind = value.type.optional_type.elem_type if value.type.HasField("optional_type") else value.type
+        kind = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind
         yield from (dim.dim_param for dim in kind.tensor_type.shape.dim if dim.dim_param)
     for node in graph.node:
         for attribute in node.attribute:
@@ -170,13 +171,15 @@ class _Reader:
         return result
 
     def type(self, proto: onnx.TypeProto) -> TensorType | None:
+        optional = proto.HasField("optional_type")
+        proto = proto.optional_type.elem_type if optional else proto
         sequence = proto.HasField("sequence_type")
         tensor = proto.sequence_type.elem_type.tensor_type if sequence else proto.tensor_type
         name = NAMES.get(tensor.elem_type)
         if name is None:
             return None
         shape = tuple(map(self.dim, tensor.shape.dim)) if tensor.HasField("shape") else None
-        return TensorType(name, shape, sequence)
+        return TensorType(name, shape, sequence, optional)
 
     def dim(self, proto: onnx.TensorShapeProto.Dimension) -> Dim:
         if proto.HasField("dim_value") and proto.dim_value >= 0:
@@ -250,7 +253,8 @@ def _write_values(graph: Graph, names: Iterable[str], values: Any) -> None:
         kind = graph.types.get(name)
         if kind is None:
             continue
-        tensor = value.type.sequence_type.elem_type.tensor_type if kind.sequence else value.type.tensor_type
+        outer = value.type.optional_type.elem_type if kind.optional else value.type
+        tensor = outer.sequence_type.elem_type.tensor_type if kind.sequence else outer.tensor_type
         tensor.elem_type = NUMBERS[kind.dtype]
         if kind.shape is not None:
             tensor.shape.SetInParent()

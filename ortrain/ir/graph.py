@@ -22,11 +22,18 @@ Attribute = Any
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """The dtype (NumPy name) and shape of a value; `sequence` marks an ONNX sequence of such tensors; shape None is unknown rank."""
+    """The dtype (NumPy name) and shape of a value; `sequence` marks an ONNX sequence of such tensors, `optional` one that may be absent; shape None is
+    unknown rank."""
 
     dtype: str
     shape: Shape | None
     sequence: bool = False
+    optional: bool = False
+
+    @property
+    def is_object(self) -> bool:
+        """True for what no program holds: text, sequences, optionals. They are Python objects, and go from stage to stage of a run."""
+        return self.sequence or self.optional or self.dtype == "string"
 
     @property
     def is_static(self) -> bool:

@@ -1,5 +1,6 @@
-"""If. Here its node lists, after the condition, the outer values that its branches read, so that whoever walks a graph sees them; files have the
-condition alone. A plan that knows the condition puts the branch in the node's place; the gradient is another If, of the branches' gradients."""
+"""If, and SequenceMap, which runs outside of programs. Here an If's node lists, after the condition, the outer values that its branches read, so that
+whoever walks a graph sees them; files have the condition alone. A plan that knows the condition puts the branch in the node's place; the gradient is
+another If, of the branches' gradients."""
 
 from __future__ import annotations
 
@@ -96,6 +97,24 @@ def _backward(g: GradientBuilder, graph: Graph, wanted: Sequence[str]) -> Graph:
     backward.outputs = [gradient or "" for gradient in g.builder.inner_gradients(backward, {}, seeds, wanted)]
     backward.nodes = backward.ancestors(backward.outputs)
     return backward
+
+
+# ---- a graph for every element of a sequence
+
+
+@operator("SequenceMap")
+def sequence_map(c: InferenceContext) -> list[TensorType]:
+    """y[i] = body(x[i]), for every element of a sequence; inputs that are tensors go to all"""
+    scope = c.scope
+    assert scope is not None, "a SequenceMap is inferred as part of a graph"
+    body = c.node.graphs["body"]
+    kinds = [c.type(index) for index in range(len(body.inputs))]
+    elements = [TensorType(kind.dtype, kind.shape) if kind.sequence else kind for kind in kinds]
+    inputs = dict(zip(body.inputs, elements, strict=True))
+    found = Inference(scope.opsets, {**scope.types, **inputs}, scope.values | body.initializers, body.types)
+    for node in body.nodes:
+        found.visit(node)
+    return [TensorType(found.types[name].dtype, found.types[name].shape, sequence=True) for name in body.outputs]
 
 
 operator("If", gradient=if_gradient, expand=inline, stop=(0,))(infer_if)

@@ -19,12 +19,10 @@ DOMAINS = ("", "ai.onnx.ml")
 
 CONSTANT = frozenset({
     "ArgMax", "ArgMin", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "BlackmanWindow", "ConvInteger", "EyeLike",
-    "HammingWindow", "HannWindow", "Hardmax", "MatMulInteger", "MelWeightMatrix", "NonMaxSuppression", "NonZero", "QLinearConv",
-    "QLinearMatMul", "Unique",
+    "HammingWindow", "HannWindow", "Hardmax", "ImageDecoder", "MatMulInteger", "MelWeightMatrix", "NonMaxSuppression", "NonZero", "QLinearConv",
+    "QLinearMatMul", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer", "Unique",
 })
 """No gradient flows through these: their outputs are indices, counts, text or piecewise constant."""
-TEXT = frozenset({"ImageDecoder", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"})
-"""Programs hold no text."""
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
 
@@ -33,7 +31,7 @@ def defined(domain: str, op_type: str) -> OpRecord | None:
     """The record of an operator that ONNX defines, None for others and for those with graphs inside."""
     import onnx.defs
 
-    if domain not in DOMAINS or op_type in TEXT or not onnx.defs.has(op_type, domain=domain):
+    if domain not in DOMAINS or not onnx.defs.has(op_type, domain=domain):
         return None
     schema = onnx.defs.get_schema(op_type, domain=domain)
     if any(attribute.type in (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS) for attribute in schema.attributes.values()):
@@ -73,11 +71,13 @@ def type_proto(kind: TensorType) -> Any:
     import onnx.helper
 
     made = onnx.helper.make_tensor_type_proto(NUMBERS[kind.dtype], None if kind.shape is None else list(kind.shape))
-    return onnx.helper.make_sequence_type_proto(made) if kind.sequence else made
+    made = onnx.helper.make_sequence_type_proto(made) if kind.sequence else made
+    return onnx.helper.make_optional_type_proto(made) if kind.optional else made
 
 
 def _tensor_type(c: InferenceContext, proto: Any, output: int) -> TensorType:
-    tensor = proto.sequence_type.elem_type.tensor_type if proto.HasField("sequence_type") else proto.tensor_type
+    inner = proto.optional_type.elem_type if proto.HasField("optional_type") else proto
+    tensor = inner.sequence_type.elem_type.tensor_type if inner.HasField("sequence_type") else inner.tensor_type
     dtype = NAMES.get(tensor.elem_type)
     if dtype is None:
         raise c.error(f"expected an output of a known element type, got {tensor.elem_type}")
@@ -85,7 +85,7 @@ def _tensor_type(c: InferenceContext, proto: Any, output: int) -> TensorType:
     if tensor.HasField("shape"):
         shape = tuple(int(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or c.fresh(f"output{output}.{axis}")
                       for axis, dim in enumerate(tensor.shape.dim))
-    return TensorType(dtype, shape, proto.HasField("sequence_type"))
+    return TensorType(dtype, shape, inner.HasField("sequence_type"), proto.HasField("optional_type"))
 
 
 def _schema(c: InferenceContext) -> Any:
@@ -124,20 +124,25 @@ def _opset(c: InferenceContext) -> Any:
 
 def _reference(c: InferenceContext) -> Callable[..., list[Any]]:
     """The node as a function of its inputs, by onnx's reference implementation."""
+    return reference_function(c.node, c.opset)
+
+
+def reference_function(node: Node, opset: int) -> Callable[..., list[Any]]:
+    """A node as a function of its inputs (None: absent), by onnx's reference implementation. Raises whatever that raises, if it has none for instance."""
     import onnx.helper
     import onnx.reference
 
-    given = [name for name in dict.fromkeys(c.node.inputs) if name]
-    kinds = {name: kind for name, kind in zip(c.node.inputs, c.types, strict=True) if name}
-    inputs = [onnx.helper.make_value_info(name, type_proto(kinds[name] or TensorType("float32", None))) for name in given]
-    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in c.node.outputs if name]
-    imports = [_opset(c), *([onnx.helper.make_opsetid("", 17)] if canonical_domain(c.node.domain) else [])]
-    model = onnx.helper.make_model(onnx.helper.make_graph([node_proto(c.node)], "node", inputs, outputs), opset_imports=imports)
+    domain = canonical_domain(node.domain)
+    given = [name for name in dict.fromkeys(node.inputs) if name]
+    inputs = [onnx.helper.make_empty_tensor_value_info(name) for name in given]
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
+    imports = [onnx.helper.make_opsetid(domain, opset), *([onnx.helper.make_opsetid("", 17)] if domain else [])]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node_proto(node)], "node", inputs, outputs), opset_imports=imports)
     evaluator = onnx.reference.ReferenceEvaluator(model)
 
-    def run(*values: np.ndarray | None) -> list[Any]:
-        found = iter(evaluator.run(None, {name: value for name, value in zip(c.node.inputs, values, strict=True) if name}))
-        return [next(found) if name else None for name in c.node.outputs]
+    def run(*values: Any) -> list[Any]:
+        found = iter(evaluator.run(None, {name: value for name, value in zip(node.inputs, values, strict=True) if name}))
+        return [next(found) if name else None for name in node.outputs]
 
     return run
 
@@ -189,7 +194,7 @@ def body(g: NodeBuilder) -> list[str] | None:
         made = g.ops(node.op_type, *[names.get(name, "") if name else "" for name in node.input], outputs=[bool(name) for name in node.output],
                      domain=canonical_domain(node.domain), **attributes)
         names |= dict(zip(node.output, made, strict=True))
-    return [names[name] for name in function.output[: len(g.outputs)]]
+    return [names.get(name, "") for name in function.output[: len(g.outputs)]]
 
 
 def _function(g: NodeBuilder) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -45,12 +45,11 @@ class Inference:
         kind = self.declared.get(name)
         if kind is None or kind.shape is None or kind.is_static:
             return kind
-        return TensorType(kind.dtype, tuple(self.symbols.get(d, d) if isinstance(d, str) else d for d in kind.shape), kind.sequence)
+        return TensorType(kind.dtype, tuple(self.symbols.get(d, d) if isinstance(d, str) else d for d in kind.shape), kind.sequence, kind.optional)
 
     def opset_of(self, node: Node) -> int:
         """The version of the node's domain that the model imports."""
-        domain = canonical_domain(node.domain)
-        return self.opsets.get(domain, 17 if domain == "" else 1)
+        return opset_of(node, self.opsets)
 
     def context(self, node: Node) -> InferenceContext:
         """The inference context of a node whose inputs have been visited."""
@@ -77,7 +76,7 @@ class Inference:
         return record
 
     def _fold(self, node: Node, record: OpRecord, context: InferenceContext, outputs: Sequence[TensorType]) -> None:
-        if record.evaluate is None or record.random or any(not kind.is_static for kind in outputs):
+        if record.evaluate is None or record.random or any(not kind.is_static or kind.sequence or kind.optional for kind in outputs):
             return
         if node.op_type in SHAPE_ONLY:
             known = all(kind is not None and kind.is_static for kind in context.types)
@@ -88,6 +87,12 @@ class Inference:
         for name, array in zip(node.outputs, record.evaluate(context), strict=False):
             if name and array is not None:
                 self.values[name] = np.ascontiguousarray(array).reshape(np.shape(array))
+
+
+def opset_of(node: Node, opsets: Mapping[str, int]) -> int:
+    """The version of a node's domain among a model's imports."""
+    domain = canonical_domain(node.domain)
+    return opsets.get(domain, 17 if domain == "" else 1)
 
 
 def infer(model: Model) -> dict[str, TensorType]:

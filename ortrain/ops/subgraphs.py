@@ -8,12 +8,12 @@ from ortrain.ir import Graph, Node
 from ortrain.ops.building import NodeBuilder
 from ortrain.ops.record import canonical_domain
 
-CONTROL = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
+CONTROL = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",), "SequenceMap": ("body",)}
 """The operators with graphs inside that have records, and the attributes that hold them."""
 
 
 def has_graphs(node: Node) -> bool:
-    """True for an If, Loop or Scan."""
+    """True for an If, Loop, Scan or SequenceMap."""
     return node.op_type in CONTROL and canonical_domain(node.domain) == ""
 
 

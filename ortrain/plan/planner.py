@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,11 +24,9 @@ from ortrain.ops.inference import Inference
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
 from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, canonical_domain, record_of
 from ortrain.plan.memory import Block, place
+from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
 
 ACCUMULATOR = "InPlaceAccumulatorV2"
-FEW = 64
-"""Most elements of a user input of floats that a plan may ask to know: scales, limits."""
-
 
 def _attribute_key(node: Node) -> tuple[Any, ...]:
     """The attributes as something that can be compared."""
@@ -63,43 +61,40 @@ class Plan:
     types: dict[str, TensorType]
     arena_bytes: int = 0
     outputs: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"{i:4d} {step.call.kernel:28s} {step.node}" for i, step in enumerate(self.steps)]
         return "\n".join([*lines, f"arena: {self.arena_bytes} bytes"])
 
 
-class NeedsValues(InvalidModelError):
-    """A plan needs to know the values of some user inputs: sizes, axes, a condition."""
-
-    def __init__(self, names: list[str], cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.names = names
-
-
 def plan_program(model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
                  handle: EngineHandle, commits: Mapping[str, np.ndarray] | None = None, known: Mapping[str, np.ndarray] | None = None,
-                 states: Mapping[str, str] | None = None) -> Program:
+                 states: Mapping[str, str] | None = None, objects: Collection[str] = ()) -> Program:
     """The program that computes `outputs` of a model for inputs of exactly these types.
 
     inputs: user inputs in the order of the call, with static shapes. fixed: values that live outside the program (parameters, gradient
     buffers, flags) and keep their address. commits: value name -> array that receives the value at the end of a run (running statistics).
-    known: user inputs that are constants of this plan. states: output -> the input whose place it may be written to. Accumulators whose buffer is in `fixed` are always computed.
+    known: user inputs that are constants of this plan. states: output -> the input whose place it may be written to. objects: inputs that are text,
+    sequences or optionals. Accumulators whose buffer is in `fixed` are always computed.
 
-    Raises NeedsValues when more inputs have to be known, ShapeInferenceError, MissingKernelError or InvalidModelError."""
-    return Planner(model, inputs, fixed, outputs, handle, commits or {}, known or {}, states or {}).build()
+    Raises NeedsValues when more inputs have to be known, NeedsStage when something has to run before, ShapeInferenceError, MissingKernelError or
+    InvalidModelError."""
+    return Planner(model, inputs, fixed, outputs, handle, commits or {}, known or {}, states or {}, objects).build()
 
 
 class Planner:
     """The work of one planning."""
 
     def __init__(self, model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
-                 handle: EngineHandle, commits: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray], states: Mapping[str, str]) -> None:
+                 handle: EngineHandle, commits: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray], states: Mapping[str, str],
+                 objects: Collection[str]) -> None:
         self.model, self.inputs, self.fixed, self.wanted, self.handle, self.commits = model, inputs, fixed, outputs, handle, commits
         self.states = states
         types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
         self.inference = Inference(model.opsets, types, {**model.graph.initializers, **known}, model.graph.types)
         self.builder = GraphBuilder(self.inference, NameSource(model.graph.names()), model.opset)
+        self.unknowns = Unknowns(model.graph, inputs, objects, self.inference)
         self.alias: dict[str, str] = {}
         self.steps: list[Step] = []
         self._guarded: set[tuple[str, int, int, int | None]] = set()
@@ -125,17 +120,27 @@ class Planner:
         for node in nodes:
             if id(node) in graph_needs:
                 self._visit(node)
-                live.extend(piece for piece in self._pieces(node)
-                            if not all(name in self.inference.values for name in piece.outputs if name))
+                try:
+                    pieces = self._pieces(node)
+                except NeedsStage as error:
+                    if error.node is not None and id(error.node) not in graph_needs:     # a piece of the node
+                        raise self.unknowns.outside(node, error) from error
+                    raise
+                self.unknowns.note(node, pieces)
+                live.extend(piece for piece in pieces if not all(name in self.inference.values for name in piece.outputs if name))
         again = self._live(live)                 # folding has cut off what only shapes were needed of
         return [node for node in live if id(node) in again]
 
     def _visit(self, node: Node) -> None:
+        if self.unknowns.reads_objects(node):
+            self.unknowns.refuse_objects(node)
         try:
             self.inference.visit(node)
         except ShapeInferenceError as error:
-            self._ask_for_values(node, error)
+            self.unknowns.ask(node, error)
             raise
+        if self.unknowns.makes_objects(node):
+            self.unknowns.refuse_objects(node)
 
     def _pieces(self, node: Node) -> list[Node]:
         """The nodes that stand for one; ONNX's own kernel has to do where they need to know what is computed."""
@@ -143,7 +148,7 @@ class Planner:
             pieces = expand(node, self.builder) or [node]
             return [part for piece in pieces for part in (self._iteration_pieces(piece) if piece.op_type in ("Loop", "Scan") else [piece])]
         except ShapeInferenceError as error:
-            self._ask_for_values(node, error)
+            self.unknowns.ask(node, error)
             record = record_of(node)
             if record is None or record.lower is None and defined(canonical_domain(node.domain), node.op_type) is None:
                 raise
@@ -161,7 +166,7 @@ class Planner:
                 self.iterations[_label(node)] = self._iteration(form, inside, count)
                 return [node]
             except (ShapeInferenceError, InvalidModelError) as error:
-                if isinstance(error, NeedsValues):
+                if isinstance(error, NeedsValues | NeedsStage):
                     raise
                 if not isinstance(count, int):
                     raise
@@ -191,32 +196,14 @@ class Planner:
             states = {end: start for start, end in zip(form.state_inputs, form.state_outputs, strict=True) if outputs.count(end) == 1}
             body = plan_program(Model(graph, self.model.opsets), inputs, self.fixed, graph.outputs, self.handle, states=states)
         except NeedsValues as error:
-            self._ask_for_values(Node(form.node.op_type, [name for name in error.names if name in outer], []), error)
+            self.unknowns.ask_for_inputs([name for name in error.names if name in outer], error)
             raise InvalidModelError(f"expected sizes that are the same in every iteration: {error}") from error
+        except NeedsStage as error:
+            raise NeedsStage(error, node=form.node) from error
         slices = [inside.inference.types[name] for name in (*form.slice_inputs, *form.slice_outputs)]
-        states, pieces = ([kind.count * numpy_dtype(kind.dtype).itemsize for kind in kinds] for kinds in (inside.states, slices))
-        return Iteration(body, form.counts, count if isinstance(count, int) else -1, states, pieces[: form.scanned], pieces[form.scanned :],
+        state_sizes, pieces = ([kind.count * numpy_dtype(kind.dtype).itemsize for kind in kinds] for kinds in (inside.states, slices))
+        return Iteration(body, form.counts, count if isinstance(count, int) else -1, state_sizes, pieces[: form.scanned], pieces[form.scanned :],
                          [*form.backwards("input"), *form.backwards("output")])
-
-    def _ask_for_values(self, node: Node, cause: Exception) -> None:
-        """Raises NeedsValues when what a node has to know comes from user inputs by way of integers and booleans."""
-        producers = self.model.graph.producers() | {name: made for made in self.builder.added for name in made.outputs}
-        waiting = [name for name in node.inputs if name and self._is_index(name)]
-        seen, found = set(waiting), []
-        while waiting:
-            name = waiting.pop()
-            if name in self.inputs:
-                found.append(name)
-            elif name in producers and name not in self.inference.values:
-                new = [n for n in producers[name].inputs if n and n not in seen and self._is_index(n)]
-                seen.update(new)
-                waiting += new
-        if found:
-            raise NeedsValues([name for name in self.inputs if name in found], cause) from cause
-
-    def _is_index(self, name: str) -> bool:
-        kind = self.inference.types.get(name)
-        return kind is not None and (kind.dtype in ("int64", "int32", "bool") or name in self.inputs and kind.is_static and kind.count <= FEW)
 
     def _distinct(self, nodes: Sequence[Node]) -> list[Node]:
         """The nodes without those that compute what an earlier one has computed: an If's gradient runs its branch forward again."""
@@ -264,7 +251,7 @@ class Planner:
         except (ShapeInferenceError, MissingKernelError) as error:
             reference = defined(canonical_domain(node.domain), node.op_type)
             if reference is None or reference.lower is None:
-                self._ask_for_values(node, error)
+                self.unknowns.ask(node, error)
                 raise
             how = reference.lower(context)
             address = core.KERNELS["python"]
@@ -306,9 +293,9 @@ class Planner:
         context = LoweringContext(node, seen.types, seen.values, seen.opset, outputs)
         context.declared = seen.declared
         for kind in (*seen.types, *outputs):
-            if kind is not None and not kind.sequence and not kind.is_static:
+            if kind is not None and not kind.is_static:
                 error = InvalidModelError(f"expected shapes that follow from the inputs, got {kind.shape} at {node}")
-                self._ask_for_values(node, error)
+                self.unknowns.ask(node, error)
                 raise error
         return context
 
@@ -429,7 +416,7 @@ class Planner:
             program.add_direct(positions[id(step)], same_memory, self.fixed[step.inputs[0]].ctypes.data)
         program.first_write = next((i for i, step in enumerate(self.steps) if step.guard is None), 0)
         program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
-        program.plan = Plan(self.steps, self.inference.types, self.arena_bytes, list(self.wanted))
+        program.plan = Plan(self.steps, self.inference.types, self.arena_bytes, list(self.wanted), list(self.inputs))
         program.finish(self.arena_bytes)
         return program
 

@@ -15,14 +15,14 @@ REASONS = (
     ("training", r"momentum|adagrad|adam", "optimizers of ai.onnx.preview.training: ortrain has its own, on flat segments"),
     ("preview", r"flexattention|flex_attention", "an operator of ai.onnx.preview"),
     ("random", r"dropout|bernoulli", "draws random numbers: the values are its generator's own"),
-    ("text", r"str|regex|tfidf|label_encoder_(string|tensor)|equal_string", "text: programs hold numbers"),
-    ("images", r"image_decoder", "decodes images: needs Pillow, and sizes that only the bytes tell"),
+    ("text", r"str|regex|tfidf|label_encoder_(string|tensor)|equal_string", "maps of text that are tensors: not there yet"),
+    ("images", r"image_decoder", "decodes images: needs Pillow"),
     ("sequences", r"sequence|optional|loop|scan|split_to|_opt$|if_seq|concat_from|range_.*expanded|linear_attention",
-     "sequences and optionals: not there yet"),
+     "not there yet"),
     ("narrow", r"(?i)bfloat|bf16|float8|int4|int2|float4|e4m3|e5m2|e8m0|half|fp16|float16",
      "element types that NumPy does not have, or kernels do not: they are stored, not computed with"),
     ("sizes", r"nonzero|nonmax|unique|compress|center_crop|window|range|slice|pad|resize|col2im|affine|reduce",
-     "sizes that only a computed value tells: not there yet"),
+     "not there yet"),
 )
 
 

@@ -1,0 +1,198 @@
+"""Models whose sizes the data decide, and values that no program holds: they run in stages, forward and backward."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import ortrain
+from ortrain import InferenceSession, errors
+from ortrain.artifacts import OptimType
+
+FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+X = np.array([[1, -2, 3], [-4, 5, 6], [7, 8, -9], [0.5, -0.25, 2]], np.float32)
+W = np.array([[0.5, -1.0], [2.0, 0.25], [-0.75, 1.5]], np.float32)
+
+
+def value(name, shape, dtype=FLOAT):
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def node(op_type, inputs, outputs, **attributes):
+    return helper.make_node(op_type, inputs, outputs, **attributes)
+
+
+def model(nodes, inputs, outputs, opset=18, **weights):
+    constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def check_forward(proto, *feeds):
+    """Runs the model on several feeds in one session; each result is the reference evaluator's."""
+    session = InferenceSession(proto)
+    for feed in feeds:
+        names = [argument.name for argument in session.get_inputs()]
+        got, wanted = session.run(None, dict(zip(names, feed, strict=True))), ReferenceEvaluator(proto).run(None, dict(zip(names, feed, strict=True)))
+        assert len(got) == len(wanted)
+        for a, b in zip(got, wanted, strict=True):
+            for left, right in zip(a if isinstance(a, list) else [a], b if isinstance(b, list) else [b], strict=True):
+                assert left.shape == right.shape and left.dtype == right.dtype
+                np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
+
+
+def check_gradient(proto, *feeds, weight="w"):
+    """The gradient of the model's first output, which is the loss, along a random direction of a weight: against differences of evaluations."""
+    session = ortrain.TrainingSession.from_model(proto, optimizer=OptimType.SGD, requires_grad=[weight])
+    for feed in feeds:
+        session.lazy_reset_grad()
+        session.train_step(*feed)
+        parameter = session.parameters[weight]
+        start, gradient = parameter.data.copy(), parameter.grad.copy()
+        direction = np.random.default_rng(0).standard_normal(start.shape)
+        step = 1e-3
+        losses = []
+        for sign in (1, -1):
+            parameter.data = (start + sign * step * direction).astype(start.dtype)
+            losses.append(float(session.eval_step(*feed)[0]))
+        parameter.data = start
+        np.testing.assert_allclose(np.sum(gradient * direction), (losses[0] - losses[1]) / (2 * step), rtol=2e-3, atol=1e-3)
+
+
+# ---- sizes that the data decide
+
+
+def positive_rows():
+    """The rows of x w whose first element is positive, by NonZero and Gather; their mean square is the loss."""
+    nodes = [node("MatMul", ["x", "w"], ["y"]), node("Gather", ["y", "zero"], ["first"], axis=1), node("Greater", ["first", "nothing"], ["keep"]),
+             node("NonZero", ["keep"], ["where"]), node("Squeeze", ["where", "axis"], ["rows"]), node("Gather", ["y", "rows"], ["kept"], axis=0),
+             node("Mul", ["kept", "kept"], ["square"]), node("ReduceMean", ["square"], ["loss"], keepdims=0)]
+    return model(nodes, [value("x", ["n", 3])], [value("loss", []), value("kept", ["m", 2])], w=W, zero=np.array(0), nothing=np.float32(0), axis=np.array([0]))
+
+
+def test_rows_are_chosen_by_what_was_computed():
+    check_forward(positive_rows(), [X], [X[::-1].copy()], [X[1:]], [X[:1]], [X])
+
+
+def test_gradients_flow_through_rows_that_were_chosen():
+    check_gradient(positive_rows(), [X], [X[1:]], [X])
+
+
+def test_a_step_with_stages_accumulates_and_resets_like_any_other():
+    session = ortrain.TrainingSession.from_model(positive_rows(), optimizer=OptimType.SGD, requires_grad=["w"])
+    session.train_step(X)
+    once = session.parameters["w"].grad.copy()
+    session.train_step(X)
+    np.testing.assert_allclose(session.parameters["w"].grad, 2 * once, rtol=1e-6)
+    session.lazy_reset_grad()
+    session.train_step(X[1:])
+    session.lazy_reset_grad()
+    session.train_step(X)
+    np.testing.assert_array_equal(session.parameters["w"].grad, once)
+
+
+def test_outputs_go_into_the_callers_arrays_after_stages():
+    session = ortrain.TrainingSession.from_model(positive_rows(), optimizer=OptimType.SGD, requires_grad=["w"])
+    target = np.zeros((), np.float32)
+    session.train_step(X, out=[target, None])
+    assert target == session.eval_step(X)[0]
+    with pytest.raises(errors.OutputShapeError):
+        session.train_step(X, out=[np.zeros(3, np.float32), None])
+
+
+@pytest.mark.parametrize("op_type", ["Compress", "Unique"])
+def test_operators_with_sizes_of_their_own(op_type):
+    if op_type == "Compress":
+        nodes = [node("Greater", ["x", "nothing"], ["keep"]), node("Compress", ["x", "flat"], ["y"]), node("Reshape", ["keep", "all"], ["flat"])]
+        nodes = [nodes[0], nodes[2], nodes[1], node("Exp", ["y"], ["z"])]
+    else:
+        nodes = [node("Round", ["x"], ["whole"]), node("Unique", ["whole"], ["y", "", "", "counts"]), node("Exp", ["y"], ["z"])]
+    proto = model(nodes, [value("x", ["a", "b"])], [value("z", ["m"])], nothing=np.float32(0), all=np.array([-1]))
+    check_forward(proto, [X], [-X], [X[:2]])
+
+
+def test_a_reshape_to_computed_sizes():
+    """The longest length decides how far the rows are cut."""
+    nodes = [node("Cast", ["x"], ["whole"], to=INT), node("ReduceMax", ["whole"], ["most"], keepdims=0), node("Range", ["zero", "most", "one"], ["steps"]),
+             node("Cast", ["steps"], ["y"], to=FLOAT), node("Mul", ["y", "w"], ["z"]), node("ReduceSum", ["z"], ["loss"], keepdims=0)]
+    proto = model(nodes, [value("x", ["a", "b"])], [value("loss", []), value("z", ["m"])], w=np.array([2], np.float32), zero=np.array(0), one=np.array(1))
+    check_forward(proto, [X], [X[1:2]], [X])
+    check_gradient(proto, [X], [X[1:2]])
+
+
+def test_boxes_that_overlap_are_dropped_and_the_rest_trained():
+    nodes = [node("NonMaxSuppression", ["boxes", "scores", "most", "overlap"], ["chosen"]),
+             node("Gather", ["chosen", "last"], ["numbers"], axis=1), node("Squeeze", ["numbers", "one_axis"], ["rows"]),
+             node("Gather", ["boxes", "rows"], ["kept"], axis=1), node("MatMul", ["kept", "w"], ["y"]), node("Mul", ["y", "y"], ["square"]),
+             node("ReduceSum", ["square"], ["loss"], keepdims=0)]
+    proto = model(nodes, [value("boxes", [1, "n", 4]), value("scores", [1, 1, "n"])], [value("loss", []), value("y", [1, "m", 2])], most=np.array([3]),
+                  overlap=np.array([0.5], np.float32), last=np.array([2]), one_axis=np.array([1]), w=np.arange(8, dtype=np.float32).reshape(4, 2) / 4)
+    boxes = np.array([[[0, 0, 1, 1], [0, 0, 1, 0.9], [2, 2, 3, 3], [5, 5, 6, 7]]], np.float32)
+    scores = np.array([[[0.9, 0.8, 0.7, 0.6]]], np.float32)
+    check_forward(proto, [boxes, scores], [boxes[:, 1:], scores[:, :, 1:]])
+    check_gradient(proto, [boxes, scores])
+
+
+# ---- control that the data decide
+
+
+def test_a_condition_that_was_computed_takes_its_branch():
+    def branch(op_type):
+        return helper.make_graph([node(op_type, ["y"], [f"{op_type}_out"])], op_type, [], [value(f"{op_type}_out", ["n", 2])])
+
+    nodes = [node("MatMul", ["x", "w"], ["y"]), node("ReduceSum", ["y"], ["sum"], keepdims=0), node("Greater", ["sum", "nothing"], ["positive"]),
+             node("If", ["positive"], ["z"], then_branch=branch("Tanh"), else_branch=branch("Exp")), node("ReduceSum", ["z"], ["loss"], keepdims=0)]
+    proto = model(nodes, [value("x", ["n", 3])], [value("loss", []), value("z", ["n", 2])], w=W, nothing=np.float32(0))
+    check_forward(proto, [X], [-X], [X])
+    check_gradient(proto, [X / 8], [-X / 8])
+
+
+def doubling(collects):
+    """Doubles y until its largest element is above 10."""
+    inner = [node("Mul", ["state", "w"], ["next"]), node("ReduceMax", ["next"], ["largest"], keepdims=0), node("Less", ["largest", "ten"], ["on"])]
+    outputs = [value("on", [], BOOL), value("next", ["n", 3])]
+    if collects:
+        inner.append(node("Identity", ["next"], ["slice"]))
+        outputs.append(value("slice", ["n", 3]))
+    body = helper.make_graph(inner, "body", [value("k", [], INT), value("go", [], BOOL), value("state", ["n", 3])], outputs)
+    made = ["y", "all"] if collects else ["y"]
+    nodes = [node("Loop", ["", "true", "x"], made, body=body), node("ReduceSum", [made[-1]], ["loss"], keepdims=0)]
+    return model(nodes, [value("x", ["n", 3])], [value("loss", []), value("y", ["n", 3])], w=np.array([2], np.float32), ten=np.float32(10), true=np.array(True))
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_a_loop_that_stops_on_what_it_computed(collects):
+    check_forward(doubling(collects), [X[3:]], [X], [X[3:] / 8])
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_gradients_flow_through_a_loop_that_stops_on_what_it_computed(collects):
+    check_gradient(doubling(collects), [X[3:]], [X[3:] / 8])
+
+
+# ---- values that no program holds
+
+
+def test_sequences_are_built_indexed_and_joined():
+    nodes = [node("Relu", ["x"], ["a"]), node("Neg", ["x"], ["b"]), node("SequenceConstruct", ["a", "b", "x"], ["s"]),
+             node("SequenceErase", ["s", "place"], ["t"]), node("SequenceLength", ["t"], ["length"]), node("SequenceAt", ["t", "place"], ["c"]),
+             node("ConcatFromSequence", ["t"], ["d"], axis=1), node("Exp", ["d"], ["e"])]
+    proto = model(nodes, [value("x", ["n", 3])], [value("length", [], INT), value("c", ["n", 3]), value("e", ["n", 6])], place=np.array(1))
+    check_forward(proto, [X], [X[:2]])
+
+
+def test_sequences_go_in_and_out():
+    kind = helper.make_tensor_sequence_value_info
+    proto = model([node("SequenceInsert", ["s", "x"], ["t"])], [kind("s", FLOAT, None), value("x", ["n", 3])], [kind("t", FLOAT, None)])
+    check_forward(proto, [[X, X[:1]], X], [[], X])
+    with pytest.raises(errors.InputTypeError, match="list of arrays"):
+        InferenceSession(proto).run(None, {"s": X, "x": X})
+    with pytest.raises(errors.InputTypeError, match="element 1"):
+        InferenceSession(proto).run(None, {"s": [X, X.astype(np.float64)], "x": X})
+
+
+def test_a_failure_outside_of_programs_names_the_node():
+    proto = model([node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceAt", ["s", "place"], ["y"], name="pick")],
+                  [value("x", ["n", 3]), value("place", [], INT)], [value("y", ["n", 3])])
+    with pytest.raises(errors.OperatorFailedError, match="pick"):
+        InferenceSession(proto).run(None, {"x": X, "place": np.array(5)})
