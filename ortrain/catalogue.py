@@ -64,7 +64,11 @@ def _row(domain: str, name: str, opsets: tuple[int, ...]) -> Operator:
 
 def _kernel(record: OpRecord, own: bool) -> str:
     if own:
-        return COMPILED if record.lower is not None and _dtypes(record) else COMPOSED if record.expand is not None else REFERENCE if record.lower or record.gradient is None else COMPILED
+        if record.lower is not None and _dtypes(record):
+            return COMPILED
+        if record.expand is not None:
+            return COMPOSED
+        return REFERENCE if record.lower is not None or record.gradient is None else COMPILED
     return FUNCTION if _has_body(record) else REFERENCE
 
 

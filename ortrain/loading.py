@@ -12,6 +12,7 @@ from ortrain.formats.onnx_files import proto_of, read_model, to_proto
 from ortrain.ir import Graph, Model, NameSource, Node
 from ortrain.ops.record import canonical_domain, record_of
 from ortrain.ops.subgraphs import CONTROL, captured, has_graphs, renamed
+from ortrain.sequences import resolve_sequences
 
 OLDEST_OPSET = 7
 OLDEST_IR = 4
@@ -34,6 +35,7 @@ def load_with_constants(source: Any, opset_version: int | None = None) -> tuple[
     _check_opset(model)
     constants = _lift_constants(model.graph) | _open_graphs(model.graph, NameSource(all_names(model.graph)))
     check_graph(model.graph)
+    resolve_sequences(model.graph, model.opset, NameSource(all_names(model.graph)))
     return model, constants
 
 

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "ortrain"
 LAYERS = [
     {"errors", "enums", "dtypes"},
     {"ir", "_core"},
-    {"ops", "formats"},
+    {"ops", "formats", "sequences"},
     {"loading", "fusion", "gradient"},
     {"specialising"},
     {"onnxblock", "plan"},

@@ -8,6 +8,7 @@ from onnx.reference import ReferenceEvaluator
 import ortrain
 from ortrain import InferenceSession, errors
 from ortrain.artifacts import OptimType
+from ortrain.loading import load_model
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 X = np.array([[1, -2, 3], [-4, 5, 6], [7, 8, -9], [0.5, -0.25, 2]], np.float32)
@@ -189,6 +190,26 @@ def test_sequences_go_in_and_out():
         InferenceSession(proto).run(None, {"s": X, "x": X})
     with pytest.raises(errors.InputTypeError, match="element 1"):
         InferenceSession(proto).run(None, {"s": [X, X.astype(np.float64)], "x": X})
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+def test_gradients_flow_through_sequences_whose_elements_are_known(opset):
+    """Chunks of a product, some taken out, some put back in another order, stacked."""
+    nodes = [node("MatMul", ["x", "w"], ["y"]), node("SplitToSequence", ["y", "sizes"], ["s"], axis=1), node("SequenceAt", ["s", "second"], ["b"]),
+             node("SequenceAt", ["s", "last"], ["c"]),
+             node("SplitToSequence", ["x", "one"], ["columns"], axis=1), node("SequenceAt", ["columns", "second"], ["d"]),
+             node("SplitToSequence", ["b"], ["rows"], axis=0, keepdims=0), node("SequenceAt", ["rows", "second"], ["row"]),
+             node("Mul", ["b", "row"], ["scaled"]),
+             node("SequenceEmpty", [], ["none"]), node("SequenceInsert", ["none", "c"], ["t1"]), node("Identity", ["t1"], ["t2"]),
+             node("SequenceInsert", ["t2", "scaled", "zero"], ["t"]), node("SequenceLength", ["t"], ["two"]), node("Cast", ["two"], ["scale"], to=FLOAT),
+             node("ConcatFromSequence", ["t"], ["stack"], axis=0, new_axis=1), node("Mul", ["stack", "d"], ["z"]), node("Div", ["z", "scale"], ["half"]),
+             node("Mul", ["half", "half"], ["square"]), node("ReduceSum", ["square"], ["loss"], keepdims=0)]
+    proto = model(nodes, [value("x", ["n", 3])], [value("loss", []), value("stack", [2, "n", 2])], opset, sizes=np.array([2, 2]), one=np.array(1),
+                  zero=np.array(0), second=np.array(1), last=np.array(-2), w=np.concatenate([W, W[::-1] / 2], 1))
+    assert not {n.op_type for n in load_model(proto).graph.nodes} & {"SplitToSequence", "SequenceInsert", "SequenceConstruct", "SequenceAt"}
+    if opset == 18:
+        check_forward(proto, [X[:, :3]])
+    check_gradient(proto, [X / 4])
 
 
 def test_a_failure_outside_of_programs_names_the_node():

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ortrain.errors import MissingKernelError
+from ortrain.dtypes import DIFFERENTIABLE
+from ortrain.errors import MissingKernelError, ShapeInferenceError
 from ortrain.ir import Graph, Model, Node, TensorType
 from ortrain.ops.record import InferenceContext, OpRecord, canonical_domain, record_of
 
@@ -26,6 +27,8 @@ class Inference:
         self.types = types
         self.values = values
         self.declared = declared or {}
+        self.foreign: set[str] = set()
+        """Outputs of nodes that ONNX allows and ortrain's records do not: only ONNX's reference runs these."""
         self.symbols: dict[str, int] = {}
         """Sizes that symbols of declared types turned out to have."""
         for name, array in values.items():
@@ -67,7 +70,13 @@ class Inference:
             raise MissingKernelError(
                 f"expected an operator that ortrain knows, got {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r})")
         context = self.context(node)
-        outputs = record.infer(context)
+        try:
+            outputs = record.infer(context)
+        except ShapeInferenceError:
+            if canonical_domain(node.domain) != "" or node.graphs or not _is_unusual(context):
+                raise
+            outputs = _by_onnx(context)
+            self.foreign.update(node.outputs)
         for name, kind in zip(node.outputs, outputs, strict=False):
             if name:
                 self.types[name] = kind
@@ -87,6 +96,19 @@ class Inference:
         for name, array in zip(node.outputs, record.evaluate(context), strict=False):
             if name and array is not None:
                 self.values[name] = np.ascontiguousarray(array).reshape(np.shape(array))
+
+
+def _is_unusual(context: InferenceContext) -> bool:
+    """True where a record may refuse what ONNX allows: an input of no known rank, or of an element type that its kernel does not have."""
+    kinds = [kind for kind in context.types if kind is not None]
+    return any(kind.shape is None for kind in kinds) or bool(kinds) and kinds[0].dtype not in DIFFERENTIABLE
+
+
+def _by_onnx(context: InferenceContext) -> Sequence[TensorType]:
+    """What ONNX's own inference can say of a node of which some input has no known rank."""
+    from ortrain.ops.definitions import infer as infer_node  # which stands on this module
+
+    return infer_node(context)
 
 
 def opset_of(node: Node, opsets: Mapping[str, int]) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ortrain.errors import MissingGradientError
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
@@ -98,6 +99,8 @@ def pool_gradient(g: GradientBuilder, op_type: str, *inputs: str) -> list[str | 
 
 def max_pool_gradient(g: GradientBuilder) -> list[str | None]:
     assert g.dy is not None
+    if int(g.attribute("storage_order", 0)):
+        raise MissingGradientError(f"expected storage_order 0 in a MaxPool that is trained through, got 1 (node {g.node.name!r})")
     return pool_gradient(g, "MaxPoolGrad", g.dy, g.output(1))
 
 
@@ -146,6 +149,8 @@ def windowed(kernel: str) -> Any:
     """Lowering of a forward pooling kernel."""
 
     def lower(c: LoweringContext) -> KernelCall:
+        if c.wants(1) and int(c.attribute("storage_order", 0)):
+            raise c.error("expected storage_order 0 for indices, got 1")          # ONNX's reference runs it
         return KernelCall(kernel, plane_ints(c, c.dims(0), pool_windows(c)))
 
     return lower
@@ -176,8 +181,6 @@ def global_lower(kernel: str) -> Any:
 def max_pool(c: InferenceContext) -> list[TensorType]:
     """y[n, c, o] = max over taps t of x[n, c, o * stride + t * dilation - pad]; indices: its flat position in x (first of equals)"""
     y = pooled_type(c)
-    if c.wants(1) and int(c.attribute("storage_order", 0)):
-        raise c.error("expected storage_order 0 for indices, got 1")
     return [y, TensorType("int64", y.shape)][: len(c.node.outputs)]
 
 

@@ -95,7 +95,8 @@ class Unknowns:
         culprit = self._first_open(node)
         if culprit.op_type not in DATA_SIZED or all(name in self.inputs for name in culprit.inputs):
             self._ask_for(self._sizes(culprit), cause)
-        if culprit is not node or any(self._is_open(name) for name in node.outputs if name):
+        # without types, inference has refused the node: that is an error, not a size that is open
+        if culprit is not node or any(name in self.inference.types and self._is_open(name) for name in node.outputs if name):
             raise self.outside(culprit, cause) from cause
 
     def ask_for_inputs(self, names: Collection[str], cause: Exception) -> None:

@@ -264,7 +264,7 @@ class Planner:
 
     def _how(self, node: Node, record: OpRecord, context: LoweringContext) -> tuple[KernelCall | Alias, int]:
         """What the record asks for, and the address of its kernel."""
-        if record.lower is None:
+        if record.lower is None or not self.inference.foreign.isdisjoint(node.outputs):
             raise MissingKernelError(f"expected an operator with a kernel, got {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r})")
         how = record.lower(context)
         return how, 0 if isinstance(how, Alias) else self._address(node, how)
