@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
-from ortrain.ops.record import InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import Guard, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 
@@ -35,24 +37,19 @@ def top_k_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("ScatterElements" if g.opset >= 11 else "Scatter", nothing, g.output(1), dy, axis=axis), None][: len(g.inputs)]
 
 
+def around(c: LoweringContext, axis: int) -> tuple[int, int, int]:
+    """The sizes before, along and after an axis of input 0."""
+    dims = c.dims(0)
+    axis %= len(dims)
+    return prod(dims[:axis]), dims[axis], prod(dims[axis + 1 :])
+
+
 def lower_top_k(c: LoweringContext) -> KernelCall:
     k = count_of(c)
     if k is None:
         raise c.error("expected k that is known before running, got one that is computed")
     axis = int(c.attribute("axis", -1))
-    largest = bool(c.attribute("largest", 1))
-
-    def top(x: np.ndarray, *_: Any) -> list[np.ndarray]:
-        # stable: of equal elements the first; integers are turned round by ~, which has no overflow
-        order = np.argsort(_descending(x) if largest else x, axis=axis, kind="stable")
-        indices = np.take(order, np.arange(k), axis=axis)
-        return [np.take_along_axis(x, indices, axis), indices.astype(np.int64)]
-
-    return KernelCall("python", function=top)
-
-
-def _descending(x: np.ndarray) -> np.ndarray:
-    return -x if x.dtype.kind == "f" else ~x
+    return KernelCall("top_k", (*around(c, axis), k, int(not c.attribute("largest", 1))))
 
 
 @operator("TopK", lower=lower_top_k, gradient=top_k_gradient, stop=(1,))
@@ -71,15 +68,12 @@ def top_k(c: InferenceContext) -> list[TensorType]:
 # ---- ArgMax and ArgMin: no gradient
 
 
-def lower_extreme(function: Callable[..., np.ndarray]) -> Callable[[LoweringContext], KernelCall]:
+def lower_extreme(smallest: bool) -> Callable[[LoweringContext], KernelCall]:
     def lower(c: LoweringContext) -> KernelCall:
-        axis, keepdims, last = int(c.attribute("axis", 0)), bool(c.attribute("keepdims", 1)), bool(c.attribute("select_last_index", 0))
-
-        def find(x: np.ndarray) -> list[np.ndarray]:
-            found = x.shape[axis] - 1 - function(np.flip(x, axis), axis) if last else function(x, axis)
-            return [np.asarray(np.expand_dims(found, axis) if keepdims else found, np.int64)]
-
-        return KernelCall("python", function=find)
+        sizes = around(c, int(c.attribute("axis", 0)))
+        if not sizes[1]:
+            raise c.error("expected at least one element along the axis, got none")
+        return KernelCall("arg_extreme", (*sizes, int(smallest), int(c.attribute("select_last_index", 0))))
 
     return lower
 
@@ -95,8 +89,8 @@ def infer_extreme(c: InferenceContext) -> list[TensorType]:
     return [TensorType("int64", tuple(shape))]
 
 
-for _name, _function in (("ArgMax", np.argmax), ("ArgMin", np.argmin)):
-    operator(_name, lower=lower_extreme(_function), differentiable=False)(infer_extreme)
+for _name, _smallest in (("ArgMax", False), ("ArgMin", True)):
+    operator(_name, lower=lower_extreme(_smallest), differentiable=False)(infer_extreme)
 
 
 # ---- triangles
@@ -135,16 +129,10 @@ def triangle(c: InferenceContext) -> list[TensorType]:
 
 
 def lower_reversal(c: LoweringContext) -> KernelCall:
-    batch, time = int(c.attribute("batch_axis", 1)), int(c.attribute("time_axis", 0))
-
-    def turn(x: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-        y = x.copy()
-        rows, sources = np.moveaxis(y, (batch, time), (0, 1)), np.moveaxis(x, (batch, time), (0, 1))
-        for row, source, length in zip(rows, sources, lengths, strict=True):
-            row[:length] = source[:length][::-1]
-        return [y]
-
-    return KernelCall("python", function=turn)
+    first, second, *rest = c.dims(0)
+    size = numpy_dtype(c.dtype(0)).itemsize
+    time_first = int(c.attribute("time_axis", 0)) == 0
+    return KernelCall("reverse_sequence", (first, second, prod(rest) * size, int(time_first)), guards=(Guard(1, 0, (first if time_first else second) + 1),))
 
 
 def reversal_gradient(g: GradientBuilder) -> Gradients:
@@ -156,6 +144,8 @@ def reversal_gradient(g: GradientBuilder) -> Gradients:
 @operator("ReverseSequence", lower=lower_reversal, gradient=reversal_gradient, stop=(1,))
 def reverse_sequence(c: InferenceContext) -> list[TensorType]:
     """y = x with the first sequence_lens[b] elements of each sequence b turned round"""
+    if (c.attribute("time_axis", 0), c.attribute("batch_axis", 1)) not in ((0, 1), (1, 0)):
+        raise c.error("expected a time and a batch axis, 0 and 1, got others")
     if len(c.shape(0)) < 2 or c.dtype(1) != "int64" or len(c.shape(1)) != 1:
         raise c.error(f"expected x of two axes at least and int64 lengths [batch], got {list(c.shape(0))} and {c.dtype(1)}{list(c.shape(1))}")
     return same_as_input(c)

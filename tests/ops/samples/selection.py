@@ -42,4 +42,16 @@ SAMPLES += [
     Sample("ReverseSequence", [X[:, :, 0], np.array([1, 2, 3, 0])], lambda x, n: turned(x, n, 0)),
     Sample("ReverseSequence", [X, np.array([4, 1, 2])], lambda x, n: turned(x, n, 1), {"batch_axis": 0, "time_axis": 1}),
 ]
-REFUSALS = [Refusal("ReverseSequence", [X[0, 0], np.array([1])]), Refusal("TopK", [X, np.array([6])], constants=(1,)), Refusal("TopK", [X, np.array([2])], {"axis": 3}, constants=(1,)), Refusal("Trilu", [X[0, 0]])]
+NAN = np.where(TIES == 1, np.nan, TIES.astype(float))
+SAMPLES += [
+    Sample("ArgMax", [rng.standard_normal((3, 7, 150))], lambda x: x.argmax(1), {"axis": 1, "keepdims": 0}),
+    *[Sample(name, [x], lambda x, f=f: f(x, 1), {"axis": 1, "keepdims": 0}) for name, f in (("ArgMax", np.argmax), ("ArgMin", np.argmin))
+      for x in (rng.integers(0, 40, (5, 201)), np.where(rng.random((5, 201)) < 0.01, np.nan, 1.0))],
+    Sample("ArgMin", [TIES], lambda x: x.shape[1] - 1 - x[:, ::-1].argmin(1), {"axis": 1, "keepdims": 0, "select_last_index": 1}),
+    *[Sample(name, [NAN], lambda x, f=f: f(x, 1), {"axis": 1, "keepdims": 0}) for name, f in (("ArgMax", np.argmax), ("ArgMin", np.argmin))],
+    *[Sample("TopK", [NAN, np.array([k])], top(k), outputs=2, constants=(1,), gradient=False) for k in (1, 6)],
+    Sample("TopK", [rng.permutation(4096).reshape(2, 2048) / 7.0, np.array([100])], top(100), outputs=2, constants=(1,)),
+    Sample("TopK", [np.array([[-(2**63), 5, 2**63 - 1]]), np.array([2])], top(2, largest=0), {"largest": 0}, outputs=2, constants=(1,)),
+    Sample("TopK", [X, np.array([0])], top(0), outputs=2, constants=(1,)),
+]
+REFUSALS = [Refusal("ReverseSequence", [X, np.array([1, 2, 3])], {"time_axis": 2, "batch_axis": 0}), Refusal("ReverseSequence", [X[0, 0], np.array([1])]), Refusal("TopK", [X, np.array([6])], constants=(1,)), Refusal("TopK", [X, np.array([2])], {"axis": 3}, constants=(1,)), Refusal("Trilu", [X[0, 0]])]
