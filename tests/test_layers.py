@@ -18,7 +18,7 @@ LAYERS = [
     {"ir", "_core"},
     {"ops", "formats"},
     {"loading", "fusion", "gradient"},
-    {"specialising"},
+    {"specialising", "widening"},
     {"onnxblock", "plan"},
     {"artifacts", "state", "schedule", "values", "options"},
     {"text_inputs", "parameters"},

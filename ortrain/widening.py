@@ -1,0 +1,293 @@
+"""Half precision: a model of float16 or bfloat16 in a form that computes in float32, and back.
+
+Widening keeps the graph: same nodes, same names, but every half is a float32, weights are float32 copies, and a Cast between the two is a Cast to float32,
+which costs nothing. What a user feeds keeps its type: a Cast stands between an input of half precision and what reads it. Notes in the model's metadata
+say which type each float value had, so that narrowing gives the first graph again, with weights rounded to nearest even."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain.dtypes import HALVES, NAMES, NUMBERS, numpy_dtype
+from ortrain.errors import InvalidModelError, InvalidStateError
+from ortrain.ir import Graph, Model, NameSource, Node, TensorType
+from ortrain.loading import all_names
+from ortrain.ops.record import canonical_domain
+from ortrain.ops.subgraphs import made, renamed, renamed_node
+
+NOTES = "ortrain.float_types"
+"""The key in the model's metadata: JSON, type -> the values of a forward model that had it before it was widened."""
+
+WIDE = "float32"
+FLOATS = HALVES | {"float32", "float64"}
+TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype")
+"""Where an operator says the type of its output by number."""
+BITS = frozenset({"BitCast"})
+"""Operators to which a wider value is another value: a model with one stays as it is."""
+
+
+def widen(model: Model) -> None:
+    """Changes a model in which anything is of half precision so that it computes in float32; others, and those that are widened already, stay."""
+    graph = model.graph
+    if NOTES in model.metadata or not any(_halves(graph)) or _reads_bits(graph):
+        return
+    _distinguish(graph, set(), NameSource(all_names(graph)))
+    notes = _float_types(graph, model.opsets, {})
+    outside = [name for name in graph.inputs if graph.types[name].dtype in HALVES and not graph.types[name].sequence]
+    _widen_graph(graph, outside)
+    names = NameSource(all_names(graph))
+    inside = {name: names.unique(f"{name}_{WIDE}") for name in outside}
+    _rename(graph, inside)
+    graph.nodes[:0] = [_cast(name, wide, WIDE) for name, wide in inside.items()]
+    graph.types |= {wide: TensorType(WIDE, graph.types[name].shape) for name, wide in inside.items()}
+    _write_notes(model, notes | {wide: notes[name] for name, wide in inside.items()})
+
+
+def narrow_outputs(model: Model, names: Iterable[str]) -> None:
+    """Gives the named values of a widened model the type that they had: what has been computed in float32 is rounded at the end."""
+    notes, graph = notes_of(model), model.graph
+    if not notes:
+        return
+    there = {*graph.inputs, *_edges(graph)[1].values()}
+    halves = [name for name in dict.fromkeys(names) if notes.get(name) in HALVES and name not in there]
+    sources = NameSource(all_names(graph))
+    wide = {name: sources.unique(f"{name}_{WIDE}") for name in halves}
+    _rename(graph, wide)
+    for name, source in wide.items():
+        graph.nodes.append(_cast(source, name, notes[name]))
+        if source in graph.types:
+            graph.types[name] = TensorType(notes[name], graph.types[source].shape)
+    _write_notes(model, notes | {source: notes[name] for name, source in wide.items()})
+
+
+def narrowed(model: Model) -> Model:
+    """A widened model with its own types again, weights rounded to nearest even; any other model as it is.
+
+    Values that the notes do not know, such as those of a loss, stay float32. Raises InvalidStateError for a weight too large for its type."""
+    notes = notes_of(model)
+    if not notes:
+        return model
+    model = model.copy()
+    graph = model.graph
+    del model.metadata[NOTES]
+    inside, outside = _edges(graph)
+    graph.nodes = [node for node in graph.nodes if not _is_bridge(node, inside, outside)]
+    _rename(graph, inside | outside)
+    notes = {name: dtype for name, dtype in notes.items() if name not in inside and name not in outside}
+    graph.types = {name: kind for name, kind in graph.types.items() if name not in inside and name not in outside}
+    graph.initializers = {name: rounded(name, array, notes.get(name, "")) for name, array in graph.initializers.items()}
+    _narrow_graph(graph, notes, NameSource(all_names(graph)))
+    return model
+
+
+def edges(model: Model) -> dict[str, str]:
+    """Input of half precision -> the float32 value that a widened model computes with."""
+    return {} if NOTES not in model.metadata else {name: wide for wide, name in _edges(model.graph)[0].items()}
+
+
+def note_copy(model: Model, name: str, copy: str) -> None:
+    """Notes that a new value has the type that another one had."""
+    notes = notes_of(model)
+    if name in notes:
+        _write_notes(model, notes | {copy: notes[name]})
+
+
+def rounded(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 weights in the half precision that they had, rounded to nearest even; others as they are. Raises InvalidStateError for one too large."""
+    if dtype not in HALVES or array.dtype != np.float32:
+        return array
+    with np.errstate(over="ignore"):
+        found = array.astype(numpy_dtype(dtype))
+    if np.isinf(found).sum() > np.isinf(array).sum():
+        raise InvalidStateError(f"expected weights that {dtype} can hold, got {np.abs(array[np.isfinite(array)]).max():g} in {name!r}")
+    return found
+
+
+# ---- notes
+
+
+def notes_of(model: Model) -> dict[str, str]:
+    """Value name -> float type before widening; nothing for a model that is as it was. Raises InvalidModelError for notes that are none."""
+    text = model.metadata.get(NOTES)
+    if text is None:
+        return {}
+    try:
+        found: Any = json.loads(text)
+        fine = isinstance(found, dict) and all(
+            kind in FLOATS and isinstance(names, list) and all(isinstance(name, str) for name in names) for kind, names in found.items())
+    except ValueError:
+        fine = False
+    if not fine:
+        raise InvalidModelError(f"expected names by float type in the metadata {NOTES!r}, got {text[:80]!r}")
+    return {name: kind for kind, names in found.items() for name in names}
+
+
+def _write_notes(model: Model, notes: Mapping[str, str]) -> None:
+    by_type: dict[str, list[str]] = {}
+    for name, kind in notes.items():
+        by_type.setdefault(kind, []).append(name)
+    model.metadata[NOTES] = json.dumps(by_type, ensure_ascii=False)
+
+
+# ---- what type each value has
+
+
+def _float_types(graph: Graph, opsets: Mapping[str, int], found: dict[str, str]) -> dict[str, str]:
+    """Value name -> float type, in a graph and those inside it, as ONNX's definitions of the operators say from the types of their inputs.
+
+    found: what is known already. Inference of shapes is no help here: kernels, and so records, have no halves."""
+    found |= {name: kind.dtype for name, kind in graph.types.items() if kind.dtype in FLOATS}
+    found |= {name: array.dtype.name for name, array in graph.initializers.items() if array.dtype.name in FLOATS}
+    for node in graph.nodes:
+        kinds = _from_graphs(node, opsets, found) if node.graphs else _from_schema(node, opsets, found)
+        for name, kind in zip(node.outputs, kinds, strict=False):
+            if kind in FLOATS:
+                found[name] = kind
+    return {name: kind for name, kind in found.items() if name}
+
+
+def _from_graphs(node: Node, opsets: Mapping[str, int], found: dict[str, str]) -> list[str]:
+    """The types of the outputs of an If, Loop or Scan."""
+    own, skipped = node.own_inputs, 0
+    for inner in node.graphs.values():
+        skipped = len(inner.outputs) - len(node.outputs)                 # a Loop's body says first whether it goes on
+        if node.op_type != "If":
+            found |= {inside: found[outside] for inside, outside in zip(inner.inputs, own, strict=False) if outside in found}
+        _float_types(inner, opsets, found)
+    return [found.get(name, "") for name in inner.outputs[skipped:]]
+
+
+def _from_schema(node: Node, opsets: Mapping[str, int], found: Mapping[str, str]) -> list[str]:
+    """The types of the outputs of any other node; those of operators that ONNX does not define are that of the first float that they read."""
+    import onnx.defs
+
+    said = [kind for _, kind in _said_types(node)]
+    inputs = [found.get(name, "") for name in node.inputs]
+    domain = canonical_domain(node.domain)
+    if not onnx.defs.has(node.op_type, opsets.get(domain, 1), domain):
+        return [next(filter(None, inputs), "")] * len(node.outputs)
+    schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
+
+    def formal(parameters: Sequence[Any], index: int) -> str:
+        return parameters[min(index, len(parameters) - 1)].type_str if parameters else ""
+
+    bound = {formal(schema.inputs, index): kind for index, kind in reversed(list(enumerate(inputs))) if kind}
+    kinds = [bound.get(formal(schema.outputs, index), "") for index in range(len(node.outputs))]
+    return [*said[:1], *kinds[len(said[:1]) :]]
+
+
+# ---- graphs
+
+
+def _halves(graph: Graph) -> Iterator[str]:
+    """The halves that a graph and those inside it name."""
+    yield from (kind.dtype for kind in graph.types.values() if kind.dtype in HALVES)
+    yield from (array.dtype.name for array in graph.initializers.values() if array.dtype.name in HALVES)
+    for node in graph.nodes:
+        yield from (said for _, said in _said_types(node) if said in HALVES)
+        for inner in node.graphs.values():
+            yield from _halves(inner)
+
+
+def _reads_bits(graph: Graph) -> bool:
+    return any(node.op_type in BITS and canonical_domain(node.domain) == "" or any(map(_reads_bits, node.graphs.values())) for node in graph.nodes)
+
+
+def _said_types(node: Node) -> list[tuple[str, str]]:
+    """The attributes that say the type of the first output, by number or as a tensor of it, and that type."""
+    if canonical_domain(node.domain) != "":
+        return []
+    numbers = [(name, NAMES.get(node.attributes[name], "")) for name in TYPE_ATTRIBUTES if isinstance(node.attributes.get(name), int)]
+    return [*numbers, *((name, value.dtype.name) for name, value in node.attributes.items() if isinstance(value, np.ndarray))]
+
+
+def _say_type(node: Node, name: str, dtype: str) -> None:
+    value = node.attributes[name]
+    node.attributes[name] = value.astype(numpy_dtype(dtype)) if isinstance(value, np.ndarray) else NUMBERS[dtype]
+
+
+def _distinguish(graph: Graph, seen: set[str], names: NameSource) -> None:
+    """Gives every value of the graphs inside a name of its own, so that notes can tell them apart."""
+    seen.update(graph.inputs, made(graph))
+    for node in graph.nodes:
+        for key, inner in node.graphs.items():
+            again = {name: names.unique(name) for name in dict.fromkeys([*inner.inputs, *made(inner)]) if name in seen}
+            if again:
+                node.attributes[key] = inner = renamed(inner, again)
+            _distinguish(inner, seen, names)
+
+
+def _widen_graph(graph: Graph, outside: Collection[str] = ()) -> None:
+    graph.types = {name: kind if name in outside else _of(kind, WIDE if kind.dtype in HALVES else kind.dtype) for name, kind in graph.types.items()}
+    graph.initializers = {name: array.astype(WIDE) if array.dtype.name in HALVES else array for name, array in graph.initializers.items()}
+    for node in graph.nodes:
+        for name, said in _said_types(node):
+            if said in HALVES:
+                _say_type(node, name, WIDE)
+        for inner in node.graphs.values():
+            _widen_graph(inner)
+
+
+def _narrow_graph(graph: Graph, notes: Mapping[str, str], names: NameSource) -> None:
+    """Narrows a graph whose weights are narrowed; nodes that the notes do not know go on in float32."""
+    wide: dict[str, str] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        kind = graph.types.get(node.outputs[0])
+        if kind is not None and kind.dtype in FLOATS and node.outputs[0] not in notes:
+            for name in node.inputs:
+                if notes.get(name) in HALVES and name not in wide:
+                    wide[name] = names.unique(f"{name}_{WIDE}")
+                    nodes.append(_cast(name, wide[name], WIDE))
+            node = renamed_node(node, wide)
+        nodes.append(node)
+        for name, said in _said_types(node):
+            if said == WIDE:
+                _say_type(node, name, notes.get(node.outputs[0], WIDE))
+        for key, inner in node.graphs.items():
+            node.attributes[key] = inner = inner.copy()
+            _narrow_graph(inner, notes, names)
+    graph.nodes = nodes
+    graph.types = {name: _of(kind, notes.get(name, kind.dtype)) for name, kind in graph.types.items()}
+
+
+def _of(kind: TensorType, dtype: str) -> TensorType:
+    return TensorType(dtype, kind.shape, kind.sequence)
+
+
+def _rename(graph: Graph, names: Mapping[str, str]) -> None:
+    """Other names for values in the nodes of a graph, those of graphs inside included; inputs and outputs keep theirs."""
+    graph.nodes = [renamed_node(node, names) for node in graph.nodes]
+    graph.types |= {new: graph.types[old] for old, new in names.items() if old in graph.types}
+
+
+# ---- the Casts at the edges
+
+
+def _cast(source: str, target: str, dtype: str) -> Node:
+    return Node("Cast", [source], [target], f"{target}/Cast", attributes={"to": NUMBERS[dtype]})
+
+
+def _edges(graph: Graph) -> tuple[dict[str, str], dict[str, str]]:
+    """(float32 value -> the input of half precision that it comes from, float32 value -> the half that it is rounded to at the end)"""
+    inside: dict[str, str] = {}
+    outside: dict[str, str] = {}
+    halves = {name for name in graph.inputs if name in graph.types and graph.types[name].dtype in HALVES}
+    for node in graph.nodes:
+        if node.op_type == "Cast" and canonical_domain(node.domain) == "":
+            if node.inputs[0] in halves:
+                inside[node.outputs[0]] = node.inputs[0]
+            elif NAMES.get(node.attributes["to"]) in HALVES:
+                outside[node.inputs[0]] = node.outputs[0]
+    return inside, outside
+
+
+def _is_bridge(node: Node, inside: Mapping[str, str], outside: Mapping[str, str]) -> bool:
+    if node.op_type != "Cast" or canonical_domain(node.domain) != "":
+        return False
+    return inside.get(node.outputs[0]) == node.inputs[0] or outside.get(node.inputs[0]) == node.outputs[0]
+
