@@ -17,7 +17,7 @@ from ortrain.loading import load_model
 from ortrain.ops.inference import Inference
 from ortrain.ops.record import MICROSOFT, OpRecord, canonical_domain, record_of
 from ortrain.session import BUFFER_SUFFIX, RESET_FLAG, TrainingSession
-from ortrain.widening import notes_of, widen
+from ortrain.widening import Notes, widen
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 """error: it will not train. warning: it trains, but not as one might think. note: worth knowing."""
@@ -122,7 +122,7 @@ def _dry_run(model: Model, flows: set[str]) -> Iterator[Finding]:
 
 
 def _weights(model: Model) -> Iterator[Finding]:
-    halves = [name for name, kind in notes_of(model).items() if kind in HALVES and name in model.graph.initializers]
+    halves = [name for name, kind in Notes.of(model).types.items() if kind in HALVES and name in model.graph.initializers]
     if halves:
         yield Finding(NOTE, f"{len(halves)} weights, {halves[0]!r} the first", "they are of half precision: float32 copies are trained",
                       "nothing: the exported model has their own type again")

@@ -27,9 +27,10 @@ def numpy_dtype(name: str) -> np.dtype:
         try:
             import ml_dtypes
 
-            return np.dtype(getattr(ml_dtypes, name))
+            found: np.dtype = np.dtype(getattr(ml_dtypes, name))
         except (ImportError, AttributeError) as error:
             raise TypeError(f"expected ml_dtypes with {name}, which onnx 1.19 and newer bring: {error}") from error
+        return found
     return np.dtype(object) if name == "string" else np.dtype(name)
 
 

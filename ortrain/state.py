@@ -229,8 +229,13 @@ class TrainingState:
     # ---- flat buffers
 
     def flat_names(self, trainable_only: bool) -> list[str]:
-        """The float32 parameters of the public buffer, in its order."""
-        return [name for name in self.order if (not trainable_only or name in self.trainable) and self._any(name).dtype == np.float32]
+        """The float32 parameters of the public buffer, in its order; integers are no part of it. Raises ParameterTypeError where there are float64 ones,
+        which would be left behind."""
+        names = [name for name in self.order if not trainable_only or name in self.trainable]
+        doubles = [name for name in names if self._any(name).dtype == np.float64]
+        if doubles:
+            raise ParameterTypeError(f"expected parameters of float32 for a flat buffer, got float64 for {doubles[0]!r}: read them by name")
+        return [name for name in names if self._any(name).dtype == np.float32]
 
     def _any(self, name: str) -> np.ndarray:
         found = self.trainable.get(name)

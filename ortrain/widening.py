@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from ortrain.ops.record import canonical_domain
 from ortrain.ops.subgraphs import made, renamed, renamed_node
 
 NOTES = "ortrain.float_types"
-"""The key in the model's metadata: JSON, type -> the values of a forward model that had it before it was widened."""
+"""The key in the model's metadata: JSON, {"types": {type: [names of values]}, "names": {name: earlier name}}."""
 
 WIDE = "float32"
 FLOATS = HALVES | {"float32", "float64"}
@@ -35,41 +36,41 @@ def widen(model: Model) -> None:
     graph = model.graph
     if NOTES in model.metadata or not any(_halves(graph)) or _reads_bits(graph):
         return
-    _distinguish(graph, set(), NameSource(all_names(graph)))
-    notes = _float_types(graph, model.opsets, {})
+    names = NameSource(all_names(graph))
+    again: dict[str, str] = {}
+    _distinguish(graph, set(), names, again)
+    types = _float_types(graph, model.opsets, {})
     outside = [name for name in graph.inputs if graph.types[name].dtype in HALVES and not graph.types[name].sequence]
     _widen_graph(graph, outside)
-    names = NameSource(all_names(graph))
     inside = {name: names.unique(f"{name}_{WIDE}") for name in outside}
     _rename(graph, inside)
     graph.nodes[:0] = [_cast(name, wide, WIDE) for name, wide in inside.items()]
     graph.types |= {wide: TensorType(WIDE, graph.types[name].shape) for name, wide in inside.items()}
-    _write_notes(model, notes | {wide: notes[name] for name, wide in inside.items()})
+    Notes(types | {wide: types[name] for name, wide in inside.items()}, again).write(model)
 
 
 def narrow_outputs(model: Model, names: Iterable[str]) -> None:
     """Gives the named values of a widened model the type that they had: what has been computed in float32 is rounded at the end."""
-    notes, graph = notes_of(model), model.graph
-    if not notes:
-        return
+    notes, graph = Notes.of(model), model.graph
     there = {*graph.inputs, *_edges(graph)[1].values()}
-    halves = [name for name in dict.fromkeys(names) if notes.get(name) in HALVES and name not in there]
+    halves = [name for name in dict.fromkeys(names) if notes.types.get(name) in HALVES and name not in there]
     sources = NameSource(all_names(graph))
     wide = {name: sources.unique(f"{name}_{WIDE}") for name in halves}
     _rename(graph, wide)
     for name, source in wide.items():
-        graph.nodes.append(_cast(source, name, notes[name]))
+        graph.nodes.append(_cast(source, name, notes.types[name]))
         if source in graph.types:
-            graph.types[name] = TensorType(notes[name], graph.types[source].shape)
-    _write_notes(model, notes | {source: notes[name] for name, source in wide.items()})
+            graph.types[name] = TensorType(notes.types[name], graph.types[source].shape)
+        notes.types[source] = notes.types[name]
+    notes.write(model)
 
 
 def narrowed(model: Model) -> Model:
     """A widened model with its own types again, weights rounded to nearest even; any other model as it is.
 
     Values that the notes do not know, such as those of a loss, stay float32. Raises InvalidStateError for a weight too large for its type."""
-    notes = notes_of(model)
-    if not notes:
+    notes = Notes.of(model)
+    if not notes.types:
         return model
     model = model.copy()
     graph = model.graph
@@ -77,23 +78,25 @@ def narrowed(model: Model) -> Model:
     inside, outside = _edges(graph)
     graph.nodes = [node for node in graph.nodes if not _is_bridge(node, inside, outside)]
     _rename(graph, inside | outside)
-    notes = {name: dtype for name, dtype in notes.items() if name not in inside and name not in outside}
+    types = {name: dtype for name, dtype in notes.types.items() if name not in inside and name not in outside}
     graph.types = {name: kind for name, kind in graph.types.items() if name not in inside and name not in outside}
-    graph.initializers = {name: rounded(name, array, notes.get(name, "")) for name, array in graph.initializers.items()}
-    _narrow_graph(graph, notes, NameSource(all_names(graph)))
+    graph.initializers = {name: rounded(name, array, types.get(name, "")) for name, array in graph.initializers.items()}
+    _narrow_graph(graph, types, NameSource(all_names(graph)))
+    _rename(graph, notes.names)
     return model
 
 
 def edges(model: Model) -> dict[str, str]:
     """Input of half precision -> the float32 value that a widened model computes with."""
-    return {} if NOTES not in model.metadata else {name: wide for wide, name in _edges(model.graph)[0].items()}
+    return {name: wide for wide, name in _edges(model.graph)[0].items()} if NOTES in model.metadata else {}
 
 
 def note_copy(model: Model, name: str, copy: str) -> None:
     """Notes that a new value has the type that another one had."""
-    notes = notes_of(model)
-    if name in notes:
-        _write_notes(model, notes | {copy: notes[name]})
+    notes = Notes.of(model)
+    if name in notes.types:
+        notes.types[copy] = notes.types[name]
+        notes.write(model)
 
 
 def rounded(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
@@ -110,27 +113,37 @@ def rounded(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
 # ---- notes
 
 
-def notes_of(model: Model) -> dict[str, str]:
-    """Value name -> float type before widening; nothing for a model that is as it was. Raises InvalidModelError for notes that are none."""
-    text = model.metadata.get(NOTES)
-    if text is None:
-        return {}
-    try:
-        found: Any = json.loads(text)
-        fine = isinstance(found, dict) and all(
-            kind in FLOATS and isinstance(names, list) and all(isinstance(name, str) for name in names) for kind, names in found.items())
-    except ValueError:
-        fine = False
-    if not fine:
-        raise InvalidModelError(f"expected names by float type in the metadata {NOTES!r}, got {text[:80]!r}")
-    return {name: kind for kind, names in found.items() for name in names}
+@dataclass(slots=True)
+class Notes:
+    """What a widened model was before."""
 
+    types: dict[str, str] = field(default_factory=dict)
+    """The values of the forward model with float types -> those types; a loss that is put on it later has none here."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Names that values of graphs inside were given, for notes to tell them apart -> those that they had."""
 
-def _write_notes(model: Model, notes: Mapping[str, str]) -> None:
-    by_type: dict[str, list[str]] = {}
-    for name, kind in notes.items():
-        by_type.setdefault(kind, []).append(name)
-    model.metadata[NOTES] = json.dumps(by_type, ensure_ascii=False)
+    @classmethod
+    def of(cls, model: Model) -> Notes:
+        """The notes in a model's metadata; none for a model that is as it was. Raises InvalidModelError for something else in their place."""
+        text = model.metadata.get(NOTES)
+        if text is None:
+            return cls()
+        try:
+            found = json.loads(text)
+            notes = cls({name: kind for kind, names in found["types"].items() for name in names}, dict(found["names"]))
+            fine = set(found["types"]) <= FLOATS and all(isinstance(name, str) for name in (*notes.types, *notes.names, *notes.names.values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            fine = False
+        if not fine:
+            raise InvalidModelError(f"expected notes on float types in the metadata {NOTES!r}, got {text[:80]!r}")
+        return notes
+
+    def write(self, model: Model) -> None:
+        """Puts the notes into a model's metadata."""
+        types: dict[str, list[str]] = {}
+        for name, kind in self.types.items():
+            types.setdefault(kind, []).append(name)
+        model.metadata[NOTES] = json.dumps({"types": types, "names": self.names}, ensure_ascii=False)
 
 
 # ---- what type each value has
@@ -210,15 +223,15 @@ def _say_type(node: Node, name: str, dtype: str) -> None:
     node.attributes[name] = value.astype(numpy_dtype(dtype)) if isinstance(value, np.ndarray) else NUMBERS[dtype]
 
 
-def _distinguish(graph: Graph, seen: set[str], names: NameSource) -> None:
-    """Gives every value of the graphs inside a name of its own, so that notes can tell them apart."""
+def _distinguish(graph: Graph, seen: set[str], names: NameSource, again: dict[str, str]) -> None:
+    """Puts copies in the place of the graphs inside, with a name of its own for every value: new ones are added to `again`, with the old ones."""
     seen.update(graph.inputs, made(graph))
     for node in graph.nodes:
         for key, inner in node.graphs.items():
-            again = {name: names.unique(name) for name in dict.fromkeys([*inner.inputs, *made(inner)]) if name in seen}
-            if again:
-                node.attributes[key] = inner = renamed(inner, again)
-            _distinguish(inner, seen, names)
+            taken = {name: names.unique(name) for name in dict.fromkeys([*inner.inputs, *made(inner)]) if name in seen}
+            again |= {new: old for old, new in taken.items()}
+            node.attributes[key] = inner = renamed(inner, taken)
+            _distinguish(inner, seen, names, again)
 
 
 def _widen_graph(graph: Graph, outside: Collection[str] = ()) -> None:

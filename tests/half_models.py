@@ -81,6 +81,8 @@ def in_half(model: ModelProto, dtype: str = "float16") -> ModelProto:
     """Everything that is float32 in half precision: weights, inputs, outputs, inner graphs, constants."""
     made = ModelProto()
     made.CopyFrom(model)
+    if dtype == "bfloat16":
+        made.opset_import[0].version, made.ir_version = 22, 10              # the first with convolutions of bfloat16
     _graph_in_half(made.graph, dtype)
     return made
 
@@ -123,6 +125,11 @@ def with_blocked(model: ModelProto, op_type: str) -> ModelProto:
     """float16 but for the operators of one type, which stay float32 between Casts."""
     made = in_half(model)
     nodes = []
+    wide = {tensor.name: tensor for tensor in model.graph.initializer}
+    fed = {name for node in made.graph.node if node.op_type == op_type for name in node.input[1:]}
+    for tensor in made.graph.initializer:
+        if tensor.name in fed:
+            tensor.CopyFrom(wide[tensor.name])
     for node in made.graph.node:
         if node.op_type != op_type:
             nodes.append(node)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 import ortrain
 from ortrain.dtypes import NUMBERS, numpy_dtype
