@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,13 +34,13 @@ BITS = frozenset({"BitCast"})
 def widen(model: Model) -> None:
     """Changes a model in which anything is of half precision so that it computes in float32; others, and those that are widened already, stay."""
     graph = model.graph
-    if NOTES in model.metadata or not any(_halves(graph)) or _reads_bits(graph):
+    if NOTES in model.metadata or not any(_halves(graph)) or _must_stay(graph):
         return
     names = NameSource(all_names(graph))
     again: dict[str, str] = {}
     _distinguish(graph, set(), names, again)
     types = _float_types(graph, model.opsets, {})
-    outside = [name for name in graph.inputs if graph.types[name].dtype in HALVES and not graph.types[name].sequence]
+    outside = [name for name in graph.inputs if graph.types[name].dtype in HALVES]
     _widen_graph(graph, outside)
     inside = {name: names.unique(f"{name}_{WIDE}") for name in outside}
     _rename(graph, inside)
@@ -54,6 +54,8 @@ def narrow_outputs(model: Model, names: Iterable[str]) -> None:
     notes, graph = Notes.of(model), model.graph
     there = {*graph.inputs, *_edges(graph)[1].values()}
     halves = [name for name in dict.fromkeys(names) if notes.types.get(name) in HALVES and name not in there]
+    if not halves:
+        return
     sources = NameSource(all_names(graph))
     wide = {name: sources.unique(f"{name}_{WIDE}") for name in halves}
     _rename(graph, wide)
@@ -206,6 +208,12 @@ def _halves(graph: Graph) -> Iterator[str]:
             yield from _halves(inner)
 
 
+def _must_stay(graph: Graph) -> bool:
+    """Is there anything that float32 cannot stand for: bits, sequences of halves that come in or go out?"""
+    ends = (graph.types[name] for name in (*graph.inputs, *graph.outputs) if name in graph.types)
+    return any(kind.sequence and kind.dtype in HALVES for kind in ends) or _reads_bits(graph)
+
+
 def _reads_bits(graph: Graph) -> bool:
     return any(node.op_type in BITS and canonical_domain(node.domain) == "" or any(map(_reads_bits, node.graphs.values())) for node in graph.nodes)
 
@@ -235,7 +243,7 @@ def _distinguish(graph: Graph, seen: set[str], names: NameSource, again: dict[st
 
 
 def _widen_graph(graph: Graph, outside: Collection[str] = ()) -> None:
-    graph.types = {name: kind if name in outside else _of(kind, WIDE if kind.dtype in HALVES else kind.dtype) for name, kind in graph.types.items()}
+    graph.types = {name: replace(kind, dtype=WIDE) if kind.dtype in HALVES and name not in outside else kind for name, kind in graph.types.items()}
     graph.initializers = {name: array.astype(WIDE) if array.dtype.name in HALVES else array for name, array in graph.initializers.items()}
     for node in graph.nodes:
         for name, said in _said_types(node):
@@ -265,11 +273,7 @@ def _narrow_graph(graph: Graph, notes: Mapping[str, str], names: NameSource) -> 
             node.attributes[key] = inner = inner.copy()
             _narrow_graph(inner, notes, names)
     graph.nodes = nodes
-    graph.types = {name: _of(kind, notes.get(name, kind.dtype)) for name, kind in graph.types.items()}
-
-
-def _of(kind: TensorType, dtype: str) -> TensorType:
-    return TensorType(dtype, kind.shape, kind.sequence)
+    graph.types = {name: replace(kind, dtype=notes.get(name, kind.dtype)) for name, kind in graph.types.items()}
 
 
 def _rename(graph: Graph, names: Mapping[str, str]) -> None:
