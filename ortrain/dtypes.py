@@ -20,6 +20,8 @@ DIFFERENTIABLE = frozenset({"float32", "float64"})
 HALVES = frozenset({"float16", "bfloat16"})
 """The dtypes of two bytes, in whose place programs compute in float32."""
 
+FLOATS = DIFFERENTIABLE | HALVES
+
 
 def numpy_dtype(name: str) -> np.dtype:
     """The NumPy dtype of a dtype name ("string" is object). Raises TypeError for one of EXTENSIONS where ml_dtypes does not have it."""

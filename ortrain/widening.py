@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.dtypes import HALVES, NAMES, NUMBERS, numpy_dtype
+from ortrain.dtypes import FLOATS, HALVES, NAMES, NUMBERS, numpy_dtype
 from ortrain.errors import InvalidModelError, InvalidStateError
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.loading import all_names
@@ -24,7 +24,6 @@ NOTES = "ortrain.float_types"
 """The key in the model's metadata: JSON, {"types": {type: [names of values]}, "names": {name: earlier name}}."""
 
 WIDE = "float32"
-FLOATS = HALVES | {"float32", "float64"}
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype")
 """Where an operator says the type of its output by number."""
 BITS = frozenset({"BitCast"})
