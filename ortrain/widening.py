@@ -39,7 +39,7 @@ def widen(model: Model) -> None:
     again: dict[str, str] = {}
     _distinguish(graph, set(), names, again)
     types = _float_types(graph, model.opsets, {})
-    outside = [name for name in graph.inputs if graph.types[name].dtype in HALVES]
+    outside = [name for name in graph.inputs if name in graph.types and graph.types[name].dtype in HALVES]
     _widen_graph(graph, outside)
     inside = {name: names.unique(f"{name}_{WIDE}") for name in outside}
     _rename(graph, inside)
@@ -51,7 +51,7 @@ def widen(model: Model) -> None:
 def narrow_outputs(model: Model, names: Iterable[str]) -> None:
     """Gives the named values of a widened model the type that they had: what has been computed in float32 is rounded at the end."""
     notes, graph = Notes.of(model), model.graph
-    there = {*graph.inputs, *_edges(graph)[1].values()}
+    there = {*graph.inputs, *_edges(graph, notes)[1].values()}
     halves = [name for name in dict.fromkeys(names) if notes.types.get(name) in HALVES and name not in there]
     if not halves:
         return
@@ -76,8 +76,8 @@ def narrowed(model: Model) -> Model:
     model = model.copy()
     graph = model.graph
     del model.metadata[NOTES]
-    inside, outside = _edges(graph)
-    graph.nodes = [node for node in graph.nodes if not _is_bridge(node, inside, outside)]
+    inside, outside = _edges(graph, notes)
+    graph.nodes = [node for node in graph.nodes if _edge(node, graph, notes) is None]
     _rename(graph, inside | outside)
     types = {name: dtype for name, dtype in notes.types.items() if name not in inside and name not in outside}
     graph.types = {name: kind for name, kind in graph.types.items() if name not in inside and name not in outside}
@@ -89,7 +89,7 @@ def narrowed(model: Model) -> Model:
 
 def edges(model: Model) -> dict[str, str]:
     """Input of half precision -> the float32 value that a widened model computes with."""
-    return {name: wide for wide, name in _edges(model.graph)[0].items()} if NOTES in model.metadata else {}
+    return {name: wide for wide, name in _edges(model.graph, Notes.of(model))[0].items()}
 
 
 def note_copy(model: Model, name: str, copy: str) -> None:
@@ -272,7 +272,7 @@ def _narrow_graph(graph: Graph, notes: Mapping[str, str], names: NameSource) -> 
             node.attributes[key] = inner = inner.copy()
             _narrow_graph(inner, notes, names)
     graph.nodes = nodes
-    graph.types = {name: replace(kind, dtype=notes.get(name, kind.dtype)) for name, kind in graph.types.items()}
+    graph.types = {name: replace(kind, dtype=notes.get(name, WIDE)) if kind.dtype == WIDE else kind for name, kind in graph.types.items()}
 
 
 def _rename(graph: Graph, names: Mapping[str, str]) -> None:
@@ -288,22 +288,25 @@ def _cast(source: str, target: str, dtype: str) -> Node:
     return Node("Cast", [source], [target], f"{target}/Cast", attributes={"to": NUMBERS[dtype]})
 
 
-def _edges(graph: Graph) -> tuple[dict[str, str], dict[str, str]]:
+def _edges(graph: Graph, notes: Notes) -> tuple[dict[str, str], dict[str, str]]:
     """(float32 value -> the input of half precision that it comes from, float32 value -> the half that it is rounded to at the end)"""
-    inside: dict[str, str] = {}
-    outside: dict[str, str] = {}
-    halves = {name for name in graph.inputs if name in graph.types and graph.types[name].dtype in HALVES}
+    ends: dict[str, dict[str, str]] = {"inside": {}, "outside": {}}
     for node in graph.nodes:
-        if node.op_type == "Cast" and canonical_domain(node.domain) == "":
-            if node.inputs[0] in halves:
-                inside[node.outputs[0]] = node.inputs[0]
-            elif NAMES.get(node.attributes["to"]) in HALVES:
-                outside[node.inputs[0]] = node.outputs[0]
-    return inside, outside
+        end = _edge(node, graph, notes)
+        if end == "inside":
+            ends[end][node.outputs[0]] = node.inputs[0]
+        elif end == "outside":
+            ends[end][node.inputs[0]] = node.outputs[0]
+    return ends["inside"], ends["outside"]
 
 
-def _is_bridge(node: Node, inside: Mapping[str, str], outside: Mapping[str, str]) -> bool:
+def _edge(node: Node, graph: Graph, notes: Notes) -> str | None:
+    """Is the node a Cast at an edge of a widened graph, where a half comes inside or goes outside? Both its ends had the same type before."""
     if node.op_type != "Cast" or canonical_domain(node.domain) != "":
-        return False
-    return inside.get(node.outputs[0]) == node.inputs[0] or outside.get(node.inputs[0]) == node.outputs[0]
-
+        return None
+    (source, target), kind = (node.inputs[0], node.outputs[0]), notes.types.get(node.inputs[0])
+    if kind not in HALVES or notes.types.get(target) != kind:
+        return None
+    if source in graph.inputs and source in graph.types and graph.types[source].dtype == kind:
+        return "inside"
+    return "outside" if NAMES.get(node.attributes.get("to", 0)) == kind else None

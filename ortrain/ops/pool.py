@@ -13,7 +13,6 @@ from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
 from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
 
-
 # Inference
 
 
