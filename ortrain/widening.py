@@ -208,9 +208,9 @@ def _halves(graph: Graph) -> Iterator[str]:
 
 
 def _must_stay(graph: Graph) -> bool:
-    """Is there anything that float32 cannot stand for: bits, sequences of halves that come in or go out?"""
+    """Is there anything that float32 cannot stand for: bits, or halves that come in or go out as anything else than tensors?"""
     ends = (graph.types[name] for name in (*graph.inputs, *graph.outputs) if name in graph.types)
-    return any(kind.sequence and kind.dtype in HALVES for kind in ends) or _reads_bits(graph)
+    return any(kind.dtype in HALVES and kind != TensorType(kind.dtype, kind.shape) for kind in ends) or _reads_bits(graph)
 
 
 def _reads_bits(graph: Graph) -> bool:

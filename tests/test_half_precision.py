@@ -193,6 +193,29 @@ def test_artifacts_on_disk_export_what_was_shipped(name, tmp_path):
     assert got.dtype == np.float16 and np.abs(got - wanted.astype(float)).max() < 4e-3 * max(1, np.abs(wanted).max())
 
 
+def test_artifacts_in_the_ort_format_export_what_was_shipped_too(tmp_path):
+    model = in_half(half_models.mlp())
+    generate_artifacts(model, loss=LossType.MSELoss, optimizer=OptimType.AdamW, artifact_directory=tmp_path, ort_format=True)
+    state = TrainingState.load(tmp_path / "checkpoint")
+    with ortrain.TrainingSession(tmp_path / "training_model.ort", state, tmp_path / "eval_model.ort", tmp_path / "optimizer_model.ort") as session:
+        step(session, feeds_of(model))
+        session.export(tmp_path / "trained.onnx", ["y"])
+    before, after = load_model(model).graph, load_model(tmp_path / "trained.onnx").graph
+    assert {name: array.dtype for name, array in after.initializers.items()} == {name: array.dtype for name, array in before.initializers.items()}
+    assert [str(node) for node in after.nodes] == [str(node) for node in before.nodes]
+
+
+def test_what_is_settled_when_the_artifacts_are_made_is_exported_settled(tmp_path):
+    model = in_half(half_models.branches())
+    with start(model, input_values={"flag": np.array(False)}, input_shapes={"x": [4, 6]}) as session:
+        losses = [step(session, {"x": feeds_of(model)["x"]}) for _ in range(3)]
+        session.export(tmp_path / "trained.onnx")
+    exported = load_model(tmp_path / "trained.onnx").graph
+    assert losses[2] < losses[0] and [node.op_type for node in exported.nodes] == ["MatMul", "Tanh"]
+    assert exported.types["x"].dtype == exported.types["y"].dtype == "float16"
+    assert {name: str(array.dtype) for name, array in exported.initializers.items()} == {"right": "float16"}
+
+
 def test_an_output_that_is_exported_alone_has_its_own_name_inside_another_export(tmp_path):
     model = in_half(half_models.mlp())
     with start(model, additional_output_names=["r"]) as session:
