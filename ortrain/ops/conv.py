@@ -13,7 +13,7 @@ from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
 from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
 
-ITEM_SIZE = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+ITEM_SIZE = {"float32": 4, "float64": 8}
 BUFFER = 1 << 16
 """Elements that a buffer of unfolded windows should hold: it is written and read at once, so it should stay in the L2 cache."""
 COLUMNS = 128
@@ -59,7 +59,7 @@ def same_float(c: InferenceContext, indices: Sequence[int]) -> str:
     """The one float dtype of the given inputs."""
     kinds = [c.dtype(i) for i in indices]
     if kinds[0] not in ITEM_SIZE or len(set(kinds)) > 1:
-        raise c.error(f"expected inputs of one float dtype, got {', '.join(kinds)}")
+        raise c.error(f"expected inputs of one dtype, float32 or float64, got {', '.join(kinds)}")
     return kinds[0]
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.dtypes import FLOATS
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
 from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
+
+FLOATS = ("float32", "float64")
+
 
 # Inference
 
@@ -19,7 +21,7 @@ from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
 def checked_float(c: InferenceContext) -> str:
     """The dtype of input 0, which must be a float one."""
     if c.dtype(0) not in FLOATS:
-        raise c.error(f"expected floats, got {c.dtype(0)}")
+        raise c.error(f"expected float32 or float64, got {c.dtype(0)}")
     return c.dtype(0)
 
 
