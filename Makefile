@@ -48,6 +48,7 @@ peer: $(VENV)/ready
 models: $(VENV)/ready
 	$(call install,peer)
 	$(RUN) -W ignore -m tests.real_models
+	$(RUN) -W ignore -m tests.real_models --halves
 
 clean:
 	rm -rf build .venv .venv-peer demo_output ortrain.egg-info

@@ -32,6 +32,7 @@ from ortrain.onnxblock.training_graph import make_training_graphs
 from ortrain.ops.custom import load_operators
 from ortrain.ops.inference import infer
 from ortrain.specialising import specialise
+from ortrain.widening import widen
 
 __all__ = ["Artifacts", "LossType", "OptimType", "build_artifacts", "generate_artifacts"]
 
@@ -120,7 +121,7 @@ def generate_artifacts(
     model: path, bytes or onnx.ModelProto of the forward model.
     requires_grad: names of the weights to train (initializers, outputs of Constant nodes; also inputs). None with an optimizer: every
     float weight that reaches the loss, and running statistics of batch normalisation become frozen parameters. None without an optimizer,
-    or []: none.
+    or []: none. Weights of float16 and bfloat16 are trained as float32 copies; what is exported has their own type again.
     frozen_params: names of weights that go into the checkpoint but are not trained.
     loss: LossType, an onnxblock block, or None when the model's first output is the loss.
     optimizer: OptimType, an onnxblock optimizer, or None.
@@ -177,6 +178,7 @@ def build_artifacts(
     forward, constants = load_with_constants(model, opset_version)
     if input_shapes or input_values:
         specialise(forward, input_shapes or {}, input_values or {})
+    widen(forward)
     _put_right_ranks(forward)
     forward.ir_version = _ir_version(forward, ir_version)
     with fresh_names():
@@ -300,6 +302,7 @@ def _weights(forward: Model, complete: Model, constants: frozenset[str], exclude
 
     Scalars are taken for constants; values of Constant nodes too, unless a layer uses them as weight or bias."""
     fed = {node.inputs[i] for node in _all_nodes(forward.graph) for i in WEIGHT_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
+    fed |= {node.inputs[0] for node in _all_nodes(forward.graph) if node.op_type == "Cast" and node.outputs[0] in fed}
     reaching = reaching_values(complete, complete.graph.outputs[0])
     candidates = reaching - excluded - (constants - fed)
     found = [name for name, array in forward.graph.initializers.items()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortrain.dtypes import DIFFERENTIABLE
+from ortrain.dtypes import DIFFERENTIABLE, HALVES
 from ortrain.errors import OrtrainError
 from ortrain.formats.checkpoint import read_checkpoint
 from ortrain.formats.onnx_files import read_model
@@ -17,6 +17,7 @@ from ortrain.loading import load_model
 from ortrain.ops.inference import Inference
 from ortrain.ops.record import MICROSOFT, OpRecord, canonical_domain, record_of
 from ortrain.session import BUFFER_SUFFIX, RESET_FLAG, TrainingSession
+from ortrain.widening import Notes, widen
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 """error: it will not train. warning: it trains, but not as one might think. note: worth knowing."""
@@ -55,6 +56,7 @@ def examine_model(path: Path) -> list[Finding]:
         return [Finding(ERROR, str(path.name), str(error), "mend the file: onnx.checker.check_model says more")]
     if RESET_FLAG in model.graph.inputs or any(name.endswith(BUFFER_SUFFIX) for name in model.graph.inputs):
         return list(written_gradients(model))
+    widen(model)
     return [*_nodes(model), *_weights(model), *_versions(model)]
 
 
@@ -120,10 +122,10 @@ def _dry_run(model: Model, flows: set[str]) -> Iterator[Finding]:
 
 
 def _weights(model: Model) -> Iterator[Finding]:
-    halves = [name for name, array in model.graph.initializers.items() if str(array.dtype) in ("float16", "bfloat16")]
+    halves = [name for name, kind in Notes.of(model).types.items() if kind in HALVES and name in model.graph.initializers]
     if halves:
-        yield Finding(WARNING, f"{len(halves)} weights, {halves[0]!r} the first", "they are of half precision, which ortrain does not train",
-                      "convert the model to float32 first")
+        yield Finding(NOTE, f"{len(halves)} weights, {halves[0]!r} the first", "they are of half precision: float32 copies are trained",
+                      "nothing: the exported model has their own type again")
     statistics = [name for node in model.graph.nodes if node.op_type == "BatchNormalization" for name in node.inputs[3:5]]
     twice = sorted({name for name in statistics if statistics.count(name) > 1})
     if twice:

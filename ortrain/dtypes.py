@@ -6,15 +6,33 @@ import numpy as np
 NAMES: dict[int, str] = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16",
+    17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4_e2m1fn",
+    24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
 }
 NUMBERS: dict[str, int] = {name: number for number, name in NAMES.items()}
+
+EXTENSIONS = frozenset(name for number, name in NAMES.items() if number >= NUMBERS["bfloat16"])
+"""The dtypes that NumPy has through ml_dtypes, which onnx brings from 1.19 on."""
 
 DIFFERENTIABLE = frozenset({"float32", "float64"})
 """The dtypes through which gradients flow."""
 
+HALVES = frozenset({"float16", "bfloat16"})
+"""The dtypes of two bytes, in whose place programs compute in float32."""
+
+FLOATS = DIFFERENTIABLE | HALVES
+
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a dtype name ("string" is object)."""
+    """The NumPy dtype of a dtype name ("string" is object). Raises TypeError for one of EXTENSIONS where ml_dtypes does not have it."""
+    if name in EXTENSIONS:
+        try:
+            import ml_dtypes
+
+            found: np.dtype = np.dtype(getattr(ml_dtypes, name))
+        except (ImportError, AttributeError) as error:
+            raise TypeError(f"expected ml_dtypes with {name}, which onnx 1.19 and newer bring: {error}") from error
+        return found
     return np.dtype(object) if name == "string" else np.dtype(name)
 
 

@@ -14,6 +14,7 @@ from ortrain.ir import Dim, Model
 from ortrain.options import RunOptions, SessionOptions
 from ortrain.runner import Arena, Runner
 from ortrain.session import ModelSource, as_model, seed
+from ortrain.widening import narrow_outputs, widen
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class InferenceSession:
     def __init__(self, path_or_bytes: ModelSource, sess_options: SessionOptions | None = None, providers: Sequence[str] | None = None,
                  **_: Any) -> None:
         self._model: Model = as_model(path_or_bytes)
+        widen(self._model)
+        narrow_outputs(self._model, self._model.graph.outputs)
         self._options = sess_options or SessionOptions()
         self._handle = EngineHandle(self._options.threads(), seed())
         self._arena = Arena()

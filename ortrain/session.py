@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
+from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import (
     IndexRangeError,
     InvalidArgumentError,
@@ -26,7 +27,7 @@ from ortrain.errors import (
 )
 from ortrain.formats.onnx_files import write_model
 from ortrain.gradient import add_gradient, reaching_values
-from ortrain.ir import Model, NameSource
+from ortrain.ir import Model, NameSource, TensorType
 from ortrain.loading import load_model
 from ortrain.optimizer import Optimizer
 from ortrain.options import RunOptions, SessionOptions
@@ -35,6 +36,7 @@ from ortrain.runner import Arena, Runner
 from ortrain.schedule import LinearSchedule
 from ortrain.state import DEFAULT_LEARNING_RATE, TrainingState
 from ortrain.values import check_device
+from ortrain.widening import edges, narrow_outputs, narrowed
 
 if TYPE_CHECKING:
     from ortrain.artifacts import Artifacts
@@ -163,14 +165,17 @@ class TrainingSession:
             raise InvalidModelError(f"Gradient buffer input not provided for param: {missing[0]} (expected a training model)")
         if buffers and RESET_FLAG not in inputs:
             raise InvalidModelError(f"expected a training model with the input {RESET_FLAG!r}, got inputs {graph.inputs}")
-        shapes: dict[str, tuple[int, ...]] = {}
+        types: dict[str, TensorType] = {}
         for name in order:
             kind = graph.types.get(name)
-            if kind is None or not kind.is_static or kind.shape is None:
+            if kind is None or not kind.is_static:
                 raise InvalidModelError(f"expected parameter {name!r} with a fixed shape, got {kind}")
-            shapes[name] = tuple(int(d) for d in kind.shape)
+            if name in self.state.trainable and kind.dtype not in DIFFERENTIABLE:
+                raise InvalidModelError(f"expected parameters of {' or '.join(sorted(DIFFERENTIABLE))} in a training model, got {kind.dtype} for {name!r}: "
+                                        "ortrain.artifacts makes one that trains float32 copies, from the forward model")
+            types[name] = kind
         self._user_gradients = [name for name in buffers if name not in known]
-        self.state.bind(order, [name for name in buffers if name in known], shapes)
+        self.state.bind(order, [name for name in buffers if name in known], types)
 
     def _make_train_runner(self) -> Runner:
         graph = self.training_model.graph
@@ -260,8 +265,9 @@ class TrainingSession:
             self._ready(None)
             names = tuple(output_names or self._default_outputs())
             if names not in self._predictors:
-                model = self._eval_or_fail()
+                model = self._eval_or_fail().copy()
                 self._check_outputs(model, names)
+                narrow_outputs(model, names)
                 self._predictors[names] = self._make_eval_runner(model, names, "forward model", prune=True)
             runner = self._predictors[names]
             return runner.run(runner.arguments(inputs, named))
@@ -269,8 +275,8 @@ class TrainingSession:
     def input_gradients(self, *inputs: Any, names: Sequence[str] | None = None, **named: Any) -> dict[str, np.ndarray]:
         """The gradients of the loss with respect to inputs of the eval model, with the current weights: for saliency, adversarial examples, physics.
 
-        names: the inputs wanted (default: every float input that the loss depends on). Returns input name -> array of its shape. Parameters and their
-        gradients stay as they are.
+        names: the inputs wanted (default: every float input that the loss depends on). Returns input name -> array of its shape, float32 for inputs of half
+        precision. Parameters and their gradients stay as they are.
 
         Raises InvalidStateError without an eval model, UnreachableParameterError when the loss does not depend on an input, MissingGradientError,
         other errors as train_step."""
@@ -285,12 +291,13 @@ class TrainingSession:
             model = source.copy()
             loss = model.graph.outputs[0]
             reaching = reaching_values(model, loss)
-            wanted = list(names) if names is not None else [name for name in self._runner(training=False).inputs if name in reaching]
+            inside = edges(model)
+            wanted = list(names) if names is not None else [name for name in self._runner(training=False).inputs if inside.get(name, name) in reaching]
             unknown = [name for name in wanted if name not in model.graph.inputs or name in self.state.trainable or name in self.state.frozen]
             if unknown:
                 raise InvalidArgumentError(f"expected inputs of the eval model, got {unknown}")
-            gradients = add_gradient(model, loss, wanted)
-            runner = self._make_eval_runner(model, [gradients[name] for name in wanted], "eval model's input gradients")
+            gradients = add_gradient(model, loss, [inside.get(name, name) for name in wanted])
+            runner = self._make_eval_runner(model, [gradients[inside.get(name, name)] for name in wanted], "eval model's input gradients")
             self._input_gradient_runners[names] = runner
             self._input_gradient_names[id(runner)] = wanted
         return self._input_gradient_runners[names]
@@ -312,7 +319,7 @@ class TrainingSession:
     def _check_outputs(model: Model, names: Sequence[str]) -> None:
         if not names:
             raise InvalidArgumentError("Expected a non empty vector of graph output names, got none.")
-        made = {*model.graph.inputs, *(output for node in model.graph.nodes for output in node.outputs)}
+        made = {*model.graph.inputs, *model.graph.initializers, *(output for node in model.graph.nodes for output in node.outputs)}
         for name in names:
             if name not in made:
                 raise InvalidArgumentError(f"Expected graph output for inference graph {name} could not be found. Please regenerate the eval graph.")
@@ -465,22 +472,24 @@ class TrainingSession:
         self.save_checkpoint(folder / f"{prefix}checkpoint", include_optimizer_state=True)
 
     def inference_model(self, output_names: Sequence[str] | None = None) -> Model:
-        """The eval model cut to the named outputs, with the current parameters as initializers."""
+        """The eval model cut to the named outputs, with the current parameters as initializers; of half precision where the forward model was."""
         source = self._eval_or_fail()
         names = list(output_names) if output_names is not None else self._default_outputs()
-        self._check_outputs(source, names)
         if self.state.nominal:
             raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
         model = source.copy()
+        model.graph.initializers |= {name: array.copy() for name, array in self._parameter_arrays(source.graph.inputs)}
+        model.graph.inputs = [name for name in source.graph.inputs if name not in model.graph.initializers]
+        model = narrowed(model)
         graph = model.graph
+        self._check_outputs(model, names)
         graph.nodes = graph.ancestors(names)
         used = {name for node in graph.nodes for name in node.inputs} | set(names)
-        parameters = {name: array.copy() for name, array in self._parameter_arrays(graph.inputs) if name in used}
-        graph.initializers = {name: array for name, array in graph.initializers.items() if name in used} | parameters
-        graph.inputs = [name for name in graph.inputs if name in used and name not in parameters]
+        graph.initializers = {name: array for name, array in graph.initializers.items() if name in used}
+        graph.inputs = [name for name in graph.inputs if name in used]
         graph.outputs = names
         made = used | {name for node in graph.nodes for name in node.outputs}
-        graph.types = {name: kind for name, kind in graph.types.items() if name in made and name not in parameters}
+        graph.types = {name: kind for name, kind in graph.types.items() if name in made and name not in graph.initializers}
         return model
 
     def export(self, path: str | os.PathLike[str], output_names: Sequence[str] | None = None) -> None:

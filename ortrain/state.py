@@ -17,6 +17,7 @@ from ortrain.errors import (
     PropertyTypeError,
 )
 from ortrain.formats.checkpoint import Checkpoint, OptimizerGroup, checkpoint_bytes, parse_checkpoint, read_checkpoint, write_checkpoint
+from ortrain.ir import TensorType
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register."""
@@ -171,7 +172,7 @@ class TrainingState:
 
     # ---- binding
 
-    def bind(self, order: list[str], trainable: list[str], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def bind(self, order: list[str], trainable: list[str], types: Mapping[str, TensorType]) -> None:
         """Gives the state the order of a training model, and gradients to its trainable parameters.
 
         Raises InvalidCheckpointError when the model's parameters are not those of the checkpoint."""
@@ -185,13 +186,16 @@ class TrainingState:
                                          f"only in the checkpoint: {extra[:5]}")
         if self.nominal:
             dtypes_of = {name: array.dtype for name, array in (*self.trainable.items(), *self.frozen.items())}
-            empty = {name: np.zeros(shapes.get(name, ()), dtypes_of[name]) for name in dtypes_of}
+            empty = {name: np.zeros(types[name].sizes if name in types else (), dtypes_of[name]) for name in dtypes_of}
             self._load({n: empty[n] for n in self.trainable}, {n: empty[n] for n in self.frozen})
         for name in order:
             array = self.trainable.get(name)
             array = self.frozen[name] if array is None else array
-            if tuple(array.shape) != tuple(shapes[name]):
-                raise InvalidCheckpointError(f"expected parameter {name!r} with shape {list(shapes[name])}, the checkpoint has {list(array.shape)}")
+            wanted, found = types[name], TensorType.of(array)
+            if found.shape != wanted.shape:
+                raise InvalidCheckpointError(f"expected parameter {name!r} with shape {list(wanted.sizes)}, the checkpoint has {list(array.shape)}")
+            if found.dtype != wanted.dtype:
+                raise InvalidCheckpointError(f"expected parameter {name!r} with dtype {wanted.dtype}, the checkpoint has {found.dtype}")
         self.order = list(order)
         self.gradient_segments = [segment.like() for segment in self.trainable_segments]
         views = {name: view for segment in self.gradient_segments for name, view in segment.views.items()}
@@ -225,8 +229,13 @@ class TrainingState:
     # ---- flat buffers
 
     def flat_names(self, trainable_only: bool) -> list[str]:
-        """The float32 parameters of the public buffer, in its order."""
-        return [name for name in self.order if (not trainable_only or name in self.trainable) and self._any(name).dtype == np.float32]
+        """The float32 parameters of the public buffer, in its order; integers are no part of it. Raises ParameterTypeError where there are float64 ones,
+        which would be left behind."""
+        names = [name for name in self.order if not trainable_only or name in self.trainable]
+        doubles = [name for name in names if self._any(name).dtype == np.float64]
+        if doubles:
+            raise ParameterTypeError(f"expected parameters of float32 for a flat buffer, got float64 for {doubles[0]!r}: read them by name")
+        return [name for name in names if self._any(name).dtype == np.float32]
 
     def _any(self, name: str) -> np.ndarray:
         found = self.trainable.get(name)

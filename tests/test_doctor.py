@@ -60,7 +60,7 @@ def test_a_model_whose_weights_reach_no_output_is_named(tmp_path):
 def test_weights_of_half_precision_are_named(tmp_path):
     nodes = [helper.make_node("Cast", ["half"], ["w"], to=1), helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Mul", ["h", "s"], ["y"])]
     findings = examine(saved(tmp_path, nodes, [weight("half", 4, 3, dtype=np.float16), weight("s", 3)]))
-    assert any("half precision" in finding.reason for finding in only(findings, WARNING))
+    assert any("half precision" in finding.reason for finding in only(findings, NOTE))
 
 
 def test_versions_that_the_old_package_does_not_read_are_notes(tmp_path):

@@ -18,7 +18,7 @@ LAYERS = [
     {"ir", "_core"},
     {"ops", "formats", "sequences"},
     {"loading", "fusion", "gradient"},
-    {"specialising"},
+    {"specialising", "widening"},
     {"onnxblock", "plan"},
     {"artifacts", "state", "schedule", "values", "options"},
     {"parameters", "stages"},

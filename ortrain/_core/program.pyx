@@ -9,7 +9,7 @@ from ortrain._core.kernel cimport DTYPE_INT32, STATUS_INDEX_OUT_OF_RANGE, STATUS
 
 import numpy as np
 
-from ortrain.dtypes import NAMES, NUMBERS
+from ortrain.dtypes import EXTENSIONS, NAMES, NUMBERS, numpy_dtype
 
 cnp.import_array()
 
@@ -139,6 +139,8 @@ cdef class Program:
 
     def add_tensor(self, str dtype, tuple dims, int64_t offset=-1, size_t address=0, int input=-1):
         """Adds a tensor in the arena (offset), at a fixed address, or that is a user input; returns its number."""
+        if dtype in EXTENSIONS:
+            extension_types[NUMBERS[dtype]] = numpy_dtype(dtype).num
         self.tensors.append((NUMBERS[dtype], dims, offset, address, input))
         return len(self.tensors) - 1
 
@@ -427,6 +429,10 @@ cdef class Program:
         return found
 
 
+# NumPy's numbers of the types that it has through ml_dtypes, by ONNX's numbers: they are given out when that package is imported
+cdef int[32] extension_types
+
+
 cdef int numpy_type_of(int32_t dtype) except -1:
     # a chain, not a dict: this runs for every output of every step
     if dtype == 1:
@@ -457,6 +463,8 @@ cdef int numpy_type_of(int32_t dtype) except -1:
         return cnp.NPY_COMPLEX64
     if dtype == 15:
         return cnp.NPY_COMPLEX128
+    if 16 <= dtype < 32 and extension_types[dtype]:
+        return extension_types[dtype]
     raise ValueError(f"expected a dtype that programs have, got {NAMES.get(dtype, dtype)}")
 
 

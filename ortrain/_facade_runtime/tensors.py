@@ -9,7 +9,7 @@ import numpy as np
 
 from ortrain._facade_runtime.arguments import integer, listed, texts
 from ortrain._facade_runtime.lifetime import Holder
-from ortrain.dtypes import NAMES, NUMBERS, name_of, numpy_dtype
+from ortrain.dtypes import EXTENSIONS, NAMES, NUMBERS, name_of, numpy_dtype
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError
 from ortrain.values import OrtValue
 
@@ -57,7 +57,7 @@ def dtype_of(element_type: Any) -> str:
     """The dtype name of an element type's ONNX number. Raises InvalidArgumentError for a number without a dtype in NumPy."""
     number = integer(element_type, "the element type")
     name = NAMES.get(number)
-    if name is None or name == "bfloat16":
+    if name is None or name in EXTENSIONS:
         raise InvalidArgumentError(f"expected the number of an element type, got {number}")
     return name
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ortrain.cli.common import running_statistics, table
-from ortrain.dtypes import DIFFERENTIABLE
+from ortrain.dtypes import FLOATS
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError
 from ortrain.formats.checkpoint import IDENTIFIER, Checkpoint, read_checkpoint
 from ortrain.formats.onnx_files import read_model
@@ -70,7 +70,7 @@ def inspect_model(path: Path) -> None:
     print(table("inputs and outputs", ("", "name", "dtype", "shape"), rows))
     print(table("operators", ("operator", "domain", "count", "kernel", "gradient"), list(_operators(model))))
     statistics = set(running_statistics(graph))
-    kinds = {name: "running statistic" if name in statistics else "weight" if str(array.dtype) in DIFFERENTIABLE else "constant"
+    kinds = {name: "running statistic" if name in statistics else "weight" if str(array.dtype) in FLOATS else "constant"
              for name, array in graph.initializers.items()}
     print(table("initializers", ("name", "dtype", "shape", "kind"), [
         (name, array.dtype, _dims(array.shape), kinds[name]) for name, array in graph.initializers.items()]))

@@ -34,8 +34,8 @@ LARGEST_TENSOR = 2**56
 """Elements, zero dimensions left out."""
 MOST_DIMENSIONS = 32
 
-_EXTENSION_TYPES = {16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz"}
-"""Element types that are NumPy's only with ml_dtypes, which newer onnx packages bring: carried, not computed with."""
+LAST_TYPE = 20
+"""The number of the last element type that the file has: later ones are smaller than a byte, or newer than the old package."""
 
 Property = int | float | str
 T = TypeVar("T")
@@ -137,17 +137,12 @@ def _tensors(tables: Iterable[Table], nominal: bool, external: bytes | None) -> 
 
 
 def _dtype(number: int, tensor: str) -> np.dtype:
-    if number in _EXTENSION_TYPES:
-        try:
-            import ml_dtypes
-        except ImportError as error:
-            wanted = _EXTENSION_TYPES[number]
-            raise InvalidCheckpointError(f"expected the package ml_dtypes for {wanted}, it is missing (tensor {tensor!r})") from error
-        dtype: np.dtype = np.dtype(getattr(ml_dtypes, _EXTENSION_TYPES[number]))
-        return dtype
-    if number not in NAMES:
+    if number not in NAMES or number > LAST_TYPE:
         raise InvalidCheckpointError(f"expected a known element type, got {number} (tensor {tensor!r})")
-    return numpy_dtype(NAMES[number])
+    try:
+        return numpy_dtype(NAMES[number])
+    except TypeError as error:
+        raise InvalidCheckpointError(f"{error} (tensor {tensor!r})") from error
 
 
 def _dims(table: Table, name: str) -> tuple[int, ...]:
@@ -301,9 +296,8 @@ class _Writer:
 
 
 def _number(dtype: np.dtype, tensor: str) -> int:
-    name = name_of(dtype)
-    number = NUMBERS.get(name) or next((n for n, other in _EXTENSION_TYPES.items() if other == name), None)
-    if number is None:
+    number = NUMBERS.get(name_of(dtype))
+    if number is None or number > LAST_TYPE:
         raise InvalidArgumentError(f"expected a dtype that a checkpoint can hold, got {dtype} (tensor {tensor!r})")
     return number
 

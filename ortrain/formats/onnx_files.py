@@ -83,7 +83,8 @@ def _model(proto: onnx.ModelProto, where: str, folder: Path | None) -> Model:
         raise InvalidModelError(f"expected an ONNX model with a graph and opset imports in {where}, got none")
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
     reader = _Reader(folder, set(_symbols(proto.graph)))
-    return Model(reader.graph(proto.graph), opsets, proto.ir_version, proto.producer_name)
+    notes = {entry.key: entry.value for entry in proto.metadata_props}
+    return Model(reader.graph(proto.graph), opsets, proto.ir_version, proto.producer_name, notes)
 
 
 def _symbols(graph: onnx.GraphProto) -> Iterator[str]:
@@ -145,6 +146,8 @@ class _Reader:
                     raise InvalidModelError(f"expected a path for a model with external data (tensor {tensor.name!r}), got the model alone")
                 external_data_helper.load_external_data_for_tensor(tensor, str(self.folder))
             array = numpy_helper.to_array(tensor)
+            if tensor.data_type in NAMES and name_of(array.dtype) != NAMES[tensor.data_type]:
+                raise InvalidModelError(f"expected ml_dtypes for {NAMES[tensor.data_type]}, which onnx 1.19 and newer bring (tensor {tensor.name!r})")
         except InvalidModelError:
             raise
         except Exception as error:
@@ -230,6 +233,8 @@ def _proto(model: Model, outside: _Outside | None) -> onnx.ModelProto:
     proto = onnx.ModelProto(ir_version=model.ir_version, producer_name=model.producer)
     for domain, version in model.opsets.items():
         proto.opset_import.add(domain=domain, version=version)
+    for key, value in model.metadata.items():
+        proto.metadata_props.add(key=key, value=value)
     _write_graph(model.graph, proto.graph, outside)
     return proto
 

@@ -8,7 +8,8 @@ Tables, with their fields in the order of the vtable's slots:
     attribute (name, doc string, type, f, i, s, t, g, floats, ints, strings, tensors, graphs)
     tensor (name, doc string, dims, element type, raw data, strings, external data offset)
     value info (name, doc string, type); type (denotation, kind, value): tensor (element type, shape), sequence (type), map (key type, type)
-    shape (dimensions); dimension (value, denotation); its value (kind: 1 a size, 2 a name; size; name); opset import (domain, version)"""
+    shape (dimensions); dimension (value, denotation); its value (kind: 1 a size, 2 a name; size; name); opset import (domain, version);
+    entry of the metadata (key, value)"""
 
 from __future__ import annotations
 
@@ -41,6 +42,8 @@ def parse_ort_model(data: bytes, where: str) -> onnx.ModelProto:
     model = onnx.ModelProto(ir_version=int(source.number(0, "<q")), producer_name=source.text_or(2), domain=source.text_or(4))
     for table in source.tables(1):
         model.opset_import.add(domain=table.text_or(0), version=int(table.number(1, "<q")))
+    for table in source.tables(9):
+        model.metadata_props.add(key=table.text_or(0), value=table.text_or(1))
     _fill_graph(model.graph, graph, 0)
     return model
 

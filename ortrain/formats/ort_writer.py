@@ -61,8 +61,10 @@ class _Writer:
         b, model = self.builder, self.model
         graph = self.graph(model.graph)
         imports = self.vector([self.table(2, (0, self.text(o.domain)), (1, o.version, b.PrependInt64Slot)) for o in model.opset_import])
+        notes = [self.table(2, (0, self.text(entry.key)), (1, self.text(entry.value))) for entry in model.metadata_props]
+        metadata = self.vector(notes) if notes else 0
         made = self.table(10, (0, model.ir_version, b.PrependInt64Slot), (1, imports), (2, self.text(model.producer_name)), (3, self.text("")),
-                          (4, self.text(model.domain)), (7, graph))
+                          (4, self.text(model.domain)), (7, graph), (9, metadata))
         root = self.table(4, (0, self.text(FORMAT_VERSION)), (1, made), (3, self.kernel_types(model.graph)))
         b.Finish(root, file_identifier=IDENTIFIER)
         return bytes(b.Output())

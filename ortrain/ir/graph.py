@@ -155,9 +155,11 @@ class Model:
     opsets: dict[str, int]
     ir_version: int = 9
     producer: str = "ortrain"
+    metadata: dict[str, str] = field(default_factory=dict)
+    """The file's notes, by key: its owner's, and ortrain's own."""
 
     def copy(self) -> Model:
-        return replace(self, graph=self.graph.copy(), opsets=dict(self.opsets))
+        return replace(self, graph=self.graph.copy(), opsets=dict(self.opsets), metadata=dict(self.metadata))
 
     @property
     def opset(self) -> int:

@@ -9,8 +9,10 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
+from ortrain.dtypes import NAMES
 from ortrain.errors import InvalidArgumentError, InvalidCheckpointError, InvalidStateError
 from ortrain.formats.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from ortrain.widening import rounded
 
 Tensors = Sequence[onnx.TensorProto]
 
@@ -33,13 +35,13 @@ def _arrays(tensors: Tensors) -> dict[str, np.ndarray]:
 
 
 def load_checkpoint_to_model(path: str | os.PathLike[str], model: onnx.ModelProto) -> None:
-    """Overwrites, in place, the initializers of the model that the checkpoint has; others stay.
+    """Overwrites, in place, the initializers of the model that the checkpoint has; others stay. Those of half precision get their values rounded.
 
-    Raises InvalidStateError for a nominal checkpoint, ArtifactNotFoundError, InvalidCheckpointError."""
+    Raises InvalidStateError for a nominal checkpoint or values too large for half precision, ArtifactNotFoundError, InvalidCheckpointError."""
     checkpoint = read_checkpoint(path)
     if checkpoint.nominal:
         raise InvalidStateError("Cannot load a nominal checkpoint to a model proto. Expected a checkpoint with values.")
     values = checkpoint.trainable | checkpoint.frozen
     for tensor in model.graph.initializer:
         if tensor.name in values:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(values[tensor.name], tensor.name))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(rounded(tensor.name, values[tensor.name], NAMES.get(tensor.data_type, "")), tensor.name))

@@ -1,4 +1,4 @@
-"""From a forward model with its loss to the training graph and the eval graph.
+"""From a forward model with its loss to the training graph and the eval graph. Half precision is widened: both compute in float32.
 
 Interface of both: user inputs, then parameters in the order of the initializers they were; the training graph also has one gradient
 buffer per trainable parameter, the reset flag, and one accumulator output per buffer."""
@@ -15,6 +15,7 @@ from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
 from ortrain.loading import reads
 from ortrain.ops.inference import infer
 from ortrain.ops.record import MICROSOFT, canonical_domain
+from ortrain.widening import narrow_outputs, note_copy, widen
 
 RESET_FLAG = "lazy_reset_grad"
 BUFFER = "_grad.accumulation.buffer"
@@ -48,11 +49,13 @@ def make_training_graphs(model: Model, requires_grad: Collection[str], frozen_pa
     if both:
         raise InvalidArgumentError(f"A parameter cannot be frozen and require gradient computation at the same time {both}")
     graph = model.graph
+    widen(model)
+    narrow_outputs(model, graph.outputs[1:])
     for name in requires_grad:
         if name not in graph.initializers and name not in graph.inputs:
             raise ParameterNotFoundError(f"Node arg {name} is not found in the graph. Expected an initializer, a Constant node or an input.")
     if save_running_statistics:
-        frozen_params = [*frozen_params, *_running_statistics(graph, set(requires_grad), set(frozen_params))]
+        frozen_params = [*frozen_params, *_running_statistics(model, set(requires_grad), set(frozen_params))]
     wanted = [name for name in (*graph.inputs, *graph.initializers) if name in requires_grad]
     checkpoint = Checkpoint({name: graph.initializers[name] for name in wanted if name in graph.initializers},
                             {name: array for name, array in graph.initializers.items() if name in frozen_params})
@@ -68,9 +71,10 @@ def trains_statistics(node: Node, trained: Collection[str]) -> bool:
     return node.op_type == "BatchNormalization" and canonical_domain(node.domain) == "" and any(name in trained for name in node.inputs[1:3])
 
 
-def _running_statistics(graph: Graph, trained: set[str], frozen: set[str]) -> list[str]:
+def _running_statistics(model: Model, trained: set[str], frozen: set[str]) -> list[str]:
     """The running statistics that training moves and that are not named yet. One initializer used twice (exporters merge equal ones) becomes two:
     they move apart."""
+    graph = model.graph
     names = NameSource(graph.names())
     found: list[str] = []
     taken = set(trained)
@@ -84,6 +88,7 @@ def _running_statistics(graph: Graph, trained: set[str], frozen: set[str]) -> li
             if name in taken:
                 node.inputs[index] = names.unique(name)
                 graph.initializers[node.inputs[index]] = graph.initializers[name].copy()
+                note_copy(model, name, node.inputs[index])
                 name = node.inputs[index]
             taken.add(name)
             if name not in frozen:

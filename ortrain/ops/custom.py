@@ -47,8 +47,8 @@ def register_operator(domain: str, op_type: str, forward: Callable[..., Any], *,
     infer(inputs, **attributes): list of (dtype name, shape) per input -> the same per output; a size may be a name where it is not known yet.
     None: every output is like input 0.
 
-    Callables get copies and are called with the interpreter's lock, so they cost what Python costs. Raises InvalidArgumentError or
-    ArgumentTypeError."""
+    Callables get copies and are called with the interpreter's lock, so they cost what Python costs; in models of half precision they get float32.
+    Raises InvalidArgumentError or ArgumentTypeError."""
     key = (canonical_domain(domain), op_type)
     if not key[0] or key[0] == DOMAIN or (key in REGISTRY and key not in _operators):
         raise InvalidArgumentError(f"expected a domain and a name that ortrain does not use itself, got {domain!r} and {op_type!r}")

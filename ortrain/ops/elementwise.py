@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.dtypes import DIFFERENTIABLE, NAMES, NUMBERS, numpy_dtype
+from ortrain.dtypes import DIFFERENTIABLE, EXTENSIONS, HALVES, NAMES, NUMBERS, numpy_dtype
+from ortrain.errors import MissingKernelError
 from ortrain.ir import TensorType
+from ortrain.ops import definitions
 from ortrain.ops.broadcasting import packed
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, Lowering, LoweringContext, broadcast_shapes, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, Alias, InferenceContext, KernelCall, Lowering, LoweringContext, broadcast_shapes, operator
 
 Gradients = Sequence[str | None]
 
@@ -414,14 +416,29 @@ def cast_gradient(g: GradientBuilder) -> Gradients:
     source, target = g.type(g.inputs[0]).dtype, g.type(g.outputs[0]).dtype
     if source not in DIFFERENTIABLE or target not in DIFFERENTIABLE:
         return [None]
-    return [g.op("Cast", g.dy, to=NUMBERS[source])]
+    return [g.dy if source == target else g.op("Cast", g.dy, to=NUMBERS[source])]
 
 
-def lower_cast(c: LoweringContext) -> KernelCall:
-    return KernelCall("cast", in_place={0: 0} if c.dtype(0) == c.output_dtype(0) else {})
+CASTS = frozenset({"float32", "float64", "int64", "int32", "uint8", "int8", "bool"})
+"""Any of these from any other has a kernel; float32 and a half also."""
 
 
-@operator("Cast", lower=lower_cast, gradient=cast_gradient, evaluate=lambda c: [np.asarray(c.values[0]).astype(numpy_dtype(NAMES[c.attribute("to")]))])
+def lower_cast(c: LoweringContext) -> KernelCall | Alias:
+    pair = {c.dtype(0), c.output_dtype(0)}
+    if len(pair) == 1:
+        return Alias()
+    if pair <= CASTS or "float32" in pair and pair & HALVES:
+        return KernelCall("cast")
+    raise MissingKernelError(f"expected a kernel from {c.dtype(0)} to {c.output_dtype(0)}, found none (operator Cast, node {c.node.name!r})")
+
+
+def evaluate_cast(c: InferenceContext) -> Sequence[np.ndarray]:
+    name = NAMES[c.attribute("to")]
+    # narrower types than halves saturate or not, as ONNX says
+    return definitions.evaluate(c) if name in EXTENSIONS - HALVES else [np.asarray(c.values[0]).astype(numpy_dtype(name))]
+
+
+@operator("Cast", lower=lower_cast, gradient=cast_gradient, evaluate=evaluate_cast)
 def cast(c: InferenceContext) -> list[TensorType]:
     """y = x in the dtype `to`"""
     name = NAMES.get(c.attribute("to"))

@@ -426,7 +426,7 @@ class Planner:
             return program.add_tensor(target.dtype.name, tuple(target.shape), address=target.ctypes.data)
         root = self.root(name)
         kind = self.inference.types[name]
-        if kind.dtype in ("string", "bfloat16"):
+        if kind.dtype == "string":
             raise MissingKernelError(f"expected a tensor of an element type that programs hold, got {kind.dtype} for {name!r}")
         shape = kind.sizes
         if root in self.inputs:

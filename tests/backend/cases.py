@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from onnx import TensorProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 EXCLUSIONS = Path(__file__).with_name("exclusions.toml")
@@ -29,7 +30,12 @@ def exclusions():
 def run(case, prepare):
     """Runs a case; raises whatever goes wrong, AssertionError for another result."""
     for inputs, outputs in case.data_sets:
-        compare(list(prepare(case.model).run(list(inputs))), outputs, case)
+        compare(list(prepare(case.model).run([_as_array(value) for value in inputs])), [_as_array(value) for value in outputs], case)
+
+
+def _as_array(value):
+    """Types that NumPy has through ml_dtypes stand in the cases as protos."""
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
 
 
 def compare(got, wanted, case):

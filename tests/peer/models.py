@@ -55,9 +55,18 @@ def shaped(rng):
     return nodes, weights, fixed, (8,)
 
 
+def halves(rng):
+    """float16 between float32 edges: both train float32 copies of the weights."""
+    weights = {"w1": draw(rng, 8, 6).astype(np.float16), "b": draw(rng, 6).astype(np.float16), "w2": draw(rng, 6, CLASSES).astype(np.float16)}
+    nodes = [helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16), helper.make_node("Gemm", ["h", "w1", "b"], ["g"]),
+             helper.make_node("Relu", ["g"], ["r"]), helper.make_node("MatMul", ["r", "w2"], ["m"]),
+             helper.make_node("Cast", ["m"], ["y"], to=TensorProto.FLOAT)]
+    return nodes, weights, {}, (8,)
+
+
 MODELS = {
     "lstm": recurrent("LSTM", 4), "gru": recurrent("GRU", 3), "gru_linear": recurrent("GRU", 3, linear_before_reset=1),
-    "convolutional": convolutional, "shaped": shaped,
+    "convolutional": convolutional, "shaped": shaped, "halves": halves,
 }
 
 

@@ -2,6 +2,7 @@
 #ifndef ORTRAIN_ELEMENTWISE_H
 #define ORTRAIN_ELEMENTWISE_H
 #include "elementwise_loops.h"
+#include "halves.h"
 
 #define R_INFINITY ((__typeof__(x))INFINITY)
 /* ONNX's Mod: the sign of the divisor, or of the dividend (C's fmod) where asked; integers by 0 give 0 */
@@ -162,10 +163,15 @@ CASTS(float) CASTS(double) CASTS(int64_t) CASTS(int32_t) CASTS(uint8_t) CASTS(in
 #define CAST_TO(IN, d) (d == DTYPE_FLOAT32 ? cast_##IN##_float_item : d == DTYPE_FLOAT64 ? cast_##IN##_double_item               \
     : d == DTYPE_INT64 ? cast_##IN##_int64_t_item : d == DTYPE_INT32 ? cast_##IN##_int32_t_item                                  \
     : d == DTYPE_UINT8 ? cast_##IN##_uint8_t_item : d == DTYPE_INT8 ? cast_##IN##_int8_t_item : cast_##IN##_bool_item)
-static int ot_cast(const KernelArgs *args)
+UNARY_LOOP(widen_float16, uint16_t, uint16_t, float, widened_float16(x))
+UNARY_LOOP(widen_bfloat16, uint16_t, uint16_t, float, widened_bfloat16(x))
+UNARY_LOOP(round_float16, float, float, uint16_t, rounded_float16(x))
+UNARY_LOOP(round_bfloat16, float, float, uint16_t, rounded_bfloat16(x))
+static int ot_cast(const KernelArgs *args)         /* float16 and bfloat16 from and to float32 alone */
 {
     int32_t from = args->inputs[0].dtype, to = args->outputs[0].dtype;
-    WorkItem work = from == DTYPE_FLOAT32 ? CAST_TO(float, to) : from == DTYPE_FLOAT64 ? CAST_TO(double, to)
+    WorkItem work = from == DTYPE_FLOAT16 ? widen_float16_item : from == DTYPE_BFLOAT16 ? widen_bfloat16_item
+        : to == DTYPE_FLOAT16 ? round_float16_item : to == DTYPE_BFLOAT16 ? round_bfloat16_item : from == DTYPE_FLOAT32 ? CAST_TO(float, to) : from == DTYPE_FLOAT64 ? CAST_TO(double, to)
         : from == DTYPE_INT64 ? CAST_TO(int64_t, to) : from == DTYPE_INT32 ? CAST_TO(int32_t, to)
         : from == DTYPE_INT8 ? CAST_TO(int8_t, to) : CAST_TO(uint8_t, to);
     each_chunk(args, work, args->inputs[0].count);

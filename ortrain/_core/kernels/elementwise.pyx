@@ -130,7 +130,7 @@ KERNELS = {
     "fast_gelu_grad": (<size_t>&ot_fast_gelu_grad, REAL),
     "quick_gelu_grad": (<size_t>&ot_quick_gelu_grad, REAL),
     "where": (<size_t>&ot_where, ("bool",)),
-    "cast": (<size_t>&ot_cast, ALL),
+    "cast": (<size_t>&ot_cast, (*ALL, "float16", "bfloat16")),
     "scale": (<size_t>&ot_scale, REAL),
     "sum": (<size_t>&ot_sum, REAL),
 }
