@@ -1,7 +1,8 @@
-"""Largest elements, triangles, sequences turned round."""
+"""Largest elements, chosen slices, triangles, sequences turned round."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -97,6 +98,41 @@ def infer_extreme(c: InferenceContext) -> list[TensorType]:
 
 for _name, _function in (("ArgMax", np.argmax), ("ArgMin", np.argmin)):
     operator(_name, lower=lower_extreme(_function), differentiable=False)(infer_extreme)
+
+
+# ---- Compress
+
+
+def choice(c: InferenceContext) -> tuple[int | None, np.ndarray | None]:
+    """(axis, or None for the flat tensor; which slices are chosen, if the condition is known)."""
+    axis, condition = c.attribute("axis"), c.value(1)
+    axis = None if axis is None else normalize_axis(c, int(axis), len(c.shape(0)))
+    return axis, None if condition is None else np.flatnonzero(condition)
+
+
+def choice_in_steps(g: NodeBuilder) -> list[str] | None:
+    """A Gather of the slices for which a known condition holds."""
+    axis, chosen = choice(g.context())
+    if chosen is None:
+        return None
+    x = g.op("Reshape", g.inputs[0], g.constant([-1])) if axis is None else g.inputs[0]
+    return [g.op("Gather", x, g.constant(chosen), axis=axis or 0)]
+
+
+@operator("Compress", expand=choice_in_steps, stop=(1,))
+def compress(c: InferenceContext) -> list[TensorType]:
+    """y = the slices along an axis (or the elements of the flat tensor) for which a condition holds, which may be shorter than the axis"""
+    shape: list[Dim] = list(c.shape(0))
+    axis, chosen = choice(c)
+    if c.dtype(1) != "bool" or len(c.shape(1)) != 1:
+        raise c.error(f"expected a condition bool [length], got {c.dtype(1)}{list(c.shape(1))}")
+    if axis is None:
+        shape, axis = [math.prod(int(size) for size in shape) if c.type(0).is_static else c.fresh("count")], 0
+    length, have = c.shape(1)[0], shape[axis]
+    if isinstance(length, int) and isinstance(have, int) and length > have:
+        raise c.error(f"expected a condition of at most {have} elements, got {length}")
+    shape[axis] = c.fresh("chosen") if chosen is None else len(chosen)
+    return [TensorType(c.dtype(0), tuple(shape))]
 
 
 # ---- triangles
