@@ -11,7 +11,7 @@ from ortrain.ops.record import ORTRAIN, Guard, InferenceContext, KernelCall, Low
 from ortrain.ops.sampling import check_plane, check_sizes, text
 
 TRANSFORMATIONS = ("output_half_pixel", "half_pixel")
-MODES = ("avg", "max")
+MODES = {"avg": 0, "max": 1}
 
 
 def check_images(c: LoweringContext, x: int) -> tuple[int, ...]:
@@ -28,11 +28,11 @@ def align_options(c: InferenceContext) -> tuple[int, int, int]:
     mode = text(c, "mode", "avg").lower()
     transformation = text(c, "coordinate_transformation_mode", TRANSFORMATIONS[int(c.node.domain == ORTRAIN or c.opset >= 16)]).lower()
     if mode not in MODES or transformation not in TRANSFORMATIONS:
-        raise c.error(f"expected a mode of {MODES} and a coordinate_transformation_mode of {TRANSFORMATIONS}, got {mode!r} and {transformation!r}")
+        raise c.error(f"expected a mode of {tuple(MODES)} and a coordinate_transformation_mode of {TRANSFORMATIONS}, got {mode!r} and {transformation!r}")
     ratio = int(c.attribute("sampling_ratio", 0))
     if ratio < 0:
         raise c.error(f"expected a sampling_ratio that is not negative, got {ratio}")
-    return ratio, TRANSFORMATIONS.index(transformation), MODES.index(mode)
+    return ratio, TRANSFORMATIONS.index(transformation), MODES[mode]
 
 
 def lower_align(kernel: str, x: int) -> Any:

@@ -13,8 +13,8 @@ from ortrain.ops.gathering import check_elements, check_indices, check_tuples, e
 from ortrain.ops.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 from ortrain.ops.shape import Gradients
 
-REDUCTIONS = ("mul", "max", "min")
-"""Those that kernels number so; beside them none and add."""
+REDUCTIONS = {"mul": 0, "max": 1, "min": 2}
+"""As the kernels number them; beside them none and add."""
 
 
 def reduction_of(c: InferenceContext | NodeBuilder) -> str:
@@ -36,7 +36,7 @@ def called(kernel: str, c: LoweringContext, ints: tuple[int, ...], short: tuple[
     """The kernel of the node's reduction; `short` are the ints of those that multiply or keep an extreme, which need a row number per update."""
     how = reduction_of(c)
     if how in REDUCTIONS:
-        return KernelCall(f"{kernel}_reduce", (REDUCTIONS.index(how), *short), scratch=scratch, in_place={0: 0}, guards=guards)
+        return KernelCall(f"{kernel}_reduce", (REDUCTIONS[how], *short), scratch=scratch, in_place={0: 0}, guards=guards)
     return KernelCall(f"{kernel}_add" if how == "add" else kernel, ints, scratch=scratch, in_place={0: 0}, guards=guards)
 
 
