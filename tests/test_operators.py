@@ -28,7 +28,8 @@ def test_states_are_what_records_say():
 
 def test_parts_of_gradients_are_no_debts():
     rows = {(row.domain, row.name): row for row in operators()}
-    parts = [("com.microsoft", "ReluGrad"), ("com.microsoft", "SoftmaxGrad_13"), ("com.microsoft", "GatherGrad"), ("com.microsoft", "BiasGeluGrad_dX"), ("ortrain", "ResizeGrad"), ("", "MaxPoolGrad")]
+    parts = [("com.microsoft", "ReluGrad"), ("com.microsoft", "SoftmaxGrad_13"), ("com.microsoft", "GatherGrad"), ("com.microsoft", "BiasGeluGrad_dX"),
+             ("ortrain", "ResizeGrad"), ("", "MaxPoolGrad")]
     assert {rows[key].gradient for key in parts} == {FIRST_ORDER}
     assert not [row.name for row in rows.values() if row.gradient == NOT_YET and row.name.endswith("Grad")]
     assert rows["com.microsoft", "BroadcastGradientArgs"].gradient == "none by nature"

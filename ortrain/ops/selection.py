@@ -11,7 +11,7 @@ import numpy as np
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
-from ortrain.ops.record import InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 
@@ -119,7 +119,19 @@ def choice_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("Gather", x, g.constant(chosen), axis=axis or 0)]
 
 
-@operator("Compress", expand=choice_in_steps, stop=(1,))
+def choice_gradient(g: GradientBuilder) -> Gradients:
+    """For a condition that is not known: dY goes back to the rows that it chooses."""
+    x = g.inputs[0]
+    axis, _ = choice(g.context())
+    if not g.type(x).is_static:
+        raise g.error("expected a known shape where a computed condition chooses, got symbols")
+    sizes = g.type(x).sizes if axis is not None else (g.type(x).count,)
+    rows = g.op("Compress", g.constant(np.arange(sizes[axis or 0])), g.inputs[1], axis=0)
+    dx = g.op("GatherGrad", g.constant(sizes), rows, g.dy, domain=MICROSOFT, axis=axis or 0)
+    return [dx if axis is not None else g.reshape_like(dx, x), None]
+
+
+@operator("Compress", gradient=choice_gradient, expand=choice_in_steps, expand_first=True, stop=(1,))
 def compress(c: InferenceContext) -> list[TensorType]:
     """y = the slices along an axis (or the elements of the flat tensor) for which a condition holds, which may be shorter than the axis"""
     shape: list[Dim] = list(c.shape(0))
