@@ -8,7 +8,7 @@
 #include <string.h>
 #include "kernel.h"
 
-enum { CHANNELS_OF_OWNER = 16, SAMPLES_OF_TABLE = 64 };
+enum { CHANNELS_OF_OWNER = 32, SAMPLES_OF_TABLE = 64 };
 enum { AVERAGE = 0, LARGEST = 1 };
 
 /* ints: images, channels, height, width, regions, output height, output width, sampling_ratio, half_pixel, mode; floats: spatial scale */

@@ -47,8 +47,9 @@ static void NAMED(use_table)(const Regions *r, const NAMED(Table) *t, int64_t ch
         if (dx) {
             for (int64_t k = 0; k < t->used; k++) dx[c * r->plane + t->offset[k]] += t->weight[k] * share[c];
         } else if (r->mode == AVERAGE) {
-            REAL sum = 0;
-            for (int64_t k = 0; k < t->used; k++) sum += t->weight[k] * x[c * r->plane + t->offset[k]];
+            const REAL *w = t->weight, *plane = x + c * r->plane; const int32_t *at = t->offset; REAL sum = 0;
+            for (int64_t k = 0; k < t->used; k += 4)         /* in pairs: one sum after the other would wait for itself four times per sample */
+                sum += (w[k] * plane[at[k]] + w[k + 1] * plane[at[k + 1]]) + (w[k + 2] * plane[at[k + 2]] + w[k + 3] * plane[at[k + 3]]);
             f->value[c] += sum;
         } else for (int64_t k = 0; k < t->used; k++) {
             REAL v = t->weight[k] * x[c * r->plane + t->offset[k]];
