@@ -1,14 +1,17 @@
-"""Reading images between their elements: GridSample and the deformable convolution."""
+"""Reading images between their elements: GridSample, AffineGrid and the deformable convolution."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.conv import same_float
 from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.shape import known_dims
 from ortrain.ops.windows import Windows, integers, windows_of
 
 Gradients = Sequence[str | None]
@@ -88,6 +91,32 @@ def grid_sample(c: InferenceContext) -> list[TensorType]:
 def grid_sample_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dgrid) of (dY, x, grid), each only where asked for; at kinks the slope to the right"""
     return [c.type(1), c.type(2)]
+
+
+# ---- AffineGrid
+
+
+def affine_in_steps(g: NodeBuilder) -> list[str] | None:
+    """A product of the untransformed positions with theta, for sizes that are known; ONNX's function for it has branches inside."""
+    sizes, theta, align = known_dims(g.context(), 1), g.inputs[0], bool(g.attribute("align_corners", 0))
+    if sizes is None or align and 1 in sizes[2:]:
+        return None
+    axes = [np.linspace(-1, 1, n) if align else (2 * np.arange(n) + 1) / n - 1 for n in sizes[2:]]
+    places = np.stack([*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(sizes[2:])], -1).reshape(-1, len(axes) + 1)
+    grid = g.op("MatMul", g.constant(places, theta), g.op("Transpose", theta, perm=(0, 2, 1)))
+    return [g.op("Reshape", grid, g.constant([0, *sizes[2:], len(axes)]))]
+
+
+@operator("AffineGrid", expand=affine_in_steps, stop=(1,))
+def affine_grid(c: InferenceContext) -> list[TensorType]:
+    """y[n, p] = theta[n] times (p, 1), for the positions p in [-1, 1] of the elements of images of the given size; the last axis first"""
+    theta, sizes = c.shape(0), known_dims(c, 1)
+    if len(theta) != 3 or theta[1] not in (2, 3) or theta[2] != theta[1] + 1:
+        raise c.error(f"expected theta [n, 2, 3] or [n, 3, 4], got shape {list(theta)}")
+    spatial = tuple(sizes[2:]) if sizes is not None else tuple(c.fresh(f"size{axis}") for axis in range(theta[1]))
+    if len(spatial) != theta[1]:
+        raise c.error(f"expected a size [n, c, {theta[1]} sizes], got {sizes}")
+    return [TensorType(c.dtype(0), (theta[0], *spatial, theta[1]))]
 
 
 # ---- deformable convolution: its columns, then a convolution with a kernel of one element

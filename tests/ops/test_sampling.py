@@ -54,7 +54,7 @@ def test_a_region_of_an_image_that_is_not_there_is_refused(op_type, image):
 
 
 def test_a_gradient_of_parts_says_what_it_has_to_know():
-    nodes = [helper.make_node("Mul", ["x", "w"], ["weighted"]), helper.make_node("STFT", ["weighted", "step", "", "length"], ["y"]),
+    nodes = [helper.make_node("Mul", ["x", "w"], ["weighted"]), helper.make_node("STFT", ["weighted", "step", "", "length"], ["y"], onesided=1),
              helper.make_node("Flatten", ["y"], ["scores"])]
     source = model(nodes, [("x", FLOAT, ["n", "length of x", 1])], ("scores", FLOAT, ["n", "k"]),
                    {"w": np.ones(1, np.float32), "step": np.array(4), "length": np.array(8)})

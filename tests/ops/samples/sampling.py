@@ -67,6 +67,22 @@ def sampled(x, grid, mode="linear", padding="zeros", align=0, opset=20, **more):
     return Sample("GridSample", [x, grid], oracle, attributes, opset=opset, **more)
 
 
+def affine(sizes, align):
+    reference = by_reference("AffineGrid", {"align_corners": align}, 20)
+
+    def oracle(theta, size):
+        if theta.dtype == np.float32:                           # the reference computes in float32
+            return reference(theta, size)
+        grid = np.zeros((2, *sizes, len(sizes)))
+        for place in np.ndindex(*sizes):
+            at = [-1 + (2 * i / (n - 1) if align else (2 * i + 1) / n) for i, n in zip(place, sizes, strict=True)]
+            grid[(slice(None), *place)] = theta @ [*reversed(at), 1]
+        return grid
+
+    inputs = [rng.standard_normal((2, len(sizes), len(sizes) + 1)), np.array([2, 3, *sizes])]
+    return Sample("AffineGrid", inputs, oracle, {"align_corners": align}, opset=20, constants=(1,))
+
+
 def grid_gradient(dy, x, grid):
     """(dx, dgrid) of linear samples: the samples are linear in x; in the grid by central differences, exact between kinks."""
     f = functools.partial(dense, mode="linear", padding="zeros", align=0)
@@ -144,6 +160,7 @@ SAMPLES = [
     sampled(X2[..., 0], rng.uniform(-2, 2, (2, 6, 1)), label="one axis"),
     Sample("GridSample", [X2, GRID2[:, :0]], lambda x, grid: np.zeros((2, 3, 0, 7), x.dtype), opset=20, label="no positions"),
     Sample("GridSampleGrad", [rng.standard_normal((2, 3, 3, 7)), X2, GRID2], grid_gradient, {"mode": "linear"}, "ortrain", outputs=2, gradient=False),
+    *[affine(sizes, align) for sizes in ((4, 5), (2, 3, 4)) for align in (0, 1)],
     deformable((2, 3, 5, 6), (4, 3, 3, 3), (3, 4)), deformable((2, 3, 5, 6), (4, 3, 2, 3), (3, 3), biased=True, masked=True, strides=(2, 2), pads=(1, 1, 0, 1)),
     deformable((2, 4, 6, 6), (6, 2, 3, 3), (4, 4), groups=2, masked=True, group=2, dilations=(2, 2), pads=(1, 1, 1, 1), opset=22),
     deformable((1, 4, 5, 5), (4, 4, 1, 1), (5, 5), groups=4, biased=True, kernel_shape=False),
@@ -155,6 +172,8 @@ SAMPLES = [
            outputs=2, gradient=False),
 ]
 REFUSALS = [
+    Refusal("AffineGrid", [np.zeros((2, 2, 2)), np.array([2, 3, 4, 5])], opset=20, constants=(1,)),
+    Refusal("AffineGrid", [np.zeros((2, 2, 3)), np.array([2, 3, 4])], opset=20, constants=(1,)),
     Refusal("GridSample", [X2, GRID2], {"mode": "best"}, opset=20), Refusal("GridSample", [X2, GRID2], {"padding_mode": "none"}, opset=20),
     Refusal("GridSample", [X2, GRID3], opset=20), Refusal("GridSample", [X2, GRID2[:1]], opset=20), Refusal("GridSample", [X2, GRID2[..., :1]], opset=20),
     Refusal("GridSample", [X2[:, :, :0], GRID2], opset=20, match="not empty"),
