@@ -30,12 +30,12 @@ def test_a_spatial_transformer_finds_how_far_an_image_was_moved():
     start = np.array([[[1, 0, 0], [0, 1, 0]]], np.float32)
     source = model(nodes, [("x", FLOAT, [1, 1, 16, 16])], ("y", FLOAT, [1, 1, 16, 16]), {"theta": start, "size": np.array([1, 1, 16, 16])})
     with ortrain.TrainingSession.from_model(source, loss=LossType.MSELoss, optimizer=OptimType.AdamW, requires_grad=["theta"]) as session:
-        session.set_learning_rate(0.02)
+        session.learning_rate = 0.02
         for _ in range(150):
             session.train_step(hill(0.3, -0.2), hill(0, 0))
             session.optimizer_step()
             session.lazy_reset_grad()
-        np.testing.assert_allclose(session.state.parameters["theta"][0, :, 2], [0.3, -0.2], atol=0.03)
+        np.testing.assert_allclose(session.state.trainable["theta"][0, :, 2], [0.3, -0.2], atol=0.03)
 
 
 @pytest.mark.parametrize("image", [2, -1])
