@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -17,8 +18,11 @@ from ortrain.ops.record import OpRecord
 
 COMPILED, COMPOSED, FUNCTION, REFERENCE, NONE = "compiled", "composed", "function", "reference", "none"
 """Kernels: of its own; other operators' by ortrain's rule; other operators' by ONNX's function body; ONNX's reference implementation, as a Python step."""
-RULE, BY_PARTS, FLAT, NOT_YET = "yes", "of its parts", "none by nature", "not yet"
-"""Gradients."""
+RULE, BY_PARTS, FLAT, FIRST_ORDER, NOT_YET = "yes", "of its parts", "none by nature", "first order only", "not yet"
+"""Gradients. First order only: an operator that is part of a gradient itself, and is not differentiated once more; not yet: a debt."""
+
+GRADIENT_OPERATOR = re.compile(r"\w+Grad(_\w+)?")
+"""How the old package and ortrain name the operators that gradients are made of; ONNX has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +77,12 @@ def _kernel(record: OpRecord, own: bool) -> str:
 
 
 def _gradient(record: OpRecord, own: bool, domain: str, name: str) -> str:
-    if not record.differentiable:
-        return FLAT
     if record.gradient is not None:
         return RULE
+    if GRADIENT_OPERATOR.fullmatch(name):
+        return FIRST_ORDER
+    if not record.differentiable:
+        return FLAT
     return BY_PARTS if (own and record.expand is not None) or (not own and _has_body(record)) else NOT_YET
 
 

@@ -127,6 +127,9 @@ class Sweep(GraphBuilder):
         assert record is not None
         if not record.differentiable:
             return
+        if record.gradient is None and record.expand is not None:
+            raise MissingGradientError(f"expected sizes and values of {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r}) that are known before "
+                                       "running, as its gradient is made of its parts: input_shapes and input_values say them")
         if record.gradient is None:
             raise MissingGradientError(f"expected a gradient of {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r}), which ortrain "
                                        "does not have yet")

@@ -6,7 +6,7 @@ import onnx
 import onnx.defs
 import pytest
 
-from ortrain.catalogue import COMPILED, NOT_YET, counts, operators
+from ortrain.catalogue import COMPILED, FIRST_ORDER, NOT_YET, counts, operators
 from ortrain.cli import main
 from ortrain.cli.ops import page
 
@@ -24,6 +24,15 @@ def test_states_are_what_records_say():
     assert (rows["GroupNormalization"].kernel, rows["GroupNormalization"].gradient) == ("function", "of its parts")
     assert (rows["NonZero"].kernel, rows["NonZero"].gradient) == ("reference", "none by nature")
     assert (rows["SequenceMap"].kernel, rows["SequenceMap"].gradient) == ("reference", NOT_YET)
+
+
+def test_parts_of_gradients_are_no_debts():
+    rows = {(row.domain, row.name): row for row in operators()}
+    parts = [("com.microsoft", "ReluGrad"), ("com.microsoft", "SoftmaxGrad_13"), ("com.microsoft", "GatherGrad"), ("com.microsoft", "BiasGeluGrad_dX"),
+             ("ortrain", "ResizeGrad"), ("", "MaxPoolGrad")]
+    assert {rows[key].gradient for key in parts} == {FIRST_ORDER}
+    assert not [row.name for row in rows.values() if row.gradient == NOT_YET and row.name.endswith("Grad")]
+    assert rows["com.microsoft", "BroadcastGradientArgs"].gradient == "none by nature"
 
 
 def test_counts_add_up():

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
     if not options.counts:
         rows = [row for row in operators() if not options.not_yet or row.gradient == NOT_YET]
         for row in rows:
-            print(f"{full_name(row):<42} {opsets(row):<12} {row.kernel:<10} {row.gradient:<15} {' '.join(row.dtypes)}".rstrip())
+            print(f"{full_name(row):<42} {opsets(row):<12} {row.kernel:<10} {row.gradient:<16} {' '.join(row.dtypes)}".rstrip())
         print()
     for name, count in counts().items():
         print(f"{count:5d} {name}")
@@ -47,7 +47,8 @@ def page() -> str:
     lines = ["# Operators", "", f"With onnx {onnx.__version__}; rendered by `python -m ortrain ops --markdown`.", "",
              "Kernels: *compiled*; *composed* of other operators' by ortrain; of the *function* body that ONNX defines; ONNX's *reference*",
              "implementation as a Python step. A dtype without a compiled kernel runs by the reference implementation. Gradients: by a rule of the",
-             "operator's own, of its parts, none by nature, or not yet.", "", "| | operators of the default domain |", "|---|---:|"]
+             "operator's own, of its parts, none by nature, first order only (operators that are parts of gradients), or not yet.", "",
+             "| | operators of the default domain |", "|---|---:|"]
     lines += [f"| {name} | {count} |" for name, count in counts().items()]
     lines += ["", "| operator | opsets | kernel | dtypes | gradient |", "|---|---|---|---|---|"]
     lines += [f"| {full_name(row)} | {opsets(row)} | {row.kernel} | {', '.join(row.dtypes)} | {row.gradient} |" for row in operators()]

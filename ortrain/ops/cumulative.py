@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder
+from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, Lowering, LoweringContext, normalize_axis, operator
 
 
 def packed_axis(c: LoweringContext, axis: int) -> tuple[int, ...]:
@@ -37,7 +37,38 @@ def cumulative_sum(c: InferenceContext) -> list[TensorType]:
     return same_as_input(c)
 
 
-@operator("CumulativeProduct", domain=ORTRAIN, lower=lambda c: KernelCall("running_product", packed_axis(c, int(c.attribute("axis")))), differentiable=False)
-def cumulative_product(c: InferenceContext) -> list[TensorType]:
+def product_in_steps(g: NodeBuilder) -> list[str] | None:
+    """The same with the axis as an attribute."""
+    axis = g.value(g.inputs[1])
+    if axis is None or g.type(g.inputs[0]).dtype not in ("float32", "float64", "int64", "int32"):
+        return None
+    return [g.op("CumulativeProduct", g.inputs[0], domain=ORTRAIN, axis=int(axis.reshape(-1)[0]), **g.node.attributes)]
+
+
+@operator("CumProd", expand=product_in_steps, stop=(1,))
+def cum_prod(c: InferenceContext) -> list[TensorType]:
     """y = the product of x up to each element along an axis; without the element itself if exclusive, from the end if reverse"""
+    axis = c.value(1)
+    if axis is not None:
+        normalize_axis(c, int(axis.reshape(-1)[0]), len(c.shape(0)))
+    return same_as_input(c)
+
+
+def product_gradient(g: GradientBuilder) -> Sequence[str | None]:
+    return [g.op("CumulativeProductGrad", g.dy, g.inputs[0], domain=ORTRAIN, **g.node.attributes)]
+
+
+def lower_product(kernel: str) -> Lowering:
+    return lambda c: KernelCall(kernel, packed_axis(c, int(c.attribute("axis"))))
+
+
+@operator("CumulativeProduct", domain=ORTRAIN, lower=lower_product("running_product"), gradient=product_gradient)
+def cumulative_product(c: InferenceContext) -> list[TensorType]:
+    """CumProd along the axis that an attribute names"""
+    return same_as_input(c)
+
+
+@operator("CumulativeProductGrad", domain=ORTRAIN, lower=lower_product("running_product_grad"))
+def cumulative_product_grad(c: InferenceContext) -> list[TensorType]:
+    """dx of (dY, x) without a division: what comes before an element times what dY and the elements after it add up to"""
     return same_as_input(c)

@@ -1,4 +1,4 @@
-"""Gather, scatter and one-hot operators, and their gradients (part of the indexing family)."""
+"""Gather and one-hot operators, and their gradients (part of the indexing family)."""
 
 from __future__ import annotations
 
@@ -110,10 +110,7 @@ def lower_elements(kernel: str, indices: int) -> Any:
     def lower(c: LoweringContext) -> KernelCall:
         dims = c.dims(0) if kernel == "gather_elements" else c.output_dims(0)
         axis = check_elements(c, dims, c.dims(indices))
-        name = f"{kernel}_add" if kernel == "scatter_elements" and reduction_of(c) == "add" else kernel
-        in_place = {0: 0} if kernel == "scatter_elements" else {}
-        guards = (Guard(indices, -dims[axis], dims[axis]),)
-        return KernelCall(name, element_ints(dims, c.dims(indices), axis), in_place=in_place, guards=guards)
+        return KernelCall(kernel, element_ints(dims, c.dims(indices), axis), guards=(Guard(indices, -dims[axis], dims[axis]),))
 
     return lower
 
@@ -161,8 +158,7 @@ def lower_tuples(kernel: str) -> Any:
     def lower(c: LoweringContext) -> KernelCall:
         dims = c.dims(0) if kernel == "gather_nd" else c.output_dims(0)
         ints, guards = tuple_ints(dims, c.dims(1), c.attribute("batch_dims", 0))
-        name = f"{kernel}_add" if kernel == "scatter_nd" and reduction_of(c) == "add" else kernel
-        return KernelCall(name, ints, scratch=8 * ints[0] * ints[2], in_place={0: 0} if kernel == "scatter_nd" else {}, guards=guards)
+        return KernelCall(kernel, ints, scratch=8 * ints[0] * ints[2], guards=guards)
 
     return lower
 
@@ -190,65 +186,23 @@ def gather_nd_grad(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(2), data_shape(c, 0, None))]
 
 
-def reduction_of(c: InferenceContext) -> str:
-    """none or add; the others have no kernel."""
-    value = c.attribute("reduction", "none")
-    name = value.decode() if isinstance(value, bytes) else str(value)
-    if name not in ("none", "add"):
-        raise c.error(f"expected reduction none or add, got {name!r}")
-    return name
-
-
-def check_updates(c: InferenceContext, wanted: Shape) -> None:
-    got = c.shape(2)
-    if len(got) != len(wanted) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(wanted, got, strict=True)):
-        raise c.error(f"expected updates of shape {list(wanted)}, got {list(got)}")
-
-
-def scatter_gradient(take: str) -> Any:
-    """data: dy where nothing was put; updates: dy where they went."""
-
-    def rule(g: GradientBuilder) -> Gradients:
-        axis = {"axis": g.attribute("axis", 0)} if take == "GatherElements" else {}
-        added = g.attribute("reduction", "none") in ("add", b"add")
-        data = updates = None
-        if g.needs(0):
-            data = g.op("Identity", g.dy) if added else g.op(g.node.op_type, g.dy, g.inputs[1], zeros_like(g, g.inputs[2]), **axis)
-        if g.needs(2):
-            updates = g.op(take, g.dy, g.inputs[1], **axis)
-        return [data, None, updates]
-
-    return rule
-
-
-@operator("ScatterND", lower=lower_tuples("scatter_nd"), gradient=scatter_gradient("GatherND"), stop=(1,))
-def scatter_nd(c: InferenceContext) -> list[TensorType]:
-    """y = data with the slices that index tuples name replaced by (or, reduction add, increased by) updates"""
-    dims = c.shape(0)
-    check_updates(c, (*c.shape(1)[:-1], *dims[check_tuples(c, len(dims), 0):]))
-    return [c.type(0)]
-
-
-@operator("ScatterElements", lower=lower_elements("scatter_elements", 1), gradient=scatter_gradient("GatherElements"), stop=(1,))
-def scatter_elements(c: InferenceContext) -> list[TensorType]:
-    """y = data with y[i with indices[i] along the axis] replaced by (or, reduction add, increased by) updates[i]"""
-    check_indices(c, 1)
-    check_elements(c, c.shape(0), c.shape(1))
-    check_updates(c, c.shape(1))
-    return [c.type(0)]
-
-
-operator("Scatter", lower=lower_elements("scatter_elements", 1), gradient=scatter_gradient("GatherElements"), stop=(1,))(scatter_elements)
-"""What ScatterElements was called below opset 11."""
-
-
-
 def lower_one_hot(c: LoweringContext) -> KernelCall:
     axis = normalize_axis(c, c.attribute("axis", -1), len(c.dims(0)) + 1)
     return KernelCall("one_hot", (c.output_dims(0)[axis], math.prod(c.dims(0)[axis:])))
 
 
-@operator("OneHot", lower=lower_one_hot, differentiable=False)
+def one_hot_gradient(g: GradientBuilder) -> Gradients:
+    """The values' own: (off, on) get the sums of dY over the places that have them."""
+    axis = int(g.attribute("axis", -1))
+    sums = []
+    for off, on in ((1.0, 0.0), (0.0, 1.0)):
+        places = g.op("OneHot", *g.inputs[:2], g.constant(np.array([off, on]), g.inputs[2]), axis=axis)
+        total = g.reduce_sum(g.op("Mul", g.dy, places), list(range(g.rank(g.dy))), keepdims=False)
+        sums.append(g.op("Reshape", total, g.constant([1])))
+    return [None, None, g.op("Concat", *sums, axis=0)]
+
+
+@operator("OneHot", lower=lower_one_hot, gradient=one_hot_gradient, stop=(0, 1))
 def one_hot(c: InferenceContext) -> list[TensorType]:
     """y = values[1] where the position along a new axis of size depth is the index, else values[0]"""
     dims, depth = c.shape(0), known_dims(c, 1)

@@ -1,4 +1,4 @@
-"""Operators that join, cut and pad: Concat, Split, Slice, Pad, and their gradients. Gather and scatter are in ortrain.ops.gathering."""
+"""Operators that join, cut and pad: Concat, Split, Slice, Pad, and their gradients. Gather is in ortrain.ops.gathering, scatters in ortrain.ops.scattering."""
 
 from __future__ import annotations
 

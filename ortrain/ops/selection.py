@@ -1,4 +1,4 @@
-"""Largest elements, triangles, sequences turned round."""
+"""Largest elements, chosen slices, triangles, sequences turned round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
-from ortrain.ops.record import Guard, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 
@@ -91,6 +91,53 @@ def infer_extreme(c: InferenceContext) -> list[TensorType]:
 
 for _name, _smallest in (("ArgMax", False), ("ArgMin", True)):
     operator(_name, lower=lower_extreme(_smallest), differentiable=False)(infer_extreme)
+
+
+# ---- Compress
+
+
+def choice(c: InferenceContext) -> tuple[int | None, np.ndarray | None]:
+    """(axis, or None for the flat tensor; which slices are chosen, if the condition is known)."""
+    axis, condition = c.attribute("axis"), c.value(1)
+    axis = None if axis is None else normalize_axis(c, int(axis), len(c.shape(0)))
+    return axis, None if condition is None else np.flatnonzero(condition)
+
+
+def choice_in_steps(g: NodeBuilder) -> list[str] | None:
+    """A Gather of the slices for which a known condition holds."""
+    axis, chosen = choice(g.context())
+    if chosen is None:
+        return None
+    x = g.op("Reshape", g.inputs[0], g.constant([-1])) if axis is None else g.inputs[0]
+    return [g.op("Gather", x, g.constant(chosen), axis=axis or 0)]
+
+
+def choice_gradient(g: GradientBuilder) -> Gradients:
+    """For a condition that is not known: dY goes back to the rows that it chooses."""
+    x = g.inputs[0]
+    axis, _ = choice(g.context())
+    if not g.type(x).is_static:
+        raise g.error("expected a known shape where a computed condition chooses, got symbols")
+    sizes = g.type(x).sizes if axis is not None else (g.type(x).count,)
+    rows = g.op("Compress", g.constant(np.arange(sizes[axis or 0])), g.inputs[1], axis=0)
+    dx = g.op("GatherGrad", g.constant(sizes), rows, g.dy, domain=MICROSOFT, axis=axis or 0)
+    return [dx if axis is not None else g.reshape_like(dx, x), None]
+
+
+@operator("Compress", gradient=choice_gradient, expand=choice_in_steps, expand_first=True, stop=(1,))
+def compress(c: InferenceContext) -> list[TensorType]:
+    """y = the slices along an axis (or the elements of the flat tensor) for which a condition holds, which may be shorter than the axis"""
+    shape: list[Dim] = list(c.shape(0))
+    axis, chosen = choice(c)
+    if c.dtype(1) != "bool" or len(c.shape(1)) != 1:
+        raise c.error(f"expected a condition bool [length], got {c.dtype(1)}{list(c.shape(1))}")
+    if axis is None:
+        shape, axis = [prod(int(size) for size in shape) if c.type(0).is_static else c.fresh("count")], 0
+    length, have = c.shape(1)[0], shape[axis]
+    if isinstance(length, int) and isinstance(have, int) and length > have:
+        raise c.error(f"expected a condition of at most {have} elements, got {length}")
+    shape[axis] = c.fresh("chosen") if chosen is None else len(chosen)
+    return [TensorType(c.dtype(0), tuple(shape))]
 
 
 # ---- triangles

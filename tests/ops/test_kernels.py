@@ -30,3 +30,9 @@ def test_kernel_computes_its_oracle(sample, dtype, tolerance):
         assert actual.shape == wanted.shape
         scale = max(1.0, float(np.abs(wanted).max())) if wanted.size and wanted.dtype.kind == "f" else 1.0
         np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("sample", all_samples())
+def test_any_number_of_threads_gives_the_same_bits(sample):
+    for alone, together in zip(run_kernel(sample, "float32", 1), run_kernel(sample, "float32", 3), strict=True):
+        assert alone.tobytes() == together.tobytes()

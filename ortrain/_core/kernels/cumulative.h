@@ -28,4 +28,37 @@ static int NAME(const KernelArgs *args)                                         
 }
 RUNNING_ALL(running_sum, 0, +)
 RUNNING_ALL(running_product, 1, *)
+
+/* dx of (dy, x) for a running product: the product of what comes before an element (first pass) times the sum over all that follow of dy times the
+ * product of what lies between (second pass); an item is one o */
+enum { COLUMNS_AT_ONCE = 64 };
+#define RUNNING_PRODUCT_GRAD(R)                                                                       \
+static void running_product_grad_##R##_item(void *context, int64_t o, int64_t worker)                 \
+{                                                                                                     \
+    const KernelArgs *args = context; const int64_t *p = args->ints, n = p[1], inner = p[2]; (void)worker; \
+    const R *dy = (const R *)args->inputs[0].data + o * n * inner, *x = (const R *)args->inputs[1].data + o * n * inner; \
+    R *dx = (R *)args->outputs[0].data + o * n * inner;                                               \
+    for (int64_t first = 0; first < inner; first += COLUMNS_AT_ONCE) {                                \
+        int64_t width = inner - first < COLUMNS_AT_ONCE ? inner - first : COLUMNS_AT_ONCE; R kept[COLUMNS_AT_ONCE]; \
+        for (int64_t i = 0; i < width; i++) kept[i] = 1;                                              \
+        for (int64_t j = 0; j < n; j++) {                                                             \
+            int64_t at = (p[4] ? n - 1 - j : j) * inner + first;                                      \
+            for (int64_t i = 0; i < width; i++) { dx[at + i] = kept[i]; kept[i] *= x[at + i]; }       \
+        }                                                                                             \
+        for (int64_t i = 0; i < width; i++) kept[i] = 0;                                              \
+        for (int64_t j = n - 1; j >= 0; j--) {                                                        \
+            int64_t at = (p[4] ? n - 1 - j : j) * inner + first;                                      \
+            if (p[3]) for (int64_t i = 0; i < width; i++) { dx[at + i] *= kept[i]; kept[i] = dy[at + i] + x[at + i] * kept[i]; } \
+            else for (int64_t i = 0; i < width; i++) { kept[i] += dy[at + i]; dx[at + i] *= kept[i]; kept[i] *= x[at + i]; } \
+        }                                                                                             \
+    }                                                                                                 \
+}
+RUNNING_PRODUCT_GRAD(float)
+RUNNING_PRODUCT_GRAD(double)
+static int running_product_grad(const KernelArgs *args)
+{
+    args->engine->parallel_for(args->engine, args->inputs[0].dtype == DTYPE_FLOAT32 ? running_product_grad_float_item : running_product_grad_double_item,
+                               (void *)args, args->ints[0]);
+    return STATUS_OK;
+}
 #endif

@@ -4,6 +4,7 @@ from ortrain._core.kernel cimport KernelArgs
 cdef extern from "cumulative.h" nogil:
     int running_sum(const KernelArgs *args)
     int running_product(const KernelArgs *args)
+    int running_product_grad(const KernelArgs *args)
 
 NUMBER = ("float32", "float64", "int64", "int32")
 
@@ -11,4 +12,5 @@ NUMBER = ("float32", "float64", "int64", "int32")
 KERNELS = {
     "running_sum": (<size_t>&running_sum, NUMBER),
     "running_product": (<size_t>&running_product, NUMBER),
+    "running_product_grad": (<size_t>&running_product_grad, ("float32", "float64")),
 }

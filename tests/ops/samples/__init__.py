@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx.reference
+from onnx import helper
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,17 @@ class Refusal:
     opset: int = 17
     constants: Sequence[int] = ()
     match: str = "expected"
+
+
+def by_reference(op_type: str, attributes: dict[str, Any] | None = None, opset: int = 17) -> Callable[..., Any]:
+    """An oracle: output 0 of onnx's reference implementation."""
+
+    def run(*arrays: np.ndarray | None) -> np.ndarray:
+        names = [f"x{i}" if array is not None else "" for i, array in enumerate(arrays)]
+        given = {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
+        kinds = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in given.items()]
+        graph = helper.make_graph([helper.make_node(op_type, names, ["y"], **(attributes or {}))], "g", kinds, [helper.make_tensor_value_info("y", 1, None)])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+        return onnx.reference.ReferenceEvaluator(model).run(None, given)[0]
+
+    return run

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.ops.samples import Refusal, Sample
+from tests.ops.samples import Refusal, Sample, by_reference
 
 rng = np.random.default_rng(61)
 X = rng.standard_normal((3, 4, 5))
@@ -20,11 +20,29 @@ def running(function, axis, exclusive, reverse, start):
     return oracle
 
 
+def product_gradient(dy, x, exclusive, reverse):
+    """Along axis 1, by the definition: each element is left out of the products that hold it."""
+    dx, n = np.zeros_like(x), x.shape[1]
+    turned = slice(None, None, -1 if reverse else 1)
+    dy, x = dy[:, turned], x[:, turned]
+    for i in range(n):
+        for j in range(i + exclusive, n):
+            dx[:, i] += dy[:, j] * np.prod([x[:, k] for k in range(j + 1 - exclusive) if k != i] or [np.ones_like(x[:, 0])], axis=0)
+    return dx[:, turned]
+
+
+ZEROS = rng.standard_normal((2, 5, 70))
+ZEROS[0, 2, ::3] = ZEROS[1, 1] = ZEROS[1, 3, ::2] = 0        # one zero, none, and two: no product may be divided by an element
 SAMPLES = [
     *[Sample("CumSum", [X, np.array(axis)], running(np.cumsum, axis, e, r, 0), {"exclusive": e, "reverse": r}, constants=(1,))
       for axis in (0, 1, 2, -1) for e in (0, 1) for r in (0, 1)],
     Sample("CumSum", [np.arange(6).reshape(2, 3), np.array([1])], lambda x, a: np.cumsum(x, 1), constants=(1,)),
     *[Sample("CumulativeProduct", [X], running(np.cumprod, axis, e, r, 1), {"axis": axis, "exclusive": e, "reverse": r}, "ortrain")
       for axis in (0, 1, 2) for e in (0, 1) for r in (0, 1)],
+    *[Sample("CumProd", [ZEROS, np.array(1)], by_reference("CumProd", {"exclusive": e, "reverse": r}, 26), {"exclusive": e, "reverse": r}, opset=26, constants=(1,))
+      for e in (0, 1) for r in (0, 1)],
+    Sample("CumProd", [np.arange(1, 7).reshape(2, 3), np.array(-1)], lambda x, a: np.cumprod(x, 1), opset=26, constants=(1,)),
+    *[Sample("CumulativeProductGrad", [rng.standard_normal(ZEROS.shape), ZEROS], lambda dy, x, e=e, r=r: product_gradient(dy, x, e, r),
+             {"axis": 1, "exclusive": e, "reverse": r}, "ortrain", gradient=False) for e in (0, 1) for r in (0, 1)],
 ]
-REFUSALS = [Refusal("CumSum", [X, np.array(3)], constants=(1,))]
+REFUSALS = [Refusal("CumSum", [X, np.array(3)], constants=(1,)), Refusal("CumProd", [X, np.array(3)], opset=26, constants=(1,))]

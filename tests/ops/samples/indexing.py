@@ -150,10 +150,10 @@ SAMPLES = [
     Sample("ScatterElements", [X, UNIQUE[:, :, None], rng.standard_normal((2, 3, 1))],
            lambda x, i, u: put(x, elements_at(i, 1), u), {"axis": 1}),
     Sample("OneHot", [np.array([[0, 2], [-1, 7]]), np.array(3), np.array([0.0, 1.0])],
-           lambda i, d, v: np.where(np.where(i < 0, i + 3, i)[..., None] == np.arange(3), v[1], v[0]), constants=[1], gradient=False),
+           lambda i, d, v: np.where(np.where(i < 0, i + 3, i)[..., None] == np.arange(3), v[1], v[0]), constants=[1]),
     Sample("OneHot", [np.array([[0, 2], [-1, 7]]), np.array(3), np.array([0.5, 2.0])],
-           lambda i, d, v: np.where(np.where(i < 0, i + 3, i)[:, None] == np.arange(3)[:, None], v[1], v[0]), {"axis": 1}, constants=[1],
-           gradient=False),
+           lambda i, d, v: np.where(np.where(i < 0, i + 3, i)[:, None] == np.arange(3)[:, None], v[1], v[0]), {"axis": 1}, constants=[1]),
+    Sample("OneHot", [np.array([0, 1]), np.array(2), np.array([3, 4])], lambda i, d, v: np.array([[4, 3], [3, 4]]), constants=[1]),
 ]
 REFUSALS = [
     Refusal("Concat", [X, Y], {"axis": 0}),

@@ -54,4 +54,12 @@ SAMPLES += [
     Sample("TopK", [np.array([[-(2**63), 5, 2**63 - 1]]), np.array([2])], top(2, largest=0), {"largest": 0}, outputs=2, constants=(1,)),
     Sample("TopK", [X, np.array([0])], top(0), outputs=2, constants=(1,)),
 ]
-REFUSALS = [Refusal("ReverseSequence", [X, np.array([1, 2, 3])], {"time_axis": 2, "batch_axis": 0}), Refusal("ReverseSequence", [X[0, 0], np.array([1])]), Refusal("TopK", [X, np.array([6])], constants=(1,)), Refusal("TopK", [X, np.array([2])], {"axis": 3}, constants=(1,)), Refusal("Trilu", [X[0, 0]])]
+KEPT = np.array([True, False, True, True])
+SAMPLES += [
+    Sample("Compress", [X, KEPT], lambda x, k: x.compress(k, 1), {"axis": 1}, constants=(1,)), Sample("Compress", [X, KEPT[:2]], lambda x, k: x.compress(k, -1), {"axis": -1}, constants=(1,)),
+    Sample("Compress", [X, rng.random(50) < 0.4], lambda x, k: x.compress(k), constants=(1,)), Sample("Compress", [TIES, KEPT], lambda x, k: x.compress(k, 0), {"axis": 0}, constants=(1,)),
+    Sample("Compress", [X, np.zeros(3, bool)], lambda x, k: x[:0], {"axis": 0}, constants=(1,), opset=9), Sample("Compress", [X, KEPT[:3]], lambda x, k: x.compress(k, 0), {"axis": 0}, constants=(1,), opset=28),
+]
+REFUSALS = [
+    Refusal("Compress", [X, np.ones(4)], {"axis": 1}), Refusal("Compress", [X, np.ones(5, bool)], {"axis": 1}), Refusal("Compress", [X, KEPT], {"axis": 3}),
+    Refusal("ReverseSequence", [X, np.array([1, 2, 3])], {"time_axis": 2, "batch_axis": 0}), Refusal("ReverseSequence", [X[0, 0], np.array([1])]), Refusal("TopK", [X, np.array([6])], constants=(1,)), Refusal("TopK", [X, np.array([2])], {"axis": 3}, constants=(1,)), Refusal("Trilu", [X[0, 0]])]

@@ -1,0 +1,220 @@
+"""Reading images between their elements: GridSample, AffineGrid and the deformable convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain.ir import Dim, TensorType
+from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.conv import same_float
+from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.shape import known_dims
+from ortrain.ops.windows import Windows, integers, windows_of
+
+Gradients = Sequence[str | None]
+
+LARGEST_PLANE = 2**31 - 1
+"""Elements of one channel that the kernels' 32-bit offsets reach."""
+
+
+def text(c: InferenceContext | NodeBuilder, name: str, default: str) -> str:
+    """An attribute that is text."""
+    value = c.attribute(name, default)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def check_plane(c: LoweringContext, sizes: Sequence[int]) -> None:
+    """Refuses what the kernels' offsets do not reach; the reference implementation takes it."""
+    count = 1
+    for size in sizes:
+        count *= size
+    if count > LARGEST_PLANE:
+        raise c.error(f"expected at most {LARGEST_PLANE} elements per channel, got {list(sizes)}")
+
+
+# ---- GridSample
+
+
+MODES = {"nearest": 0, "linear": 1, "bilinear": 1, "cubic": 2, "bicubic": 2}
+PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
+
+
+def grid_options(c: InferenceContext) -> tuple[int, int, int]:
+    """mode, padding, align_corners as the kernels have them."""
+    mode, padding = text(c, "mode", "linear"), text(c, "padding_mode", "zeros")
+    if mode not in MODES or padding not in PADDINGS:
+        raise c.error(f"expected a mode of {tuple(MODES)} and a padding_mode of {tuple(PADDINGS)}, got {mode!r} and {padding!r}")
+    return MODES[mode], PADDINGS[padding], int(bool(c.attribute("align_corners", 0)))
+
+
+def lower_grid(kernel: str, x: int) -> Any:
+    """Packs: images, channels, depth, height, width, positions per image, axes, mode, padding, align_corners."""
+
+    def lower(c: LoweringContext) -> KernelCall:
+        dims, grid = c.dims(x), c.dims(x + 1)
+        axes = len(dims) - 2
+        if not 1 <= axes <= 3:
+            raise c.error(f"expected images of 1 to 3 axes, got shape {list(dims)}")
+        check_plane(c, dims[2:])
+        positions = 1
+        for size in grid[1:-1]:
+            positions *= size
+        if 0 in dims[2:] and positions:
+            raise c.error(f"expected images that are not empty, got shape {list(dims)}")
+        return KernelCall(kernel, (*dims[:2], *(1,) * (3 - axes), *dims[2:], positions, axes, *grid_options(c)))
+
+    return lower
+
+
+def grid_gradient(g: GradientBuilder) -> Gradients:
+    wanted = [g.needs(0), g.needs(1)]
+    dx, dgrid = g.ops("GridSampleGrad", g.dy, *g.inputs, outputs=wanted, domain=ORTRAIN, **g.node.attributes)
+    return [dx or None, dgrid or None]
+
+
+@operator("GridSample", lower=lower_grid("grid_sample", 0), gradient=grid_gradient)
+def grid_sample(c: InferenceContext) -> list[TensorType]:
+    """y[n, c, p] = x[n, c] at grid[n, p], a position in [-1, 1] along each axis, the last axis first; between elements by interpolation"""
+    x, grid = c.shape(0), c.shape(1)
+    grid_options(c)
+    if len(x) < 3 or len(grid) != len(x) or isinstance(grid[-1], int) and grid[-1] != len(x) - 2:
+        raise c.error(f"expected x [n, c, sizes …] and a grid [n, positions …, {len(x) - 2}], got {list(x)} and {list(grid)}")
+    if isinstance(x[0], int) and isinstance(grid[0], int) and x[0] != grid[0] or c.dtype(0) in ("float32", "float64") and c.dtype(1) != c.dtype(0):
+        raise c.error(f"expected x and grid of one batch size and dtype, got {c.dtype(0)}{list(x)} and {c.dtype(1)}{list(grid)}")
+    return [TensorType(c.dtype(0), (x[0], x[1], *grid[1:-1]))]
+
+
+@operator("GridSampleGrad", domain=ORTRAIN, lower=lower_grid("grid_sample_grad", 1))
+def grid_sample_grad(c: InferenceContext) -> list[TensorType]:
+    """(dx, dgrid) of (dY, x, grid), each only where asked for; at kinks the slope to the right"""
+    return [c.type(1), c.type(2)]
+
+
+# ---- AffineGrid
+
+
+def affine_in_steps(g: NodeBuilder) -> list[str] | None:
+    """A product of the untransformed positions with theta, for sizes that are known; ONNX's function for it has branches inside."""
+    sizes, theta, align = known_dims(g.context(), 1), g.inputs[0], bool(g.attribute("align_corners", 0))
+    if sizes is None or align and 1 in sizes[2:]:
+        return None
+    axes = [np.linspace(-1, 1, n) if align else (2 * np.arange(n) + 1) / n - 1 for n in sizes[2:]]
+    places = np.stack([*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(sizes[2:])], -1).reshape(-1, len(axes) + 1)
+    grid = g.op("MatMul", g.constant(places, theta), g.op("Transpose", theta, perm=(0, 2, 1)))
+    return [g.op("Reshape", grid, g.constant([0, *sizes[2:], len(axes)]))]
+
+
+@operator("AffineGrid", expand=affine_in_steps, stop=(1,))
+def affine_grid(c: InferenceContext) -> list[TensorType]:
+    """y[n, p] = theta[n] times (p, 1), for the positions p in [-1, 1] of the elements of images of the given size; the last axis first"""
+    theta, sizes = c.shape(0), known_dims(c, 1)
+    if len(theta) != 3 or theta[1] not in (2, 3) or theta[2] != theta[1] + 1:
+        raise c.error(f"expected theta [n, 2, 3] or [n, 3, 4], got shape {list(theta)}")
+    spatial = tuple(sizes[2:]) if sizes is not None else tuple(c.fresh(f"size{axis}") for axis in range(theta[1]))
+    if len(spatial) != theta[1]:
+        raise c.error(f"expected a size [n, c, {theta[1]} sizes], got {sizes}")
+    return [TensorType(c.dtype(0), (theta[0], *spatial, theta[1]))]
+
+
+# ---- deformable convolution: its columns, then a convolution with a kernel of one element
+
+
+def deformable_windows(c: InferenceContext, x: int, kernel: Sequence[int]) -> Windows:
+    """The windows over the last two axes of input x."""
+    shape = c.shape(x)
+    if len(shape) != 4 or len(kernel) != 2:
+        raise c.error(f"expected images of two axes and a kernel of two, got shape {list(shape)} and kernel {list(kernel)}")
+    return windows_of(c, shape[2:], kernel)
+
+
+def kernel_of(c: InferenceContext) -> tuple[int, ...]:
+    """kernel_shape, by attribute or by the weight."""
+    given = tuple(int(size) for size in c.attribute("kernel_shape") or ())
+    found = c.shape(1)[2:]
+    if any(isinstance(size, str) for size in found):
+        found = given
+    if not found or given and given != found:
+        raise c.error(f"expected a kernel of known size, that of the weight, got kernel_shape {list(given)} and weight {list(c.shape(1))}")
+    return tuple(int(size) for size in found)
+
+
+def check_sizes(c: InferenceContext, what: str, got: Sequence[Dim], wanted: Sequence[Dim]) -> None:
+    """Refuses a shape that is known to be another."""
+    if len(got) != len(wanted) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(got, wanted, strict=True)):
+        raise c.error(f"expected {what} of shape {list(wanted)}, got {list(got)}")
+
+
+def check_moves(c: InferenceContext, windows: Windows, x: int, offset: int, mask: int) -> None:
+    """Refuses offsets and masks that do not fit."""
+    shape, groups, taps = c.shape(x), int(c.attribute("offset_group", 1)), windows.kernel[0] * windows.kernel[1]
+    if groups < 1 or isinstance(shape[1], int) and shape[1] % groups:
+        raise c.error(f"expected an offset_group that divides the channels {shape[1]}, got {groups}")
+    check_sizes(c, "offsets", c.shape(offset), (shape[0], groups * taps * 2, *windows.output))
+    if c.has(mask):
+        check_sizes(c, "a mask", c.shape(mask), (shape[0], groups * taps, *windows.output))
+
+
+def deformable_in_steps(g: NodeBuilder) -> list[str] | None:
+    """The columns as channels of an image, and a convolution of them with the weight as one element per channel."""
+    kernel, (filters, per_group) = kernel_of(g.context()), g.shape(g.inputs[1])[:2]
+    if not isinstance(filters, int) or not isinstance(per_group, int) or g.type(g.inputs[0]).dtype not in ("float32", "float64"):
+        return None
+    attributes = {name: g.attribute(name) for name in ("strides", "pads", "dilations") if g.attribute(name)}
+    columns = g.op("DeformableColumns", g.inputs[0], g.inputs[2], *([g.inputs[4]] if g.has(4) else []), domain=ORTRAIN, kernel_shape=kernel,
+                   offset_group=int(g.attribute("offset_group", 1)), **attributes)
+    weight = g.op("Reshape", g.inputs[1], g.constant([filters, per_group * kernel[0] * kernel[1], 1, 1]))
+    bias = [g.inputs[3]] if g.has(3) else []
+    return [g.op("Conv", columns, weight, *bias, kernel_shape=(1, 1), group=int(g.attribute("group", 1)))]
+
+
+@operator("DeformConv", expand=deformable_in_steps)
+def deform_conv(c: InferenceContext) -> list[TensorType]:
+    """y = a convolution whose taps read at their places moved by offsets, between elements by bilinear interpolation, times a mask"""
+    x, weight, group = c.shape(0), c.shape(1), int(c.attribute("group", 1))
+    windows = deformable_windows(c, 0, kernel_of(c))
+    check_moves(c, windows, 0, 2, 4)
+    if group < 1 or isinstance(weight[0], int) and weight[0] % group:
+        raise c.error(f"expected a group that divides the filters {weight[0]}, got {group}")
+    if isinstance(x[1], int) and isinstance(weight[1], int) and weight[1] * group != x[1]:
+        raise c.error(f"expected a weight of {x[1]} channels over {group} groups, got shape {list(weight)}")
+    dtype = same_float(c, [0, 1, 2, *(i for i in (3, 4) if c.has(i))]) if c.dtype(0) in ("float32", "float64") else c.dtype(0)
+    return [TensorType(dtype, (x[0], weight[0], *windows.output))]
+
+
+def lower_columns(kernel: str, x: int) -> Any:
+    """Packs: images, channels, height, width, groups of offsets, kernel, output sizes, strides, dilations, pads before (two each)."""
+
+    def lower(c: LoweringContext) -> KernelCall:
+        dims = c.dims(x)
+        windows = deformable_windows(c, x, integers(c, "kernel_shape", 2, 1))
+        check_plane(c, dims[2:])
+        begins = [int(begin or 0) for begin in windows.begins]
+        output = [int(size) for size in windows.output]
+        return KernelCall(kernel, (*dims, int(c.attribute("offset_group", 1)), *windows.kernel, *output, *windows.strides, *windows.dilations, *begins))
+
+    return lower
+
+
+def columns_gradient(g: GradientBuilder) -> Gradients:
+    wanted = [g.needs(index) for index in range(len(g.inputs))]
+    made = g.ops("DeformableColumnsGrad", g.dy, *g.inputs, outputs=wanted, domain=ORTRAIN, **g.node.attributes)
+    return [name or None for name in made]
+
+
+@operator("DeformableColumns", domain=ORTRAIN, lower=lower_columns("deformable_columns", 0), gradient=columns_gradient)
+def deformable_columns(c: InferenceContext) -> list[TensorType]:
+    """y[n, c taps + t, o] = x[n, c] at the place of tap t of window o, moved by offset (row, column), times the mask; 0 outside"""
+    x = c.shape(0)
+    windows = deformable_windows(c, 0, integers(c, "kernel_shape", 2, 1))
+    check_moves(c, windows, 0, 1, 2)
+    taps = windows.kernel[0] * windows.kernel[1]
+    return [TensorType(c.dtype(0), (x[0], x[1] * taps if isinstance(x[1], int) else c.fresh("channels"), *windows.output))]
+
+
+@operator("DeformableColumnsGrad", domain=ORTRAIN, lower=lower_columns("deformable_columns_grad", 1))
+def deformable_columns_grad(c: InferenceContext) -> list[TensorType]:
+    """(dx, doffset, dmask) of (dY, x, offset, mask), each only where asked for"""
+    return [c.type(1), c.type(2), *([c.type(3)] if c.has(3) else [])]
