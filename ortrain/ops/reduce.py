@@ -231,6 +231,16 @@ def reduce_all_l2(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), ())]
 
 
+def _nothing(dtype: np.dtype, minimum: bool) -> Any:
+    """The smallest of no elements is the largest value of their type, and the other way round."""
+    if dtype == np.bool_:
+        return minimum
+    if dtype.kind == "f":
+        return np.inf if minimum else -np.inf
+    limits = np.iinfo(dtype)
+    return limits.max if minimum else limits.min
+
+
 def numpy_reduction(function: Callable[..., Any]) -> Callable[[InferenceContext], list[np.ndarray]]:
     def evaluate(c: InferenceContext) -> list[np.ndarray]:
         x = c.values[0]
@@ -238,7 +248,8 @@ def numpy_reduction(function: Callable[..., Any]) -> Callable[[InferenceContext]
         axes = axes_of(c)
         if axes == ():
             return [x]
-        return [np.asarray(function(x, axis=axes, keepdims=bool(c.attribute("keepdims", 1)))).astype(x.dtype, copy=False)]
+        start = {} if x.size or function not in (np.max, np.min) else {"initial": _nothing(x.dtype, function is np.min)}
+        return [np.asarray(function(x, axis=axes, keepdims=bool(c.attribute("keepdims", 1)), **start)).astype(x.dtype, copy=False)]
 
     return evaluate
 

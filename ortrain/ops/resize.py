@@ -102,6 +102,8 @@ def chain(c: InferenceContext, shape: Sequence[int]) -> list[tuple[int, int, np.
     if axes is None:
         raise c.error("expected scales or sizes that are known before running, got values that are computed")
     how, roi = interpolation_of(c), _numbers(c, 1) if c.node.op_type == "Resize" and c.opset >= 11 else None
+    if roi is None and how.coordinates == "tf_crop_and_resize":
+        raise c.error("expected a region that is known before running, got one that is computed")
     found = []
     for number, (axis, scale, size) in enumerate(axes):
         resized = int(np.floor(shape[axis] * scale)) if size is None and scale is not None else size
