@@ -57,7 +57,9 @@ class GraphBuilder:
         if key not in self._constants:
             self._constants[key] = self.names.unique(f"gradient::{label}")
             self.add_initializer(self._constants[key], array)
-        return self._constants[key]
+        name = self._constants[key]
+        self.inference.types.setdefault(name, TensorType.of(array))      # it may have been made for a graph inside a node
+        return name
 
     def shape_of(self, value: str) -> str:
         """The shape of a value as int64: a constant when known, else a Shape node."""

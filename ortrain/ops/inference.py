@@ -8,8 +8,9 @@ import numpy as np
 
 from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import MissingKernelError, ShapeInferenceError
-from ortrain.ir import Graph, Model, Node, TensorType
+from ortrain.ir import Dim, Graph, Model, Node, TensorType
 from ortrain.ops.record import InferenceContext, OpRecord, canonical_domain, record_of
+from ortrain.ops.sizes import follow
 
 SHAPE_ONLY = frozenset({"Shape", "Size", "ConcatTraining"})
 """Operators whose evaluation needs types alone."""
@@ -27,6 +28,8 @@ class Inference:
         self.types = types
         self.values = values
         self.declared = declared or {}
+        self.sizes: dict[str, tuple[Dim, ...]] = {}
+        """The elements of small integer tensors that are known but for symbols."""
         self.foreign: set[str] = set()
         """Outputs of nodes that ONNX allows and ortrain's records do not: only ONNX's reference runs these."""
         self.symbols: dict[str, int] = {}
@@ -82,7 +85,21 @@ class Inference:
                 self.types[name] = kind
                 self._learn(name, kind)
         self._fold(node, record, context, outputs)
+        self._follow_sizes(node, context, outputs)
         return record
+
+    def _follow_sizes(self, node: Node, context: InferenceContext, outputs: Sequence[TensorType]) -> None:
+        """Notes the elements of shape arithmetic of which some are symbols; those that are all numbers are values."""
+        name, kind = node.outputs[0] if node.outputs else "", outputs[0] if outputs else None
+        if not name or name in self.values or kind is None or kind.dtype not in ("int64", "int32") or not kind.is_static or len(kind.sizes) > 1:
+            return
+        found = follow(context)
+        if found is None or len(found) != kind.count:
+            return
+        self.sizes[name] = found
+        numbers = [size for size in found if isinstance(size, int)]
+        if len(numbers) == len(found):
+            self.values[name] = np.array(numbers, kind.dtype).reshape(kind.sizes)
 
     def _fold(self, node: Node, record: OpRecord, context: InferenceContext, outputs: Sequence[TensorType]) -> None:
         if record.evaluate is None or record.random or any(not kind.is_static or kind.sequence or kind.optional for kind in outputs):

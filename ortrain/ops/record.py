@@ -59,6 +59,14 @@ class InferenceContext:
         """The value of input `index` if it is known before running, else None."""
         return self.values[index] if index < len(self.values) else None
 
+    def sizes(self, index: int) -> tuple[Dim, ...] | None:
+        """The elements of an integer input of at most one axis, symbols among them; None when they are not known."""
+        value = self.value(index)
+        if value is not None:
+            return tuple(int(size) for size in value.reshape(-1)) if value.dtype.kind in "iu" else None
+        found: dict[str, tuple[Dim, ...]] = self.scope.sizes if self.scope is not None else {}
+        return found.get(self.node.inputs[index]) if self.has(index) else None
+
     def known(self, index: int) -> np.ndarray:
         """The value of input `index`, which is known."""
         value = self.values[index]

@@ -60,9 +60,9 @@ def quotient(c: InferenceContext, dims: Shape, others: Sequence[Dim], unknown: D
     return symbols[0] if len(symbols) == 1 and above == below else unknown
 
 
-def reshaped(c: InferenceContext, dims: Shape, target: Sequence[int], allowzero: bool) -> Shape:
+def reshaped(c: InferenceContext, dims: Shape, target: Sequence[Dim], allowzero: bool) -> Shape:
     """The output shape of Reshape for a known target."""
-    if sum(t == -1 for t in target) > 1 or any(t < -1 for t in target) or (allowzero and -1 in target and 0 in target):
+    if sum(t == -1 for t in target) > 1 or any(isinstance(t, int) and t < -1 for t in target) or (allowzero and -1 in target and 0 in target):
         raise c.error(f"expected a target shape with at most one -1, got {list(target)}")
     copied = [i for i, t in enumerate(target) if t == 0 and not allowzero]
     if copied and copied[-1] >= len(dims):
@@ -91,12 +91,13 @@ def reshape(c: InferenceContext) -> list[TensorType]:
     kind = c.type(0)
     if c.dtype(1) != "int64":
         raise c.error(f"expected a target shape of int64, got {c.dtype(1)}")
-    target = known_dims(c, 1)
+    target = c.sizes(1)
     if target is None:
         rank = length_of(c, 1)
         return [TensorType(kind.dtype, None if rank is None else fresh_shape(c, rank))]
     if kind.shape is None:
-        return [TensorType(kind.dtype, tuple(t if t > 0 else f for t, f in zip(target, fresh_shape(c, len(target)), strict=True)))]
+        open_sizes = fresh_shape(c, len(target))
+        return [TensorType(kind.dtype, tuple(t if isinstance(t, str) or t > 0 else f for t, f in zip(target, open_sizes, strict=True)))]
     return [TensorType(kind.dtype, reshaped(c, kind.shape, target, bool(c.attribute("allowzero", 0))))]
 
 
@@ -290,11 +291,11 @@ def lower_constant_of_shape(c: LoweringContext) -> KernelCall:
 @operator("ConstantOfShape", lower=lower_constant_of_shape, evaluate=evaluate_constant_of_shape, differentiable=False)
 def constant_of_shape(c: InferenceContext) -> list[TensorType]:
     """y = one element (0 if no value is given) in the shape that the input says"""
-    dims, dtype = known_dims(c, 0), name_of(filling(c).dtype)
+    dims, dtype = c.sizes(0), name_of(filling(c).dtype)
     if dims is not None:
-        if any(d < 0 for d in dims):
-            raise c.error(f"expected a shape without negative sizes, got {dims}")
-        return [TensorType(dtype, tuple(dims))]
+        if any(isinstance(d, int) and d < 0 for d in dims):
+            raise c.error(f"expected a shape without negative sizes, got {list(dims)}")
+        return [TensorType(dtype, dims)]
     rank = length_of(c, 0)
     return [TensorType(dtype, None if rank is None else fresh_shape(c, rank))]
 
@@ -340,9 +341,9 @@ def evaluate_expand(c: InferenceContext) -> list[np.ndarray]:
 @operator("Expand", lower=lower_expand, gradient=lambda g: padded(g, g.op("Identity", g.dy)), evaluate=evaluate_expand, stop=(1,))
 def expand(c: InferenceContext) -> list[TensorType]:
     """y = x broadcast against a shape (both ways, as NumPy does)"""
-    dims, target = c.shape(0), known_dims(c, 1)
+    dims, target = c.shape(0), c.sizes(1)
     if target is not None:
-        return [TensorType(c.dtype(0), broadcast_shapes(c, dims, tuple(target)))]
+        return [TensorType(c.dtype(0), broadcast_shapes(c, dims, target))]
     rank = length_of(c, 1)
     return [TensorType(c.dtype(0), None if rank is None else fresh_shape(c, max(rank, len(dims))))]
 

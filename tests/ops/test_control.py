@@ -8,6 +8,8 @@ from onnx import TensorProto, helper, numpy_helper
 import ortrain
 from ortrain import errors
 from ortrain.artifacts import LossType, OptimType, generate_artifacts
+from ortrain.loading import load_model
+from ortrain.ops.inference import infer
 
 rng = np.random.default_rng(9)
 W, V = rng.standard_normal((3, 4)).astype(np.float32), rng.standard_normal((3, 4)).astype(np.float32)
@@ -119,3 +121,30 @@ def test_a_known_value_settles_the_branch():
 def test_sizes_and_values_that_do_not_fit_are_refused(options):
     with pytest.raises(errors.InvalidArgumentError, match="expected"):
         start(by_input(), **options)
+
+
+def test_a_size_that_is_known_beside_open_ones_settles_a_branch():
+    """What exporters write for squeeze(1): the size is looked up in a shape whose other sizes are symbols."""
+    squeeze = branch("then", [helper.make_node("Squeeze", ["y", "one"], ["a"])], "a")
+    keep = branch("else", [helper.make_node("Identity", ["y"], ["b"])], "b")
+    nodes = [helper.make_node("Unsqueeze", ["x", "one"], ["y"]), helper.make_node("Shape", ["y"], ["shape"]), helper.make_node("Gather", ["shape", "one"], ["size"]),
+             helper.make_node("Equal", ["size", "one"], ["is_one"]), helper.make_node("If", ["is_one"], ["z"], then_branch=squeeze, else_branch=keep),
+             helper.make_node("MatMul", ["z", "w"], ["out"])]
+    weights = [numpy_helper.from_array(np.ones((3, 2), np.float32), "w"), numpy_helper.from_array(np.array([1]), "one")]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+                              [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 2])], weights)
+    loaded = load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    found = infer(loaded)
+    assert found["z"].shape == ("n", 3) and found["out"].shape == ("n", 2)
+
+
+def test_reshapes_keep_the_symbols_of_sizes_that_were_looked_up():
+    nodes = [helper.make_node("Shape", ["x"], ["shape"]), helper.make_node("Slice", ["shape", "zero", "one"], ["batch"]),
+             helper.make_node("Concat", ["batch", "rest"], ["target"], axis=0), helper.make_node("Reshape", ["x", "target"], ["y"]),
+             helper.make_node("Add", ["batch", "one"], ["more"]), helper.make_node("ConstantOfShape", ["more"], ["zeros"])]
+    constants = [numpy_helper.from_array(np.array(value), name) for name, value in (("zero", [0]), ("one", [1]), ("rest", [2, -1]))]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 6])],
+                              [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "zeros")], constants)
+    found = infer(load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)))
+    assert found["y"].shape == ("n", 2, 3)
+    assert len(found["zeros"].shape) == 1 and found["zeros"].shape != ("n",)
