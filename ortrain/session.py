@@ -38,6 +38,7 @@ from ortrain.values import check_device
 
 if TYPE_CHECKING:
     from ortrain.artifacts import Artifacts
+    from ortrain.profiling import Profiling
 
 ModelSource = Any
 """A path, the bytes of a model, an onnx.ModelProto or an ortrain.ir.Model."""
@@ -325,6 +326,14 @@ class TrainingSession:
             if not self._gradients_valid:
                 raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
             optimizer.step(self._learning_rate)
+
+    def profile(self) -> Profiling:
+        """`with session.profile() as profile:` measures every step of the programs run in the block; `print(profile)`, `profile.save("trace.json")`.
+
+        Raises InvalidStateError when the session is being profiled already."""
+        from ortrain.profiling import Profiling
+
+        return Profiling(self._handle)
 
     @property
     def gradients_valid(self) -> bool:

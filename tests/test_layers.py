@@ -22,7 +22,7 @@ LAYERS = [
     {"onnxblock", "plan"},
     {"artifacts", "state", "schedule", "values", "options"},
     {"text_inputs", "parameters"},
-    {"optimizer", "runner"},
+    {"optimizer", "runner", "profiling"},
     {"session"},
     {"inference_session"},
     {"doctor", "catalogue", "_facade_runtime", "backend"},
