@@ -97,20 +97,22 @@ static void dot_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t
     }
 }
 
-/* takes the product where it is one of few columns or one row; says whether it did */
-static int takes_dot_product(const Product *s)
+static inline int one_row(const Product *s)
+{ return s->m == 1 && s->transposed_b && s->n >= 16 && s->k >= LANES && (!s->transposed_a || s->lda == 1); }
+
+static inline int suits_dot_product(const Product *s)
+{ return one_row(s) || (!s->transposed_a && s->transposed_b && s->n <= DOT_COLUMNS && s->m >= 16 && s->k >= 4 * LANES); }
+
+/* a product of few columns or of one row */
+static void take_dot_product(const Product *s)
 {
-    if (s->m == 1 && s->transposed_b && s->n >= 16 && s->k >= LANES && (!s->transposed_a || s->lda == 1))
-        dot_product(s->n, 1, s->k, s->b, s->ldb, s->a, s->k, s->accumulate, s->c, 1);
-    else if (!s->transposed_a && s->transposed_b && s->n <= DOT_COLUMNS && s->m >= 16 && s->k >= 4 * LANES)
-        dot_product(s->m, s->n, s->k, s->a, s->lda, s->b, s->ldb, s->accumulate, s->c, s->ldc);
-    else
-        return 0;
+    if (one_row(s)) dot_product(s->n, 1, s->k, s->b, s->ldb, s->a, s->k, s->accumulate, s->c, 1);
+    else dot_product(s->m, s->n, s->k, s->a, s->lda, s->b, s->ldb, s->accumulate, s->c, s->ldc);
     if (s->bias || s->relu) finish_tile(s->bias, s->relu, s->c, s->ldc, s->m, s->n);
-    return 1;
 }
 #else
-static int takes_dot_product(const Product *s) { (void)s; return 0; }
+static inline int suits_dot_product(const Product *s) { (void)s; return 0; }
+static void take_dot_product(const Product *s) { (void)s; }
 #endif
 
 /* ---- the blocked product */
@@ -252,7 +254,7 @@ static void packed_sgemm(int transposed_a, int transposed_b, int64_t m, int64_t 
 {
     Product s = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n, .k = k,
                   .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .bias = bias };
-    if (takes_dot_product(&s)) return;
+    if (suits_dot_product(&s)) { take_dot_product(&s); return; }
     choose_roles(&s);
     choose_blocks(&s, workspace);
     for (int64_t start = 0; start < s.n; start += s.columns)
