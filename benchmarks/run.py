@@ -22,8 +22,8 @@ from benchmarks.peers.environments import OURS, RUNTIMES, NotInstalled, Runtime,
 from benchmarks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
-CHANGES_BLAS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
-"""Some environments set them, and they halve the speed of SciPy's products."""
+UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE")
+"""Some environments set them: they halve the speed of SciPy's products, and compile ortrain's sources at every start, as no installation does."""
 FIGURES = ("median_ms", "min_ms", "p90_ms", "cold_start_s", "peak_rss_mb", "growth_mb", "first_loss")
 
 Result = dict[str, Any]
@@ -33,7 +33,7 @@ Cell = tuple[str, str, int, tuple[str, ...]]
 
 def call(python: str, runtime: Runtime, workload: str, folder: Path, limit: float, *options: str) -> Result:
     """One fresh process; its JSON line, or what went wrong."""
-    environment = {name: value for name, value in os.environ.items() if name not in CHANGES_BLAS}
+    environment = {name: value for name, value in os.environ.items() if name not in UNSET}
     environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}
     command = [python, "-m", runtime.module, workload, str(folder), *options, "--born", repr(time.time())]
     try:

@@ -22,6 +22,9 @@ cdef extern from "threads.h" nogil:
     void pool_free(Pool *pool)
     void pool_parallel_for(const Engine *engine, WorkItem work, void *context, int64_t items)
 
+cdef extern from "Python.h":
+    void Py_FatalError(const char *message)
+
 cdef extern from "stdlib.h" nogil:
     void *aligned_alloc(size_t alignment, size_t size)
 
@@ -33,7 +36,7 @@ cdef DoubleGemm dgemm = NULL
 
 
 def load_blas():
-    """Fetches SciPy's BLAS, once, when the first engine is made: importing it costs more than the rest of ortrain."""
+    """Fetches SciPy's BLAS, once: importing it costs more than the rest of ortrain, so that it waits for the first product in float64."""
     global sgemm, dgemm
     if sgemm != NULL:
         return
@@ -41,6 +44,15 @@ def load_blas():
     capsules = cython_blas.__pyx_capi__
     dgemm = <DoubleGemm>PyCapsule_GetPointer(capsules["dgemm"], PyCapsule_GetName(capsules["dgemm"]))
     sgemm = <SingleGemm>PyCapsule_GetPointer(capsules["sgemm"], PyCapsule_GetName(capsules["sgemm"]))
+
+
+cdef void need_blas() noexcept with gil:
+    try:
+        load_blas()
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+        Py_FatalError("ortrain: SciPy's BLAS, which float64 needs, cannot be imported")
 
 
 cdef inline void epilogue(real *c, int64_t ldc, int64_t m, int64_t n, const real *bias, int relu) noexcept nogil:
@@ -66,6 +78,8 @@ cdef inline void blas_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, real
     cdef int step_a = <int>max(lda, 1), step_b = <int>max(ldb, 1), step_c = <int>max(ldc, 1)
     if m == 0 or n == 0:
         return
+    if sgemm == NULL:
+        need_blas()
     if real is float:
         sgemm(&trans_b, &trans_a, &columns, &rows, &inner, &alpha, <float *>b, &step_b, <float *>a, &step_a, &beta, c, &step_c)
     else:
@@ -154,7 +168,6 @@ cdef class EngineHandle:
     """Owns an Engine: its thread pool and packing buffers."""
 
     def __cinit__(self, int workers=1, seed=0):
-        load_blas()
         load_products()
         memset(&self.engine, 0, sizeof(Engine))
         self.engine.pool = pool_make(workers) if workers > 1 else NULL
