@@ -25,8 +25,9 @@ from ortrain.errors import (
     UseAfterRelease,
 )
 from ortrain.formats.onnx_files import write_model
+from ortrain.fused_training import fused_training_model
 from ortrain.gradient import add_gradient, reaching_values
-from ortrain.ir import Model, NameSource
+from ortrain.ir import Graph, Model, NameSource
 from ortrain.loading import load_model
 from ortrain.optimizer import Optimizer
 from ortrain.options import RunOptions, SessionOptions
@@ -174,7 +175,8 @@ class TrainingSession:
         self.state.bind(order, [name for name in buffers if name in known], shapes)
 
     def _make_train_runner(self) -> Runner:
-        graph = self.training_model.graph
+        model = fused_training_model(self.training_model)
+        graph = model.graph
         fixed = dict(self._parameter_arrays(graph.inputs))
         self._reset_flag = np.zeros(1, np.bool_)
         for name in graph.inputs:
@@ -185,13 +187,14 @@ class TrainingSession:
         inputs = [name for name in graph.inputs if name not in fixed]
         accumulated = {node.outputs[0] for node in graph.nodes if node.op_type == "InPlaceAccumulatorV2"}
         outputs = [name for name in graph.outputs if name not in accumulated]
-        return Runner(self.training_model, inputs, outputs, fixed, self._handle, self._arena, "training model", self._statistics(fixed))
+        return Runner(model, inputs, outputs, fixed, self._handle, self._arena, "training model", self._statistics(graph, fixed))
 
-    def _statistics(self, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    @staticmethod
+    def _statistics(graph: Graph, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """New running statistics of batch normalisation -> the parameters that receive them when a step commits."""
-        names = NameSource(self.training_model.graph.names())
+        names = NameSource(graph.names())
         commits: dict[str, np.ndarray] = {}
-        for node in self.training_model.graph.nodes:
+        for node in graph.nodes:
             training = node.op_type == "BatchNormInternal" or node.op_type == "BatchNormalization" and node.attributes.get("training_mode", 0)
             if not training:
                 continue

@@ -18,7 +18,7 @@ LAYERS = [
     {"ir", "_core"},
     {"ops", "formats"},
     {"loading", "fusion", "gradient"},
-    {"specialising"},
+    {"specialising", "fused_training"},
     {"onnxblock", "plan"},
     {"artifacts", "state", "schedule", "values", "options"},
     {"text_inputs", "parameters"},

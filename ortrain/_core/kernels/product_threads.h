@@ -59,10 +59,13 @@ static void pack_panel(const Product *s, int64_t deep, int64_t depth, int64_t co
 
 /* ---- rows: B is shared */
 
+/* the last item takes the rest as well: at the start of every item more than two panels are left, so that it is the start of a panel */
+static inline int64_t packings_of(int64_t columns) { return columns < COLUMNS_PER_PACKING ? 1 : columns / COLUMNS_PER_PACKING; }
+
 static void pack_shared_columns(void *context, int64_t item, int64_t worker)
 {
     const SharedProduct *p = context; const Product *s = &p->s; (void)worker;
-    int64_t end = smaller(p->columns, (item + 1) * COLUMNS_PER_PACKING);
+    int64_t end = item + 1 < packings_of(p->columns) ? (item + 1) * COLUMNS_PER_PACKING : p->columns;
     for (int64_t deep = p->deep; deep < p->end; deep += s->depth) {
         int64_t depth = smaller(s->depth, s->k - deep);
         float *panels = p->shared + (deep - p->deep) * padded(p->columns);
@@ -116,7 +119,7 @@ static void share_columns(SharedProduct *p)
             p->columns = smaller(columns, s->n - p->start);
             p->end = smaller(p->deep + depths, s->k);
             if (!s->b_in_place || p->columns % LANES)
-                e->parallel_for(e, pack_shared_columns, p, (p->columns + COLUMNS_PER_PACKING - 1) / COLUMNS_PER_PACKING);
+                e->parallel_for(e, pack_shared_columns, p, packings_of(p->columns));
             e->parallel_for(e, multiply_rows, p, (s->m + p->step - 1) / p->step);
         }
 }
