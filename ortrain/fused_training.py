@@ -1,4 +1,4 @@
-"""What a training model computes, with operators fused: from its forward part, fused, the gradient is taken anew.
+"""What models compute, with operators fused. In a training model, from the fused forward part the gradient is taken anew.
 
 That is done only where the gradient of the unfused forward part is, node for node, what the file has: a model that was made or changed otherwise runs as it
 is written."""
@@ -45,6 +45,15 @@ def fused_training_model(model: Model) -> Model:
     fused.graph.nodes += [Node(node.op_type, [node.inputs[0], gradients[name], *node.inputs[2:]], list(node.outputs), node.name, node.domain,
                                dict(node.attributes)) for name, node in zip(trained, accumulators, strict=True)]
     fused.graph.outputs = list(graph.outputs)
+    return fused
+
+
+def fused_forward_model(model: Model, outputs: Sequence[str]) -> Model:
+    """A model that computes these outputs of the model, with operators fused; the model itself where there is nothing to fuse."""
+    fused = _forward_part(model, outputs)
+    if not fuse(fused.graph):
+        return model
+    fused.opsets |= {domain: version for domain, version in OPSETS.items() if domain not in fused.opsets}
     return fused
 
 

@@ -25,7 +25,7 @@ from ortrain.errors import (
     UseAfterRelease,
 )
 from ortrain.formats.onnx_files import write_model
-from ortrain.fused_training import fused_training_model
+from ortrain.fused_training import fused_forward_model, fused_training_model
 from ortrain.gradient import add_gradient, reaching_values
 from ortrain.ir import Graph, Model, NameSource
 from ortrain.loading import load_model
@@ -218,7 +218,7 @@ class TrainingSession:
         if prune:
             needed = {name for node in model.graph.ancestors(outputs) for name in node.inputs}
             inputs = [name for name in inputs if name in needed]
-        return Runner(model, inputs, outputs, fixed, self._handle, self._arena, where)
+        return Runner(fused_forward_model(model, outputs), inputs, outputs, fixed, self._handle, self._arena, where)
 
     def load_optimizer(self, model: ModelSource) -> None:
         """Gives the session its optimizer. Raises InvalidModelError when the model is no optimizer model."""
