@@ -91,13 +91,14 @@ cdef inline void blas_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, real
 ctypedef void (*PackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc,
                             const float *bias, int relu, float *workspace) noexcept nogil
 
-ctypedef void (*ParallelGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b,
-                              int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
+ctypedef void (*ParallelGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                              const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
 
 cdef PackedGemm packed_sgemm = NULL
 cdef ParallelGemm parallel_sgemm = NULL
 cdef int64_t packed_floats = 0
 cdef bint use_blas = False
+
 
 def load_products():
     """Fetches the packed product of the instruction set in use, once; ORTRAIN_GEMM=blas leaves float32 to SciPy's BLAS too."""

@@ -47,8 +47,8 @@ class View:
         found = self.graph.initializers.get(value)
         if found is None:
             node = self._producers.get(value)
-            if node is not None and node.op_type == "Constant" and isinstance(node.attributes.get("value"), np.ndarray):
-                return node.attributes["value"]
+            stated = node.attributes.get("value") if node is not None and node.op_type == "Constant" else None
+            return stated if isinstance(stated, np.ndarray) else None
         return found
 
     def scalar(self, value: str) -> float | None:

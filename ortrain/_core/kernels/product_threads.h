@@ -12,7 +12,7 @@ enum {
     LEAST_PRODUCTS = 1 << 20,                       /* multiplications: 20 µs; below, a second thread gains nothing */
     MOST_ITEMS = 16,
     LEAST_ROWS = 4 * TILE_ROWS, LEAST_COLUMNS = 4 * TILE_COLUMNS,
-    COLUMNS_PER_PACKING = 8 * TILE_COLUMNS,
+    COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, ROWS_PER_DOT_ITEM = 512,
     SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time: the last cache's */
     CHUNK_COLUMNS = 4 * COLUMNS_PER_PACKING         /* columns below which a chunk is cut by depth instead */
 };
@@ -175,7 +175,28 @@ static void share_rows(SharedProduct *p)
     }
 }
 
-/* ---- both */
+/* ---- neither: dot products read both operands where they lie */
+
+static inline int64_t dot_items(int64_t size) { return size < ROWS_PER_DOT_ITEM ? 1 : size / ROWS_PER_DOT_ITEM; }
+
+/* the last item takes the rest as well, so that none is too small for a tile of dot products */
+static void multiply_dots(void *context, int64_t item, int64_t worker)
+{
+    const SharedProduct *p = context; (void)worker;
+    int row = one_row(&p->s);
+    int64_t size = row ? p->s.n : p->s.m, start = item * ROWS_PER_DOT_ITEM, count = item + 1 < dot_items(size) ? ROWS_PER_DOT_ITEM : size - start;
+    Product s = row ? part_of(p, 0, 1, start, count) : part_of(p, start, count, 0, p->s.n);
+    take_dot_product(&s);
+    finish_item(p, &s, 0);
+}
+
+static void share_nothing(SharedProduct *p)
+{
+    p->end = p->s.k;
+    p->engine->parallel_for(p->engine, multiply_dots, p, dot_items(one_row(&p->s) ? p->s.n : p->s.m));
+}
+
+/* ---- all */
 
 /* c [m, n] = alpha op(a) op(b) (+ c where accumulate, then alpha is 1), then bias [n] and ReLU (then alpha is 1). m, n, k >= 1. */
 static void parallel_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
@@ -185,12 +206,13 @@ static void parallel_sgemm(const Engine *engine, int transposed_a, int transpose
                         .s = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n,
                                .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .bias = bias } };
     Product *s = &p.s;
-    if (m * n * k < LEAST_PRODUCTS || suits_dot_product(s)) {
+    if (m * n * k < LEAST_PRODUCTS) {
         packed_sgemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
         p.end = k;
         finish_item(&p, s, 0);
         return;
     }
+    if (suits_dot_product(s)) { share_nothing(&p); return; }
     choose_roles(s);
     choose_blocks(s, 0);
     if (s->m <= BLOCK_ROWS + BLOCK_ROWS / 2 && s->n >= s->m) share_rows(&p);

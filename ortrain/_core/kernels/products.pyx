@@ -3,10 +3,10 @@ from libc.stdint cimport int64_t
 from ortrain._core.kernel cimport Engine
 
 cdef extern from "product_threads.h" nogil:
-    void packed_sgemm(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc,
-                      const float *bias, int relu, float *workspace)
-    void parallel_sgemm(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b, int64_t ldb,
-                        int accumulate, float *c, int64_t ldc, const float *bias, int relu)
+    void packed_sgemm(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate,
+                      float *c, int64_t ldc, const float *bias, int relu, float *workspace)
+    void parallel_sgemm(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
     size_t PACKED_FLOATS
 
 KERNELS = {}
