@@ -13,6 +13,10 @@ enum {
     DIRECT_B_ROWS = 8 * TILE_ROWS,                  /* B is read in place for at most so many rows of A: packing it would cost as much as the product */
     DIRECT_B_BYTES = 64 * 1024,
     DIRECT_A_BYTES = 48 * 1024,                     /* a block of A that the first cache holds is read in place */
+    /* columns of B up to which A is read in place whatever its size: panels of 6 rows are transposed partly element by element, so that packing 128 x 64
+     * for 128 columns cost a tenth of the product (80 against 90 GFLOP/s; A transposed: 69 against 82) */
+    DIRECT_A_COLUMNS = (TILE_ROWS == 6 ? 64 : 4) * TILE_COLUMNS,
+    DIRECT_TRANSPOSED_A_COLUMNS = (TILE_ROWS == 6 ? 8 : 2) * TILE_COLUMNS,
     SWAP_ROWS = TILE_ROWS == 8 ? 192 : 1,           /* with 8-row tiles the transposing store is exact; with 6 it lost (114 -> 87 GFLOP/s) */
     DOT_COLUMNS = VECTOR_BYTES == 64 ? 14 : 4,      /* with 8 lanes, 10 columns of 64 x 500 took 12.9 µs against 11.5 in tiles; 4 of 1024 x 256 53 against 64 */
     DOT_DEPTH = VECTOR_BYTES == 64 ? 64 : 128,
@@ -152,8 +156,8 @@ static void choose_blocks(Product *s, float *workspace)
     s->depth = s->k <= BLOCK_DEPTH + BLOCK_DEPTH / 4 ? s->k : (s->k + parts - 1) / parts;
     s->rows = s->m <= BLOCK_ROWS + BLOCK_ROWS / 2 ? s->m : BLOCK_ROWS;
     s->columns = smaller(s->n, BLOCK_COLUMNS);
-    s->a_in_place = s->transposed_a ? s->m * s->depth * 4 <= DIRECT_A_BYTES || s->n <= 2 * TILE_COLUMNS
-                                    : s->lda * smaller(s->m, s->rows) * 4 <= DIRECT_A_BYTES || s->n <= 4 * TILE_COLUMNS;
+    s->a_in_place = s->transposed_a ? s->m * s->depth * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_TRANSPOSED_A_COLUMNS
+                                    : s->lda * smaller(s->m, s->rows) * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_A_COLUMNS;
     s->b_in_place = !s->transposed_b && (s->m <= DIRECT_B_ROWS || s->k * s->ldb * 4 <= DIRECT_B_BYTES);
     s->packed_a = workspace;
     s->packed_b = workspace + (s->a_in_place ? 0 : ((s->rows + TILE_ROWS) * s->depth + 15) / 16 * 16);
