@@ -32,7 +32,7 @@ static inline int64_t keys_seen(const Heads *h, int64_t end) { return h->causal 
 #define REAL float
 #define NAMED(name) name##_float
 #define GEMM_SERIAL gemm_float32_serial
-#define EXP ot_expf
+#define EXP ot_expf_of_negative                  /* scores less their row's largest, or the log of its sum, which is above it */
 #define LOG logf
 #include "attention_template.h"
 #undef REAL

@@ -1,17 +1,14 @@
 /* Attention for one element type; included by attention.h. */
 
-/* scores [count, keys] = scale scores + mask, of the rows from `first` of one head */
-static void NAMED(finish_scores)(const Heads *h, int64_t image, int64_t head, int64_t first, int64_t count, int64_t keys, const REAL *mask, REAL *scores)
+/* scores [keys] = scale scores + mask, of one row of one head */
+static void NAMED(finish_scores)(const Heads *h, int64_t image, int64_t head, int64_t row, int64_t keys, const REAL *mask, REAL *restrict scores)
 {
     const REAL scale = (REAL)h->args->floats[0];
     const int64_t *step = h->mask_steps;
-    for (int64_t i = 0; i < count; i++) {
-        REAL *row = scores + i * keys;
-        if (!mask) { for (int64_t j = 0; j < keys; j++) row[j] *= scale; continue; }
-        const REAL *from = mask + image * step[0] + head * step[1] + (first + i) * step[2];
-        if (step[3] == 1) for (int64_t j = 0; j < keys; j++) row[j] = row[j] * scale + from[j];
-        else for (int64_t j = 0; j < keys; j++) row[j] = row[j] * scale + from[j * step[3]];
-    }
+    const REAL *from = mask ? mask + image * step[0] + head * step[1] + row * step[2] : NULL;
+    if (!mask) for (int64_t j = 0; j < keys; j++) scores[j] *= scale;
+    else if (step[3] == 1) for (int64_t j = 0; j < keys; j++) scores[j] = scores[j] * scale + from[j];
+    else for (int64_t j = 0; j < keys; j++) scores[j] = scores[j] * scale + from[j * step[3]];
 }
 
 /* row [keys] becomes exp(row - its largest); returns the sum, and the largest */
@@ -46,8 +43,8 @@ static void NAMED(attend)(void *context, int64_t lane, int64_t worker)
         int64_t count = h->rows - first < h->block ? h->rows - first : h->block, keys = keys_seen(h, first + count);
         e->GEMM_SERIAL(e, worker, 0, 1, count, keys, h->size, 1, q + (image * h->rows + first) * step + head * h->size, step,
                        k + image * h->keys * step + head * h->size, step, 0, scores, keys, NULL, 0);
-        NAMED(finish_scores)(h, image, head, first, count, keys, mask, scores);
         for (int64_t i = 0; i < count; i++) {
+            NAMED(finish_scores)(h, image, head, first + i, keys, mask, scores + i * keys);
             REAL top, sum = NAMED(exponentials)(keys, scores + i * keys, &top), share = 1 / sum, *row = scores + i * keys;
             for (int64_t j = 0; j < keys; j++) row[j] *= share;
             if (log_sums) log_sums[(image * h->heads + head) * h->rows + first + i] = top + LOG(sum);
@@ -92,9 +89,9 @@ static void NAMED(attend_back)(void *context, int64_t lane, int64_t worker)
             int64_t count = h->rows - first < h->block ? h->rows - first : h->block, keys = keys_seen(h, first + count);
             const REAL *rows = q + first * step, *dresults = dy + first * wide;
             e->GEMM_SERIAL(e, worker, 0, 1, count, keys, h->size, 1, rows, step, k, step, 0, scores, keys, NULL, 0);
-            NAMED(finish_scores)(h, image, head, first, count, keys, mask, scores);
             e->GEMM_SERIAL(e, worker, 0, 1, count, keys, h->width, 1, dresults, wide, v, wide, 0, slopes, keys, NULL, 0);
             for (int64_t i = 0; i < count; i++) {
+                NAMED(finish_scores)(h, image, head, first + i, keys, mask, scores + i * keys);
                 REAL dot = 0;
                 for (int64_t j = 0; j < h->width; j++) dot += dresults[i * wide + j] * y[(first + i) * wide + j];
                 NAMED(slopes_of_scores)(keys, log_sums[first + i], dot, (REAL)args->floats[0], scores + i * keys, slopes + i * keys);
