@@ -1,5 +1,5 @@
-# demo, test, test-one OP=Conv, lint, generate, bench; peer compares with the old package, models runs models that ship on PyPI. Each makes its own
-# virtual environment (.venv).
+# demo, test, test-one OP=Conv, lint, generate, bench (beside the peers that install, in .venv-bench); peer compares with the old package, models runs
+# models that ship on PyPI. Each makes its own virtual environment (.venv).
 
 PYTHON ?= python3
 VENV ?= .venv

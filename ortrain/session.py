@@ -26,8 +26,9 @@ from ortrain.errors import (
     UseAfterRelease,
 )
 from ortrain.formats.onnx_files import write_model
+from ortrain.fused_training import fused_forward_model, fused_training_model
 from ortrain.gradient import add_gradient, reaching_values
-from ortrain.ir import Model, NameSource, TensorType
+from ortrain.ir import Graph, Model, NameSource, TensorType
 from ortrain.loading import load_model
 from ortrain.optimizer import Optimizer
 from ortrain.options import RunOptions, SessionOptions
@@ -40,6 +41,7 @@ from ortrain.widening import edges, narrow_outputs, narrowed
 
 if TYPE_CHECKING:
     from ortrain.artifacts import Artifacts
+    from ortrain.profiling import Profiling
 
 ModelSource = Any
 """A path, the bytes of a model, an onnx.ModelProto or an ortrain.ir.Model."""
@@ -178,7 +180,8 @@ class TrainingSession:
         self.state.bind(order, [name for name in buffers if name in known], types)
 
     def _make_train_runner(self) -> Runner:
-        graph = self.training_model.graph
+        model = fused_training_model(self.training_model)
+        graph = model.graph
         fixed = dict(self._parameter_arrays(graph.inputs))
         self._reset_flag = np.zeros(1, np.bool_)
         for name in graph.inputs:
@@ -189,13 +192,14 @@ class TrainingSession:
         inputs = [name for name in graph.inputs if name not in fixed]
         accumulated = {node.outputs[0] for node in graph.nodes if node.op_type == "InPlaceAccumulatorV2"}
         outputs = [name for name in graph.outputs if name not in accumulated]
-        return Runner(self.training_model, inputs, outputs, fixed, self._handle, self._arena, "training model", self._statistics(fixed))
+        return Runner(model, inputs, outputs, fixed, self._handle, self._arena, "training model", self._statistics(graph, fixed))
 
-    def _statistics(self, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    @staticmethod
+    def _statistics(graph: Graph, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """New running statistics of batch normalisation -> the parameters that receive them when a step commits."""
-        names = NameSource(self.training_model.graph.names())
+        names = NameSource(graph.names())
         commits: dict[str, np.ndarray] = {}
-        for node in self.training_model.graph.nodes:
+        for node in graph.nodes:
             training = node.op_type == "BatchNormInternal" or node.op_type == "BatchNormalization" and node.attributes.get("training_mode", 0)
             if not training:
                 continue
@@ -219,7 +223,7 @@ class TrainingSession:
         if prune:
             needed = {name for node in model.graph.ancestors(outputs) for name in node.inputs}
             inputs = [name for name in inputs if name in needed]
-        return Runner(model, inputs, outputs, fixed, self._handle, self._arena, where)
+        return Runner(fused_forward_model(model, outputs), inputs, outputs, fixed, self._handle, self._arena, where)
 
     def load_optimizer(self, model: ModelSource) -> None:
         """Gives the session its optimizer. Raises InvalidModelError when the model is no optimizer model."""
@@ -332,6 +336,14 @@ class TrainingSession:
             if not self._gradients_valid:
                 raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
             optimizer.step(self._learning_rate)
+
+    def profile(self) -> Profiling:
+        """`with session.profile() as profile:` measures every step of the programs run in the block; `print(profile)`, `profile.save("trace.json")`.
+
+        Raises InvalidStateError when the session is being profiled already."""
+        from ortrain.profiling import Profiling
+
+        return Profiling(self._handle)
 
     @property
     def gradients_valid(self) -> bool:

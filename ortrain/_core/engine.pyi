@@ -1,6 +1,9 @@
 import numpy as np
 
+from ortrain._core.program import Call, Program
+
 class EngineHandle:
+    recording: list[tuple[Program | Call, np.ndarray]] | None
     def __init__(self, workers: int = 1, seed: int = 0) -> None: ...
     def close(self) -> None: ...
     @property

@@ -22,6 +22,9 @@ cdef extern from "threads.h" nogil:
     void pool_free(Pool *pool)
     void pool_parallel_for(const Engine *engine, WorkItem work, void *context, int64_t items)
 
+cdef extern from "Python.h":
+    void Py_FatalError(const char *message)
+
 cdef extern from "stdlib.h" nogil:
     void *aligned_alloc(size_t alignment, size_t size)
 
@@ -33,7 +36,7 @@ cdef DoubleGemm dgemm = NULL
 
 
 def load_blas():
-    """Fetches SciPy's BLAS, once, when the first engine is made: importing it costs more than the rest of ortrain."""
+    """Fetches SciPy's BLAS, once: importing it costs more than the rest of ortrain, so that it waits for the first product in float64."""
     global sgemm, dgemm
     if sgemm != NULL:
         return
@@ -41,6 +44,15 @@ def load_blas():
     capsules = cython_blas.__pyx_capi__
     dgemm = <DoubleGemm>PyCapsule_GetPointer(capsules["dgemm"], PyCapsule_GetName(capsules["dgemm"]))
     sgemm = <SingleGemm>PyCapsule_GetPointer(capsules["sgemm"], PyCapsule_GetName(capsules["sgemm"]))
+
+
+cdef void need_blas() noexcept with gil:
+    try:
+        load_blas()
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+        Py_FatalError("ortrain: SciPy's BLAS, which float64 needs, cannot be imported")
 
 
 cdef inline void epilogue(real *c, int64_t ldc, int64_t m, int64_t n, const real *bias, int relu) noexcept nogil:
@@ -66,6 +78,8 @@ cdef inline void blas_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, real
     cdef int step_a = <int>max(lda, 1), step_b = <int>max(ldb, 1), step_c = <int>max(ldc, 1)
     if m == 0 or n == 0:
         return
+    if sgemm == NULL:
+        need_blas()
     if real is float:
         sgemm(&trans_b, &trans_a, &columns, &rows, &inner, &alpha, <float *>b, &step_b, <float *>a, &step_a, &beta, c, &step_c)
     else:
@@ -77,21 +91,18 @@ cdef inline void blas_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, real
 ctypedef void (*PackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc,
                             const float *bias, int relu, float *workspace) noexcept nogil
 
+ctypedef void (*ParallelGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                              const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
+
 cdef PackedGemm packed_sgemm = NULL
+cdef ParallelGemm parallel_sgemm = NULL
 cdef int64_t packed_floats = 0
 cdef bint use_blas = False
-
-cdef enum:
-    # multiplications of one work item: 2^19 take some 10 µs, below that a second thread gains nothing
-    ITEM_PRODUCTS = 1 << 19
-    MOST_ITEMS = 16
-    ROW_STEP = 24              # items are multiples of every instruction set's tile
-    COLUMN_STEP = 96
 
 
 def load_products():
     """Fetches the packed product of the instruction set in use, once; ORTRAIN_GEMM=blas leaves float32 to SciPy's BLAS too."""
-    global packed_sgemm, packed_floats, use_blas
+    global packed_sgemm, parallel_sgemm, packed_floats, use_blas
     if packed_sgemm != NULL:
         return
     import importlib
@@ -100,52 +111,21 @@ def load_products():
     table = importlib.import_module(f"ortrain._core.kernels.{instruction_set()}.products").PRODUCTS
     use_blas = os.environ.get("ORTRAIN_GEMM", "") == "blas"
     packed_floats = table["workspace_floats"]
+    parallel_sgemm = <ParallelGemm><size_t>table["parallel_sgemm"]
     packed_sgemm = <PackedGemm><size_t>table["packed_sgemm"]
 
 
-cdef struct Split:
-    const Engine *engine
-    int ta, tb, relu
-    int64_t m, n, k, lda, ldb, ldc, step
-    bint by_rows
-    float alpha, beta
-    const float *a
-    const float *b
-    float *c
-    const float *bias
-
-
-cdef void split_item(void *context, int64_t item, int64_t worker) noexcept nogil:
-    """One block of rows or columns of a product."""
-    cdef Split *s = <Split *>context
-    cdef int64_t start = item * s.step, m = s.m, n = s.n
-    if s.by_rows:
-        m = min(s.step, s.m - start)
-        gemm_float32_serial(s.engine, worker, s.ta, s.tb, m, n, s.k, s.alpha, s.a + (start if s.ta else start * s.lda), s.lda, s.b, s.ldb, s.beta,
-                            s.c + start * s.ldc, s.ldc, s.bias, s.relu)
-    else:
-        n = min(s.step, s.n - start)
-        gemm_float32_serial(s.engine, worker, s.ta, s.tb, m, n, s.k, s.alpha, s.a, s.lda, s.b + (start * s.ldb if s.tb else start), s.ldb, s.beta,
-                            s.c + start, s.ldc, s.bias + start if s.bias != NULL else NULL, s.relu)
+cdef inline bint left_to_blas(int64_t m, int64_t n, int64_t k, float alpha, float beta, const float *bias, int relu) noexcept nogil:
+    """Whether a product is empty, or a scaled sum: the packed one can only scale what it has finished."""
+    return use_blas or k == 0 or m == 0 or n == 0 or (alpha != 1 and (beta != 0 or bias != NULL or relu))
 
 
 cdef void gemm_float32(const Engine *e, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil:
-    """The product in blocks whose number and sizes follow from m, n and k alone."""
-    cdef Split s
-    cdef int64_t items = min(<int64_t>MOST_ITEMS, m * n * k // ITEM_PRODUCTS), size, step
-    if items < 2 or use_blas:
-        gemm_float32_serial(e, 0, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
-        return
-    s.by_rows = m >= n
-    size = m if s.by_rows else n
-    step = ROW_STEP if s.by_rows else COLUMN_STEP
-    s.step = ((size + items - 1) // items + step - 1) // step * step
-    s.engine = e
-    s.ta, s.tb, s.relu = ta, tb, relu
-    s.m, s.n, s.k, s.lda, s.ldb, s.ldc = m, n, k, lda, ldb, ldc
-    s.alpha, s.beta, s.a, s.b, s.c, s.bias = alpha, beta, a, b, c, bias
-    e.parallel_for(e, split_item, &s, (size + s.step - 1) // s.step)
+    if left_to_blas(m, n, k, alpha, beta, bias, relu):
+        blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+    else:
+        parallel_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
 
 
 cdef void gemm_float64(const Engine *e, int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
@@ -157,8 +137,7 @@ cdef void gemm_float32_serial(const Engine *e, int64_t worker, int ta, int tb, i
                               int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias,
                               int relu) noexcept nogil:
     cdef int64_t i, j
-    # the packed product has no alpha: a scaled sum goes to BLAS, a scaled product is scaled afterwards
-    if use_blas or k == 0 or m == 0 or n == 0 or (alpha != 1 and (beta != 0 or bias != NULL or relu)):
+    if left_to_blas(m, n, k, alpha, beta, bias, relu):
         blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
         return
     packed_sgemm(ta, tb, m, n, k, a, lda, b, ldb, beta != 0, c, ldc, bias, relu, e.workspaces + worker * e.workspace_floats)
@@ -190,14 +169,14 @@ cdef class EngineHandle:
     """Owns an Engine: its thread pool and packing buffers."""
 
     def __cinit__(self, int workers=1, seed=0):
-        load_blas()
         load_products()
         memset(&self.engine, 0, sizeof(Engine))
         self.engine.pool = pool_make(workers) if workers > 1 else NULL
         self.engine.workers = (<Pool *>self.engine.pool).workers if self.engine.pool != NULL else 1
         self.engine.parallel_for = pool_parallel_for
         self.engine.workspace_floats = (packed_floats + 1023) // 1024 * 1024
-        self.engine.workspaces = <float *>aligned_alloc(4096, self.engine.workers * self.engine.workspace_floats * sizeof(float))
+        self.engine.workspaces = <float *>aligned_alloc(4096, (self.engine.workers + 1) * self.engine.workspace_floats * sizeof(float))
+        self.engine.shared_workspace = self.engine.workers
         if self.engine.workspaces == NULL:
             raise MemoryError
         self.engine.gemm_float32 = gemm_float32

@@ -46,8 +46,9 @@ typedef struct Engine {
     void (*gemm_float64_serial)(const struct Engine *engine, int64_t worker, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
                                 double alpha, const double *a, int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc,
                                 const double *bias, int relu);
-    float *workspaces;                /* gemm packing buffers, one of workspace_floats per worker */
+    float *workspaces;                /* gemm packing buffers, one of workspace_floats per worker, and one that they share */
     int64_t workspace_floats;
+    int64_t shared_workspace;         /* its number */
     uint64_t seed;                    /* of the session */
     uint64_t run_index;               /* counts train steps: the counter of counter-based random numbers */
 } Engine;

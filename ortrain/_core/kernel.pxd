@@ -34,6 +34,7 @@ cdef extern from "kernel.h" nogil:
                                     int64_t ldc, const double *bias, int relu) noexcept nogil
         float *workspaces
         int64_t workspace_floats
+        int64_t shared_workspace
         uint64_t seed
         uint64_t run_index
 

@@ -44,6 +44,8 @@ cdef class Program:
     cdef void set_overwriting(self, bint overwrite) noexcept nogil
     cdef bint accepts(self, tuple values) noexcept
     cdef bint same_dtype(self, int numpy_type, int32_t dtype) noexcept
+    cdef int run_steps(self, const uint8_t *stop) noexcept nogil
+    cdef int run_timed(self, const uint8_t *stop, int64_t *moments) noexcept nogil
     cdef int run_on(self, void **inputs) noexcept nogil
     cdef void *output_data(self, Py_ssize_t index, void **inputs) noexcept nogil
     cdef list results(self, tuple values, list out_arrays)

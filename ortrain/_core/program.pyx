@@ -14,6 +14,10 @@ from ortrain.dtypes import EXTENSIONS, NAMES, NUMBERS, numpy_dtype
 cnp.import_array()
 
 
+cdef extern from "threads.h" nogil:
+    int64_t pool_clock()
+
+
 cdef int check_range(const KernelArgs *a) noexcept nogil:
     """Refuses when an element of indices [n] (int64 or int32) is neither in [low, high) nor the ignored value. ints: low, high, has_ignored, ignored."""
     cdef Tensor *x = &a.inputs[0]
@@ -50,6 +54,14 @@ cdef object array_over(const Tensor *t):
 cdef object array_at(const Tensor *t):
     """A copy of a tensor as an array, None when it is absent: a callable may keep what it is given, the arena moves on."""
     return None if t.data == NULL else array_over(t).copy()
+
+
+cdef int64_t *record(list recording, object what, Py_ssize_t steps) except NULL:
+    """Where a run of so many steps writes its moments; a step that is not reached keeps 0."""
+    cdef cnp.npy_intp count = steps + 1
+    cdef cnp.ndarray moments = cnp.PyArray_ZEROS(1, &count, cnp.NPY_INT64, 0)
+    recording.append((what, moments))
+    return <int64_t *>cnp.PyArray_DATA(moments)
 
 
 cdef class PythonStep:
@@ -348,7 +360,8 @@ cdef class Program:
         has checked.
         Raises RuntimeError with the failed step in `failed_step` when a guard refuses or the run was stopped."""
         cdef Py_ssize_t i
-        cdef int status = 0
+        cdef int status
+        cdef int64_t *moments = NULL
         cdef const uint8_t *stop = NULL if terminate is None else &terminate[0]
         if not self.accepts(values):
             return None
@@ -356,19 +369,38 @@ cdef class Program:
             self.set_overwriting(overwrite)
         for i in range(self.n_input_slots):
             self.slots[self.input_slot[i]].data = cnp.PyArray_DATA(<cnp.ndarray>PyTuple_GET_ITEM(values, self.input_index[i]))
+        if self.handle.recording is not None:
+            moments = record(self.handle.recording, self, self.n_steps)
         with nogil:
-            for i in range(self.n_steps):
-                if stop != NULL and stop[0] != 0:
-                    status = STATUS_TERMINATED
-                    break
-                status = self.functions[i](&self.args[i])
-                if status != 0:
-                    break
+            status = self.run_steps(stop) if moments == NULL else self.run_timed(stop, moments)
         if status != 0:
             self.failed_status = status
-            self.failed_step = i
-            raise RuntimeError(self.step_names[i])
+            raise RuntimeError(self.step_names[self.failed_step])
         return self.results(values, out)
+
+    cdef int run_steps(self, const uint8_t *stop) noexcept nogil:
+        """Runs the steps up to one that fails, or until `stop` is set."""
+        cdef Py_ssize_t i
+        cdef int status
+        for i in range(self.n_steps):
+            status = STATUS_TERMINATED if stop != NULL and stop[0] != 0 else self.functions[i](&self.args[i])
+            if status != STATUS_OK:
+                self.failed_step = i
+                return status
+        return STATUS_OK
+
+    cdef int run_timed(self, const uint8_t *stop, int64_t *moments) noexcept nogil:
+        """The same, and the time in nanoseconds at the start and after every step."""
+        cdef Py_ssize_t i
+        cdef int status
+        moments[0] = pool_clock()
+        for i in range(self.n_steps):
+            status = STATUS_TERMINATED if stop != NULL and stop[0] != 0 else self.functions[i](&self.args[i])
+            moments[i + 1] = pool_clock()
+            if status != STATUS_OK:
+                self.failed_step = i
+                return status
+        return STATUS_OK
 
     cdef int run_on(self, void **inputs) noexcept nogil:
         """Runs the steps on inputs that are known to fit, for a program that is part of another."""
@@ -479,6 +511,16 @@ cdef class Call:
     cdef Kernel function
     cdef list arrays
 
+    @property
+    def address(self):
+        """The kernel's."""
+        return <size_t>self.function
+
+    @property
+    def operands(self):
+        """The arrays, inputs first."""
+        return tuple(self.arrays)
+
     def __init__(self, EngineHandle handle not None, size_t address, list inputs, object outputs=(), tuple ints=()):
         cdef Py_ssize_t i
         self.handle = handle
@@ -506,7 +548,13 @@ cdef class Call:
     def run(self, *floats):
         """Calls the kernel with these floating-point attributes."""
         cdef Py_ssize_t i
+        cdef int64_t *moments = NULL
         for i in range(len(floats)):
             self.floats[i] = floats[i]
+        if self.handle.recording is not None:
+            moments = record(self.handle.recording, self, 1)
+            moments[0] = pool_clock()
         with nogil:
             self.function(&self.args)
+        if moments != NULL:
+            moments[1] = pool_clock()

@@ -1,4 +1,4 @@
-"""The command line: python -m ortrain {train,artifacts,eval,export,inspect,doctor,run,conformance,ops}; one module per command."""
+"""The command line: python -m ortrain {train,artifacts,eval,export,inspect,doctor,profile,run,conformance,ops}; one module per command."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from ortrain import __version__
-from ortrain.cli import artifacts, conformance, doctor, evaluate, export, inspect, ops, run, train
+from ortrain.cli import artifacts, conformance, doctor, evaluate, export, inspect, ops, profile, run, train
 from ortrain.errors import OrtrainError
 
-COMMANDS = {"train": train, "artifacts": artifacts, "eval": evaluate, "export": export, "inspect": inspect, "doctor": doctor, "run": run,
-            "conformance": conformance, "ops": ops}
+COMMANDS = {"train": train, "artifacts": artifacts, "eval": evaluate, "export": export, "inspect": inspect, "doctor": doctor, "profile": profile,
+            "run": run, "conformance": conformance, "ops": ops}
 USAGE_ERROR = 2
 INTERRUPTED = 130
 

@@ -35,7 +35,8 @@ def lower_loss(c: LoweringContext) -> KernelCall:
     call = packed(c, 0, 1)
     rows = call.ints[0] * call.ints[2]
     needs_log_probabilities = 0 if c.wants(1) else rows * call.ints[1]
-    return KernelCall("softmax_cross_entropy_loss", call.ints, scratch=8 * (2 * rows + needs_log_probabilities), guards=call.guards)
+    return KernelCall("softmax_cross_entropy_loss", call.ints, scratch=8 * (2 * rows + needs_log_probabilities), guards=call.guards,
+                      in_place={1: 0})
 
 
 def loss_gradient(g: GradientBuilder) -> Sequence[str | None]:

@@ -40,7 +40,12 @@ UNARY_REAL(ot_atanh, ATANH(x))
 UNARY_REAL(ot_floor, FLOOR(x))
 UNARY_REAL(ot_ceil, CEIL(x))
 UNARY_REAL(ot_round, RINT(x))
-UNARY_REAL(ot_gelu, X_CONST(0.5) * x * (X_CONST(1) + ERF(x * X_CONST(0.7071067811865476))))
+#define GELU(R, NORMAL)                                                                               \
+static inline R gelu_##R(R x) { R density; return x * NORMAL(x, &density); }                          \
+static inline R gelu_slope_##R(R x) { R density, below = NORMAL(x, &density); return below + x * density; }
+GELU(float, ot_normalf)
+GELU(double, ot_normal)
+UNARY_REAL(ot_gelu, _Generic((x), float: gelu_float, double: gelu_double)(x))
 UNARY_REAL(ot_fast_gelu, X_CONST(0.5) * x * (X_CONST(1) + TANH(X_CONST(0.7978845608028654) * (x + X_CONST(0.044715) * x * x * x))))
 UNARY_REAL(ot_quick_gelu, x * SIGMOID(X_CONST(p[0]) * x))
 UNARY_REAL(ot_clip, x < X_CONST(p[0]) ? X_CONST(p[0]) : x > X_CONST(p[1]) ? X_CONST(p[1]) : x)
@@ -93,7 +98,7 @@ BINARY_REAL(ot_relu_grad, b > 0 ? a : 0)
 BINARY_REAL(ot_leaky_relu_grad, b > 0 ? a : R_CONST(p[0]) * a)
 BINARY_REAL(ot_sigmoid_grad, a * b * (R_CONST(1) - b))
 BINARY_REAL(ot_tanh_grad, a * (R_CONST(1) - b * b))
-BINARY_REAL(ot_gelu_grad, a * (R_CONST(0.5) * (R_CONST(1) + ERF(b * R_CONST(0.7071067811865476))) + b * PI_ROOT * EXP(R_CONST(-0.5) * b * b)))
+BINARY_REAL(ot_gelu_grad, a * _Generic((b), float: gelu_slope_float, double: gelu_slope_double)(b))
 #define FAST_GELU_GRADIENT(R)                                                                         \
 static inline R fast_gelu_gradient_##R(R x)                                                           \
 {                                                                                                     \

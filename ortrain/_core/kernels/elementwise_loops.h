@@ -141,7 +141,6 @@ static int NAME(const KernelArgs *args)                                         
 #define BINARY_NUMBER(NAME, EXPRESSION) BINARY_NUMBER_OUT(NAME, float, double, int64_t, int32_t, uint8_t, EXPRESSION)
 #define COMPARISON(NAME, EXPRESSION) BINARY_NUMBER_OUT(NAME, uint8_t, uint8_t, uint8_t, uint8_t, uint8_t, EXPRESSION)
 
-#define PI_ROOT (R_CONST(0.3989422804014327))          /* 1/sqrt(2 pi) */
 #define R_CONST(v) ((__typeof__(a))(v))
 #define X_CONST(v) ((__typeof__(x))(v))
 

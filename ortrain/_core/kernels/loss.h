@@ -5,7 +5,7 @@
 #include "kernel.h"
 #include "vector_math.h"
 
-enum { LOSS_ROWS = 64 };     /* rows of one work item */
+enum { LOSS_ROWS = 64, LOSS_LANES = 16 };     /* rows of one work item; partial sums */
 
 static inline int64_t label_at(const Tensor *labels, int64_t i)
 { return labels->dtype == DTYPE_INT32 ? ((const int32_t *)labels->data)[i] : ((const int64_t *)labels->data)[i]; }
@@ -14,6 +14,21 @@ static inline int64_t label_at(const Tensor *labels, int64_t i)
 #define LOSS_LOG(x) _Generic((x), float: logf, double: log)(x)
 
 #define LOSS(R)                                                                                                   \
+/* log of the sum of exp(x) over the classes, sixteen lanes, one order */                                         \
+static inline __attribute__((always_inline)) R log_sum_##R(const R *x, int64_t classes, int64_t d)                \
+{                                                                                                                 \
+    R tops[LOSS_LANES], lanes[LOSS_LANES] = {0}, top = x[0], sum = 0; int64_t c = 0;                              \
+    for (int l = 0; l < LOSS_LANES; l++) tops[l] = top;                                                           \
+    for (; c + LOSS_LANES <= classes; c += LOSS_LANES)                                                            \
+        for (int l = 0; l < LOSS_LANES; l++) tops[l] = x[(c + l) * d] > tops[l] ? x[(c + l) * d] : tops[l];       \
+    for (; c < classes; c++) top = x[c * d] > top ? x[c * d] : top;                                               \
+    for (int l = 0; l < LOSS_LANES; l++) top = tops[l] > top ? tops[l] : top;                                     \
+    for (c = 0; c + LOSS_LANES <= classes; c += LOSS_LANES)                                                       \
+        for (int l = 0; l < LOSS_LANES; l++) lanes[l] += LOSS_EXP((R)(x[(c + l) * d] - top));                     \
+    for (; c < classes; c++) sum += LOSS_EXP((R)(x[c * d] - top));                                                \
+    for (int l = 0; l < LOSS_LANES; l++) sum += lanes[l];                                                         \
+    return top + LOSS_LOG(sum);                                                                                   \
+}                                                                                                                 \
 /* scratch: losses [n d] and weights [n d] as double, then log probabilities when nobody wants them as an output */ \
 static void loss_##R##_item(void *context, int64_t item, int64_t worker)                                          \
 {                                                                                                                 \
@@ -25,11 +40,9 @@ static void loss_##R##_item(void *context, int64_t item, int64_t worker)        
     if (end > n * d) end = n * d;                                                                                 \
     for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                            \
         const R *x = scores + i / d * classes * d + i % d; R *y = logs + i / d * classes * d + i % d;             \
-        R top = x[0], sum = 0;                                                                                    \
-        for (int64_t c = 1; c < classes; c++) top = x[c * d] > top ? x[c * d] : top;                              \
-        for (int64_t c = 0; c < classes; c++) sum += LOSS_EXP((R)(x[c * d] - top));                               \
-        R shift = top + LOSS_LOG(sum);                                                                            \
-        for (int64_t c = 0; c < classes; c++) y[c * d] = x[c * d] - shift;                                        \
+        R shift = d == 1 ? log_sum_##R(x, classes, 1) : log_sum_##R(x, classes, d);                               \
+        if (d == 1) for (int64_t c = 0; c < classes; c++) y[c] = x[c] - shift;                                    \
+        else for (int64_t c = 0; c < classes; c++) y[c * d] = x[c * d] - shift;                                   \
         int64_t label = label_at(&args->inputs[1], i);                                                            \
         weights[i] = label == s[4] ? 0 : w ? (double)w[label] : 1;                                                \
         losses[i] = weights[i] == 0 ? 0 : -weights[i] * (double)y[label * d];                                     \
@@ -67,7 +80,8 @@ static void loss_grad_##R##_item(void *context, int64_t item, int64_t worker)   
         const R *y = logs + i / d * classes * d + i % d; R *dx = out + i / d * classes * d + i % d;               \
         int64_t label = label_at(&args->inputs[2], i);                                                            \
         R g = label == s[4] ? 0 : (R)((double)dloss[s[3] == 0 ? i : 0] * (w ? (double)w[label] : 1) * scale);     \
-        for (int64_t c = 0; c < classes; c++) dx[c * d] = g * LOSS_EXP((R)y[c * d]);                              \
+        if (d == 1) for (int64_t c = 0; c < classes; c++) dx[c] = g * LOSS_EXP(y[c]);                             \
+        else for (int64_t c = 0; c < classes; c++) dx[c * d] = g * LOSS_EXP((R)y[c * d]);                         \
         if (label != s[4]) dx[label * d] -= g;                                                                    \
     }                                                                                                             \
 }                                                                                                                 \

@@ -13,8 +13,13 @@ enum {
     DIRECT_B_ROWS = 8 * TILE_ROWS,                  /* B is read in place for at most so many rows of A: packing it would cost as much as the product */
     DIRECT_B_BYTES = 64 * 1024,
     DIRECT_A_BYTES = 48 * 1024,                     /* a block of A that the first cache holds is read in place */
+    /* columns of B up to which A is read in place whatever its size: panels of 6 rows are transposed partly element by element, so that packing 128 x 64
+     * for 128 columns cost a tenth of the product (80 against 90 GFLOP/s; A transposed: 69 against 82) */
+    DIRECT_A_COLUMNS = (TILE_ROWS == 6 ? 64 : 4) * TILE_COLUMNS,
+    DIRECT_TRANSPOSED_A_COLUMNS = (TILE_ROWS == 6 ? 8 : 2) * TILE_COLUMNS,
     SWAP_ROWS = TILE_ROWS == 8 ? 192 : 1,           /* with 8-row tiles the transposing store is exact; with 6 it lost (114 -> 87 GFLOP/s) */
-    DOT_COLUMNS = 14,
+    DOT_COLUMNS = VECTOR_BYTES == 64 ? 14 : 4,      /* with 8 lanes, 10 columns of 64 x 500 took 12.9 µs against 11.5 in tiles; 4 of 1024 x 256 53 against 64 */
+    DOT_DEPTH = VECTOR_BYTES == 64 ? 64 : 128,
     PREFETCH_FROM = 1 << 21                         /* + 2 to 3 % for a B above 8 MiB, - 5 % where it is cached */
 };
 /* floats of packing space that a worker needs at most: a block of A (1.5 BLOCK_ROWS) and one of B, both 1.25 BLOCK_DEPTH deep */
@@ -42,15 +47,22 @@ static void finish_tile(const float *bias, int relu, float *c, int64_t ldc, int6
     }
 }
 
-/* ---- few columns of a transposed B: lanes run along k, nothing is packed, 16 sums are reduced together by interleave and add */
+/* ---- few columns of a transposed B: lanes run along k, nothing is packed, as many sums as lanes are reduced together by interleave and add */
+#if VECTOR_BYTES >= 32
 #if VECTOR_BYTES == 64
+#define DOT_LOW INTERLEAVE_LOW
+#define DOT_HIGH INTERLEAVE_HIGH
+#else
+#define DOT_LOW (int_vector){0,8,1,9,2,10,3,11}
+#define DOT_HIGH (int_vector){4,12,5,13,6,14,7,15}
+#endif
 #define DOT(ROWS, COLUMNS)                                                                                                              \
 static __attribute__((noinline)) void dot_##ROWS##_##COLUMNS(int64_t k, const float *restrict a, int64_t lda, const float *restrict b,  \
                                                              int64_t ldb, float *restrict out)                                          \
 {                                                                                                                                       \
-    vector sum[16];                                                                                                                     \
+    vector sum[LANES];                                                                                                                    \
     int64_t p = 0;                                                                                                                      \
-    _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) sum[i] = (vector){0};                                                         \
+    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) sum[i] = (vector){0};                                                         \
     for (; p + LANES <= k; p += LANES) {                                                                                                \
         vector y[COLUMNS];                                                                                                              \
         _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) y[j] = *(const loose_vector *)(b + j * ldb + p);                     \
@@ -60,8 +72,8 @@ static __attribute__((noinline)) void dot_##ROWS##_##COLUMNS(int64_t k, const fl
         }                                                                                                                               \
     }                                                                                                                                   \
     if (p < k) {                /* the last vector overlaps; lanes already counted are masked */                                        \
-        static const int32_t lanes[2 * LANES] = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1};       \
-        int_vector mask; memcpy(&mask, lanes + (k - p), VECTOR_BYTES);                                                                  \
+        static const int32_t lanes[32] = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1};               \
+        int_vector mask; memcpy(&mask, lanes + 16 - LANES + (k - p), VECTOR_BYTES);                                                                \
         int64_t o = k - LANES;                                                                                                          \
         _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                       \
             vector x = (vector)((int_vector)*(const loose_vector *)(a + i * lda + o) & mask);                                           \
@@ -71,23 +83,30 @@ static __attribute__((noinline)) void dot_##ROWS##_##COLUMNS(int64_t k, const fl
             }                                                                                                                           \
         }                                                                                                                               \
     }                                                                                                                                   \
-    _Pragma("GCC unroll 4") for (int half = 8; half >= 1; half /= 2)                                                                    \
+    _Pragma("GCC unroll 4") for (int half = LANES / 2; half >= 1; half /= 2)                                                                    \
         _Pragma("GCC unroll 8") for (int i = 0; i < half; i++)                                                                          \
-            sum[i] = __builtin_shuffle(sum[i], sum[i + half], INTERLEAVE_LOW) + __builtin_shuffle(sum[i], sum[i + half], INTERLEAVE_HIGH); \
+            sum[i] = __builtin_shuffle(sum[i], sum[i + half], DOT_LOW) + __builtin_shuffle(sum[i], sum[i + half], DOT_HIGH); \
     *(loose_vector *)out = sum[0];                                                                                                      \
 }
+#if VECTOR_BYTES == 64
 DOT(4, 4) DOT(8, 2) DOT(16, 1)
+#define DOTS { dot_16_1, dot_8_2, dot_4_4 }
+#else
+DOT(2, 4) DOT(4, 2) DOT(8, 1)
+#define DOTS { dot_8_1, dot_4_2, dot_2_4 }
+#endif
 
-/* c [m, n] (+)= a b^T, m >= 16 */
+/* c [m, n] (+)= a b^T, m >= LANES */
 static void dot_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc)
 {
-    float tile[16] __attribute__((aligned(64)));
+    static void (*const dots[3])(int64_t, const float *restrict, int64_t, const float *restrict, int64_t, float *restrict) = DOTS;
+    float tile[LANES] __attribute__((aligned(64)));
     for (int64_t j = 0, columns; j < n; j += columns) {
         columns = n - j >= 4 ? 4 : n - j >= 2 ? 2 : 1;
-        int64_t rows = 16 / columns;
+        int64_t rows = LANES / columns;
         for (int64_t i = 0, first; i < m; i = first + rows) {
             first = i + rows <= m ? i : m - rows;           /* the last tile overlaps: no rest of rows */
-            (columns == 4 ? dot_4_4 : columns == 2 ? dot_8_2 : dot_16_1)(k, a + first * lda, lda, b + j * ldb, ldb, tile);
+            dots[columns / 2](k, a + first * lda, lda, b + j * ldb, ldb, tile);
             for (int64_t y = i - first; y < rows; y++)
                 for (int64_t x = 0; x < columns; x++) {
                     float *to = c + (first + y) * ldc + j + x;
@@ -97,20 +116,23 @@ static void dot_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t
     }
 }
 
-/* takes the product where it is one of few columns or one row; says whether it did */
-static int takes_dot_product(const Product *s)
+static inline int one_row(const Product *s)
+{ return s->m == 1 && s->transposed_b && s->n >= LANES && s->k >= LANES && (!s->transposed_a || s->lda == 1); }
+
+static inline int suits_dot_product(const Product *s)
+{ return one_row(s) || (!s->transposed_a && s->transposed_b && s->n <= DOT_COLUMNS && s->m >= LANES && s->k >= DOT_DEPTH); }
+
+/* a product of few columns or of one row */
+static void take_dot_product(const Product *s)
 {
-    if (s->m == 1 && s->transposed_b && s->n >= 16 && s->k >= LANES && (!s->transposed_a || s->lda == 1))
-        dot_product(s->n, 1, s->k, s->b, s->ldb, s->a, s->k, s->accumulate, s->c, 1);
-    else if (!s->transposed_a && s->transposed_b && s->n <= DOT_COLUMNS && s->m >= 16 && s->k >= 4 * LANES)
-        dot_product(s->m, s->n, s->k, s->a, s->lda, s->b, s->ldb, s->accumulate, s->c, s->ldc);
-    else
-        return 0;
+    if (one_row(s)) dot_product(s->n, 1, s->k, s->b, s->ldb, s->a, s->k, s->accumulate, s->c, 1);
+    else dot_product(s->m, s->n, s->k, s->a, s->lda, s->b, s->ldb, s->accumulate, s->c, s->ldc);
     if (s->bias || s->relu) finish_tile(s->bias, s->relu, s->c, s->ldc, s->m, s->n);
-    return 1;
 }
 #else
-static int takes_dot_product(const Product *s) { (void)s; return 0; }
+static inline int one_row(const Product *s) { (void)s; return 0; }
+static inline int suits_dot_product(const Product *s) { (void)s; return 0; }
+static void take_dot_product(const Product *s) { (void)s; }
 #endif
 
 /* ---- the blocked product */
@@ -134,8 +156,8 @@ static void choose_blocks(Product *s, float *workspace)
     s->depth = s->k <= BLOCK_DEPTH + BLOCK_DEPTH / 4 ? s->k : (s->k + parts - 1) / parts;
     s->rows = s->m <= BLOCK_ROWS + BLOCK_ROWS / 2 ? s->m : BLOCK_ROWS;
     s->columns = smaller(s->n, BLOCK_COLUMNS);
-    s->a_in_place = s->transposed_a ? s->m * s->depth * 4 <= DIRECT_A_BYTES || s->n <= 2 * TILE_COLUMNS
-                                    : s->lda * smaller(s->m, s->rows) * 4 <= DIRECT_A_BYTES || s->n <= 4 * TILE_COLUMNS;
+    s->a_in_place = s->transposed_a ? s->m * s->depth * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_TRANSPOSED_A_COLUMNS
+                                    : s->lda * smaller(s->m, s->rows) * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_A_COLUMNS;
     s->b_in_place = !s->transposed_b && (s->m <= DIRECT_B_ROWS || s->k * s->ldb * 4 <= DIRECT_B_BYTES);
     s->packed_a = workspace;
     s->packed_b = workspace + (s->a_in_place ? 0 : ((s->rows + TILE_ROWS) * s->depth + 15) / 16 * 16);
@@ -252,7 +274,7 @@ static void packed_sgemm(int transposed_a, int transposed_b, int64_t m, int64_t 
 {
     Product s = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n, .k = k,
                   .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .bias = bias };
-    if (takes_dot_product(&s)) return;
+    if (suits_dot_product(&s)) { take_dot_product(&s); return; }
     choose_roles(&s);
     choose_blocks(&s, workspace);
     for (int64_t start = 0; start < s.n; start += s.columns)

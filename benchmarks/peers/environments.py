@@ -1,0 +1,85 @@
+"""The runtimes that are compared, and the environments that they run in: made with venv and pip when they are first asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.peer import environment as old_package
+
+CONVOLUTIONAL = ("cnn", "resnet", "mobilenet")
+TRANSFORMERS = ("bert-mini", "gpt-mini")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What is installed. The variable names a Python that has it already."""
+
+    variable: str
+    requirements: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A row of the comparison: a module that measures one workload, with options; variants: options that are tried beside none, for some workloads."""
+
+    environment: str | None
+    module: str
+    options: tuple[str, ...] = ()
+    variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Option -> beginnings of the names of the workloads it is tried on; the faster one counts."""
+    pin: bool = True
+
+    def choices(self, workload: str) -> list[tuple[str, ...]]:
+        """The sets of options to measure."""
+        return [self.options, *((*self.options, option) for option, names in self.variants.items() if workload.startswith(names))]
+
+
+ENVIRONMENTS = {
+    "torch": Environment("ORTRAIN_BENCH_TORCH_PYTHON", ("torch", "numpy")),
+    "onnxruntime": Environment("ORTRAIN_BENCH_ONNXRUNTIME_PYTHON"),
+    "jax": Environment("ORTRAIN_BENCH_JAX_PYTHON", ("jax", "numpy")),
+}
+OURS = "ortrain"
+TORCH = "benchmarks.peers.run_torch"
+RUNTIMES = {
+    OURS: Runtime(None, "benchmarks.one"),
+    "onnxruntime": Runtime("onnxruntime", "benchmarks.peers.run_onnxruntime"),
+    "torch-eager": Runtime("torch", TORCH, variants={"--channels-last": CONVOLUTIONAL, "--fused-attention": TRANSFORMERS}),
+    "torch-compile": Runtime("torch", TORCH, ("--compile",)),
+    "jax": Runtime("jax", "benchmarks.peers.run_jax", pin=False),
+}
+
+
+class NotInstalled(Exception):
+    """Why a runtime is not in the comparison."""
+
+
+def python_of(runtime: Runtime, folder: Path) -> str:
+    """The Python that the runtime runs in. Raises NotInstalled."""
+    if runtime.environment is None:
+        return sys.executable
+    environment = ENVIRONMENTS[runtime.environment]
+    given = os.environ.get(environment.variable)
+    if given:
+        return given
+    place = folder / runtime.environment
+    try:
+        return str(old_package.make(place) if not environment.requirements else make(place, environment.requirements))
+    except (SystemExit, subprocess.CalledProcessError, OSError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        raise NotInstalled(said.strip().splitlines()[-1]) from error
+
+
+def make(folder: Path, requirements: tuple[str, ...]) -> Path:
+    """The Python of an environment with these packages, made there unless it is ready."""
+    python, ready = folder / "bin" / "python", folder / "ready"
+    if not ready.exists():
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True, capture_output=True, text=True)
+        ready.write_text("ok\n")
+    return python

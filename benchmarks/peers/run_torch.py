@@ -1,0 +1,61 @@
+"""PyTorch on one workload; prints one JSON line.
+
+    python -m benchmarks.peers.run_torch WORKLOAD FOLDER --threads N [--compile] [--fused-attention] [--channels-last]
+
+AdamW is torch's fused one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from benchmarks import measure
+
+
+def train(options: argparse.Namespace) -> dict[str, Any]:
+    """Times whole steps: loss, backward, optimizer step and gradient reset."""
+    import torch
+
+    from benchmarks.peers import torch_models
+
+    imported = measure.memory_mb() or 0.0
+    torch.set_num_threads(options.threads)
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
+    model = torch_models.build(options.workload, options.fused_attention)
+    if options.channels_last:
+        model = model.to(memory_format=layout)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=measure.LEARNING_RATE, eps=measure.EPSILON,
+                                  weight_decay=measure.WEIGHT_DECAY, fused=True)
+
+    def loss_of(x: Any, y: Any) -> Any:
+        return torch.nn.functional.cross_entropy(model(x), y)
+
+    forward = torch.compile(loss_of) if options.compile else loss_of
+
+    def step(x: Any, y: Any) -> float:
+        loss = forward(x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return float(loss.item())
+
+    def tensor(array: Any) -> Any:
+        made = torch.from_numpy(array)
+        return made.contiguous(memory_format=layout) if made.dim() == 4 else made
+
+    return measure.timed(step, [(tensor(x), tensor(y)) for x, y in measure.batches(options.folder)], options, imported)
+
+
+def main() -> None:
+    parser = measure.arguments(__doc__)
+    for name in ("--compile", "--fused-attention", "--channels-last"):
+        parser.add_argument(name, action="store_true")
+    options = parser.parse_args()
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = str(options.threads)
+    measure.report({"status": "ok"} if options.prepare else train(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+/* One product on all workers: the operand that every item reads is packed once, together, into shared space; then items of rows or columns follow.
+ *
+ * Rows are split where there are many: an item packs its block of A, which its second cache keeps, and reads the shared panels of B. Columns are split
+ * where A has few rows: A is shared, and an item packs one panel of B at a time just before it is used. Items packing for themselves what all of them
+ * read cost 10 to 20 % of 1024 x 256 x 256. The split follows from the shape alone. */
+#ifndef ORTRAIN_PRODUCT_THREADS_H
+#define ORTRAIN_PRODUCT_THREADS_H
+#include "kernel.h"
+#include "products.h"
+
+enum {
+    LEAST_PRODUCTS = 1 << 20,                       /* multiplications: 20 µs; below, a second thread gains nothing */
+    MOST_ITEMS = 16,
+    LEAST_ROWS = 4 * TILE_ROWS, LEAST_COLUMNS = 4 * TILE_COLUMNS,
+    COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, ROWS_PER_DOT_ITEM = 512,
+    SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time: the last cache's */
+    CHUNK_COLUMNS = 4 * COLUMNS_PER_PACKING         /* columns below which a chunk is cut by depth instead */
+};
+
+typedef struct SharedProduct {
+    const Engine *engine;
+    Product s;
+    float alpha;
+    float *shared;
+    int64_t step;                                   /* rows or columns of an item */
+    int64_t start, columns, deep, end;              /* the chunk: columns from start, depths from deep to end */
+} SharedProduct;
+
+static inline float *workspace_of(const Engine *engine, int64_t worker) { return engine->workspaces + worker * engine->workspace_floats; }
+
+/* The Product of an item: `rows` rows of A from `row` and `columns` columns of B from `column`. */
+static Product part_of(const SharedProduct *p, int64_t row, int64_t rows, int64_t column, int64_t columns)
+{
+    Product s = p->s;
+    s.a += s.transposed_a ? row : row * s.lda;
+    s.b += s.transposed_b ? column * s.ldb : column;
+    s.c += s.swapped ? column * s.ldc + row : row * s.ldc + column;
+    if (s.bias && !s.swapped) s.bias += column;
+    s.m = rows; s.n = columns;
+    return s;
+}
+
+/* what could not happen in registers: scaling, and the epilogue of what was stored transposed (bias and ReLU run along its columns, the rows of A) */
+static void finish_item(const SharedProduct *p, const Product *part, int64_t row)
+{
+    if (p->end < p->s.k) return;
+    int64_t rows = part->swapped ? part->n : part->m, columns = part->swapped ? part->m : part->n;
+    if (p->alpha != 1)
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < columns; j++) part->c[i * part->ldc + j] *= p->alpha;
+    if (part->swapped && (part->bias || part->relu)) finish_tile(part->bias ? part->bias + row : 0, part->relu, part->c, part->ldc, rows, columns);
+}
+
+static void pack_panel(const Product *s, int64_t deep, int64_t depth, int64_t column, int64_t columns, int64_t width, float *panel)
+{
+    if (s->transposed_b) pack_transposed(s->b + column * s->ldb + deep, s->ldb, columns, depth, panel, width);
+    else pack_rows(s->b + deep * s->ldb + column, s->ldb, columns, depth, panel, width);
+}
+
+/* ---- rows: B is shared */
+
+/* the last item takes the rest as well: at the start of every item more than two panels are left, so that it is the start of a panel */
+static inline int64_t packings_of(int64_t columns) { return columns < COLUMNS_PER_PACKING ? 1 : columns / COLUMNS_PER_PACKING; }
+
+static void pack_shared_columns(void *context, int64_t item, int64_t worker)
+{
+    const SharedProduct *p = context; const Product *s = &p->s; (void)worker;
+    int64_t end = item + 1 < packings_of(p->columns) ? (item + 1) * COLUMNS_PER_PACKING : p->columns;
+    for (int64_t deep = p->deep; deep < p->end; deep += s->depth) {
+        int64_t depth = smaller(s->depth, s->k - deep);
+        float *panels = p->shared + (deep - p->deep) * padded(p->columns);
+        for (int64_t j = item * COLUMNS_PER_PACKING, used; j < end; j += used) {
+            int64_t width = panel_width(p->columns, j);
+            used = smaller(width, p->columns - j);
+            pack_panel(s, deep, depth, p->start + j, used, width, panels + j * depth);
+        }
+    }
+}
+
+static void multiply_rows(void *context, int64_t item, int64_t worker)
+{
+    const SharedProduct *p = context;
+    int64_t row = item * p->step;
+    Product s = part_of(p, row, smaller(p->step, p->s.m - row), p->start, p->columns);
+    Tiles tiles = tiles_of(s.m);
+    s.packed_a = workspace_of(p->engine, worker);
+    for (int64_t deep = p->deep; deep < p->end; deep += s.depth) {
+        int64_t depth = smaller(s.depth, s.k - deep);
+        const float *panels = p->shared + (deep - p->deep) * padded(p->columns);
+        if (!s.a_in_place) pack_block_of_a(&s, 0, deep, depth, tiles);
+        for (int64_t j = 0, used; j < s.n; j += used) {
+            int64_t width = panel_width(s.n, j);
+            used = smaller(width, s.n - j);
+            int in_place = s.b_in_place && used == width;
+            multiply_panel(&s, 0, tiles, deep, depth, j, used, width, in_place ? s.b + deep * s.ldb + j : panels + j * depth,
+                           in_place ? s.ldb : width, (Prefetch){0});
+        }
+    }
+    finish_item(p, &s, row);
+}
+
+static void share_columns(SharedProduct *p)
+{
+    Product *s = &p->s;
+    const Engine *e = p->engine;
+    int64_t items = smaller(MOST_ITEMS, (s->m + LEAST_ROWS - 1) / LEAST_ROWS);
+    p->step = ((s->m + items - 1) / items + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    if (p->step > BLOCK_ROWS) p->step = BLOCK_ROWS;
+    s->rows = p->step;
+    s->a_in_place = s->transposed_a ? p->step * s->depth * 4 <= DIRECT_A_BYTES && s->n <= 2 * TILE_COLUMNS
+                                    : s->lda * p->step * 4 <= DIRECT_A_BYTES || s->n <= 4 * TILE_COLUMNS;
+    s->b_in_place = !s->transposed_b && s->k * s->ldb * 4 <= DIRECT_B_BYTES;
+    int64_t columns = SHARED_FLOATS / s->k / COLUMNS_PER_PACKING * COLUMNS_PER_PACKING;
+    columns = smaller(s->n, columns > CHUNK_COLUMNS ? columns : CHUNK_COLUMNS);
+    int64_t depths = SHARED_FLOATS / padded(columns) / s->depth * s->depth;
+    if (depths < s->depth) depths = s->depth;
+    for (p->start = 0; p->start < s->n; p->start += columns)
+        for (p->deep = 0; p->deep < s->k; p->deep = p->end) {
+            p->columns = smaller(columns, s->n - p->start);
+            p->end = smaller(p->deep + depths, s->k);
+            if (!s->b_in_place || p->columns % LANES)
+                e->parallel_for(e, pack_shared_columns, p, packings_of(p->columns));
+            e->parallel_for(e, multiply_rows, p, (s->m + p->step - 1) / p->step);
+        }
+}
+
+/* ---- columns: A is shared */
+
+static void pack_shared_rows(void *context, int64_t item, int64_t worker)
+{
+    const SharedProduct *p = context; (void)worker;
+    Product s = p->s;
+    int64_t deep = p->deep + item * s.depth;
+    s.packed_a = p->shared + item * s.depth * s.m;
+    pack_block_of_a(&s, 0, deep, smaller(s.depth, s.k - deep), tiles_of(s.m));
+}
+
+static void multiply_columns_item(void *context, int64_t item, int64_t worker)
+{
+    const SharedProduct *p = context;
+    int64_t start = item * p->step;
+    Product s = part_of(p, 0, p->s.m, start, smaller(p->step, p->s.n - start));
+    Tiles tiles = tiles_of(s.m);
+    float *panel = workspace_of(p->engine, worker);
+    for (int64_t deep = p->deep; deep < p->end; deep += s.depth) {
+        int64_t depth = smaller(s.depth, s.k - deep);
+        s.packed_a = p->shared + (deep - p->deep) * s.m;
+        for (int64_t j = 0, used; j < s.n; j += used) {
+            int64_t width = panel_width(s.n, j);
+            used = smaller(width, s.n - j);
+            int in_place = s.b_in_place && used == width;
+            if (!in_place) pack_panel(&s, deep, depth, j, used, width, panel);
+            multiply_panel(&s, 0, tiles, deep, depth, j, used, width, in_place ? s.b + deep * s.ldb + j : panel, in_place ? s.ldb : width,
+                           (Prefetch){0});
+        }
+    }
+    finish_item(p, &s, 0);
+}
+
+static void share_rows(SharedProduct *p)
+{
+    Product *s = &p->s;
+    const Engine *e = p->engine;
+    int64_t items = smaller(MOST_ITEMS, (s->n + LEAST_COLUMNS - 1) / LEAST_COLUMNS);
+    p->step = ((s->n + items - 1) / items + TILE_COLUMNS - 1) / TILE_COLUMNS * TILE_COLUMNS;
+    s->rows = s->m;
+    s->a_in_place = s->transposed_a ? s->m * s->depth * 4 <= DIRECT_A_BYTES : s->lda * s->m * 4 <= DIRECT_A_BYTES;
+    s->b_in_place = !s->transposed_b && (s->m <= DIRECT_B_ROWS || s->k * s->ldb * 4 <= DIRECT_B_BYTES);
+    int64_t depths = SHARED_FLOATS / s->m / s->depth * s->depth;
+    p->columns = s->n;
+    for (p->deep = 0; p->deep < s->k; p->deep = p->end) {
+        p->end = smaller(p->deep + depths, s->k);
+        if (!s->a_in_place) e->parallel_for(e, pack_shared_rows, p, (p->end - p->deep + s->depth - 1) / s->depth);
+        e->parallel_for(e, multiply_columns_item, p, (s->n + p->step - 1) / p->step);
+    }
+}
+
+/* ---- neither: dot products read both operands where they lie */
+
+static inline int64_t dot_items(int64_t size) { return size < ROWS_PER_DOT_ITEM ? 1 : size / ROWS_PER_DOT_ITEM; }
+
+/* the last item takes the rest as well, so that none is too small for a tile of dot products */
+static void multiply_dots(void *context, int64_t item, int64_t worker)
+{
+    const SharedProduct *p = context; (void)worker;
+    int row = one_row(&p->s);
+    int64_t size = row ? p->s.n : p->s.m, start = item * ROWS_PER_DOT_ITEM, count = item + 1 < dot_items(size) ? ROWS_PER_DOT_ITEM : size - start;
+    Product s = row ? part_of(p, 0, 1, start, count) : part_of(p, start, count, 0, p->s.n);
+    take_dot_product(&s);
+    finish_item(p, &s, 0);
+}
+
+static void share_nothing(SharedProduct *p)
+{
+    p->end = p->s.k;
+    p->engine->parallel_for(p->engine, multiply_dots, p, dot_items(one_row(&p->s) ? p->s.n : p->s.m));
+}
+
+/* ---- all */
+
+/* c [m, n] = alpha op(a) op(b) (+ c where accumulate, then alpha is 1), then bias [n] and ReLU (then alpha is 1). m, n, k >= 1. */
+static void parallel_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                           int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
+{
+    SharedProduct p = { .engine = engine, .alpha = alpha, .shared = workspace_of(engine, engine->shared_workspace),
+                        .s = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n,
+                               .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .bias = bias } };
+    Product *s = &p.s;
+    if (m * n * k < LEAST_PRODUCTS) {
+        packed_sgemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
+        p.end = k;
+        finish_item(&p, s, 0);
+        return;
+    }
+    if (suits_dot_product(s)) { share_nothing(&p); return; }
+    choose_roles(s);
+    choose_blocks(s, 0);
+    if (s->m <= BLOCK_ROWS + BLOCK_ROWS / 2 && s->n >= s->m) share_rows(&p);
+    else share_columns(&p);
+}
+#endif

@@ -1,0 +1,99 @@
+"""How many floating-point operations a node computes: a table beside the records, for profiles.
+
+An addition, a multiplication, a comparison and a call of exp or the like count one each. What the table does not name has no count; profiles then show
+bytes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from ortrain.dtypes import numpy_dtype
+from ortrain.ir import TensorType
+
+Types = Sequence[TensorType | None]
+Cost = Callable[[Mapping[str, Any], Types, Types], int]
+"""Attributes, types of the inputs, types of the outputs (static; None: absent) -> operations."""
+
+
+def sizes(types: Types, index: int) -> tuple[int, ...]:
+    """The shape of a value that is there."""
+    kind = types[index]
+    assert kind is not None
+    return kind.sizes
+
+
+def product(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+    """Two for every multiplication of y = op(a) op(b)."""
+    a = sizes(inputs, 0)
+    depth = a[-2] if len(a) > 1 and attributes.get("transA", 0) else a[-1]
+    return 2 * prod(sizes(outputs, 0)) * depth
+
+
+def convolution(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+    """y [n, filters, …] from windows of w [filters, channels of a group, …]"""
+    return 2 * prod(sizes(outputs, 0)) * prod(sizes(inputs, 1)[1:])
+
+
+def transposed_convolution(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+    """As many as the convolution that it transposes."""
+    return 2 * prod(sizes(inputs, 0)) * prod(sizes(inputs, 1)[1:])
+
+
+def convolution_gradient(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+    """(dy, x, w) -> dx and dw, each as many as forward."""
+    wanted = sum(kind is not None for kind in outputs[:2])
+    return wanted * 2 * prod(sizes(inputs, 0)) * prod(sizes(inputs, 2)[1:])
+
+
+def recurrence(times: int) -> Cost:
+    """The products of x [steps, rows, inputs] with W and of the states with R, `times` over."""
+
+    def cost(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+        steps, rows, width = sizes(inputs, 0)
+        directions, gates, _ = sizes(inputs, 1)
+        return times * 2 * steps * rows * directions * gates * (width + sizes(inputs, 2)[-1])
+
+    return cost
+
+
+def per_element(count: int, of: int = 0) -> Cost:
+    """So many for every element of output `of`; below 0: of an input, counted from the end of the list -1, -2, …"""
+
+    def cost(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+        return count * prod(sizes(outputs, of) if of >= 0 else sizes(inputs, -1 - of))
+
+    return cost
+
+
+FIRST_INPUT = -1
+COSTS: dict[str, Cost] = {
+    "MatMul": product, "Gemm": product, "FusedMatMul": product,
+    "Conv": convolution, "ConvTranspose": transposed_convolution, "ConvGrad": convolution_gradient,
+    **{f"{name}Training": recurrence(1) for name in ("LSTM", "GRU")},
+    **{name: recurrence(1) for name in ("LSTM", "GRU", "RNN")},
+    **{f"{name}Grad": recurrence(2) for name in ("LSTM", "GRU", "RNN")},
+    **{name: per_element(1) for name in ("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Relu", "ReluGrad", "Exp", "Log", "Sqrt", "Erf", "Tanh", "Sigmoid",
+                                         "Clip", "Max", "Min", "Pow", "Where", "Scale")},
+    **{name: per_element(1, FIRST_INPUT) for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "GlobalAveragePool", "InPlaceAccumulatorV2")},
+    "TanhGrad": per_element(3), "SigmoidGrad": per_element(3), "Gelu": per_element(5), "GeluGrad": per_element(9), "Softmax": per_element(4),
+    "SoftmaxGrad": per_element(4), "SoftmaxGrad_13": per_element(4), "LogSoftmax": per_element(4), "LayerNormalization": per_element(8),
+    "LayerNormalizationGrad": per_element(13), "BatchNormalization": per_element(7), "BatchNormInternal": per_element(7),
+    "BatchNormalizationGrad": per_element(11), "SoftmaxCrossEntropyLoss": per_element(4, FIRST_INPUT), "SoftmaxCrossEntropyLossGrad": per_element(3),
+}
+"""Operator -> its cost; of one that two domains have, the same."""
+
+KERNEL_COSTS = {"adamw": 14, "sgd": 2, "squared_norm": 2, "scale_in_place": 1}
+"""Kernel of an optimizer's sweep -> operations per parameter."""
+
+
+def operations(op_type: str, attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int | None:
+    """Floating-point operations of one run of a node, None where the table does not know."""
+    cost = COSTS.get(op_type)
+    return None if cost is None else cost(attributes, inputs, outputs)
+
+
+def traffic(types: Types) -> int:
+    """Bytes that a node at least moves: every input and output once."""
+    return sum(prod(kind.sizes) * numpy_dtype(kind.dtype).itemsize for kind in types if kind is not None and kind.dtype != "string")

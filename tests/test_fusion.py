@@ -1,0 +1,233 @@
+"""Fusion: what is found in the graphs that exporters write, what is left alone, and that a fused session computes what the unfused one does."""
+
+import math
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortrain import TrainingSession
+from ortrain.artifacts import LossType, OptimType
+from ortrain.formats.onnx_files import read_model
+from ortrain.fused_training import fused_training_model
+from ortrain.fusion import fuse
+from ortrain.ir import Graph, Node, TensorType
+from ortrain.loading import load_model
+
+N, ROWS, HEADS, SIZE = 2, 5, 2, 4
+DIM = HEADS * SIZE
+FLOAT = "float32"
+
+
+def graph_of(nodes, constants, outputs, inputs=("x",), types=None):
+    """A graph over x."""
+    return Graph(inputs=list(inputs), outputs=list(outputs), nodes=nodes, initializers={k: np.asarray(v, np.float32) for k, v in constants.items()},
+                 types={"x": TensorType(FLOAT, (3, 4)), **(types or {})})
+
+
+def operators(graph):
+    return [node.op_type for node in graph.nodes]
+
+
+GELU_CONSTANTS = {"root": math.sqrt(2), "inverse": math.sqrt(0.5), "one": 1, "half": 0.5}
+
+
+def gelu_nodes(order="last", divided=True):
+    """x/2 (1 + erf(x/√2)) with the half last, beside x, or on the sum."""
+    nodes = [Node("Div", ["x", "root"], ["z"]) if divided else Node("Mul", ["inverse", "x"], ["z"]), Node("Erf", ["z"], ["e"]),
+             Node("Add", ["one", "e"] if divided else ["e", "one"], ["s"])]
+    return nodes + {"last": [Node("Mul", ["x", "s"], ["p"]), Node("Mul", ["p", "half"], ["y"])],
+                    "beside": [Node("Mul", ["half", "x"], ["h"]), Node("Mul", ["h", "s"], ["y"])],
+                    "sum": [Node("Mul", ["s", "half"], ["h"]), Node("Mul", ["x", "h"], ["y"])]}[order]
+
+
+@pytest.mark.parametrize("order", ["last", "beside", "sum"])
+@pytest.mark.parametrize("divided", [True, False])
+def test_gelu_is_found_however_its_factors_are_ordered(order, divided):
+    graph = graph_of(gelu_nodes(order, divided), GELU_CONSTANTS, ["y"])
+    assert fuse(graph) == 1 and operators(graph) == ["Gelu"] and (graph.nodes[0].inputs, graph.nodes[0].outputs) == (["x"], ["y"])
+
+
+@pytest.mark.parametrize("constant, value", [("one", 1.1), ("half", 0.4), ("root", 1.5)])
+def test_what_is_nearly_gelu_is_left_alone(constant, value):
+    graph = graph_of(gelu_nodes(), GELU_CONSTANTS | {constant: value}, ["y"])
+    assert fuse(graph) == 0 and "Erf" in operators(graph)
+
+
+def test_gelu_whose_parts_are_read_elsewhere_is_left_alone():
+    graph = graph_of(gelu_nodes(), GELU_CONSTANTS, ["y", "e"])
+    assert fuse(graph) == 0
+
+
+def attention_nodes(mask=True, scale="after", keys="one", softmax_axis=-1):
+    """Attention over q, k and v [n, rows, heads, size]."""
+    nodes = [Node("Transpose", ["q"], ["qt"], attributes={"perm": (0, 2, 1, 3)}), Node("Transpose", ["v"], ["vt"], attributes={"perm": (0, 2, 1, 3)})]
+    if keys == "one":
+        nodes.append(Node("Transpose", ["k"], ["kt"], attributes={"perm": (0, 2, 3, 1)}))
+    else:
+        nodes += [Node("Transpose", ["k"], ["k1"], attributes={"perm": (0, 2, 1, 3)}), Node("Transpose", ["k1"], ["kt"], attributes={"perm": (0, 1, 3, 2)})]
+    left, right = "qt", "kt"
+    if scale == "before":
+        nodes += [Node("Mul", ["qt", "scale"], ["qs"]), Node("Mul", ["scale", "kt"], ["ks"])]
+        left, right = "qs", "ks"
+    nodes.append(Node("MatMul", [left, right], ["products"]))
+    scores = "products"
+    if scale == "after":
+        nodes.append(Node("Div" if keys == "two" else "Mul", ["products", "scale"], ["scaled"]))
+        scores = "scaled"
+    if mask:
+        nodes.append(Node("Add", [scores, "mask"], ["masked"]))
+        scores = "masked"
+    return [*nodes, Node("Softmax", [scores], ["p"], attributes={"axis": softmax_axis}), Node("MatMul", ["p", "vt"], ["mixed"]),
+            Node("Transpose", ["mixed"], ["y"], attributes={"perm": (0, 2, 1, 3)})]
+
+
+def attention_graph(nodes, outputs=("y",), **constants):
+    given = {"mask": np.zeros((ROWS, ROWS)), "scale": 0.5} | constants
+    kinds = {name: TensorType(FLOAT, (N, ROWS, HEADS, SIZE)) for name in "qkv"} | {"mask": TensorType(FLOAT, (ROWS, ROWS))}
+    return graph_of(nodes, {k: v for k, v in given.items() if v is not None}, outputs, ["q", "k", "v", "mask"], kinds)
+
+
+@pytest.mark.parametrize("mask", [True, False])
+@pytest.mark.parametrize("keys", ["one", "two"])
+@pytest.mark.parametrize("scale, factor", [("after", 0.5), ("before", 0.25), ("none", 1.0)])
+def test_attention_is_found_in_the_forms_that_exporters_write(mask, keys, scale, factor):
+    graph = attention_graph(attention_nodes(mask, scale, keys))
+    assert fuse(graph) == 1 and operators(graph) == ["Attention"]
+    expected = 2.0 if scale == "after" and keys == "two" else factor            # that form divides
+    assert graph.nodes[0].inputs == ["q", "k", "v", *(["mask"] if mask else [])] and graph.nodes[0].attributes["scale"] == pytest.approx(expected)
+
+
+def test_attention_with_a_trained_mask_is_left_alone():
+    graph = attention_graph(attention_nodes(), mask=None)
+    assert fuse(graph, trained=["mask"]) == 0
+    assert fuse(graph, trained=["q"]) == 1
+
+
+def test_attention_whose_weights_are_an_output_is_left_alone():
+    assert fuse(attention_graph(attention_nodes(), outputs=("y", "p"))) == 0
+
+
+def test_a_softmax_over_another_axis_is_left_alone():
+    assert fuse(attention_graph(attention_nodes(softmax_axis=2))) == 0
+
+
+# ---- whole models
+
+
+def transformer():
+    """x [2, 5, 8] -> scores [2, 3]: causal attention, then GELU, as an exporter writes them."""
+    rng = np.random.default_rng(5)
+    weights = {f"w{part}": rng.standard_normal((DIM, DIM)) * 0.4 for part in "qkvo"} | {"out": rng.standard_normal((ROWS * DIM, 3)) * 0.3}
+    constants = GELU_CONSTANTS | {"scale": SIZE ** -0.5, "mask": np.triu(np.full((ROWS, ROWS), -1e9), 1)}
+    shapes = {"heads": [N, ROWS, HEADS, SIZE], "joined": [N, ROWS, DIM], "flat": [N, ROWS * DIM]}
+    nodes = []
+    for part in "qkv":
+        nodes += [helper.make_node("MatMul", ["x0", f"w{part}"], [f"{part}3"]), helper.make_node("Reshape", [f"{part}3", "heads"], [part])]
+    nodes += [helper.make_node(n.op_type, n.inputs, n.outputs, **n.attributes) for n in attention_nodes()]
+    nodes += [helper.make_node("Reshape", ["y", "joined"], ["j"]), helper.make_node("MatMul", ["j", "wo"], ["x"])]
+    nodes += [helper.make_node(n.op_type, n.inputs, [o if o != "y" else "g" for o in n.outputs]) for n in
+              [Node(n.op_type, n.inputs, ["gp" if o == "p" else o for o in n.outputs]) if n.outputs == ["p"] else
+               Node(n.op_type, ["gp" if i == "p" else i for i in n.inputs], n.outputs) for n in gelu_nodes()]]
+    nodes += [helper.make_node("Reshape", ["g", "flat"], ["f"]), helper.make_node("MatMul", ["f", "out"], ["scores"])]
+    initializers = [numpy_helper.from_array(np.asarray(v, np.float32), k) for k, v in {**weights, **constants}.items()]
+    initializers += [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in shapes.items()]
+    graph = helper.make_graph(nodes, "transformer", [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [N, ROWS, DIM])],
+                              [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [N, 3])], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model, list(weights)
+
+
+def session_of(model, weights):
+    return TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=weights, learning_rate=0.01)
+
+
+def losses_of(session, steps=4):
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(steps):
+        found.append(float(session.train_step(rng.standard_normal((N, ROWS, DIM)).astype(np.float32), np.array([0, 2]))[0]))
+        session.optimizer_step()
+        session.lazy_reset_grad()
+    return found
+
+
+def kernels_run(session):
+    with session.profile() as profile:
+        losses_of(session, 1)
+    return {step.kernel for step in profile.steps}
+
+
+def test_a_fused_session_trains_as_the_unfused_one_does(monkeypatch):
+    model, weights = transformer()
+    with session_of(model, weights) as session:
+        assert {"attention", "attention_grad", "gelu", "gelu_grad"} <= kernels_run(session)
+    with session_of(model, weights) as session:
+        fused, parameters = losses_of(session), session.to_buffer()
+    monkeypatch.setattr("ortrain.session.fused_training_model", lambda model: model)
+    with session_of(model, weights) as session:
+        assert "attention" not in kernels_run(session)
+    with session_of(model, weights) as session:
+        np.testing.assert_allclose(fused, losses_of(session), rtol=1e-5)
+        np.testing.assert_allclose(parameters, session.to_buffer(), atol=3e-4)
+
+
+def test_artifacts_hold_nothing_fused_and_a_session_on_them_computes_the_same(tmp_path):
+    model, weights = transformer()
+    with session_of(model, weights) as session:
+        session.save_artifacts(tmp_path)
+        expected = losses_of(session)
+    saved = read_model(str(tmp_path / "training_model.onnx"))
+    assert not {"Attention", "AttentionGrad", "Gelu"}.intersection(operators(saved.graph)) and "ortrain" not in saved.opsets
+    with TrainingSession.from_artifacts(tmp_path) as session:
+        session.learning_rate = 0.01
+        assert losses_of(session) == expected
+
+
+def training_model():
+    model, weights = transformer()
+    with session_of(model, weights) as session:
+        return session.training_model
+
+
+def test_a_backward_part_that_was_changed_runs_as_it_is_written():
+    model = training_model()
+    assert fused_training_model(model) is not model
+    accumulator = next(node for node in model.graph.nodes if node.op_type == "InPlaceAccumulatorV2")
+    model.graph.nodes.insert(model.graph.nodes.index(accumulator), Node("Neg", [accumulator.inputs[1]], ["turned"], "turned"))
+    accumulator.inputs[1] = "turned"
+    assert fused_training_model(model) is model
+
+
+def test_names_do_not_matter_to_the_comparison():
+    model = training_model()
+    forward = {name for node in model.graph.ancestors(model.graph.outputs[:1]) for name in node.outputs}
+    made = {name for node in model.graph.nodes for name in node.outputs} - forward - set(model.graph.outputs)
+    for node in model.graph.nodes:
+        node.inputs = [f"other::{name}" if name in made else name for name in node.inputs]
+        node.outputs = [f"other::{name}" if name in made else name for name in node.outputs]
+    model.graph.types = {f"other::{name}" if name in made else name: kind for name, kind in model.graph.types.items()}
+    assert fused_training_model(model) is not model
+
+
+def test_a_forward_model_without_patterns_stays_as_it_is():
+    model, _ = transformer()
+    plain = load_model(model)
+    plain.graph.nodes = [node for node in plain.graph.nodes if node.op_type == "MatMul"][:1]
+    plain.graph.outputs = [plain.graph.nodes[0].outputs[0]]
+    before = operators(plain.graph)
+    assert fuse(plain.graph) == 0 and operators(plain.graph) == before
+
+
+def test_evaluation_is_fused_and_still_gives_any_value_that_is_asked_for():
+    model, weights = transformer()
+    x = np.random.default_rng(2).standard_normal((N, ROWS, DIM)).astype(np.float32)
+    with session_of(model, weights) as session:
+        with session.profile() as profile:
+            scores = session.predict(x)[0]
+        assert {"attention", "gelu"} <= {step.kernel for step in profile.steps}
+        shares, same = session.predict(x, output_names=["p", "scores"])
+    np.testing.assert_allclose(shares.sum(-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(scores, same, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,143 @@
+"""Profiles: what is counted, that nothing else changes, and that the trace is what the viewers read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ortrain import errors
+from ortrain.cli import main
+from ortrain.ir import TensorType
+from ortrain.ops import REGISTRY
+from ortrain.ops.costs import COSTS, operations
+from tests.test_session import batch, start, steps
+
+STEPS = 3
+GEMM_KERNELS = 2 + 3
+"""Two layers: forward twice; backward twice for the weights and once for the hidden values."""
+
+
+def profiled(**options):
+    with start(**options) as session:
+        with session.profile() as profile:
+            losses = steps(session, batch(), STEPS)
+        return profile, losses
+
+
+def test_every_step_of_every_run_is_measured():
+    profile, _ = profiled()
+    assert {step.runs for step in profile.steps} == {STEPS}
+    assert len(profile.events) == STEPS * len(profile.steps)
+    assert all(event.duration >= 0 for event in profile.events) and profile.seconds > 0
+    assert sum(step.kernel == "gemm" for step in profile.steps) == GEMM_KERNELS
+    assert [step.operator for step in profile.steps if step.kernel == "adamw"] == ["optimizer"]
+
+
+def test_operations_of_products_are_two_for_each_multiplication():
+    matrix = [TensorType("float32", shape) for shape in ((8, 5), (5, 3))]
+    assert operations("Gemm", {}, [*matrix, None], [TensorType("float32", (8, 3))]) == 2 * 8 * 5 * 3
+    turned = [TensorType("float32", (4, 5, 8)), TensorType("float32", (4, 5, 3))]
+    assert operations("FusedMatMul", {"transA": 1}, turned, [TensorType("float32", (4, 8, 3))]) == 2 * 4 * 8 * 5 * 3
+
+
+def test_a_convolution_and_its_gradients_count_the_same_products():
+    x, w, y = (TensorType("float32", shape) for shape in ((2, 4, 9, 9), (6, 2, 3, 3), (2, 6, 7, 7)))
+    forward = 2 * (2 * 6 * 7 * 7) * (2 * 3 * 3)
+    assert operations("Conv", {"group": 2}, [x, w], [y]) == forward
+    assert operations("ConvGrad", {"group": 2}, [y, x, w], [x, w, None]) == 2 * forward
+    assert operations("ConvGrad", {"group": 2}, [y, x, w], [None, w, None]) == forward
+
+
+def test_what_the_table_does_not_know_has_no_count():
+    assert operations("Transpose", {}, [TensorType("float32", (2, 3))], [TensorType("float32", (3, 2))]) is None
+
+
+def test_the_table_of_costs_names_operators_that_exist():
+    assert not set(COSTS) - {op_type for _, op_type in REGISTRY}
+
+
+def test_a_profiled_session_computes_the_same():
+    with start() as session:
+        plain = steps(session, batch(), STEPS)
+    assert profiled()[1] == plain
+
+
+def test_nothing_is_recorded_outside_the_block():
+    with start() as session:
+        with session.profile() as profile:
+            steps(session, batch(), 1)
+        count = len(profile.events)
+        steps(session, batch(), 1)
+        assert len(profile.events) == count
+        with session.profile() as second:
+            session.eval_step(*batch())
+        assert {step.runs for step in second.steps} == {1} and len(profile.events) == count
+
+
+def test_a_session_is_profiled_once_at_a_time():
+    with start() as session, session.profile(), pytest.raises(errors.InvalidStateError, match="being profiled"):
+        session.profile().__enter__()
+
+
+def test_a_step_that_a_guard_refuses_ends_the_run():
+    with start() as session:
+        x, labels = batch()
+        with session.profile() as profile:
+            with pytest.raises(errors.LabelRangeError):
+                session.train_step(x, labels + 1000)
+            session.train_step(x, labels)
+    guards = [step for step in profile.steps if step.kernel == "check_range"]
+    assert [step.runs for step in guards] == [2] and {step.runs for step in profile.steps if step.kernel == "gemm"} == {1}
+
+
+def test_the_table_has_a_row_for_each_step_or_kernel():
+    profile, _ = profiled()
+    lines = profile.table().splitlines()
+    assert len(lines) == len(profile.steps) + 2 and lines[0].split()[:3] == ["kernel", "operator", "node"]
+    by_kernel = profile.table(by="kernel", most=2).splitlines()
+    assert len(by_kernel) == 4 and by_kernel[-1] == lines[-1]
+    assert sum(step.seconds for step in profile.by_kernel()) == pytest.approx(profile.seconds)
+    with pytest.raises(ValueError, match="'step' or 'kernel'"):
+        profile.table(by="node")
+
+
+def test_the_trace_has_one_complete_event_for_each_run_of_a_step(tmp_path):
+    profile, _ = profiled()
+    profile.save(tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert len(trace) == len(profile.events) and {event["ph"] for event in trace} == {"X"}
+    assert min(event["ts"] for event in trace) == 0
+    gemm = next(event for event in trace if event["cat"] == "gemm")
+    assert gemm["args"]["flop"] > 0 and gemm["args"]["bytes"] > 0
+
+
+@pytest.fixture
+def artifacts(tmp_path):
+    with start() as session:
+        (tmp_path / "run").mkdir()
+        session.save_artifacts(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_the_command_prints_a_table_and_writes_a_trace_and_nothing_else(artifacts, capsys):
+    before = {path: path.read_bytes() for path in artifacts.iterdir()}
+    trace = artifacts.parent / "trace.json"
+    assert main(["profile", str(artifacts), "--steps", "2", "--threads", "1", "--by", "step", "--trace", str(trace)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("kernel") and "adamw" in out
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert {path: path.read_bytes() for path in artifacts.iterdir()} == before
+
+
+def test_the_command_takes_a_data_file(artifacts, capsys):
+    x, labels = batch()
+    with start() as session:
+        names = session.input_names()
+    np.savez(artifacts.parent / "data.npz", **{names[0]: x, "labels": labels})
+    assert main(["profile", str(artifacts), "--data", str(artifacts.parent / "data.npz"), "--batch-size", "4", "--steps", "1"]) == 0
+    assert "softmax_cross_entropy_loss" in capsys.readouterr().out
+
+
+def test_the_command_refuses_to_measure_nothing(artifacts, capsys):
+    assert main(["profile", str(artifacts), "--steps", "0"]) == 2
+    assert "expected --steps and --batch-size above 0" in capsys.readouterr().err
