@@ -2,4 +2,5 @@ from ortrain._core.kernel cimport Engine
 
 cdef class EngineHandle:
     cdef Engine engine
+    cdef public bint direct_convolution
     cdef object __weakref__

@@ -174,6 +174,10 @@ cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, i
     blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
 
 
+# floats of a worker's own memory that records count on (ROOM in ops/channels_last.py)
+cdef enum:
+    LEAST_WORKSPACE = 1 << 20
+
 handles = weakref.WeakSet()
 
 
@@ -196,7 +200,7 @@ cdef class EngineHandle:
         self.engine.pool = pool_make(workers) if workers > 1 else NULL
         self.engine.workers = (<Pool *>self.engine.pool).workers if self.engine.pool != NULL else 1
         self.engine.parallel_for = pool_parallel_for
-        self.engine.workspace_floats = (packed_floats + 1023) // 1024 * 1024
+        self.engine.workspace_floats = max(LEAST_WORKSPACE, (packed_floats + 1023) // 1024 * 1024)
         self.engine.workspaces = <float *>aligned_alloc(4096, self.engine.workers * self.engine.workspace_floats * sizeof(float))
         if self.engine.workspaces == NULL:
             raise MemoryError
