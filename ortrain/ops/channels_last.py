@@ -135,8 +135,9 @@ def fits(v: Geometry) -> bool:
         return False
     if v.group > 1 and method_of(v, True) != Method.DEPTHWISE and min(v.channels, v.filters) < 8 * v.group:
         return False
+    spare = up(v.group_filters, PACKED_COLUMNS) if v.group_filters % PACKED_COLUMNS else 0
     gathered = v.channels // v.group if by_tap(v) else v.depth
-    return max(6 * (v.depth + up(v.group_filters, PACKED_COLUMNS)), GRADIENT_ROWS * (gathered + up(v.group_filters, PACKED_COLUMNS))) <= ROOM
+    return 6 * (v.depth + up(v.group_filters, PACKED_COLUMNS)) <= ROOM and GRADIENT_ROWS * (gathered + spare) <= ROOM
 
 
 def rows_at_a_time(v: Geometry) -> int:

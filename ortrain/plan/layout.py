@@ -16,6 +16,7 @@ from ortrain.ops.channels_last import LEAST_CHANNELS, MOST_TAPS, fits, geometry_
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.pool import gradient_type, pool_windows
 from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain
+from ortrain.plan.epilogues import merge_epilogues
 
 LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
@@ -33,7 +34,8 @@ def lay_out(nodes: Sequence[Node], builder: GraphBuilder, wanted: Iterable[str],
     direct: convolutions are direct sums (see SessionOptions)."""
     if not any(canonical_domain(node.domain) in ("", MICROSOFT) and node.op_type in ("Conv", "ConvGrad") for node in nodes):
         return list(nodes)
-    return Layout(nodes, builder, direct).run(nodes, wanted)
+    wanted = list(wanted)
+    return merge_epilogues(Layout(nodes, builder, direct).run(nodes, wanted), builder.inference, wanted)
 
 
 class Layout:
