@@ -96,7 +96,7 @@ class Method(IntEnum):
     """As in channels_last_conv.h."""
 
     PRODUCT = 1
-    """One matrix product on the data as it lies."""
+    """One matrix product on the data as it lies, with strides on the pixels that are seen, side by side."""
     WINOGRAD = 2
     ROWS = 3
     """Windows gathered into rows of a matrix."""
@@ -120,7 +120,8 @@ def up(n: int, to: int) -> int:
 def method_of(v: Geometry, direct: bool) -> Method:
     """The fastest way; direct excludes Winograd's, whose rounding errors are 2 to 3 times those of sums."""
     plain = v.strides == (1, 1) and v.dilations == (1, 1) and v.group == 1
-    if plain and v.taps == 1 and v.pads == (0, 0) and (v.out_rows, v.out_columns) == (v.rows, v.columns):
+    if v.taps == 1 and v.group == 1 and v.pads == (0, 0) and all(
+            (out - 1) * stride < size for out, stride, size in zip((v.out_rows, v.out_columns), v.strides, (v.rows, v.columns), strict=True)):
         return Method.PRODUCT
     if plain and not direct and v.kernel == (3, 3) and v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096 and max(v.pads) <= 2:
         return Method.WINOGRAD
@@ -152,7 +153,7 @@ def rows_at_a_time(v: Geometry) -> int:
 
 def by_tap(v: Geometry) -> bool:
     """Whether a worker sums the weights' gradient of one tap at a time."""
-    return v.taps > 1 and v.depth > 384
+    return v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
 
 
 def slices_of(v: Geometry) -> int:
@@ -184,16 +185,21 @@ def winograd_weight_scratch(v: Geometry) -> int:
     return transformed + (PLANES * (v.channels * v.filters + PLANE_PAD) if tiles > FEW_TILES else 0)
 
 
+def seen(v: Geometry) -> int:
+    """Elements of the pixels that a product with strides sees."""
+    return 0 if v.strides == (1, 1) else v.pixels * v.channels
+
+
 def forward_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_scratch(tiles_of(v, v.out_rows, v.out_columns), v.channels, v.filters)
-    return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels}.get(method, 0)
+    return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v))
 
 
 def data_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_scratch(tiles_of(v, v.rows, v.columns), v.filters, v.channels)
-    return {Method.ROWS: v.filters * up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(method, 0)
+    return {Method.ROWS: v.filters * up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v))
 
 
 def weight_scratch(v: Geometry, method: Method) -> int:
@@ -201,7 +207,7 @@ def weight_scratch(v: Geometry, method: Method) -> int:
         return winograd_weight_scratch(v)
     if method == Method.ROWS:
         return slices_of(v) * v.group * v.depth * up(v.group_filters, PACKED_COLUMNS)
-    return DEPTHWISE_SLICES * v.taps * up(v.channels, LEAST_CHANNELS) if method == Method.DEPTHWISE else 0
+    return DEPTHWISE_SLICES * v.taps * up(v.channels, LEAST_CHANNELS) if method == Method.DEPTHWISE else seen(v)
 
 
 def limits(c: InferenceContext) -> tuple[int, float, float]:

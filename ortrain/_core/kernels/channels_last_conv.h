@@ -36,6 +36,31 @@ static NAMED(Finish) NAMED(finish_of)(const KernelArgs *args, REAL *vectors)
     return f;
 }
 
+/* 1 x 1 with strides: the pixels that are seen, side by side; an item is a block of them */
+static void NAMED(gather_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Rows) *s = context; (void)worker;
+    int64_t first = item * s->rows;
+    NAMED(gather)(s, 0, first, least(s->rows, s->pixels - first), s->y + first * s->g->channels);
+}
+static const REAL *NAMED(product_data)(const KernelArgs *args, const REAL *x, REAL *scratch)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    NAMED(Rows) s = NAMED(rows_of)(args, most(1, 16384 / g->channels));
+    if (g->stride_y == 1 && g->stride_x == 1) return x;
+    s.x = x; s.y = scratch;
+    s.engine->parallel_for(s.engine, NAMED(gather_item), &s, blocks_of(s.pixels, s.rows));
+    return scratch;
+}
+/* the adjoint; an item is an image */
+static void NAMED(spread_item)(void *context, int64_t image, int64_t worker)
+{
+    const NAMED(Rows) *s = context; (void)worker;
+    int64_t inside = s->g->out_rows * s->g->out_columns, size = s->g->rows * s->g->columns * s->g->channels;
+    memset(s->dx + image * size, 0, (size_t)size * sizeof(REAL));
+    NAMED(scatter)(s, 0, image * inside, inside, s->dy + image * inside * s->g->channels, s->g->channels);
+}
+
 /* an item is a block of pixels */
 typedef struct NAMED(Finishing) { const NAMED(Finish) *finish; REAL *y; int64_t pixels, channels; } NAMED(Finishing);
 static void NAMED(finish_item)(void *context, int64_t item, int64_t worker)
@@ -54,8 +79,9 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
     REAL *y = OUTPUT(0), *vectors = args->scratch, *scratch = vectors + rounded(2 * g->filters, 16);
     NAMED(Finish) finish = NAMED(finish_of)(args, vectors);
     if (args->ints[CONV_METHOD] == PRODUCT) {
+        const REAL *x = NAMED(product_data)(args, INPUT(0), scratch);
         int relu = finish.limited && finish.low == 0 && finish.high == (REAL)INFINITY, plain = !finish.scale && (!finish.limited || relu);
-        GEMM(e, 0, 1, pixels, g->filters, g->channels, 1, INPUT(0), g->channels, INPUT(1), g->channels, 0, y, g->filters, plain ? finish.shift : NULL, plain && relu);
+        GEMM(e, 0, 1, pixels, g->filters, g->channels, 1, x, g->channels, INPUT(1), g->channels, 0, y, g->filters, plain ? finish.shift : NULL, plain && relu);
         NAMED(Finishing) rest = { &finish, y, pixels, g->filters };
         if (!plain) e->parallel_for(e, NAMED(finish_item), &rest, blocks_of(pixels, most(1, 16384 / g->filters)));
     } else if (args->ints[CONV_METHOD] == WINOGRAD) {
@@ -81,7 +107,11 @@ static void NAMED(conv_data)(const KernelArgs *args, const REAL *dy, const REAL 
     const Engine *e = args->engine;
     int64_t pixels = g->images * g->out_rows * g->out_columns, method = args->ints[DATA_METHOD];
     if (method == PRODUCT) {
-        GEMM(e, 0, 0, pixels, g->channels, g->filters, 1, dy, g->filters, w, g->channels, 0, dx, g->channels, NULL, 0);
+        int strided = g->stride_y != 1 || g->stride_x != 1;
+        GEMM(e, 0, 0, pixels, g->channels, g->filters, 1, dy, g->filters, w, g->channels, 0, strided ? args->scratch : dx, g->channels, NULL, 0);
+        NAMED(Rows) s = NAMED(rows_of)(args, 0);
+        s.dy = args->scratch; s.dx = dx;
+        if (strided) e->parallel_for(e, NAMED(spread_item), &s, g->images);
     } else if (method == WINOGRAD) {
         NAMED(Winograd) s = NAMED(winograd_of)(args, w);
         s.in = dy; s.out = dx; s.rotated = 1;
@@ -106,6 +136,7 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
     const Geometry *g = (const Geometry *)args->ints;
     int64_t pixels = g->images * g->out_rows * g->out_columns, method = args->ints[WEIGHT_METHOD];
     if (method == PRODUCT) {
+        x = NAMED(product_data)(args, x, args->scratch);
         GEMM(args->engine, 1, 0, g->filters, g->channels, pixels, 1, dy, g->filters, x, g->channels, 0, dw, g->channels, NULL, 0);
     } else if (method == WINOGRAD) {
         NAMED(Winograd) s = NAMED(winograd_of)(args, NULL);

@@ -7,6 +7,41 @@
 typedef struct Geometry { int64_t images, rows, columns, channels, filters, group, out_rows, out_columns, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x, step_y, step_x; } Geometry;
 enum { GEOMETRY_INTS = sizeof(Geometry) / sizeof(int64_t), ROW_DEPTH = 256, PACKED_COLUMNS = 32, GRADIENT_ROWS = 192 };
 static inline int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/* A pixel of the output and the columns low … high of its window that lie inside the image; steps through the pixels in order, without a division. */
+typedef struct Window { int64_t image, oy, ox, x, low, high; } Window;
+
+static inline void window_columns(const Geometry *g, Window *at)
+{
+    at->x = at->ox * g->stride_x - g->pad_x;
+    at->low = 0;
+    while (at->low < g->kernel_x && at->x + at->low * g->step_x < 0) at->low++;
+    at->high = g->kernel_x;
+    while (at->high > at->low && at->x + (at->high - 1) * g->step_x >= g->columns) at->high--;
+}
+
+static inline Window window_of(const Geometry *g, int64_t pixel)
+{
+    Window at = { .ox = pixel % g->out_columns, .oy = pixel / g->out_columns % g->out_rows, .image = pixel / g->out_columns / g->out_rows };
+    window_columns(g, &at);
+    return at;
+}
+
+static inline void next_window(const Geometry *g, Window *at)
+{
+    if (++at->ox == g->out_columns) {
+        at->ox = 0;
+        if (++at->oy == g->out_rows) { at->oy = 0; at->image++; }
+    }
+    window_columns(g, at);
+}
+
+/* where kernel row r of the window starts, in elements of x; -1 outside the image */
+static inline int64_t window_row(const Geometry *g, const Window *at, int64_t r)
+{
+    int64_t y = at->oy * g->stride_y - g->pad_y + r * g->step_y;
+    return y >= 0 && y < g->rows ? ((at->image * g->rows + y) * g->columns + at->x + at->low * g->step_x) * g->channels : -1;
+}
 #endif
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
@@ -48,36 +83,21 @@ INLINED void NAMED(add_elements)(REAL *to, const REAL *from, int64_t n)
     for (; i < n; i++) to[i] += from[i];
 }
 
-/* the window of output pixel p under kernel row r: where it starts in x (without the image's channels offset), which columns of it lie inside */
-typedef struct NAMED(Strip) { int64_t start, low, high; } NAMED(Strip);
-
-INLINED NAMED(Strip) NAMED(strip_of)(const Geometry *g, int64_t p, int64_t r)
-{
-    int64_t ox = p % g->out_columns, oy = p / g->out_columns % g->out_rows, image = p / g->out_columns / g->out_rows;
-    int64_t y = oy * g->stride_y - g->pad_y + r * g->step_y, x = ox * g->stride_x - g->pad_x;
-    NAMED(Strip) strip = { ((image * g->rows + y) * g->columns + x) * g->channels, 0, 0 };
-    if (y < 0 || y >= g->rows) return strip;
-    while (strip.low < g->kernel_x && x + strip.low * g->step_x < 0) strip.low++;
-    strip.high = strip.low;
-    while (strip.high < g->kernel_x && x + strip.high * g->step_x < g->columns) strip.high++;
-    return strip;
-}
-
 /* rows[i] = the window of pixel first + i, channels of one group */
 APART void NAMED(gather)(const NAMED(Rows) *s, int64_t group, int64_t first, int64_t count, REAL *rows)
 {
     const Geometry *g = s->g;
     int64_t channels = s->group_channels, whole = g->group == 1 && g->step_x == 1;
     const REAL *x = s->x + group * channels;
-    for (int64_t i = 0; i < count; i++)
+    Window at = window_of(g, first);
+    for (int64_t i = 0; i < count; i++, next_window(g, &at))
         for (int64_t r = 0; r < g->kernel_y; r++, rows += g->kernel_x * channels) {
-            NAMED(Strip) strip = NAMED(strip_of)(g, first + i, r);
-            for (int64_t j = 0; j < strip.low * channels; j++) rows[j] = 0;
-            if (whole) NAMED(copy_elements)(rows + strip.low * channels, x + strip.start + strip.low * channels, (strip.high - strip.low) * channels);
+            int64_t start = window_row(g, &at, r), low = start < 0 ? g->kernel_x : at.low, high = start < 0 ? g->kernel_x : at.high;
+            for (int64_t j = 0; j < low * channels; j++) rows[j] = 0;
+            if (whole) NAMED(copy_elements)(rows + low * channels, x + start, (high - low) * channels);
             else
-                for (int64_t j = strip.low; j < strip.high; j++)
-                    NAMED(copy_elements)(rows + j * channels, x + strip.start + j * g->step_x * g->channels, channels);
-            for (int64_t j = strip.high * channels; j < g->kernel_x * channels; j++) rows[j] = 0;
+                for (int64_t j = low; j < high; j++) NAMED(copy_elements)(rows + j * channels, x + start + (j - low) * g->step_x * g->channels, channels);
+            for (int64_t j = high * channels; j < g->kernel_x * channels; j++) rows[j] = 0;
         }
 }
 
@@ -87,14 +107,16 @@ APART void NAMED(scatter)(const NAMED(Rows) *s, int64_t group, int64_t first, in
     const Geometry *g = s->g;
     int64_t channels = s->group_channels, whole = g->group == 1 && g->step_x == 1;
     REAL *dx = s->dx + group * channels;
-    for (int64_t i = 0; i < count; i++)
+    Window at = window_of(g, first);
+    for (int64_t i = 0; i < count; i++, next_window(g, &at))
         for (int64_t r = 0; r < g->kernel_y; r++) {
-            NAMED(Strip) strip = NAMED(strip_of)(g, first + i, r);
             const REAL *row = rows + i * row_step + r * g->kernel_x * channels;
-            if (whole) NAMED(add_elements)(dx + strip.start + strip.low * channels, row + strip.low * channels, (strip.high - strip.low) * channels);
+            int64_t start = window_row(g, &at, r);
+            if (start < 0) continue;
+            if (whole) NAMED(add_elements)(dx + start, row + at.low * channels, (at.high - at.low) * channels);
             else
-                for (int64_t j = strip.low; j < strip.high; j++)
-                    NAMED(add_elements)(dx + strip.start + j * g->step_x * g->channels, row + j * channels, channels);
+                for (int64_t j = at.low; j < at.high; j++)
+                    NAMED(add_elements)(dx + start + (j - at.low) * g->step_x * g->channels, row + j * channels, channels);
         }
 }
 
@@ -192,9 +214,11 @@ APART void NAMED(gather_tap)(const NAMED(Rows) *s, int64_t group, int64_t tap, i
 {
     const Geometry *g = s->g;
     int64_t channels = s->group_channels, r = tap / g->kernel_x, t = tap % g->kernel_x;
-    for (int64_t i = 0; i < count; i++, rows += channels) {
-        NAMED(Strip) strip = NAMED(strip_of)(g, first + i, r);
-        if (t >= strip.low && t < strip.high) NAMED(copy_elements)(rows, s->x + group * channels + strip.start + t * g->step_x * g->channels, channels);
+    Window at = window_of(g, first);
+    for (int64_t i = 0; i < count; i++, next_window(g, &at), rows += channels) {
+        int64_t start = window_row(g, &at, r);
+        if (start >= 0 && t >= at.low && t < at.high)
+            NAMED(copy_elements)(rows, s->x + group * channels + start + (t - at.low) * g->step_x * g->channels, channels);
         else for (int64_t c = 0; c < channels; c++) rows[c] = 0;
     }
 }
