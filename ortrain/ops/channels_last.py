@@ -105,7 +105,7 @@ class Method(IntEnum):
 
 PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 16, 128, 64, 128, 32
 """As in channels_last_winograd.h."""
-GRADIENT_ROWS, PACKED_COLUMNS, DEPTHWISE_SLICES = 192, 32, 16
+GRADIENT_ROWS, PACKED_COLUMNS, DEPTHWISE_SLICES = 96, 32, 16
 """As in channels_last_rows.h and channels_last_depthwise.h."""
 SPREAD = 16
 """Items aimed at: enough for eight threads, and a constant, so that results do not depend on their number."""

@@ -79,11 +79,11 @@ static void NAMED(depthwise_data_item)(void *context, int64_t item, int64_t work
         int count = 0;
         for (int64_t r = 0; r < g->kernel_y; r++) {
             int64_t oy = y + g->pad_y - r * g->step_y;
-            if (oy < 0 || oy % g->stride_y || oy / g->stride_y >= g->out_rows) continue;
+            if (oy < 0 || (oy = exact_quotient(oy, g->stride_y)) < 0 || oy >= g->out_rows) continue;
             for (int64_t t = 0; t < g->kernel_x; t++) {
                 int64_t ox = x + g->pad_x - t * g->step_x;
-                if (ox < 0 || ox % g->stride_x || ox / g->stride_x >= g->out_columns) continue;
-                values[count] = s->dy + ((image * g->out_rows + oy / g->stride_y) * g->out_columns + ox / g->stride_x) * g->channels;
+                if (ox < 0 || (ox = exact_quotient(ox, g->stride_x)) < 0 || ox >= g->out_columns) continue;
+                values[count] = s->dy + ((image * g->out_rows + oy) * g->out_columns + ox) * g->channels;
                 taps[count++] = s->taps + (r * g->kernel_x + t) * g->channels;
             }
         }
@@ -100,6 +100,18 @@ INLINED void NAMED(row_sums)(int64_t kernel_x, const REAL *x, int64_t x_step, in
     }
 }
 
+/* the same for 3 x 3 with all three rows inside: nine sums, so that additions need not wait for each other */
+INLINED void NAMED(nine_sums)(const REAL *x, int64_t row, int64_t x_step, int64_t tap_step, const REAL *dy, int64_t dy_step, int64_t low, int64_t high, REAL *sums, int64_t padded)
+{
+    V sum[9];
+    _Pragma("GCC unroll 9") for (int t = 0; t < 9; t++) sum[t] = LOAD(sums + t * padded);
+    for (int64_t o = low; o < high; o++) {
+        V d = LOAD(dy + o * dy_step);
+        _Pragma("GCC unroll 9") for (int t = 0; t < 9; t++) sum[t] += LOAD(x + t / 3 * row + o * x_step + t % 3 * tap_step) * d;
+    }
+    _Pragma("GCC unroll 9") for (int t = 0; t < 9; t++) STORE(sums + t * padded, sum[t]);
+}
+
 /* sums[slice][tap][padded] over a slice of the rows of outputs; an item is a slice */
 static void NAMED(depthwise_weight_item)(void *context, int64_t slice, int64_t worker)
 {
@@ -114,13 +126,18 @@ static void NAMED(depthwise_weight_item)(void *context, int64_t slice, int64_t w
         for (int64_t at = 0; at < g->channels; at += W) {
             int64_t c = least(at, g->channels - W), oy = line % g->out_rows, image = line / g->out_rows;
             const REAL *dy = s->dy + line * g->out_columns * g->channels + c;
+            int64_t top = oy * g->stride_y - g->pad_y, nine = g->kernel_y == 3 && g->kernel_x == 3 && top >= 0 && top + 2 * g->step_y < g->rows;
+            if (nine)
+                NAMED(nine_sums)(s->x + ((image * g->rows + top) * g->columns - g->pad_x) * g->channels + c, g->step_y * g->columns * g->channels,
+                                 g->stride_x * g->channels, g->step_x * g->channels, dy, g->channels, low, high, sums + at, s->padded);
             for (int64_t r = 0; r < g->kernel_y; r++) {
                 int64_t y = oy * g->stride_y - g->pad_y + r * g->step_y;
                 if (y < 0 || y >= g->rows) continue;
                 const REAL *x = s->x + ((image * g->rows + y) * g->columns - g->pad_x) * g->channels + c;
                 V sum[MOST_TAPS];
                 for (int64_t t = 0; t < g->kernel_x; t++) sum[t] = LOAD(sums + (r * g->kernel_x + t) * s->padded + at);
-                if (g->kernel_x == 3) {
+                if (nine) {
+                } else if (g->kernel_x == 3) {
                     V three[3] = { sum[0], sum[1], sum[2] };
                     NAMED(row_sums)(3, x, g->stride_x * g->channels, g->step_x * g->channels, dy, g->channels, low, high, three);
                     for (int t = 0; t < 3; t++) sum[t] = three[t];

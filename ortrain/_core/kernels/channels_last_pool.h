@@ -58,11 +58,11 @@ static void NAMED(pool_gradient_item)(void *context, int64_t item, int64_t worke
         int count = 0;
         for (int64_t r = 0; r < g->kernel_y; r++) {
             int64_t oy = y + g->pad_y - r * g->step_y;
-            if (oy < 0 || oy % g->stride_y || oy / g->stride_y >= g->out_rows) continue;
+            if (oy < 0 || (oy = exact_quotient(oy, g->stride_y)) < 0 || oy >= g->out_rows) continue;
             for (int64_t t = 0; t < g->kernel_x; t++) {
                 int64_t ox = x + g->pad_x - t * g->step_x;
-                if (ox < 0 || ox % g->stride_x || ox / g->stride_x >= g->out_columns) continue;
-                windows[count] = ((image * g->out_rows + oy / g->stride_y) * g->out_columns + ox / g->stride_x) * g->channels;
+                if (ox < 0 || (ox = exact_quotient(ox, g->stride_x)) < 0 || ox >= g->out_columns) continue;
+                windows[count] = ((image * g->out_rows + oy) * g->out_columns + ox) * g->channels;
                 tap[count++] = (INTEGER)(r * g->kernel_x + t);
             }
         }

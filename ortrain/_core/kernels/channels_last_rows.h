@@ -5,7 +5,7 @@
 #define CHANNELS_LAST_GEOMETRY
 /* the first 16 integers of every convolution and pool */
 typedef struct Geometry { int64_t images, rows, columns, channels, filters, group, out_rows, out_columns, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x, step_y, step_x; } Geometry;
-enum { GEOMETRY_INTS = sizeof(Geometry) / sizeof(int64_t), ROW_DEPTH = 256, PACKED_COLUMNS = 32, GRADIENT_ROWS = 192 };
+enum { GEOMETRY_INTS = sizeof(Geometry) / sizeof(int64_t), ROW_DEPTH = 256, PACKED_COLUMNS = 32, GRADIENT_ROWS = 96 };
 static inline int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /* A pixel of the output and the columns low … high of its window that lie inside the image; steps through the pixels in order, without a division. */
@@ -76,6 +76,13 @@ INLINED void NAMED(copy_elements)(REAL *to, const REAL *from, int64_t n)
     for (; i < n; i++) to[i] = from[i];
 }
 
+/* the same by whole vectors while `from` has them: may write up to WIDTH - 1 elements beyond n, which the next run overwrites */
+INLINED void NAMED(copy_run)(REAL *to, const REAL *from, int64_t n, const REAL *end)
+{
+    if (from + n + W > end) { NAMED(copy_elements)(to, from, n); return; }
+    for (int64_t i = 0; i < n; i += W) STORE(to + i, LOAD(from + i));
+}
+
 INLINED void NAMED(add_elements)(REAL *to, const REAL *from, int64_t n)
 {
     int64_t i = 0;
@@ -88,17 +95,19 @@ APART void NAMED(gather)(const NAMED(Rows) *s, int64_t group, int64_t first, int
 {
     const Geometry *g = s->g;
     int64_t channels = s->group_channels, whole = g->group == 1 && g->step_x == 1;
-    const REAL *x = s->x + group * channels;
+    const REAL *x = s->x + group * channels, *end = s->x + g->images * g->rows * g->columns * g->channels;
     Window at = window_of(g, first);
-    for (int64_t i = 0; i < count; i++, next_window(g, &at))
+    for (int64_t i = 0; i < count; i++, next_window(g, &at)) {
+        if (i + 1 == count) end = s->x;                       /* what follows the last pixel's row may be another worker's */
         for (int64_t r = 0; r < g->kernel_y; r++, rows += g->kernel_x * channels) {
             int64_t start = window_row(g, &at, r), low = start < 0 ? g->kernel_x : at.low, high = start < 0 ? g->kernel_x : at.high;
             for (int64_t j = 0; j < low * channels; j++) rows[j] = 0;
-            if (whole) NAMED(copy_elements)(rows + low * channels, x + start, (high - low) * channels);
+            if (whole) NAMED(copy_run)(rows + low * channels, x + start, (high - low) * channels, end);
             else
-                for (int64_t j = low; j < high; j++) NAMED(copy_elements)(rows + j * channels, x + start + (j - low) * g->step_x * g->channels, channels);
+                for (int64_t j = low; j < high; j++) NAMED(copy_run)(rows + j * channels, x + start + (j - low) * g->step_x * g->channels, channels, end);
             for (int64_t j = high * channels; j < g->kernel_x * channels; j++) rows[j] = 0;
         }
+    }
 }
 
 /* the adjoint: the rows are added to dx */
@@ -153,7 +162,7 @@ static void NAMED(rows_item)(void *context, int64_t item, int64_t worker)
             NAMED(product)(count, columns, least(ROW_DEPTH, s->depth - deep), rows + deep, s->depth, packed + deep * NAMED(PANEL), NAMED(PANEL),
                            s->depth * NAMED(PANEL), to, step, deep > 0);
         if (!exact)
-            for (int64_t i = 0; i < count; i++) memcpy(y + i * s->g->filters, spare + i * columns, (size_t)s->group_filters * sizeof(REAL));
+            for (int64_t i = 0; i < count; i++) NAMED(copy_elements)(y + i * s->g->filters, spare + i * columns, s->group_filters);
     }
     NAMED(finish_rows)(&s->finish, s->y + first * s->g->filters, count, s->g->filters);
 }
@@ -241,7 +250,10 @@ static void NAMED(weight_item)(void *context, int64_t item, int64_t worker)
         else NAMED(gather)(s, group, first, count, rows);
         if (!exact) {
             step = rounded(s->group_filters, W);
-            for (int64_t i = 0; i < count; i++) memcpy(spare + i * step, dy + i * g->filters, (size_t)s->group_filters * sizeof(REAL));
+            for (int64_t i = 0; i < count; i++) {
+                NAMED(copy_elements)(spare + i * step, dy + i * g->filters, s->group_filters);
+                for (int64_t k = s->group_filters; k < step; k++) spare[i * step + k] = 0;
+            }
             dy = spare;
         }
         NAMED(turned_product)(columns, rounded(s->group_filters, W), count, rows, columns, dy, step, NAMED(PANEL), sums, padded, first > begin);

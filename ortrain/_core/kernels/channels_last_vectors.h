@@ -25,6 +25,8 @@
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t blocks_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
+/* n / by where by divides n, else -1; strides are 1 or 2 nearly always, and a division takes longer than a vector's work */
+static inline int64_t exact_quotient(int64_t n, int64_t by) { return by == 1 ? n : by == 2 ? (n & 1 ? -1 : n >> 1) : n % by ? -1 : n / by; }
 #endif
 
 typedef REAL NAMED(Channels) __attribute__((vector_size(CHANNEL_BYTES), aligned(sizeof(REAL)), may_alias));
