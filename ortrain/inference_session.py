@@ -33,6 +33,7 @@ class InferenceSession:
         self._model: Model = as_model(path_or_bytes)
         self._options = sess_options or SessionOptions()
         self._handle = EngineHandle(self._options.threads(), seed())
+        self._handle.direct_convolution = self._options.direct_convolution
         self._arena = Arena()
         self._runners: dict[tuple[str, ...], Runner] = {}
 

@@ -8,7 +8,6 @@ class EngineHandle:
     def after_fork(self) -> None: ...
     seed: int
     direct_convolution: bool
-    """Whether programs planned with this engine convolve by direct sums alone, not by Winograd's products."""
     run_index: int
 
 def load_blas() -> None: ...

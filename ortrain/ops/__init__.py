@@ -5,8 +5,8 @@ import importlib
 from ortrain.ops.definitions import defined
 from ortrain.ops.record import FALLBACK, MICROSOFT, REGISTRY, OpRecord, record_of
 
-FAMILIES = ("elementwise", "trigonometry", "activation", "linear", "einsum", "conv", "channels_last", "transposed", "resize", "pool", "norm", "cumulative", "reduce",
-            "selection", "softmax", "loss", "shape", "indexing", "random", "encoding", "recurrent", "control", "loop", "quantization", "training")
+FAMILIES = ("elementwise", "trigonometry", "activation", "linear", "einsum", "conv", "channels_last", "transposed", "resize", "pool", "norm", "cumulative",
+            "reduce", "selection", "softmax", "loss", "shape", "indexing", "random", "encoding", "recurrent", "control", "loop", "quantization", "training")
 """Each has a module here, kernels in _core/kernels (or those of another family) and samples; `custom` is the user's own."""
 
 for _family in (*FAMILIES, "custom"):

@@ -21,10 +21,11 @@ from ortrain.plan.epilogues import merge_epilogues
 LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 ELEMENTWISE = frozenset({
-    "Add", "Sub", "Mul", "Div", "Sum", "Neg", "Abs", "Sqrt", "Exp", "Log", "Erf", "Reciprocal", "Relu", "ReluGrad", "LeakyRelu", "LeakyReluGrad", "Sigmoid",
-    "SigmoidGrad", "Tanh", "TanhGrad", "Gelu", "GeluGrad", "FastGelu", "FastGeluGrad", "QuickGelu", "QuickGeluGrad", "Swish", "Elu", "EluGrad", "Selu", "SeluGrad",
-    "Celu", "CeluGrad", "Softplus", "SoftplusGrad", "Mish", "MishGrad", "HardSigmoid", "HardSigmoidGrad", "HardSwish", "HardSwishGrad", "Clip", "Not", "And", "Or",
-    "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Where", "Cast", "Scale", "Sign", "Min", "Max"})
+    "Add", "Sub", "Mul", "Div", "Sum", "Neg", "Abs", "Sqrt", "Exp", "Log", "Erf", "Reciprocal", "Relu", "ReluGrad", "LeakyRelu", "LeakyReluGrad",
+    "Sigmoid", "SigmoidGrad", "Tanh", "TanhGrad", "Gelu", "GeluGrad", "FastGelu", "FastGeluGrad", "QuickGelu", "QuickGeluGrad", "Swish", "Elu",
+    "EluGrad", "Selu", "SeluGrad", "Celu", "CeluGrad", "Softplus", "SoftplusGrad", "Mish", "MishGrad", "HardSigmoid", "HardSigmoidGrad", "HardSwish",
+    "HardSwishGrad", "Clip", "Not", "And", "Or", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Where", "Cast", "Scale", "Sign",
+    "Min", "Max"})
 """Operators that do with each element what they do with any other."""
 
 

@@ -151,8 +151,8 @@ def max_pool(x, kernel_shape, strides=(1, 1), pads=(0, 0, 0, 0), **_):
 
 
 def max_pool_grad(dy, taps, kernel_shape, spatial, strides=(1, 1), pads=(0, 0, 0, 0)):
-    n, oh, ow, c = dy.shape
-    padded = np.zeros((n, spatial[0] + pads[0] + pads[2] + strides[0], spatial[1] + pads[1] + pads[3] + strides[1], c), dy.dtype)
+    rows, columns = (spatial[i] + pads[i] + pads[i + 2] + strides[i] for i in range(2))
+    padded = np.zeros((len(dy), rows, columns, dy.shape[3]), dy.dtype)
     for i, oy, ox, ch in np.ndindex(dy.shape):
         tap = taps[i, oy, ox, ch]
         padded[i, oy * strides[0] + tap // kernel_shape[1], ox * strides[1] + tap % kernel_shape[1], ch] += dy[i, oy, ox, ch]
