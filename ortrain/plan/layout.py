@@ -59,7 +59,7 @@ class Layout:
         self.rules: dict[str, Callable[[Node], bool]] = {
             "Conv": self.conv, "ConvGrad": self.conv_grad, "BatchNormalization": self.norm, "BatchNormInternal": self.norm,
             "BatchNormalizationGrad": self.norm_grad, "MaxPool": self.max_pool, "MaxPoolGrad": self.max_pool_grad,
-            "GlobalAveragePool": self.global_pool, "Expand": self.expand, "Concat": self.concat}
+            "GlobalAveragePool": self.global_pool, "Expand": self.expand, "Concat": self.concat, "Split": self.split, "SplitTraining": self.split}
 
     def run(self, nodes: Sequence[Node], wanted: Iterable[str]) -> list[Node]:
         for node in nodes:
@@ -232,6 +232,14 @@ class Layout:
         if axis not in (1, -3) or any(len(self.sizes(name)) != 4 for name in node.inputs) or not any(map(self.is_last, node.inputs)):
             return False
         self.emit("Concat", [self.last_of(name) for name in node.inputs], [self.new_last(node.outputs[0])], node, "", axis=3)
+        return True
+
+    def split(self, node: Node) -> bool:
+        """Along the channels: among others the gradient of a concatenation."""
+        if int(node.attributes.get("axis", 0)) not in (1, -3) or len(self.sizes(node.inputs[0])) != 4 or not self.is_last(node.inputs[0]):
+            return False
+        inputs = [self.last_of(node.inputs[0]), *node.inputs[1:]]
+        self.emit(node.op_type, inputs, [self.new_last(name) for name in node.outputs], node, node.domain, **node.attributes | {"axis": 3})
         return True
 
     def elementwise(self, node: Node) -> bool:
