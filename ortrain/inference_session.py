@@ -36,6 +36,7 @@ class InferenceSession:
         narrow_outputs(self._model, self._model.graph.outputs)
         self._options = sess_options or SessionOptions()
         self._handle = EngineHandle(self._options.threads(), seed())
+        self._handle.direct_convolution = self._options.direct_convolution
         self._arena = Arena()
         self._runners: dict[tuple[str, ...], Runner] = {}
 

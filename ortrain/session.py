@@ -97,6 +97,7 @@ class TrainingSession:
         self._lock = threading.RLock()
         _sessions.add(self)
         self._handle = EngineHandle(self.options.threads(), _seed)
+        self._handle.direct_convolution = self.options.direct_convolution
         self._arena = Arena()
         self._closed = False
         self._overwrite = True

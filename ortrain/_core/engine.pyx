@@ -153,6 +153,10 @@ cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, i
     blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
 
 
+# floats of a worker's own memory that records count on (ROOM in ops/channels_last.py)
+cdef enum:
+    LEAST_WORKSPACE = 1 << 20
+
 handles = weakref.WeakSet()
 
 
@@ -174,7 +178,7 @@ cdef class EngineHandle:
         self.engine.pool = pool_make(workers) if workers > 1 else NULL
         self.engine.workers = (<Pool *>self.engine.pool).workers if self.engine.pool != NULL else 1
         self.engine.parallel_for = pool_parallel_for
-        self.engine.workspace_floats = (packed_floats + 1023) // 1024 * 1024
+        self.engine.workspace_floats = max(LEAST_WORKSPACE, (packed_floats + 1023) // 1024 * 1024)
         self.engine.workspaces = <float *>aligned_alloc(4096, (self.engine.workers + 1) * self.engine.workspace_floats * sizeof(float))
         self.engine.shared_workspace = self.engine.workers
         if self.engine.workspaces == NULL:

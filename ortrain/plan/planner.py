@@ -23,6 +23,7 @@ from ortrain.ops.expansion import expand, named_as
 from ortrain.ops.inference import Inference
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
 from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, canonical_domain, record_of
+from ortrain.plan.layout import lay_out
 from ortrain.plan.memory import Block, place
 from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
 
@@ -103,7 +104,8 @@ class Planner:
         """What Loops and Scans run, by the name of their first output."""
 
     def build(self) -> Program:
-        for node in self._distinct(self._needed(infer=True)):
+        nodes = self._distinct(self._needed(infer=True))
+        for node in lay_out(nodes, self.builder, (*self.wanted, *self.commits), self.handle.direct_convolution):
             self._lower(node)
         self._add_commits()
         self._hoist_guards()

@@ -127,7 +127,8 @@ def test_a_size_that_is_known_beside_open_ones_settles_a_branch():
     """What exporters write for squeeze(1): the size is looked up in a shape whose other sizes are symbols."""
     squeeze = branch("then", [helper.make_node("Squeeze", ["y", "one"], ["a"])], "a")
     keep = branch("else", [helper.make_node("Identity", ["y"], ["b"])], "b")
-    nodes = [helper.make_node("Unsqueeze", ["x", "one"], ["y"]), helper.make_node("Shape", ["y"], ["shape"]), helper.make_node("Gather", ["shape", "one"], ["size"]),
+    nodes = [helper.make_node("Unsqueeze", ["x", "one"], ["y"]), helper.make_node("Shape", ["y"], ["shape"]),
+             helper.make_node("Gather", ["shape", "one"], ["size"]),
              helper.make_node("Equal", ["size", "one"], ["is_one"]), helper.make_node("If", ["is_one"], ["z"], then_branch=squeeze, else_branch=keep),
              helper.make_node("MatMul", ["z", "w"], ["out"])]
     weights = [numpy_helper.from_array(np.ones((3, 2), np.float32), "w"), numpy_helper.from_array(np.array([1]), "one")]

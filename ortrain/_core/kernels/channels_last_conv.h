@@ -1,0 +1,170 @@
+/* Convolution and its gradient on channels-last tensors: which of the ways the record has chosen. */
+#ifndef CHANNELS_LAST_METHODS
+#define CHANNELS_LAST_METHODS
+/* as Method in ops/channels_last.py */
+enum { NOTHING = 0, PRODUCT = 1, WINOGRAD = 2, ROWS = 3, DEPTHWISE = 4 };
+enum { CONV_METHOD = GEOMETRY_INTS, CONV_ROWS, CONV_LIMITED };
+enum { DATA_METHOD = GEOMETRY_INTS, DATA_ROWS, WEIGHT_METHOD, WEIGHT_BLOCK, WEIGHT_SLICES, WEIGHT_BY_TAP, BIAS_BLOCKS };
+#endif
+
+static NAMED(Winograd) NAMED(winograd_of)(const KernelArgs *args, const REAL *w)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    return (NAMED(Winograd)){ .engine = args->engine, .w = w, .channels = g->channels, .images = g->images, .rows = g->rows, .columns = g->columns,
+                              .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y, .pad_x = g->pad_x };
+}
+
+static NAMED(Depthwise) NAMED(depthwise_of)(const KernelArgs *args, const REAL *w)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    return (NAMED(Depthwise)){ .engine = args->engine, .g = g, .w = w, .padded = rounded(g->channels, NAMED(WIDTH)) };
+}
+
+/* y = conv(x, w) + bias, or of frozen normalisation: scale (conv + bias - mean) / sqrt(variance + epsilon) + shift; vectors: 2 * filters elements */
+static NAMED(Finish) NAMED(finish_of)(const KernelArgs *args, REAL *vectors)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    const REAL *bias = INPUT(2), *gain = INPUT(3), *shift = INPUT(4), *mean = INPUT(5), *variance = INPUT(6);
+    NAMED(Finish) f = { .shift = bias, .limited = (int)args->ints[CONV_LIMITED], .low = (REAL)args->floats[1], .high = (REAL)args->floats[2] };
+    if (!gain) return f;
+    for (int64_t k = 0; k < g->filters; k++) {
+        REAL scale = (REAL)(gain[k] / sqrt((double)variance[k] + args->floats[0]));
+        vectors[k] = scale;
+        vectors[g->filters + k] = shift[k] + ((bias ? bias[k] : 0) - mean[k]) * scale;
+    }
+    f.scale = vectors; f.shift = vectors + g->filters;
+    return f;
+}
+
+/* 1 x 1 with strides: the pixels that are seen, side by side; an item is a block of them */
+static void NAMED(gather_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Rows) *s = context; (void)worker;
+    int64_t first = item * s->rows;
+    NAMED(gather)(s, 0, first, least(s->rows, s->pixels - first), s->y + first * s->g->channels);
+}
+static const REAL *NAMED(product_data)(const KernelArgs *args, const REAL *x, REAL *scratch)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    NAMED(Rows) s = NAMED(rows_of)(args, most(1, 16384 / g->channels));
+    if (g->stride_y == 1 && g->stride_x == 1) return x;
+    s.x = x; s.y = scratch;
+    s.engine->parallel_for(s.engine, NAMED(gather_item), &s, blocks_of(s.pixels, s.rows));
+    return scratch;
+}
+/* the adjoint; an item is an image */
+static void NAMED(spread_item)(void *context, int64_t image, int64_t worker)
+{
+    const NAMED(Rows) *s = context; (void)worker;
+    int64_t inside = s->g->out_rows * s->g->out_columns, size = s->g->rows * s->g->columns * s->g->channels;
+    memset(s->dx + image * size, 0, (size_t)size * sizeof(REAL));
+    NAMED(scatter)(s, 0, image * inside, inside, s->dy + image * inside * s->g->channels, s->g->channels);
+}
+
+/* an item is a block of pixels */
+typedef struct NAMED(Finishing) { const NAMED(Finish) *finish; REAL *y; int64_t pixels, channels; } NAMED(Finishing);
+static void NAMED(finish_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Finishing) *s = context; (void)worker;
+    int64_t rows = most(1, 16384 / s->channels), first = item * rows;
+    NAMED(finish_rows)(s->finish, s->y + first * s->channels, least(rows, s->pixels - first), s->channels);
+}
+
+/* ints: Geometry, method, rows, limited; floats: epsilon, low, high; inputs: x, w, bias, and of a frozen normalisation scale, shift, mean, variance */
+static int NAMED(channels_last_conv)(const KernelArgs *args)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    const Engine *e = args->engine;
+    int64_t pixels = g->images * g->out_rows * g->out_columns;
+    REAL *y = OUTPUT(0), *vectors = args->scratch, *scratch = vectors + rounded(2 * g->filters, 16);
+    NAMED(Finish) finish = NAMED(finish_of)(args, vectors);
+    if (args->ints[CONV_METHOD] == PRODUCT) {
+        const REAL *x = NAMED(product_data)(args, INPUT(0), scratch);
+        int relu = finish.limited && finish.low == 0 && finish.high == (REAL)INFINITY, plain = !finish.scale && (!finish.limited || relu);
+        GEMM(e, 0, 1, pixels, g->filters, g->channels, 1, x, g->channels, INPUT(1), g->channels, 0, y, g->filters, plain ? finish.shift : NULL, plain && relu);
+        NAMED(Finishing) rest = { &finish, y, pixels, g->filters };
+        if (!plain) e->parallel_for(e, NAMED(finish_item), &rest, blocks_of(pixels, most(1, 16384 / g->filters)));
+    } else if (args->ints[CONV_METHOD] == WINOGRAD) {
+        NAMED(Winograd) s = NAMED(winograd_of)(args, INPUT(1));
+        s.in = INPUT(0); s.out = y; s.finish = finish;
+        NAMED(winograd)(&s, scratch);
+    } else if (args->ints[CONV_METHOD] == DEPTHWISE) {
+        NAMED(Depthwise) s = NAMED(depthwise_of)(args, INPUT(1));
+        s.x = INPUT(0); s.y = y; s.finish = finish;
+        NAMED(turn_taps)(&s, scratch);
+        e->parallel_for(e, NAMED(depthwise_row_item), &s, g->images * g->out_rows);
+    } else {
+        NAMED(Rows) s = NAMED(rows_of)(args, args->ints[CONV_ROWS]);
+        s.x = INPUT(0); s.w = INPUT(1); s.y = y; s.finish = finish;
+        NAMED(rows_forward)(&s, scratch);
+    }
+    return STATUS_OK;
+}
+
+static void NAMED(conv_data)(const KernelArgs *args, const REAL *dy, const REAL *w, REAL *dx)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    const Engine *e = args->engine;
+    int64_t pixels = g->images * g->out_rows * g->out_columns, method = args->ints[DATA_METHOD];
+    if (method == PRODUCT) {
+        int strided = g->stride_y != 1 || g->stride_x != 1;
+        GEMM(e, 0, 0, pixels, g->channels, g->filters, 1, dy, g->filters, w, g->channels, 0, strided ? args->scratch : dx, g->channels, NULL, 0);
+        NAMED(Rows) s = NAMED(rows_of)(args, 0);
+        s.dy = args->scratch; s.dx = dx;
+        if (strided) e->parallel_for(e, NAMED(spread_item), &s, g->images);
+    } else if (method == WINOGRAD) {
+        NAMED(Winograd) s = NAMED(winograd_of)(args, w);
+        s.in = dy; s.out = dx; s.rotated = 1;
+        s.rows = g->out_rows; s.columns = g->out_columns; s.depth = g->filters;
+        s.out_rows = g->rows; s.out_columns = g->columns; s.outputs = g->channels;
+        s.pad_y = 2 - g->pad_y; s.pad_x = 2 - g->pad_x;
+        NAMED(winograd)(&s, args->scratch);
+    } else if (method == DEPTHWISE) {
+        NAMED(Depthwise) s = NAMED(depthwise_of)(args, w);
+        s.dy = dy; s.dx = dx;
+        NAMED(turn_taps)(&s, args->scratch);
+        e->parallel_for(e, NAMED(depthwise_data_item), &s, g->images * g->rows);
+    } else {
+        NAMED(Rows) s = NAMED(rows_of)(args, args->ints[DATA_ROWS]);
+        s.dy = dy; s.w = w; s.dx = dx;
+        NAMED(rows_data_gradient)(&s, args->scratch);
+    }
+}
+
+static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const REAL *x, REAL *dw)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    int64_t pixels = g->images * g->out_rows * g->out_columns, method = args->ints[WEIGHT_METHOD];
+    if (method == PRODUCT) {
+        x = NAMED(product_data)(args, x, args->scratch);
+        GEMM(args->engine, 1, 0, g->filters, g->channels, pixels, 1, dy, g->filters, x, g->channels, 0, dw, g->channels, NULL, 0);
+    } else if (method == WINOGRAD) {
+        NAMED(Winograd) s = NAMED(winograd_of)(args, NULL);
+        s.in = x; s.dy = dy; s.dw = dw;
+        NAMED(winograd_weights)(&s, args->ints[WEIGHT_BLOCK], args->scratch);
+    } else if (method == DEPTHWISE) {
+        NAMED(Depthwise) s = NAMED(depthwise_of)(args, NULL);
+        s.x = x; s.dy = dy; s.dw = dw;
+        NAMED(depthwise_weights)(&s, args->scratch);
+    } else {
+        NAMED(Rows) s = NAMED(rows_of)(args, 0);
+        s.x = x; s.dy = dy; s.dw = dw; s.slices = args->ints[WEIGHT_SLICES]; s.by_tap = args->ints[WEIGHT_BY_TAP];
+        NAMED(rows_weight_gradient)(&s, args->scratch);
+    }
+}
+
+/* (dy, x, w) -> (dx, dw, db), each if wanted; ints: Geometry, then how each is computed */
+static int NAMED(channels_last_conv_grad)(const KernelArgs *args)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    const REAL *dy = INPUT(0), *x = INPUT(1), *w = INPUT(2);
+    if (OUTPUT(0)) NAMED(conv_data)(args, dy, w, OUTPUT(0));
+    if (OUTPUT(1)) NAMED(conv_weights)(args, dy, x, OUTPUT(1));
+    if (OUTPUT(2)) {
+        NAMED(Rows) s = NAMED(rows_of)(args, 0);
+        s.dy = dy;
+        NAMED(bias_gradient)(&s, args->ints[BIAS_BLOCKS], OUTPUT(2), args->scratch);
+    }
+    (void)g;
+    return STATUS_OK;
+}

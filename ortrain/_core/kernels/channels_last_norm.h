@@ -1,0 +1,230 @@
+/* Batch normalisation on the batch's own statistics, with what follows it: a residual added, values limited (ReLU, Clip). x [pixels, c].
+ *
+ * Forward: one pass for the statistics, one that writes y. Backward: one pass for the two sums, one that writes dx; where no residual was added the
+ * mask of the limits is recomputed from x by the forward's own expression, which saves reading y. Sums run over x - x[0], in REAL over 128 pixels and in
+ * double beyond, over blocks of pixels that follow from the shape: cancellation stays small and the order fixed. */
+#include <math.h>
+#define V NAMED(Channels)
+#define W NAMED(WIDTH)
+#ifndef NORM_RUN
+#define NORM_RUN 128
+enum { UNLIMITED = 0, OPEN = 1, CLOSED = 2 };        /* limits themselves pass no gradient (ReLU) or do (Clip) */
+#endif
+
+typedef struct NAMED(Norm) {
+    int64_t pixels, channels, rows, blocks;           /* rows: pixels of a block */
+    const REAL *x, *residual, *dy, *y, *mean;
+    REAL *out, *dz;
+    const REAL *a, *b;                                /* y = a x + b */
+    const REAL *k1, *k2, *k3;                         /* dx = k1 dz - k3 x - k2 */
+    double *sums;                                     /* [blocks][2][channels] */
+    REAL low, high;
+    int limits;
+} NAMED(Norm);
+
+INLINED V NAMED(limit)(const NAMED(Norm) *s, V v)
+{
+    V low = s->low - (V){0}, high = s->high - (V){0};
+    v = NAMED(select)(v < low, low, v);                /* NaN stays */
+    return NAMED(select)(v > high, high, v);
+}
+
+/* dy where the limits let the gradient of z through, else 0 */
+INLINED V NAMED(passed)(const NAMED(Norm) *s, V dy, V z)
+{
+    V low = s->low - (V){0}, high = s->high - (V){0};
+    NAMED(Mask) inside = s->limits == OPEN ? (z > low) & (z < high) : ~((z < low) | (z > high));
+    return (V)(inside & (NAMED(Mask))dy);
+}
+INLINED REAL NAMED(passed_one)(const NAMED(Norm) *s, REAL dy, REAL z)
+{ return s->limits == OPEN ? (z > s->low && z < s->high ? dy : 0) : (z < s->low || z > s->high ? 0 : dy); }
+
+/* sums of x - x[0] and its square over a block of pixels */
+static void NAMED(statistics_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Norm) *s = context; (void)worker;
+    int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
+    double *sum = s->sums + item * 2 * channels, *square = sum + channels;
+    for (int64_t c = 0; c < 2 * channels; c++) sum[c] = 0;
+    for (int64_t p0 = first; p0 < end; p0 += NORM_RUN) {
+        int64_t p1 = least(p0 + NORM_RUN, end), c = 0;
+#define RUN(VECTORS)                                                                                                                \
+        for (; c + VECTORS * W <= channels; c += VECTORS * W) {                                                                     \
+            V a[VECTORS], b[VECTORS], shift[VECTORS];                                                                               \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) { a[j] = b[j] = (V){0}; shift[j] = LOAD(s->x + c + j * W); }  \
+            for (int64_t p = p0; p < p1; p++)                                                                                       \
+                _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) {                                                         \
+                    V v = LOAD(s->x + p * channels + c + j * W) - shift[j];                                                         \
+                    a[j] += v; b[j] += v * v;                                                                                       \
+                }                                                                                                                   \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++)                                                               \
+                for (int l = 0; l < W; l++) { sum[c + j * W + l] += a[j][l]; square[c + j * W + l] += b[j][l]; }                    \
+        }
+        RUN(4) RUN(1)
+#undef RUN
+        for (; c < channels; c++)
+            for (int64_t p = p0; p < p1; p++) { double v = s->x[p * channels + c] - s->x[c]; sum[c] += v; square[c] += v * v; }
+    }
+}
+
+static void NAMED(apply_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Norm) *s = context; (void)worker;
+    int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
+    for (int64_t p = first; p < end; p++) {
+        const REAL *x = s->x + p * channels, *residual = s->residual ? s->residual + p * channels : 0;
+        REAL *y = s->out + p * channels;
+        int64_t c = 0;
+#define APPLY(...) for (c = 0; c + W <= channels; c += W) { V v = LOAD(x + c) * LOAD(s->a + c) + LOAD(s->b + c); __VA_ARGS__; STORE(y + c, v); }
+        if (residual && s->limits) APPLY(v += LOAD(residual + c); v = NAMED(limit)(s, v))
+        else if (residual) APPLY(v += LOAD(residual + c))
+        else if (s->limits) APPLY(v = NAMED(limit)(s, v))
+        else APPLY()
+#undef APPLY
+        for (; c < channels; c++) {
+            REAL v = x[c] * s->a[c] + s->b[c];
+            if (residual) v += residual[c];
+            if (s->limits) { v = v < s->low ? s->low : v; v = v > s->high ? s->high : v; }
+            y[c] = v;
+        }
+    }
+}
+
+/* sums of dz and dz (x - mean) over a block; dz is dy behind the limits, stored where it is wanted */
+static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Norm) *s = context; (void)worker;
+    int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
+    double *sum = s->sums + item * 2 * channels, *dot = sum + channels;
+    for (int64_t c = 0; c < 2 * channels; c++) sum[c] = 0;
+    for (int64_t p0 = first; p0 < end; p0 += NORM_RUN) {
+        int64_t p1 = least(p0 + NORM_RUN, end), c = 0;
+#define RUN(VECTORS, ...)                                                                                                           \
+        for (; c + VECTORS * W <= channels; c += VECTORS * W) {                                                                     \
+            V a[VECTORS], b[VECTORS], mean[VECTORS], za[VECTORS], zb[VECTORS]; (void)za; (void)zb;                                  \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) {                                                             \
+                a[j] = b[j] = (V){0}; mean[j] = LOAD(s->mean + c + j * W); za[j] = LOAD(s->a + c + j * W); zb[j] = LOAD(s->b + c + j * W); } \
+            for (int64_t p = p0; p < p1; p++)                                                                                       \
+                _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) {                                                         \
+                    int64_t i = p * channels + c + j * W;                                                                           \
+                    V d = LOAD(s->dy + i), x = LOAD(s->x + i);                                                                      \
+                    __VA_ARGS__;                                                                                                    \
+                    a[j] += d; b[j] += d * (x - mean[j]);                                                                           \
+                }                                                                                                                   \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++)                                                               \
+                for (int l = 0; l < W; l++) { sum[c + j * W + l] += a[j][l]; dot[c + j * W + l] += b[j][l]; }                       \
+        }
+        if (s->limits && s->y && s->dz) { RUN(2, d = NAMED(passed)(s, d, LOAD(s->y + i)); STORE(s->dz + i, d)) RUN(1, d = NAMED(passed)(s, d, LOAD(s->y + i)); STORE(s->dz + i, d)) }
+        else if (s->limits && s->y) { RUN(2, d = NAMED(passed)(s, d, LOAD(s->y + i))) RUN(1, d = NAMED(passed)(s, d, LOAD(s->y + i))) }
+        else if (s->limits) { RUN(2, d = NAMED(passed)(s, d, x * za[j] + zb[j])) RUN(1, d = NAMED(passed)(s, d, x * za[j] + zb[j])) }
+        else { RUN(4) RUN(1) }
+#undef RUN
+        for (; c < channels; c++)
+            for (int64_t p = p0; p < p1; p++) {
+                int64_t i = p * channels + c;
+                REAL d = s->dy[i];
+                if (s->limits) d = NAMED(passed_one)(s, d, s->y ? s->y[i] : s->x[i] * s->a[c] + s->b[c]);
+                if (s->dz) s->dz[i] = d;
+                sum[c] += d; dot[c] += (double)d * (s->x[i] - s->mean[c]);
+            }
+    }
+}
+
+static void NAMED(gradient_apply_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Norm) *s = context; (void)worker;
+    int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
+    const int masked = s->limits && !s->dz;
+    for (int64_t p = first; p < end; p++) {
+        const REAL *dy = (s->dz ? s->dz : s->dy) + p * channels, *x = s->x + p * channels, *y = s->y ? s->y + p * channels : 0;
+        REAL *dx = s->out + p * channels;
+        int64_t c = 0;
+#define APPLY(...) for (c = 0; c + W <= channels; c += W) { V d = LOAD(dy + c), v = LOAD(x + c); __VA_ARGS__;                      \
+                                                           STORE(dx + c, LOAD(s->k1 + c) * d - LOAD(s->k3 + c) * v - LOAD(s->k2 + c)); }
+        if (masked && y) APPLY(d = NAMED(passed)(s, d, LOAD(y + c)))
+        else if (masked) APPLY(d = NAMED(passed)(s, d, v * LOAD(s->a + c) + LOAD(s->b + c)))
+        else APPLY()
+#undef APPLY
+        for (; c < channels; c++) {
+            REAL d = dy[c];
+            if (masked) d = NAMED(passed_one)(s, d, y ? y[c] : x[c] * s->a[c] + s->b[c]);
+            dx[c] = s->k1[c] * d - s->k3[c] * x[c] - s->k2[c];
+        }
+    }
+}
+
+/* the sums of all blocks, in order, in the place of the first */
+static void NAMED(add_blocks)(NAMED(Norm) *s)
+{
+    for (int64_t block = 1; block < s->blocks; block++)
+        for (int64_t c = 0; c < 2 * s->channels; c++) s->sums[c] += s->sums[block * 2 * s->channels + c];
+}
+
+/* ints: pixels, channels, rows of a block, limits; scratch: sums of double [blocks, 2, channels], then 5 rows of channels; floats: epsilon, momentum, low, high */
+static NAMED(Norm) NAMED(norm_of)(const KernelArgs *args, REAL **vectors)
+{
+    NAMED(Norm) s = { .pixels = args->ints[0], .channels = args->ints[1], .rows = args->ints[2], .limits = (int)args->ints[3],
+                      .low = (REAL)args->floats[2], .high = (REAL)args->floats[3], .sums = args->scratch };
+    s.blocks = blocks_of(s.pixels, s.rows);
+    *vectors = (REAL *)(s.sums + s.blocks * 2 * s.channels);
+    return s;
+}
+#define INPUT(i) (args->n_inputs > i ? (const REAL *)args->inputs[i].data : NULL)
+#define OUTPUT(i) (args->n_outputs > i ? (REAL *)args->outputs[i].data : NULL)
+
+/* (x, scale, bias, running mean, running variance, residual) -> (y, new running mean, new running variance, batch mean, 1 / deviation) */
+static int NAMED(channels_last_norm)(const KernelArgs *args, int training)
+{
+    REAL *vectors;
+    NAMED(Norm) s = NAMED(norm_of)(args, &vectors);
+    const REAL *scale = INPUT(1), *bias = INPUT(2), *old_mean = INPUT(3), *old_variance = INPUT(4);
+    REAL *a = vectors, *b = a + s.channels, *new_mean = OUTPUT(1), *new_variance = OUTPUT(2), *saved_mean = OUTPUT(3), *saved_inverse = OUTPUT(4);
+    double momentum = args->floats[1], count = (double)s.pixels;
+    if (s.pixels == 0) return STATUS_OK;
+    s.x = INPUT(0); s.residual = INPUT(5); s.out = OUTPUT(0); s.a = a; s.b = b;
+    if (training) {
+        args->engine->parallel_for(args->engine, NAMED(statistics_item), &s, s.blocks);
+        NAMED(add_blocks)(&s);
+    }
+    for (int64_t c = 0; c < s.channels; c++) {
+        double offset = training ? s.sums[c] / count : 0, variance = training ? s.sums[s.channels + c] / count - offset * offset : old_variance[c];
+        if (variance < 0) variance = 0;
+        REAL mean = training ? (REAL)(s.x[c] + offset) : old_mean[c], inverse = (REAL)(1 / sqrt(variance + args->floats[0]));
+        a[c] = scale[c] * inverse; b[c] = bias[c] - mean * a[c];                    /* the very expressions of the gradient */
+        if (new_mean) new_mean[c] = (REAL)(old_mean[c] * momentum + mean * (1 - momentum));
+        if (new_variance) new_variance[c] = (REAL)(old_variance[c] * momentum + variance * (1 - momentum));
+        if (saved_mean) saved_mean[c] = mean;
+        if (saved_inverse) saved_inverse[c] = inverse;
+    }
+    args->engine->parallel_for(args->engine, NAMED(apply_item), &s, s.blocks);
+    return STATUS_OK;
+}
+
+/* (dy, x, scale, mean, 1 / deviation, bias, y) -> (dx, dscale, dbias, dz) */
+static int NAMED(channels_last_norm_grad)(const KernelArgs *args)
+{
+    REAL *vectors;
+    NAMED(Norm) s = NAMED(norm_of)(args, &vectors);
+    const REAL *scale = INPUT(2), *inverse = INPUT(4), *bias = INPUT(5);
+    REAL *a = vectors, *b = a + s.channels, *k1 = b + s.channels, *k2 = k1 + s.channels, *k3 = k2 + s.channels;
+    REAL *dscale = OUTPUT(1), *dbias = OUTPUT(2);
+    double count = (double)s.pixels;
+    s.dy = INPUT(0); s.x = INPUT(1); s.mean = INPUT(3); s.y = INPUT(6); s.out = OUTPUT(0); s.dz = OUTPUT(3);
+    s.a = a; s.b = b; s.k1 = k1; s.k2 = k2; s.k3 = k3;
+    for (int64_t c = 0; c < s.channels; c++) { a[c] = scale[c] * inverse[c]; b[c] = bias ? bias[c] - s.mean[c] * a[c] : 0; }
+    if (s.pixels == 0) return STATUS_OK;
+    args->engine->parallel_for(args->engine, NAMED(gradient_sums_item), &s, s.blocks);
+    NAMED(add_blocks)(&s);
+    for (int64_t c = 0; c < s.channels; c++) {
+        double sum = s.sums[c], dot = s.sums[s.channels + c];
+        if (dscale) dscale[c] = (REAL)(dot * inverse[c]);
+        if (dbias) dbias[c] = (REAL)sum;
+        double slope = (double)a[c] * inverse[c] * inverse[c] * dot / count;
+        k1[c] = a[c]; k3[c] = (REAL)slope;
+        k2[c] = (REAL)(a[c] * sum / count - slope * s.mean[c]);
+    }
+    if (s.out) args->engine->parallel_for(args->engine, NAMED(gradient_apply_item), &s, s.blocks);
+    return STATUS_OK;
+}
+#undef V
+#undef W

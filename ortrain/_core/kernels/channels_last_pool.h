@@ -1,0 +1,100 @@
+/* Maximum pooling: x [n, h, w, c], y and the winning tap's number [n, oh, ow, c], c at least one vector wide.
+ *
+ * Backward each pixel looks at the windows that saw it: dx is written once, without zeroing or scattering. The last vector of a row of channels starts
+ * at c - WIDTH: some channels are computed twice. */
+#define V NAMED(Channels)
+#define W NAMED(WIDTH)
+typedef int32_t NAMED(Taps) __attribute__((vector_size(CHANNEL_BYTES / sizeof(REAL) * 4), aligned(4), may_alias));
+typedef struct NAMED(Pool) {
+    const Geometry *g;
+    const REAL *x, *dy;
+    REAL *y, *dx;
+    int32_t *taps;
+} NAMED(Pool);
+
+static void NAMED(pool_row_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Pool) *s = context; (void)worker;
+    const Geometry *g = s->g;
+    int64_t oy = item % g->out_rows, image = item / g->out_rows;
+    const REAL *seen[MOST_TAPS];
+    INTEGER tap[MOST_TAPS];
+    for (int64_t ox = 0; ox < g->out_columns; ox++) {
+        int count = 0;
+        for (int64_t r = 0; r < g->kernel_y; r++) {
+            int64_t y = oy * g->stride_y - g->pad_y + r * g->step_y;
+            for (int64_t t = 0; t < g->kernel_x; t++) {
+                int64_t x = ox * g->stride_x - g->pad_x + t * g->step_x;
+                if (y < 0 || y >= g->rows || x < 0 || x >= g->columns) continue;
+                seen[count] = s->x + ((image * g->rows + y) * g->columns + x) * g->channels;
+                tap[count++] = (INTEGER)(r * g->kernel_x + t);
+            }
+        }
+        REAL *out = s->y + (item * g->out_columns + ox) * g->channels;
+        int32_t *where = s->taps ? s->taps + (item * g->out_columns + ox) * g->channels : 0;
+        for (int64_t at = 0; at < g->channels; at += W) {
+            int64_t c = least(at, g->channels - W);
+            V best = LOAD(seen[0] + c);
+            NAMED(Mask) winner = tap[0] - (NAMED(Mask)){0};
+            for (int i = 1; i < count; i++) {
+                V v = LOAD(seen[i] + c);
+                NAMED(Mask) better = (v > best) | (v != v);                        /* NaN stays */
+                best = NAMED(select)(better, v, best);
+                winner = (better & tap[i]) | (~better & winner);
+            }
+            STORE(out + c, best);
+            if (where) *(NAMED(Taps) *)(where + c) = __builtin_convertvector(winner, NAMED(Taps));
+        }
+    }
+}
+
+static void NAMED(pool_gradient_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Pool) *s = context; (void)worker;
+    const Geometry *g = s->g;
+    int64_t y = item % g->rows, image = item / g->rows, windows[MOST_TAPS];
+    INTEGER tap[MOST_TAPS];
+    for (int64_t x = 0; x < g->columns; x++) {
+        int count = 0;
+        for (int64_t r = 0; r < g->kernel_y; r++) {
+            int64_t oy = y + g->pad_y - r * g->step_y;
+            if (oy < 0 || (oy = exact_quotient(oy, g->stride_y)) < 0 || oy >= g->out_rows) continue;
+            for (int64_t t = 0; t < g->kernel_x; t++) {
+                int64_t ox = x + g->pad_x - t * g->step_x;
+                if (ox < 0 || (ox = exact_quotient(ox, g->stride_x)) < 0 || ox >= g->out_columns) continue;
+                windows[count] = ((image * g->out_rows + oy) * g->out_columns + ox) * g->channels;
+                tap[count++] = (INTEGER)(r * g->kernel_x + t);
+            }
+        }
+        REAL *out = s->dx + (item * g->columns + x) * g->channels;
+        for (int64_t at = 0; at < g->channels; at += W) {
+            int64_t c = least(at, g->channels - W);
+            V sum = {0};
+            for (int i = 0; i < count; i++) {
+                NAMED(Mask) won = __builtin_convertvector(*(const NAMED(Taps) *)(s->taps + windows[i] + c), NAMED(Mask)) == tap[i];
+                sum += (V)(won & (NAMED(Mask))LOAD(s->dy + windows[i] + c));
+            }
+            STORE(out + c, sum);
+        }
+    }
+}
+
+/* x -> (y, taps) */
+static int NAMED(channels_last_max_pool)(const KernelArgs *args)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    NAMED(Pool) s = { .g = g, .x = INPUT(0), .y = OUTPUT(0), .taps = (int32_t *)OUTPUT(1) };
+    args->engine->parallel_for(args->engine, NAMED(pool_row_item), &s, g->images * g->out_rows);
+    return STATUS_OK;
+}
+
+/* (dy, taps) -> dx */
+static int NAMED(channels_last_max_pool_grad)(const KernelArgs *args)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    NAMED(Pool) s = { .g = g, .dy = INPUT(0), .dx = OUTPUT(0), .taps = (int32_t *)args->inputs[1].data };
+    args->engine->parallel_for(args->engine, NAMED(pool_gradient_item), &s, g->images * g->rows);
+    return STATUS_OK;
+}
+#undef V
+#undef W

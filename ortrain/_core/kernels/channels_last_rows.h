@@ -1,0 +1,310 @@
+/* Convolution of any kernel, stride, dilation and group: the windows of a few hundred pixels are gathered into rows, [pixels, taps * channels], and
+ * multiplied at once. x [n, h, w, c], w [k, c / group, taps], y [n, oh, ow, k]. Column tap * channels + c of a row belongs to w[:, c, tap]. */
+
+#ifndef CHANNELS_LAST_GEOMETRY
+#define CHANNELS_LAST_GEOMETRY
+/* the first 16 integers of every convolution and pool */
+typedef struct Geometry { int64_t images, rows, columns, channels, filters, group, out_rows, out_columns, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x, step_y, step_x; } Geometry;
+enum { GEOMETRY_INTS = sizeof(Geometry) / sizeof(int64_t), ROW_DEPTH = 256, PACKED_COLUMNS = 32, GRADIENT_ROWS = 96 };
+static inline int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/* A pixel of the output and the columns low … high of its window that lie inside the image; steps through the pixels in order, without a division. */
+typedef struct Window { int64_t image, oy, ox, x, low, high; } Window;
+
+static inline void window_columns(const Geometry *g, Window *at)
+{
+    at->x = at->ox * g->stride_x - g->pad_x;
+    at->low = 0;
+    while (at->low < g->kernel_x && at->x + at->low * g->step_x < 0) at->low++;
+    at->high = g->kernel_x;
+    while (at->high > at->low && at->x + (at->high - 1) * g->step_x >= g->columns) at->high--;
+}
+
+static inline Window window_of(const Geometry *g, int64_t pixel)
+{
+    Window at = { .ox = pixel % g->out_columns, .oy = pixel / g->out_columns % g->out_rows, .image = pixel / g->out_columns / g->out_rows };
+    window_columns(g, &at);
+    return at;
+}
+
+static inline void next_window(const Geometry *g, Window *at)
+{
+    if (++at->ox == g->out_columns) {
+        at->ox = 0;
+        if (++at->oy == g->out_rows) { at->oy = 0; at->image++; }
+    }
+    window_columns(g, at);
+}
+
+/* where kernel row r of the window starts, in elements of x; -1 outside the image */
+static inline int64_t window_row(const Geometry *g, const Window *at, int64_t r)
+{
+    int64_t y = at->oy * g->stride_y - g->pad_y + r * g->step_y;
+    return y >= 0 && y < g->rows ? ((at->image * g->rows + y) * g->columns + at->x + at->low * g->step_x) * g->channels : -1;
+}
+#endif
+#define V NAMED(Channels)
+#define W NAMED(WIDTH)
+
+typedef struct NAMED(Rows) {
+    const Engine *engine;
+    const Geometry *g;
+    const REAL *x, *w, *dy;
+    REAL *y, *dx, *dw, *packed, *sums;
+    int64_t taps, depth, group_channels, group_filters, pixels;   /* depth: taps * group_channels, columns of a row */
+    int64_t rows;                        /* pixels that are gathered at a time */
+    int64_t slices, by_tap;              /* of the weights' gradient: partial sums, and whether an item is one tap */
+    NAMED(Finish) finish;
+} NAMED(Rows);
+
+static NAMED(Rows) NAMED(rows_of)(const KernelArgs *args, int64_t rows)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    NAMED(Rows) s = { .engine = args->engine, .g = g, .rows = rows };
+    s.taps = g->kernel_y * g->kernel_x;
+    s.group_channels = g->channels / g->group;
+    s.group_filters = g->filters / g->group;
+    s.depth = s.taps * s.group_channels;
+    s.pixels = g->images * g->out_rows * g->out_columns;
+    return s;
+}
+
+INLINED void NAMED(copy_elements)(REAL *to, const REAL *from, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + W <= n; i += W) STORE(to + i, LOAD(from + i));
+    for (; i < n; i++) to[i] = from[i];
+}
+
+/* the same by whole vectors while `from` has them: may write up to WIDTH - 1 elements beyond n, which the next run overwrites */
+INLINED void NAMED(copy_run)(REAL *to, const REAL *from, int64_t n, const REAL *end)
+{
+    if (from + n + W > end) { NAMED(copy_elements)(to, from, n); return; }
+    for (int64_t i = 0; i < n; i += W) STORE(to + i, LOAD(from + i));
+}
+
+INLINED void NAMED(add_elements)(REAL *to, const REAL *from, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + W <= n; i += W) STORE(to + i, LOAD(to + i) + LOAD(from + i));
+    for (; i < n; i++) to[i] += from[i];
+}
+
+/* rows[i] = the window of pixel first + i, channels of one group */
+APART void NAMED(gather)(const NAMED(Rows) *s, int64_t group, int64_t first, int64_t count, REAL *rows)
+{
+    const Geometry *g = s->g;
+    int64_t channels = s->group_channels, whole = g->group == 1 && g->step_x == 1;
+    const REAL *x = s->x + group * channels, *end = s->x + g->images * g->rows * g->columns * g->channels;
+    Window at = window_of(g, first);
+    for (int64_t i = 0; i < count; i++, next_window(g, &at)) {
+        if (i + 1 == count) end = s->x;                       /* what follows the last pixel's row may be another worker's */
+        for (int64_t r = 0; r < g->kernel_y; r++, rows += g->kernel_x * channels) {
+            int64_t start = window_row(g, &at, r), low = start < 0 ? g->kernel_x : at.low, high = start < 0 ? g->kernel_x : at.high;
+            for (int64_t j = 0; j < low * channels; j++) rows[j] = 0;
+            if (whole) NAMED(copy_run)(rows + low * channels, x + start, (high - low) * channels, end);
+            else
+                for (int64_t j = low; j < high; j++) NAMED(copy_run)(rows + j * channels, x + start + (j - low) * g->step_x * g->channels, channels, end);
+            for (int64_t j = high * channels; j < g->kernel_x * channels; j++) rows[j] = 0;
+        }
+    }
+}
+
+/* the adjoint: the rows are added to dx */
+APART void NAMED(scatter)(const NAMED(Rows) *s, int64_t group, int64_t first, int64_t count, const REAL *rows, int64_t row_step)
+{
+    const Geometry *g = s->g;
+    int64_t channels = s->group_channels, whole = g->group == 1 && g->step_x == 1;
+    REAL *dx = s->dx + group * channels;
+    Window at = window_of(g, first);
+    for (int64_t i = 0; i < count; i++, next_window(g, &at))
+        for (int64_t r = 0; r < g->kernel_y; r++) {
+            const REAL *row = rows + i * row_step + r * g->kernel_x * channels;
+            int64_t start = window_row(g, &at, r);
+            if (start < 0) continue;
+            if (whole) NAMED(add_elements)(dx + start, row + at.low * channels, (at.high - at.low) * channels);
+            else
+                for (int64_t j = at.low; j < at.high; j++)
+                    NAMED(add_elements)(dx + start + (j - at.low) * g->step_x * g->channels, row + j * channels, channels);
+        }
+}
+
+/* ---- forward */
+
+/* packed[group][panel][column of a row][PANEL filters], zeros beyond the last filter; an item is one panel of one group */
+static void NAMED(pack_filters_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Rows) *s = context; (void)worker;
+    int64_t panels = rounded(s->group_filters, PACKED_COLUMNS) / NAMED(PANEL), first = item % panels * NAMED(PANEL), group = item / panels;
+    int64_t real = most(0, least(NAMED(PANEL), s->group_filters - first));
+    REAL *to = s->packed + item * s->depth * NAMED(PANEL);
+    for (int64_t tap = 0; tap < s->taps; tap++)
+        for (int64_t c = 0; c < s->group_channels; c++, to += NAMED(PANEL)) {
+            const REAL *from = s->w + (group * s->group_filters + first) * s->depth + c * s->taps + tap;
+            for (int64_t k = 0; k < real; k++) to[k] = from[k * s->depth];
+            for (int64_t k = real; k < NAMED(PANEL); k++) to[k] = 0;
+        }
+}
+
+/* an item is a block of pixels */
+static void NAMED(rows_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Rows) *s = context;
+    int64_t room, first = item * s->rows, count = least(s->rows, s->pixels - first), padded = rounded(s->group_filters, PACKED_COLUMNS);
+    REAL *rows = NAMED(workspace)(s->engine, worker, &room), *spare = rows + s->rows * s->depth;
+    int exact = s->group_filters % W == 0;
+    for (int64_t group = 0; group < s->g->group; group++) {
+        REAL *y = s->y + first * s->g->filters + group * s->group_filters, *to = exact ? y : spare;
+        int64_t columns = exact ? s->group_filters : rounded(s->group_filters, W), step = exact ? s->g->filters : columns;
+        const REAL *packed = s->packed + group * padded * s->depth;
+        NAMED(gather)(s, group, first, count, rows);
+        for (int64_t deep = 0; deep < s->depth; deep += ROW_DEPTH)
+            NAMED(product)(count, columns, least(ROW_DEPTH, s->depth - deep), rows + deep, s->depth, packed + deep * NAMED(PANEL), NAMED(PANEL),
+                           s->depth * NAMED(PANEL), to, step, deep > 0);
+        if (!exact)
+            for (int64_t i = 0; i < count; i++) NAMED(copy_elements)(y + i * s->g->filters, spare + i * columns, s->group_filters);
+    }
+    NAMED(finish_rows)(&s->finish, s->y + first * s->g->filters, count, s->g->filters);
+}
+
+static void NAMED(rows_forward)(NAMED(Rows) *s, REAL *scratch)
+{
+    s->packed = scratch;
+    s->engine->parallel_for(s->engine, NAMED(pack_filters_item), s, s->g->group * (rounded(s->group_filters, PACKED_COLUMNS) / NAMED(PANEL)));
+    s->engine->parallel_for(s->engine, NAMED(rows_item), s, blocks_of(s->pixels, s->rows));
+}
+
+/* ---- gradient of the data */
+
+/* packed[group][panel][filter][PANEL columns of a row], zeros beyond the last column */
+static void NAMED(pack_columns_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Rows) *s = context; (void)worker;
+    int64_t panels = rounded(s->depth, PACKED_COLUMNS) / NAMED(PANEL), first = item % panels * NAMED(PANEL), group = item / panels;
+    REAL *to = s->packed + item * s->group_filters * NAMED(PANEL);
+    for (int64_t j = 0; j < NAMED(PANEL); j++) {
+        int64_t column = first + j, tap = column / s->group_channels, c = column % s->group_channels;
+        const REAL *from = s->w + group * s->group_filters * s->depth + c * s->taps + tap;
+        for (int64_t k = 0; k < s->group_filters; k++) to[k * NAMED(PANEL) + j] = column < s->depth ? from[k * s->depth] : 0;
+    }
+}
+
+/* an item is an image, whose windows overlap */
+static void NAMED(image_gradient_item)(void *context, int64_t image, int64_t worker)
+{
+    const NAMED(Rows) *s = context;
+    const Geometry *g = s->g;
+    int64_t room, inside = g->out_rows * g->out_columns, columns = rounded(s->depth, W), padded = rounded(s->depth, PACKED_COLUMNS);
+    REAL *rows = NAMED(workspace)(s->engine, worker, &room);
+    memset(s->dx + image * g->rows * g->columns * g->channels, 0, (size_t)(g->rows * g->columns * g->channels) * sizeof(REAL));
+    for (int64_t first = image * inside; first < (image + 1) * inside; first += s->rows) {
+        int64_t count = least(s->rows, (image + 1) * inside - first);
+        for (int64_t group = 0; group < g->group; group++) {
+            const REAL *packed = s->packed + group * padded * s->group_filters, *dy = s->dy + first * g->filters + group * s->group_filters;
+            for (int64_t deep = 0; deep < s->group_filters; deep += ROW_DEPTH)
+                NAMED(product)(count, columns, least(ROW_DEPTH, s->group_filters - deep), dy + deep, g->filters, packed + deep * NAMED(PANEL), NAMED(PANEL),
+                               s->group_filters * NAMED(PANEL), rows, columns, deep > 0);
+            NAMED(scatter)(s, group, first, count, rows, columns);
+        }
+    }
+}
+
+static void NAMED(rows_data_gradient)(NAMED(Rows) *s, REAL *scratch)
+{
+    s->packed = scratch;
+    s->engine->parallel_for(s->engine, NAMED(pack_columns_item), s, s->g->group * (rounded(s->depth, PACKED_COLUMNS) / NAMED(PANEL)));
+    s->engine->parallel_for(s->engine, NAMED(image_gradient_item), s, s->g->images);
+}
+
+/* ---- gradient of the weights */
+
+/* columns of one tap for `count` pixels */
+APART void NAMED(gather_tap)(const NAMED(Rows) *s, int64_t group, int64_t tap, int64_t first, int64_t count, REAL *rows)
+{
+    const Geometry *g = s->g;
+    int64_t channels = s->group_channels, r = tap / g->kernel_x, t = tap % g->kernel_x;
+    Window at = window_of(g, first);
+    for (int64_t i = 0; i < count; i++, next_window(g, &at), rows += channels) {
+        int64_t start = window_row(g, &at, r);
+        if (start >= 0 && t >= at.low && t < at.high)
+            NAMED(copy_elements)(rows, s->x + group * channels + start + (t - at.low) * g->step_x * g->channels, channels);
+        else for (int64_t c = 0; c < channels; c++) rows[c] = 0;
+    }
+}
+
+/* sums[slice][group][column of a row][filter] over the pixels of a slice; an item is a slice of one group, or of one tap of it */
+static void NAMED(weight_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Rows) *s = context;
+    const Geometry *g = s->g;
+    int64_t pieces = s->by_tap ? s->taps : 1, tap = item % pieces, group = item / pieces % g->group, slice = item / pieces / g->group;
+    int64_t columns = s->by_tap ? s->group_channels : s->depth, padded = rounded(s->group_filters, PACKED_COLUMNS), exact = s->group_filters % W == 0;
+    int64_t room, steps = blocks_of(s->pixels, GRADIENT_ROWS), begin = slice * steps / s->slices * GRADIENT_ROWS, end = (slice + 1) * steps / s->slices * GRADIENT_ROWS;
+    REAL *rows = NAMED(workspace)(s->engine, worker, &room), *spare = rows + GRADIENT_ROWS * columns;
+    REAL *sums = s->sums + ((slice * g->group + group) * s->depth + tap * columns) * padded;
+    if (begin == end) memset(sums, 0, (size_t)(columns * padded) * sizeof(REAL));
+    for (int64_t first = begin; first < end; first += GRADIENT_ROWS) {
+        int64_t count = least(GRADIENT_ROWS, s->pixels - first), step = g->filters;
+        const REAL *dy = s->dy + first * g->filters + group * s->group_filters;
+        if (s->by_tap) NAMED(gather_tap)(s, group, tap, first, count, rows);
+        else NAMED(gather)(s, group, first, count, rows);
+        if (!exact) {
+            step = rounded(s->group_filters, W);
+            for (int64_t i = 0; i < count; i++) {
+                NAMED(copy_elements)(spare + i * step, dy + i * g->filters, s->group_filters);
+                for (int64_t k = s->group_filters; k < step; k++) spare[i * step + k] = 0;
+            }
+            dy = spare;
+        }
+        NAMED(turned_product)(columns, rounded(s->group_filters, W), count, rows, columns, dy, step, NAMED(PANEL), sums, padded, first > begin);
+    }
+}
+
+/* dw of 16 filters: the slices added in order, turned into ONNX's order */
+static void NAMED(weight_sum_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Rows) *s = context; (void)worker;
+    int64_t blocks = blocks_of(s->group_filters, 16), group = item / blocks, first = item % blocks * 16, count = least(16, s->group_filters - first);
+    int64_t padded = rounded(s->group_filters, PACKED_COLUMNS), slice_step = s->g->group * s->depth * padded;
+    for (int64_t tap = 0; tap < s->taps; tap++)
+        for (int64_t c = 0; c < s->group_channels; c++) {
+            const REAL *from = s->sums + (group * s->depth + tap * s->group_channels + c) * padded + first;
+            REAL *to = s->dw + (group * s->group_filters + first) * s->depth + c * s->taps + tap, total[16];
+            for (int64_t k = 0; k < count; k++) total[k] = from[k];
+            for (int64_t slice = 1; slice < s->slices; slice++)
+                for (int64_t k = 0; k < count; k++) total[k] += from[slice * slice_step + k];
+            for (int64_t k = 0; k < count; k++) to[k * s->depth] = total[k];
+        }
+}
+
+static void NAMED(rows_weight_gradient)(NAMED(Rows) *s, REAL *scratch)
+{
+    s->sums = scratch;
+    s->engine->parallel_for(s->engine, NAMED(weight_item), s, s->slices * s->g->group * (s->by_tap ? s->taps : 1));
+    s->engine->parallel_for(s->engine, NAMED(weight_sum_item), s, s->g->group * blocks_of(s->group_filters, 16));
+}
+
+/* ---- gradient of the bias */
+
+/* sums[block][filter]: the sum of dy over the pixels of a block; an item is one block of `rows` pixels */
+static void NAMED(bias_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Rows) *s = context; (void)worker;
+    int64_t filters = s->g->filters, first = item * s->rows, count = least(s->rows, s->pixels - first);
+    REAL *sums = s->sums + item * filters;
+    memcpy(sums, s->dy + first * filters, (size_t)filters * sizeof(REAL));
+    for (int64_t i = 1; i < count; i++) NAMED(add_elements)(sums, s->dy + (first + i) * filters, filters);
+}
+
+/* db [filters] = the sum of dy [pixels, filters]; scratch: one row per block of pixels */
+static void NAMED(bias_gradient)(NAMED(Rows) *s, int64_t blocks, REAL *db, REAL *scratch)
+{
+    s->sums = scratch;
+    s->rows = blocks_of(s->pixels, blocks);
+    blocks = blocks_of(s->pixels, s->rows);
+    s->engine->parallel_for(s->engine, NAMED(bias_item), s, blocks);
+    memcpy(db, s->sums, (size_t)s->g->filters * sizeof(REAL));
+    for (int64_t i = 1; i < blocks; i++) NAMED(add_elements)(db, s->sums + i * s->g->filters, s->g->filters);
+}
+#undef V
+#undef W

@@ -1,0 +1,10 @@
+/* All channels-last kernels for one element type; included once per type, so without a guard (channels_last.h). */
+#include "channels_last_vectors.h"
+#include "channels_last_winograd.h"
+#include "channels_last_rows.h"
+#include "channels_last_depthwise.h"
+#include "channels_last_norm.h"
+#include "channels_last_pool.h"
+#include "channels_last_conv.h"
+#undef INPUT
+#undef OUTPUT

@@ -1,0 +1,316 @@
+"""Convolution, batch normalisation and pooling on data [n, h, w, c]: what a plan puts in place of ONNX's, whose data is [n, c, h, w].
+
+No model has these operators: ortrain.plan.layout makes them where every size is known, with weights as ONNX has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import inf, prod
+from typing import Any
+
+from ortrain.ir import TensorType
+from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.windows import Windows, integers, windows_of
+
+ITEM_SIZE = {"float32": 4, "float64": 8}
+LEAST_CHANNELS = 16
+"""The widest vector in elements: kernels that compute the last vector of channels twice need a whole one."""
+MOST_TAPS = 128
+ROOM = 1 << 19
+"""Elements of the memory that each worker has of its own (float64; the engine sees to it)."""
+
+
+# Geometry
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The sizes of one convolution or pool."""
+
+    images: int
+    rows: int
+    columns: int
+    channels: int
+    filters: int
+    group: int
+    out_rows: int
+    out_columns: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[int, int]
+    dilations: tuple[int, int]
+
+    @property
+    def taps(self) -> int:
+        return prod(self.kernel)
+
+    @property
+    def pixels(self) -> int:
+        """Of the output."""
+        return self.images * self.out_rows * self.out_columns
+
+    @property
+    def depth(self) -> int:
+        """Products in one output."""
+        return self.taps * self.channels // self.group
+
+    @property
+    def group_filters(self) -> int:
+        return self.filters // self.group
+
+    def ints(self) -> tuple[int, ...]:
+        """As the struct Geometry of channels_last_rows.h has them."""
+        return (self.images, self.rows, self.columns, self.channels, self.filters, self.group, self.out_rows, self.out_columns,
+                *self.kernel, *self.strides, *self.pads, *self.dilations)
+
+
+def two(values: tuple[Any, ...]) -> tuple[int, int]:
+    return int(values[0] or 0), int(values[1] or 0)
+
+
+def geometry_of(data: tuple[int, ...], filters: int, group: int, windows: Windows) -> Geometry:
+    """The geometry over data [n, h, w, c]."""
+    out = two(windows.output)
+    return Geometry(data[0], data[1], data[2], data[3], filters, group, *out, two(windows.kernel), two(windows.strides), two(windows.begins),
+                    two(windows.dilations))
+
+
+def conv_windows(c: InferenceContext, x: int, w: int) -> Windows:
+    """The windows of a convolution whose data [n, h, w, c] and weight [k, c / group, kh, kw] are inputs x and w."""
+    data, weight = c.shape(x), c.shape(w)
+    group = int(c.attribute("group", 1))
+    if len(data) != 4 or len(weight) != 4 or data[3] != int(weight[1]) * group:
+        raise c.error(f"expected data [n, h, w, c] and weight [k, c / {group}, kh, kw], got {list(data)} and {list(weight)}")
+    return windows_of(c, data[1:3], [int(size) for size in weight[2:]])
+
+
+def conv_geometry(c: LoweringContext, x: int, w: int) -> Geometry:
+    return geometry_of(c.dims(x), c.dims(w)[0], int(c.attribute("group", 1)), conv_windows(c, x, w))
+
+
+# How a convolution is computed
+
+
+class Method(IntEnum):
+    """As in channels_last_conv.h."""
+
+    PRODUCT = 1
+    """One matrix product on the data as it lies, with strides on the pixels that are seen, side by side."""
+    WINOGRAD = 2
+    ROWS = 3
+    """Windows gathered into rows of a matrix."""
+    DEPTHWISE = 4
+
+
+PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 16, 128, 64, 128, 32
+"""As in channels_last_winograd.h."""
+GRADIENT_ROWS, PACKED_COLUMNS, DEPTHWISE_SLICES = 96, 32, 16
+"""As in channels_last_rows.h and channels_last_depthwise.h."""
+SPREAD = 16
+"""Items aimed at: enough for eight threads, and a constant, so that results do not depend on their number."""
+GATHERED = 1 << 17
+"""Elements of the rows that are gathered at a time: half a megabyte, the second cache."""
+
+
+def up(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+def method_of(v: Geometry, direct: bool) -> Method:
+    """The fastest way; direct excludes Winograd's, whose rounding errors are 2 to 3 times those of sums."""
+    plain = v.strides == (1, 1) and v.dilations == (1, 1) and v.group == 1
+    if v.taps == 1 and v.group == 1 and v.pads == (0, 0) and all(
+            (out - 1) * stride < size for out, stride, size in zip((v.out_rows, v.out_columns), v.strides, (v.rows, v.columns), strict=True)):
+        return Method.PRODUCT
+    if plain and not direct and v.kernel == (3, 3) and v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096 and max(v.pads) <= 2:
+        return Method.WINOGRAD
+    if v.group == v.channels == v.filters and v.channels >= LEAST_CHANNELS and v.taps <= MOST_TAPS:
+        return Method.DEPTHWISE
+    return Method.ROWS
+
+
+def fits(v: Geometry) -> bool:
+    """Whether a worker's own memory holds what gathering needs, whichever way is taken, and groups are wide enough to be worth it."""
+    if v.pixels == 0 or v.channels == 0 or v.filters == 0:
+        return False
+    if v.group > 1 and method_of(v, True) != Method.DEPTHWISE and min(v.channels, v.filters) < 8 * v.group:
+        return False
+    spare = up(v.group_filters, PACKED_COLUMNS) if v.group_filters % PACKED_COLUMNS else 0
+    gathered = v.channels // v.group if by_tap(v) else v.depth
+    return 6 * (v.depth + up(v.group_filters, PACKED_COLUMNS)) <= ROOM and GRADIENT_ROWS * (gathered + spare) <= ROOM
+
+
+def rows_at_a_time(v: Geometry) -> int:
+    """Pixels whose windows are gathered at once: as many as fill GATHERED, at least 48 where they fit, and enough items to share."""
+    width = v.depth + up(v.group_filters, PACKED_COLUMNS)
+    rows = min(480, max(6, GATHERED // v.depth))
+    if rows < 48 and 48 * width <= ROOM // 2:
+        rows = 48
+    rows = min(rows, ROOM // width)
+    return max(min(rows, 48), min(rows, up(-(-v.pixels // SPREAD), 6)))
+
+
+def by_tap(v: Geometry) -> bool:
+    """Whether a worker sums the weights' gradient of one tap at a time."""
+    return v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
+
+
+def slices_of(v: Geometry) -> int:
+    """Partial sums of the weights' gradient."""
+    items = v.group * (v.taps if by_tap(v) else 1)
+    return max(1, min(-(-SPREAD // items), -(-v.pixels // GRADIENT_ROWS)))
+
+
+def tiles_of(v: Geometry, rows: int, columns: int) -> int:
+    return v.images * -(-rows // 4) * -(-columns // 4)
+
+
+def winograd_scratch(tiles: int, depth: int, outputs: int) -> int:
+    if tiles <= FEW_TILES:
+        return PLANES * (tiles * depth + PLANE_PAD)
+    block = min(DEPTH_BLOCK, depth) * up(min(FILTER_BLOCK, outputs), WHOLE_PANEL) + PLANE_PAD
+    return PLANES * block * -(-depth // DEPTH_BLOCK) * -(-outputs // FILTER_BLOCK)
+
+
+def winograd_block(v: Geometry) -> int:
+    """Tiles transformed at a time for the weights' gradient: four megabytes of them, where they are many."""
+    tiles = tiles_of(v, v.out_rows, v.out_columns)
+    return tiles if tiles <= FEW_TILES else min(tiles, max(64, (1 << 20) // (PLANES * (v.channels + v.filters))))
+
+
+def winograd_weight_scratch(v: Geometry) -> int:
+    tiles, block = tiles_of(v, v.out_rows, v.out_columns), winograd_block(v)
+    transformed = PLANES * (block * (v.channels + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
+    return transformed + (PLANES * (v.channels * v.filters + PLANE_PAD) if tiles > FEW_TILES else 0)
+
+
+def seen(v: Geometry) -> int:
+    """Elements of the pixels that a product with strides sees."""
+    return 0 if v.strides == (1, 1) else v.pixels * v.channels
+
+
+def forward_scratch(v: Geometry, method: Method) -> int:
+    if method == Method.WINOGRAD:
+        return winograd_scratch(tiles_of(v, v.out_rows, v.out_columns), v.channels, v.filters)
+    return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v))
+
+
+def data_scratch(v: Geometry, method: Method) -> int:
+    if method == Method.WINOGRAD:
+        return winograd_scratch(tiles_of(v, v.rows, v.columns), v.filters, v.channels)
+    return {Method.ROWS: v.filters * up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v))
+
+
+def weight_scratch(v: Geometry, method: Method) -> int:
+    if method == Method.WINOGRAD:
+        return winograd_weight_scratch(v)
+    if method == Method.ROWS:
+        return slices_of(v) * v.group * v.depth * up(v.group_filters, PACKED_COLUMNS)
+    return DEPTHWISE_SLICES * v.taps * up(v.channels, LEAST_CHANNELS) if method == Method.DEPTHWISE else seen(v)
+
+
+def limits(c: InferenceContext) -> tuple[int, float, float]:
+    """(whether outputs are limited, the limits)."""
+    low, high = float(c.attribute("low", -inf)), float(c.attribute("high", inf))
+    return int((low, high) != (-inf, inf)), low, high
+
+
+def conv_lower(c: LoweringContext) -> KernelCall:
+    v = conv_geometry(c, 0, 1)
+    method = method_of(v, bool(c.attribute("direct", 0)))
+    limited, low, high = limits(c)
+    scratch = up(2 * v.filters, 16) + forward_scratch(v, method)
+    return KernelCall("channels_last_conv", (*v.ints(), method, rows_at_a_time(v), limited), (float(c.attribute("epsilon", 0.0)), low, high),
+                      scratch=scratch * ITEM_SIZE[c.dtype(0)])
+
+
+def conv_grad_lower(c: LoweringContext) -> KernelCall:
+    v = conv_geometry(c, 1, 2)
+    method = method_of(v, bool(c.attribute("direct", 0)))
+    bias_blocks = min(SPREAD, max(1, v.pixels // 64))
+    scratch = max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch(v, method) if c.wants(1) else 0, bias_blocks * v.filters)
+    block = winograd_block(v) if method == Method.WINOGRAD else 0
+    return KernelCall("channels_last_conv_grad", (*v.ints(), method, rows_at_a_time(v), method, block, slices_of(v), int(by_tap(v)), bias_blocks),
+                      scratch=scratch * ITEM_SIZE[c.dtype(0)])
+
+
+@operator("ChannelsLastConv", domain=ORTRAIN, lower=conv_lower)
+def conv(c: InferenceContext) -> list[TensorType]:
+    """y [n, oh, ow, k] = Conv of x [n, h, w, c], w and bias; then of frozen statistics scale (y - mean) / sqrt(var + epsilon) + shift; then limited"""
+    windows = conv_windows(c, 0, 1)
+    return [TensorType(c.dtype(0), (c.shape(0)[0], *windows.output, c.shape(1)[0]))]
+
+
+@operator("ChannelsLastConvGrad", domain=ORTRAIN, lower=conv_grad_lower)
+def conv_grad(c: InferenceContext) -> list[TensorType]:
+    """dx, dw, db of (dy, x, w)"""
+    conv_windows(c, 1, 2)
+    return [c.type(1), c.type(2), TensorType(c.dtype(2), (c.shape(2)[0],))][: len(c.node.outputs)]
+
+
+# Batch normalisation
+
+OPEN, CLOSED = 1, 2
+"""Whether the limits themselves let a gradient through: ReLU's do not, Clip's do (channels_last_norm.h)."""
+
+
+def norm_call(c: LoweringContext, kernel: str, x: int) -> KernelCall:
+    dims = c.dims(x)
+    pixels, channels = prod(dims[:3]), dims[3]
+    rows = max(64, -(-pixels // (2 * SPREAD)))
+    limited, low, high = limits(c)
+    floats = (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)), low, high)
+    scratch = -(-pixels // rows) * 2 * channels * 8 + 5 * channels * ITEM_SIZE[c.dtype(x)]
+    return KernelCall(kernel, (pixels, channels, rows, (CLOSED if c.attribute("closed", 0) else OPEN) if limited else 0), floats, scratch=scratch)
+
+
+def norm_lower(c: LoweringContext) -> KernelCall:
+    return norm_call(c, "channels_last_norm_train" if c.attribute("training_mode", 0) else "channels_last_norm", 0)
+
+
+@operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower)
+def batch_normalization(c: InferenceContext) -> list[TensorType]:
+    """BatchNormInternal of x [n, h, w, c], then a residual (input 5) added, then limited to [low, high]"""
+    if len(c.shape(0)) != 4 or c.shape(1) != c.shape(0)[3:]:
+        raise c.error(f"expected x [n, h, w, c] and scale [c], got {list(c.shape(0))} and {list(c.shape(1))}")
+    return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
+
+
+@operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_grad", 1))
+def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
+    """(dx, dscale, dbias, dz) of (dy, x, scale, mean, 1 / deviation, bias, y); dz is dy behind the limits: of y where it is given, else of what x gives"""
+    return [c.type(1), c.type(2), c.type(2), c.type(0)][: len(c.node.outputs)]
+
+
+# Pooling
+
+
+def pool_windows(c: InferenceContext, spatial: Any) -> Windows:
+    return windows_of(c, spatial, integers(c, "kernel_shape", 2, 1))
+
+
+def max_pool_lower(c: LoweringContext) -> KernelCall:
+    data = c.dims(0)
+    return KernelCall("channels_last_max_pool", geometry_of(data, data[3], 1, pool_windows(c, data[1:3])).ints())
+
+
+def max_pool_grad_lower(c: LoweringContext) -> KernelCall:
+    data = c.output_dims(0)
+    return KernelCall("channels_last_max_pool_grad", geometry_of(data, data[3], 1, pool_windows(c, data[1:3])).ints())
+
+
+@operator("ChannelsLastMaxPool", domain=ORTRAIN, lower=max_pool_lower)
+def max_pool(c: InferenceContext) -> list[TensorType]:
+    """MaxPool of x [n, h, w, c]; then the number of the tap that won (the first of equals)"""
+    data = c.shape(0)
+    shape = (data[0], *pool_windows(c, data[1:3]).output, data[3])
+    return [TensorType(c.dtype(0), shape), TensorType("int32", shape)][: len(c.node.outputs)]
+
+
+@operator("ChannelsLastMaxPoolGrad", domain=ORTRAIN, lower=max_pool_grad_lower, stop=(1,))
+def max_pool_grad(c: InferenceContext) -> list[TensorType]:
+    """dx of (dy, winning taps); attribute spatial: h and w of x"""
+    height, width = integers(c, "spatial", 2, 1)
+    dims = c.shape(0)
+    return [TensorType(c.dtype(0), (dims[0], height, width, dims[3]))]

@@ -1,0 +1,137 @@
+"""Convolutional regions run channels-last: as exact as promised, the same bits for any number of workers, and nothing moved but at their edges."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortrain import SessionOptions, TrainingSession
+from ortrain.artifacts import LossType, OptimType
+from ortrain.plan import planner
+from tests.ops.harness import run_kernel
+from tests.ops.samples.channels_last import SAMPLES, backward, forward
+
+WINOGRAD = [((2, 30, 31, 64), (64, 64, 3, 3)), ((4, 7, 7, 192), (128, 192, 3, 3))]
+SAME = {"pads": (1, 1, 1, 1)}
+
+
+def rounding_error(sample, output=0, direct=0):
+    """The root mean square of an output's deviation in float32 from direct sums in float64."""
+    ways = {way: replace(sample, attributes=sample.attributes | {"direct": way}) for way in (0, 1)}
+    return np.sqrt(np.mean((run_kernel(ways[direct], "float32")[output] - run_kernel(ways[1], "float64")[output]) ** 2))
+
+
+@pytest.mark.parametrize("x, w", WINOGRAD)
+def test_winograd_rounds_at_most_three_times_as_much_as_direct_sums(x, w):
+    """The data's gradient is held against the direct convolution that it is, of dy and the filters rotated: direct gradients are summed in shorter chains."""
+    y, gradients = forward("", x, w, SAME), backward("", x, w, SAME)
+    dy, _, weight = gradients.inputs
+    rotated = np.ascontiguousarray(weight[:, :, ::-1, ::-1].swapaxes(0, 1))
+    as_convolution = replace(y, inputs=[dy, rotated])
+    assert rounding_error(y) <= 3 * rounding_error(y, direct=1)
+    assert rounding_error(gradients, 0) <= 3 * rounding_error(as_convolution, direct=1)
+    assert rounding_error(gradients, 1) <= 3 * rounding_error(gradients, 1, direct=1)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: f"{s.op_type}-{s.label}")
+def test_any_number_of_workers_gives_the_same_bits(sample):
+    alone = run_kernel(sample, "float32")
+    for workers in (2, 3):
+        for one, other in zip(alone, run_kernel(sample, "float32", workers), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+class Net:
+    """A model under construction; weights come from one generator."""
+
+    def __init__(self):
+        self.rng, self.nodes, self.weights = np.random.default_rng(0), [], {}
+
+    def op(self, op_type, *inputs, **attributes):
+        self.nodes.append(helper.make_node(op_type, inputs, [f"v{len(self.nodes)}"], **attributes))
+        return self.nodes[-1].output[0]
+
+    def weight(self, value):
+        name = f"w{len(self.weights)}"
+        self.weights[name] = np.asarray(value, np.float32)
+        return name
+
+    def conv(self, x, filters, channels, kernel=3, **attributes):
+        w = self.weight(self.rng.normal(size=(filters, channels, kernel, kernel)) / np.sqrt(channels * kernel * kernel))
+        return self.op("Conv", x, w, kernel_shape=[kernel] * 2, **attributes)
+
+    def norm(self, x, channels):
+        ones, zeros = np.ones(channels), np.zeros(channels)
+        return self.op("BatchNormalization", x, *map(self.weight, (ones, zeros, zeros, ones)), epsilon=1e-5)
+
+    def model(self, output):
+        self.op("Identity", output)
+        self.nodes[-1].output[0] = "y"
+        sizes = [("x", [4, 3, 16, 16]), ("y", [4, 10])]
+        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sizes)
+        graph = helper.make_graph(self.nodes, "net", [x], [y], [numpy_helper.from_array(a, n) for n, a in self.weights.items()])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def net() -> onnx.ModelProto:
+    """Everything that a region may hold: all kinds of convolution, residuals, limits, pools, concatenation; and operators that belong to none."""
+    n = Net()
+    six = n.weight(6.0)
+    zero = n.weight(0.0)
+    x = n.op("Clip", n.norm(n.conv("x", 16, 3, pads=[1] * 4), 16), zero, six)
+    skip = n.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    y = n.op("Relu", n.norm(n.conv(skip, 16, 16, pads=[1] * 4), 16))
+    y = n.norm(n.conv(y, 16, 1, group=16, pads=[1] * 4), 16)
+    y = n.op("Relu", n.op("Add", y, skip))
+    y = n.op("Concat", y, n.op("Relu", n.norm(n.conv(y, 16, 16, 1), 16)), axis=1)
+    y = n.op("Add", n.norm(n.conv(y, 32, 32, 1), 32), n.op("Transpose", y, perm=[0, 1, 3, 2]))
+    y = n.op("HardSwish", n.conv(y, 24, 32, strides=[2, 2], pads=[1] * 4))
+    y = n.op("Flatten", n.op("GlobalAveragePool", y))
+    return n.model(n.op("Gemm", y, n.weight(n.rng.normal(size=(24, 10)))))
+
+
+BATCH = np.random.default_rng(1).normal(size=(4, 3, 16, 16)).astype(np.float32), np.array([1, 3, 5, 7])
+
+
+def session(**options) -> TrainingSession:
+    model = net()
+    names = [t.name for t in model.graph.initializer]
+    frozen = {name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:]} | {"w0", "w1"}
+    made = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW,
+                                      requires_grad=[name for name in names if name not in frozen], options=SessionOptions(**options))
+    made.train_step(*BATCH)
+    return made
+
+
+def kernels_of(made: TrainingSession) -> list[str]:
+    return [step.call.kernel for step in made._train_runner.last.plan.steps]
+
+
+def test_a_region_trains_as_its_operators_do_one_by_one(monkeypatch):
+    region = session()
+    monkeypatch.setattr(planner, "lay_out", lambda nodes, *_: list(nodes))
+    plain = session()
+    assert not any(kernel.startswith("channels_last") for kernel in kernels_of(plain))
+    for name, wanted in plain.state.gradients.items():
+        got = region.state.gradients[name]
+        np.testing.assert_allclose(got, wanted, atol=1e-4 * np.abs(wanted).max() + 1e-6, rtol=0, err_msg=name)
+
+
+def test_what_follows_a_normalisation_costs_no_pass_of_its_own():
+    kernels = kernels_of(session())
+    assert not {"clip", "where", "relu", "relu_grad", "less", "batch_norm_train", "conv", "conv_grad"}.intersection(kernels)
+
+
+def test_data_moves_only_at_the_edges_of_a_region():
+    """In at the input; out and in again around the model's own transpose, forward and backward."""
+    steps = session()._train_runner.last.plan.steps
+    assert [step.node.op_type for step in steps].count("Transpose") == 1 + 3 + 3
+
+
+def test_direct_convolution_is_an_option_of_the_session():
+    fast, direct = session(), session(direct_convolution=True)
+    ways = [{step.node.attributes["direct"] for step in made._train_runner.last.plan.steps if step.node.op_type == "ChannelsLastConv"}
+            for made in (fast, direct)]
+    assert ways == [{0}, {1}]

@@ -1,0 +1,211 @@
+"""Samples of the channels-last family: the oracles of the operators it stands for, on turned data."""
+
+from typing import Any
+
+import numpy as np
+
+from tests.ops.samples import Refusal, Sample
+from tests.ops.samples.conv import conv as conv_first
+from tests.ops.samples.conv import conv_grad as conv_grad_first
+
+rng = np.random.default_rng(0)
+ORTRAIN = "ortrain"
+
+
+def normal(*shape):
+    return rng.normal(size=shape)
+
+
+def last(x):
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1))
+
+
+def first(x):
+    return np.ascontiguousarray(np.moveaxis(x, -1, 1))
+
+
+# ---- convolution
+
+# label, data [n, h, w, c], weight [k, c / group, kh, kw], attributes
+CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ("product", (2, 5, 6, 7), (9, 7, 1, 1), {}),
+    ("product of one pixel", (3, 1, 1, 20), (40, 20, 1, 1), {}),
+    ("Winograd, few tiles", (2, 7, 6, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ("Winograd, many tiles", (3, 27, 30, 16), (16, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ("Winograd, several blocks", (1, 45, 47, 144), (80, 144, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ("Winograd, few tiles in several blocks", (2, 5, 9, 80), (48, 80, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ("Winograd without pads", (2, 8, 9, 16), (16, 16, 3, 3), {}),
+    ("Winograd with uneven pads", (2, 8, 9, 16), (16, 16, 3, 3), {"pads": (0, 2, 1, 1)}),
+    ("direct 3 x 3", (2, 7, 6, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1), "direct": 1}),
+    ("strides", (2, 9, 8, 6), (10, 6, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ("stem", (1, 23, 24, 3), (20, 3, 7, 7), {"pads": (3, 3, 3, 3), "strides": (2, 2)}),
+    ("pointwise strides", (2, 9, 8, 16), (24, 16, 1, 1), {"strides": (2, 2)}),
+    ("dilations", (2, 9, 10, 5), (4, 5, 3, 3), {"dilations": (2, 3), "pads": (2, 3, 2, 3)}),
+    ("deep", (2, 6, 6, 60), (33, 60, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 1)}),
+    ("groups", (2, 6, 5, 32), (48, 16, 3, 3), {"group": 2, "pads": (1, 1, 1, 1)}),
+    ("many pixels", (3, 40, 37, 4), (8, 4, 5, 5), {}),
+    ("depthwise", (2, 9, 8, 19), (19, 1, 3, 3), {"group": 19, "pads": (1, 1, 1, 1)}),
+    ("depthwise strides", (2, 9, 8, 32), (32, 1, 3, 3), {"group": 32, "pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ("depthwise 5 x 5", (1, 9, 11, 16), (16, 1, 5, 5), {"group": 16, "pads": (2, 1, 2, 0), "strides": (3, 1)}),
+    ("depthwise dilated", (1, 4, 4, 17), (17, 1, 3, 3), {"group": 17, "dilations": (2, 2), "pads": (2, 2, 2, 2)}),
+]
+
+
+def onnx_attributes(attributes):
+    return {k: v for k, v in attributes.items() if k not in ("direct", "epsilon", "low", "high")}
+
+
+def conv(x, w, b=None, scale=None, shift=None, mean=None, variance=None, **attributes):
+    y = last(conv_first(first(x), w, b, **onnx_attributes(attributes)))
+    if scale is not None:
+        y = (y - mean) * scale / np.sqrt(variance + attributes["epsilon"]) + shift
+    return np.clip(y, attributes.get("low", -np.inf), attributes.get("high", np.inf))
+
+
+def conv_grad(dy, x, w, **attributes):
+    dx, dw, db = conv_grad_first(first(dy), first(x), w, **onnx_attributes(attributes))
+    return last(dx), dw, db
+
+
+def forward(label, x, w, attributes, *vectors):
+    return Sample("ChannelsLastConv", [normal(*x), normal(*w) / np.sqrt(np.prod(w[1:])), *vectors], lambda *a: conv(*a, **attributes), attributes,
+                  domain=ORTRAIN, gradient=False, label=label)
+
+
+def backward(label, x, w, attributes):
+    y = conv(normal(*x), normal(*w), **attributes).shape
+    return Sample("ChannelsLastConvGrad", [normal(*y) / np.sqrt(np.prod(y[:3])), normal(*x), normal(*w)], lambda *a: conv_grad(*a, **attributes), attributes,
+                  domain=ORTRAIN, outputs=3, gradient=False, label=label)
+
+
+def frozen(filters):
+    return [normal(filters), normal(filters), normal(filters), rng.uniform(0.5, 2, filters)]
+
+
+# ---- batch normalisation
+
+
+def batch_norm(x, scale, bias, mean, variance, residual=None, **attributes):
+    epsilon, momentum = attributes.get("epsilon", 1e-5), attributes.get("momentum", 0.9)
+    new_mean, new_variance = mean, variance
+    if attributes.get("training_mode", 0):
+        batch_mean, batch_variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
+        new_mean, new_variance = (momentum * old + (1 - momentum) * new for old, new in ((mean, batch_mean), (variance, batch_variance)))
+        mean, variance = batch_mean, batch_variance
+    inverse = 1 / np.sqrt(variance + epsilon)
+    y = (x - mean) * inverse * scale + bias
+    if residual is not None:
+        y = y + residual
+    return np.clip(y, attributes.get("low", -np.inf), attributes.get("high", np.inf)), new_mean, new_variance, mean, inverse
+
+
+def batch_norm_grad(dy, x, scale, mean, inverse, bias=None, y=None, **attributes):
+    low, high = attributes.get("low", -np.inf), attributes.get("high", np.inf)
+    if (low, high) != (-np.inf, np.inf):
+        z = y if y is not None else (x - mean) * inverse * scale + bias
+        dy = dy * ((z >= low) & (z <= high) if attributes.get("closed", 0) else (z > low) & (z < high))
+    normal_x = (x - mean) * inverse
+    count = np.prod(x.shape[:3])
+    dscale, dbias = (dy * normal_x).sum((0, 1, 2)), dy.sum((0, 1, 2))
+    return scale * inverse * (dy - dbias / count - normal_x * dscale / count), dscale, dbias, dy
+
+
+def norm_sample(label, shape, attributes, residual=False):
+    vectors = [normal(shape[3]), normal(shape[3]), normal(shape[3]), rng.uniform(0.5, 2, shape[3])]
+    inputs = [normal(*shape) + 3, *vectors, *([normal(*shape)] if residual else [])]
+    return Sample("ChannelsLastBatchNormalization", inputs, lambda *a: batch_norm(*a, **attributes), attributes, domain=ORTRAIN, outputs=5, gradient=False,
+                  label=label)
+
+
+def norm_grad_sample(label, shape, attributes, of_y=False, biased=True):
+    x, c = normal(*shape), shape[3]
+    inputs = [normal(*shape), x, normal(c) + 2, x.mean((0, 1, 2)), 1 / np.sqrt(x.var((0, 1, 2)) + 1e-5)]
+    if biased:
+        inputs.append(normal(c))
+    if of_y:
+        inputs.append(normal(*shape))
+    outputs = 4 if of_y else 3
+    return Sample("ChannelsLastBatchNormalizationGrad", inputs, lambda *a: batch_norm_grad(*a, **attributes)[:outputs], attributes, domain=ORTRAIN,
+                  outputs=outputs, gradient=False, label=label)
+
+
+RELU = {"low": 0.0}
+RELU6 = {"low": 0.0, "high": 6.0, "closed": 1}
+TRAINING = {"training_mode": 1, "momentum": 0.75, "epsilon": 1e-4}
+
+
+# ---- pooling
+
+
+def windows(x, kernel, strides, pads):
+    """[n, h, w, c] -> [n, oh, ow, taps, c] and the padded position of each tap."""
+    padded = np.pad(x, [(0, 0), (pads[0], pads[2]), (pads[1], pads[3]), (0, 0)], constant_values=-np.inf)
+    oh, ow = ((padded.shape[1 + i] - kernel[i]) // strides[i] + 1 for i in range(2))
+    return np.stack([padded[:, r:r + (oh - 1) * strides[0] + 1:strides[0], t:t + (ow - 1) * strides[1] + 1:strides[1]]
+                     for r in range(kernel[0]) for t in range(kernel[1])], 3)
+
+
+def max_pool(x, kernel_shape, strides=(1, 1), pads=(0, 0, 0, 0), **_):
+    seen = windows(x, kernel_shape, strides, pads)
+    return seen.max(3), seen.argmax(3).astype("int32")
+
+
+def max_pool_grad(dy, taps, kernel_shape, spatial, strides=(1, 1), pads=(0, 0, 0, 0)):
+    rows, columns = (spatial[i] + pads[i] + pads[i + 2] + strides[i] for i in range(2))
+    padded = np.zeros((len(dy), rows, columns, dy.shape[3]), dy.dtype)
+    for i, oy, ox, ch in np.ndindex(dy.shape):
+        tap = taps[i, oy, ox, ch]
+        padded[i, oy * strides[0] + tap // kernel_shape[1], ox * strides[1] + tap % kernel_shape[1], ch] += dy[i, oy, ox, ch]
+    return padded[:, pads[0]:pads[0] + spatial[0], pads[1]:pads[1] + spatial[1]]
+
+
+POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((2, 6, 8, 16), {"kernel_shape": (2, 2), "strides": (2, 2)}),
+    ((1, 9, 8, 21), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    ((1, 5, 6, 16), {"kernel_shape": (3, 2)}),
+]
+
+
+def pool_samples(shape, attributes):
+    x = normal(*shape)
+    y, taps = max_pool(x, **attributes)
+    yield Sample("ChannelsLastMaxPool", [x], lambda x: max_pool(x, **attributes), attributes, domain=ORTRAIN, outputs=2, gradient=False)
+    backward_attributes = attributes | {"spatial": shape[1:3]}
+
+    def gradient(dy, taps):
+        return max_pool_grad(dy, taps, **backward_attributes)
+
+    yield Sample("ChannelsLastMaxPoolGrad", [normal(*y.shape), taps], gradient, backward_attributes, domain=ORTRAIN, gradient=False)
+
+
+SAMPLES: list[Sample] = [
+    *(forward(*case) for case in CONVOLUTIONS),
+    *(backward(*case) for case in CONVOLUTIONS),
+    forward("bias", (2, 5, 6, 7), (9, 7, 1, 1), {}, normal(9)),
+    forward("Winograd with bias and ReLU", (2, 7, 6, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1), "low": 0.0}, normal(32)),
+    forward("product, frozen statistics", (2, 5, 6, 7), (9, 7, 1, 1), {"epsilon": 1e-3, "low": 0.0, "high": 1.0}, None, *frozen(9)),
+    forward("Winograd, frozen statistics", (3, 27, 30, 16), (16, 16, 3, 3), {"pads": (1, 1, 1, 1), "epsilon": 1e-3}, normal(16), *frozen(16)),
+    forward("rows, frozen statistics", (2, 9, 8, 6), (10, 6, 3, 3), {"strides": (2, 2), "epsilon": 1e-3, "low": 0.0}, None, *frozen(10)),
+    forward("depthwise, frozen statistics", (2, 9, 8, 19), (19, 1, 3, 3), {"group": 19, "epsilon": 1e-3, "low": 0.0, "high": 1.0}, None, *frozen(19)),
+    norm_sample("inference", (2, 5, 6, 16), {}),
+    norm_sample("training", (2, 5, 6, 19), TRAINING),
+    norm_sample("training, many pixels", (4, 40, 33, 40), TRAINING),
+    norm_sample("training with ReLU", (2, 5, 6, 16), TRAINING | RELU),
+    norm_sample("training with residual", (2, 5, 6, 16), TRAINING, residual=True),
+    norm_sample("training with residual and ReLU", (2, 5, 6, 35), TRAINING | RELU, residual=True),
+    norm_sample("training with ReLU6", (2, 5, 6, 35), TRAINING | RELU6),
+    norm_grad_sample("plain", (2, 5, 6, 19), {}, biased=False),
+    norm_grad_sample("many pixels", (4, 40, 33, 40), {}, biased=False),
+    norm_grad_sample("ReLU", (2, 5, 6, 35), RELU),
+    norm_grad_sample("ReLU6", (2, 5, 6, 35), RELU6),
+    norm_grad_sample("ReLU behind a residual", (2, 5, 6, 35), RELU, of_y=True),
+    *(sample for case in POOLS for sample in pool_samples(*case)),
+]
+
+X = normal(1, 4, 4, 3)
+
+REFUSALS: list[Refusal] = [
+    Refusal("ChannelsLastConv", [X, normal(2, 4, 3, 3)], domain=ORTRAIN, match="weight"),
+    Refusal("ChannelsLastConvGrad", [X, X, normal(2, 4, 3, 3)], domain=ORTRAIN, match="weight"),
+    Refusal("ChannelsLastBatchNormalization", [X, normal(4), normal(4), normal(4), normal(4)], domain=ORTRAIN, match="scale"),
+]
