@@ -59,6 +59,9 @@ WEIGHT_INPUTS = {
 }
 """Where a Constant node's value counts as a weight without being named."""
 
+LIMITING = {"Pow": 1, "Max": 0, "Min": 0, "Clip": 1, "Mod": 1}
+"""From which input on a single element is an exponent or a limit: a step of the optimizer on the 2 of a square makes it undefined for negative numbers."""
+
 
 @dataclass(slots=True)
 class Artifacts:
@@ -300,13 +303,15 @@ def _all_nodes(graph: Graph) -> Iterator[Node]:
 def _weights(forward: Model, complete: Model, constants: frozenset[str], excluded: set[str]) -> list[str]:
     """The float weights of the forward model that the loss depends on.
 
-    Scalars are taken for constants; values of Constant nodes too, unless a layer uses them as weight or bias."""
+    Scalars are taken for constants, and so are single elements that are exponents or limits; values of Constant nodes too, unless a layer uses them as
+    weight or bias."""
     fed = {node.inputs[i] for node in _all_nodes(forward.graph) for i in WEIGHT_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
     fed |= {node.inputs[0] for node in _all_nodes(forward.graph) if node.op_type == "Cast" and node.outputs[0] in fed}
     reaching = reaching_values(complete, complete.graph.outputs[0])
     candidates = reaching - excluded - (constants - fed)
+    limits = {name for node in _all_nodes(forward.graph) if node.op_type in LIMITING for name in node.inputs[LIMITING[node.op_type] :]}
     found = [name for name, array in forward.graph.initializers.items()
-             if name in candidates and array.ndim and str(array.dtype) in DIFFERENTIABLE]
+             if name in candidates and array.ndim and (array.size > 1 or name not in limits) and str(array.dtype) in DIFFERENTIABLE]
     if not found:
         raise InvalidArgumentError("expected a model with float weights that the loss depends on, got none: name them in requires_grad")
     return found

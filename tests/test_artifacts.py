@@ -121,6 +121,16 @@ def test_no_optimizer_means_no_training_unless_names_are_given():
     assert list(made.checkpoint.trainable) == ["b"] and "w" in made.training.graph.initializers and "w" in made.eval.graph.initializers
 
 
+def with_exponent(source):
+    """The model with its first output squared, by a Pow with an exponent of one element."""
+    squared = onnx.ModelProto.FromString(source.SerializeToString())
+    name = squared.graph.output[0].name
+    squared.graph.initializer.append(numpy_helper.from_array(np.array([2], np.float32), "exponent"))
+    squared.graph.node.append(helper.make_node("Pow", [name, "exponent"], ["squared"]))
+    squared.graph.output[0].name = "squared"
+    return squared
+
+
 def test_default_weights_are_the_float_tensors_that_reach_the_loss():
     nodes = [
         helper.make_node("Constant", [], ["cw"], value=numpy_helper.from_array(weight(4, 3))),
@@ -136,6 +146,7 @@ def test_default_weights_are_the_float_tensors_that_reach_the_loss():
     source = model(nodes, {"b": weight(3), "unused": weight(3), "scalar": np.float32(2)})
     made = build_artifacts(source, loss=LossType.MSELoss, optimizer=OptimType.AdamW)
     assert list(made.checkpoint.trainable) == ["b", "cw"]
+    assert "exponent" not in build_artifacts(with_exponent(source), loss=LossType.MSELoss, optimizer=OptimType.AdamW).checkpoint.trainable
     named = build_artifacts(source, requires_grad=["mask"], frozen_params=["cw", "nope"], loss=LossType.MSELoss, optimizer=OptimType.AdamW)
     assert list(named.checkpoint.trainable) == ["mask"] and list(named.checkpoint.frozen) == ["cw"]
     assert named.training.graph.inputs == ["x", "target", "cw", "mask", "mask_grad.accumulation.buffer", "lazy_reset_grad"]

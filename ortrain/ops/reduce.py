@@ -33,8 +33,11 @@ def axes_of(c: InferenceContext) -> tuple[int, ...] | None:
 
 def infer_reduction(c: InferenceContext) -> list[TensorType]:
     """The reduced axes become 1, or vanish without keepdims."""
-    shape, axes = c.shape(0), axes_of(c)
     keepdims = bool(c.attribute("keepdims", 1))
+    everything = not c.attribute("axes") and not c.has(1) and not c.attribute("noop_with_empty_axes", 0)
+    if c.type(0).shape is None and everything and not keepdims:
+        return [TensorType(c.dtype(0), ())]
+    shape, axes = c.shape(0), axes_of(c)
     if axes is None:
         return [TensorType(c.dtype(0), tuple(c.fresh(f"reduced{i}") for i in range(len(shape))) if keepdims else None)]
     kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape) if keepdims or axis not in axes)

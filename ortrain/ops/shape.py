@@ -167,6 +167,7 @@ def squeeze(c: InferenceContext) -> list[TensorType]:
         n = length_of(c, 1)
         return [TensorType(c.dtype(0), None if n is None else fresh_shape(c, len(c.shape(0)) - n))]
     dims = c.shape(0)
+    # a symbol is taken for another size than 1: `input_shapes` says it where it is 1
     gone = [i for i, d in enumerate(dims) if d == 1] if axes is None else distinct(c, axes, len(dims))
     if any(isinstance(dims[i], int) and dims[i] != 1 for i in gone):
         raise c.error(f"expected size 1 along axes {gone}, got shape {list(dims)}")

