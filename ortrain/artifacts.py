@@ -20,7 +20,7 @@ from ortrain.formats.checkpoint import Checkpoint, write_checkpoint
 from ortrain.formats.onnx_files import read_model, to_proto, write_model
 from ortrain.formats.ort_writer import required_operators, serialize_ort_model
 from ortrain.gradient import reaching_values
-from ortrain.ir import Graph, Model, Node, TensorType
+from ortrain.ir import Dim, Graph, Model, Node, TensorType
 from ortrain.loading import OLDEST_IR, load_model, load_with_constants
 from ortrain.onnxblock import loss as losses
 from ortrain.onnxblock import optim
@@ -116,7 +116,7 @@ def generate_artifacts(
     save_running_statistics: bool = True,
     ir_version: int | None = None,
     opset_version: int | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[Dim]] | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the artifacts for training a model: training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx.
@@ -169,7 +169,7 @@ def build_artifacts(
     save_running_statistics: bool = True,
     ir_version: int | None = None,
     opset_version: int | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[Dim]] | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> Artifacts:
     """The artifacts in memory; parameters and errors as generate_artifacts; model may also be an ortrain.ir.Model."""

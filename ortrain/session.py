@@ -28,7 +28,7 @@ from ortrain.errors import (
 from ortrain.formats.onnx_files import write_model
 from ortrain.fused_training import fused_forward_model, fused_training_model
 from ortrain.gradient import add_gradient, reaching_values
-from ortrain.ir import Graph, Model, NameSource, TensorType
+from ortrain.ir import Dim, Graph, Model, NameSource, TensorType
 from ortrain.loading import load_model
 from ortrain.optimizer import Optimizer
 from ortrain.options import RunOptions, SessionOptions
@@ -121,7 +121,7 @@ class TrainingSession:
     def from_model(cls, model: ModelSource, *, loss: Any = None, optimizer: Any = None, requires_grad: Sequence[str] | None = None,
                    frozen_params: Sequence[str] | None = None, loss_input_names: Sequence[str] | None = None,
                    additional_output_names: Sequence[str] | None = None, learning_rate: float = DEFAULT_LEARNING_RATE,
-                   options: SessionOptions | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None,
+                   options: SessionOptions | None = None, input_shapes: Mapping[str, Sequence[Dim]] | None = None,
                    input_values: Mapping[str, Any] | None = None) -> TrainingSession:
         """A session straight from a forward model: the artifacts are made in memory.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidArgumentError
-from ortrain.ir import Model, NameSource, Node, TensorType
+from ortrain.ir import Dim, Model, NameSource, Node, TensorType
 from ortrain.loading import all_names
 from ortrain.ops.building import GraphBuilder, NodeBuilder
 from ortrain.ops.control import chosen
@@ -18,7 +18,7 @@ from ortrain.ops.inference import Inference
 from ortrain.ops.subgraphs import place
 
 
-def specialise(model: Model, input_shapes: Mapping[str, Sequence[int]], input_values: Mapping[str, Any]) -> None:
+def specialise(model: Model, input_shapes: Mapping[str, Sequence[Dim]], input_values: Mapping[str, Any]) -> None:
     """Changes the model: inputs get the given shapes, or become constants of the given values; Ifs whose condition is known then are replaced.
 
     Raises InvalidArgumentError for a name that is no input, or a shape or value that does not fit."""
@@ -29,7 +29,7 @@ def specialise(model: Model, input_shapes: Mapping[str, Sequence[int]], input_va
     for name, value in input_values.items():
         graph.initializers[name] = _value(name, graph.types[name], value)
         graph.inputs.remove(name)
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Dim] = {}
     for name, shape in input_shapes.items():
         graph.types[name] = _shaped(name, graph.types[name], shape, sizes)
     # what the file says of other values was said of any size
@@ -44,19 +44,20 @@ def _value(name: str, kind: TensorType, value: Any) -> np.ndarray:
     return array
 
 
-def _shaped(name: str, kind: TensorType, shape: Sequence[int], sizes: dict[str, int]) -> TensorType:
-    """The input's type with this shape; notes the sizes of its symbols."""
+def _shaped(name: str, kind: TensorType, shape: Sequence[Dim], sizes: dict[str, Dim]) -> TensorType:
+    """The input's type with this shape, of numbers and symbols; notes the sizes of its symbols."""
     declared = kind.shape if kind.shape is not None else tuple(f"{name}.{axis}" for axis in range(len(shape)))
     if len(declared) != len(shape):
         raise InvalidArgumentError(f"expected {len(declared)} sizes for input {name!r}, got {list(shape)}")
-    for axis, (want, have) in enumerate(zip(declared, shape, strict=True)):
-        known = want if isinstance(want, int) else sizes.setdefault(want, int(have))
+    given: tuple[Dim, ...] = tuple(size if isinstance(size, str) else int(size) for size in shape)
+    for axis, (want, have) in enumerate(zip(declared, given, strict=True)):
+        known = want if isinstance(want, int) else sizes.setdefault(want, have)
         if known != have:
             raise InvalidArgumentError(f"expected size {known} along axis {axis} of input {name!r}, got {have}")
-    return TensorType(kind.dtype, tuple(int(size) for size in shape))
+    return TensorType(kind.dtype, given)
 
 
-def _sized(kind: TensorType, sizes: Mapping[str, int]) -> TensorType:
+def _sized(kind: TensorType, sizes: Mapping[str, Dim]) -> TensorType:
     if kind.shape is None:
         return kind
     return TensorType(kind.dtype, tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in kind.shape), kind.sequence)

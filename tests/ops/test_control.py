@@ -116,6 +116,14 @@ def test_a_known_value_settles_the_branch():
         np.testing.assert_allclose(session.state.gradients["v"], expected(False)[2], rtol=1e-4, atol=1e-6)
 
 
+def test_some_sizes_may_stay_open():
+    with start(by_input(), input_shapes={"x": ("rows", 3)}) as session:
+        for rows in (5, 2):
+            session.train_step(X[:rows], np.array(True), TARGET[:rows])
+    with pytest.raises(errors.InvalidArgumentError, match="expected size 3"):
+        start(by_input(), input_shapes={"x": (5, "columns")})
+
+
 @pytest.mark.parametrize("options", [{"input_values": {"nothing": 1}}, {"input_shapes": {"nothing": (1,)}}, {"input_shapes": {"x": (5, 4)}},
                                      {"input_shapes": {"x": (5,)}}, {"input_values": {"which": [True, False]}}])
 def test_sizes_and_values_that_do_not_fit_are_refused(options):

@@ -34,6 +34,7 @@ static inline void NAMED(axis_taps)(REAL x, REAL scale, int64_t n, int64_t mode,
     if (mode == NEAREST) x = (REAL)rint(x);
     if (!(x >= low && x <= high)) {
         if (padding == REFLECTION) x = NAMED(mirrored)(x, low, high, &turn);
+        else if (padding == BORDER && mode == CUBIC) x = x > last + 4 ? last + 4 : x > -4 ? x : -4;     /* each tap is moved to the border, as PyTorch does */
         else if (padding == BORDER) { x = x > last ? last : x > 0 ? x : 0; turn = 0; }
         else if (!(x > -4 && x < last + 4)) x = -4;         /* every tap lies outside */
     }

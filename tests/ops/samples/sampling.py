@@ -32,7 +32,7 @@ def row(at, n, mode, padding, align):
     low, high = (0, n - 1) if align else (-0.5, n - 0.5)
     x = (at + 1) / 2 * (n - 1) if align else ((at + 1) * n - 1) / 2
     x = float(np.rint(x)) if mode == "nearest" else x
-    if not low <= x <= high and padding == "border":
+    if not low <= x <= high and padding == "border" and mode != "cubic":       # of cubic taps each goes to the border by itself, as in PyTorch and onnxruntime
         x = min(max(x, 0), n - 1)
     elif not low <= x <= high and padding == "reflection":
         x = mirrored(x, low, high)
@@ -59,10 +59,12 @@ def dense(x, grid, mode, padding, align):
 
 def sampled(x, grid, mode="linear", padding="zeros", align=0, opset=20, **more):
     attributes = {"mode": mode, "padding_mode": padding, "align_corners": align}
-    reference = by_reference("GridSample", attributes | {"mode": mode.removeprefix("bi")}, 20)
+    kind = mode.removeprefix("bi")
+    reference = by_reference("GridSample", attributes | {"mode": kind}, 20)
+    differs = kind == "cubic" and padding == "border"      # the reference moves the position, PyTorch and onnxruntime each tap
 
     def oracle(x, grid):
-        return dense(x, grid, mode.removeprefix("bi"), padding, align) if x.dtype == np.float64 else reference(x, grid)
+        return dense(x, grid, kind, padding, align) if x.dtype == np.float64 or differs else reference(x, grid)
 
     return Sample("GridSample", [x, grid], oracle, attributes, opset=opset, **more)
 
