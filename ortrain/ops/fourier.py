@@ -150,8 +150,9 @@ def frames_in_steps(g: NodeBuilder) -> list[str] | None:
     if found is None or not isinstance(size, int) or kind.dtype not in FLOATS:
         return None
     step, length, window = found
+    signal = g.inputs[0] if len(kind.shape or ()) == 3 else g.op("Reshape", g.inputs[0], g.constant([0, 0, 1]))
     starts = np.arange(1 + (size - length) // step) * step
-    frames = g.op("Gather", g.inputs[0], g.constant(starts[:, None] + np.arange(window)), axis=1)          # [n, frames, window, parts]
+    frames = g.op("Gather", signal, g.constant(starts[:, None] + np.arange(window)), axis=1)          # [n, frames, window, parts]
     if g.has(2):
         frames = g.op("Mul", frames, g.op("Reshape", g.inputs[2], g.constant([window, 1])))
     attributes: dict[str, Any] = {"onesided": int(g.attribute("onesided", 1))}
@@ -162,10 +163,11 @@ def frames_in_steps(g: NodeBuilder) -> list[str] | None:
 
 @operator("STFT", expand=frames_in_steps, stop=(1, 3))
 def stft(c: InferenceContext) -> list[TensorType]:
-    """y = the Fourier transforms of frames of a signal [n, length, parts], frame_step apart and times a window; their first half if onesided"""
+    """y = the Fourier transforms of frames of a signal [n, length, parts], frame_step apart and times a window; their first half if onesided. A real signal may
+    do without its last axis, which exporters leave out and onnxruntime does not miss"""
     shape = c.shape(0)
-    if len(shape) != 3 or isinstance(shape[2], int) and shape[2] not in (1, 2):
-        raise c.error(f"expected a signal [n, length, 1 or 2], got shape {list(shape)}")
+    if len(shape) not in (2, 3) or len(shape) == 3 and isinstance(shape[2], int) and shape[2] not in (1, 2):
+        raise c.error(f"expected a signal [n, length, 1 or 2] or [n, length], got shape {list(shape)}")
     found = frames_of(c)
     if found is None:
         return [TensorType(c.dtype(0), (shape[0], c.fresh("frames"), c.fresh("length"), 2))]

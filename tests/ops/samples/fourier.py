@@ -39,10 +39,12 @@ SAMPLES = [
     Sample("DFTGrad", [rng.standard_normal((2, 6, 4, 2)), COMPLEX], lambda dy, x: matrix(dy * [1, -1], 6, 1) * [1, -1], {"opset": 17, "axis": 1}, "ortrain", gradient=False),
     framed(SIGNAL, np.array(4), WINDOW), framed(SIGNAL, np.array(3), WINDOW, np.array(8), onesided=0), framed(SIGNAL, np.array(5), None, np.array(7), opset=20),
     framed(rng.standard_normal((1, 16, 2)), np.array(4), WINDOW, onesided=0),
+    Sample("STFT", [SIGNAL[..., 0], np.array(4), WINDOW], lambda x, *more: by_reference("STFT", {"onesided": 1}, 17)(x[..., None], *more), {"onesided": 1},
+           constants=(1,), label="a real signal without its last axis"),
 ]
 REFUSALS = [
     Refusal("DFT", [REAL[..., [0, 0, 0]]], opset=20), Refusal("DFT", [REAL, None, np.array(3)], opset=20, constants=(2,)),
     Refusal("DFT", [REAL, np.array(0)], opset=20, constants=(1,)), Refusal("DFT", [REAL], {"axis": 5}),
-    Refusal("STFT", [SIGNAL, np.array(0), WINDOW], constants=(1,)), Refusal("STFT", [SIGNAL[0], np.array(4), WINDOW], constants=(1,)),
+    Refusal("STFT", [SIGNAL, np.array(0), WINDOW], constants=(1,)), Refusal("STFT", [SIGNAL[0, :, 0], np.array(4), WINDOW], constants=(1,)),
     Refusal("STFT", [SIGNAL, np.array(4), WINDOW, np.array(5)], constants=(1, 3)), Refusal("STFT", [SIGNAL, np.array(4), None, np.array(25)], constants=(1, 3)),
 ]
