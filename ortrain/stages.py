@@ -56,6 +56,7 @@ class Stage:
     def of(cls, model: Model, inputs: Sequence[str], outputs: Sequence[str], commits: Sequence[str], constants: Values, cut: NeedsStage, make: Maker) -> Stage:
         """Divides the run of a model where a plan asked for it."""
         graph, node = model.graph, cut.node
+        assert node is None or any(piece is node for piece in graph.nodes), "a stage ends at a node of the graph: or it would be asked for again and again"
         made_by_nodes = graph.producers()
         targets = [name for name in (cut.values if node is None else node.inputs) if name in made_by_nodes]
         before = graph.ancestors(targets)

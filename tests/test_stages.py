@@ -112,6 +112,15 @@ def test_operators_with_sizes_of_their_own(op_type):
     check_forward(proto, [X], [-X], [X[:2]])
 
 
+def test_rows_that_a_computed_condition_keeps_are_trained():
+    nodes = [node("Greater", ["flags", "nothing"], ["keep"]), node("MatMul", ["x", "w"], ["y"]), node("Compress", ["y", "keep"], ["kept"], axis=0),
+             node("Mul", ["kept", "kept"], ["square"]), node("ReduceSum", ["square"], ["loss"], keepdims=0)]
+    proto = model(nodes, [value("flags", [4]), value("x", [4, 3])], [value("loss", []), value("kept", ["m", 2])], w=W, nothing=np.float32(0))
+    flags = np.array([1, -1, 2, 3], np.float32)
+    check_forward(proto, [flags, X], [-flags, X])
+    check_gradient(proto, [flags, X / 4], [-flags, X / 4])
+
+
 def test_a_reshape_to_computed_sizes():
     """The longest length decides how far the rows are cut."""
     nodes = [node("Cast", ["x"], ["whole"], to=INT), node("ReduceMax", ["whole"], ["most"], keepdims=0), node("Range", ["zero", "most", "one"], ["steps"]),

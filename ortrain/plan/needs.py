@@ -46,13 +46,13 @@ class Unknowns:
         self.inputs, self.objects, self.inference = inputs, objects, inference
         self.producers: dict[str, Node] = {}
         self._open: list[Node] = []
-        self._origin: dict[int, Node] = {}
+        self._origin: dict[str, Node] = {}
         self._made = graph.producers()
 
     def note(self, node: Node, pieces: Iterable[Node]) -> None:
         """A node that has been visited, and the nodes that stand for it."""
         for piece in pieces:
-            self._origin[id(piece)] = node
+            self._origin |= {name: node for name in piece.outputs if name}
             self.producers |= {name: piece for name in piece.outputs if name}
             if any(self._is_open(name) for name in piece.outputs if name):
                 self._open.append(piece)
@@ -85,7 +85,7 @@ class Unknowns:
 
     def outside(self, node: Node, cause: Exception) -> NeedsStage:
         """The request to run a node outside of programs."""
-        origin = self._origin.get(id(node), node)
+        origin = next((self._origin[name] for name in node.outputs if name in self._origin), node)
         return NeedsStage(cause, node=origin, kinds=[self.inference.types.get(name) for name in origin.outputs])
 
     # ---- what is to be known
