@@ -118,7 +118,7 @@ def up(n: int, to: int) -> int:
 
 
 def method_of(v: Geometry, direct: bool) -> Method:
-    """The fastest way; direct excludes Winograd's, whose rounding errors are 2 to 3 times those of sums."""
+    """The fastest way; direct excludes Winograd's, whose rounding errors are larger (docs/performance.md)."""
     plain = v.strides == (1, 1) and v.dilations == (1, 1) and v.group == 1
     if v.taps == 1 and v.group == 1 and v.pads == (0, 0) and all(
             (out - 1) * stride < size for out, stride, size in zip((v.out_rows, v.out_columns), v.strides, (v.rows, v.columns), strict=True)):
