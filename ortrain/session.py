@@ -28,6 +28,7 @@ from ortrain.errors import (
 from ortrain.formats.onnx_files import write_model
 from ortrain.fused_training import fused_forward_model, fused_training_model
 from ortrain.gradient import add_gradient, reaching_values
+from ortrain.inference_model import check_outputs, inference_model
 from ortrain.ir import Dim, Graph, Model, NameSource, TensorType
 from ortrain.loading import load_model
 from ortrain.optimizer import Optimizer
@@ -37,7 +38,7 @@ from ortrain.runner import Arena, Runner
 from ortrain.schedule import LinearSchedule
 from ortrain.state import DEFAULT_LEARNING_RATE, TrainingState
 from ortrain.values import check_device
-from ortrain.widening import edges, narrow_outputs, narrowed
+from ortrain.widening import edges, narrow_outputs
 
 if TYPE_CHECKING:
     from ortrain.artifacts import Artifacts
@@ -184,10 +185,11 @@ class TrainingSession:
         model = fused_training_model(self.training_model)
         graph = model.graph
         fixed = dict(self._parameter_arrays(graph.inputs))
-        self._reset_flag = np.zeros(1, np.bool_)
+        reset_flag = np.zeros(1, np.bool_)
+        self._reset_flag = reset_flag.data       # written in every step, where an array's own assignment takes three times as long
         for name in graph.inputs:
             if name == RESET_FLAG:
-                fixed[name] = self._reset_flag
+                fixed[name] = reset_flag
             elif name.endswith(BUFFER_SUFFIX) and name.removesuffix(BUFFER_SUFFIX) in self.state.gradients:
                 fixed[name] = self.state.gradients[name.removesuffix(BUFFER_SUFFIX)]
         inputs = [name for name in graph.inputs if name not in fixed]
@@ -240,18 +242,18 @@ class TrainingSession:
         Raises InputCountError, InputNameError, InputTypeError, InputRankError, InputShapeError, EmptyBatchError, LabelRangeError or
         IndexRangeError, after which nothing has changed."""
         with self._lock:
-            self._ready(run_options)
-            runner = self._train_runner
-            arguments = runner.arguments(inputs, named) if named else inputs
-            self._reset_flag[0] = self._overwrite
+            if run_options is not None or self._closed or self.state.nominal:      # a call saved in every step
+                self._ready(run_options)
+            runner, overwrite = self._train_runner, self._overwrite
+            self._reset_flag[0] = overwrite
             try:
-                result = runner.run(arguments, self._overwrite, run_options, out)
+                result = runner.run(runner.arguments(inputs, named) if named else inputs, overwrite, run_options, out)
             except (IndexRangeError, LabelRangeError, OperatorFailedError, TerminatedError):
                 if not runner.refused_before_writing():
                     self._gradients_valid = False
                 raise
-            self._gradients_valid = self._gradients_valid or self._overwrite
-            self._overwrite = False
+            if overwrite:
+                self._gradients_valid, self._overwrite = True, False
             self._handle.run_index += 1
             return result
 
@@ -271,7 +273,7 @@ class TrainingSession:
             names = tuple(output_names or self._default_outputs())
             if names not in self._predictors:
                 model = self._eval_or_fail().copy()
-                self._check_outputs(model, names)
+                check_outputs(model, names)
                 narrow_outputs(model, names)
                 self._predictors[names] = self._make_eval_runner(model, names, "forward model", prune=True)
             runner = self._predictors[names]
@@ -320,20 +322,12 @@ class TrainingSession:
             raise InvalidStateError("Eval model was not provided. Cannot export a model for inferencing.")
         return self.eval_model
 
-    @staticmethod
-    def _check_outputs(model: Model, names: Sequence[str]) -> None:
-        if not names:
-            raise InvalidArgumentError("Expected a non empty vector of graph output names, got none.")
-        made = {*model.graph.inputs, *model.graph.initializers, *(output for node in model.graph.nodes for output in node.outputs)}
-        for name in names:
-            if name not in made:
-                raise InvalidArgumentError(f"Expected graph output for inference graph {name} could not be found. Please regenerate the eval graph.")
-
     def optimizer_step(self, *, run_options: RunOptions | None = None) -> None:
         """Updates the trainable parameters from their gradients. Raises InvalidStateError without an optimizer or with invalid gradients."""
         with self._lock:
-            self._ready(run_options)
-            optimizer = self._need_optimizer("an optimizer step")
+            if run_options is not None or self._closed or self.state.nominal:
+                self._ready(run_options)
+            optimizer = self._optimizer or self._need_optimizer("an optimizer step")
             if not self._gradients_valid:
                 raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
             optimizer.step(self._learning_rate)
@@ -490,20 +484,7 @@ class TrainingSession:
         names = list(output_names) if output_names is not None else self._default_outputs()
         if self.state.nominal:
             raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
-        model = source.copy()
-        model.graph.initializers |= {name: array.copy() for name, array in self._parameter_arrays(source.graph.inputs)}
-        model.graph.inputs = [name for name in source.graph.inputs if name not in model.graph.initializers]
-        model = narrowed(model)
-        graph = model.graph
-        self._check_outputs(model, names)
-        graph.nodes = graph.ancestors(names)
-        used = {name for node in graph.nodes for name in node.inputs} | set(names)
-        graph.initializers = {name: array for name, array in graph.initializers.items() if name in used}
-        graph.inputs = [name for name in graph.inputs if name in used]
-        graph.outputs = names
-        made = used | {name for node in graph.nodes for name in node.outputs}
-        graph.types = {name: kind for name, kind in graph.types.items() if name in made and name not in graph.initializers}
-        return model
+        return inference_model(source, names, dict(self._parameter_arrays(source.graph.inputs)))
 
     def export(self, path: str | os.PathLike[str], output_names: Sequence[str] | None = None) -> None:
         """Writes a model for inference: the eval model cut to the named outputs (default: as predict), current weights inside."""

@@ -21,7 +21,7 @@ LAYERS = [
     {"specialising", "widening", "fused_training"},
     {"onnxblock", "plan"},
     {"artifacts", "state", "schedule", "values", "options"},
-    {"parameters", "stages"},
+    {"parameters", "stages", "inference_model"},
     {"optimizer", "runner", "profiling"},
     {"session"},
     {"inference_session"},
