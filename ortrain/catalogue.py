@@ -15,14 +15,19 @@ from ortrain.ops import REGISTRY
 from ortrain.ops.custom import DOMAIN as CUSTOM
 from ortrain.ops.definitions import defined
 from ortrain.ops.record import OpRecord
+from ortrain.sequences import RULES as SEQUENCE_RULES
 
 COMPILED, COMPOSED, FUNCTION, REFERENCE, NONE = "compiled", "composed", "function", "reference", "none"
 """Kernels: of its own; other operators' by ortrain's rule; other operators' by ONNX's function body; ONNX's reference implementation, as a Python step."""
 RULE, BY_PARTS, FLAT, FIRST_ORDER, NOT_YET = "yes", "of its parts", "none by nature", "first order only", "not yet"
-"""Gradients. First order only: an operator that is part of a gradient itself, and is not differentiated once more; not yet: a debt."""
+"""Gradients. Of its parts: those of the operators that stand for it (of sequences, where their elements are known). First order only: an
+operator that is part of a gradient or of a plan, and is not differentiated once more; not yet: a debt."""
 
 GRADIENT_OPERATOR = re.compile(r"\w+Grad(_\w+)?")
 """How the old package and ortrain name the operators that gradients are made of; ONNX has none."""
+
+PLANNED = re.compile(r"ChannelsLast\w+")
+"""What plans put in the place of operators whose gradient has been taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +84,10 @@ def _kernel(record: OpRecord, own: bool) -> str:
 def _gradient(record: OpRecord, own: bool, domain: str, name: str) -> str:
     if record.gradient is not None:
         return RULE
-    if GRADIENT_OPERATOR.fullmatch(name):
+    if GRADIENT_OPERATOR.fullmatch(name) or PLANNED.fullmatch(name):
         return FIRST_ORDER
+    if domain == "" and name in SEQUENCE_RULES:
+        return BY_PARTS
     if not record.differentiable:
         return FLAT
     return BY_PARTS if (own and record.expand is not None) or (not own and _has_body(record)) else NOT_YET
