@@ -1,5 +1,5 @@
-"""Sequences whose elements a graph names one by one (chunks, stacks, lists that are built and read at known places) in terms of tensors: so that programs
-run them, and gradients flow."""
+"""Sequences whose elements a graph names one by one (chunks, stacks, lists that are built and read at known places), and optionals whose element it names, in
+terms of tensors: so that programs run them, and gradients flow."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Resolver:
         self.graph, self.opset, self.names = graph, opset, names
         self.elements: dict[str, list[str]] = {}
         """Sequence -> the values that are its elements."""
+        self.wrapped: dict[str, str] = {}
+        """Optional -> the value that it holds."""
         self.pieces: dict[str, Node] = {}
         """Sequence -> the SplitToSequence that cuts an unknown number of equal pieces."""
         self.nodes: list[Node] = []
@@ -41,7 +43,7 @@ class Resolver:
         """Removes the nodes whose only purpose was a sequence that nobody reads any more."""
         read, kept = set(self.graph.outputs), []
         for node in reversed(self.nodes):
-            if node.outputs[0] in self.elements.keys() | self.pieces.keys() and read.isdisjoint(node.outputs):
+            if node.outputs[0] in self.elements.keys() | self.pieces.keys() | self.wrapped.keys() and read.isdisjoint(node.outputs):
                 continue
             kept.append(node)
             read.update(node.inputs)                     # of graphs inside, too: their nodes list what they read
@@ -178,7 +180,30 @@ def concat(r: Resolver, node: Node) -> bool:
     return True
 
 
+def wrap(r: Resolver, node: Node) -> bool:
+    if node.inputs and node.inputs[0]:
+        r.wrapped[node.outputs[0]] = node.inputs[0]
+    return False
+
+
+def unwrap(r: Resolver, node: Node) -> bool:
+    if node.inputs[0] not in r.wrapped:
+        return False
+    r.add("Identity", [r.wrapped[node.inputs[0]]], node.outputs[0])
+    return True
+
+
+def is_there(r: Resolver, node: Node) -> bool:
+    if not node.inputs or node.inputs[0] not in r.wrapped:
+        return False
+    name = r.names.unique(f"{node.outputs[0]}/is_there")
+    r.graph.initializers[name] = np.array(True)
+    r.add("Identity", [name], node.outputs[0])
+    return True
+
+
 RULES: dict[str, Callable[[Resolver, Node], bool]] = {
     "SequenceConstruct": construct, "SequenceEmpty": empty, "SequenceInsert": insert, "SequenceErase": erase, "SplitToSequence": split,
     "SequenceAt": at, "SequenceLength": length, "ConcatFromSequence": concat, "Identity": hand_on,
+    "Optional": wrap, "OptionalGetElement": unwrap, "OptionalHasElement": is_there,
 }

@@ -221,6 +221,14 @@ def test_gradients_flow_through_sequences_whose_elements_are_known(opset):
     check_gradient(proto, [X / 4])
 
 
+def test_gradients_flow_through_an_optional_that_is_there():
+    nodes = [node("MatMul", ["x", "w"], ["y"]), node("Optional", ["y"], ["maybe"]), node("OptionalHasElement", ["maybe"], ["there"]),
+             node("OptionalGetElement", ["maybe"], ["z"]), node("Where", ["there", "z", "nothing"], ["kept"]), node("Mul", ["kept", "kept"], ["square"]),
+             node("ReduceSum", ["square"], ["loss"], keepdims=0)]
+    proto = model(nodes, [value("x", ["n", 3])], [value("loss", [])], w=W, nothing=np.float32(0))
+    check_gradient(proto, [X / 4])
+
+
 def test_a_failure_outside_of_programs_names_the_node():
     proto = model([node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceAt", ["s", "place"], ["y"], name="pick")],
                   [value("x", ["n", 3]), value("place", [], INT)], [value("y", ["n", 3])])
