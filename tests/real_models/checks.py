@@ -113,8 +113,8 @@ HALVES_LEFT_OUT = {
     "ch_PP-OCRv4_det_infer.onnx": "running variances beyond what float16 holds",
     "thai2rom_decoder.onnx": "onnxruntime 1.23 crashes on it in float16",
     "nmp.onnx": "logarithms of what float16 rounds: 1.6e-2 of the largest output from onnxruntime",
-    **dict.fromkeys(("Run_1663829550_Stage_0.onnx", "Run_1663915512_Stage_0.onnx", "Run_1668423760_Stage_0.onnx", "bak_ovr.onnx", "sig.onnx", "sig_bak_ovr.onnx",
-                     "model_v8.onnx", "plcmos_v2.onnx"), "onnxruntime crashes on one of the package's models in float16"),
+    **dict.fromkeys(("Run_1663829550_Stage_0.onnx", "Run_1663915512_Stage_0.onnx", "Run_1668423760_Stage_0.onnx", "bak_ovr.onnx", "sig.onnx",
+                     "sig_bak_ovr.onnx", "model_v8.onnx", "plcmos_v2.onnx"), "onnxruntime crashes on one of the package's models in float16"),
 }
 
 
