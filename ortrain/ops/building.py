@@ -229,6 +229,17 @@ class NodeBuilder:
             return self.op(op_type, value, axes=tuple(axes), keepdims=int(keepdims))
         return self.op(op_type, value, self.constant(list(axes)), keepdims=int(keepdims))
 
+    def unsqueeze(self, value: str, axes: Sequence[int]) -> str:
+        """Unsqueeze in the form of the model's opset."""
+        return self._with_axes("Unsqueeze", value, axes)
+
+    def squeeze(self, value: str, axes: Sequence[int]) -> str:
+        """Squeeze in the form of the model's opset."""
+        return self._with_axes("Squeeze", value, axes)
+
+    def _with_axes(self, op_type: str, value: str, axes: Sequence[int]) -> str:
+        return self.op(op_type, value, axes=tuple(axes)) if self.opset < 13 else self.op(op_type, value, self.constant(list(axes)))
+
     def reshape_like(self, value: str, like: str) -> str:
         """Reshape of `value` to the shape of `like` (constant when known)."""
         return self.builder.reshape_like(value, like)

@@ -85,8 +85,7 @@ def _operand_gradient(g: GradientBuilder, equation: Equation, index: int) -> str
     missing = [axis for axis, letter in enumerate(own) if letter not in there]
     if not missing:
         return gradient
-    spread = g.op("Unsqueeze", gradient, axes=tuple(missing)) if g.opset < 13 else g.op("Unsqueeze", gradient, g.constant(missing))
-    return g.op("Expand", spread, g.shape_of(g.inputs[index]))
+    return g.op("Expand", g.unsqueeze(gradient, missing), g.shape_of(g.inputs[index]))
 
 
 def lower_einsum(c: LoweringContext) -> KernelCall:

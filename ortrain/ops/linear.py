@@ -113,19 +113,14 @@ def vector_gradient(g: GradientBuilder, alpha: float, transposed: int) -> Gradie
     # y = v M: y [.., n], M [.., k, n]; y = M v: y [.., m], M [.., m, k]: `out` is the axis of M that y keeps
     out = rank - 1 if vector_first != bool(transposed) else rank - 2
     inner = 2 * rank - 3 - out
-    column = unsqueeze(g, vector, [1] if inner == rank - 2 else [0])
-    spread = unsqueeze(g, dy, [inner])
+    column = g.unsqueeze(vector, [1] if inner == rank - 2 else [0])
+    spread = g.unsqueeze(dy, [inner])
     d_vector = None
     if g.needs(0 if vector_first else 1):
         axes = [axis for axis in range(rank) if axis != inner]
         d_vector = g.reduce_sum(g.op("Mul", spread, matrix), axes, False)
     d_matrix = g.op("Mul", spread, column) if g.needs(1 if vector_first else 0) else None
     return [d_vector, d_matrix] if vector_first else [d_matrix, d_vector]
-
-
-def unsqueeze(g: GradientBuilder, value: str, axes: list[int]) -> str:
-    """Unsqueeze in the form of the model's opset."""
-    return str(g.op("Unsqueeze", value, axes=tuple(axes)) if g.opset < 13 else g.op("Unsqueeze", value, g.constant(axes)))
 
 
 def rows_of(g: GradientBuilder, value: str) -> str:

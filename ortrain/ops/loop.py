@@ -258,15 +258,10 @@ def unrolled(g: NodeBuilder, count: int) -> list[str]:
         results = place(g, form.body, given)[form.said :]
         states = results[: form.states]
         for index, name in enumerate(results[form.states :]):
-            slices[index].append(unsqueezed(g, name))
+            slices[index].append(g.unsqueeze(name, [0]))
     for names, reverse in zip(slices, writes_backwards, strict=True):
         collected.append(g.op("Concat", *(names[::-1] if reverse else names), axis=0))
     return [*states, *collected]
-
-
-def unsqueezed(g: NodeBuilder, name: str) -> str:
-    """A value with a first axis of size 1, in the form of the model's opset."""
-    return g.op("Unsqueeze", name, axes=(0,)) if g.opset < 13 else g.op("Unsqueeze", name, g.constant([0]))
 
 
 # ---- gradient

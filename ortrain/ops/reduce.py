@@ -87,7 +87,7 @@ def expand_like(g: GradientBuilder, dy: str) -> str:
     if not g.attribute("keepdims", 1) and axes is None:
         raise g.error("expected constant axes where a gradient is taken and the reduced axes vanish, got computed ones")
     if not g.attribute("keepdims", 1) and axes is not None and len(axes) < len(shape):
-        dy = g.op("Unsqueeze", dy, axes=axes) if g.opset < 13 else g.op("Unsqueeze", dy, g.constant(list(axes)))
+        dy = g.unsqueeze(dy, axes)
     target = g.constant([int(d) for d in shape]) if g.type(x).is_static else g.op("Shape", x)
     return str(g.op("Expand", dy, target))
 
@@ -175,7 +175,7 @@ def log_sum_exp(g: NodeBuilder) -> list[str]:
     y = g.op("Add", g.op("Log", g.reduce_sum(g.op("Exp", g.op("Sub", x, shift)), axes, True)), shift)
     if g.attribute("keepdims", 1):
         return [y]
-    return [g.op("Squeeze", y, axes=axes) if g.opset < 13 else g.op("Squeeze", y, g.constant(list(axes)))]
+    return [g.squeeze(y, axes)]
 
 
 def log_sum_exp_gradient(g: GradientBuilder) -> Gradients:
