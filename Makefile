@@ -42,7 +42,7 @@ bench: $(VENV)/ready
 
 peer: $(VENV)/ready
 	$(call install,peer)
-	$(RUN) -m pytest tests/peer/stock_runtime.py
+	$(RUN) -m pytest tests/peer/stock_runtime.py tests/peer/contrib_operators.py
 	$(RUN) -m tests.peer
 
 models: $(VENV)/ready

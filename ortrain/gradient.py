@@ -12,6 +12,7 @@ from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.ops.building import GradientBuilder, GraphBuilder
 from ortrain.ops.expansion import expand
 from ortrain.ops.inference import Inference, infer, infer_graph
+from ortrain.ops.integer import through_products
 from ortrain.ops.quantization import paired
 from ortrain.ops.record import canonical_domain, record_of
 
@@ -29,7 +30,7 @@ def reaching_values(model: Model, loss: str) -> set[str]:
     """The values from which a gradient path leads to the loss."""
     types = infer(model)
     reached = {loss}
-    for node in reversed(paired(model.graph.nodes)):
+    for node in reversed(straight(model.graph.nodes)):
         record = record_of(node)
         if record is None or not record.differentiable or not reached.intersection(node.outputs):
             continue
@@ -37,6 +38,11 @@ def reaching_values(model: Model, loss: str) -> set[str]:
         reached.update(name for i, name in enumerate(node.inputs)
                        if i not in stopped and name in types and types[name].dtype in dtypes.DIFFERENTIABLE)
     return reached
+
+
+def straight(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, with operators that a gradient goes straight through in the place of those that round."""
+    return through_products(paired(nodes))
 
 
 class Sweep(GraphBuilder):
@@ -72,7 +78,7 @@ class Sweep(GraphBuilder):
 
     def _sweep(self, seeds: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> None:
         """Goes through the nodes in reverse, from the gradients that are given."""
-        self.graph.nodes = paired(self.graph.nodes)
+        self.graph.nodes = straight(self.graph.nodes)
         self._expand(self._depends_on(self.graph.nodes, wanted))
         forward = list(self.graph.nodes)
         depends = self._depends_on(forward, wanted)

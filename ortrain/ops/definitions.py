@@ -18,9 +18,9 @@ from ortrain.ops.record import InferenceContext, KernelCall, LoweringContext, Op
 DOMAINS = ("", "ai.onnx.ml")
 
 CONSTANT = frozenset({
-    "ArgMax", "ArgMin", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "BlackmanWindow", "ConvInteger", "EyeLike",
-    "HammingWindow", "HannWindow", "Hardmax", "ImageDecoder", "MatMulInteger", "MelWeightMatrix", "NonMaxSuppression", "NonZero", "QLinearConv",
-    "QLinearMatMul", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer", "Unique",
+    "ArgMax", "ArgMin", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "BlackmanWindow", "EyeLike",
+    "HammingWindow", "HannWindow", "Hardmax", "ImageDecoder", "MelWeightMatrix", "NonMaxSuppression", "NonZero", "RegexFullMatch",
+    "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer", "Unique",
 })
 """No gradient flows through these: their outputs are indices, counts, text or piecewise constant."""
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})

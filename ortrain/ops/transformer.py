@@ -230,8 +230,8 @@ def grouped_in_steps(g: NodeBuilder) -> list[str]:
         q, k = (rotated(g, name, places, g.inputs[7], g.inputs[8], bool(g.attribute("rotary_interleaved", 0))) for name in (q, k))
     k, v = with_past(g, optional(g, 3), k), with_past(g, optional(g, 4), v)
     mask = add(g, later_keys(g, q, k, int(g.attribute("local_window_size", -1))), optional(g, 10))
-    spread = [repeated(g, name, heads // shared) for name in (k, v)]
-    return [attend(g, q, *spread, mask, g.shape(q)[3]), k, v]
+    spread_k, spread_v = (repeated(g, name, heads // shared) for name in (k, v))
+    return [attend(g, q, spread_k, spread_v, mask, g.shape(q)[3]), k, v]
 
 
 def repeated(g: NodeBuilder, value: str, times: int) -> str:

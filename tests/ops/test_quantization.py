@@ -1,6 +1,7 @@
 """Scales of weights that are stored as small integers can be trained."""
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortrain
@@ -51,3 +52,59 @@ def test_training_goes_straight_through_a_pair_of_quantise_and_dequantise():
         np.testing.assert_allclose(session.state.gradients["scale"], (dw * (values - np.where(inside, ratio, 0))).sum(1), rtol=1e-3, atol=1e-4)
         session.optimizer_step()
         assert session.eval_step(x, target)[0] != loss
+
+
+def dynamic_model(fused: bool, w, w_scale, w_zero):
+    """y = x u + b, quantised as it comes, times w: as the quantiser writes it, and as the optimiser fuses it."""
+    steps = [helper.make_node("DynamicQuantizeMatMul", ["h", "w", "w_scale", "w_zero"], ["y"], domain="com.microsoft")] if fused else [
+        helper.make_node("DynamicQuantizeLinear", ["h"], ["q", "s", "z"]), helper.make_node("MatMulInteger", ["q", "w", "z", "w_zero"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT), helper.make_node("Mul", ["s", "w_scale"], ["both"]),
+        helper.make_node("Mul", ["f", "both"], ["y"])]
+    nodes = [helper.make_node("Gemm", ["x", "u", "b"], ["h"]), *steps]
+    rng = np.random.default_rng(9)
+    u, b = rng.standard_normal((3, 6)).astype(np.float32), rng.standard_normal(6).astype(np.float32)
+    weights = {"u": u, "b": b, "w": w, "w_scale": w_scale, "w_zero": w_zero}
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
+                              [numpy_helper.from_array(array, name) for name, array in weights.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)], ir_version=9), weights
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_training_goes_straight_through_what_is_quantised_as_it_comes(fused):
+    rng = np.random.default_rng(4)
+    w, w_scale, w_zero = rng.integers(-127, 128, (6, 4)).astype(np.int8), rng.uniform(0.01, 0.02, 4).astype(np.float32), np.zeros(4, np.int8)
+    model, weights = dynamic_model(fused, w, w_scale, w_zero)
+    x, target = rng.standard_normal((5, 3)).astype(np.float32), np.zeros((5, 4), np.float32)
+    with ortrain.TrainingSession.from_model(model, loss=LossType.MSELoss, optimizer=OptimType.SGD) as session:
+        assert set(session.state.trainable) == {"u", "b", "w_scale"}
+        session.train_step(x, target)
+        h = x @ weights["u"] + weights["b"]
+        low, high = min(0, h.min()), max(0, h.max())
+        step = (high - low) / 255
+        zero = np.rint(-low / step)
+        y = (np.clip(np.rint(h / step) + zero, 0, 255) - zero) @ w * step * w_scale
+        dh = 2 * y / y.size @ (w * w_scale).T
+        # the optimiser's operator has the gradient of its scale from x, not from what x was rounded to
+        stored = h if fused else (np.clip(np.rint(h / step) + zero, 0, 255) - zero) * step
+        for name, wanted in (("u", x.T @ dh), ("b", dh.sum(0)), ("w_scale", (2 * y / y.size * (stored @ w)).sum(0))):
+            np.testing.assert_allclose(session.state.gradients[name], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_convolution_of_what_is_quantised_as_it_comes_trains_what_is_before_it():
+    rng = np.random.default_rng(5)
+    w, filters = rng.integers(-60, 61, (2, 3, 3, 3)).astype(np.int8), rng.standard_normal((3, 1, 1, 1)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["x", "filters"], ["h"]), helper.make_node("DynamicQuantizeLinear", ["h"], ["q", "s", "z"]),
+             helper.make_node("ConvInteger", ["q", "w", "z"], ["i"], auto_pad="SAME_UPPER"), helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+             helper.make_node("Mul", ["s", "w_scale"], ["both"]), helper.make_node("Mul", ["f", "both"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 1, 4, 4])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2, 4, 4])],
+                              [numpy_helper.from_array(array, name) for name, array in (("filters", filters), ("w", w), ("w_scale", np.float32([0.01])))])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    x, target = rng.standard_normal((2, 1, 4, 4)).astype(np.float32), np.zeros((2, 2, 4, 4), np.float32)
+    with ortrain.TrainingSession.from_model(model, loss=LossType.MSELoss, optimizer=OptimType.SGD) as session:
+        y = session.predict(x)[0]
+        session.train_step(x, target)
+        dy = np.pad(2 * y / y.size, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        dh = sum(np.einsum("nkhw,kc->nchw", dy[:, :, 2 - i : 6 - i, 2 - j : 6 - j], w[:, :, i, j] * np.float32(0.01)) for i in range(3) for j in range(3))
+        np.testing.assert_allclose(session.state.gradients["filters"].reshape(-1), (dh * x).sum((0, 2, 3)), rtol=1e-4, atol=1e-6)
