@@ -167,6 +167,30 @@ def dequantize(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(1), c.type(0).shape)]
 
 
+# ---- what the old package trains with: rounding in floats
+
+
+def rounded_in_steps(g: NodeBuilder) -> list[str]:
+    x, scale, zero = g.inputs
+    low, high = (g.scalar(float(g.attribute(name, default)), x) for name, default in (("quant_min", 0), ("quant_max", 255)))
+    place = g.op("Add", g.op("Round", g.op("Div", x, scale)), zero)
+    y = g.op("Mul", g.op("Sub", g.op("Min", g.op("Max", place, low), high), zero), scale)
+    return [y, g.op("Not", g.op("Or", g.op("Less", place, low), g.op("Greater", place, high)))]
+
+
+@operator("FakeQuant", domain=MICROSOFT, expand=rounded_in_steps, stop=(1, 2),
+          gradient=lambda g: [g.op("FakeQuantGrad", g.dy, g.output(1), domain=MICROSOFT), None, None])
+def fake_quant(c: InferenceContext) -> list[TensorType]:
+    """y = x as quant_min … quant_max store it with a scale and a zero point; then where it was not cut off"""
+    return [c.type(0), TensorType("bool", c.type(0).shape)]
+
+
+@operator("FakeQuantGrad", domain=MICROSOFT, expand=lambda g: [g.op("Where", g.inputs[1], g.inputs[0], g.scalar(0.0, g.inputs[0]))])
+def fake_quant_grad(c: InferenceContext) -> list[TensorType]:
+    """dx = dy where x was not cut off"""
+    return [c.type(0)]
+
+
 # ---- products of floats with stored weights
 
 

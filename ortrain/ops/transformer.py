@@ -357,3 +357,25 @@ def skip_and_simplify(g: NodeBuilder) -> list[str]:
 def skip_simplified_layer_normalization(c: InferenceContext) -> list[TensorType]:
     """SimplifiedLayerNormalization of x + skip (+ bias); output 1 is zero, output 2 one over the root, output 3 the sum"""
     return [c.type(0), reduced(c), reduced(c), c.type(0)]
+
+
+def simplified_gradient_in_steps(g: NodeBuilder) -> list[str]:
+    dy, x, scale, inverse = g.inputs
+    rank = g.rank(x)
+    axis = int(g.attribute("axis", -1)) % rank
+    normal, along = g.op("Mul", x, inverse), g.op("Mul", dy, scale)
+    share = g.reduce("ReduceMean", g.op("Mul", along, normal), list(range(axis, rank)))
+    dx = g.op("Mul", g.op("Sub", along, g.op("Mul", normal, share)), inverse)
+    return [dx, g.reduce_sum(g.op("Mul", dy, normal), list(range(axis)), keepdims=False)]
+
+
+@operator("SimplifiedLayerNormalizationGrad", domain=MICROSOFT, expand=simplified_gradient_in_steps)
+def simplified_layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
+    """(dx, dscale) of (dy, x, scale, one over the root)"""
+    return [c.type(1), c.type(2)]
+
+
+@operator("BiasSoftmax", domain=MICROSOFT, expand=lambda g: [g.op("Softmax", g.op("Add", *g.inputs), axis=int(g.attribute("axis", 1)))])
+def bias_softmax(c: InferenceContext) -> list[TensorType]:
+    """y = Softmax of x + bias"""
+    return [c.type(0)]

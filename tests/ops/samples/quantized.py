@@ -154,7 +154,17 @@ def lstm_sample(directions, backwards, bias=True, states=False, **attributes):
 
 
 LSTM = [lstm_sample(1, (False,)), lstm_sample(1, (True,), states=True, direction="reverse"), lstm_sample(2, (False, True), bias=False, direction="bidirectional")]
-SAMPLES = [*OPERATORS, *PRODUCTS, *FLOAT_PRODUCTS, *FEW_BITS, *LSTM]
+ROUNDED = rng.uniform(-3, 12, (3, 4)).astype(np.float32).astype(float)
+
+
+def rounded(x, step, zero):
+    place = np.rint(x / step) + zero
+    return (np.clip(place, 0, 20) - zero) * step, (place >= 0) & (place <= 20)
+
+
+FAKE = [Sample("FakeQuant", [ROUNDED, np.array(0.5), np.array(3.0)], rounded, {"quant_max": 20}, MICROSOFT, 2, gradient=False),
+        Sample("FakeQuantGrad", [ROUNDED, ROUNDED > 0], lambda dy, kept: np.where(kept, dy, 0), {}, MICROSOFT, gradient=False)]
+SAMPLES = [*FAKE, *OPERATORS, *PRODUCTS, *FLOAT_PRODUCTS, *FEW_BITS, *LSTM]
 REFUSALS = [
     Refusal("QLinearAdd", [A, *OF_A, byte(2, 2, 6), *OF_B, *OF_Y], {}, MICROSOFT), Refusal("QLinearConcat", [*OF_Y, A, *OF_A, byte(2, 6), *OF_B], {"axis": 0}, MICROSOFT),
     Refusal("MatMulNBits", [rng.standard_normal((2, 31)), byte(3, 2, 8), np.ones(6)], {"K": 32, "N": 3, "bits": 4, "block_size": 16}, MICROSOFT),

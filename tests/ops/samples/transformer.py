@@ -191,6 +191,22 @@ NORMALISATIONS = [
     Sample("SkipSimplifiedLayerNormalization", [X, SKIP, G, SKIP_BIAS],
            lambda x, s, g, b: (simplified(x + s + b, g, 1e-6)[0], None, None, x + s + b), {"epsilon": 1e-6}, MICROSOFT, 4, gradient=False),
 ]
+
+
+def simplified_back(dy, x, gamma, inverse):
+    normal = x * inverse
+    return (dy * gamma - normal * (dy * gamma * normal).mean(-1, keepdims=True)) * inverse, (dy * normal).sum((0, 1))
+
+
+def softmax_of_sum(x, bias):
+    p = np.exp(x + bias - (x + bias).max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+NORMALISATIONS += [
+    Sample("SimplifiedLayerNormalizationGrad", [rng.standard_normal(X.shape), X, G, simplified(X, G)[1]], simplified_back, {}, MICROSOFT, 2, gradient=False),
+    Sample("BiasSoftmax", [X, SKIP], softmax_of_sum, {"axis": -1, "is_inner_broadcast": 0}, MICROSOFT),
+]
 SAMPLES = [*ATTENTION, *MULTI_HEAD, *GROUPED_SAMPLES, *ROTARY, *EMBED, *NORMALISATIONS]
 REFUSALS = [
     Refusal("Attention", [X, W[:, :-1], B], {"num_heads": HEADS}, MICROSOFT), Refusal("Attention", [X, W, B], {"num_heads": 4}, MICROSOFT),
