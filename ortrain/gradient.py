@@ -14,7 +14,7 @@ from ortrain.ops.expansion import expand
 from ortrain.ops.inference import Inference, infer, infer_graph
 from ortrain.ops.integer import through_products
 from ortrain.ops.quantization import paired
-from ortrain.ops.record import canonical_domain, record_of
+from ortrain.ops.record import OpRecord, canonical_domain, record_of
 
 
 def add_gradient(model: Model, loss: str, wanted: Sequence[str]) -> dict[str, str]:
@@ -43,6 +43,11 @@ def reaching_values(model: Model, loss: str) -> set[str]:
 def straight(nodes: Sequence[Node]) -> list[Node]:
     """The nodes, with operators that a gradient goes straight through in the place of those that round."""
     return through_products(paired(nodes))
+
+
+def _whole(record: OpRecord) -> bool:
+    """True for an operator that the sweep takes as it stands: it has a rule of its own, or no gradient flows through it whatever its parts are."""
+    return not record.differentiable or record.gradient is not None and not record.expand_first
 
 
 class Sweep(GraphBuilder):
@@ -100,9 +105,8 @@ class Sweep(GraphBuilder):
         for node in self.graph.nodes:
             record = record_of(node)
             assert record is not None
-            ruled = record.gradient is not None and not record.expand_first
-            replaced = not ruled and record.differentiable and not depends.isdisjoint(node.outputs)
-            nodes.extend((expand(node, self) if replaced else None) or [node])
+            replaced = not _whole(record) and not depends.isdisjoint(node.outputs)
+            nodes.extend((expand(node, self, _whole) if replaced else None) or [node])
         self.graph.nodes = nodes
 
     def _depends_on(self, nodes: Sequence[Node], wanted: Sequence[str]) -> set[str]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ortrain.ir import Node
 from ortrain.ops.building import GraphBuilder, NodeBuilder
-from ortrain.ops.record import record_of
+from ortrain.ops.record import OpRecord, record_of
 
 
-def expand(node: Node, builder: GraphBuilder) -> list[Node] | None:
+def expand(node: Node, builder: GraphBuilder, whole: Callable[[OpRecord], bool] = lambda record: False) -> list[Node] | None:
     """The nodes that stand for `node`, which has been visited; None when it stands for itself.
 
-    Their last outputs carry the node's own output names, and none of them expands further."""
+    Their last outputs carry the node's own output names, and none of them expands further but those that are to stay `whole`."""
     record = record_of(node)
     if record is None or record.expand is None:
         return None
@@ -21,10 +21,15 @@ def expand(node: Node, builder: GraphBuilder) -> list[Node] | None:
         results = record.expand(NodeBuilder(builder, node))
         if results is None:
             return None
-        made = [piece for added in builder.added for piece in (expand(added, builder) or [added])]
+        made = [piece for added in builder.added for piece in (_unless(whole, added, builder) or [added])]
     finally:
         builder.added = before
     return list(named_as(made, node, results, builder))
+
+
+def _unless(whole: Callable[[OpRecord], bool], node: Node, builder: GraphBuilder) -> list[Node] | None:
+    record = record_of(node)
+    return None if record is not None and whole(record) else expand(node, builder, whole)
 
 
 def named_as(made: Sequence[Node], node: Node, results: Sequence[str], builder: GraphBuilder) -> Iterator[Node]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import Graph, Node, TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.integer import along, exact, matmul_shape, optional, shifted
+from ortrain.ops.building import NodeBuilder
+from ortrain.ops.integer import along, exact, matmul_shape, optional
 from ortrain.ops.linear import product_shape, swapped
 from ortrain.ops.pool import pool_windows
 from ortrain.ops.quantization import quantized_type
-from ortrain.ops.record import MICROSOFT, InferenceContext, broadcast_shapes, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, broadcast_shapes, operator
 from ortrain.ops.recurrent import DIRECTIONS, direction_of, text
+from ortrain.ops.transformer import halves
 
 Steps = Callable[[NodeBuilder], list[str]]
 
@@ -194,8 +196,8 @@ def fake_quant_grad(c: InferenceContext) -> list[TensorType]:
 # ---- products of floats with stored weights
 
 
-def scaled_product(g: NodeBuilder, a: str, a_scale: str, a_zero: str, b: str, b_scale: str, b_zero: str) -> str:
-    product = g.op("Cast", exact(g, "MatMul", a, b, a_zero, b_zero), to=NUMBERS[g.type(a_scale).dtype])
+def in_units(g: NodeBuilder, product: str, a_scale: str, b_scale: str) -> str:
+    """A product of stored values times the scales of rows and columns."""
     return g.op("Mul", product, g.op("Mul", along(g, a_scale, g.rank(product), -2), along(g, b_scale, g.rank(product), -1)))
 
 
@@ -205,7 +207,8 @@ def with_bias(g: NodeBuilder, y: str, index: int) -> list[str]:
 
 def matmul_to_float_in_steps(g: NodeBuilder) -> list[str]:
     a, b, a_scale, b_scale = g.inputs[:4]
-    return with_bias(g, scaled_product(g, a, a_scale, optional(g, 4), b, b_scale, optional(g, 5)), 6)
+    product = g.op("Cast", exact(g, "MatMul", a, b, optional(g, 4), optional(g, 5)), to=NUMBERS[g.type(a_scale).dtype])
+    return with_bias(g, in_units(g, product, a_scale, b_scale), 6)
 
 
 @operator("MatMulIntegerToFloat", domain=MICROSOFT, expand=matmul_to_float_in_steps, stop=(0, 1, 4, 5))
@@ -214,29 +217,18 @@ def matmul_integer_to_float(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(2), matmul_shape(c, 0, 1))]
 
 
+def through_bytes(g: NodeBuilder, a: str, b: str, b_scale: str, b_zero: str) -> str:
+    """The product of a, quantised as it comes, with b, which is stored."""
+    q, scale, zero = g.ops("DynamicQuantizeLinear", a, outputs=[True] * 3)
+    product = g.op("DynamicProduct", a, scale, "", "", q, b, zero, b_zero, domain=ORTRAIN, product="MatMul")
+    return in_units(g, product, scale, b_scale)
+
+
 def dynamic_matmul_in_steps(g: NodeBuilder) -> list[str]:
-    q, scale, zero = g.ops("DynamicQuantizeLinear", g.inputs[0], outputs=[True] * 3)
-    return with_bias(g, scaled_product(g, q, scale, zero, g.inputs[1], g.inputs[2], optional(g, 3)), 4)
+    return with_bias(g, through_bytes(g, g.inputs[0], g.inputs[1], g.inputs[2], optional(g, 3)), 4)
 
 
-def dynamic_matmul_gradient(g: GradientBuilder) -> Sequence[str | None]:
-    """As if a were not quantised: rounding counts as no change."""
-    a, b, scale = g.inputs[:3]
-    dtype = g.type(scale).dtype
-    unscaled = shifted(g, b, optional(g, 3), dtype, -1)
-    laid = along(g, scale, g.rank(b), -1)
-    da = g.op("FusedMatMul", g.dy, g.op("Mul", unscaled, laid), domain=MICROSOFT, transB=1) if g.needs(0) else None
-    dscale = None
-    if g.needs(2):
-        each = g.op("Mul", g.dy, g.op("MatMul", a, unscaled))
-        rank = g.rank(each)
-        per_column = g.rank(scale) == 1 and g.shape(scale) != (1,)
-        dscale = g.reduce_sum(each, list(range(rank - 1 if per_column else rank)), keepdims=False)
-        dscale = dscale if per_column else g.reshape_like(dscale, scale)
-    return [da, None, dscale, None, g.dy][: len(g.inputs)]
-
-
-@operator("DynamicQuantizeMatMul", domain=MICROSOFT, expand=dynamic_matmul_in_steps, gradient=dynamic_matmul_gradient, stop=(1, 3))
+@operator("DynamicQuantizeMatMul", domain=MICROSOFT, expand=dynamic_matmul_in_steps, stop=(1, 3))
 def dynamic_quantize_matmul(c: InferenceContext) -> list[TensorType]:
     """y = a, quantised as it comes, times (b - zero of b) times the scales, plus bias"""
     return [TensorType(c.dtype(0), matmul_shape(c, 0, 1))]
@@ -290,15 +282,17 @@ def matmul_few_bits(c: InferenceContext) -> list[TensorType]:
 # ---- LSTM
 
 
-def lstm_step(names: dict[str, str], dtype: str) -> Graph:
-    """One step of an LSTM whose state is quantised as it comes; gates in the order i, o, f, c. names: what stands for outer values."""
-    def node(op_type: str, inputs: str, outputs: str, **attributes: int) -> Node:
-        return Node(op_type, [names.get(name, name) for name in inputs.split()], outputs.split(), attributes=dict(attributes))
+def lstm_step(names: dict[str, str], dtype: str, parts: dict[str, Any]) -> Graph:
+    """One step of an LSTM whose state is quantised as it comes; gates in the order i, o, f, c.
+
+    names: what stands for outer values. parts: attributes of Split."""
+    def node(op_type: str, inputs: str, outputs: str, **attributes: Any) -> Node:
+        return Node(op_type, [names.get(name, name) for name in inputs.split() if names.get(name, name)], outputs.split(), attributes=attributes)
 
     return Graph("step", ["h", "c", "xw"], ["h_next", "c_next", "h_out"], [
         node("DynamicQuantizeLinear", "h", "hq hs hz"), node("MatMulInteger", "hq r hz r_zero", "product"), node("Cast", "product", "float", to=NUMBERS[dtype]),
         node("Mul", "hs r_scale", "scale"), node("Mul", "float scale", "recurrent"), node("Add", "xw recurrent", "gates"),
-        node("Split", "gates sizes", "i_in o_in f_in c_in", axis=1),
+        node("Split", "gates sizes", "i_in o_in f_in c_in", axis=1, **parts),
         node("Sigmoid", "i_in", "i"), node("Sigmoid", "o_in", "o"), node("Sigmoid", "f_in", "f"), node("Tanh", "c_in", "candidate"),
         node("Mul", "f c", "kept"), node("Mul", "i candidate", "added"), node("Add", "kept added", "c_next"), node("Tanh", "c_next", "squashed"),
         node("Mul", "o squashed", "h_next"), node("Identity", "h_next", "h_out"),
@@ -314,30 +308,30 @@ def lstm_in_steps(g: NodeBuilder) -> list[str]:
         raise g.error(f"expected activations Sigmoid, Tanh and Tanh, got {activations}")
     direction, directions = direction_of(g.context())
     size = int(g.attribute("hidden_size"))
-    q, scale, zero = g.ops("DynamicQuantizeLinear", g.inputs[0], outputs=[True] * 3)
-    found = [one_direction(g, k, direction == DIRECTIONS["reverse"] or k == 1, size, (q, scale, zero)) for k in range(directions)]
+    found = [one_direction(g, k, direction == DIRECTIONS["reverse"] or k == 1, size) for k in range(directions)]
     return [g.op("Concat", *(g.unsqueeze(part[k], [axis]) for part in found), axis=axis) for k, axis in ((2, 1), (0, 0), (1, 0))]
 
 
-def one_direction(g: NodeBuilder, k: int, backwards: bool, size: int, x: tuple[str, str, str]) -> list[str]:
+def one_direction(g: NodeBuilder, k: int, backwards: bool, size: int) -> list[str]:
     """(last h, last c, every h) of one direction."""
     def own(index: int) -> str:
         return g.op("Gather", g.inputs[index], g.constant(np.array(k, np.int64)), axis=0)
 
-    q, scale, zero = x
-    xw = scaled_product(g, q, scale, zero, own(1), own(8), own(9))
+    xw = through_bytes(g, g.inputs[0], own(1), own(8), own(9))
     if g.has(3):
-        first, second = g.ops("Split", own(3), g.constant([4 * size, 4 * size]), outputs=[True, True], axis=0)
+        first, second = halves(g, own(3), 4 * size)
         xw = g.op("Add", xw, g.op("Add", first, second))
-    images = g.op("Gather", g.shape_of(q), g.constant([1]), axis=0)
+    images = g.op("Gather", g.shape_of(g.inputs[0]), g.constant([1]), axis=0)
     nothing = g.op("Expand", g.scalar(0.0, xw), g.op("Concat", images, g.constant([size]), axis=0))
     states = [own(index) if g.has(index) else nothing for index in (5, 6)]
-    names = {"r": own(2), "r_scale": own(10), "r_zero": own(11), "sizes": g.constant([size] * 4)}
-    return g.ops("Scan", *states, xw, *names.values(), outputs=[True] * 3, body=lstm_step(names, g.type(xw).dtype), num_scan_inputs=1,
+    names = {"r": own(2), "r_scale": own(10), "r_zero": own(11), "sizes": g.constant([size] * 4) if g.opset >= 13 else ""}
+    parts = {} if g.opset >= 13 else {"split": (size,) * 4}
+    outer = [name for name in names.values() if name]
+    return g.ops("Scan", *states, xw, *outer, outputs=[True] * 3, body=lstm_step(names, g.type(xw).dtype, parts), num_scan_inputs=1,
                  scan_input_directions=(int(backwards),), scan_output_directions=(int(backwards),))
 
 
-@operator("DynamicQuantizeLSTM", domain=MICROSOFT, expand=lstm_in_steps, differentiable=False)
+@operator("DynamicQuantizeLSTM", domain=MICROSOFT, expand=lstm_in_steps, stop=(1, 2, 4, 9, 11))
 def dynamic_quantize_lstm(c: InferenceContext) -> list[TensorType]:
     """An LSTM of stored weights, w [directions, features, 4 h] and r [directions, h, 4 h], input and state quantised as they come"""
     shape, (_, directions), size = c.shape(0), direction_of(c), int(c.attribute("hidden_size", 0))

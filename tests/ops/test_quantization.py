@@ -85,8 +85,7 @@ def test_training_goes_straight_through_what_is_quantised_as_it_comes(fused):
         zero = np.rint(-low / step)
         y = (np.clip(np.rint(h / step) + zero, 0, 255) - zero) @ w * step * w_scale
         dh = 2 * y / y.size @ (w * w_scale).T
-        # the optimiser's operator has the gradient of its scale from x, not from what x was rounded to
-        stored = h if fused else (np.clip(np.rint(h / step) + zero, 0, 255) - zero) * step
+        stored = (np.clip(np.rint(h / step) + zero, 0, 255) - zero) * step
         for name, wanted in (("u", x.T @ dh), ("b", dh.sum(0)), ("w_scale", (2 * y / y.size * (stored @ w)).sum(0))):
             np.testing.assert_allclose(session.state.gradients[name], wanted, rtol=1e-4, atol=1e-5)
 
@@ -108,3 +107,31 @@ def test_a_convolution_of_what_is_quantised_as_it_comes_trains_what_is_before_it
         dy = np.pad(2 * y / y.size, ((0, 0), (0, 0), (1, 1), (1, 1)))
         dh = sum(np.einsum("nkhw,kc->nchw", dy[:, :, 2 - i : 6 - i, 2 - j : 6 - j], w[:, :, i, j] * np.float32(0.01)) for i in range(3) for j in range(3))
         np.testing.assert_allclose(session.state.gradients["filters"].reshape(-1), (dh * x).sum((0, 2, 3)), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("direction, directions", [("forward", 1), ("bidirectional", 2)])
+def test_the_gradient_of_a_quantised_lstm_is_near_that_of_the_lstm_it_stands_for(direction, directions):
+    rng = np.random.default_rng(6)
+    steps, features, size = 7, 5, 4
+    w, r = (rng.integers(-60, 61, (directions, rows, 4 * size)).astype(np.int8) for rows in (features, size))
+    b, u, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((directions, 8 * size), (features, features), (steps, 1, features)))
+    scale, zero = np.full(directions, 0.01, np.float32), np.zeros(directions, np.int8)
+    stored = {"w": w, "r": r, "b": b, "scale": scale, "zero": zero, "u": u}
+    floats = {"w": (w * scale[0]).transpose(0, 2, 1), "r": (r * scale[0]).transpose(0, 2, 1), "b": b, "u": u}
+    target = np.zeros((steps, directions, 1, size), np.float32)
+    gradients = []
+    for weights, node in (
+        (stored, helper.make_node("DynamicQuantizeLSTM", ["h", "w", "r", "b", "", "", "", "", "scale", "zero", "scale", "zero"], ["y"], domain="com.microsoft",
+                                  hidden_size=size, direction=direction)),
+        (floats, helper.make_node("LSTM", ["h", "w", "r", "b"], ["y"], hidden_size=size, direction=direction)),
+    ):
+        graph = helper.make_graph([helper.make_node("MatMul", ["x", "u"], ["h"]), node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+                                  [helper.make_tensor_value_info("y", TensorProto.FLOAT, target.shape)],
+                                  [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in weights.items()])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)], ir_version=9)
+        with ortrain.TrainingSession.from_model(model, loss=LossType.MSELoss, optimizer=OptimType.SGD) as session:
+            session.train_step(x, target)
+            gradients.append({name: session.state.gradients[name].copy() for name in ("u", "b")})
+    for name in ("u", "b"):
+        mine, near = (found[name] for found in gradients)
+        assert np.linalg.norm(mine - near) < 0.02 * np.linalg.norm(near)

@@ -30,6 +30,9 @@ CONV_INTEGER = [
     *[Sample("ConvInteger", inputs, by_reference("ConvInteger", GROUPS), GROUPS, gradient=False) for inputs in ([X, byte(6, 2, 3, 3)], [X, byte(6, 2, 3, 3), BYTE])],
     Sample("ConvInteger", [X, W, BYTE, SIGNED], lambda x, w, a, b: by_reference("Conv", GROUPS)(x.astype(float) - a, w.astype(float) - b).astype(np.int32), GROUPS,
            gradient=False, label="zero-of-w"),
+    # 3 x 3, 16 channels: by Winograd's method
+    Sample("ConvInteger", [byte(1, 16, 9, 9), signed(16, 16, 3, 3), BYTE],
+           lambda x, w, z: np.rint(by_reference("Conv")(x.astype(float) - z, w.astype(float))).astype(np.int32), gradient=False, label="winograd"),
 ]
 
 
@@ -72,12 +75,12 @@ DYNAMIC = [Sample("DynamicQuantizeLinear", [x.astype(np.float32).astype(float)],
 
 def product_of_stored(op_type, a, b, a_zero, b_zero):
     a, b = a.astype(float) - a_zero, b.astype(float) - b_zero
-    return (a @ b if op_type == "MatMul" else by_reference("Conv", GROUPS)(a, b)).astype(np.float32)
+    return (a @ b if op_type == "MatMul" else by_reference("Conv", GROUPS)(a, b))
 
 
 DYNAMIC_PRODUCTS = [
     Sample("DynamicProduct", [rng.standard_normal(a.shape), scale(0.1), None, None, a, b, BYTE, SIGNED],
-           lambda x, s, y, t, a, b, za, zb, op=op: product_of_stored(op, a, b, za, zb), {"product": op, **own}, "ortrain", gradient=False)
+           lambda x, s, y, t, a, b, za, zb, op=op: product_of_stored(op, a, b, za, zb).astype(x.dtype), {"product": op, **own}, "ortrain", gradient=False)
     for op, a, b, own in (("MatMul", A, B, {}), ("Conv", X, W, GROUPS))
 ]
 SAMPLES = [*MATMUL_INTEGER, *CONV_INTEGER, *QUANTISED, *DYNAMIC, *DYNAMIC_PRODUCTS]
