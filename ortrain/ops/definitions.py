@@ -19,7 +19,7 @@ DOMAINS = ("", "ai.onnx.ml")
 
 CONSTANT = frozenset({
     "ArgMax", "ArgMin", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "BlackmanWindow", "ConvInteger", "EyeLike",
-    "HammingWindow", "HannWindow", "Hardmax", "ImageDecoder", "MatMulInteger", "MelWeightMatrix", "NonMaxSuppression", "NonZero", "QLinearConv",
+    "HammingWindow", "HannWindow", "ImageDecoder", "MatMulInteger", "MelWeightMatrix", "NonMaxSuppression", "NonZero", "QLinearConv",
     "QLinearMatMul", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer", "Unique",
 })
 """No gradient flows through these: their outputs are indices, counts, text or piecewise constant."""
