@@ -182,7 +182,7 @@ def build_artifacts(
     if input_shapes or input_values:
         specialise(forward, input_shapes or {}, input_values or {})
     widen(forward)
-    _put_right_ranks(forward)
+    _settle_outputs(forward)
     forward.ir_version = _ir_version(forward, ir_version)
     with fresh_names():
         complete = _with_loss(forward, loss_block, loss_inputs, additional)
@@ -245,13 +245,14 @@ def _ir_version(forward: Model, wanted: int | None) -> int:
 # ---- steps
 
 
-def _put_right_ranks(forward: Model) -> None:
-    """Forgets the declared type of an output that has another rank: models ship so, and run, but a target of that type would fit nothing."""
+def _settle_outputs(forward: Model) -> None:
+    """States the types that the model's outputs turn out to have where none, or no shape, or another rank is declared: models ship so, and run, but a target
+    of that type would fit nothing."""
     types = forward.graph.types
     found = infer(forward)
     for name in forward.graph.outputs:
-        shapes = [kind.shape for kind in (types.get(name), found[name]) if kind is not None and kind.shape is not None]
-        if len(shapes) == 2 and len(shapes[0]) != len(shapes[1]):
+        declared, shape = types.get(name), found[name].shape
+        if shape is not None and (declared is None or declared.shape is None or len(declared.shape) != len(shape)):
             types[name] = found[name]
 
 

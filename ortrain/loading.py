@@ -135,10 +135,29 @@ def _open_graphs(graph: Graph, names: NameSource) -> frozenset[str]:
             inner = renamed(inner, outside)
             inner.initializers = {}
             node.attributes[name] = inner
+        _check_form(node)
         count = 1 if node.op_type == "If" else len(node.graphs["body"].inputs)
         own = [*node.inputs, *[""] * (count - len(node.inputs))][:count]
         node.inputs = [*own, *captured(node.graphs.values())]
     return frozenset(lifted)
+
+
+def _check_form(node: Node) -> None:
+    """Refuses a graph inside a node whose inputs and outputs are not those that the node asks for."""
+    for name, graph in node.graphs.items():
+        taken, given = len(graph.inputs), len(graph.outputs)
+        fits = given == len(node.outputs)
+        if node.op_type == "Loop":
+            fits = taken >= 2 and given >= max(taken - 1, len(node.outputs) + 1)
+        elif node.op_type == "Scan":
+            scanned = node.attributes.get("num_scan_inputs", 0)
+            fits = 0 < scanned <= taken and given >= max(taken - scanned, len(node.outputs))
+            counts = {"input": scanned, "output": given - taken + scanned}
+            fits = fits and all(len(node.attributes.get(f"scan_{which}_{what}") or range(count)) == count
+                                for which, count in counts.items() for what in ("axes", "directions"))
+        if not fits:
+            raise InvalidModelError(f"expected the graph {name} to have the inputs and outputs that its {node.op_type} asks for, got {graph.inputs} and "
+                                    f"{graph.outputs} (node {node.name!r}, outputs {node.outputs})")
 
 
 # ---- checks

@@ -341,3 +341,18 @@ def test_a_pool_trains_where_the_model_has_a_name_of_its_own_for_a_size():
     with TrainingSession.from_model(source, loss=LossType.MSELoss, optimizer=OptimType.SGD) as session:
         session.train_step(np.ones((1, 1, 12), np.float32), np.ones((1, 2, 4), np.float32))
         assert np.abs(session.state.gradients["w"]).min() > 0
+
+
+def test_outputs_may_be_declared_without_a_shape_and_weights_may_be_outputs(tmp_path):
+    """As converters of scikit-learn's pipelines write them: a Scaler, of which ONNX's inference says no shape, then a network."""
+    nodes = [helper.make_node("Scaler", ["x"], ["s"], domain="ai.onnx.ml", offset=[0.5, 1.0], scale=[2.0, 3.0]), helper.make_node("MatMul", ["s", "w"], ["y"])]
+    source = model(nodes, {"w": weight(2, 3)}, inputs=(("x", FLOAT, ["n", 2]),), shape=("n", 3))
+    source.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    source.graph.output.append(helper.make_tensor_value_info("w", FLOAT, None))
+    with TrainingSession.from_model(source, loss=LossType.MSELoss, loss_input_names=["y"], optimizer=OptimType.SGD) as session:
+        session.train_step(np.ones((4, 2), np.float32), np.ones((4, 3), np.float32))
+        session.export(tmp_path / "trained.onnx", ["y", "w"])
+    trained = onnx.load(tmp_path / "trained.onnx")
+    onnx.checker.check_model(trained)
+    assert interface(trained.graph.output) == [("y", FLOAT, False, ["n", 3]), ("w", FLOAT, False, [2, 3])]

@@ -256,6 +256,8 @@ def _write_values(graph: Graph, names: Iterable[str], values: Any) -> None:
     for name in names:
         value = values.add(name=name)
         kind = graph.types.get(name)
+        if kind is None and name in graph.initializers:
+            kind = TensorType.of(graph.initializers[name])
         if kind is None:
             continue
         outer = value.type.optional_type.elem_type if kind.optional else value.type

@@ -205,7 +205,6 @@ def prelu_slope_grad(c: InferenceContext) -> list[TensorType]:
 def fused_activation(g: NodeBuilder, y: str, *parameters: float) -> str:
     """The activation that a fused operator's attribute names, applied to y; parameters: its alpha and beta, or its limits."""
     name = g.attribute("activation", "")
-    name = name.decode() if isinstance(name, bytes) else name
     if not name:
         return y
     if name == "LeakyRelu":
@@ -226,7 +225,7 @@ for _name, _kernel, _attributes in (
 
 
 def limits(c: LoweringContext) -> tuple[float, float]:
-    """The limits of a Clip, from inputs or (below opset 11) attributes; infinite where absent."""
+    """The limits of a Clip, from inputs or (below opset 11) attributes; infinite where absent. The upper one wins where they cross."""
     low, high = c.attribute("min", float("-inf")), c.attribute("max", float("inf"))
     for index in (1, 2):
         if c.has(index):
@@ -234,7 +233,7 @@ def limits(c: LoweringContext) -> tuple[float, float]:
             if value is None:
                 raise c.error(f"expected constant limits, got a computed one as input {index}")
             low, high = (float(value), high) if index == 1 else (low, float(value))
-    return low, high
+    return min(low, high), high
 
 
 def clip_gradient(g: GradientBuilder) -> Gradients:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.ir import Dim, Graph, Node, TensorType
+from ortrain.ir import Graph, Node, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.inference import Inference
+from ortrain.ops.inference import Inference, common_type
 from ortrain.ops.record import InferenceContext, operator
 from ortrain.ops.subgraphs import CONTROL, captured, made, place, renamed
 
@@ -36,16 +36,6 @@ def _inside(c: InferenceContext, graph: Graph) -> Inference:
     return found
 
 
-def _merged(c: InferenceContext, index: int, first: TensorType, second: TensorType) -> TensorType:
-    """What two branches' types have in common."""
-    if (first.dtype, first.sequence) != (second.dtype, second.sequence):
-        raise c.error(f"expected branches with one type for output {index}, got {first.dtype} and {second.dtype}")
-    if first.shape is None or second.shape is None or len(first.shape) != len(second.shape):
-        return TensorType(first.dtype, None, first.sequence)
-    dims: list[Dim] = [a if a == b else c.fresh(f"output{index}.{axis}") for axis, (a, b) in enumerate(zip(first.shape, second.shape, strict=True))]
-    return TensorType(first.dtype, tuple(dims), first.sequence)
-
-
 def chosen(condition: np.ndarray | None, node: Node) -> Graph | None:
     """The branch that a known condition takes."""
     return None if condition is None else branches(node)[0 if bool(condition.reshape(-1)[0]) else 1]
@@ -58,7 +48,8 @@ def infer_if(c: InferenceContext) -> list[TensorType]:
         inside = _inside(c, taken)
         return [inside.types[name] for name in taken.outputs]
     first, second = ((graph, _inside(c, graph)) for graph in branches(c.node))
-    return [_merged(c, index, first[1].types[a], second[1].types[b]) for index, (a, b) in enumerate(zip(first[0].outputs, second[0].outputs, strict=True))]
+    pairs = zip(first[0].outputs, second[0].outputs, strict=True)
+    return [common_type(c, f"output {index} of both branches", f"output{index}", first[1].types[a], second[1].types[b]) for index, (a, b) in enumerate(pairs)]
 
 
 # ---- the branch in the node's place

@@ -4,6 +4,7 @@ reference implementation as a Python step where there is none. Types come from O
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -18,11 +19,13 @@ from ortrain.ops.record import InferenceContext, KernelCall, LoweringContext, Op
 DOMAINS = ("", "ai.onnx.ml")
 
 CONSTANT = frozenset({
-    "ArgMax", "ArgMin", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "BlackmanWindow", "EyeLike",
-    "HammingWindow", "HannWindow", "Hardmax", "ImageDecoder", "MelWeightMatrix", "NonMaxSuppression", "NonZero", "RegexFullMatch",
-    "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer", "Unique",
+    "ArgMax", "ArgMin", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "BlackmanWindow", "EyeLike", "HammingWindow",
+    "HannWindow", "ImageDecoder", "MelWeightMatrix", "NonMaxSuppression", "NonZero", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit",
+    "TfIdfVectorizer", "Unique",
 })
 """No gradient flows through these: their outputs are indices, counts, text or piecewise constant."""
+SAME_SHAPE = frozenset({"Binarizer", "Imputer", "Normalizer", "Scaler"})
+"""Of ai.onnx.ml: their outputs have the shape of their input, which ONNX's shape inference does not say."""
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
 
@@ -110,7 +113,10 @@ def infer(c: InferenceContext) -> list[TensorType]:
     missing = [name for name in c.node.outputs if name and name not in found]
     if missing:
         raise c.error(f"expected types for outputs {missing}, which do not follow from the inputs")
-    return [_tensor_type(c, found[name], index) if name else TensorType("float32", None) for index, name in enumerate(c.node.outputs)]
+    kinds = [_tensor_type(c, found[name], index) if name else TensorType("float32", None) for index, name in enumerate(c.node.outputs)]
+    if c.node.op_type in SAME_SHAPE and canonical_domain(c.node.domain) == "ai.onnx.ml" and kinds[0].shape is None:
+        kinds[0] = replace(kinds[0], shape=c.type(0).shape)
+    return kinds
 
 
 def _opset(c: InferenceContext) -> Any:

@@ -1,4 +1,4 @@
-"""Operators that join, cut and pad: Concat, Split, Slice, Pad, and their gradients. Gather is in ortrain.ops.gathering, scatters in ortrain.ops.scattering."""
+"""Operators that join and cut: Concat, Split, Slice, and their gradients. Gather is in ortrain.ops.gathering, scatters in ortrain.ops.scattering."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops import gathering as gathering  # its records register when it is imported
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.building import GradientBuilder
+from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, distinct_axes, normalize_axis, operator
 from ortrain.ops.shape import Gradients, known_dims, padded, shape_value
 from ortrain.ops.strided import fresh_shape, is_whole_copy, pack_box, strides_of
 
@@ -167,7 +167,7 @@ def slice_bounds(c: InferenceContext, first: int, rank: int) -> Bounds | None:
     steps = [1] * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise c.error(f"expected as many starts, ends, axes and steps that are not 0, got {starts}, {ends}, {list(axes)}, {steps}")
-    return [(normalize_axis(c, a, rank), s, e, p) for a, s, e, p in zip(axes, starts, ends, steps, strict=True)]
+    return list(zip(distinct_axes(c, list(axes), rank), starts, ends, steps, strict=True))
 
 
 def sliced(size: Dim, start: int, end: int, step: int, unknown: Dim) -> Dim:
@@ -251,91 +251,3 @@ def slice_grad(c: InferenceContext) -> list[TensorType]:
     bounds, unknown = slice_bounds(c, 2, len(dims)), fresh_shape(c, len(dims))
     cut = set(range(len(dims))) if bounds is None else {axis for axis, *_ in bounds}
     return [TensorType(c.dtype(0), tuple(unknown[i] if i in cut else d for i, d in enumerate(dims)))]
-
-
-def pads_of(c: InferenceContext) -> list[tuple[int, int]] | None:
-    """(before, after) of each axis, by attribute before opset 11; None when unknown."""
-    rank = len(c.shape(0))
-    pads = [int(p) for p in c.attribute("pads")] if c.opset < 11 else known_dims(c, 1)
-    axes = known_dims(c, 3) if c.has(3) else list(range(rank))
-    if pads is None or axes is None:
-        return None
-    if len(pads) != 2 * len(axes):
-        raise c.error(f"expected {2 * len(axes)} pads, got {pads}")
-    found = [(0, 0)] * rank
-    for i, axis in enumerate(axes):
-        found[normalize_axis(c, axis, rank)] = (pads[i], pads[len(axes) + i])
-    return found
-
-
-def pad_gradient(g: GradientBuilder) -> Gradients:
-    """Pad with the negative pads: what was put on is cut off."""
-    if g.opset < 11:
-        dx = g.op("Pad", g.dy, pads=tuple(-p for p in g.attribute("pads")))
-    else:
-        pads = g.value(g.inputs[1])
-        negative = g.op("Neg", g.inputs[1]) if pads is None else g.constant(-pads)
-        dx = g.op("Pad", g.dy, negative, *(["", g.inputs[3]] if len(g.inputs) > 3 and g.inputs[3] else []))
-    g.declare(dx, g.type(g.inputs[0]))
-    return padded(g, dx)
-
-
-def border_indices(size: int, before: int, after: int, mode: str) -> np.ndarray:
-    """Where along an axis of `size` each element of the padded axis comes from."""
-    at = np.arange(-before, size + after)
-    if mode == "edge":
-        return np.clip(at, 0, size - 1)
-    if mode == "wrap":
-        return at % size
-    period = max(1, 2 * (size - 1))                      # reflect: 0 1 2 1 0 1 …
-    at = np.abs(at) % period
-    return np.where(at < size, at, period - at)
-
-
-def gather_borders(g: NodeBuilder) -> list[str] | None:
-    """Pad in the modes edge, reflect and wrap: one Gather per padded axis, whose gradient adds up what was repeated."""
-    mode = g.attribute("mode", "constant")
-    mode = mode.decode() if isinstance(mode, bytes) else mode
-    if mode == "constant":
-        return None
-    if mode not in ("edge", "reflect", "wrap"):
-        raise g.error(f"expected the mode constant, edge, reflect or wrap, got {mode!r}")
-    pads, shape, y = pads_of(g.context()), g.shape(g.inputs[0]), g.inputs[0]
-    if pads is None:
-        raise g.error("expected pads that are known before running, got values that are computed")
-    for axis, ((before, after), size) in enumerate(zip(pads, shape, strict=True)):
-        if (before, after) == (0, 0):
-            continue
-        if not isinstance(size, int) or size < 1:
-            raise g.error(f"expected a known size along the padded axis {axis}, got {size!r}")
-        y = g.op("Gather", y, g.constant(border_indices(size, before, after, mode).astype(np.int64)), axis=axis)
-    return [y]
-
-
-def lower_pad(c: LoweringContext) -> KernelCall | Alias:
-    pads, dims, out = pads_of(c), c.dims(0), c.output_dims(0)
-    if pads is None:
-        raise c.error("expected pads that are known before running, got values that are computed")
-    strides, to_strides = strides_of(dims), strides_of(out)
-    sizes = [max(0, min(n - max(0, -before), m - max(0, before))) for n, m, (before, _) in zip(dims, out, pads, strict=True)]
-    from_at = sum(max(0, -before) * s for (before, _), s in zip(pads, strides, strict=True))
-    to_at = sum(max(0, before) * s for (before, _), s in zip(pads, to_strides, strict=True))
-    ints = pack_box(sizes, to_strides, strides, to_at, from_at)
-    if tuple(sizes) == out:
-        return Alias(0) if out == dims else KernelCall("strided_copy", ints)
-    return KernelCall("strided_pad", ints, floats=(float(c.attribute("value", 0.0)) if c.opset < 11 else 0.0,))
-
-
-@operator("Pad", lower=lower_pad, gradient=pad_gradient, stop=(1, 2, 3), expand=gather_borders, expand_first=True)
-def pad(c: InferenceContext) -> list[TensorType]:
-    """y = x within a border: a constant, or (edge, reflect, wrap) elements of x; negative pads cut off"""
-    dims, pads = c.shape(0), pads_of(c)
-    unknown = fresh_shape(c, len(dims))
-    if pads is None:
-        return [TensorType(c.dtype(0), unknown)]
-    out: list[Dim] = []
-    for d, (before, after), symbol in zip(dims, pads, unknown, strict=True):
-        out.append(d + before + after if isinstance(d, int) else d if before + after == 0 else symbol)
-    if any(isinstance(d, int) and d < 0 for d in out):
-        raise c.error(f"expected pads that leave no negative size, got {pads} for shape {list(dims)}")
-    return [TensorType(c.dtype(0), tuple(out))]

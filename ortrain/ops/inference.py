@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
 from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import MissingKernelError, ShapeInferenceError
-from ortrain.ir import Dim, Graph, Model, Node, TensorType
+from ortrain.ir import Dim, Graph, Model, Node, Shape, TensorType
 from ortrain.ops.record import InferenceContext, OpRecord, canonical_domain, record_of
 from ortrain.ops.sizes import follow
 
@@ -17,6 +18,10 @@ SHAPE_ONLY = frozenset({"Shape", "Size", "ConcatTraining"})
 
 FOLD_LIMIT = 1 << 16
 """Most elements of a folded constant: shape arithmetic and small masks, not activations."""
+
+
+MOST_ELEMENTS = 1 << 40
+"""Elements of a tensor beyond which its shape is an error rather than a wish: no memory holds it."""
 
 
 class Inference:
@@ -82,6 +87,7 @@ class Inference:
             self.foreign.update(node.outputs)
         for name, kind in zip(node.outputs, outputs, strict=False):
             if name:
+                _check_sizes(context, kind)
                 self.types[name] = kind
                 self._learn(name, kind)
         self._fold(node, record, context, outputs)
@@ -115,6 +121,13 @@ class Inference:
                 self.values[name] = np.ascontiguousarray(array).reshape(np.shape(array))
 
 
+def _check_sizes(context: InferenceContext, kind: TensorType) -> None:
+    """Refuses an output that cannot be: of values that say sizes, no operator need look at all."""
+    sizes = [size for size in kind.shape or () if isinstance(size, int)]
+    if min(sizes, default=0) < 0 or prod(sizes) > MOST_ELEMENTS:
+        raise context.error(f"expected sizes that are not negative, of {MOST_ELEMENTS} elements at most, got {list(kind.shape or ())}")
+
+
 def _is_unusual(context: InferenceContext) -> bool:
     """True where a record may refuse what ONNX allows: an input of no known rank, or of an element type that its kernel does not have."""
     kinds = [kind for kind in context.types if kind is not None]
@@ -126,6 +139,16 @@ def _by_onnx(context: InferenceContext) -> Sequence[TensorType]:
     from ortrain.ops.definitions import infer as infer_node  # which stands on this module
 
     return infer_node(context)
+
+
+def common_type(c: InferenceContext, what: str, label: str, first: TensorType, second: TensorType) -> TensorType:
+    """What two types of one value have in common: a branch's and the other's, a state's before and after an iteration. Refused where they do not fit."""
+    if (first.dtype, first.sequence) != (second.dtype, second.sequence):
+        raise c.error(f"expected {what} of one type, got {first.dtype} and {second.dtype}")
+    shape: Shape | None = None
+    if first.shape is not None and second.shape is not None and len(first.shape) == len(second.shape):
+        shape = tuple(a if a == b else c.fresh(f"{label}.{axis}") for axis, (a, b) in enumerate(zip(first.shape, second.shape, strict=True)))
+    return TensorType(first.dtype, shape, first.sequence, first.optional or second.optional)
 
 
 def opset_of(node: Node, opsets: Mapping[str, int]) -> int:

@@ -156,24 +156,19 @@ def _source(node: Node | None, value: str, zero: str) -> tuple[str, str] | None:
     return node.inputs[0], node.outputs[1]
 
 
-def product_of(g: NodeBuilder) -> str:
-    name = g.attribute("product")
-    return name.decode() if isinstance(name, bytes) else str(name)
-
-
 def dynamic_in_steps(g: NodeBuilder) -> list[str]:
     a, b, a_zero, b_zero = [*g.inputs, "", ""][4:8]
     dtype = g.type(g.inputs[0] or g.inputs[2]).dtype
-    return [g.op("Cast", exact(g, product_of(g), a, b, a_zero, b_zero), to=NUMBERS[dtype])]
+    return [g.op("Cast", exact(g, g.attribute("product"), a, b, a_zero, b_zero), to=NUMBERS[dtype])]
 
 
 def dynamic_gradient(g: GradientBuilder) -> Sequence[str | None]:
     """Rounding counts as no change, as in FakeQuantize: what was multiplied is a over its scale, and b over its own; scales get nothing this way."""
     a, b, a_zero, b_zero = [*g.inputs, "", ""][4:8]
-    rows, columns = (-2, -1) if product_of(g) == "MatMul" else (1, 0)
+    rows, columns = (-2, -1) if g.attribute("product") == "MatMul" else (1, 0)
     dtype = g.type(g.dy).dtype
     left, right = shifted(g, a, a_zero, dtype, rows), shifted(g, b, b_zero, dtype, columns)
-    if product_of(g) == "MatMul":
+    if g.attribute("product") == "MatMul":
         found = [g.op("FusedMatMul", g.dy, right, domain=MICROSOFT, transB=1) if g.needs(0) else "",
                  g.op("FusedMatMul", left, g.dy, domain=MICROSOFT, transA=1) if g.needs(2) else ""]
     else:
@@ -188,4 +183,4 @@ def dynamic_gradient(g: GradientBuilder) -> Sequence[str | None]:
 def dynamic_product(c: InferenceContext) -> list[TensorType]:
     """y = (a - zero of a) times (b - zero of b) as a float, of (what a was quantised from, its scale, the same of b, a, b, zero of a, zero of b)"""
     product = c.attribute("product")
-    return [TensorType(c.dtype(0 if c.has(0) else 2), matmul_shape(c, 4, 5) if product in ("MatMul", b"MatMul") else conv_shape(c, 4, 5))]
+    return [TensorType(c.dtype(0 if c.has(0) else 2), matmul_shape(c, 4, 5) if product == "MatMul" else conv_shape(c, 4, 5))]

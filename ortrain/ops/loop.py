@@ -12,15 +12,12 @@ import numpy as np
 from ortrain import dtypes
 from ortrain.ir import Dim, Graph, Node, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.inference import Inference
-from ortrain.ops.record import InferenceContext, operator
+from ortrain.ops.inference import Inference, common_type
+from ortrain.ops.record import InferenceContext, normalize_axis, operator
 from ortrain.ops.subgraphs import captured, made, place, renamed
 
-MOST_ROUNDS = 8
-"""Rounds in which the types of states have to settle: each turns at least one size into an open one."""
-
-MOST_TRIPS = 1 << 20
-"""Iterations after which a Loop without a limit is not counted on."""
+MOST_TRIPS = 1 << 14
+"""Iterations after which a Loop is not counted on that goes by a condition: counting takes some 0.1 ms each."""
 
 
 @dataclass(frozen=True)
@@ -106,62 +103,61 @@ class Inside:
 
 
 def look_inside(c: InferenceContext, form: Form) -> Inside:
-    """Infers the body until the types of the states hold for every iteration."""
+    """Infers the body until the types of the states hold for every iteration: each round turns at least one size or rank into an open one."""
     scope = c.scope
     assert scope is not None, "a Loop is inferred as part of a graph"
     states = [c.type(form.first + index) for index in range(form.states)]
     scanned = range(form.first + form.states, form.own)
-    slices = [_slice(c.type(index), axis) for index, axis in zip(scanned, form.axes("input"), strict=True)]
-    for _ in range(MOST_ROUNDS):
+    slices = [_slice(c, c.type(index), axis) for index, axis in zip(scanned, form.axes("input"), strict=True)]
+    while True:
         counters = [TensorType("int64", ()), TensorType("bool", ())] if form.counts else []
         inputs = dict(zip(form.body.inputs, [*counters, *states, *slices], strict=True))
         found = Inference(scope.opsets, {**scope.types, **inputs}, scope.values | form.body.initializers, form.body.types)
         for node in form.body.nodes:
             found.visit(node)
-        settled = [_common(c, index, a, found.types[name]) for index, (a, name) in enumerate(zip(states, form.state_outputs, strict=True))]
+        pairs = zip(states, form.state_outputs, strict=True)
+        settled = [common_type(c, f"state {index}", f"state{index}", a, found.types[name]) for index, (a, name) in enumerate(pairs)]
         if settled == states:
-            break
+            return Inside(states, inputs, found)
         states = settled
-    return Inside(states, inputs, found)
 
 
-def _slice(kind: TensorType, axis: int) -> TensorType:
+def _slice(c: InferenceContext, kind: TensorType, axis: int) -> TensorType:
     if kind.shape is None:
         return kind
     dims = list(kind.shape)
-    del dims[axis]
+    del dims[normalize_axis(c, axis, len(dims))]
     return TensorType(kind.dtype, tuple(dims))
 
 
-def _stack(kind: TensorType, axis: int, length: Dim) -> TensorType:
+def _stack(c: InferenceContext, kind: TensorType, axis: int, length: Dim) -> TensorType:
     if kind.shape is None:
         return kind
     dims = list(kind.shape)
-    dims.insert(axis if axis >= 0 else len(dims) + 1 + axis, length)
+    dims.insert(normalize_axis(c, axis, len(dims) + 1), length)
     return TensorType(kind.dtype, tuple(dims))
-
-
-def _common(c: InferenceContext, index: int, before: TensorType, after: TensorType) -> TensorType:
-    """What the types of a state before and after an iteration have in common."""
-    if (before.dtype, before.sequence) != (after.dtype, after.sequence):
-        raise c.error(f"expected state {index} to stay {before.dtype}, got {after.dtype}")
-    if before.shape is None or after.shape is None or len(before.shape) != len(after.shape):
-        return TensorType(before.dtype, None, before.sequence)
-    dims: list[Dim] = [a if a == b else c.fresh(f"state{index}.{axis}") for axis, (a, b) in enumerate(zip(before.shape, after.shape, strict=True))]
-    return TensorType(before.dtype, tuple(dims), before.sequence)
 
 
 def trips(c: InferenceContext, form: Form, inside: Inside) -> Dim | None:
     """The number of iterations; a symbol, or None for a Loop of which it is not known."""
     if not form.counts:
-        return c.shape(form.states)[form.axes("input")[0]]
+        return _length(c, form)
     limit, condition = c.value(0), c.value(1)
     if condition is not None and not bool(condition.reshape(-1)[0]):
         return 0
     if c.has(0) and limit is None or c.has(1) and condition is None:
         return None
-    most = MOST_TRIPS if limit is None else max(0, int(limit.reshape(-1)[0]))
-    return most if limit is not None and _goes_on(form, inside) else _counted(c, form, most)
+    most = None if limit is None else max(0, int(limit.reshape(-1)[0]))
+    return most if most is not None and _goes_on(form, inside) else _counted(c, form, most)
+
+
+def _length(c: InferenceContext, form: Form) -> Dim:
+    """The number of slices of the scanned inputs, which have to agree."""
+    sizes = [c.shape(index)[axis] for index, axis in enumerate(form.axes("input"), form.states)]
+    numbers = {size for size in sizes if isinstance(size, int)}
+    if len(numbers) > 1:
+        raise c.error(f"expected scanned inputs of one length, got {sizes}")
+    return numbers.pop() if numbers else sizes[0]
 
 
 def _goes_on(form: Form, inside: Inside) -> bool:
@@ -173,8 +169,8 @@ def _goes_on(form: Form, inside: Inside) -> bool:
     return name == form.body.inputs[1] or known is not None and bool(known.reshape(-1)[0])
 
 
-def _counted(c: InferenceContext, form: Form, most: int) -> int | None:
-    """The iterations of a Loop whose condition hangs on counters alone: they are counted through. None where it hangs on more."""
+def _counted(c: InferenceContext, form: Form, most: int | None) -> int | None:
+    """The iterations of a Loop whose condition hangs on counters alone: they are counted through. None where it hangs on more, or goes on for long."""
     scope, body = c.scope, form.body
     wanted = {body.outputs[0]}
     followed: dict[str, str] = {}                         # the body's name for a state at the start -> the one at the end
@@ -189,7 +185,7 @@ def _counted(c: InferenceContext, form: Form, most: int) -> int | None:
     values = {name: c.value(form.first + index) for index, name in enumerate(form.state_inputs) if name in followed}
     if any(value is None for value in values.values()) or any(node.graphs for node in nodes):
         return None
-    for k in range(most):
+    for k in range(MOST_TRIPS if most is None else min(most, MOST_TRIPS)):
         known = {body.inputs[0]: np.array(k), body.inputs[1]: np.array(True), **values}
         found = Inference(scope.opsets, {}, scope.values | body.initializers | known)
         for node in nodes:
@@ -201,7 +197,7 @@ def _counted(c: InferenceContext, form: Form, most: int) -> int | None:
         if not bool(found.values[body.outputs[0]].reshape(-1)[0]):
             return k + 1
         values = {start: found.values[end] for start, end in followed.items()}
-    return most
+    return most if most is not None and most <= MOST_TRIPS else None
 
 
 def infer_iteration(c: InferenceContext) -> list[TensorType]:
@@ -214,7 +210,7 @@ def infer_iteration(c: InferenceContext) -> list[TensorType]:
     for kind in kinds:
         if kind.sequence:
             raise c.error("expected collected outputs to be tensors, got a sequence")
-    return [*inside.states, *(_stack(kind, axis, length) for kind, axis in zip(kinds, form.axes("output"), strict=True))]
+    return [*inside.states, *(_stack(c, kind, axis, length) for kind, axis in zip(kinds, form.axes("output"), strict=True))]
 
 
 # ---- in other nodes

@@ -8,7 +8,7 @@ import numpy as np
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 
@@ -114,8 +114,8 @@ def layer_normalization(c: InferenceContext) -> list[TensorType]:
     shape = c.shape(0)
     axis = normalize_axis(c, c.attribute("axis", -1), len(shape))
     for i in (1, 2):
-        if c.has(i) and any(isinstance(h, int) and isinstance(w, int) and h != w for h, w in zip(c.shape(i), shape[axis:], strict=False)):
-            raise c.error(f"expected input {i} of shape {list(shape[axis:])}, got {list(c.shape(i))}")
+        if c.has(i):
+            check_shape(c, f"input {i}", c.shape(i), shape[axis:])
     reduced = TensorType(c.dtype(0), (*shape[:axis], *(1 for _ in shape[axis:])))
     return [c.type(0), reduced, reduced]
 
@@ -157,15 +157,22 @@ def layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
 # ---- normalisations said in other operators
 
 
-def instance_norm_in_steps(g: NodeBuilder) -> list[str]:
-    x, scale, bias = g.inputs
-    rank = g.rank(x)
-    axes = list(range(2, rank))
+def standardised(g: NodeBuilder, x: str, axes: Sequence[int]) -> str:
+    """(x - mean) / sqrt(variance + epsilon), mean and variance over some axes."""
     deviation = g.op("Sub", x, g.reduce("ReduceMean", x, axes))
     variance = g.reduce("ReduceMean", g.op("Mul", deviation, deviation), axes)
-    normal = g.op("Div", deviation, g.op("Sqrt", g.op("Add", variance, g.scalar(float(g.attribute("epsilon", 1e-5)), variance))))
-    shape = g.constant([1, -1, *[1] * (rank - 2)])
-    return [g.op("Add", g.op("Mul", normal, g.op("Reshape", scale, shape)), g.op("Reshape", bias, shape))]
+    return g.op("Div", deviation, g.op("Sqrt", g.op("Add", variance, g.scalar(float(g.attribute("epsilon", 1e-5)), variance))))
+
+
+def scaled(g: NodeBuilder, normal: str, shape: Sequence[int]) -> str:
+    """scale normal + bias, these reshaped."""
+    scale, bias = (g.op("Reshape", name, g.constant(list(shape))) for name in g.inputs[1:])
+    return g.op("Add", g.op("Mul", normal, scale), bias)
+
+
+def instance_norm_in_steps(g: NodeBuilder) -> list[str]:
+    rank = g.rank(g.inputs[0])
+    return [scaled(g, standardised(g, g.inputs[0], range(2, rank)), [1, -1, *[1] * (rank - 2)])]
 
 
 @operator("InstanceNormalization", expand=instance_norm_in_steps)
@@ -174,6 +181,27 @@ def instance_normalization(c: InferenceContext) -> list[TensorType]:
     shape = c.shape(0)
     if len(shape) < 3 or any(len(c.shape(i)) != 1 for i in (1, 2)):
         raise c.error(f"expected x [n, c, …] and vectors, got {list(shape)}, {list(c.shape(1))} and {list(c.shape(2))}")
+    return [c.type(0)]
+
+
+def group_norm_in_steps(g: NodeBuilder) -> list[str]:
+    """The channels of a group beside one another; below opset 21 they are scaled as they lie, together."""
+    x, groups, rank = g.inputs[0], int(g.attribute("num_groups")), g.rank(g.inputs[0])
+    normal = standardised(g, g.op("Reshape", x, g.constant([0, groups, -1])), [2])
+    if g.opset < 21:
+        return [g.reshape_like(scaled(g, normal, [1, -1, 1]), x)]
+    return [scaled(g, g.reshape_like(normal, x), [1, -1, *[1] * (rank - 2)])]
+
+
+@operator("GroupNormalization", expand=group_norm_in_steps)
+def group_normalization(c: InferenceContext) -> list[TensorType]:
+    """y = scale (x - mean) / sqrt(variance + epsilon) + bias, mean and variance of each image and group of channels (Wu and He, arXiv 1803.08494);
+    scale and bias of each channel, below opset 21 of each group"""
+    shape, groups = c.shape(0), int(c.attribute("num_groups", 0))
+    if len(shape) < 2 or groups < 1 or isinstance(shape[1], int) and shape[1] % groups:
+        raise c.error(f"expected x [n, c, …] and num_groups that divide its channels, got {list(shape)} and {groups}")
+    for i in (1, 2):
+        check_shape(c, f"input {i}", c.shape(i), (groups if c.opset < 21 else shape[1],))
     return [c.type(0)]
 
 

@@ -15,7 +15,7 @@ from ortrain.ops.linear import product_shape, swapped
 from ortrain.ops.pool import pool_windows
 from ortrain.ops.quantization import quantized_type
 from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, broadcast_shapes, operator
-from ortrain.ops.recurrent import DIRECTIONS, direction_of, text
+from ortrain.ops.recurrent import DIRECTIONS, direction_of
 from ortrain.ops.transformer import halves
 
 Steps = Callable[[NodeBuilder], list[str]]
@@ -303,7 +303,7 @@ def lstm_in_steps(g: NodeBuilder) -> list[str]:
     for index, what in ((4, "sequence lengths"), (7, "peepholes")):
         if g.has(index):
             raise g.error(f"expected a node without {what}, got them")
-    activations = [text(name) for name in g.attribute("activations", ())]
+    activations = list(g.attribute("activations", ()))
     if activations[:3] not in ([], ["Sigmoid", "Tanh", "Tanh"]) or activations[3:] not in ([], ["Sigmoid", "Tanh", "Tanh"]):
         raise g.error(f"expected activations Sigmoid, Tanh and Tanh, got {activations}")
     direction, directions = direction_of(g.context())

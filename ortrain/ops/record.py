@@ -226,7 +226,7 @@ def canonical_domain(domain: str) -> str:
 
 
 def broadcast_shapes(c: InferenceContext, *shapes: Shape) -> Shape:
-    """The NumPy broadcast of shapes whose dimensions may be symbols."""
+    """The NumPy broadcast of shapes whose dimensions may be symbols; of different symbols either may turn out to be 1, so that theirs is another."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     out: list[Dim] = []
@@ -235,8 +235,14 @@ def broadcast_shapes(c: InferenceContext, *shapes: Shape) -> Shape:
         numbers = {d for d in sizes if isinstance(d, int)}
         if len(numbers) > 1:
             raise c.error(f"expected shapes that broadcast, got {list(map(list, shapes))}")
-        out.append(numbers.pop() if numbers else sizes[0] if sizes else 1)
+        out.append(numbers.pop() if numbers else sizes[0] if len(set(sizes)) == 1 else c.fresh(f"broadcast{axis}") if sizes else 1)
     return tuple(out)
+
+
+def check_shape(c: InferenceContext, what: str, got: Sequence[Dim], wanted: Sequence[Dim]) -> None:
+    """Refuses a shape that is known to be another one; symbols may be anything."""
+    if len(got) != len(wanted) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(got, wanted, strict=True)):
+        raise c.error(f"expected {what} of shape {list(wanted)}, got {list(got)}")
 
 
 def normalize_axis(c: InferenceContext, axis: int, rank: int) -> int:
@@ -244,3 +250,11 @@ def normalize_axis(c: InferenceContext, axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise c.error(f"expected an axis in [{-rank}, {rank}), got {axis}")
     return axis % rank
+
+
+def distinct_axes(c: InferenceContext, axes: Sequence[int], rank: int) -> list[int]:
+    """Non-negative axes; refused when one is met twice."""
+    found = [normalize_axis(c, axis, rank) for axis in axes]
+    if len(set(found)) != len(found):
+        raise c.error(f"expected distinct axes, got {list(axes)}")
+    return found

@@ -55,13 +55,9 @@ RNN = Layer("RNN", 1, False, (("tanh",), ("relu",)), lambda s, n, h, d: h + d * 
 # ---- what a node says
 
 
-def text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def direction_of(c: InferenceContext) -> tuple[int, int]:
     """(kind of direction, number of directions)"""
-    name = text(c.attribute("direction", "forward"))
+    name = c.attribute("direction", "forward")
     if name not in DIRECTIONS:
         raise c.error(f"expected a direction of {sorted(DIRECTIONS)}, got {name!r}")
     return DIRECTIONS[name], 2 if name == "bidirectional" else 1
@@ -71,7 +67,7 @@ def activation_of(c: InferenceContext, layer: Layer) -> int:
     """Which of the layer's sets of activations is asked for; others are refused."""
     _, directions = direction_of(c)
     given = c.attribute("activations")
-    names = tuple(text(name).lower() for name in given) if given else layer.activations[0] * directions
+    names = tuple(name.lower() for name in given) if given else layer.activations[0] * directions
     for index, known in enumerate(layer.activations):
         if names == known * directions:
             return index
@@ -161,7 +157,7 @@ def steps_first(g: NodeBuilder) -> list[str] | None:
 
 def plain(g: GradientBuilder) -> bool:
     """True when the old package has kernels for the node and its gradient."""
-    return text(g.attribute("direction", "forward")) == "forward" and not g.has(LENGTHS) and not g.has(PEEPHOLES)
+    return g.attribute("direction", "forward") == "forward" and not g.has(LENGTHS) and not g.has(PEEPHOLES)
 
 
 def saved_layer(g: GradientBuilder, layer: Layer) -> tuple[str, list[str]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, Expansion, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, Expansion, InferenceContext, KernelCall, LoweringContext, distinct_axes, operator
 
 Gradients = Sequence[str | None]
 CHUNK = 16384
@@ -28,7 +28,7 @@ def axes_of(c: InferenceContext) -> tuple[int, ...] | None:
         axes = tuple(int(v) for v in value.ravel())
     if not axes:
         return () if c.attribute("noop_with_empty_axes", 0) else tuple(range(rank))
-    return tuple(sorted({normalize_axis(c, axis, rank) for axis in axes}))
+    return tuple(sorted(distinct_axes(c, axes, rank)))
 
 
 def infer_reduction(c: InferenceContext) -> list[TensorType]:
@@ -199,8 +199,12 @@ def product_in_steps(g: NodeBuilder) -> list[str] | None:
 
 def product_gradient(g: GradientBuilder) -> Gradients:
     """dY times the product of the others: exact where elements are 0."""
-    attributes: dict[str, Any] = {"axes": axes_of(g.context()) or ()}
-    return [g.op("Mul", expand_like(g, g.dy), g.op("ProductOfOthers", g.inputs[0], domain=ORTRAIN, **attributes))]
+    axes = axes_of(g.context())
+    if axes is None:
+        raise g.error("expected constant axes where a gradient is taken, got computed ones")
+    if not axes:
+        return [g.op("Identity", g.dy)]
+    return [g.op("Mul", expand_like(g, g.dy), g.op("ProductOfOthers", g.inputs[0], domain=ORTRAIN, axes=axes))]
 
 
 def others_in_steps(g: NodeBuilder) -> list[str]:

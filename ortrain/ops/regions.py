@@ -7,8 +7,8 @@ from typing import Any
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder
-from ortrain.ops.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, operator
-from ortrain.ops.sampling import check_plane, check_sizes, text
+from ortrain.ops.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, check_shape, operator
+from ortrain.ops.sampling import check_plane
 
 TRANSFORMATIONS = ("output_half_pixel", "half_pixel")
 MODES = {"avg": 0, "max": 1}
@@ -25,8 +25,8 @@ def check_images(c: LoweringContext, x: int) -> tuple[int, ...]:
 
 def align_options(c: InferenceContext) -> tuple[int, int, int]:
     """sampling_ratio, half_pixel, mode as the kernels have them; opset 10 knows no half pixels."""
-    mode = text(c, "mode", "avg").lower()
-    transformation = text(c, "coordinate_transformation_mode", TRANSFORMATIONS[int(c.node.domain == ORTRAIN or c.opset >= 16)]).lower()
+    mode = str(c.attribute("mode", "avg")).lower()
+    transformation = str(c.attribute("coordinate_transformation_mode", TRANSFORMATIONS[int(c.node.domain == ORTRAIN or c.opset >= 16)])).lower()
     if mode not in MODES or transformation not in TRANSFORMATIONS:
         raise c.error(f"expected a mode of {tuple(MODES)} and a coordinate_transformation_mode of {TRANSFORMATIONS}, got {mode!r} and {transformation!r}")
     ratio = int(c.attribute("sampling_ratio", 0))
@@ -60,8 +60,8 @@ def roi_align(c: InferenceContext) -> list[TensorType]:
     align_options(c)
     if len(x) != 4 or min(size) < 1:
         raise c.error(f"expected images of two axes and a positive output size, got shape {list(x)} and {list(size)}")
-    check_sizes(c, "regions", regions, (regions[0] if regions else 0, 4))
-    check_sizes(c, "one image per region", c.shape(2), (regions[0],))
+    check_shape(c, "regions", regions, (regions[0] if regions else 0, 4))
+    check_shape(c, "one image per region", c.shape(2), (regions[0],))
     if c.dtype(1) != c.dtype(0) or c.dtype(2) != "int64":
         raise c.error(f"expected regions of x's dtype and images of int64, got {c.dtype(0)}, {c.dtype(1)} and {c.dtype(2)}")
     return [TensorType(c.dtype(0), (regions[0], x[1], *size))]
@@ -101,7 +101,7 @@ def max_roi_pool(c: InferenceContext) -> list[TensorType]:
     x, regions, size = c.shape(0), c.shape(1), pooled_size(c)
     if len(x) != 4:
         raise c.error(f"expected images of two axes, got shape {list(x)}")
-    check_sizes(c, "regions", regions, (regions[0] if regions else 0, 5))
+    check_shape(c, "regions", regions, (regions[0] if regions else 0, 5))
     if c.dtype(1) != c.dtype(0):
         raise c.error(f"expected x and regions of one dtype, got {c.dtype(0)} and {c.dtype(1)}")
     return [TensorType(c.dtype(0), (regions[0], x[1], *size))]

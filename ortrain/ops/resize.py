@@ -52,6 +52,8 @@ def resized_axes(c: InferenceContext, shape: Sequence[Dim]) -> list[tuple[int, f
         if given is not None and len(given) != len(axes):
             raise c.error(f"expected one scale or size per axis of {axes}, got {given.tolist()}")
     if scales is not None:
+        if not (np.isfinite(scales) & (scales > 0)).all():
+            raise c.error(f"expected positive scales, got {scales.tolist()}")
         return [(axis, float(scale), None) for axis, scale in zip(axes, scales, strict=True)]
     if sizes is None:
         return None

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.ir import Dim, TensorType
+from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.conv import same_float
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, operator
 from ortrain.ops.shape import known_dims
 from ortrain.ops.windows import Windows, integers, windows_of
 
@@ -18,12 +18,6 @@ Gradients = Sequence[str | None]
 
 LARGEST_PLANE = 2**31 - 1
 """Elements of one channel that the kernels' 32-bit offsets reach."""
-
-
-def text(c: InferenceContext | NodeBuilder, name: str, default: str) -> str:
-    """An attribute that is text."""
-    value = c.attribute(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def check_plane(c: LoweringContext, sizes: Sequence[int]) -> None:
@@ -44,7 +38,7 @@ PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
 
 def grid_options(c: InferenceContext) -> tuple[int, int, int]:
     """mode, padding, align_corners as the kernels have them."""
-    mode, padding = text(c, "mode", "linear"), text(c, "padding_mode", "zeros")
+    mode, padding = str(c.attribute("mode", "linear")), str(c.attribute("padding_mode", "zeros"))
     if mode not in MODES or padding not in PADDINGS:
         raise c.error(f"expected a mode of {tuple(MODES)} and a padding_mode of {tuple(PADDINGS)}, got {mode!r} and {padding!r}")
     return MODES[mode], PADDINGS[padding], int(bool(c.attribute("align_corners", 0)))
@@ -116,6 +110,10 @@ def affine_grid(c: InferenceContext) -> list[TensorType]:
     spatial = tuple(sizes[2:]) if sizes is not None else tuple(c.fresh(f"size{axis}") for axis in range(theta[1]))
     if len(spatial) != theta[1]:
         raise c.error(f"expected a size [n, c, {theta[1]} sizes], got {sizes}")
+    if sizes is not None:
+        check_shape(c, "theta", theta, (sizes[0], *theta[1:]))
+        if min(sizes) < 1:
+            raise c.error(f"expected positive sizes, got {sizes}")
     return [TensorType(c.dtype(0), (theta[0], *spatial, theta[1]))]
 
 
@@ -141,20 +139,14 @@ def kernel_of(c: InferenceContext) -> tuple[int, ...]:
     return tuple(int(size) for size in found)
 
 
-def check_sizes(c: InferenceContext, what: str, got: Sequence[Dim], wanted: Sequence[Dim]) -> None:
-    """Refuses a shape that is known to be another."""
-    if len(got) != len(wanted) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(got, wanted, strict=True)):
-        raise c.error(f"expected {what} of shape {list(wanted)}, got {list(got)}")
-
-
 def check_moves(c: InferenceContext, windows: Windows, x: int, offset: int, mask: int) -> None:
     """Refuses offsets and masks that do not fit."""
     shape, groups, taps = c.shape(x), int(c.attribute("offset_group", 1)), windows.kernel[0] * windows.kernel[1]
     if groups < 1 or isinstance(shape[1], int) and shape[1] % groups:
         raise c.error(f"expected an offset_group that divides the channels {shape[1]}, got {groups}")
-    check_sizes(c, "offsets", c.shape(offset), (shape[0], groups * taps * 2, *windows.output))
+    check_shape(c, "offsets", c.shape(offset), (shape[0], groups * taps * 2, *windows.output))
     if c.has(mask):
-        check_sizes(c, "a mask", c.shape(mask), (shape[0], groups * taps, *windows.output))
+        check_shape(c, "a mask", c.shape(mask), (shape[0], groups * taps, *windows.output))
 
 
 def deformable_in_steps(g: NodeBuilder) -> list[str] | None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ortrain.dtypes import NUMBERS, numpy_dtype
-from ortrain.ir import Shape, TensorType
+from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.gathering import check_elements, check_indices, check_tuples, element_ints, tuple_ints, zeros_like
-from ortrain.ops.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
 from ortrain.ops.shape import Gradients
 
 REDUCTIONS = {"mul": 0, "max": 1, "min": 2}
@@ -19,17 +19,10 @@ REDUCTIONS = {"mul": 0, "max": 1, "min": 2}
 
 def reduction_of(c: InferenceContext | NodeBuilder) -> str:
     """The attribute reduction."""
-    value = c.attribute("reduction", "none")
-    name = value.decode() if isinstance(value, bytes) else str(value)
+    name = str(c.attribute("reduction", "none"))
     if name not in ("none", "add", *REDUCTIONS):
         raise c.error(f"expected a reduction of none, add, mul, max and min, got {name!r}")
     return name
-
-
-def check_updates(c: InferenceContext, wanted: Shape) -> None:
-    got = c.shape(2)
-    if len(got) != len(wanted) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(wanted, got, strict=True)):
-        raise c.error(f"expected updates of shape {list(wanted)}, got {list(got)}")
 
 
 def called(kernel: str, c: LoweringContext, ints: tuple[int, ...], short: tuple[int, ...], scratch: int, guards: tuple[Guard, ...]) -> KernelCall:
@@ -125,7 +118,7 @@ def scatter_nd(c: InferenceContext) -> list[TensorType]:
     """y = data with the slices that index tuples name replaced by updates, or (reduction) increased or multiplied by them, or the larger or smaller of both"""
     dims = c.shape(0)
     reduction_of(c)
-    check_updates(c, (*c.shape(1)[:-1], *dims[check_tuples(c, len(dims), 0):]))
+    check_shape(c, "updates", c.shape(2), (*c.shape(1)[:-1], *dims[check_tuples(c, len(dims), 0):]))
     return [c.type(0)]
 
 
@@ -135,7 +128,7 @@ def scatter_elements(c: InferenceContext) -> list[TensorType]:
     reduction_of(c)
     check_indices(c, 1)
     check_elements(c, c.shape(0), c.shape(1))
-    check_updates(c, c.shape(1))
+    check_shape(c, "updates", c.shape(2), c.shape(1))
     return [c.type(0)]
 
 
@@ -164,8 +157,7 @@ def cache_in_steps(g: NodeBuilder) -> list[str] | None:
 
 def cache_axis(c: InferenceContext) -> tuple[int, str]:
     """(axis, mode)"""
-    value, rank = c.attribute("mode", "linear"), len(c.shape(0))
-    mode = value.decode() if isinstance(value, bytes) else str(value)
+    mode, rank = str(c.attribute("mode", "linear")), len(c.shape(0))
     axis = normalize_axis(c, int(c.attribute("axis", -2)), rank)
     if mode not in ("linear", "circular") or axis == 0:
         raise c.error(f"expected the mode linear or circular and an axis that is not the batch's, got {mode!r} and {axis}")

@@ -12,7 +12,8 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
-from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.gathering import zeros_like
+from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 
@@ -33,8 +34,7 @@ def top_k_gradient(g: GradientBuilder) -> Gradients:
         raise g.error("expected a gradient of the values alone")
     x = g.inputs[0]
     axis = int(g.attribute("axis", -1)) % g.rank(x)
-    nothing = g.op("Mul", x, g.scalar(0.0, x)) if not g.type(x).is_static else g.constant(np.zeros(g.type(x).sizes), x)
-    return [g.op("ScatterElements" if g.opset >= 11 else "Scatter", nothing, g.output(1), dy, axis=axis), None][: len(g.inputs)]
+    return [g.op("ScatterElements" if g.opset >= 11 else "Scatter", zeros_like(g, x), g.output(1), dy, axis=axis), None][: len(g.inputs)]
 
 
 def around(c: LoweringContext, axis: int) -> tuple[int, int, int]:
@@ -116,11 +116,16 @@ def choice_gradient(g: GradientBuilder) -> Gradients:
     """For a condition that is not known: dY goes back to the rows that it chooses."""
     x = g.inputs[0]
     axis, _ = choice(g.context())
-    if not g.type(x).is_static:
-        raise g.error("expected a known shape where a computed condition chooses, got symbols")
-    sizes = g.type(x).sizes if axis is not None else (g.type(x).count,)
-    rows = g.op("Compress", g.constant(np.arange(sizes[axis or 0])), g.inputs[1], axis=0)
-    dx = g.op("GatherGrad", g.constant(sizes), rows, g.dy, domain=MICROSOFT, axis=axis or 0)
+    if g.type(x).is_static:
+        sizes = g.type(x).sizes if axis is not None else (g.type(x).count,)
+        shape, places = g.constant(sizes), g.constant(np.arange(sizes[axis or 0]))
+    elif g.opset < 11:
+        raise g.error("expected a known shape where a computed condition chooses, or opset 11, got symbols")
+    else:
+        shape = g.shape_of(x) if axis is not None else g.op("Reshape", g.op("Size", x), g.constant([1]))
+        places = g.op("Range", g.constant(np.array(0)), g.op("Gather", shape, g.constant(np.array(axis or 0))), g.constant(np.array(1)))
+    rows = g.op("Compress", places, g.inputs[1], axis=0)
+    dx = g.op("GatherGrad", shape, rows, g.dy, domain=MICROSOFT, axis=axis or 0)
     return [dx if axis is not None else g.reshape_like(dx, x), None]
 
 
@@ -195,4 +200,5 @@ def reverse_sequence(c: InferenceContext) -> list[TensorType]:
         raise c.error("expected a time and a batch axis, 0 and 1, got others")
     if len(c.shape(0)) < 2 or c.dtype(1) != "int64" or len(c.shape(1)) != 1:
         raise c.error(f"expected x of two axes at least and int64 lengths [batch], got {list(c.shape(0))} and {c.dtype(1)}{list(c.shape(1))}")
+    check_shape(c, "lengths", c.shape(1), (c.shape(0)[int(c.attribute("batch_axis", 1))],))
     return same_as_input(c)

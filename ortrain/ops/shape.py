@@ -11,7 +11,7 @@ import numpy as np
 from ortrain.dtypes import name_of
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.building import GradientBuilder
-from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, distinct_axes, operator
 from ortrain.ops.strided import fresh_shape, is_whole_copy, length_of, pack_box, strides_of
 
 Gradients = Sequence[str | None]
@@ -136,14 +136,6 @@ def axes_of(c: InferenceContext) -> list[int] | None:
     return known_dims(c, 1)
 
 
-def distinct(c: InferenceContext, axes: Sequence[int], rank: int) -> list[int]:
-    """Non-negative axes; refused when one is met twice."""
-    found = [normalize_axis(c, a, rank) for a in axes]
-    if len(set(found)) != len(found):
-        raise c.error(f"expected distinct axes, got {list(axes)}")
-    return found
-
-
 def squeeze_gradient(g: GradientBuilder) -> Gradients:
     """Unsqueeze with the same axes; without axes the shape of x is needed."""
     if g.opset >= 13 and len(g.inputs) > 1 and g.inputs[1]:
@@ -168,7 +160,7 @@ def squeeze(c: InferenceContext) -> list[TensorType]:
         return [TensorType(c.dtype(0), None if n is None else fresh_shape(c, len(c.shape(0)) - n))]
     dims = c.shape(0)
     # a symbol is taken for another size than 1: `input_shapes` says it where it is 1
-    gone = [i for i, d in enumerate(dims) if d == 1] if axes is None else distinct(c, axes, len(dims))
+    gone = [i for i, d in enumerate(dims) if d == 1] if axes is None else distinct_axes(c, axes, len(dims))
     if any(isinstance(dims[i], int) and dims[i] != 1 for i in gone):
         raise c.error(f"expected size 1 along axes {gone}, got shape {list(dims)}")
     return [TensorType(c.dtype(0), tuple(d for i, d in enumerate(dims) if i not in gone))]
@@ -195,7 +187,7 @@ def unsqueeze(c: InferenceContext) -> list[TensorType]:
             raise c.error("expected axes, got none")
         n = length_of(c, 1)
         return [TensorType(c.dtype(0), None if n is None else fresh_shape(c, len(dims) + n))]
-    at = distinct(c, axes, len(dims) + len(axes))
+    at = distinct_axes(c, axes, len(dims) + len(axes))
     rest = iter(dims)
     return [TensorType(c.dtype(0), tuple(1 if i in at else next(rest) for i in range(len(dims) + len(at))))]
 
@@ -308,7 +300,10 @@ def range_count(c: InferenceContext) -> int | None:
     start, limit, delta = (c.values[i].item() for i in range(3))  # type: ignore[union-attr]
     if delta == 0:
         raise c.error("expected a delta that is not 0, got 0")
-    return max(int(math.ceil((limit - start) / delta)), 0)
+    count = (limit - start) / delta
+    if not math.isfinite(count):
+        raise c.error(f"expected finite limits, got {start}, {limit} and {delta}")
+    return max(int(math.ceil(count)), 0)
 
 
 def evaluate_range(c: InferenceContext) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Softmax and log-softmax."""
+"""Softmax, log-softmax, and the largest element alone: Hardmax."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder
+from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, Lowering, LoweringContext, normalize_axis, operator
 
 
@@ -56,3 +56,22 @@ def _register() -> None:
 
 
 _register()
+
+
+def hardmax_in_steps(g: NodeBuilder) -> list[str] | None:
+    """A one-hot vector of ArgMax, in the rows that the softmax of the opset has."""
+    kind = g.type(g.inputs[0])
+    if not kind.is_static:
+        return None
+    old = g.opset < 13
+    outer, size, inner = packed(kind.sizes, g.attribute("axis", 1 if old else -1), old)
+    rows = g.op("Reshape", g.inputs[0], g.constant([outer, size, inner]))
+    values = g.constant(np.array([0, 1]), g.inputs[0])
+    hot = g.op("OneHot", g.op("ArgMax", rows, axis=1, keepdims=0), g.constant([size]), values, axis=1)
+    return [g.op("Reshape", hot, g.constant(list(kind.sizes)))]
+
+
+@operator("Hardmax", expand=hardmax_in_steps, differentiable=False)
+def hardmax(c: InferenceContext) -> list[TensorType]:
+    """y = 1 at the largest element along an axis (below opset 13: of all axes from `axis` on), the first of equals, and 0 elsewhere"""
+    return infer_softmax(c)

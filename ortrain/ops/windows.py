@@ -34,8 +34,7 @@ class Windows:
 
 def auto_pad_of(attributes: Mapping[str, Any]) -> str:
     """The auto_pad attribute as text."""
-    value = attributes.get("auto_pad", "NOTSET")
-    return value.decode() if isinstance(value, bytes) else str(value or "NOTSET")
+    return str(attributes.get("auto_pad") or "NOTSET")
 
 
 def axis_pads(auto_pad: str, size: Dim, kernel: int, stride: int, dilation: int, pads: tuple[int, int]) -> tuple[int | None, int | None]:
@@ -65,10 +64,10 @@ def output_size(size: int, kernel: int, stride: int, dilation: int, begin: int, 
 
 
 def integers(c: InferenceContext, name: str, count: int, default: int) -> tuple[int, ...]:
-    """An attribute of `count` integers."""
+    """An attribute of `count` integers, positive where they are by default."""
     values = tuple(int(v) for v in c.attribute(name) or (default,) * count)
-    if len(values) != count:
-        raise c.error(f"expected {name} of {count} integers, got {list(values)}")
+    if len(values) != count or min(values, default=1) < default == 1:
+        raise c.error(f"expected {name} of {count}{' positive' if default == 1 else ''} integers, got {list(values)}")
     return values
 
 
@@ -80,8 +79,8 @@ def windows_of(c: InferenceContext, spatial: Sequence[Dim], kernel: Sequence[int
     auto_pad = auto_pad_of(c.node.attributes)
     if auto_pad not in AUTO_PADS:
         raise c.error(f"expected auto_pad to be one of {', '.join(AUTO_PADS)}, got {auto_pad!r}")
-    if min((*strides, *dilations, *kernel), default=1) < 1:
-        raise c.error(f"expected positive kernel_shape, strides and dilations, got {list(kernel)}, {list(strides)}, {list(dilations)}")
+    if min(kernel, default=1) < 1:
+        raise c.error(f"expected a positive kernel_shape, got {list(kernel)}")
     if min(pads, default=0) < 0:
         raise c.error(f"expected pads that are not negative, got {list(pads)}")
     found = [

@@ -23,6 +23,7 @@ from ortrain.ops.expansion import expand, named_as
 from ortrain.ops.inference import Inference
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
 from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, canonical_domain, record_of
+from ortrain.ops.subgraphs import has_graphs
 from ortrain.plan.layout import lay_out
 from ortrain.plan.memory import Block, place
 from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
@@ -179,10 +180,10 @@ class Planner:
         before, builder.added = builder.added, []
         try:
             results = unrolled(NodeBuilder(builder, node), count)
-            parts = [part for made in builder.added for part in self._pieces(made)]
+            made = list(named_as(builder.added, node, results, builder))
         finally:
             builder.added = before
-        return list(named_as(parts, node, results, builder))
+        return [part for piece in made for part in self._pieces(piece)]
 
     def _iteration(self, form: Form, inside: Inside, count: Dim | None) -> Iteration:
         """The body's program, and how often it runs on what."""
@@ -254,6 +255,8 @@ class Planner:
             reference = defined(canonical_domain(node.domain), node.op_type)
             if reference is None or reference.lower is None:
                 self.unknowns.ask(node, error)
+                if has_graphs(node):                     # an If on what an iteration has computed, among the nodes of all iterations
+                    raise self.unknowns.outside(node, error) from error
                 raise
             how = reference.lower(context)
             address = core.KERNELS["python"]

@@ -2,10 +2,13 @@
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import ortrain
+from ortrain import errors
 from ortrain.artifacts import OptimType
 from ortrain.loading import load_model
 
@@ -178,3 +181,72 @@ def test_an_index_out_of_range_inside_a_body_is_refused():
     got = ortrain.InferenceSession(made.SerializeToString())
     with pytest.raises(ortrain.errors.IndexRangeError, match="Gather"):
         got.run(None, {"h0": H0, "x": X, "steps": np.array(STEPS + 1)})
+
+
+# ---- what bodies may hold, and must
+
+
+def in_text(inputs, text, **weights):
+    """The sum of y, which the text makes, as a model of doubles; a weight of 1 to train."""
+    made = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> g ({inputs}) => (double loss) '
+                                   f'{{ {text} sum = ReduceSum <keepdims = 0> (y) loss = Mul(sum, weight) }}')
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in {"weight": 1.0, "true": True, **weights}.items())
+    return made
+
+
+def check_in_text(proto, wanted=None, **feeds):
+    """The loss is the one wanted (the reference evaluator's), its gradient for x the differences'."""
+    with ortrain.TrainingSession.from_model(proto, optimizer=OptimType.SGD, requires_grad=["weight"]) as session:
+        wanted = ReferenceEvaluator(proto).run(None, feeds)[0] if wanted is None else wanted
+        np.testing.assert_allclose(session.eval_step(**feeds)[0], wanted, rtol=1e-12)
+        gradient, direction = session.input_gradients(**feeds, names=["x"])["x"], np.random.default_rng(1).standard_normal(feeds["x"].shape)
+        high, low = (float(session.eval_step(**{**feeds, "x": feeds["x"] + h * direction})[0]) for h in (1e-6, -1e-6))
+        np.testing.assert_allclose(float((gradient * direction).sum()), (high - low) / 2e-6, rtol=1e-7)
+
+
+def test_a_branch_may_hang_on_what_an_iteration_has_computed():
+    body = """body = b (int64 k, bool c, double[n] s) => (bool c2, double[n] s1) {
+                  q = ReduceSum <keepdims = 0> (s) p = Greater(q, limit)
+                  s1 = If (p) <then_branch = t () => (double[n] r) { r = Mul(s, half) }, else_branch = e () => (double[n] r2) { d = Mul(x, x) r2 = Add(s, d) }>
+                  c2 = Identity(c) }"""
+    proto = in_text("double[n] x", f"y = Loop <{body}> (count, true, x)", count=5, half=0.5, limit=2.0)
+    check_in_text(proto, x=np.linspace(0.1, 0.6, 12))
+
+
+def test_a_loop_may_lie_in_a_loop_whose_state_grows():
+    inner = "body = i (int64 j, bool c, double[m] a) => (bool c2, double[m] a2) { a2 = Mul(a, half) c2 = Identity(c) }"
+    outer = f"""body = b (int64 k, bool d, double[n] s) => (bool d2, double[m] s2) {{
+                   s1 = Concat <axis = 0> (s, x) s2 = Loop <{inner}> (two, true, s1) d2 = Identity(d) }}"""
+    proto = in_text("double[n] x", f"y = Loop <{outer}> (three, true, x)", two=2, three=3, half=0.5)
+    x = rng.standard_normal(4)
+    np.testing.assert_allclose(ortrain.InferenceSession(proto).run(None, {"x": x})[0], ReferenceEvaluator(proto).run(None, {"x": x})[0])
+
+
+def test_inputs_of_bodies_may_have_names_from_outside():
+    inner = "body = i (int64 k, bool c, double[n] s) => (bool c3, double[n] s3) { j = Cast <to = 11> (k) a = Add(s, j) s3 = Mul(a, x) c3 = Identity(c) }"
+    outer = f"""body = b (int64 k, bool c, double[n] s) => (bool c2, double[n] s2) {{
+                   f = Cast <to = 11> (k) s1 = Mul(s, f) s2 = Loop <{inner}> (two, true, s1) c2 = Identity(c) }}"""
+    x = rng.standard_normal(4)
+    s = x
+    for k in range(3):
+        s = ((s * k + 0) * x + 1) * x
+    check_in_text(in_text("double[n] x", f"y = Loop <{outer}> (three, true, x)", two=2, three=3), s.sum(), x=x)       # which the evaluator gets wrong
+
+
+def test_scanned_inputs_of_different_lengths_are_refused():
+    body = "body = s (double a, double b) => (double p) { p = Mul(a, b) }"
+    session = ortrain.InferenceSession(in_text("double[n] x, double[m] z", f"y = Scan <num_scan_inputs = 2, {body}> (x, z)"))
+    with pytest.raises(errors.ShapeInferenceError, match="one length"):
+        session.run(None, {"x": np.ones(3), "z": np.ones(2)})
+
+
+@pytest.mark.parametrize("node", [
+    "y = Loop <body = b (int64 k) => (bool c) { c = Identity(true) }> (count, true, x)",
+    "y = Loop <body = b (int64 k, bool c, double[n] s) => (bool c2) { c2 = Identity(c) }> (count, true, x)",
+    "y = Scan <num_scan_inputs = 2, body = b (double s) => (double r) { r = Identity(s) }> (x)",
+    "y = Scan <num_scan_inputs = 1, scan_input_axes = [0, 0], body = b (double s) => (double r) { r = Identity(s) }> (x)",
+    "y, z = If (true) <then_branch = t () => (double[n] r) { r = Identity(x) }, else_branch = e () => (double[n] q) { q = Identity(x) }>",
+])
+def test_bodies_without_the_inputs_and_outputs_that_are_asked_for_are_refused(node):
+    with pytest.raises(errors.InvalidModelError):
+        load_model(in_text("double[n] x", node, count=2))

@@ -82,6 +82,7 @@ SAMPLES = [
     Sample("BiasGeluGrad_dX", [DY, X, BIAS], lambda dy, x, b: dy * gelu_slope(x + b), domain=MICROSOFT, gradient=False),
     Sample("BiasFastGeluGrad_dX", [DY, X, BIAS], lambda dy, x, b: dy * fast_gelu_slope(x + b), domain=MICROSOFT, gradient=False), Sample("QuickGelu", [X], lambda x: x * sigmoid(1.3 * x), {"alpha": 1.3}, MICROSOFT),
     Sample("Clip", [X, np.array(-0.7), np.array(0.8)], lambda x, a, b: np.clip(x, a, b), constants=(1, 2)),
+    Sample("Clip", [X, np.array(0.5), np.array(-0.5)], lambda x, a, b: np.full_like(x, b), constants=(1, 2), label="crossed"),
     Sample("Clip", [X, np.array(0.1)], lambda x, a: np.maximum(x, a), constants=(1,)), Sample("Clip", [X], lambda x: x),
     gradient("ReluGrad", lambda dy, y: np.where(y > 0, dy, 0)), gradient("SigmoidGrad", lambda dy, y: dy * y * (1 - y)),
     gradient("TanhGrad", lambda dy, y: dy * (1 - y * y)), gradient("LeakyReluGrad", lambda dy, y: np.where(y > 0, dy, 0.3 * dy), alpha=0.3),

@@ -34,6 +34,8 @@ REFUSALS = [
     Refusal("Col2Im", [np.zeros((1, 9, 7)), np.array([4, 5]), np.array([3, 3])], opset=18, constants=(1, 2)),
     Refusal("Col2Im", [np.zeros((9, 6)), np.array([4, 5]), np.array([3, 3])], opset=18, constants=(1, 2)),
     Refusal("Col2Im", [np.zeros((1, 9, 6)), np.array([2, 2]), np.array([3, 3])], opset=18, constants=(1, 2), match="fit"),
+    *[Refusal("Col2Im", [np.zeros((1, 9, 6)), np.array([4, 5]), np.array([3, 3])], {name: (0, 1)}, opset=18, constants=(1, 2), match="positive")
+      for name in ("strides", "dilations")],
     Refusal("MaxUnpool", [X, PLACES]), Refusal("MaxUnpool", [X, PLACES * 1.0], {"kernel_shape": (2, 2)}),
     Refusal("MaxUnpool", [X, PLACES, np.array([1, 1, 2, 3])], {"kernel_shape": (2, 2)}, constants=(2,)),
 ]

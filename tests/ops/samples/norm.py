@@ -115,7 +115,17 @@ def response(x, size, alpha=1e-4, beta=0.75, bias=1.0):
     return x / (bias + alpha / size * total) ** beta
 
 
+def grouped(x, s, b, groups):
+    """Every image and group of channels by itself; s and b of the length that the opset has."""
+    z = x.reshape(len(x), groups, -1)
+    z = ((z - z.mean(-1, keepdims=True)) / np.sqrt(z.var(-1, keepdims=True) + 1e-5)).reshape(x.shape)
+    per_channel = [np.repeat(v, x.shape[1] // len(v)) for v in (s, b)]
+    return wide(per_channel[0], x) * z + wide(per_channel[1], x)
+
+
 SAMPLES += [
+    *[Sample("GroupNormalization", [x, SCALE, BIAS], lambda x, s, b, n=n: grouped(x, s, b, n), {"num_groups": n}, opset=21) for x in BATCHES[1:3] for n in (1, 2, 4)],
+    Sample("GroupNormalization", [BATCHES[2], SCALE[:2], BIAS[:2]], lambda x, s, b: grouped(x, s, b, 2), {"num_groups": 2}, opset=18),
     *[Sample("InstanceNormalization", [x, SCALE, BIAS], instance) for x in BATCHES[1:]],
     Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], lambda *a: instance(*a, 0.1), {"epsilon": 0.1}),
     Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], instance, opset=18),
@@ -127,4 +137,7 @@ SAMPLES += [
 REFUSALS = [
     Refusal("BatchNormalization", [BATCHES[1], SCALE[:3], BIAS, MEAN, VARIANCE]), Refusal("BatchNormalization", [BATCHES[1][0, 0], SCALE, BIAS, MEAN, VARIANCE]),
     Refusal("LayerNormalization", [Y, S[:5]]), Refusal("LayerNormalization", [Y, S], {"axis": 3}),
+    Refusal("LayerNormalization", [Y, np.ones(Y.shape[1])], {"axis": 1}),
+    Refusal("GroupNormalization", [BATCHES[2], SCALE, BIAS], {"num_groups": 3}, opset=21, match="divide"),
+    Refusal("GroupNormalization", [BATCHES[2], SCALE[:2], BIAS[:2]], {"num_groups": 2}, opset=21, match="input 1"),
 ]

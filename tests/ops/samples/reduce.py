@@ -51,6 +51,12 @@ SAMPLES += [
 ]
 
 
+SAMPLES += [
+    sample("ReduceProd", np.array(1.5), None, 0),
+    Sample("ReduceProd", [X, np.zeros(0, np.int64)], lambda x, a: x, {"noop_with_empty_axes": 1}, opset=18, constants=(1,)),
+]
+
+
 def others(x, axes):
     """The product over the axes without each element, one element at a time."""
     y = np.ones_like(x)
@@ -61,4 +67,7 @@ def others(x, axes):
     return y
 
 
-REFUSALS = [Refusal("ReduceSum", [X, np.array([4])], constants=(1,)), Refusal("ReduceMean", [X], {"axes": (-5,)})]
+REFUSALS = [
+    Refusal("ReduceSum", [X, np.array([4])], constants=(1,)), Refusal("ReduceMean", [X], {"axes": (-5,)}),
+    Refusal("ReduceMax", [X], {"axes": (0, -X.ndim)}, match="distinct"),
+]

@@ -67,4 +67,7 @@ SAMPLES = [
     Sample("ResizeGrad", [rng.standard_normal((2, 3, 10, 7)), X, None, np.array([1.0, 1, 2, 1])], lambda dy, x, r, s: dy.reshape(2, 3, 5, 2, 7).sum(3), {}, "ortrain",
            gradient=False, constants=(3,)),
 ]
-REFUSALS = [Refusal("Resize", [X, NONE, np.array([2.0, 2.0])], constants=(1, 2)), Refusal("Resize", [X, NONE, SCALES], {"mode": "best"}, constants=(1, 2))]
+REFUSALS = [
+    Refusal("Resize", [X, NONE, np.array([2.0, 2.0])], constants=(1, 2)), Refusal("Resize", [X, NONE, SCALES], {"mode": "best"}, constants=(1, 2)),
+    *[Refusal("Resize", [X, NONE, np.array([1, 1, 2, scale])], constants=(1, 2), match="positive scales") for scale in (0.0, -1.0, np.nan, np.inf)],
+]

@@ -176,6 +176,8 @@ SAMPLES = [
 REFUSALS = [
     Refusal("AffineGrid", [np.zeros((2, 2, 2)), np.array([2, 3, 4, 5])], opset=20, constants=(1,)),
     Refusal("AffineGrid", [np.zeros((2, 2, 3)), np.array([2, 3, 4])], opset=20, constants=(1,)),
+    Refusal("AffineGrid", [np.zeros((2, 2, 3)), np.array([3, 3, 4, 5])], opset=20, constants=(1,), match="theta of shape"),
+    Refusal("AffineGrid", [np.zeros((2, 2, 3)), np.array([2, 3, -4, 5])], opset=20, constants=(1,), match="positive"),
     Refusal("GridSample", [X2, GRID2], {"mode": "best"}, opset=20), Refusal("GridSample", [X2, GRID2], {"padding_mode": "none"}, opset=20),
     Refusal("GridSample", [X2, GRID3], opset=20), Refusal("GridSample", [X2, GRID2[:1]], opset=20), Refusal("GridSample", [X2, GRID2[..., :1]], opset=20),
     Refusal("GridSample", [X2[:, :, :0], GRID2], opset=20, match="not empty"),

@@ -62,4 +62,5 @@ SAMPLES += [
 ]
 REFUSALS = [
     Refusal("Compress", [X, np.ones(4)], {"axis": 1}), Refusal("Compress", [X, np.ones(5, bool)], {"axis": 1}), Refusal("Compress", [X, KEPT], {"axis": 3}),
+    *[Refusal("ReverseSequence", [X, np.array(lengths)], {"time_axis": 1, "batch_axis": 0}, match="lengths") for lengths in ([2], [1, 2, 3, 4])],
     Refusal("ReverseSequence", [X, np.array([1, 2, 3])], {"time_axis": 2, "batch_axis": 0}), Refusal("ReverseSequence", [X[0, 0], np.array([1])]), Refusal("TopK", [X, np.array([6])], constants=(1,)), Refusal("TopK", [X, np.array([2])], {"axis": 3}, constants=(1,)), Refusal("Trilu", [X[0, 0]])]

@@ -79,6 +79,7 @@ REFUSALS = [
     Refusal("Reshape", [X, ints(-1, -1)], constants=[1]),
     Refusal("Reshape", [X, ints(1, 1, 1, 0)], constants=[1]),
     Refusal("Flatten", [X], {"axis": 4}),
+    *[Refusal("Range", [np.array(0.0), np.array(limit), np.array(1.0)], constants=[0, 1, 2], match="finite") for limit in (np.nan, np.inf)],
     Refusal("Squeeze", [X, ints(0)], constants=[1]),
     Refusal("Unsqueeze", [X, ints(1, 1)], constants=[1]),
     Refusal("Unsqueeze", [X, ints(4)], constants=[1]),

@@ -23,6 +23,15 @@ def axes_of(axis, old):
     return tuple(range(axis % 3, 3)) if old else (axis % 3,)
 
 
+def hardmax(x, axis, old):
+    """1 at the first of the largest of each row."""
+    axes = axes_of(axis, old)
+    rows = np.moveaxis(x, axes, range(-len(axes), 0))
+    flat = rows.reshape(*rows.shape[: x.ndim - len(axes)], -1)
+    hot = np.arange(flat.shape[-1]) == flat.argmax(-1)[..., None]
+    return np.moveaxis(hot.reshape(rows.shape), range(-len(axes), 0), axes).astype(x.dtype)
+
+
 def gradients(axis, old):
     axes, suffix = axes_of(axis, old), "" if old else "_13"
     y, logs = softmax(X, axes), log_softmax(X, axes)
@@ -36,5 +45,9 @@ SAMPLES = [
     Sample("Softmax", [X], lambda x: softmax(x, (2,)), label="default"), Sample("Softmax", [X], lambda x: softmax(x, (1, 2)), opset=12, label="old-default"),
     Sample("Softmax", [100 * X], lambda x: softmax(x, (2,)), label="large", gradient=False),
     *[s for axis in (-1, 1) for old in (False, True) for s in gradients(axis, old)],
+]
+SAMPLES += [
+    Sample("Hardmax", [x], lambda x, a=axis, n=opset: hardmax(x, a, n < 13), {"axis": axis}, opset=opset, gradient=False)
+    for x in (X, np.round(X)) for axis in (-1, 1, 0) for opset in (7, 11, 13) if axis >= 0 or opset > 7
 ]
 REFUSALS = [Refusal("Softmax", [X], {"axis": 3}), Refusal("LogSoftmax", [X], {"axis": -4})]

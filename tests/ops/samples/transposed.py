@@ -51,4 +51,5 @@ SAMPLES = [
 REFUSALS = [
     Refusal("ConvTranspose", [np.zeros((1, 3, 4)), np.zeros((2, 3, 3))]), Refusal("ConvTranspose", [np.zeros((1, 3)), np.zeros((3, 3))]),
     Refusal("ConvTranspose", [np.zeros((1, 3, 1)), np.zeros((3, 3, 2))], {"pads": (2, 2)}),
+    Refusal("ConvTranspose", [np.zeros((1, 3, 4)), np.zeros((3, 3, 2))], {"strides": (0,)}, match="positive"),
 ]
