@@ -101,12 +101,18 @@ class Method(IntEnum):
     ROWS = 3
     """Windows gathered into rows of a matrix."""
     DEPTHWISE = 4
+    BLOCKS = 5
+    """Of the weights' gradient alone: a product for each tap, in blocks of filters and channels."""
 
 
 PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 16, 128, 64, 128, 32
 """As in channels_last_winograd.h."""
 GRADIENT_ROWS, PACKED_COLUMNS, DEPTHWISE_SLICES = 96, 32, 16
 """As in channels_last_rows.h and channels_last_depthwise.h."""
+WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 128, 128
+"""As in channels_last_blocks.h."""
+BLOCK_PIXELS = 1024
+"""From so many pixels the weights' gradient of a 1 x 1 convolution is summed in blocks."""
 SPREAD = 16
 """Items aimed at: enough for eight threads, and a constant, so that results do not depend on their number."""
 GATHERED = 1 << 17
@@ -137,8 +143,8 @@ def fits(v: Geometry) -> bool:
     if v.group > 1 and method_of(v, True) != Method.DEPTHWISE and min(v.channels, v.filters) < 8 * v.group:
         return False
     spare = up(v.group_filters, PACKED_COLUMNS) if v.group_filters % PACKED_COLUMNS else 0
-    gathered = v.channels // v.group if by_tap(v) else v.depth
-    return 6 * (v.depth + up(v.group_filters, PACKED_COLUMNS)) <= ROOM and GRADIENT_ROWS * (gathered + spare) <= ROOM
+    gathered = weight_method_of(v, Method.ROWS) == Method.ROWS
+    return 6 * (v.depth + up(v.group_filters, PACKED_COLUMNS)) <= ROOM and GRADIENT_ROWS * (v.depth + spare) * gathered <= ROOM
 
 
 def rows_at_a_time(v: Geometry) -> int:
@@ -151,15 +157,20 @@ def rows_at_a_time(v: Geometry) -> int:
     return max(min(rows, 48), min(rows, up(-(-v.pixels // SPREAD), 6)))
 
 
-def by_tap(v: Geometry) -> bool:
-    """Whether a worker sums the weights' gradient of one tap at a time."""
-    return v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
+def weight_method_of(v: Geometry, method: Method) -> Method:
+    """The way of the weights' gradient, where that of the convolution is known."""
+    if method == Method.PRODUCT and v.pixels >= BLOCK_PIXELS:
+        return Method.BLOCKS
+    wide = v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
+    return Method.BLOCKS if method == Method.ROWS and wide else method
 
 
-def slices_of(v: Geometry) -> int:
+def slices_of(v: Geometry, method: Method) -> int:
     """Partial sums of the weights' gradient."""
-    items = v.group * (v.taps if by_tap(v) else 1)
-    return max(1, min(-(-SPREAD // items), -(-v.pixels // GRADIENT_ROWS)))
+    if method == Method.BLOCKS:
+        items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
+        return max(1, min(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
+    return max(1, min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
 
 
 def tiles_of(v: Geometry, rows: int, columns: int) -> int:
@@ -206,7 +217,9 @@ def weight_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_weight_scratch(v)
     if method == Method.ROWS:
-        return slices_of(v) * v.group * v.depth * up(v.group_filters, PACKED_COLUMNS)
+        return slices_of(v, method) * v.group * v.depth * up(v.group_filters, PACKED_COLUMNS)
+    if method == Method.BLOCKS:
+        return slices_of(v, method) * v.filters * v.taps * up(v.channels // v.group, LEAST_CHANNELS)
     return DEPTHWISE_SLICES * v.taps * up(v.channels, LEAST_CHANNELS) if method == Method.DEPTHWISE else seen(v)
 
 
@@ -228,10 +241,11 @@ def conv_lower(c: LoweringContext) -> KernelCall:
 def conv_grad_lower(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 1, 2)
     method = method_of(v, bool(c.attribute("direct", 0)))
+    weight_method = weight_method_of(v, method)
     bias_blocks = min(SPREAD, max(1, v.pixels // 64))
-    scratch = max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch(v, method) if c.wants(1) else 0, bias_blocks * v.filters)
+    scratch = max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch(v, weight_method) if c.wants(1) else 0, bias_blocks * v.filters)
     block = winograd_block(v) if method == Method.WINOGRAD else 0
-    return KernelCall("channels_last_conv_grad", (*v.ints(), method, rows_at_a_time(v), method, block, slices_of(v), int(by_tap(v)), bias_blocks),
+    return KernelCall("channels_last_conv_grad", (*v.ints(), method, rows_at_a_time(v), weight_method, block, slices_of(v, weight_method), bias_blocks),
                       scratch=scratch * ITEM_SIZE[c.dtype(0)])
 
 

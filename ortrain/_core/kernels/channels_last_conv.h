@@ -2,9 +2,9 @@
 #ifndef CHANNELS_LAST_METHODS
 #define CHANNELS_LAST_METHODS
 /* as Method in ops/channels_last.py */
-enum { NOTHING = 0, PRODUCT = 1, WINOGRAD = 2, ROWS = 3, DEPTHWISE = 4 };
+enum { NOTHING = 0, PRODUCT = 1, WINOGRAD = 2, ROWS = 3, DEPTHWISE = 4, BLOCKS = 5 };
 enum { CONV_METHOD = GEOMETRY_INTS, CONV_ROWS, CONV_LIMITED };
-enum { DATA_METHOD = GEOMETRY_INTS, DATA_ROWS, WEIGHT_METHOD, WEIGHT_BLOCK, WEIGHT_SLICES, WEIGHT_BY_TAP, BIAS_BLOCKS };
+enum { DATA_METHOD = GEOMETRY_INTS, DATA_ROWS, WEIGHT_METHOD, WEIGHT_BLOCK, WEIGHT_SLICES, BIAS_BLOCKS };
 #endif
 
 static NAMED(Winograd) NAMED(winograd_of)(const KernelArgs *args, const REAL *w)
@@ -138,6 +138,8 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
     if (method == PRODUCT) {
         x = NAMED(product_data)(args, x, args->scratch);
         GEMM(args->engine, 1, 0, g->filters, g->channels, pixels, 1, dy, g->filters, x, g->channels, 0, dw, g->channels, NULL, 0);
+    } else if (method == BLOCKS) {
+        NAMED(block_weights)(args, dy, x, dw, args->ints[WEIGHT_SLICES]);
     } else if (method == WINOGRAD) {
         NAMED(Winograd) s = NAMED(winograd_of)(args, NULL);
         s.in = x; s.dy = dy; s.dw = dw;
@@ -148,7 +150,7 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
         NAMED(depthwise_weights)(&s, args->scratch);
     } else {
         NAMED(Rows) s = NAMED(rows_of)(args, 0);
-        s.x = x; s.dy = dy; s.dw = dw; s.slices = args->ints[WEIGHT_SLICES]; s.by_tap = args->ints[WEIGHT_BY_TAP];
+        s.x = x; s.dy = dy; s.dw = dw; s.slices = args->ints[WEIGHT_SLICES];
         NAMED(rows_weight_gradient)(&s, args->scratch);
     }
 }
