@@ -103,6 +103,8 @@ class Method(IntEnum):
     DEPTHWISE = 4
     BLOCKS = 5
     """Of the weights' gradient alone: a product for each tap, in blocks of filters and channels."""
+    WINDOWS = 6
+    """Windows read where they lie."""
 
 
 PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 16, 128, 64, 128, 32
@@ -111,6 +113,8 @@ GRADIENT_ROWS, PACKED_COLUMNS, DEPTHWISE_SLICES = 96, 32, 16
 """As in channels_last_rows.h and channels_last_depthwise.h."""
 WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 128, 128
 """As in channels_last_blocks.h."""
+WINDOW_PIECES = 64
+"""As in channels_last_windows.h."""
 BLOCK_PIXELS = 1024
 """From so many pixels the weights' gradient of a 1 x 1 convolution is summed in blocks."""
 SPREAD = 16
@@ -133,7 +137,14 @@ def method_of(v: Geometry, direct: bool) -> Method:
         return Method.WINOGRAD
     if v.group == v.channels == v.filters and v.channels >= LEAST_CHANNELS and v.taps <= MOST_TAPS:
         return Method.DEPTHWISE
-    return Method.ROWS
+    in_place = v.group == 1 and v.dilations[1] == 1 and v.filters >= LEAST_CHANNELS
+    return Method.WINDOWS if in_place and wide_rows(v) <= ROOM else Method.ROWS
+
+
+def wide_rows(v: Geometry) -> int:
+    """Elements of the input, between zeros, that one row of outputs sees: what a worker copies at least, or for the weights a few rows of outputs' worth."""
+    row = ((v.out_columns - 1) * v.strides[1] + v.kernel[1]) * v.channels
+    return row * max((v.kernel[0] - 1) * v.dilations[0] + 1, WINDOW_PIECES)
 
 
 def fits(v: Geometry) -> bool:
@@ -162,7 +173,7 @@ def weight_method_of(v: Geometry, method: Method) -> Method:
     if method == Method.PRODUCT and v.pixels >= BLOCK_PIXELS:
         return Method.BLOCKS
     wide = v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
-    return Method.BLOCKS if method == Method.ROWS and wide else method
+    return Method.BLOCKS if method in (Method.ROWS, Method.WINDOWS) and wide else method
 
 
 def slices_of(v: Geometry, method: Method) -> int:
@@ -170,6 +181,8 @@ def slices_of(v: Geometry, method: Method) -> int:
     if method == Method.BLOCKS:
         items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
         return max(1, min(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
+    if method == Method.WINDOWS:
+        return max(1, min(-(-SPREAD // v.kernel[0]), -(-v.pixels // WEIGHT_PIXELS)))
     return max(1, min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
 
 
@@ -204,7 +217,8 @@ def seen(v: Geometry) -> int:
 def forward_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_scratch(tiles_of(v, v.out_rows, v.out_columns), v.channels, v.filters)
-    return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v))
+    return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels,
+            Method.WINDOWS: up(v.filters, LEAST_CHANNELS) * v.depth}.get(method, seen(v))
 
 
 def data_scratch(v: Geometry, method: Method) -> int:
@@ -216,6 +230,8 @@ def data_scratch(v: Geometry, method: Method) -> int:
 def weight_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_weight_scratch(v)
+    if method == Method.WINDOWS:
+        return slices_of(v, method) * v.depth * up(v.filters, LEAST_CHANNELS)
     if method == Method.ROWS:
         return slices_of(v, method) * v.group * v.depth * up(v.group_filters, PACKED_COLUMNS)
     if method == Method.BLOCKS:
@@ -242,6 +258,7 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 1, 2)
     method = method_of(v, bool(c.attribute("direct", 0)))
     weight_method = weight_method_of(v, method)
+    method = Method.ROWS if method == Method.WINDOWS else method
     bias_blocks = min(SPREAD, max(1, v.pixels // 64))
     scratch = max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch(v, weight_method) if c.wants(1) else 0, bias_blocks * v.filters)
     block = winograd_block(v) if method == Method.WINOGRAD else 0

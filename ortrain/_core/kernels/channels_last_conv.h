@@ -2,7 +2,7 @@
 #ifndef CHANNELS_LAST_METHODS
 #define CHANNELS_LAST_METHODS
 /* as Method in ops/channels_last.py */
-enum { NOTHING = 0, PRODUCT = 1, WINOGRAD = 2, ROWS = 3, DEPTHWISE = 4, BLOCKS = 5 };
+enum { NOTHING = 0, PRODUCT = 1, WINOGRAD = 2, ROWS = 3, DEPTHWISE = 4, BLOCKS = 5, WINDOWS = 6 };
 enum { CONV_METHOD = GEOMETRY_INTS, CONV_ROWS, CONV_LIMITED };
 enum { DATA_METHOD = GEOMETRY_INTS, DATA_ROWS, WEIGHT_METHOD, WEIGHT_BLOCK, WEIGHT_SLICES, BIAS_BLOCKS };
 #endif
@@ -93,6 +93,10 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
         s.x = INPUT(0); s.y = y; s.finish = finish;
         NAMED(turn_taps)(&s, scratch);
         e->parallel_for(e, NAMED(depthwise_row_item), &s, g->images * g->out_rows);
+    } else if (args->ints[CONV_METHOD] == WINDOWS) {
+        NAMED(Windows) s = NAMED(windows_of)(args);
+        s.x = INPUT(0); s.w = INPUT(1); s.y = y; s.finish = finish;
+        NAMED(windows_forward)(&s, scratch);
     } else {
         NAMED(Rows) s = NAMED(rows_of)(args, args->ints[CONV_ROWS]);
         s.x = INPUT(0); s.w = INPUT(1); s.y = y; s.finish = finish;
@@ -138,6 +142,10 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
     if (method == PRODUCT) {
         x = NAMED(product_data)(args, x, args->scratch);
         GEMM(args->engine, 1, 0, g->filters, g->channels, pixels, 1, dy, g->filters, x, g->channels, 0, dw, g->channels, NULL, 0);
+    } else if (method == WINDOWS) {
+        NAMED(Windows) s = NAMED(windows_of)(args);
+        s.x = x; s.dy = dy; s.dw = dw; s.slices = args->ints[WEIGHT_SLICES];
+        NAMED(windows_weights)(&s, args->scratch);
     } else if (method == BLOCKS) {
         NAMED(block_weights)(args, dy, x, dw, args->ints[WEIGHT_SLICES]);
     } else if (method == WINOGRAD) {

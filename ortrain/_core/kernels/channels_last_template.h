@@ -2,6 +2,7 @@
 #include "channels_last_vectors.h"
 #include "channels_last_winograd.h"
 #include "channels_last_rows.h"
+#include "channels_last_windows.h"
 #include "channels_last_blocks.h"
 #include "channels_last_depthwise.h"
 #include "channels_last_norm.h"
