@@ -107,7 +107,7 @@ class Method(IntEnum):
     """Windows read where they lie."""
 
 
-PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 16, 128, 64, 128, 32
+PLANES, STRIDED_PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 81, 16, 128, 64, 128, 32
 """As in channels_last_winograd.h."""
 GRADIENT_ROWS, PACKED_COLUMNS, DEPTHWISE_SLICES = 96, 32, 16
 """As in channels_last_rows.h and channels_last_depthwise.h."""
@@ -129,11 +129,13 @@ def up(n: int, to: int) -> int:
 
 def method_of(v: Geometry, direct: bool) -> Method:
     """The fastest way; direct excludes Winograd's, whose rounding errors are larger (docs/performance.md)."""
-    plain = v.strides == (1, 1) and v.dilations == (1, 1) and v.group == 1
     if v.taps == 1 and v.group == 1 and v.pads == (0, 0) and all(
             (out - 1) * stride < size for out, stride, size in zip((v.out_rows, v.out_columns), v.strides, (v.rows, v.columns), strict=True)):
         return Method.PRODUCT
-    if plain and not direct and v.kernel == (3, 3) and v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096 and max(v.pads) <= 2:
+    three = v.kernel == (3, 3) and v.dilations == (1, 1) and v.group == 1
+    phases = v.strides == (2, 2) and v.pads == (1, 1)
+    whole = v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096
+    if not direct and three and whole and (phases or (v.strides == (1, 1) and max(v.pads) <= 2)):
         return Method.WINOGRAD
     if v.group == v.channels == v.filters and v.channels >= LEAST_CHANNELS and v.taps <= MOST_TAPS:
         return Method.DEPTHWISE
@@ -186,26 +188,32 @@ def slices_of(v: Geometry, method: Method) -> int:
     return max(1, min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
 
 
-def tiles_of(v: Geometry, rows: int, columns: int) -> int:
-    return v.images * -(-rows // 4) * -(-columns // 4)
+def tiles_of(v: Geometry, data: bool = False) -> int:
+    """Of outputs, or of the data whose gradient is taken: 4 x 4 pixels, and with stride 2 8 x 8 of the data."""
+    rows, columns, size = (v.rows, v.columns, 4 * v.strides[0]) if data else (v.out_rows, v.out_columns, 4)
+    return v.images * -(-rows // size) * -(-columns // size)
 
 
-def winograd_scratch(tiles: int, depth: int, outputs: int) -> int:
+def tile_planes(v: Geometry) -> int:
+    return PLANES if v.strides == (1, 1) else STRIDED_PLANES
+
+
+def winograd_scratch(tiles: int, planes: int, depth: int, outputs: int) -> int:
     if tiles <= FEW_TILES:
-        return PLANES * (tiles * depth + PLANE_PAD)
+        return planes * (tiles * depth + PLANE_PAD)
     block = min(DEPTH_BLOCK, depth) * up(min(FILTER_BLOCK, outputs), WHOLE_PANEL) + PLANE_PAD
     return PLANES * block * -(-depth // DEPTH_BLOCK) * -(-outputs // FILTER_BLOCK)
 
 
 def winograd_block(v: Geometry) -> int:
     """Tiles transformed at a time for the weights' gradient: four megabytes of them, where they are many."""
-    tiles = tiles_of(v, v.out_rows, v.out_columns)
-    return tiles if tiles <= FEW_TILES else min(tiles, max(64, (1 << 20) // (PLANES * (v.channels + v.filters))))
+    tiles = tiles_of(v)
+    return tiles if tiles <= FEW_TILES else min(tiles, max(64, (1 << 20) // (tile_planes(v) * (v.channels + v.filters))))
 
 
 def winograd_weight_scratch(v: Geometry) -> int:
-    tiles, block = tiles_of(v, v.out_rows, v.out_columns), winograd_block(v)
-    transformed = PLANES * (block * (v.channels + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
+    tiles, block = tiles_of(v), winograd_block(v)
+    transformed = tile_planes(v) * (block * (v.channels + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
     return transformed + (PLANES * (v.channels * v.filters + PLANE_PAD) if tiles > FEW_TILES else 0)
 
 
@@ -216,14 +224,14 @@ def seen(v: Geometry) -> int:
 
 def forward_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
-        return winograd_scratch(tiles_of(v, v.out_rows, v.out_columns), v.channels, v.filters)
+        return winograd_scratch(tiles_of(v), tile_planes(v), v.channels, v.filters)
     return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels,
             Method.WINDOWS: up(v.filters, LEAST_CHANNELS) * v.depth}.get(method, seen(v))
 
 
 def data_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
-        return winograd_scratch(tiles_of(v, v.rows, v.columns), v.filters, v.channels)
+        return winograd_scratch(tiles_of(v, data=True), tile_planes(v), v.filters, v.channels)
     return {Method.ROWS: v.filters * up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v))
 
 

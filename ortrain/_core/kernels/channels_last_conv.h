@@ -11,7 +11,8 @@ static NAMED(Winograd) NAMED(winograd_of)(const KernelArgs *args, const REAL *w)
 {
     const Geometry *g = (const Geometry *)args->ints;
     return (NAMED(Winograd)){ .engine = args->engine, .w = w, .channels = g->channels, .images = g->images, .rows = g->rows, .columns = g->columns,
-                              .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y, .pad_x = g->pad_x };
+                              .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y, .pad_x = g->pad_x,
+                              .strided = g->stride_y == 2 };
 }
 
 static NAMED(Depthwise) NAMED(depthwise_of)(const KernelArgs *args, const REAL *w)

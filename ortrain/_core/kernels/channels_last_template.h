@@ -1,6 +1,8 @@
 /* All channels-last kernels for one element type; included once per type, so without a guard (channels_last.h). */
 #include "channels_last_vectors.h"
 #include "channels_last_winograd.h"
+#include "channels_last_winograd_strided.h"
+#include "channels_last_winograd_products.h"
 #include "channels_last_rows.h"
 #include "channels_last_windows.h"
 #include "channels_last_blocks.h"
