@@ -105,6 +105,8 @@ class Method(IntEnum):
     """Of the weights' gradient alone: a product for each tap, in blocks of filters and channels."""
     WINDOWS = 6
     """Windows read where they lie."""
+    WINOGRAD_ROWS = 7
+    """Winograd's along rows alone, for kernels 5 wide."""
 
 
 PLANES, STRIDED_PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 81, 16, 128, 64, 128, 32
@@ -115,6 +117,8 @@ WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 128, 128
 """As in channels_last_blocks.h."""
 WINDOW_PIECES = 64
 """As in channels_last_windows.h."""
+ROW_PLANES, ROW_TAPS = 8, 5
+"""As in channels_last_winograd_rows.h."""
 BLOCK_PIXELS = 1024
 """From so many pixels the weights' gradient of a 1 x 1 convolution is summed in blocks."""
 SPREAD = 16
@@ -128,17 +132,22 @@ def up(n: int, to: int) -> int:
 
 
 def method_of(v: Geometry, direct: bool) -> Method:
-    """The fastest way; direct excludes Winograd's, whose rounding errors are larger (docs/performance.md)."""
+    """The fastest way; direct excludes Winograd's, whose rounding errors are larger (docs/performance.md).
+
+    By phases, with stride 2, Winograd's gains a quarter to a third on maps that its tiles fill and nothing on 14 x 14."""
     if v.taps == 1 and v.group == 1 and v.pads == (0, 0) and all(
             (out - 1) * stride < size for out, stride, size in zip((v.out_rows, v.out_columns), v.strides, (v.rows, v.columns), strict=True)):
         return Method.PRODUCT
     three = v.kernel == (3, 3) and v.dilations == (1, 1) and v.group == 1
-    phases = v.strides == (2, 2) and v.pads == (1, 1)
+    phases = v.strides == (2, 2) and v.pads == (1, 1) and 7 * 16 * tiles_of(v) <= 8 * v.pixels
     whole = v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096
     if not direct and three and whole and (phases or (v.strides == (1, 1) and max(v.pads) <= 2)):
         return Method.WINOGRAD
     if v.group == v.channels == v.filters and v.channels >= LEAST_CHANNELS and v.taps <= MOST_TAPS:
         return Method.DEPTHWISE
+    plain = v.strides == v.dilations == (1, 1) and v.group == 1 and LEAST_CHANNELS <= min(v.channels, v.filters)
+    if not direct and plain and v.kernel[1] == ROW_TAPS and max(v.channels, v.filters) <= 4096 and fits_rows(v):
+        return Method.WINOGRAD_ROWS
     in_place = v.group == 1 and v.dilations[1] == 1 and v.filters >= LEAST_CHANNELS
     return Method.WINDOWS if in_place and wide_rows(v) <= ROOM else Method.ROWS
 
@@ -184,8 +193,31 @@ def slices_of(v: Geometry, method: Method) -> int:
         items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
         return max(1, min(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
     if method == Method.WINDOWS:
-        return max(1, min(-(-SPREAD // v.kernel[0]), -(-v.pixels // WEIGHT_PIXELS)))
+        return max(1, min(SPREAD, v.images * v.out_rows))
     return max(1, min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
+
+
+def row_planes(v: Geometry, images: int) -> int:
+    """Elements of the planes of so many images and of what comes of them."""
+    tiles = -(-v.out_columns // 4)
+    return ROW_PLANES * (images * tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
+
+
+def fits_rows(v: Geometry) -> bool:
+    """Whether Winograd's way along rows pays and a worker's own memory holds the planes of an image, forward and backward."""
+    data_tiles, most_pads = -(-v.columns // 4), all(pad < size for pad, size in zip(v.pads, v.kernel, strict=True))
+    data = ROW_PLANES * (data_tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
+    return v.out_columns >= 4 and most_pads and max(row_planes(v, 1), data) <= ROOM
+
+
+def row_images(v: Geometry) -> int:
+    """Images transformed at a time for the weights' gradient: four megabytes of planes."""
+    return max(1, min(v.images, (1 << 20) // row_planes(v, 1)))
+
+
+def row_filters(v: Geometry, depth: int, outputs: int) -> int:
+    """Elements of the transformed filters."""
+    return ROW_PLANES * (v.kernel[0] * depth * up(outputs, LEAST_CHANNELS) + PLANE_PAD)
 
 
 def tiles_of(v: Geometry, data: bool = False) -> int:
@@ -225,6 +257,8 @@ def seen(v: Geometry) -> int:
 def forward_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_scratch(tiles_of(v), tile_planes(v), v.channels, v.filters)
+    if method == Method.WINOGRAD_ROWS:
+        return row_filters(v, v.channels, v.filters)
     return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels,
             Method.WINDOWS: up(v.filters, LEAST_CHANNELS) * v.depth}.get(method, seen(v))
 
@@ -232,12 +266,16 @@ def forward_scratch(v: Geometry, method: Method) -> int:
 def data_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_scratch(tiles_of(v, data=True), tile_planes(v), v.filters, v.channels)
+    if method == Method.WINOGRAD_ROWS:
+        return row_filters(v, v.filters, v.channels)
     return {Method.ROWS: v.filters * up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v))
 
 
 def weight_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_weight_scratch(v)
+    if method == Method.WINOGRAD_ROWS:
+        return row_planes(v, row_images(v)) + row_filters(v, v.channels, v.filters)
     if method == Method.WINDOWS:
         return slices_of(v, method) * v.depth * up(v.filters, LEAST_CHANNELS)
     if method == Method.ROWS:
@@ -269,7 +307,7 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
     method = Method.ROWS if method == Method.WINDOWS else method
     bias_blocks = min(SPREAD, max(1, v.pixels // 64))
     scratch = max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch(v, weight_method) if c.wants(1) else 0, bias_blocks * v.filters)
-    block = winograd_block(v) if method == Method.WINOGRAD else 0
+    block = winograd_block(v) if method == Method.WINOGRAD else row_images(v) if method == Method.WINOGRAD_ROWS else 0
     return KernelCall("channels_last_conv_grad", (*v.ints(), method, rows_at_a_time(v), weight_method, block, slices_of(v, weight_method), bias_blocks),
                       scratch=scratch * ITEM_SIZE[c.dtype(0)])
 

@@ -2,7 +2,7 @@
 #ifndef CHANNELS_LAST_METHODS
 #define CHANNELS_LAST_METHODS
 /* as Method in ops/channels_last.py */
-enum { NOTHING = 0, PRODUCT = 1, WINOGRAD = 2, ROWS = 3, DEPTHWISE = 4, BLOCKS = 5, WINDOWS = 6 };
+enum { NOTHING = 0, PRODUCT = 1, WINOGRAD = 2, ROWS = 3, DEPTHWISE = 4, BLOCKS = 5, WINDOWS = 6, WINOGRAD_ROWS = 7 };
 enum { CONV_METHOD = GEOMETRY_INTS, CONV_ROWS, CONV_LIMITED };
 enum { DATA_METHOD = GEOMETRY_INTS, DATA_ROWS, WEIGHT_METHOD, WEIGHT_BLOCK, WEIGHT_SLICES, BIAS_BLOCKS };
 #endif
@@ -13,6 +13,14 @@ static NAMED(Winograd) NAMED(winograd_of)(const KernelArgs *args, const REAL *w)
     return (NAMED(Winograd)){ .engine = args->engine, .w = w, .channels = g->channels, .images = g->images, .rows = g->rows, .columns = g->columns,
                               .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y, .pad_x = g->pad_x,
                               .strided = g->stride_y == 2 };
+}
+
+static NAMED(RowWinograd) NAMED(row_winograd_of)(const KernelArgs *args, const REAL *w)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    return (NAMED(RowWinograd)){ .engine = args->engine, .w = w, .channels = g->channels, .images = g->images, .rows = g->rows, .columns = g->columns,
+                                 .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y,
+                                 .pad_x = g->pad_x, .kernel_y = g->kernel_y };
 }
 
 static NAMED(Depthwise) NAMED(depthwise_of)(const KernelArgs *args, const REAL *w)
@@ -94,6 +102,10 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
         s.x = INPUT(0); s.y = y; s.finish = finish;
         NAMED(turn_taps)(&s, scratch);
         e->parallel_for(e, NAMED(depthwise_row_item), &s, g->images * g->out_rows);
+    } else if (args->ints[CONV_METHOD] == WINOGRAD_ROWS) {
+        NAMED(RowWinograd) s = NAMED(row_winograd_of)(args, INPUT(1));
+        s.in = INPUT(0); s.out = y; s.finish = finish;
+        NAMED(row_winograd)(&s, scratch);
     } else if (args->ints[CONV_METHOD] == WINDOWS) {
         NAMED(Windows) s = NAMED(windows_of)(args);
         s.x = INPUT(0); s.w = INPUT(1); s.y = y; s.finish = finish;
@@ -124,6 +136,13 @@ static void NAMED(conv_data)(const KernelArgs *args, const REAL *dy, const REAL 
         s.out_rows = g->rows; s.out_columns = g->columns; s.outputs = g->channels;
         s.pad_y = 2 - g->pad_y; s.pad_x = 2 - g->pad_x;
         NAMED(winograd)(&s, args->scratch);
+    } else if (method == WINOGRAD_ROWS) {
+        NAMED(RowWinograd) s = NAMED(row_winograd_of)(args, w);
+        s.in = dy; s.out = dx; s.rotated = 1;
+        s.rows = g->out_rows; s.columns = g->out_columns; s.depth = g->filters;
+        s.out_rows = g->rows; s.out_columns = g->columns; s.outputs = g->channels;
+        s.pad_y = g->kernel_y - 1 - g->pad_y; s.pad_x = g->kernel_x - 1 - g->pad_x;
+        NAMED(row_winograd)(&s, args->scratch);
     } else if (method == DEPTHWISE) {
         NAMED(Depthwise) s = NAMED(depthwise_of)(args, w);
         s.dy = dy; s.dx = dx;
@@ -143,6 +162,10 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
     if (method == PRODUCT) {
         x = NAMED(product_data)(args, x, args->scratch);
         GEMM(args->engine, 1, 0, g->filters, g->channels, pixels, 1, dy, g->filters, x, g->channels, 0, dw, g->channels, NULL, 0);
+    } else if (method == WINOGRAD_ROWS) {
+        NAMED(RowWinograd) s = NAMED(row_winograd_of)(args, NULL);
+        s.in = x; s.dy = dy; s.dw = dw;
+        NAMED(row_winograd_weights)(&s, args->ints[WEIGHT_BLOCK], args->scratch);
     } else if (method == WINDOWS) {
         NAMED(Windows) s = NAMED(windows_of)(args);
         s.x = x; s.dy = dy; s.dw = dw; s.slices = args->ints[WEIGHT_SLICES];

@@ -5,6 +5,7 @@
 #include "channels_last_winograd_products.h"
 #include "channels_last_rows.h"
 #include "channels_last_windows.h"
+#include "channels_last_winograd_rows.h"
 #include "channels_last_blocks.h"
 #include "channels_last_depthwise.h"
 #include "channels_last_norm.h"

@@ -16,6 +16,8 @@
 
 /* Where a tile reads: piece i is `length` steps over a from a_at[i] and over b from b_at[i]. */
 typedef struct Pieces { int64_t count, length, a_at[MOST_PIECES], b_at[MOST_PIECES]; } Pieces;
+/* What a tile begins with: zero, what c holds, or zero with c added at last, which cuts long chains of sums into short ones. */
+typedef enum Start { FROM_ZERO, FROM_C, ADDED_LAST } Start;
 /* How n things are dealt to parts of at most `most`, as evenly as can be: the first `extra` parts have one more than `base`. */
 typedef struct Deal { int64_t parts, base, extra; } Deal;
 static inline Deal dealt(int64_t n, int64_t most) { int64_t parts = blocks_of(n, most); return (Deal){ parts, n / parts, n % parts }; }
@@ -30,7 +32,7 @@ static inline int64_t wide_row(const Geometry *g) { return ((g->out_columns - 1)
 typedef struct NAMED(Tile) {
     const Pieces *pieces;
     int64_t a_row, a_step, b_step, c_row;
-    int accumulate;
+    Start start;
     const NAMED(Finish) *finish;         /* NULL for none */
 } NAMED(Tile);
 
@@ -43,7 +45,7 @@ APART void NAMED(window_tile_##ROWS##_##VECTORS)(const NAMED(Tile) *s, const REA
     const int64_t a_row = s->a_row, a_step = s->a_step, b_step = s->b_step, c_row = s->c_row, length = s->pieces->length;                   \
     _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++)                                                                                  \
         _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++)                                                                           \
-            sum[i][j] = s->accumulate ? LOAD(c + i * c_row + (j + 1 < VECTORS ? j * W : c_last)) : (V){0};                                  \
+            sum[i][j] = s->start == FROM_C ? LOAD(c + i * c_row + (j + 1 < VECTORS ? j * W : c_last)) : (V){0};                             \
     for (int64_t piece = 0; piece < s->pieces->count; piece++) {                                                                            \
         const REAL *x = a + s->pieces->a_at[piece], *y = b + s->pieces->b_at[piece];                                                        \
         for (int64_t p = 0; p < length; p++, x += a_step, y += b_step) {                                                                    \
@@ -55,6 +57,9 @@ APART void NAMED(window_tile_##ROWS##_##VECTORS)(const NAMED(Tile) *s, const REA
             }                                                                                                                               \
         }                                                                                                                                   \
     }                                                                                                                                       \
+    if (s->start == ADDED_LAST)                                                                                                             \
+        _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++)                                                                              \
+            _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) sum[i][j] += LOAD(c + i * c_row + (j + 1 < VECTORS ? j * W : c_last)); \
     if (s->finish)                                                                                                                          \
         _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++)                                                                              \
             _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++)                                                                       \
@@ -158,7 +163,7 @@ static void NAMED(windows_item)(void *context, int64_t item, int64_t worker)
                     pieces.a_at[pieces.count] = (y - top) * row_step;
                     pieces.b_at[pieces.count++] = r * s->length * count * W;
                 }
-                NAMED(Tile) tile = { &pieces, g->stride_x * g->channels, 1, count * W, g->filters, low > 0, high == g->kernel_y ? &s->finish : 0 };
+                NAMED(Tile) tile = { &pieces, g->stride_x * g->channels, 1, count * W, g->filters, low > 0 ? FROM_C : FROM_ZERO, high == g->kernel_y ? &s->finish : 0 };
                 REAL *y = s->y + (image * g->out_rows + oy) * g->out_columns * g->filters + first * W;
                 for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
                     rows = part_size(tiles, t);
@@ -183,34 +188,41 @@ static void NAMED(windows_forward)(NAMED(Windows) *s, REAL *scratch)
 
 /* ---- gradient of the weights */
 
-/* sums[slice][column of a window][vector]; an item is a kernel row and a slice of the rows of outputs */
-static void NAMED(window_sums_item)(void *context, int64_t item, int64_t worker)
+/* kernel row r over rows of outputs first … end, which reads copied rows from `copied` where windows reach over */
+static void NAMED(window_row_sums)(const NAMED(Windows) *s, int64_t r, int64_t first, int64_t end, Start start, REAL *copied, REAL *sums)
+{
+    const Geometry *g = s->g;
+    int64_t wide = reaches_over(g), row_step = g->columns * g->channels, line_step = g->out_columns * g->filters, padded = s->vectors * W;
+    Pieces pieces = { .length = g->out_columns };
+    for (int64_t line = first; line < end; line++) {
+        int64_t image = line / g->out_rows, y = line % g->out_rows * g->stride_y - g->pad_y + r * g->step_y;
+        if (y < 0 || y >= g->rows) continue;
+        if (wide) NAMED(copy_wide_row)(s, image, y, copied + pieces.count * wide_row(g));
+        pieces.a_at[pieces.count] = wide ? pieces.count * wide_row(g) : (image * g->rows + y) * row_step;
+        pieces.b_at[pieces.count++] = line * line_step;
+    }
+    NAMED(Tile) tile = { &pieces, 1, g->stride_x * g->channels, g->filters, padded, start, 0 };
+    Deal tiles = dealt(s->length, WINDOW_ROWS);
+    for (int64_t panel = 0; panel < s->panels.parts; panel++) {
+        int64_t vector = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_of)(s, vector, count);
+        for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
+            rows = part_size(tiles, t);
+            NAMED(window_tiles)[rows - 1][count - 1](&tile, (wide ? copied : s->x) + at, s->dy + vector * W, last, sums + at * padded + vector * W, (count - 1) * W, 0);
+        }
+    }
+}
+
+/* sums[slice][column of a window][vector]; an item is a slice of the rows of outputs, a few of which stay in the first cache for all rows of the kernel */
+static void NAMED(window_sums_item)(void *context, int64_t slice, int64_t worker)
 {
     const NAMED(Windows) *s = context;
     const Geometry *g = s->g;
-    int64_t r = item % g->kernel_y, slice = item / g->kernel_y, lines = g->images * g->out_rows, wide = reaches_over(g), begin = slice * lines / s->slices;
-    int64_t room, end = (slice + 1) * lines / s->slices, padded = s->vectors * W, block = most(1, least(MOST_PIECES, SUMMED_PIXELS / g->out_columns));
-    int64_t row_step = g->columns * g->channels, line_step = g->out_columns * g->filters;
-    REAL *copied = NAMED(workspace)(s->engine, worker, &room), *sums = s->sums + (slice * s->depth + r * s->length) * padded;
-    Deal tiles = dealt(s->length, WINDOW_ROWS);
-    for (int64_t first = begin; first < end; first += block) {
-        Pieces pieces = { .length = g->out_columns };
-        for (int64_t line = first; line < least(first + block, end); line++) {
-            int64_t image = line / g->out_rows, y = line % g->out_rows * g->stride_y - g->pad_y + r * g->step_y;
-            if (y < 0 || y >= g->rows) continue;
-            if (wide) NAMED(copy_wide_row)(s, image, y, copied + pieces.count * wide_row(g));
-            pieces.a_at[pieces.count] = wide ? pieces.count * wide_row(g) : (image * g->rows + y) * row_step;
-            pieces.b_at[pieces.count++] = line * line_step;
-        }
-        NAMED(Tile) tile = { &pieces, 1, g->stride_x * g->channels, g->filters, padded, first > begin, 0 };
-        for (int64_t panel = 0; panel < s->panels.parts; panel++) {
-            int64_t vector = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_of)(s, vector, count);
-            for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
-                rows = part_size(tiles, t);
-                NAMED(window_tiles)[rows - 1][count - 1](&tile, (wide ? copied : s->x) + at, s->dy + vector * W, last, sums + at * padded + vector * W, (count - 1) * W, 0);
-            }
-        }
-    }
+    int64_t room, lines = g->images * g->out_rows, begin = slice * lines / s->slices, end = (slice + 1) * lines / s->slices;
+    int64_t block = most(1, least(MOST_PIECES, SUMMED_PIXELS / g->out_columns)), padded = s->vectors * W;
+    REAL *copied = NAMED(workspace)(s->engine, worker, &room), *sums = s->sums + slice * s->depth * padded;
+    for (int64_t first = begin; first < end; first += block)
+        for (int64_t r = 0; r < g->kernel_y; r++)
+            NAMED(window_row_sums)(s, r, first, least(first + block, end), first > begin ? ADDED_LAST : FROM_ZERO, copied, sums + r * s->length * padded);
 }
 
 /* dw of one vector of filters: the slices added in order, turned into ONNX's order */
@@ -232,7 +244,7 @@ static void NAMED(window_weights_item)(void *context, int64_t vector, int64_t wo
 static void NAMED(windows_weights)(NAMED(Windows) *s, REAL *scratch)
 {
     s->sums = scratch;
-    s->engine->parallel_for(s->engine, NAMED(window_sums_item), s, s->slices * s->g->kernel_y);
+    s->engine->parallel_for(s->engine, NAMED(window_sums_item), s, s->slices);
     s->engine->parallel_for(s->engine, NAMED(window_weights_item), s, s->vectors);
 }
 #undef V
