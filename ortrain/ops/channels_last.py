@@ -387,7 +387,7 @@ def max_pool(c: InferenceContext) -> list[TensorType]:
 
 @operator("ChannelsLastMaxPoolGrad", domain=ORTRAIN, lower=max_pool_grad_lower, stop=(1,))
 def max_pool_grad(c: InferenceContext) -> list[TensorType]:
-    """dx of (dy, winning taps); attribute spatial: h and w of x"""
+    """dx of (dy, winning taps, y where a ReLU stands before the pool and dx is the gradient before it); attribute spatial: h and w of x"""
     height, width = integers(c, "spatial", 2, 1)
     dims = c.shape(0)
     return [TensorType(c.dtype(0), (dims[0], height, width, dims[3]))]

@@ -48,6 +48,14 @@ static void NAMED(pool_row_item)(void *context, int64_t item, int64_t worker)
     }
 }
 
+/* dy of a window, none where its maximum y is not above zero: the gradient of a ReLU before the pool */
+INLINED V NAMED(pool_dy)(const NAMED(Pool) *s, int64_t at)
+{
+    V dy = LOAD(s->dy + at);
+    return s->y ? (V)((LOAD(s->y + at) > (V){0}) & (NAMED(Mask))dy) : dy;
+}
+INLINED NAMED(Mask) NAMED(winners)(const NAMED(Pool) *s, int64_t at) { return __builtin_convertvector(*(const NAMED(Taps) *)(s->taps + at), NAMED(Mask)); }
+
 static void NAMED(pool_gradient_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Pool) *s = context; (void)worker;
@@ -71,12 +79,30 @@ static void NAMED(pool_gradient_item)(void *context, int64_t item, int64_t worke
             int64_t c = least(at, g->channels - W);
             V sum = {0};
             for (int i = 0; i < count; i++) {
-                NAMED(Mask) won = __builtin_convertvector(*(const NAMED(Taps) *)(s->taps + windows[i] + c), NAMED(Mask)) == tap[i];
-                sum += (V)(won & (NAMED(Mask))LOAD(s->dy + windows[i] + c));
+                NAMED(Mask) won = NAMED(winners)(s, windows[i] + c) == tap[i];
+                sum += (V)(won & (NAMED(Mask))NAMED(pool_dy)(s, windows[i] + c));
             }
             STORE(out + c, sum);
         }
     }
+}
+
+/* the same where windows lie side by side and fill the image: each is read once; an item is a row of outputs */
+static void NAMED(pool_apart_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Pool) *s = context; (void)worker;
+    const Geometry *g = s->g;
+    REAL *rows = s->dx + item * g->kernel_y * g->columns * g->channels;
+    for (int64_t ox = 0; ox < g->out_columns; ox++)
+        for (int64_t at = 0; at < g->channels; at += W) {
+            int64_t c = least(at, g->channels - W), window = (item * g->out_columns + ox) * g->channels + c;
+            V dy = NAMED(pool_dy)(s, window);
+            NAMED(Mask) winner = NAMED(winners)(s, window);
+            INTEGER tap = 0;
+            for (int64_t r = 0; r < g->kernel_y; r++)
+                for (int64_t t = 0; t < g->kernel_x; t++, tap++)
+                    STORE(rows + (r * g->columns + ox * g->kernel_x + t) * g->channels + c, (V)((winner == tap) & (NAMED(Mask))dy));
+        }
 }
 
 /* x -> (y, taps) */
@@ -88,12 +114,15 @@ static int NAMED(channels_last_max_pool)(const KernelArgs *args)
     return STATUS_OK;
 }
 
-/* (dy, taps) -> dx */
+/* (dy, taps, y or NULL) -> dx */
 static int NAMED(channels_last_max_pool_grad)(const KernelArgs *args)
 {
     const Geometry *g = (const Geometry *)args->ints;
-    NAMED(Pool) s = { .g = g, .dy = INPUT(0), .dx = OUTPUT(0), .taps = (int32_t *)args->inputs[1].data };
-    args->engine->parallel_for(args->engine, NAMED(pool_gradient_item), &s, g->images * g->rows);
+    NAMED(Pool) s = { .g = g, .dy = INPUT(0), .dx = OUTPUT(0), .taps = (int32_t *)args->inputs[1].data, .y = (REAL *)INPUT(2) };
+    int apart = g->pad_y == 0 && g->pad_x == 0 && g->stride_y == g->kernel_y && g->stride_x == g->kernel_x && g->out_rows * g->kernel_y == g->rows &&
+                g->out_columns * g->kernel_x == g->columns;
+    if (apart) args->engine->parallel_for(args->engine, NAMED(pool_apart_item), &s, g->images * g->out_rows);
+    else args->engine->parallel_for(args->engine, NAMED(pool_gradient_item), &s, g->images * g->rows);
     return STATUS_OK;
 }
 #undef V

@@ -156,7 +156,8 @@ def max_pool(x, kernel_shape, strides=(1, 1), pads=(0, 0, 0, 0), **_):
     return seen.max(3), seen.argmax(3).astype("int32")
 
 
-def max_pool_grad(dy, taps, kernel_shape, spatial, strides=(1, 1), pads=(0, 0, 0, 0)):
+def max_pool_grad(dy, taps, y=None, *, kernel_shape, spatial, strides=(1, 1), pads=(0, 0, 0, 0)):
+    dy = dy if y is None else dy * (y > 0)
     rows, columns = (spatial[i] + pads[i] + pads[i + 2] + strides[i] for i in range(2))
     padded = np.zeros((len(dy), rows, columns, dy.shape[3]), dy.dtype)
     for i, oy, ox, ch in np.ndindex(dy.shape):
@@ -169,6 +170,8 @@ POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 6, 8, 16), {"kernel_shape": (2, 2), "strides": (2, 2)}),
     ((1, 9, 8, 21), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
     ((1, 5, 6, 16), {"kernel_shape": (3, 2)}),
+    ((2, 6, 8, 19), {"kernel_shape": (3, 2), "strides": (3, 2)}),
+    ((2, 4, 4, 16), {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (1, 1, 0, 0)}),
 ]
 
 
@@ -178,10 +181,11 @@ def pool_samples(shape, attributes):
     yield Sample("ChannelsLastMaxPool", [x], lambda x: max_pool(x, **attributes), attributes, domain=ORTRAIN, outputs=2, gradient=False)
     backward_attributes = attributes | {"spatial": shape[1:3]}
 
-    def gradient(dy, taps):
-        return max_pool_grad(dy, taps, **backward_attributes)
+    def gradient(dy, taps, y=None):
+        return max_pool_grad(dy, taps, y, **backward_attributes)
 
-    yield Sample("ChannelsLastMaxPoolGrad", [normal(*y.shape), taps], gradient, backward_attributes, domain=ORTRAIN, gradient=False)
+    for label, given in (("alone", []), ("behind a ReLU", [y])):
+        yield Sample("ChannelsLastMaxPoolGrad", [normal(*y.shape), taps, *given], gradient, backward_attributes, domain=ORTRAIN, gradient=False, label=label)
 
 
 SAMPLES: list[Sample] = [
