@@ -3,8 +3,7 @@
  * Taps are turned into [taps, c] first. The last vector of a row of channels starts at c - WIDTH: some channels are computed twice. */
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
-#ifndef MOST_TAPS
-#define MOST_TAPS 128
+#ifndef DEPTHWISE_SLICES
 #define DEPTHWISE_SLICES 16
 #endif
 
@@ -25,25 +24,25 @@ static void NAMED(turn_taps)(NAMED(Depthwise) *s, REAL *scratch)
         for (int64_t c = 0; c < channels; c++) s->taps[t * channels + c] = s->w[c * taps + t];
 }
 
-/* out[c] = sum over i of values[i][c] * taps[i][c] */
-INLINED void NAMED(sum_taps)(int count, const REAL **values, const REAL **taps, int64_t channels, REAL *out, const NAMED(Finish) *finish)
+/* out[c] = sum over i of values[i][c] * w[taps[i] + c] */
+INLINED void NAMED(sum_taps)(int count, const REAL **values, const REAL *w, const int64_t *taps, int64_t channels, REAL *out, const NAMED(Finish) *finish)
 {
     for (int64_t at = 0; at < channels; at += W) {
         int64_t c = least(at, channels - W);
         V sum = {0};
-        _Pragma("GCC unroll 9") for (int i = 0; i < count; i++) sum += LOAD(values[i] + c) * LOAD(taps[i] + c);
+        _Pragma("GCC unroll 9") for (int i = 0; i < count; i++) sum += LOAD(values[i] + c) * LOAD(w + taps[i] + c);
         STORE(out + c, finish ? NAMED(finished)(finish, sum, c) : sum);
     }
 }
 
-APART void NAMED(depthwise_pixel)(int count, const REAL **values, const REAL **taps, int64_t channels, REAL *out, const NAMED(Finish) *finish)
+APART void NAMED(depthwise_pixel)(int count, const REAL **values, const REAL *w, const int64_t *taps, int64_t channels, REAL *out, const NAMED(Finish) *finish)
 {
-    if (count == 9) NAMED(sum_taps)(9, values, taps, channels, out, finish);
-    else if (count == 6) NAMED(sum_taps)(6, values, taps, channels, out, finish);
-    else if (count == 4) NAMED(sum_taps)(4, values, taps, channels, out, finish);
-    else if (count == 2) NAMED(sum_taps)(2, values, taps, channels, out, finish);
-    else if (count == 1) NAMED(sum_taps)(1, values, taps, channels, out, finish);
-    else NAMED(sum_taps)(count, values, taps, channels, out, finish);
+    if (count == 9) NAMED(sum_taps)(9, values, w, taps, channels, out, finish);
+    else if (count == 6) NAMED(sum_taps)(6, values, w, taps, channels, out, finish);
+    else if (count == 4) NAMED(sum_taps)(4, values, w, taps, channels, out, finish);
+    else if (count == 2) NAMED(sum_taps)(2, values, w, taps, channels, out, finish);
+    else if (count == 1) NAMED(sum_taps)(1, values, w, taps, channels, out, finish);
+    else NAMED(sum_taps)(count, values, w, taps, channels, out, finish);
 }
 
 /* an item is a row of outputs */
@@ -51,20 +50,11 @@ static void NAMED(depthwise_row_item)(void *context, int64_t item, int64_t worke
 {
     const NAMED(Depthwise) *s = context; (void)worker;
     const Geometry *g = s->g;
-    int64_t oy = item % g->out_rows, image = item / g->out_rows;
-    const REAL *values[MOST_TAPS], *taps[MOST_TAPS];
+    int64_t oy = item % g->out_rows, image = item / g->out_rows, taps[MOST_TAPS];
+    const REAL *values[MOST_TAPS];
     for (int64_t ox = 0; ox < g->out_columns; ox++) {
-        int count = 0;
-        for (int64_t r = 0; r < g->kernel_y; r++) {
-            int64_t y = oy * g->stride_y - g->pad_y + r * g->step_y;
-            for (int64_t t = 0; t < g->kernel_x; t++) {
-                int64_t x = ox * g->stride_x - g->pad_x + t * g->step_x;
-                if (y < 0 || y >= g->rows || x < 0 || x >= g->columns) continue;
-                values[count] = s->x + ((image * g->rows + y) * g->columns + x) * g->channels;
-                taps[count++] = s->taps + (r * g->kernel_x + t) * g->channels;
-            }
-        }
-        NAMED(depthwise_pixel)(count, values, taps, g->channels, s->y + (item * g->out_columns + ox) * g->channels, &s->finish);
+        int count = NAMED(pixels_seen)(g, s->x, image, oy, ox, g->channels, values, taps);
+        NAMED(depthwise_pixel)(count, values, s->taps, taps, g->channels, s->y + (item * g->out_columns + ox) * g->channels, &s->finish);
     }
 }
 
@@ -73,21 +63,12 @@ static void NAMED(depthwise_data_item)(void *context, int64_t item, int64_t work
 {
     const NAMED(Depthwise) *s = context; (void)worker;
     const Geometry *g = s->g;
-    int64_t y = item % g->rows, image = item / g->rows;
-    const REAL *values[MOST_TAPS], *taps[MOST_TAPS];
+    int64_t y = item % g->rows, image = item / g->rows, outputs[MOST_TAPS], taps[MOST_TAPS];
+    const REAL *values[MOST_TAPS];
     for (int64_t x = 0; x < g->columns; x++) {
-        int count = 0;
-        for (int64_t r = 0; r < g->kernel_y; r++) {
-            int64_t oy = y + g->pad_y - r * g->step_y;
-            if (oy < 0 || (oy = exact_quotient(oy, g->stride_y)) < 0 || oy >= g->out_rows) continue;
-            for (int64_t t = 0; t < g->kernel_x; t++) {
-                int64_t ox = x + g->pad_x - t * g->step_x;
-                if (ox < 0 || (ox = exact_quotient(ox, g->stride_x)) < 0 || ox >= g->out_columns) continue;
-                values[count] = s->dy + ((image * g->out_rows + oy) * g->out_columns + ox) * g->channels;
-                taps[count++] = s->taps + (r * g->kernel_x + t) * g->channels;
-            }
-        }
-        NAMED(depthwise_pixel)(count, values, taps, g->channels, s->dx + (item * g->columns + x) * g->channels, 0);
+        int count = NAMED(outputs_seeing)(g, image, y, x, g->channels, outputs, taps);
+        for (int i = 0; i < count; i++) values[i] = s->dy + outputs[i];
+        NAMED(depthwise_pixel)(count, values, s->taps, taps, g->channels, s->dx + (item * g->columns + x) * g->channels, 0);
     }
 }
 

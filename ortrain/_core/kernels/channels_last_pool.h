@@ -18,29 +18,20 @@ static void NAMED(pool_row_item)(void *context, int64_t item, int64_t worker)
     const Geometry *g = s->g;
     int64_t oy = item % g->out_rows, image = item / g->out_rows;
     const REAL *seen[MOST_TAPS];
-    INTEGER tap[MOST_TAPS];
+    int64_t tap[MOST_TAPS];
     for (int64_t ox = 0; ox < g->out_columns; ox++) {
-        int count = 0;
-        for (int64_t r = 0; r < g->kernel_y; r++) {
-            int64_t y = oy * g->stride_y - g->pad_y + r * g->step_y;
-            for (int64_t t = 0; t < g->kernel_x; t++) {
-                int64_t x = ox * g->stride_x - g->pad_x + t * g->step_x;
-                if (y < 0 || y >= g->rows || x < 0 || x >= g->columns) continue;
-                seen[count] = s->x + ((image * g->rows + y) * g->columns + x) * g->channels;
-                tap[count++] = (INTEGER)(r * g->kernel_x + t);
-            }
-        }
+        int count = NAMED(pixels_seen)(g, s->x, image, oy, ox, 1, seen, tap);
         REAL *out = s->y + (item * g->out_columns + ox) * g->channels;
         int32_t *where = s->taps ? s->taps + (item * g->out_columns + ox) * g->channels : 0;
         for (int64_t at = 0; at < g->channels; at += W) {
             int64_t c = least(at, g->channels - W);
             V best = LOAD(seen[0] + c);
-            NAMED(Mask) winner = tap[0] - (NAMED(Mask)){0};
+            NAMED(Mask) winner = (INTEGER)tap[0] - (NAMED(Mask)){0};
             for (int i = 1; i < count; i++) {
                 V v = LOAD(seen[i] + c);
                 NAMED(Mask) better = (v > best) | (v != v);                        /* NaN stays */
                 best = NAMED(select)(better, v, best);
-                winner = (better & tap[i]) | (~better & winner);
+                winner = (better & (INTEGER)tap[i]) | (~better & winner);
             }
             STORE(out + c, best);
             if (where) *(NAMED(Taps) *)(where + c) = __builtin_convertvector(winner, NAMED(Taps));
@@ -60,26 +51,15 @@ static void NAMED(pool_gradient_item)(void *context, int64_t item, int64_t worke
 {
     const NAMED(Pool) *s = context; (void)worker;
     const Geometry *g = s->g;
-    int64_t y = item % g->rows, image = item / g->rows, windows[MOST_TAPS];
-    INTEGER tap[MOST_TAPS];
+    int64_t y = item % g->rows, image = item / g->rows, windows[MOST_TAPS], tap[MOST_TAPS];
     for (int64_t x = 0; x < g->columns; x++) {
-        int count = 0;
-        for (int64_t r = 0; r < g->kernel_y; r++) {
-            int64_t oy = y + g->pad_y - r * g->step_y;
-            if (oy < 0 || (oy = exact_quotient(oy, g->stride_y)) < 0 || oy >= g->out_rows) continue;
-            for (int64_t t = 0; t < g->kernel_x; t++) {
-                int64_t ox = x + g->pad_x - t * g->step_x;
-                if (ox < 0 || (ox = exact_quotient(ox, g->stride_x)) < 0 || ox >= g->out_columns) continue;
-                windows[count] = ((image * g->out_rows + oy) * g->out_columns + ox) * g->channels;
-                tap[count++] = (INTEGER)(r * g->kernel_x + t);
-            }
-        }
+        int count = NAMED(outputs_seeing)(g, image, y, x, 1, windows, tap);
         REAL *out = s->dx + (item * g->columns + x) * g->channels;
         for (int64_t at = 0; at < g->channels; at += W) {
             int64_t c = least(at, g->channels - W);
             V sum = {0};
             for (int i = 0; i < count; i++) {
-                NAMED(Mask) won = NAMED(winners)(s, windows[i] + c) == tap[i];
+                NAMED(Mask) won = NAMED(winners)(s, windows[i] + c) == (INTEGER)tap[i];
                 sum += (V)(won & (NAMED(Mask))NAMED(pool_dy)(s, windows[i] + c));
             }
             STORE(out + c, sum);

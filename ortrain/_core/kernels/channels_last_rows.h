@@ -1,50 +1,12 @@
 /* Convolution of any kernel, stride, dilation and group: the windows of a few hundred pixels are gathered into rows, [pixels, taps * channels], and
  * multiplied at once. x [n, h, w, c], w [k, c / group, taps], y [n, oh, ow, k]. Column tap * channels + c of a row belongs to w[:, c, tap]. */
-
-#ifndef CHANNELS_LAST_GEOMETRY
-#define CHANNELS_LAST_GEOMETRY
-/* the first 16 integers of every convolution and pool */
-typedef struct Geometry { int64_t images, rows, columns, channels, filters, group, out_rows, out_columns, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x, step_y, step_x; } Geometry;
-enum { GEOMETRY_INTS = sizeof(Geometry) / sizeof(int64_t), ROW_DEPTH = 256, PACKED_COLUMNS = 32, GRADIENT_ROWS = 96 };
-static inline int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-/* A pixel of the output and the columns low … high of its window that lie inside the image; steps through the pixels in order, without a division. */
-typedef struct Window { int64_t image, oy, ox, x, low, high; } Window;
-
-static inline void window_columns(const Geometry *g, Window *at)
-{
-    at->x = at->ox * g->stride_x - g->pad_x;
-    at->low = 0;
-    while (at->low < g->kernel_x && at->x + at->low * g->step_x < 0) at->low++;
-    at->high = g->kernel_x;
-    while (at->high > at->low && at->x + (at->high - 1) * g->step_x >= g->columns) at->high--;
-}
-
-static inline Window window_of(const Geometry *g, int64_t pixel)
-{
-    Window at = { .ox = pixel % g->out_columns, .oy = pixel / g->out_columns % g->out_rows, .image = pixel / g->out_columns / g->out_rows };
-    window_columns(g, &at);
-    return at;
-}
-
-static inline void next_window(const Geometry *g, Window *at)
-{
-    if (++at->ox == g->out_columns) {
-        at->ox = 0;
-        if (++at->oy == g->out_rows) { at->oy = 0; at->image++; }
-    }
-    window_columns(g, at);
-}
-
-/* where kernel row r of the window starts, in elements of x; -1 outside the image */
-static inline int64_t window_row(const Geometry *g, const Window *at, int64_t r)
-{
-    int64_t y = at->oy * g->stride_y - g->pad_y + r * g->step_y;
-    return y >= 0 && y < g->rows ? ((at->image * g->rows + y) * g->columns + at->x + at->low * g->step_x) * g->channels : -1;
-}
-#endif
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
+#ifndef ROW_DEPTH
+#define ROW_DEPTH 256
+#define PACKED_COLUMNS 32
+#define GRADIENT_ROWS 96
+#endif
 
 typedef struct NAMED(Rows) {
     const Engine *engine;

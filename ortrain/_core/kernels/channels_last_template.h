@@ -1,5 +1,6 @@
 /* All channels-last kernels for one element type; included once per type, so without a guard (channels_last.h). */
 #include "channels_last_vectors.h"
+#include "channels_last_geometry.h"
 #include "channels_last_winograd.h"
 #include "channels_last_winograd_strided.h"
 #include "channels_last_winograd_products.h"
