@@ -145,7 +145,7 @@ def method_of(v: Geometry, direct: bool) -> Method:
         return Method.WINOGRAD
     if v.group == v.channels == v.filters and v.channels >= LEAST_CHANNELS and v.taps <= MOST_TAPS:
         return Method.DEPTHWISE
-    plain = v.strides == v.dilations == (1, 1) and v.group == 1 and LEAST_CHANNELS <= min(v.channels, v.filters)
+    plain = v.strides == v.dilations == (1, 1) and v.group == 1 and min(v.channels, v.filters) >= LEAST_CHANNELS
     if not direct and plain and v.kernel[1] == ROW_TAPS and max(v.channels, v.filters) <= 4096 and fits_rows(v):
         return Method.WINOGRAD_ROWS
     in_place = v.group == 1 and v.dilations[1] == 1 and v.filters >= LEAST_CHANNELS

@@ -190,7 +190,6 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
 /* (dy, x, w) -> (dx, dw, db), each if wanted; ints: Geometry, then how each is computed */
 static int NAMED(channels_last_conv_grad)(const KernelArgs *args)
 {
-    const Geometry *g = (const Geometry *)args->ints;
     const REAL *dy = INPUT(0), *x = INPUT(1), *w = INPUT(2);
     if (OUTPUT(0)) NAMED(conv_data)(args, dy, w, OUTPUT(0));
     if (OUTPUT(1)) NAMED(conv_weights)(args, dy, x, OUTPUT(1));
@@ -199,6 +198,5 @@ static int NAMED(channels_last_conv_grad)(const KernelArgs *args)
         s.dy = dy;
         NAMED(bias_gradient)(&s, args->ints[BIAS_BLOCKS], OUTPUT(2), args->scratch);
     }
-    (void)g;
     return STATUS_OK;
 }
