@@ -100,7 +100,7 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
     } else if (args->ints[CONV_METHOD] == DEPTHWISE) {
         NAMED(Depthwise) s = NAMED(depthwise_of)(args, INPUT(1));
         s.x = INPUT(0); s.y = y; s.finish = finish;
-        NAMED(turn_taps)(&s, scratch);
+        NAMED(turn_taps)(&s, scratch, 0);
         e->parallel_for(e, NAMED(depthwise_row_item), &s, g->images * g->out_rows);
     } else if (args->ints[CONV_METHOD] == WINOGRAD_ROWS) {
         NAMED(RowWinograd) s = NAMED(row_winograd_of)(args, INPUT(1));
@@ -146,8 +146,7 @@ static void NAMED(conv_data)(const KernelArgs *args, const REAL *dy, const REAL 
     } else if (method == DEPTHWISE) {
         NAMED(Depthwise) s = NAMED(depthwise_of)(args, w);
         s.dy = dy; s.dx = dx;
-        NAMED(turn_taps)(&s, args->scratch);
-        e->parallel_for(e, NAMED(depthwise_data_item), &s, g->images * g->rows);
+        NAMED(depthwise_data)(&s, args->scratch);
     } else {
         NAMED(Rows) s = NAMED(rows_of)(args, args->ints[DATA_ROWS]);
         s.dy = dy; s.w = w; s.dx = dx;

@@ -40,6 +40,13 @@ static inline int64_t window_row(const Geometry *g, const Window *at, int64_t r)
     int64_t y = at->oy * g->stride_y - g->pad_y + r * g->step_y;
     return y >= 0 && y < g->rows ? ((at->image * g->rows + y) * g->columns + at->x + at->low * g->step_x) * g->channels : -1;
 }
+/* the columns low … high of the outputs whose windows lie inside the image */
+static inline void whole_columns(const Geometry *g, int64_t *low, int64_t *high)
+{
+    int64_t room = g->columns + g->pad_x - (g->kernel_x - 1) * g->step_x - 1;
+    *low = least(g->out_columns, blocks_of(g->pad_x, g->stride_x));
+    *high = most(*low, room < 0 ? 0 : least(g->out_columns, room / g->stride_x + 1));
+}
 #define MOST_TAPS 128                    /* of a depthwise convolution or a pool */
 #endif
 

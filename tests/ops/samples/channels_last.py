@@ -53,6 +53,8 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("depthwise", (2, 9, 8, 19), (19, 1, 3, 3), {"group": 19, "pads": (1, 1, 1, 1)}),
     ("depthwise strides", (2, 9, 8, 32), (32, 1, 3, 3), {"group": 32, "pads": (1, 1, 1, 1), "strides": (2, 2)}),
     ("depthwise 5 x 5", (1, 9, 11, 16), (16, 1, 5, 5), {"group": 16, "pads": (2, 1, 2, 0), "strides": (3, 1)}),
+    ("depthwise without pads", (1, 5, 7, 24), (24, 1, 3, 3), {"group": 24}),
+    ("depthwise, wide pads", (1, 4, 5, 16), (16, 1, 3, 3), {"group": 16, "pads": (3, 3, 3, 3)}),
     ("depthwise dilated", (1, 4, 4, 17), (17, 1, 3, 3), {"group": 17, "dilations": (2, 2), "pads": (2, 2, 2, 2)}),
 ]
 
