@@ -4,7 +4,8 @@
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
 #ifndef DEPTHWISE_SLICES
-#define DEPTHWISE_SLICES 16
+#define DEPTHWISE_SLICES 16              /* partial sums of the weights' gradient at most */
+#define DEPTHWISE_LINES 8                /* rows of outputs in each at least: adding slices up took longer than 24 rows of 3 pixels */
 #endif
 
 typedef struct NAMED(Depthwise) {
@@ -12,6 +13,7 @@ typedef struct NAMED(Depthwise) {
     const Geometry *g;
     const REAL *x, *w, *dy;
     REAL *y, *dx, *dw, *taps, *sums;
+    int64_t slices;
     int64_t padded;                      /* channels rounded up to whole vectors: a row of sums */
     NAMED(Finish) finish;
 } NAMED(Depthwise);
@@ -139,7 +141,7 @@ static void NAMED(depthwise_weight_item)(void *context, int64_t slice, int64_t w
 {
     const NAMED(Depthwise) *s = context; (void)worker;
     const Geometry *g = s->g;
-    int64_t lines = g->images * g->out_rows, begin = slice * lines / DEPTHWISE_SLICES, end = (slice + 1) * lines / DEPTHWISE_SLICES;
+    int64_t lines = g->images * g->out_rows, begin = slice * lines / s->slices, end = (slice + 1) * lines / s->slices;
     int64_t low, high;
     whole_columns(g, &low, &high);
     REAL *sums = s->sums + slice * g->kernel_y * g->kernel_x * s->padded;
@@ -180,16 +182,15 @@ static void NAMED(depthwise_weight_item)(void *context, int64_t slice, int64_t w
 
 static void NAMED(depthwise_weights)(NAMED(Depthwise) *s, REAL *scratch)
 {
-    int64_t taps = s->g->kernel_y * s->g->kernel_x, channels = s->g->channels, whole = channels / W * W;
+    int64_t taps = s->g->kernel_y * s->g->kernel_x, channels = s->g->channels, whole = channels / W * W, size = taps * s->padded;
     s->sums = scratch;
-    s->engine->parallel_for(s->engine, NAMED(depthwise_weight_item), s, DEPTHWISE_SLICES);
-    for (int64_t t = 0; t < taps; t++)
-        for (int64_t c = 0; c < channels; c++) {
-            int64_t at = t * s->padded + (c < whole ? c : whole + c - (channels - W));
-            REAL total = 0;
-            for (int64_t slice = 0; slice < DEPTHWISE_SLICES; slice++) total += s->sums[slice * taps * s->padded + at];
-            s->dw[c * taps + t] = total;
-        }
+    s->slices = most(1, least(DEPTHWISE_SLICES, s->g->images * s->g->out_rows / DEPTHWISE_LINES));
+    s->engine->parallel_for(s->engine, NAMED(depthwise_weight_item), s, s->slices);
+    for (int64_t slice = 1; slice < s->slices; slice++) NAMED(add_elements)(s->sums, s->sums + slice * size, size);
+    for (int64_t c = 0; c < channels; c++) {
+        int64_t at = c < whole ? c : whole + c - (channels - W);
+        for (int64_t t = 0; t < taps; t++) s->dw[c * taps + t] = s->sums[t * s->padded + at];
+    }
 }
 #undef V
 #undef W
