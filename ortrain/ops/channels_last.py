@@ -101,12 +101,26 @@ class Method(IntEnum):
     ROWS = 3
     """Windows gathered into rows of a matrix."""
     DEPTHWISE = 4
+    BLOCKS = 5
+    """Of the weights' gradient alone: a product for each tap, in blocks of filters and channels."""
+    WINDOWS = 6
+    """Windows read where they lie."""
+    WINOGRAD_ROWS = 7
+    """Winograd's along rows alone, for kernels 5 wide."""
 
 
-PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 16, 128, 64, 128, 32
+PLANES, STRIDED_PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 81, 16, 128, 64, 128, 32
 """As in channels_last_winograd.h."""
 GRADIENT_ROWS, PACKED_COLUMNS, DEPTHWISE_SLICES = 96, 32, 16
 """As in channels_last_rows.h and channels_last_depthwise.h."""
+WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 128, 128
+"""As in channels_last_blocks.h."""
+WINDOW_PIECES = 64
+"""As in channels_last_windows.h."""
+ROW_PLANES, ROW_TAPS = 8, 5
+"""As in channels_last_winograd_rows.h."""
+BLOCK_PIXELS = 1024
+"""From so many pixels the weights' gradient of a 1 x 1 convolution is summed in blocks."""
 SPREAD = 16
 """Items aimed at: enough for eight threads, and a constant, so that results do not depend on their number."""
 GATHERED = 1 << 17
@@ -118,16 +132,30 @@ def up(n: int, to: int) -> int:
 
 
 def method_of(v: Geometry, direct: bool) -> Method:
-    """The fastest way; direct excludes Winograd's, whose rounding errors are larger (docs/performance.md)."""
-    plain = v.strides == (1, 1) and v.dilations == (1, 1) and v.group == 1
+    """The fastest way; direct excludes Winograd's, whose rounding errors are larger (docs/performance.md).
+
+    By phases, with stride 2, Winograd's gains a quarter to a third on maps that its tiles fill and nothing on 14 x 14."""
     if v.taps == 1 and v.group == 1 and v.pads == (0, 0) and all(
             (out - 1) * stride < size for out, stride, size in zip((v.out_rows, v.out_columns), v.strides, (v.rows, v.columns), strict=True)):
         return Method.PRODUCT
-    if plain and not direct and v.kernel == (3, 3) and v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096 and max(v.pads) <= 2:
+    three = v.kernel == (3, 3) and v.dilations == (1, 1) and v.group == 1
+    phases = v.strides == (2, 2) and v.pads == (1, 1) and 7 * 16 * tiles_of(v) <= 8 * v.pixels
+    whole = v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096
+    if not direct and three and whole and (phases or (v.strides == (1, 1) and max(v.pads) <= 2)):
         return Method.WINOGRAD
     if v.group == v.channels == v.filters and v.channels >= LEAST_CHANNELS and v.taps <= MOST_TAPS:
         return Method.DEPTHWISE
-    return Method.ROWS
+    plain = v.strides == v.dilations == (1, 1) and v.group == 1 and min(v.channels, v.filters) >= LEAST_CHANNELS
+    if not direct and plain and v.kernel[1] == ROW_TAPS and max(v.channels, v.filters) <= 4096 and fits_rows(v):
+        return Method.WINOGRAD_ROWS
+    in_place = v.group == 1 and v.dilations[1] == 1 and v.filters >= LEAST_CHANNELS
+    return Method.WINDOWS if in_place and wide_rows(v) <= ROOM else Method.ROWS
+
+
+def wide_rows(v: Geometry) -> int:
+    """Elements of the input, between zeros, that one row of outputs sees: what a worker copies at least, or for the weights a few rows of outputs' worth."""
+    row = ((v.out_columns - 1) * v.strides[1] + v.kernel[1]) * v.channels
+    return row * max((v.kernel[0] - 1) * v.dilations[0] + 1, WINDOW_PIECES)
 
 
 def fits(v: Geometry) -> bool:
@@ -137,8 +165,8 @@ def fits(v: Geometry) -> bool:
     if v.group > 1 and method_of(v, True) != Method.DEPTHWISE and min(v.channels, v.filters) < 8 * v.group:
         return False
     spare = up(v.group_filters, PACKED_COLUMNS) if v.group_filters % PACKED_COLUMNS else 0
-    gathered = v.channels // v.group if by_tap(v) else v.depth
-    return 6 * (v.depth + up(v.group_filters, PACKED_COLUMNS)) <= ROOM and GRADIENT_ROWS * (gathered + spare) <= ROOM
+    gathered = weight_method_of(v, Method.ROWS) == Method.ROWS
+    return 6 * (v.depth + up(v.group_filters, PACKED_COLUMNS)) <= ROOM and GRADIENT_ROWS * (v.depth + spare) * gathered <= ROOM
 
 
 def rows_at_a_time(v: Geometry) -> int:
@@ -151,37 +179,73 @@ def rows_at_a_time(v: Geometry) -> int:
     return max(min(rows, 48), min(rows, up(-(-v.pixels // SPREAD), 6)))
 
 
-def by_tap(v: Geometry) -> bool:
-    """Whether a worker sums the weights' gradient of one tap at a time."""
-    return v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
+def weight_method_of(v: Geometry, method: Method) -> Method:
+    """The way of the weights' gradient, where that of the convolution is known."""
+    if method == Method.PRODUCT and v.pixels >= BLOCK_PIXELS:
+        return Method.BLOCKS
+    wide = v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
+    return Method.BLOCKS if method in (Method.ROWS, Method.WINDOWS) and wide else method
 
 
-def slices_of(v: Geometry) -> int:
+def slices_of(v: Geometry, method: Method) -> int:
     """Partial sums of the weights' gradient."""
-    items = v.group * (v.taps if by_tap(v) else 1)
-    return max(1, min(-(-SPREAD // items), -(-v.pixels // GRADIENT_ROWS)))
+    if method == Method.BLOCKS:
+        items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
+        return max(1, min(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
+    if method == Method.WINDOWS:
+        return max(1, min(SPREAD, v.images * v.out_rows))
+    return max(1, min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
 
 
-def tiles_of(v: Geometry, rows: int, columns: int) -> int:
-    return v.images * -(-rows // 4) * -(-columns // 4)
+def row_planes(v: Geometry, images: int) -> int:
+    """Elements of the planes of so many images and of what comes of them."""
+    tiles = -(-v.out_columns // 4)
+    return ROW_PLANES * (images * tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
 
 
-def winograd_scratch(tiles: int, depth: int, outputs: int) -> int:
+def fits_rows(v: Geometry) -> bool:
+    """Whether Winograd's way along rows pays and a worker's own memory holds the planes of an image, forward and backward."""
+    data_tiles, most_pads = -(-v.columns // 4), all(pad < size for pad, size in zip(v.pads, v.kernel, strict=True))
+    data = ROW_PLANES * (data_tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
+    return v.out_columns >= 4 and most_pads and max(row_planes(v, 1), data) <= ROOM
+
+
+def row_images(v: Geometry) -> int:
+    """Images transformed at a time for the weights' gradient: four megabytes of planes."""
+    return max(1, min(v.images, (1 << 20) // row_planes(v, 1)))
+
+
+def row_filters(v: Geometry, depth: int, outputs: int) -> int:
+    """Elements of the transformed filters."""
+    return ROW_PLANES * (v.kernel[0] * depth * up(outputs, LEAST_CHANNELS) + PLANE_PAD)
+
+
+def tiles_of(v: Geometry, data: bool = False) -> int:
+    """Of outputs, or of the data whose gradient is taken: 4 x 4 pixels, and with stride 2 8 x 8 of the data."""
+    rows, columns, size = (v.rows, v.columns, 4 * v.strides[0]) if data else (v.out_rows, v.out_columns, 4)
+    return v.images * -(-rows // size) * -(-columns // size)
+
+
+def tile_planes(v: Geometry) -> int:
+    return PLANES if v.strides == (1, 1) else STRIDED_PLANES
+
+
+def winograd_scratch(tiles: int, planes: int, depth: int, outputs: int) -> int:
     if tiles <= FEW_TILES:
-        return PLANES * (tiles * depth + PLANE_PAD)
+        return planes * (tiles * depth + PLANE_PAD)
     block = min(DEPTH_BLOCK, depth) * up(min(FILTER_BLOCK, outputs), WHOLE_PANEL) + PLANE_PAD
     return PLANES * block * -(-depth // DEPTH_BLOCK) * -(-outputs // FILTER_BLOCK)
 
 
 def winograd_block(v: Geometry) -> int:
     """Tiles transformed at a time for the weights' gradient: four megabytes of them, where they are many."""
-    tiles = tiles_of(v, v.out_rows, v.out_columns)
-    return tiles if tiles <= FEW_TILES else min(tiles, max(64, (1 << 20) // (PLANES * (v.channels + v.filters))))
+    tiles = tiles_of(v)
+    return tiles if tiles <= FEW_TILES else min(tiles, max(64, (1 << 20) // (tile_planes(v) * (v.channels + v.filters))))
 
 
 def winograd_weight_scratch(v: Geometry) -> int:
-    tiles, block = tiles_of(v, v.out_rows, v.out_columns), winograd_block(v)
-    transformed = PLANES * (block * (v.channels + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
+    tiles, block = tiles_of(v), winograd_block(v)
+    transformed = tile_planes(v) * (block * (v.channels + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
     return transformed + (PLANES * (v.channels * v.filters + PLANE_PAD) if tiles > FEW_TILES else 0)
 
 
@@ -192,21 +256,32 @@ def seen(v: Geometry) -> int:
 
 def forward_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
-        return winograd_scratch(tiles_of(v, v.out_rows, v.out_columns), v.channels, v.filters)
-    return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v))
+        return winograd_scratch(tiles_of(v), tile_planes(v), v.channels, v.filters)
+    if method == Method.WINOGRAD_ROWS:
+        return row_filters(v, v.channels, v.filters)
+    return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels,
+            Method.WINDOWS: up(v.filters, LEAST_CHANNELS) * v.depth}.get(method, seen(v))
 
 
 def data_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
-        return winograd_scratch(tiles_of(v, v.rows, v.columns), v.filters, v.channels)
+        return winograd_scratch(tiles_of(v, data=True), tile_planes(v), v.filters, v.channels)
+    if method == Method.WINOGRAD_ROWS:
+        return row_filters(v, v.filters, v.channels)
     return {Method.ROWS: v.filters * up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v))
 
 
 def weight_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_weight_scratch(v)
+    if method == Method.WINOGRAD_ROWS:
+        return row_planes(v, row_images(v)) + row_filters(v, v.channels, v.filters)
+    if method == Method.WINDOWS:
+        return slices_of(v, method) * v.depth * up(v.filters, LEAST_CHANNELS)
     if method == Method.ROWS:
-        return slices_of(v) * v.group * v.depth * up(v.group_filters, PACKED_COLUMNS)
+        return slices_of(v, method) * v.group * v.depth * up(v.group_filters, PACKED_COLUMNS)
+    if method == Method.BLOCKS:
+        return slices_of(v, method) * v.filters * v.taps * up(v.channels // v.group, LEAST_CHANNELS)
     return DEPTHWISE_SLICES * v.taps * up(v.channels, LEAST_CHANNELS) if method == Method.DEPTHWISE else seen(v)
 
 
@@ -228,10 +303,12 @@ def conv_lower(c: LoweringContext) -> KernelCall:
 def conv_grad_lower(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 1, 2)
     method = method_of(v, bool(c.attribute("direct", 0)))
+    weight_method = weight_method_of(v, method)
+    method = Method.ROWS if method == Method.WINDOWS else method
     bias_blocks = min(SPREAD, max(1, v.pixels // 64))
-    scratch = max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch(v, method) if c.wants(1) else 0, bias_blocks * v.filters)
-    block = winograd_block(v) if method == Method.WINOGRAD else 0
-    return KernelCall("channels_last_conv_grad", (*v.ints(), method, rows_at_a_time(v), method, block, slices_of(v), int(by_tap(v)), bias_blocks),
+    scratch = max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch(v, weight_method) if c.wants(1) else 0, bias_blocks * v.filters)
+    block = winograd_block(v) if method == Method.WINOGRAD else row_images(v) if method == Method.WINOGRAD_ROWS else 0
+    return KernelCall("channels_last_conv_grad", (*v.ints(), method, rows_at_a_time(v), weight_method, block, slices_of(v, weight_method), bias_blocks),
                       scratch=scratch * ITEM_SIZE[c.dtype(0)])
 
 
@@ -310,7 +387,7 @@ def max_pool(c: InferenceContext) -> list[TensorType]:
 
 @operator("ChannelsLastMaxPoolGrad", domain=ORTRAIN, lower=max_pool_grad_lower, stop=(1,))
 def max_pool_grad(c: InferenceContext) -> list[TensorType]:
-    """dx of (dy, winning taps); attribute spatial: h and w of x"""
+    """dx of (dy, winning taps, y where a ReLU stands before the pool and dx is the gradient before it); attribute spatial: h and w of x"""
     height, width = integers(c, "spatial", 2, 1)
     dims = c.shape(0)
     return [TensorType(c.dtype(0), (dims[0], height, width, dims[3]))]

@@ -71,6 +71,7 @@ FIRST_INPUT = -1
 COSTS: dict[str, Cost] = {
     "MatMul": product, "Gemm": product, "FusedMatMul": product,
     "Conv": convolution, "ConvTranspose": transposed_convolution, "ConvGrad": convolution_gradient,
+    "ChannelsLastConv": convolution, "ChannelsLastConvGrad": convolution_gradient,
     **{f"{name}Training": recurrence(1) for name in ("LSTM", "GRU")},
     **{name: recurrence(1) for name in ("LSTM", "GRU", "RNN")},
     **{f"{name}Grad": recurrence(2) for name in ("LSTM", "GRU", "RNN")},
@@ -80,7 +81,8 @@ COSTS: dict[str, Cost] = {
     "TanhGrad": per_element(3), "SigmoidGrad": per_element(3), "Gelu": per_element(5), "GeluGrad": per_element(9), "Softmax": per_element(4),
     "SoftmaxGrad": per_element(4), "SoftmaxGrad_13": per_element(4), "LogSoftmax": per_element(4), "LayerNormalization": per_element(8),
     "LayerNormalizationGrad": per_element(13), "BatchNormalization": per_element(7), "BatchNormInternal": per_element(7),
-    "BatchNormalizationGrad": per_element(11), "SoftmaxCrossEntropyLoss": per_element(4, FIRST_INPUT), "SoftmaxCrossEntropyLossGrad": per_element(3),
+    "BatchNormalizationGrad": per_element(11), "ChannelsLastBatchNormalization": per_element(7), "ChannelsLastBatchNormalizationGrad": per_element(11),
+    "SoftmaxCrossEntropyLoss": per_element(4, FIRST_INPUT), "SoftmaxCrossEntropyLossGrad": per_element(3),
 }
 """Operator -> its cost; of one that two domains have, the same."""
 

@@ -1,7 +1,7 @@
 """Merges what follows a channels-last convolution or normalisation into it: a residual, an activation that limits, a frozen normalisation.
 
 Each of them would read and write whole activations once more, and the values between need no memory then. Backwards, the mask of an activation goes into
-the gradient of the normalisation before it. Works on the nodes of a plan, so that no file ever shows it."""
+the gradient of the normalisation before it or of the maximum pool after it. Works on the nodes of a plan, so that no file ever shows it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from ortrain.ir import Node
 from ortrain.ops.inference import Inference
 
 CONV, NORM, NORM_GRAD = "ChannelsLastConv", "ChannelsLastBatchNormalization", "ChannelsLastBatchNormalizationGrad"
+POOL_GRAD = "ChannelsLastMaxPoolGrad"
 
 
 def merge_epilogues(nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> list[Node]:
     """The nodes with epilogues merged; `wanted` names values that must be there afterwards."""
-    if not any(node.op_type in (CONV, NORM) for node in nodes):
+    if not any(node.op_type in (CONV, NORM, POOL_GRAD) for node in nodes):
         return list(nodes)
     return Epilogues(nodes, inference, wanted).run()
 
@@ -55,6 +56,8 @@ class Epilogues:
                 self._after_norm(number, node)
             elif node.op_type == CONV:
                 self._after_conv(number, node)
+            elif node.op_type == POOL_GRAD:
+                self._after_pool_grad(number, node)
         return [node for node in self.result if node is not None]
 
     # ---- what nodes are
@@ -212,3 +215,13 @@ class Epilogues:
         if at != number:
             self._replace(at, Node(CONV, inputs, [output], conv.name, conv.domain, attributes))
 
+    # ---- pooling
+
+    def _after_pool_grad(self, number: int, grad: Node) -> None:
+        """The mask of a ReLU before a maximum pool: what wins a window is above zero where the pool's result is."""
+        reader = self._sole_reader(grad.outputs[0])
+        pool = self.nodes[self.producer[grad.inputs[1]]]
+        if reader is None or self.nodes[reader].op_type != "ReluGrad" or list(self.nodes[reader].inputs) != [grad.outputs[0], pool.inputs[0]]:
+            return
+        self.result[number] = None
+        self._replace(reader, Node(POOL_GRAD, [*grad.inputs, pool.outputs[0]], self.nodes[reader].outputs, grad.name, grad.domain, grad.attributes))

@@ -13,8 +13,10 @@ from ortrain.plan import planner
 from tests.ops.harness import run_kernel
 from tests.ops.samples.channels_last import SAMPLES, backward, forward
 
-WINOGRAD = [((2, 30, 31, 64), (64, 64, 3, 3)), ((4, 7, 7, 192), (128, 192, 3, 3))]
 SAME = {"pads": (1, 1, 1, 1)}
+WINOGRAD = [((2, 30, 31, 64), (64, 64, 3, 3), SAME), ((4, 7, 7, 192), (128, 192, 3, 3), SAME),
+            ((2, 28, 28, 64), (64, 64, 5, 5), {"pads": (2, 2, 2, 2)}), ((4, 14, 13, 128), (64, 128, 5, 5), {"pads": (2, 2, 2, 2)})]
+STRIDED_WINOGRAD = [((2, 56, 60, 64), (64, 64, 3, 3)), ((4, 16, 16, 192), (128, 192, 3, 3))]
 
 
 def rounding_error(sample, output=0, direct=0):
@@ -23,15 +25,32 @@ def rounding_error(sample, output=0, direct=0):
     return np.sqrt(np.mean((run_kernel(ways[direct], "float32")[output] - run_kernel(ways[1], "float64")[output]) ** 2))
 
 
-@pytest.mark.parametrize("x, w", WINOGRAD)
-def test_winograd_rounds_at_most_three_times_as_much_as_direct_sums(x, w):
-    """The data's gradient is held against the direct convolution that it is, of dy and the filters rotated: direct gradients are summed in shorter chains."""
-    y, gradients = forward("", x, w, SAME), backward("", x, w, SAME)
+def as_convolution(y, dy, w, pads):
+    """What the data's gradient is: the convolution of dy with filters turned by 180 degrees."""
+    return replace(y, inputs=[dy, np.ascontiguousarray(w[:, :, ::-1, ::-1].swapaxes(0, 1))], attributes={"pads": pads})
+
+
+@pytest.mark.parametrize("x, w, attributes", WINOGRAD)
+def test_winograd_rounds_at_most_three_times_as_much_as_direct_sums(x, w, attributes):
+    """The data's gradient is held against the direct convolution that it is: direct gradients are summed in shorter chains."""
+    y, gradients = forward("", x, w, attributes), backward("", x, w, attributes)
     dy, _, weight = gradients.inputs
-    rotated = np.ascontiguousarray(weight[:, :, ::-1, ::-1].swapaxes(0, 1))
-    as_convolution = replace(y, inputs=[dy, rotated])
+    data = as_convolution(y, dy, weight, tuple(w[2] - 1 - pad for pad in attributes["pads"]))
     assert rounding_error(y) <= 3 * rounding_error(y, direct=1)
-    assert rounding_error(gradients, 0) <= 3 * rounding_error(as_convolution, direct=1)
+    assert rounding_error(gradients, 0) <= 3 * rounding_error(data, direct=1)
+    assert rounding_error(gradients, 1) <= 3 * rounding_error(gradients, 1, direct=1)
+
+
+@pytest.mark.parametrize("x, w", STRIDED_WINOGRAD)
+def test_winograd_with_strides_rounds_at_most_three_times_as_much_as_direct_sums(x, w):
+    """The data's gradient is a convolution of dy with zeros between its pixels."""
+    attributes = SAME | {"strides": (2, 2)}
+    y, gradients = forward("", x, w, attributes), backward("", x, w, attributes)
+    dy, _, weight = gradients.inputs
+    spread = np.zeros((dy.shape[0], *x[1:3], dy.shape[3]))
+    spread[:, ::2, ::2] = dy
+    assert rounding_error(y) <= 3 * rounding_error(y, direct=1)
+    assert rounding_error(gradients, 0) <= 3 * rounding_error(as_convolution(y, spread, weight, (1, 1, 1, 1)), direct=1)
     assert rounding_error(gradients, 1) <= 3 * rounding_error(gradients, 1, direct=1)
 
 
@@ -88,6 +107,7 @@ def net() -> onnx.ModelProto:
     y = n.op("Concat", y, n.op("Relu", n.norm(n.conv(y, 16, 16, 1), 16)), axis=1)
     y = n.op("Add", n.norm(n.conv(y, 32, 32, 1), 32), n.op("Transpose", y, perm=[0, 1, 3, 2]))
     y = n.op("HardSwish", n.conv(y, 24, 32, strides=[2, 2], pads=[1] * 4))
+    y = n.op("MaxPool", n.op("Relu", n.conv(y, 24, 24, pads=[1] * 4)), kernel_shape=[2, 2], strides=[2, 2])
     y = n.op("Flatten", n.op("GlobalAveragePool", y))
     return n.model(n.op("Gemm", y, n.weight(n.rng.normal(size=(24, 10)))))
 
@@ -119,7 +139,7 @@ def test_a_region_trains_as_its_operators_do_one_by_one(monkeypatch):
         np.testing.assert_allclose(got, wanted, atol=1e-4 * np.abs(wanted).max() + 1e-6, rtol=0, err_msg=name)
 
 
-def test_what_follows_a_normalisation_costs_no_pass_of_its_own():
+def test_limits_and_residuals_cost_no_pass_of_their_own():
     kernels = kernels_of(session())
     assert not {"clip", "where", "relu", "relu_grad", "less", "batch_norm_train", "conv", "conv_grad"}.intersection(kernels)
 

@@ -2,16 +2,25 @@
 #ifndef CHANNELS_LAST_METHODS
 #define CHANNELS_LAST_METHODS
 /* as Method in ops/channels_last.py */
-enum { NOTHING = 0, PRODUCT = 1, WINOGRAD = 2, ROWS = 3, DEPTHWISE = 4 };
+enum { NOTHING = 0, PRODUCT = 1, WINOGRAD = 2, ROWS = 3, DEPTHWISE = 4, BLOCKS = 5, WINDOWS = 6, WINOGRAD_ROWS = 7 };
 enum { CONV_METHOD = GEOMETRY_INTS, CONV_ROWS, CONV_LIMITED };
-enum { DATA_METHOD = GEOMETRY_INTS, DATA_ROWS, WEIGHT_METHOD, WEIGHT_BLOCK, WEIGHT_SLICES, WEIGHT_BY_TAP, BIAS_BLOCKS };
+enum { DATA_METHOD = GEOMETRY_INTS, DATA_ROWS, WEIGHT_METHOD, WEIGHT_BLOCK, WEIGHT_SLICES, BIAS_BLOCKS };
 #endif
 
 static NAMED(Winograd) NAMED(winograd_of)(const KernelArgs *args, const REAL *w)
 {
     const Geometry *g = (const Geometry *)args->ints;
     return (NAMED(Winograd)){ .engine = args->engine, .w = w, .channels = g->channels, .images = g->images, .rows = g->rows, .columns = g->columns,
-                              .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y, .pad_x = g->pad_x };
+                              .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y, .pad_x = g->pad_x,
+                              .strided = g->stride_y == 2 };
+}
+
+static NAMED(RowWinograd) NAMED(row_winograd_of)(const KernelArgs *args, const REAL *w)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    return (NAMED(RowWinograd)){ .engine = args->engine, .w = w, .channels = g->channels, .images = g->images, .rows = g->rows, .columns = g->columns,
+                                 .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y,
+                                 .pad_x = g->pad_x, .kernel_y = g->kernel_y };
 }
 
 static NAMED(Depthwise) NAMED(depthwise_of)(const KernelArgs *args, const REAL *w)
@@ -91,8 +100,16 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
     } else if (args->ints[CONV_METHOD] == DEPTHWISE) {
         NAMED(Depthwise) s = NAMED(depthwise_of)(args, INPUT(1));
         s.x = INPUT(0); s.y = y; s.finish = finish;
-        NAMED(turn_taps)(&s, scratch);
+        NAMED(turn_taps)(&s, scratch, 0);
         e->parallel_for(e, NAMED(depthwise_row_item), &s, g->images * g->out_rows);
+    } else if (args->ints[CONV_METHOD] == WINOGRAD_ROWS) {
+        NAMED(RowWinograd) s = NAMED(row_winograd_of)(args, INPUT(1));
+        s.in = INPUT(0); s.out = y; s.finish = finish;
+        NAMED(row_winograd)(&s, scratch);
+    } else if (args->ints[CONV_METHOD] == WINDOWS) {
+        NAMED(Windows) s = NAMED(windows_of)(args);
+        s.x = INPUT(0); s.w = INPUT(1); s.y = y; s.finish = finish;
+        NAMED(windows_forward)(&s, scratch);
     } else {
         NAMED(Rows) s = NAMED(rows_of)(args, args->ints[CONV_ROWS]);
         s.x = INPUT(0); s.w = INPUT(1); s.y = y; s.finish = finish;
@@ -119,11 +136,17 @@ static void NAMED(conv_data)(const KernelArgs *args, const REAL *dy, const REAL 
         s.out_rows = g->rows; s.out_columns = g->columns; s.outputs = g->channels;
         s.pad_y = 2 - g->pad_y; s.pad_x = 2 - g->pad_x;
         NAMED(winograd)(&s, args->scratch);
+    } else if (method == WINOGRAD_ROWS) {
+        NAMED(RowWinograd) s = NAMED(row_winograd_of)(args, w);
+        s.in = dy; s.out = dx; s.rotated = 1;
+        s.rows = g->out_rows; s.columns = g->out_columns; s.depth = g->filters;
+        s.out_rows = g->rows; s.out_columns = g->columns; s.outputs = g->channels;
+        s.pad_y = g->kernel_y - 1 - g->pad_y; s.pad_x = g->kernel_x - 1 - g->pad_x;
+        NAMED(row_winograd)(&s, args->scratch);
     } else if (method == DEPTHWISE) {
         NAMED(Depthwise) s = NAMED(depthwise_of)(args, w);
         s.dy = dy; s.dx = dx;
-        NAMED(turn_taps)(&s, args->scratch);
-        e->parallel_for(e, NAMED(depthwise_data_item), &s, g->images * g->rows);
+        NAMED(depthwise_data)(&s, args->scratch);
     } else {
         NAMED(Rows) s = NAMED(rows_of)(args, args->ints[DATA_ROWS]);
         s.dy = dy; s.w = w; s.dx = dx;
@@ -138,6 +161,16 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
     if (method == PRODUCT) {
         x = NAMED(product_data)(args, x, args->scratch);
         GEMM(args->engine, 1, 0, g->filters, g->channels, pixels, 1, dy, g->filters, x, g->channels, 0, dw, g->channels, NULL, 0);
+    } else if (method == WINOGRAD_ROWS) {
+        NAMED(RowWinograd) s = NAMED(row_winograd_of)(args, NULL);
+        s.in = x; s.dy = dy; s.dw = dw;
+        NAMED(row_winograd_weights)(&s, args->ints[WEIGHT_BLOCK], args->scratch);
+    } else if (method == WINDOWS) {
+        NAMED(Windows) s = NAMED(windows_of)(args);
+        s.x = x; s.dy = dy; s.dw = dw; s.slices = args->ints[WEIGHT_SLICES];
+        NAMED(windows_weights)(&s, args->scratch);
+    } else if (method == BLOCKS) {
+        NAMED(block_weights)(args, dy, x, dw, args->ints[WEIGHT_SLICES]);
     } else if (method == WINOGRAD) {
         NAMED(Winograd) s = NAMED(winograd_of)(args, NULL);
         s.in = x; s.dy = dy; s.dw = dw;
@@ -148,7 +181,7 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
         NAMED(depthwise_weights)(&s, args->scratch);
     } else {
         NAMED(Rows) s = NAMED(rows_of)(args, 0);
-        s.x = x; s.dy = dy; s.dw = dw; s.slices = args->ints[WEIGHT_SLICES]; s.by_tap = args->ints[WEIGHT_BY_TAP];
+        s.x = x; s.dy = dy; s.dw = dw; s.slices = args->ints[WEIGHT_SLICES];
         NAMED(rows_weight_gradient)(&s, args->scratch);
     }
 }
@@ -156,7 +189,6 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
 /* (dy, x, w) -> (dx, dw, db), each if wanted; ints: Geometry, then how each is computed */
 static int NAMED(channels_last_conv_grad)(const KernelArgs *args)
 {
-    const Geometry *g = (const Geometry *)args->ints;
     const REAL *dy = INPUT(0), *x = INPUT(1), *w = INPUT(2);
     if (OUTPUT(0)) NAMED(conv_data)(args, dy, w, OUTPUT(0));
     if (OUTPUT(1)) NAMED(conv_weights)(args, dy, x, OUTPUT(1));
@@ -165,6 +197,5 @@ static int NAMED(channels_last_conv_grad)(const KernelArgs *args)
         s.dy = dy;
         NAMED(bias_gradient)(&s, args->ints[BIAS_BLOCKS], OUTPUT(2), args->scratch);
     }
-    (void)g;
     return STATUS_OK;
 }

@@ -39,13 +39,21 @@ INLINED V NAMED(passed)(const NAMED(Norm) *s, V dy, V z)
 INLINED REAL NAMED(passed_one)(const NAMED(Norm) *s, REAL dy, REAL z)
 { return s->limits == OPEN ? (z > s->low && z < s->high ? dy : 0) : (z < s->low || z > s->high ? 0 : dy); }
 
+/* the two rows of sums of a block, at zero */
+static double *NAMED(cleared_sums)(const NAMED(Norm) *s, int64_t block)
+{
+    double *sums = s->sums + block * 2 * s->channels;
+    for (int64_t c = 0; c < 2 * s->channels; c++) sums[c] = 0;
+    return sums;
+}
+INLINED void NAMED(add_lanes)(double *sums, V v) { for (int l = 0; l < W; l++) sums[l] += v[l]; }
+
 /* sums of x - x[0] and its square over a block of pixels */
 static void NAMED(statistics_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Norm) *s = context; (void)worker;
     int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
-    double *sum = s->sums + item * 2 * channels, *square = sum + channels;
-    for (int64_t c = 0; c < 2 * channels; c++) sum[c] = 0;
+    double *sum = NAMED(cleared_sums)(s, item), *square = sum + channels;
     for (int64_t p0 = first; p0 < end; p0 += NORM_RUN) {
         int64_t p1 = least(p0 + NORM_RUN, end), c = 0;
 #define RUN(VECTORS)                                                                                                                \
@@ -57,8 +65,8 @@ static void NAMED(statistics_item)(void *context, int64_t item, int64_t worker)
                     V v = LOAD(s->x + p * channels + c + j * W) - shift[j];                                                         \
                     a[j] += v; b[j] += v * v;                                                                                       \
                 }                                                                                                                   \
-            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++)                                                               \
-                for (int l = 0; l < W; l++) { sum[c + j * W + l] += a[j][l]; square[c + j * W + l] += b[j][l]; }                    \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) {                                                             \
+                NAMED(add_lanes)(sum + c + j * W, a[j]); NAMED(add_lanes)(square + c + j * W, b[j]); }                              \
         }
         RUN(4) RUN(1)
 #undef RUN
@@ -95,8 +103,7 @@ static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worke
 {
     const NAMED(Norm) *s = context; (void)worker;
     int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
-    double *sum = s->sums + item * 2 * channels, *dot = sum + channels;
-    for (int64_t c = 0; c < 2 * channels; c++) sum[c] = 0;
+    double *sum = NAMED(cleared_sums)(s, item), *dot = sum + channels;
     for (int64_t p0 = first; p0 < end; p0 += NORM_RUN) {
         int64_t p1 = least(p0 + NORM_RUN, end), c = 0;
 #define RUN(VECTORS, ...)                                                                                                           \
@@ -111,8 +118,8 @@ static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worke
                     __VA_ARGS__;                                                                                                    \
                     a[j] += d; b[j] += d * (x - mean[j]);                                                                           \
                 }                                                                                                                   \
-            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++)                                                               \
-                for (int l = 0; l < W; l++) { sum[c + j * W + l] += a[j][l]; dot[c + j * W + l] += b[j][l]; }                       \
+            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) {                                                             \
+                NAMED(add_lanes)(sum + c + j * W, a[j]); NAMED(add_lanes)(dot + c + j * W, b[j]); }                                 \
         }
         if (s->limits && s->y && s->dz) { RUN(2, d = NAMED(passed)(s, d, LOAD(s->y + i)); STORE(s->dz + i, d)) RUN(1, d = NAMED(passed)(s, d, LOAD(s->y + i)); STORE(s->dz + i, d)) }
         else if (s->limits && s->y) { RUN(2, d = NAMED(passed)(s, d, LOAD(s->y + i))) RUN(1, d = NAMED(passed)(s, d, LOAD(s->y + i))) }

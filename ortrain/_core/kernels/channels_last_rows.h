@@ -1,50 +1,12 @@
 /* Convolution of any kernel, stride, dilation and group: the windows of a few hundred pixels are gathered into rows, [pixels, taps * channels], and
  * multiplied at once. x [n, h, w, c], w [k, c / group, taps], y [n, oh, ow, k]. Column tap * channels + c of a row belongs to w[:, c, tap]. */
-
-#ifndef CHANNELS_LAST_GEOMETRY
-#define CHANNELS_LAST_GEOMETRY
-/* the first 16 integers of every convolution and pool */
-typedef struct Geometry { int64_t images, rows, columns, channels, filters, group, out_rows, out_columns, kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x, step_y, step_x; } Geometry;
-enum { GEOMETRY_INTS = sizeof(Geometry) / sizeof(int64_t), ROW_DEPTH = 256, PACKED_COLUMNS = 32, GRADIENT_ROWS = 96 };
-static inline int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-/* A pixel of the output and the columns low … high of its window that lie inside the image; steps through the pixels in order, without a division. */
-typedef struct Window { int64_t image, oy, ox, x, low, high; } Window;
-
-static inline void window_columns(const Geometry *g, Window *at)
-{
-    at->x = at->ox * g->stride_x - g->pad_x;
-    at->low = 0;
-    while (at->low < g->kernel_x && at->x + at->low * g->step_x < 0) at->low++;
-    at->high = g->kernel_x;
-    while (at->high > at->low && at->x + (at->high - 1) * g->step_x >= g->columns) at->high--;
-}
-
-static inline Window window_of(const Geometry *g, int64_t pixel)
-{
-    Window at = { .ox = pixel % g->out_columns, .oy = pixel / g->out_columns % g->out_rows, .image = pixel / g->out_columns / g->out_rows };
-    window_columns(g, &at);
-    return at;
-}
-
-static inline void next_window(const Geometry *g, Window *at)
-{
-    if (++at->ox == g->out_columns) {
-        at->ox = 0;
-        if (++at->oy == g->out_rows) { at->oy = 0; at->image++; }
-    }
-    window_columns(g, at);
-}
-
-/* where kernel row r of the window starts, in elements of x; -1 outside the image */
-static inline int64_t window_row(const Geometry *g, const Window *at, int64_t r)
-{
-    int64_t y = at->oy * g->stride_y - g->pad_y + r * g->step_y;
-    return y >= 0 && y < g->rows ? ((at->image * g->rows + y) * g->columns + at->x + at->low * g->step_x) * g->channels : -1;
-}
-#endif
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
+#ifndef ROW_DEPTH
+#define ROW_DEPTH 256
+#define PACKED_COLUMNS 32
+#define GRADIENT_ROWS 96
+#endif
 
 typedef struct NAMED(Rows) {
     const Engine *engine;
@@ -53,7 +15,7 @@ typedef struct NAMED(Rows) {
     REAL *y, *dx, *dw, *packed, *sums;
     int64_t taps, depth, group_channels, group_filters, pixels;   /* depth: taps * group_channels, columns of a row */
     int64_t rows;                        /* pixels that are gathered at a time */
-    int64_t slices, by_tap;              /* of the weights' gradient: partial sums, and whether an item is one tap */
+    int64_t slices;                      /* partial sums of the weights' gradient */
     NAMED(Finish) finish;
 } NAMED(Rows);
 
@@ -218,36 +180,20 @@ static void NAMED(rows_data_gradient)(NAMED(Rows) *s, REAL *scratch)
 
 /* ---- gradient of the weights */
 
-/* columns of one tap for `count` pixels */
-APART void NAMED(gather_tap)(const NAMED(Rows) *s, int64_t group, int64_t tap, int64_t first, int64_t count, REAL *rows)
-{
-    const Geometry *g = s->g;
-    int64_t channels = s->group_channels, r = tap / g->kernel_x, t = tap % g->kernel_x;
-    Window at = window_of(g, first);
-    for (int64_t i = 0; i < count; i++, next_window(g, &at), rows += channels) {
-        int64_t start = window_row(g, &at, r);
-        if (start >= 0 && t >= at.low && t < at.high)
-            NAMED(copy_elements)(rows, s->x + group * channels + start + (t - at.low) * g->step_x * g->channels, channels);
-        else for (int64_t c = 0; c < channels; c++) rows[c] = 0;
-    }
-}
-
-/* sums[slice][group][column of a row][filter] over the pixels of a slice; an item is a slice of one group, or of one tap of it */
+/* sums[slice][group][column of a row][filter] over the pixels of a slice; an item is a slice of one group */
 static void NAMED(weight_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Rows) *s = context;
     const Geometry *g = s->g;
-    int64_t pieces = s->by_tap ? s->taps : 1, tap = item % pieces, group = item / pieces % g->group, slice = item / pieces / g->group;
-    int64_t columns = s->by_tap ? s->group_channels : s->depth, padded = rounded(s->group_filters, PACKED_COLUMNS), exact = s->group_filters % W == 0;
+    int64_t group = item % g->group, slice = item / g->group, padded = rounded(s->group_filters, PACKED_COLUMNS), exact = s->group_filters % W == 0;
     int64_t room, steps = blocks_of(s->pixels, GRADIENT_ROWS), begin = slice * steps / s->slices * GRADIENT_ROWS, end = (slice + 1) * steps / s->slices * GRADIENT_ROWS;
-    REAL *rows = NAMED(workspace)(s->engine, worker, &room), *spare = rows + GRADIENT_ROWS * columns;
-    REAL *sums = s->sums + ((slice * g->group + group) * s->depth + tap * columns) * padded;
-    if (begin == end) memset(sums, 0, (size_t)(columns * padded) * sizeof(REAL));
+    REAL *rows = NAMED(workspace)(s->engine, worker, &room), *spare = rows + GRADIENT_ROWS * s->depth;
+    REAL *sums = s->sums + (slice * g->group + group) * s->depth * padded;
+    if (begin == end) memset(sums, 0, (size_t)(s->depth * padded) * sizeof(REAL));
     for (int64_t first = begin; first < end; first += GRADIENT_ROWS) {
         int64_t count = least(GRADIENT_ROWS, s->pixels - first), step = g->filters;
         const REAL *dy = s->dy + first * g->filters + group * s->group_filters;
-        if (s->by_tap) NAMED(gather_tap)(s, group, tap, first, count, rows);
-        else NAMED(gather)(s, group, first, count, rows);
+        NAMED(gather)(s, group, first, count, rows);
         if (!exact) {
             step = rounded(s->group_filters, W);
             for (int64_t i = 0; i < count; i++) {
@@ -256,7 +202,7 @@ static void NAMED(weight_item)(void *context, int64_t item, int64_t worker)
             }
             dy = spare;
         }
-        NAMED(turned_product)(columns, rounded(s->group_filters, W), count, rows, columns, dy, step, NAMED(PANEL), sums, padded, first > begin);
+        NAMED(turned_product)(s->depth, rounded(s->group_filters, W), count, rows, s->depth, dy, step, NAMED(PANEL), sums, padded, first > begin);
     }
 }
 
@@ -280,7 +226,7 @@ static void NAMED(weight_sum_item)(void *context, int64_t item, int64_t worker)
 static void NAMED(rows_weight_gradient)(NAMED(Rows) *s, REAL *scratch)
 {
     s->sums = scratch;
-    s->engine->parallel_for(s->engine, NAMED(weight_item), s, s->slices * s->g->group * (s->by_tap ? s->taps : 1));
+    s->engine->parallel_for(s->engine, NAMED(weight_item), s, s->slices * s->g->group);
     s->engine->parallel_for(s->engine, NAMED(weight_sum_item), s, s->g->group * blocks_of(s->group_filters, 16));
 }
 

@@ -21,6 +21,8 @@
 enum { PLANES = 36, PLANE_PAD = 16, FEW_TILES = 128, FILTER_BLOCK = 64, DEPTH_BLOCK = 128, FEW_FILTER_BLOCK = 32, FEW_DEPTH_BLOCK = 64, TILE_BLOCK = 48,
        WHOLE_PANEL = 32, GRADIENT_DEPTH_BLOCK = 32 };
 static const double zero_channels[4096];
+/* of plane (i, j) of a tile: with stride 2 the planes of even pixels, from the sixth on, share one */
+static inline int64_t filter_plane(int64_t i, int64_t j) { return least(i, 5) * 6 + least(j, 5); }
 #endif
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
@@ -67,6 +69,8 @@ typedef struct NAMED(Winograd) {
     int64_t tiles_y, tiles_x, tiles;
     int64_t first, count, block;         /* the tiles at work, and how many an item takes */
     int rotated, few;
+    int strided;                         /* stride 2, by phases (channels_last_winograd_strided.h) */
+    int64_t side;                        /* planes of a tile: side * side of them, 6 or 9 */
     NAMED(Finish) finish;
 } NAMED(Winograd);
 
@@ -143,225 +147,6 @@ APART void NAMED(transform_output)(const NAMED(Winograd) *s, int64_t tile, const
                 if (j < width) STORE(out + (i * s->out_columns + j) * s->outputs + c, NAMED(finished)(&s->finish, o[j], first + c));
         }
     }
-}
-
-/* 9 taps -> 36 planes */
-INLINED void NAMED(transform_taps)(const V *taps, REAL *planes, int64_t plane_step)
-{
-    V m[6][3], o[6];
-    _Pragma("GCC unroll 3") for (int j = 0; j < 3; j++) {
-        NAMED(filter_points)(o, taps[j], taps[3 + j], taps[6 + j]);
-        for (int i = 0; i < 6; i++) m[i][j] = o[i];
-    }
-    _Pragma("GCC unroll 6") for (int i = 0; i < 6; i++) {
-        NAMED(filter_points)(o, m[i][0], m[i][1], m[i][2]);
-        for (int j = 0; j < 6; j++) STORE(planes + (i * 6 + j) * plane_step, o[j]);
-    }
-}
-
-/* WIDTH filters from k, WIDTH channels from c: taps[c * 9 + tap] with one filter per lane */
-INLINED void NAMED(load_taps)(const REAL *w, int64_t channels, int64_t k, int64_t c, V *taps)
-{
-    _Pragma("GCC unroll 1") for (int q = 0; q < 9; q++) {
-        for (int i = 0; i < W; i++) taps[q * W + i] = LOAD(w + ((k + i) * channels + c) * 9 + q * W);
-        NAMED(transpose)(taps + q * W);
-    }
-}
-
-/* filters[p][panel][depth][PANEL] for outputs first … first + count and input channels from … from + depth */
-APART void NAMED(transform_filters)(const NAMED(Winograd) *s, int64_t from, int64_t depth, int64_t first, int64_t count, REAL *filters, int64_t plane_step)
-{
-    V taps[9 * W], turned[9 * W];
-    for (int64_t k = 0; k < count; k += W) {
-        REAL *panel = filters + k / NAMED(PANEL) * depth * NAMED(PANEL) + k % NAMED(PANEL);
-        for (int64_t c = 0; c < depth; c += W) {
-            if (!s->rotated) {
-                NAMED(load_taps)(s->w, s->channels, first + k, from + c, taps);
-                for (int i = 0; i < W; i++) NAMED(transform_taps)(taps + 9 * i, panel + (c + i) * NAMED(PANEL), plane_step);
-                continue;
-            }
-            NAMED(load_taps)(s->w, s->channels, from + c, first + k, taps);
-            _Pragma("GCC unroll 1") for (int q = 0; q < 9; q++) {
-                V one[W];
-                for (int i = 0; i < W; i++) one[i] = taps[i * 9 + 8 - q];
-                NAMED(transpose)(one);
-                for (int i = 0; i < W; i++) turned[i * 9 + q] = one[i];
-            }
-            for (int i = 0; i < W; i++) NAMED(transform_taps)(turned + 9 * i, panel + (c + i) * NAMED(PANEL), plane_step);
-        }
-    }
-}
-
-/* ---- forward and data gradient */
-
-/* products of one block of outputs with the planes of `count` tiles, and the transform of the results */
-static void NAMED(multiply_tiles)(const NAMED(Winograd) *s, const REAL *planes, int64_t plane_step, int64_t tile, int64_t count, int64_t first, int64_t outputs,
-                                  const REAL *filters, int64_t filter_step, int64_t from, int64_t depth, REAL *results, int64_t result_step)
-{
-    for (int p = 0; p < PLANES; p++)
-        NAMED(product)(count, outputs, depth, planes + p * plane_step + from, s->depth, filters + p * filter_step, NAMED(PANEL), depth * NAMED(PANEL),
-                       results + p * result_step, outputs, from > 0);
-    if (from + depth < s->depth) return;
-    for (int64_t t = 0; t < count; t++) NAMED(transform_output)(s, tile + t, results + t * outputs, result_step, first, outputs);
-}
-
-INLINED int64_t NAMED(filter_step)(const NAMED(Winograd) *s) { return least(DEPTH_BLOCK, s->depth) * blocks_of(least(FILTER_BLOCK, s->outputs), WHOLE_PANEL) * WHOLE_PANEL + PLANE_PAD; }
-
-/* many tiles: filters are transformed once, an item is a block of them … */
-static void NAMED(filter_item)(void *context, int64_t item, int64_t worker)
-{
-    const NAMED(Winograd) *s = context; (void)worker;
-    int64_t depths = blocks_of(s->depth, DEPTH_BLOCK), first = item / depths * FILTER_BLOCK, from = item % depths * DEPTH_BLOCK, step = NAMED(filter_step)(s);
-    NAMED(transform_filters)(s, from, least(DEPTH_BLOCK, s->depth - from), first, least(FILTER_BLOCK, s->outputs - first), s->filters + item * PLANES * step, step);
-}
-
-/* … then an item is a block of tiles */
-static void NAMED(tile_item)(void *context, int64_t item, int64_t worker)
-{
-    const NAMED(Winograd) *s = context;
-    int64_t room, tile = item * s->block, count = least(s->block, s->tiles - tile), plane_step = s->block * s->depth + PLANE_PAD;
-    int64_t result_step = s->block * least(FILTER_BLOCK, s->outputs) + PLANE_PAD, filter_step = NAMED(filter_step)(s);
-    REAL *planes = NAMED(workspace)(s->engine, worker, &room), *results = planes + PLANES * plane_step;
-    const REAL *filters = s->filters;
-    for (int64_t t = 0; t < count; t++) NAMED(transform_input)(s, tile + t, planes + t * s->depth, plane_step);
-    for (int64_t first = 0; first < s->outputs; first += FILTER_BLOCK)
-        for (int64_t from = 0; from < s->depth; from += DEPTH_BLOCK, filters += PLANES * filter_step)
-            NAMED(multiply_tiles)(s, planes, plane_step, tile, count, first, least(FILTER_BLOCK, s->outputs - first), filters, filter_step, from,
-                                  least(DEPTH_BLOCK, s->depth - from), results, result_step);
-}
-
-/* few tiles: all are transformed first … */
-static void NAMED(few_input_item)(void *context, int64_t tile, int64_t worker)
-{
-    const NAMED(Winograd) *s = context; (void)worker;
-    NAMED(transform_input)(s, tile, s->planes + tile * s->depth, s->tiles * s->depth + PLANE_PAD);
-}
-
-/* … then an item is a block of outputs, whose filters are transformed right before their products and never kept */
-static void NAMED(few_output_item)(void *context, int64_t item, int64_t worker)
-{
-    const NAMED(Winograd) *s = context;
-    int64_t room, first = item * FEW_FILTER_BLOCK, outputs = least(FEW_FILTER_BLOCK, s->outputs - first), plane_step = s->tiles * s->depth + PLANE_PAD;
-    int64_t filter_step = FEW_DEPTH_BLOCK * FEW_FILTER_BLOCK + PLANE_PAD, result_step = s->tiles * outputs + PLANE_PAD;
-    REAL *filters = NAMED(workspace)(s->engine, worker, &room), *results = filters + PLANES * filter_step;
-    for (int64_t from = 0; from < s->depth; from += FEW_DEPTH_BLOCK) {
-        int64_t depth = least(FEW_DEPTH_BLOCK, s->depth - from);
-        NAMED(transform_filters)(s, from, depth, first, outputs, filters, filter_step);
-        NAMED(multiply_tiles)(s, s->planes, plane_step, 0, s->tiles, first, outputs, filters, filter_step, from, depth, results, result_step);
-    }
-}
-
-static void NAMED(winograd_tiles)(NAMED(Winograd) *s)
-{
-    s->tiles_y = blocks_of(s->out_rows, 4);
-    s->tiles_x = blocks_of(s->out_columns, 4);
-    s->tiles = s->images * s->tiles_y * s->tiles_x;
-    s->few = s->tiles <= FEW_TILES;
-}
-
-/* scratch: planes of all tiles where they are few, else the transformed filters (winograd_scratch in ops/channels_last_conv.py) */
-static void NAMED(winograd)(NAMED(Winograd) *s, REAL *scratch)
-{
-    int64_t room;
-    NAMED(winograd_tiles)(s);
-    s->planes = s->filters = scratch;
-    if (s->few) {
-        s->engine->parallel_for(s->engine, NAMED(few_input_item), s, s->tiles);
-        s->engine->parallel_for(s->engine, NAMED(few_output_item), s, blocks_of(s->outputs, FEW_FILTER_BLOCK));
-        return;
-    }
-    NAMED(workspace)(s->engine, 0, &room);
-    s->block = least(TILE_BLOCK, most(1, (room / PLANES - 2 * PLANE_PAD) / (s->depth + least(FILTER_BLOCK, s->outputs))));
-    s->engine->parallel_for(s->engine, NAMED(filter_item), s, blocks_of(s->outputs, FILTER_BLOCK) * blocks_of(s->depth, DEPTH_BLOCK));
-    s->engine->parallel_for(s->engine, NAMED(tile_item), s, blocks_of(s->tiles, s->block));
-}
-
-/* ---- gradient of the weights */
-
-/* rows of planes are PLANE_PAD elements longer than they must be, so that the columns that a product walks down are spread over the first cache */
-static void NAMED(gradient_transform_item)(void *context, int64_t item, int64_t worker)
-{
-    const NAMED(Winograd) *s = context; (void)worker;
-    int64_t input_row = s->depth + PLANE_PAD, output_row = s->outputs + PLANE_PAD;
-    NAMED(transform_input)(s, s->first + item, s->planes + item * input_row, s->block * input_row + PLANE_PAD);
-    NAMED(transform_gradient)(s, s->first + item, s->gradients + item * output_row, s->block * output_row + PLANE_PAD);
-}
-
-/* sums[p][depth][outputs] (+)= planes^T gradients over the tiles at work */
-static void NAMED(gradient_products)(const NAMED(Winograd) *s, int p, int64_t from, int64_t depth, int64_t first, int64_t outputs, REAL *sums, int64_t sums_row,
-                                     int accumulate)
-{
-    int64_t input_row = s->depth + PLANE_PAD, output_row = s->outputs + PLANE_PAD;
-    NAMED(turned_product)(depth, outputs, s->count, s->planes + p * (s->block * input_row + PLANE_PAD) + from, input_row,
-                          s->gradients + p * (s->block * output_row + PLANE_PAD) + first, output_row, NAMED(PANEL), sums, sums_row, accumulate);
-}
-
-/* dw of WIDTH channels from c and `outputs` filters from `first`: G^T sums G, turned into ONNX's order */
-static void NAMED(store_weights)(const NAMED(Winograd) *s, const REAL *sums, int64_t plane_step, int64_t row, int64_t c, int64_t first, int64_t outputs)
-{
-    V taps[9 * W], m[3][6], o[3];
-    for (int64_t k = 0; k < outputs; k += W) {
-        for (int i = 0; i < W; i++) {
-            const REAL *p = sums + i * row + k;
-            _Pragma("GCC unroll 6") for (int j = 0; j < 6; j++) {
-                const REAL *q = p + j * plane_step;
-                NAMED(filter_values)(o, LOAD(q), LOAD(q + 6 * plane_step), LOAD(q + 12 * plane_step), LOAD(q + 18 * plane_step), LOAD(q + 24 * plane_step),
-                                     LOAD(q + 30 * plane_step));
-                for (int r = 0; r < 3; r++) m[r][j] = o[r];
-            }
-            _Pragma("GCC unroll 3") for (int r = 0; r < 3; r++) {
-                NAMED(filter_values)(o, m[r][0], m[r][1], m[r][2], m[r][3], m[r][4], m[r][5]);
-                for (int j = 0; j < 3; j++) taps[i * 9 + r * 3 + j] = o[j];
-            }
-        }
-        _Pragma("GCC unroll 1") for (int q = 0; q < 9; q++) {
-            NAMED(transpose)(taps + q * W);
-            for (int i = 0; i < W; i++) STORE(s->dw + ((first + k + i) * s->depth + c) * 9 + q * W, taps[q * W + i]);
-        }
-    }
-}
-
-/* few tiles: an item is a block of channels and filters, whose sums stay with the worker */
-static void NAMED(few_gradient_item)(void *context, int64_t item, int64_t worker)
-{
-    const NAMED(Winograd) *s = context;
-    int64_t room, depths = blocks_of(s->depth, GRADIENT_DEPTH_BLOCK), first = item / depths * FILTER_BLOCK, from = item % depths * GRADIENT_DEPTH_BLOCK;
-    int64_t depth = least(GRADIENT_DEPTH_BLOCK, s->depth - from), outputs = least(FILTER_BLOCK, s->outputs - first), step = depth * outputs + PLANE_PAD;
-    REAL *sums = NAMED(workspace)(s->engine, worker, &room);
-    for (int p = 0; p < PLANES; p++) NAMED(gradient_products)(s, p, from, depth, first, outputs, sums + p * step, outputs, 0);
-    for (int64_t c = 0; c < depth; c += W) NAMED(store_weights)(s, sums + c * outputs, step, outputs, from + c, first, outputs);
-}
-
-/* many tiles: an item is a plane and a block of filters; blocks of tiles come one after another */
-static void NAMED(gradient_plane_item)(void *context, int64_t item, int64_t worker)
-{
-    const NAMED(Winograd) *s = context; (void)worker;
-    int64_t p = item % PLANES, first = item / PLANES * FILTER_BLOCK;
-    NAMED(gradient_products)(s, (int)p, 0, s->depth, first, least(FILTER_BLOCK, s->outputs - first), s->filters + p * (s->depth * s->outputs + PLANE_PAD) + first,
-                             s->outputs, s->first > 0);
-}
-
-static void NAMED(gradient_store_item)(void *context, int64_t item, int64_t worker)
-{
-    const NAMED(Winograd) *s = context; (void)worker;
-    NAMED(store_weights)(s, s->filters + item * W * s->outputs, s->depth * s->outputs + PLANE_PAD, s->outputs, item * W, 0, s->outputs);
-}
-
-/* block: tiles transformed at a time; scratch: their planes and, where tiles are many, the sums (as in ops/channels_last_conv.py) */
-static void NAMED(winograd_weights)(NAMED(Winograd) *s, int64_t block, REAL *scratch)
-{
-    NAMED(winograd_tiles)(s);
-    s->block = least(block, s->tiles);
-    s->planes = scratch;
-    s->gradients = s->planes + PLANES * (s->block * (s->depth + PLANE_PAD) + PLANE_PAD);
-    s->filters = s->gradients + PLANES * (s->block * (s->outputs + PLANE_PAD) + PLANE_PAD);
-    for (s->first = 0; s->first < s->tiles; s->first += s->block) {
-        s->count = least(s->block, s->tiles - s->first);
-        s->engine->parallel_for(s->engine, NAMED(gradient_transform_item), s, s->count);
-        if (!s->few) s->engine->parallel_for(s->engine, NAMED(gradient_plane_item), s, PLANES * blocks_of(s->outputs, FILTER_BLOCK));
-    }
-    if (s->few) s->engine->parallel_for(s->engine, NAMED(few_gradient_item), s, blocks_of(s->depth, GRADIENT_DEPTH_BLOCK) * blocks_of(s->outputs, FILTER_BLOCK));
-    else s->engine->parallel_for(s->engine, NAMED(gradient_store_item), s, s->depth / W);
 }
 #undef V
 #undef W

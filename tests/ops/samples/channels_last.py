@@ -36,6 +36,12 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("Winograd, few tiles in several blocks", (2, 5, 9, 80), (48, 80, 3, 3), {"pads": (1, 1, 1, 1)}),
     ("Winograd without pads", (2, 8, 9, 16), (16, 16, 3, 3), {}),
     ("Winograd with uneven pads", (2, 8, 9, 16), (16, 16, 3, 3), {"pads": (0, 2, 1, 1)}),
+    ("Winograd with strides, few tiles", (2, 16, 15, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ("Winograd with strides, many tiles", (3, 53, 56, 16), (16, 16, 3, 3), {"pads": (1, 1, 1, 0), "strides": (2, 2)}),
+    ("Winograd with strides, several blocks", (1, 90, 94, 144), (80, 144, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ("Winograd along rows", (5, 12, 12, 20), (50, 20, 5, 5), {}),
+    ("Winograd along rows with pads", (2, 9, 11, 16), (17, 16, 3, 5), {"pads": (1, 2, 2, 1)}),
+    ("Winograd along rows, large images", (2, 25, 47, 64), (64, 64, 5, 5), {"pads": (2, 2, 2, 2)}),
     ("direct 3 x 3", (2, 7, 6, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1), "direct": 1}),
     ("strides", (2, 9, 8, 6), (10, 6, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
     ("stem", (1, 23, 24, 3), (20, 3, 7, 7), {"pads": (3, 3, 3, 3), "strides": (2, 2)}),
@@ -47,6 +53,8 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("depthwise", (2, 9, 8, 19), (19, 1, 3, 3), {"group": 19, "pads": (1, 1, 1, 1)}),
     ("depthwise strides", (2, 9, 8, 32), (32, 1, 3, 3), {"group": 32, "pads": (1, 1, 1, 1), "strides": (2, 2)}),
     ("depthwise 5 x 5", (1, 9, 11, 16), (16, 1, 5, 5), {"group": 16, "pads": (2, 1, 2, 0), "strides": (3, 1)}),
+    ("depthwise without pads", (1, 5, 7, 24), (24, 1, 3, 3), {"group": 24}),
+    ("depthwise, wide pads", (1, 4, 5, 16), (16, 1, 3, 3), {"group": 16, "pads": (3, 3, 3, 3)}),
     ("depthwise dilated", (1, 4, 4, 17), (17, 1, 3, 3), {"group": 17, "dilations": (2, 2), "pads": (2, 2, 2, 2)}),
 ]
 
@@ -150,7 +158,8 @@ def max_pool(x, kernel_shape, strides=(1, 1), pads=(0, 0, 0, 0), **_):
     return seen.max(3), seen.argmax(3).astype("int32")
 
 
-def max_pool_grad(dy, taps, kernel_shape, spatial, strides=(1, 1), pads=(0, 0, 0, 0)):
+def max_pool_grad(dy, taps, y=None, *, kernel_shape, spatial, strides=(1, 1), pads=(0, 0, 0, 0)):
+    dy = dy if y is None else dy * (y > 0)
     rows, columns = (spatial[i] + pads[i] + pads[i + 2] + strides[i] for i in range(2))
     padded = np.zeros((len(dy), rows, columns, dy.shape[3]), dy.dtype)
     for i, oy, ox, ch in np.ndindex(dy.shape):
@@ -163,6 +172,8 @@ POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 6, 8, 16), {"kernel_shape": (2, 2), "strides": (2, 2)}),
     ((1, 9, 8, 21), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
     ((1, 5, 6, 16), {"kernel_shape": (3, 2)}),
+    ((2, 6, 8, 19), {"kernel_shape": (3, 2), "strides": (3, 2)}),
+    ((2, 4, 4, 16), {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (1, 1, 0, 0)}),
 ]
 
 
@@ -172,10 +183,11 @@ def pool_samples(shape, attributes):
     yield Sample("ChannelsLastMaxPool", [x], lambda x: max_pool(x, **attributes), attributes, domain=ORTRAIN, outputs=2, gradient=False)
     backward_attributes = attributes | {"spatial": shape[1:3]}
 
-    def gradient(dy, taps):
-        return max_pool_grad(dy, taps, **backward_attributes)
+    def gradient(dy, taps, y=None):
+        return max_pool_grad(dy, taps, y, **backward_attributes)
 
-    yield Sample("ChannelsLastMaxPoolGrad", [normal(*y.shape), taps], gradient, backward_attributes, domain=ORTRAIN, gradient=False)
+    for label, given in (("alone", []), ("behind a ReLU", [y])):
+        yield Sample("ChannelsLastMaxPoolGrad", [normal(*y.shape), taps, *given], gradient, backward_attributes, domain=ORTRAIN, gradient=False, label=label)
 
 
 SAMPLES: list[Sample] = [
