@@ -46,7 +46,12 @@ class ModuleBase(PartOfSession):
 
     def _step(self, user_inputs: tuple[Any, ...]) -> Any:
         """A step by mode: OrtValues when every input is one, arrays otherwise; one output bare, several as a tuple."""
-        results = self._session.train_step(*user_inputs) if self.training else self._session.eval_step(*user_inputs)
+        session = self._session
+        if self.training:
+            repeated = session.steps.train(user_inputs)        # what train_step asks first: a call saved in every step
+            results = session.train_step(*user_inputs) if repeated is None else repeated
+        else:
+            results = session.eval_step(*user_inputs)
         # arrays, the usual case, are known by the first
         if user_inputs and not isinstance(user_inputs[0], np.ndarray) and all(hasattr(value, "data_type") for value in user_inputs):
             wrapped = tuple(OrtValue(result) for result in results)
