@@ -22,3 +22,5 @@ cdef class Steps:
     cdef cnp.ndarray reset_flag
     cdef public bint overwrite, gradients_valid
     cdef public double learning_rate
+
+    cpdef list train(self, tuple values)

@@ -102,7 +102,14 @@ cdef class Steps:
             self.gradients_valid, self.overwrite = True, False
         self.handle.engine.run_index += 1
 
-    def train(self, tuple values):
+    def call(self, tuple values):
+        """As train; one output bare, several as a tuple."""
+        cdef list results = self.train(values)
+        if results is None:
+            return None
+        return results[0] if len(results) == 1 else tuple(results)
+
+    cpdef list train(self, tuple values):
         """A train step with the last program; the outputs, or None when it has to go the long way: for other inputs, or while another thread
         is in the session."""
         cdef Program program = self.program

@@ -207,7 +207,7 @@ static void parallel_sgemm(const Engine *engine, int transposed_a, int transpose
                            int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
 {
     if (m * n * k < LEAST_PRODUCTS) {
-        packed_sgemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
+        if (!thin_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu)) packed_sgemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
         if (alpha != 1) scale_rows(alpha, m, n, c, ldc);
         return;
     }

@@ -49,33 +49,44 @@ static inline __attribute__((always_inline)) vector sums_of_lanes(vector *sum)
 #endif
 }
 
+/* lane i: x [k] times row[i] [k]; k >= LANES */
+static inline __attribute__((always_inline)) vector dots_of(int64_t k, const float *restrict x, const float *const *row)
+{
+    static const int32_t lanes[32] = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1};
+    vector sum[LANES];
+    int64_t p = LANES;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) sum[i] = *(const loose_vector *)x * *(const loose_vector *)row[i];
+    for (; p + LANES <= k; p += LANES) {
+        vector y = *(const loose_vector *)(x + p);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) sum[i] += y * *(const loose_vector *)(row[i] + p);
+    }
+    if (p < k) {                                    /* the last vector overlaps; lanes already counted are masked on both sides */
+        int_vector mask;
+        memcpy(&mask, lanes + 16 - LANES + (k - p), VECTOR_BYTES);
+        vector y = (vector)((int_vector)*(const loose_vector *)(x + k - LANES) & mask);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) sum[i] += y * (vector)((int_vector)*(const loose_vector *)(row[i] + k - LANES) & mask);
+    }
+    return sums_of_lanes(sum);
+}
+
 /* c [n] = x [k] b^T, b [n, k]; k >= LANES */
 static void row_by_columns(int64_t n, int64_t k, const float *restrict x, const float *restrict b, int64_t ldb, int accumulate, float *restrict c,
                            const float *restrict bias, int relu)
 {
-    static const int32_t lanes[32] = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1};
-    for (int64_t j = 0; j < n; j += LANES) {
-        int64_t count = n - j < LANES ? n - j : LANES, p = 0;
-        const float *row[LANES];                    /* those beyond the end are the last again */
-        vector sum[LANES];
+    const float *row[LANES];
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES, b += LANES * ldb) {
 #pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) { row[i] = b + (j + (i < count ? i : count - 1)) * ldb; sum[i] = (vector){0}; }
-        for (; p + LANES <= k; p += LANES) {
-            vector y = *(const loose_vector *)(x + p);
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) sum[i] += y * *(const loose_vector *)(row[i] + p);
-        }
-        if (p < k) {                                /* the last vector overlaps; lanes already counted are masked on both sides */
-            int_vector mask;
-            memcpy(&mask, lanes + 16 - LANES + (k - p), VECTOR_BYTES);
-            vector y = (vector)((int_vector)*(const loose_vector *)(x + k - LANES) & mask);
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) sum[i] += y * (vector)((int_vector)*(const loose_vector *)(row[i] + k - LANES) & mask);
-        }
-        vector total = sums_of_lanes(sum);
-        if (count == LANES) *(loose_vector *)(c + j) = finished(total, accumulate, c + j, bias ? bias + j : 0, relu);
-        else finish_some((const float *)&total, count, accumulate, c + j, bias ? bias + j : 0, relu);
+        for (int i = 0; i < LANES; i++) row[i] = b + i * ldb;
+        *(loose_vector *)(c + j) = finished(dots_of(k, x, row), accumulate, c + j, bias ? bias + j : 0, relu);
     }
+    if (j == n) return;
+    for (int i = 0; i < LANES; i++) row[i] = b + (j + i < n ? i : n - 1 - j) * ldb;         /* those beyond the end are the last again */
+    vector sum = dots_of(k, x, row);
+    finish_some((const float *)&sum, n - j, accumulate, c + j, bias ? bias + j : 0, relu);
 }
 
 /* VECTORS vectors of x [k] b [k, ..] in two chains each: even and odd depths */
@@ -118,19 +129,29 @@ static void row_by_rows(int64_t n, int64_t k, const float *restrict x, const flo
     }
 }
 
+/* VECTORS vectors of columns of a b^T, all rows */
+#define OUTER_COLUMNS(VECTORS)                                                                                                          \
+    vector y[VECTORS]; float *to = c + j;                                                                                               \
+    _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) y[v] = *(const loose_vector *)(b + j + v * LANES);                        \
+    for (int64_t i = 0; i < m; i++, to += ldc) {                                                                                        \
+        vector factor = a[i * a_step] - (vector){0};                                                                                    \
+        _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) {                                                                     \
+            vector product = factor * y[v];                                                                                             \
+            if (accumulate) product += *(const loose_vector *)(to + v * LANES);                                                         \
+            *(loose_vector *)(to + v * LANES) = product;                                                                                \
+        }                                                                                                                               \
+    }
+
 /* c [m, n] = a [m] b [n]^T: the gradient of a dense layer's weights from one sample */
 static void outer_product(int64_t m, int64_t n, const float *restrict a, int64_t a_step, const float *restrict b, int accumulate, float *restrict c, int64_t ldc)
 {
-    for (int64_t i = 0; i < m; i++, c += ldc) {
-        float factor = a[i * a_step];
-        int64_t j = 0;
-        for (; j + LANES <= n; j += LANES) {
-            vector y = factor * *(const loose_vector *)(b + j);
-            if (accumulate) y += *(const loose_vector *)(c + j);
-            *(loose_vector *)(c + j) = y;
-        }
-        for (; j < n; j++) c[j] = factor * b[j] + (accumulate ? c[j] : 0.0f);
-    }
+    int64_t j = 0;
+    for (; j + ROW_VECTORS * LANES <= n; j += ROW_VECTORS * LANES) { OUTER_COLUMNS(ROW_VECTORS) }
+    if (j + 2 * LANES <= n) { OUTER_COLUMNS(2) j += 2 * LANES; }
+    if (j + LANES <= n) { OUTER_COLUMNS(1) j += LANES; }
+    if (j == n) return;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t x = j; x < n; x++) c[i * ldc + x] = a[i * a_step] * b[x] + (accumulate ? c[i * ldc + x] : 0.0f);
 }
 
 static inline int is_one_row(int transposed_a, int transposed_b, int64_t m, int64_t k, int64_t lda)
