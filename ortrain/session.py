@@ -12,11 +12,10 @@ import numpy as np
 
 from ortrain._core.engine import EngineHandle
 from ortrain._core.steps import Steps
-from ortrain.dtypes import DIFFERENTIABLE
+from ortrain.binding import BUFFER_SUFFIX, RESET_FLAG, bind_parameters, running_statistics
 from ortrain.errors import (
     IndexRangeError,
     InvalidArgumentError,
-    InvalidModelError,
     InvalidStateError,
     LabelRangeError,
     OperatorFailedError,
@@ -29,7 +28,7 @@ from ortrain.formats.onnx_files import write_model
 from ortrain.fused_training import fused_forward_model, fused_training_model
 from ortrain.gradient import add_gradient, reaching_values
 from ortrain.inference_model import check_outputs, inference_model
-from ortrain.ir import Dim, Graph, Model, NameSource, TensorType
+from ortrain.ir import Dim, Model
 from ortrain.loading import load_model
 from ortrain.optimizer import Optimizer
 from ortrain.options import RunOptions, SessionOptions
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
 ModelSource = Any
 """A path, the bytes of a model, an onnx.ModelProto or an ortrain.ir.Model."""
 
-RESET_FLAG = "lazy_reset_grad"
-BUFFER_SUFFIX = "_grad.accumulation.buffer"
 _seed = 0
 
 
@@ -108,7 +105,7 @@ class TrainingSession:
         self._predictors: dict[tuple[str, ...], Runner] = {}
         self._input_gradient_runners: dict[tuple[str, ...] | None, Runner] = {}
         self._input_gradient_names: dict[int, list[str]] = {}
-        self._bind()
+        bind_parameters(self.training_model.graph, state)
         self._train_runner = self._make_train_runner()
         self._eval_runner = None if self.eval_model is None else self._make_eval_runner(self.eval_model, self.eval_model.graph.outputs, "eval model")
         self._optimizer: Optimizer | None = None
@@ -157,29 +154,6 @@ class TrainingSession:
         state = TrainingState.load(checkpoint if checkpoint is not None else folder / f"{prefix}checkpoint")
         return cls(folder / f"{prefix}training_model.onnx", state, optional("eval_model.onnx"), optional("optimizer_model.onnx"), options=options)
 
-    def _bind(self) -> None:
-        graph = self.training_model.graph
-        inputs = set(graph.inputs)
-        known = (*self.state.trainable, *self.state.frozen)
-        order = [name for name in graph.inputs if name in self.state.trainable or name in self.state.frozen]
-        buffers = [name.removesuffix(BUFFER_SUFFIX) for name in graph.inputs if name.endswith(BUFFER_SUFFIX)]
-        missing = [name for name in order if name in self.state.trainable and f"{name}{BUFFER_SUFFIX}" not in inputs]
-        if missing:
-            raise InvalidModelError(f"Gradient buffer input not provided for param: {missing[0]} (expected a training model)")
-        if buffers and RESET_FLAG not in inputs:
-            raise InvalidModelError(f"expected a training model with the input {RESET_FLAG!r}, got inputs {graph.inputs}")
-        types: dict[str, TensorType] = {}
-        for name in order:
-            kind = graph.types.get(name)
-            if kind is None or not kind.is_static:
-                raise InvalidModelError(f"expected parameter {name!r} with a fixed shape, got {kind}")
-            if name in self.state.trainable and kind.dtype not in DIFFERENTIABLE:
-                raise InvalidModelError(f"expected parameters of {' or '.join(sorted(DIFFERENTIABLE))} in a training model, got {kind.dtype} for {name!r}: "
-                                        "ortrain.artifacts makes one that trains float32 copies, from the forward model")
-            types[name] = kind
-        self._user_gradients = [name for name in buffers if name not in known]
-        self.state.bind(order, [name for name in buffers if name in known], types)
-
     def _make_train_runner(self) -> Runner:
         model = fused_training_model(self.training_model)
         graph = model.graph
@@ -192,23 +166,7 @@ class TrainingSession:
         inputs = [name for name in graph.inputs if name not in fixed]
         accumulated = {node.outputs[0] for node in graph.nodes if node.op_type == "InPlaceAccumulatorV2"}
         outputs = [name for name in graph.outputs if name not in accumulated]
-        return Runner(model, inputs, outputs, fixed, self._handle, "training model", self._statistics(graph, fixed))
-
-    @staticmethod
-    def _statistics(graph: Graph, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """New running statistics of batch normalisation -> the parameters that receive them when a step commits."""
-        names = NameSource(graph.names())
-        commits: dict[str, np.ndarray] = {}
-        for node in graph.nodes:
-            training = node.op_type == "BatchNormInternal" or node.op_type == "BatchNormalization" and node.attributes.get("training_mode", 0)
-            if not training:
-                continue
-            node.outputs.extend([""] * (3 - len(node.outputs)))
-            for source, output in ((3, 1), (4, 2)):
-                if node.inputs[source] in fixed:
-                    node.outputs[output] = node.outputs[output] or names.unique(f"{node.inputs[source]}_updated")
-                    commits[node.outputs[output]] = fixed[node.inputs[source]]
-        return commits
+        return Runner(model, inputs, outputs, fixed, self._handle, "training model", running_statistics(graph, fixed))
 
     def _parameter_arrays(self, inputs: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         for name in inputs:
