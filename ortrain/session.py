@@ -211,7 +211,7 @@ class TrainingSession:
                 if not runner.refused_before_writing():
                     self.steps.gradients_valid = False
                 raise
-            self.steps.finished()
+            self.steps.finished(overwrite)
             self.steps.repeat(runner.repeatable, runner.refusal)
             return result
 

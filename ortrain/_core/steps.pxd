@@ -23,4 +23,5 @@ cdef class Steps:
     cdef public bint overwrite, gradients_valid
     cdef public double learning_rate
 
+    cpdef object finished(self, bint overwrote)
     cpdef list train(self, tuple values)

@@ -96,9 +96,9 @@ cdef class Steps:
         """The next train step overwrites the gradients."""
         self.overwrite = self.gradients_valid = True
 
-    def finished(self):
-        """What a train step that is complete leaves behind."""
-        if self.overwrite:
+    cpdef object finished(self, bint overwrote):
+        """What a train step that is complete leaves behind; a reset that came while it ran stays where it added to the gradients."""
+        if overwrote:
             self.gradients_valid, self.overwrite = True, False
         self.handle.engine.run_index += 1
 
@@ -113,29 +113,33 @@ cdef class Steps:
         """A train step with the last program; the outputs, or None when it has to go the long way: for other inputs, or while another thread
         is in the session."""
         cdef Program program = self.program
+        cdef bint overwrite
+        refusal = self.refusal
         if program is None or program.arena_array is not self.handle.arena or not self.lock.take_if_free():
             return None
         try:
             if not program.accepts(values):
                 return None
-            (<uint8_t *>cnp.PyArray_DATA(self.reset_flag))[0] = self.overwrite
-            if program.execute(values, self.overwrite, NULL) != 0:
+            overwrite = self.overwrite
+            (<uint8_t *>cnp.PyArray_DATA(self.reset_flag))[0] = overwrite
+            if program.execute(values, overwrite, NULL) != 0:
                 self.gradients_valid &= program.failed_step < program.first_write
-                raise self.refusal(program, values) from program.cause()
-            self.finished()
+                raise refusal(program, values) from program.cause()
+            self.finished(overwrite)
             return program.results(values, None)
         finally:
             self.lock.leave()
 
     def update(self):
         """An optimizer step with the last sweep; False when it has to go the long way."""
-        if self.sweep is None or not self.gradients_valid or not self.lock.take_if_free():
+        cdef Sweep sweep = self.sweep
+        if sweep is None or not self.gradients_valid or not self.lock.take_if_free():
             return False
         try:
             if self.state.masked != self.masked:
                 return False
             step = self.state.optimizer_step + 1
-            self.sweep.run(self.learning_rate, step)
+            sweep.run(self.learning_rate, step)
             self.state.optimizer_step = step
             return True
         finally:
