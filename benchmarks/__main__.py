@@ -1,5 +1,12 @@
-"""python -m benchmarks."""
+"""python -m benchmarks: the comparison with other runtimes; python -m benchmarks scaling: how cost grows with the work."""
 
-from benchmarks.run import main
+import sys
 
-main()
+if sys.argv[1:2] == ["scaling"]:
+    from benchmarks.scaling import main as scaling
+
+    scaling(sys.argv[2:])
+else:
+    from benchmarks.run import main
+
+    main()

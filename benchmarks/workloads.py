@@ -138,11 +138,11 @@ def mobilenetv2(transfer: bool) -> Callable[[GraphBuilder, str], str]:
 DIM, HEADS, LAYERS, BATCH, SEQUENCE, VOCABULARY = 256, 4, 4, 8, 128, 8192
 
 
-def attention(g: GraphBuilder, x: str, name: str, causal: bool) -> str:
+def attention(g: GraphBuilder, x: str, name: str, causal: bool, batch: int, sequence: int) -> str:
     """x [batch, sequence, dim] -> the same, four heads."""
     head = DIM // HEADS
-    split = g.constant("split_heads", [BATCH, SEQUENCE, HEADS, head])
-    merge = g.constant("merge_heads", [BATCH, SEQUENCE, DIM])
+    split = g.constant("split_heads", [batch, sequence, HEADS, head])
+    merge = g.constant("merge_heads", [batch, sequence, DIM])
 
     def projected(part: str, order: list[int]) -> str:
         return g.op("Transpose", g.op("Reshape", g.dense(x, f"{name}.{part}", DIM, DIM), split), perm=order)
@@ -150,12 +150,12 @@ def attention(g: GraphBuilder, x: str, name: str, causal: bool) -> str:
     q, k, v = projected("q", [0, 2, 1, 3]), projected("k", [0, 2, 3, 1]), projected("v", [0, 2, 1, 3])
     scores = g.op("Mul", g.op("MatMul", q, k), g.constant("scale", head ** -0.5, "float32"))
     if causal:
-        scores = g.op("Add", scores, g.constant("mask", np.triu(np.full((SEQUENCE, SEQUENCE), -1e9), 1), "float32"))
+        scores = g.op("Add", scores, g.constant("mask", np.triu(np.full((sequence, sequence), -1e9), 1), "float32"))
     mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), v)
     return g.dense(g.op("Reshape", g.op("Transpose", mixed, perm=[0, 2, 1, 3]), merge), f"{name}.o", DIM, DIM)
 
 
-def transformer(causal: bool) -> Callable[[GraphBuilder, str], str]:
+def transformer(causal: bool, batch: int = BATCH, sequence: int = SEQUENCE, layers: int = LAYERS) -> Callable[[GraphBuilder, str], str]:
     """gpt (causal, normalisation first, a score for every token) or bert (normalisation last, four classes)."""
 
     def feed_forward(g: GraphBuilder, x: str, name: str) -> str:
@@ -163,18 +163,18 @@ def transformer(causal: bool) -> Callable[[GraphBuilder, str], str]:
 
     def layer(g: GraphBuilder, x: str, name: str) -> str:
         if causal:
-            x = g.op("Add", x, attention(g, g.layer_norm(x, f"{name}.n1", DIM), name, causal))
+            x = g.op("Add", x, attention(g, g.layer_norm(x, f"{name}.n1", DIM), name, causal, batch, sequence))
             return g.op("Add", x, feed_forward(g, g.layer_norm(x, f"{name}.n2", DIM), name))
-        x = g.layer_norm(g.op("Add", x, attention(g, x, name, causal)), f"{name}.n1", DIM)
+        x = g.layer_norm(g.op("Add", x, attention(g, x, name, causal, batch, sequence)), f"{name}.n1", DIM)
         return g.layer_norm(g.op("Add", x, feed_forward(g, x, name)), f"{name}.n2", DIM)
 
     def build(g: GraphBuilder, ids: str) -> str:
         tokens = g.parameter("tokens", g.rng.standard_normal((VOCABULARY, DIM)))
-        positions = g.parameter("positions", 0.02 * g.rng.standard_normal((SEQUENCE, DIM)))
+        positions = g.parameter("positions", 0.02 * g.rng.standard_normal((sequence, DIM)))
         x = g.op("Add", g.op("Gather", tokens, ids, axis=0), positions)
         if not causal:
             x = g.layer_norm(x, "norm", DIM)
-        for i in range(LAYERS):
+        for i in range(layers):
             x = layer(g, x, f"layer{i}")
         if causal:
             scores = g.dense(g.layer_norm(x, "norm", DIM), "head", DIM, VOCABULARY, bias=False)

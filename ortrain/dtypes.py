@@ -1,5 +1,7 @@
 """The tensor element types: ONNX numbers, NumPy names, and which of them carry gradients."""
 
+import functools
+
 import numpy as np
 
 # ONNX TensorProto.DataType -> NumPy name
@@ -36,6 +38,7 @@ def numpy_dtype(name: str) -> np.dtype:
     return np.dtype(object) if name == "string" else np.dtype(name)
 
 
+@functools.cache
 def name_of(dtype: np.dtype) -> str:
-    """The dtype name of a NumPy dtype."""
+    """The dtype name of a NumPy dtype; kept, for NumPy puts it together at every call."""
     return "string" if dtype.kind in "OUS" else dtype.name

@@ -12,7 +12,7 @@ from ortrain._core.engine import EngineHandle
 from ortrain.errors import InputCountError, InputNameError
 from ortrain.ir import Dim, Model
 from ortrain.options import RunOptions, SessionOptions
-from ortrain.runner import Arena, Runner
+from ortrain.runner import Runner
 from ortrain.session import ModelSource, as_model, seed
 from ortrain.widening import narrow_outputs, widen
 
@@ -37,7 +37,6 @@ class InferenceSession:
         self._options = sess_options or SessionOptions()
         self._handle = EngineHandle(self._options.threads(), seed())
         self._handle.direct_convolution = self._options.direct_convolution
-        self._arena = Arena()
         self._runners: dict[tuple[str, ...], Runner] = {}
 
     def _arguments(self, names: Sequence[str]) -> list[NodeArg]:
@@ -69,5 +68,5 @@ class InferenceSession:
         if missing:
             raise InputCountError(f"expected inputs {self._model.graph.inputs}, {missing} missing")
         if names not in self._runners:
-            self._runners[names] = Runner(self._model, self._model.graph.inputs, names, {}, self._handle, self._arena, "model", empty=True)
+            self._runners[names] = Runner(self._model, self._model.graph.inputs, names, {}, self._handle, "model", empty=True)
         return self._runners[names].run(tuple(input_feed[name] for name in self._model.graph.inputs), run_options=run_options)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
-from ortrain._core.program import Call
+from ortrain._core.sweep import Call, Sweep
 from ortrain.errors import InvalidModelError, MissingKernelError
 from ortrain.ir import Model, Node
 from ortrain.state import TrainingState
@@ -85,14 +85,15 @@ class Optimizer:
         self.handle = handle
         state.bind_moments(self.recipe.moments)
         self._masked: frozenset[str] | None = None
-        self._updates: list[Call] = []
+        self._update = Sweep([])
         self._norms: list[tuple[Call, np.ndarray]] = []
         self._scales: list[Call] = []
 
     def _prepare(self) -> None:
         """Calls over the runs of the segments that the mask leaves."""
         self._masked = frozenset(self.state.masked)
-        self._updates, self._norms, self._scales = [], [], []
+        updates: list[Call] = []
+        self._norms, self._scales = [], []
         for k, segment in enumerate(self.state.trainable_segments):
             gradients = self.state.gradient_segments[k].array
             moments = [moment[k].array for moment in self.state.moments]
@@ -103,12 +104,14 @@ class Optimizer:
                 if self.recipe.kind == "AdamWOptimizer":
                     address = kernels()["adamw", dtype]
                     arrays = [weights, gradient, *(moment[cut] for moment in moments)]
-                    self._updates.append(Call(self.handle, address, arrays, [], (int(self.recipe.correct_bias), self.recipe.adam_mode)))
+                    updates.append(Call(self.handle, address, arrays, [], (int(self.recipe.correct_bias), self.recipe.adam_mode)))
                 else:
-                    self._updates.append(Call(self.handle, kernels()["sgd", dtype], [weights, gradient]))
+                    updates.append(Call(self.handle, kernels()["sgd", dtype], [weights, gradient]))
                 square = np.zeros(1, np.float64)
                 self._norms.append((Call(self.handle, kernels()["squared_norm", dtype], [gradient], [square]), square))
                 self._scales.append(Call(self.handle, kernels()["scale_in_place", dtype], [gradient]))
+        recipe = self.recipe
+        self._update = Sweep(updates, (recipe.beta1, recipe.beta2, recipe.epsilon, recipe.weight_decay))
 
     def step(self, learning_rate: float) -> None:
         """One update of all trainable parameters that are not masked."""
@@ -116,15 +119,13 @@ class Optimizer:
             self._prepare()
         for max_norm in self.recipe.max_norms:
             self._clip(max_norm)
-        recipe = self.recipe
-        if recipe.kind == "AdamWOptimizer":
-            step = float(self.state.optimizer_step + 1)
-            for call in self._updates:
-                call.run(learning_rate, recipe.beta1, recipe.beta2, recipe.epsilon, recipe.weight_decay, step)
-        else:
-            for call in self._updates:
-                call.run(learning_rate)
+        self._update.run(learning_rate, self.state.optimizer_step + 1)
         self.state.optimizer_step += 1
+
+    @property
+    def repeatable(self) -> tuple[Sweep | None, frozenset[str] | None]:
+        """The sweep that is all there is to the next step while the state's mask stays what it is, and that mask."""
+        return (None, None) if self.recipe.max_norms else (self._update, self._masked)
 
     def _clip(self, max_norm: float) -> None:
         """Scales the gradients themselves so that their norm is at most max_norm."""

@@ -12,7 +12,8 @@ import numpy as np
 
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
-from ortrain._core.program import Call, Program
+from ortrain._core.program import Program
+from ortrain._core.sweep import Call
 from ortrain.errors import InvalidStateError
 from ortrain.formats.atomic import replace_file
 from ortrain.ops.costs import KERNEL_COSTS, operations, traffic

@@ -38,19 +38,11 @@ def _is_object(value: Any) -> bool:
     return not isinstance(value, np.ndarray) or value.dtype.kind in "OUS"
 
 
-class Arena:
-    """The working memory that all programs of a session share; grows to the largest."""
-
-    def __init__(self) -> None:
-        self.array = aligned_zeros(0, np.dtype(np.uint8))
-
-    def bind(self, program: Program) -> bool:
-        """Gives the program its memory; True when the arena moved, so that other programs must be bound again."""
-        moved = program.arena_bytes > self.array.size
-        if moved:
-            self.array = aligned_zeros(program.arena_bytes, np.dtype(np.uint8))
-        program.bind_arena(self.array)
-        return moved
+def bind_arena(program: Program, handle: EngineHandle) -> None:
+    """Gives a program the memory that all programs of a session share; it grows to the largest, and the others are bound again when they run."""
+    if handle.arena is None or program.arena_bytes > handle.arena.size:
+        handle.arena = aligned_zeros(program.arena_bytes, np.dtype(np.uint8))
+    program.bind_arena(handle.arena)
 
 
 class Runner:
@@ -59,7 +51,7 @@ class Runner:
     inputs: names of the user inputs in the order of the call. fixed: parameters and other arrays with an address of their own."""
 
     def __init__(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], fixed: Mapping[str, np.ndarray], handle: EngineHandle,
-                 arena: Arena, where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False, known: Sequence[str] = ()) -> None:
+                 where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False, known: Sequence[str] = ()) -> None:
         self.model = model
         self.empty = empty
         """Whether inputs without elements are accepted: for inference, where there is no mean over nothing."""
@@ -67,7 +59,6 @@ class Runner:
         self.outputs = list(outputs)
         self.fixed = fixed
         self.handle = handle
-        self.arena = arena
         self.where = where
         self.commits = dict(commits or {})
         self.known = list(known)
@@ -75,7 +66,6 @@ class Runner:
         self.stage: Stage | None = None
         """What runs first where one program cannot run all. Found when a plan asks for it."""
         self.last: Program | None = None
-        self._last_arena: np.ndarray | None = None
         self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
 
     def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None,
@@ -85,15 +75,20 @@ class Runner:
         Raises an input error when they do not fit, OutputShapeError when `out` does not, LabelRangeError or IndexRangeError from a guard,
         TerminatedError when run_options says so."""
         terminate = None if run_options is None else run_options.terminate_flag
-        program = self.last if not self.known and self.stage is None else None
-        if program is not None and out is None and self._last_arena is self.arena.array:
+        program = self.repeatable
+        if program is not None and out is None and program.arena_array is self.handle.arena:
             try:
                 result = program.try_run(values, overwrite, terminate)
             except RuntimeError:
-                raise self._refusal(program, dict(zip(self.inputs, values, strict=True))) from program.cause()
+                raise self.refusal(program, values) from program.cause()
             if result is not None:
                 return result
         return self._run_stages(dict(zip(self.inputs, self.check(values), strict=True)), overwrite, terminate, out)
+
+    @property
+    def repeatable(self) -> Program | None:
+        """The program that ran last, where inputs of the same types are all that the next run needs to be its run."""
+        return self.last if not self.known and self.stage is None else None
 
     def compute(self, given: Mapping[str, Any]) -> list[Any]:
         """The outputs for inputs that need no check: as a part of a longer run."""
@@ -112,13 +107,13 @@ class Runner:
                     runner.stage = Stage.of(runner.model, runner.inputs, runner.outputs, list(runner.commits), constants, cut, runner._part)
             given = runner.stage.run(given)
             runner = runner.stage.rest
-        self.last, self._last_arena = program, self.arena.array
+        self.last = program
         tensors = runner._tensors(given)
         targets = None if out is None else self._targets(program, tensors, out)
         try:
             result = program.try_run(tuple(given[name] for name in program.plan.inputs), overwrite, terminate, targets)
         except RuntimeError:
-            raise runner._refusal(program, given) from program.cause()
+            raise runner.refusal(program, tuple(given[name] for name in runner.inputs)) from program.cause()
         assert result is not None, "a program refused the inputs it was planned for"
         if len(tensors) == len(self.outputs):
             return result
@@ -127,7 +122,7 @@ class Runner:
 
     def _part(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], known: Sequence[str] = (), last: bool = False) -> Runner:
         """A runner for a part of the model; the last part commits."""
-        return Runner(model, inputs, outputs, self.fixed, self.handle, self.arena, self.where, self.commits if last else None, True, known)
+        return Runner(model, inputs, outputs, self.fixed, self.handle, self.where, self.commits if last else None, True, known)
 
     def _tensors(self, given: Mapping[str, Any]) -> list[str]:
         """The outputs that a program gives: all but texts, sequences and optionals among the inputs of the last stage."""
@@ -211,7 +206,7 @@ class Runner:
             if len(self._programs) > MOST_PROGRAMS:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(key)
-        self.arena.bind(program)
+        bind_arena(program, self.handle)
         return program
 
     def _plan(self, given: Mapping[str, Any], objects: Sequence[str]) -> Program:
@@ -224,7 +219,9 @@ class Runner:
         self._programs.clear()
         self.last = None
 
-    def _refusal(self, program: Program, given: Mapping[str, Any]) -> Exception:
+    def refusal(self, program: Program, values: tuple[Any, ...]) -> Exception:
+        """What is to be raised when a step of a program of this runner has failed on these inputs."""
+        given = dict(zip(self.inputs, values, strict=True))
         step = program.plan.steps[program.failed_step]
         while step.iteration is not None and program.failed_status != TERMINATED:
             program = step.iteration.body

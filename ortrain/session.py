@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
-from ortrain.dtypes import DIFFERENTIABLE
+from ortrain._core.steps import Steps
+from ortrain.binding import BUFFER_SUFFIX, RESET_FLAG, bind_parameters, running_statistics
 from ortrain.errors import (
     IndexRangeError,
     InvalidArgumentError,
-    InvalidModelError,
     InvalidStateError,
     LabelRangeError,
     OperatorFailedError,
@@ -29,12 +28,12 @@ from ortrain.formats.onnx_files import write_model
 from ortrain.fused_training import fused_forward_model, fused_training_model
 from ortrain.gradient import add_gradient, reaching_values
 from ortrain.inference_model import check_outputs, inference_model
-from ortrain.ir import Dim, Graph, Model, NameSource, TensorType
+from ortrain.ir import Dim, Model
 from ortrain.loading import load_model
 from ortrain.optimizer import Optimizer
 from ortrain.options import RunOptions, SessionOptions
 from ortrain.parameters import Parameters
-from ortrain.runner import Arena, Runner
+from ortrain.runner import Runner
 from ortrain.schedule import LinearSchedule
 from ortrain.state import DEFAULT_LEARNING_RATE, TrainingState
 from ortrain.values import check_device
@@ -47,15 +46,13 @@ if TYPE_CHECKING:
 ModelSource = Any
 """A path, the bytes of a model, an onnx.ModelProto or an ortrain.ir.Model."""
 
-RESET_FLAG = "lazy_reset_grad"
-BUFFER_SUFFIX = "_grad.accumulation.buffer"
 _seed = 0
 
 
 def _renew_locks() -> None:
     """In a forked child: whoever held a session's lock is not there any more."""
     for session in _sessions:
-        session._lock = threading.RLock()
+        session._lock.after_fork()
 
 
 _sessions: weakref.WeakSet[TrainingSession] = weakref.WeakSet()
@@ -95,21 +92,20 @@ class TrainingSession:
         self.training_model = as_model(training_model)
         self.eval_model = None if eval_model is None else as_model(eval_model)
         self.optimizer_model = None if optimizer_model is None else as_model(optimizer_model)
-        self._lock = threading.RLock()
-        _sessions.add(self)
         self._handle = EngineHandle(self.options.threads(), _seed)
         self._handle.direct_convolution = self.options.direct_convolution
-        self._arena = Arena()
+        self._reset_flag = np.zeros(1, np.bool_)
+        self.steps = Steps(self._handle, state, self._reset_flag, DEFAULT_LEARNING_RATE)
+        """What the steps change, and their shortest way; facades ask it before they ask the session."""
+        self._lock = self.steps.lock
+        _sessions.add(self)
         self._closed = False
-        self._overwrite = True
-        self._gradients_valid = True
-        self._learning_rate = DEFAULT_LEARNING_RATE
         self._schedule: LinearSchedule | None = None
         self._forward_outputs: list[str] | None = None
         self._predictors: dict[tuple[str, ...], Runner] = {}
         self._input_gradient_runners: dict[tuple[str, ...] | None, Runner] = {}
         self._input_gradient_names: dict[int, list[str]] = {}
-        self._bind()
+        bind_parameters(self.training_model.graph, state)
         self._train_runner = self._make_train_runner()
         self._eval_runner = None if self.eval_model is None else self._make_eval_runner(self.eval_model, self.eval_model.graph.outputs, "eval model")
         self._optimizer: Optimizer | None = None
@@ -158,60 +154,19 @@ class TrainingSession:
         state = TrainingState.load(checkpoint if checkpoint is not None else folder / f"{prefix}checkpoint")
         return cls(folder / f"{prefix}training_model.onnx", state, optional("eval_model.onnx"), optional("optimizer_model.onnx"), options=options)
 
-    def _bind(self) -> None:
-        graph = self.training_model.graph
-        inputs = set(graph.inputs)
-        known = (*self.state.trainable, *self.state.frozen)
-        order = [name for name in graph.inputs if name in self.state.trainable or name in self.state.frozen]
-        buffers = [name.removesuffix(BUFFER_SUFFIX) for name in graph.inputs if name.endswith(BUFFER_SUFFIX)]
-        missing = [name for name in order if name in self.state.trainable and f"{name}{BUFFER_SUFFIX}" not in inputs]
-        if missing:
-            raise InvalidModelError(f"Gradient buffer input not provided for param: {missing[0]} (expected a training model)")
-        if buffers and RESET_FLAG not in inputs:
-            raise InvalidModelError(f"expected a training model with the input {RESET_FLAG!r}, got inputs {graph.inputs}")
-        types: dict[str, TensorType] = {}
-        for name in order:
-            kind = graph.types.get(name)
-            if kind is None or not kind.is_static:
-                raise InvalidModelError(f"expected parameter {name!r} with a fixed shape, got {kind}")
-            if name in self.state.trainable and kind.dtype not in DIFFERENTIABLE:
-                raise InvalidModelError(f"expected parameters of {' or '.join(sorted(DIFFERENTIABLE))} in a training model, got {kind.dtype} for {name!r}: "
-                                        "ortrain.artifacts makes one that trains float32 copies, from the forward model")
-            types[name] = kind
-        self._user_gradients = [name for name in buffers if name not in known]
-        self.state.bind(order, [name for name in buffers if name in known], types)
-
     def _make_train_runner(self) -> Runner:
         model = fused_training_model(self.training_model)
         graph = model.graph
         fixed = dict(self._parameter_arrays(graph.inputs))
-        reset_flag = np.zeros(1, np.bool_)
-        self._reset_flag = reset_flag.data       # written in every step, where an array's own assignment takes three times as long
         for name in graph.inputs:
             if name == RESET_FLAG:
-                fixed[name] = reset_flag
+                fixed[name] = self._reset_flag
             elif name.endswith(BUFFER_SUFFIX) and name.removesuffix(BUFFER_SUFFIX) in self.state.gradients:
                 fixed[name] = self.state.gradients[name.removesuffix(BUFFER_SUFFIX)]
         inputs = [name for name in graph.inputs if name not in fixed]
         accumulated = {node.outputs[0] for node in graph.nodes if node.op_type == "InPlaceAccumulatorV2"}
         outputs = [name for name in graph.outputs if name not in accumulated]
-        return Runner(model, inputs, outputs, fixed, self._handle, self._arena, "training model", self._statistics(graph, fixed))
-
-    @staticmethod
-    def _statistics(graph: Graph, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """New running statistics of batch normalisation -> the parameters that receive them when a step commits."""
-        names = NameSource(graph.names())
-        commits: dict[str, np.ndarray] = {}
-        for node in graph.nodes:
-            training = node.op_type == "BatchNormInternal" or node.op_type == "BatchNormalization" and node.attributes.get("training_mode", 0)
-            if not training:
-                continue
-            node.outputs.extend([""] * (3 - len(node.outputs)))
-            for source, output in ((3, 1), (4, 2)):
-                if node.inputs[source] in fixed:
-                    node.outputs[output] = node.outputs[output] or names.unique(f"{node.inputs[source]}_updated")
-                    commits[node.outputs[output]] = fixed[node.inputs[source]]
-        return commits
+        return Runner(model, inputs, outputs, fixed, self._handle, "training model", running_statistics(graph, fixed))
 
     def _parameter_arrays(self, inputs: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         for name in inputs:
@@ -226,11 +181,12 @@ class TrainingSession:
         if prune:
             needed = {name for node in model.graph.ancestors(outputs) for name in node.inputs}
             inputs = [name for name in inputs if name in needed]
-        return Runner(fused_forward_model(model, outputs), inputs, outputs, fixed, self._handle, self._arena, where)
+        return Runner(fused_forward_model(model, outputs), inputs, outputs, fixed, self._handle, where)
 
     def load_optimizer(self, model: ModelSource) -> None:
         """Gives the session its optimizer. Raises InvalidModelError when the model is no optimizer model."""
         self.optimizer_model = as_model(model)
+        self.steps.repeat_update(None, None)
         self._optimizer = Optimizer(self.optimizer_model, self.state, self._handle)
 
     # ---- steps
@@ -241,20 +197,22 @@ class TrainingSession:
         out: arrays or OrtValues that receive the outputs, None where a fresh one is to be made (OutputShapeError when one does not fit).
         Raises InputCountError, InputNameError, InputTypeError, InputRankError, InputShapeError, EmptyBatchError, LabelRangeError or
         IndexRangeError, after which nothing has changed."""
+        if out is None and run_options is None and not named:
+            result = self.steps.train(inputs)
+            if result is not None:
+                return result
         with self._lock:
-            if run_options is not None or self._closed or self.state.nominal:      # a call saved in every step
-                self._ready(run_options)
-            runner, overwrite = self._train_runner, self._overwrite
+            self._ready(run_options)
+            runner, overwrite = self._train_runner, self.steps.overwrite
             self._reset_flag[0] = overwrite
             try:
-                result = runner.run(runner.arguments(inputs, named) if named else inputs, overwrite, run_options, out)
+                result = runner.run(runner.arguments(inputs, named), overwrite, run_options, out)
             except (IndexRangeError, LabelRangeError, OperatorFailedError, TerminatedError):
                 if not runner.refused_before_writing():
-                    self._gradients_valid = False
+                    self.steps.gradients_valid = False
                 raise
-            if overwrite:
-                self._gradients_valid, self._overwrite = True, False
-            self._handle.run_index += 1
+            self.steps.finished(overwrite)
+            self.steps.repeat(runner.repeatable, runner.refusal)
             return result
 
     def eval_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
@@ -324,13 +282,15 @@ class TrainingSession:
 
     def optimizer_step(self, *, run_options: RunOptions | None = None) -> None:
         """Updates the trainable parameters from their gradients. Raises InvalidStateError without an optimizer or with invalid gradients."""
+        if run_options is None and self.steps.update():
+            return
         with self._lock:
-            if run_options is not None or self._closed or self.state.nominal:
-                self._ready(run_options)
-            optimizer = self._optimizer or self._need_optimizer("an optimizer step")
-            if not self._gradients_valid:
+            self._ready(run_options)
+            optimizer = self._need_optimizer("an optimizer step")
+            if not self.steps.gradients_valid:
                 raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
-            optimizer.step(self._learning_rate)
+            optimizer.step(self.steps.learning_rate)
+            self.steps.repeat_update(*optimizer.repeatable)
 
     def profile(self) -> Profiling:
         """`with session.profile() as profile:` measures every step of the programs run in the block; `print(profile)`, `profile.save("trace.json")`.
@@ -343,7 +303,7 @@ class TrainingSession:
     @property
     def gradients_valid(self) -> bool:
         """False after a train step that failed half way, until lazy_reset_grad and another train step."""
-        return self._gradients_valid
+        return self.steps.gradients_valid
 
     @property
     def train_steps(self) -> int:
@@ -356,8 +316,7 @@ class TrainingSession:
 
     def lazy_reset_grad(self) -> None:
         """The next train step overwrites the gradients instead of adding to them."""
-        self._overwrite = True
-        self._gradients_valid = True
+        self.steps.reset()
 
     def _ready(self, run_options: RunOptions | None) -> None:
         if self._closed:
@@ -410,14 +369,14 @@ class TrainingSession:
     def learning_rate(self) -> float:
         """The optimizer's current learning rate. Raises InvalidStateError without an optimizer."""
         self._need_optimizer("a learning rate")
-        return self._learning_rate
+        return self.steps.learning_rate
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
             raise ParameterTypeError(f"expected a number as learning rate, got {type(value).__name__}")
         self._need_optimizer("a learning rate")
-        self._learning_rate = float(value)
+        self.steps.learning_rate = float(value)
 
     @property
     def has_optimizer(self) -> bool:
@@ -441,7 +400,7 @@ class TrainingSession:
         self._need_optimizer("a learning-rate schedule")
         if self._schedule is None:
             raise InvalidStateError("expected a registered learning-rate schedule, the session has none")
-        self._learning_rate = self._schedule.rate(self.state.optimizer_step)
+        self.steps.learning_rate = self._schedule.rate(self.state.optimizer_step)
 
     # ---- names, files, end
 
@@ -497,6 +456,7 @@ class TrainingSession:
         """Releases threads and memory; later steps raise InvalidStateError. Parameters stay readable through the state."""
         with self._lock:
             self._closed = True
+            self.steps.forget()
             for runner in (self._train_runner, self._eval_runner, *self._predictors.values(), *self._input_gradient_runners.values()):
                 if runner is not None:
                     runner.forget()

@@ -21,7 +21,7 @@ LAYERS = [
     {"specialising", "widening", "fused_training"},
     {"onnxblock", "plan"},
     {"artifacts", "state", "schedule", "values", "options"},
-    {"parameters", "stages", "inference_model"},
+    {"parameters", "stages", "inference_model", "binding"},
     {"optimizer", "runner", "profiling"},
     {"session"},
     {"inference_session"},

@@ -1,8 +1,10 @@
 import numpy as np
 
-from ortrain._core.program import Call, Program
+from ortrain._core.program import Program
+from ortrain._core.sweep import Call
 
 class EngineHandle:
+    arena: np.ndarray | None
     recording: list[tuple[Program | Call, np.ndarray]] | None
     def __init__(self, workers: int = 1, seed: int = 0) -> None: ...
     def close(self) -> None: ...

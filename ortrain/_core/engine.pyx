@@ -208,6 +208,16 @@ cdef class EngineHandle:
         if self.engine.pool != NULL:
             pool_reset(<Pool *>self.engine.pool, self.engine.workers)
 
+    cdef int64_t *moments_of(self, object what, Py_ssize_t steps) except? NULL:
+        """Where a run of so many steps writes its moments; NULL while nothing is profiled. A step that is not reached keeps 0."""
+        cdef cnp.npy_intp count = steps + 1
+        cdef cnp.ndarray moments
+        if self.recording is None:
+            return NULL
+        moments = cnp.PyArray_ZEROS(1, &count, cnp.NPY_INT64, 0)
+        self.recording.append((what, moments))
+        return <int64_t *>cnp.PyArray_DATA(moments)
+
     @property
     def run_index(self):
         """Train steps run: the counter of the counter-based random numbers."""

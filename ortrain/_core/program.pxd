@@ -25,8 +25,9 @@ cdef class Program:
     cdef int64_t *direct_offset
     cdef Py_ssize_t n_direct_slots
     cdef bint overwriting, built
+    cdef bint is_short                    # done before another thread would miss the interpreter's lock
     cdef uint8_t *arena
-    cdef object arena_array
+    cdef readonly object arena_array      # the array that the program was bound to
     cdef int64_t *arena_offset            # per slot, -1 when not in the arena
     cdef int64_t *scratch_offset          # per step, -1 for none
     cdef list tensors, steps, input_ids, output_ids, direct
@@ -43,8 +44,9 @@ cdef class Program:
     cdef void point_into(self, uint8_t *arena) noexcept nogil
     cdef void set_overwriting(self, bint overwrite) noexcept nogil
     cdef bint accepts(self, tuple values) noexcept
-    cdef bint same_dtype(self, int numpy_type, int32_t dtype) noexcept
+    cdef int execute(self, tuple values, bint overwrite, const uint8_t *stop) except -1
     cdef int run_steps(self, const uint8_t *stop) noexcept nogil
+    cdef int run_alone(self, const uint8_t *stop) noexcept
     cdef int run_timed(self, const uint8_t *stop, int64_t *moments) noexcept nogil
     cdef int run_on(self, void **inputs) noexcept nogil
     cdef void *output_data(self, Py_ssize_t index, void **inputs) noexcept nogil

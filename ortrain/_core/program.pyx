@@ -4,12 +4,14 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
 cimport numpy as cnp
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
-from ortrain._core.engine cimport EngineHandle
+from ortrain._core.arrays cimport array_at, array_over, numpy_type_of, same_dtype
+from ortrain._core.engine cimport SHORT, EngineHandle
 from ortrain._core.kernel cimport DTYPE_INT32, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK, Kernel, KernelArgs, Tensor
 
 import numpy as np
 
-from ortrain.dtypes import EXTENSIONS, NAMES, NUMBERS, numpy_dtype
+from ortrain._core.arrays import know_extension
+from ortrain.dtypes import NAMES, NUMBERS
 
 cnp.import_array()
 
@@ -40,28 +42,6 @@ cdef int copy(const KernelArgs *a) noexcept nogil:
 cdef int skip(const KernelArgs *a) noexcept nogil:
     """Does nothing: stands in for an accumulation whose value was computed in place."""
     return STATUS_OK
-
-
-cdef object array_over(const Tensor *t):
-    """The tensor's own memory as an array."""
-    cdef cnp.npy_intp dims[8]
-    cdef int d
-    for d in range(t.rank):
-        dims[d] = t.dims[d]
-    return cnp.PyArray_SimpleNewFromData(t.rank, dims, numpy_type_of(t.dtype), t.data)
-
-
-cdef object array_at(const Tensor *t):
-    """A copy of a tensor as an array, None when it is absent: a callable may keep what it is given, the arena moves on."""
-    return None if t.data == NULL else array_over(t).copy()
-
-
-cdef int64_t *record(list recording, object what, Py_ssize_t steps) except NULL:
-    """Where a run of so many steps writes its moments; a step that is not reached keeps 0."""
-    cdef cnp.npy_intp count = steps + 1
-    cdef cnp.ndarray moments = cnp.PyArray_ZEROS(1, &count, cnp.NPY_INT64, 0)
-    recording.append((what, moments))
-    return <int64_t *>cnp.PyArray_DATA(moments)
 
 
 cdef class PythonStep:
@@ -151,8 +131,7 @@ cdef class Program:
 
     def add_tensor(self, str dtype, tuple dims, int64_t offset=-1, size_t address=0, int input=-1):
         """Adds a tensor in the arena (offset), at a fixed address, or that is a user input; returns its number."""
-        if dtype in EXTENSIONS:
-            extension_types[NUMBERS[dtype]] = numpy_dtype(dtype).num
+        know_extension(dtype)
         self.tensors.append((NUMBERS[dtype], dims, offset, address, input))
         return len(self.tensors) - 1
 
@@ -249,6 +228,7 @@ cdef class Program:
             for value in floats:
                 self.floats[n_floats] = value
                 n_floats += 1
+        self.is_short = not self.python_steps and sum([self.slots[i].count for i in range(self.n_slots)]) <= SHORT
         self._lay_out_interface()
         self._lay_out_direct(slot_of)
         self.steps, self.tensors = [], []
@@ -329,29 +309,12 @@ cdef class Program:
                 return False
             x = <cnp.ndarray>value
             if (cnp.PyArray_NDIM(x) != self.inputs[i].rank or not cnp.PyArray_ISCARRAY_RO(x)
-                    or not self.same_dtype(cnp.PyArray_TYPE(x), self.inputs[i].dtype)):
+                    or not same_dtype(cnp.PyArray_TYPE(x), self.inputs[i].dtype)):
                 return False
             for d in range(self.inputs[i].rank):
                 if cnp.PyArray_DIMS(x)[d] != self.inputs[i].dims[d]:
                     return False
         return True
-
-    cdef bint same_dtype(self, int numpy_type, int32_t dtype) noexcept:
-        if dtype == 1:
-            return numpy_type == cnp.NPY_FLOAT32
-        if dtype == 7:          # a C type has one number and another C type of its size has another, whatever their dtype says
-            return numpy_type == cnp.NPY_INT64 or numpy_type == cnp.NPY_LONGLONG
-        if dtype == 11:
-            return numpy_type == cnp.NPY_FLOAT64
-        if dtype == 6:
-            return numpy_type == cnp.NPY_INT32 or numpy_type == cnp.NPY_INT or sizeof(long) == 4 and numpy_type == cnp.NPY_LONG
-        if dtype == 9:
-            return numpy_type == cnp.NPY_BOOL
-        if dtype == 2:
-            return numpy_type == cnp.NPY_UINT8
-        if dtype == 3:
-            return numpy_type == cnp.NPY_INT8
-        return numpy_type_of(dtype) == numpy_type
 
     def try_run(self, tuple values, bint overwrite=False, const uint8_t[::1] terminate=None, list out=None):
         """The outputs as fresh arrays; None when the inputs are not exactly what the program was planned for.
@@ -359,24 +322,29 @@ cdef class Program:
         terminate: one byte that another thread may set: the run then stops before its next step. out: arrays that receive the outputs, which misfit()
         has checked.
         Raises RuntimeError with the failed step in `failed_step` when a guard refuses or the run was stopped."""
-        cdef Py_ssize_t i
-        cdef int status
-        cdef int64_t *moments = NULL
-        cdef const uint8_t *stop = NULL if terminate is None else &terminate[0]
         if not self.accepts(values):
             return None
+        if self.execute(values, overwrite, NULL if terminate is None else &terminate[0]) != STATUS_OK:
+            raise RuntimeError(self.step_names[self.failed_step])
+        return self.results(values, out)
+
+    cdef int execute(self, tuple values, bint overwrite, const uint8_t *stop) except -1:
+        """Runs the steps on inputs that it accepts; the status, with `failed_step` and `failed_status` where it is not 0."""
+        cdef Py_ssize_t i
+        cdef int status
+        cdef int64_t *moments = self.handle.moments_of(self, self.n_steps)
         if overwrite != self.overwriting:
             self.set_overwriting(overwrite)
         for i in range(self.n_input_slots):
             self.slots[self.input_slot[i]].data = cnp.PyArray_DATA(<cnp.ndarray>PyTuple_GET_ITEM(values, self.input_index[i]))
-        if self.handle.recording is not None:
-            moments = record(self.handle.recording, self, self.n_steps)
-        with nogil:
-            status = self.run_steps(stop) if moments == NULL else self.run_timed(stop, moments)
-        if status != 0:
+        if self.is_short and moments == NULL:
+            status = self.run_alone(stop)
+        else:
+            with nogil:
+                status = self.run_steps(stop) if moments == NULL else self.run_timed(stop, moments)
+        if status != STATUS_OK:
             self.failed_status = status
-            raise RuntimeError(self.step_names[self.failed_step])
-        return self.results(values, out)
+        return status
 
     cdef int run_steps(self, const uint8_t *stop) noexcept nogil:
         """Runs the steps up to one that fails, or until `stop` is set."""
@@ -388,6 +356,14 @@ cdef class Program:
                 self.failed_step = i
                 return status
         return STATUS_OK
+
+    cdef int run_alone(self, const uint8_t *stop) noexcept:
+        """The same with the interpreter's lock held, on this thread alone: another might need that lock, for SciPy's BLAS is fetched when a product asks for it."""
+        cdef void *pool = self.handle.engine.pool
+        self.handle.engine.pool = NULL
+        status = self.run_steps(stop)
+        self.handle.engine.pool = pool
+        return status
 
     cdef int run_timed(self, const uint8_t *stop, int64_t *moments) noexcept nogil:
         """The same, and the time in nanoseconds at the start and after every step."""
@@ -429,7 +405,7 @@ cdef class Program:
             if out[i] is None:
                 continue
             shape = tuple([self.outputs[i].dims[d] for d in range(self.outputs[i].rank)])
-            fits = (isinstance(out[i], np.ndarray) and self.same_dtype(cnp.PyArray_TYPE(<cnp.ndarray>out[i]), self.outputs[i].dtype)
+            fits = (isinstance(out[i], np.ndarray) and same_dtype(cnp.PyArray_TYPE(<cnp.ndarray>out[i]), self.outputs[i].dtype)
                     and out[i].shape == shape and cnp.PyArray_ISCARRAY(<cnp.ndarray>out[i]))
             if not fits:
                 return i, NAMES[self.outputs[i].dtype], shape
@@ -459,102 +435,3 @@ cdef class Program:
             memmove(cnp.PyArray_DATA(out), source, cnp.PyArray_NBYTES(out))     # an input may be the output's own array
             found.append(out)
         return found
-
-
-# NumPy's numbers of the types that it has through ml_dtypes, by ONNX's numbers: they are given out when that package is imported
-cdef int[32] extension_types
-
-
-cdef int numpy_type_of(int32_t dtype) except -1:
-    # a chain, not a dict: this runs for every output of every step
-    if dtype == 1:
-        return cnp.NPY_FLOAT32
-    if dtype == 7:
-        return cnp.NPY_INT64
-    if dtype == 11:
-        return cnp.NPY_FLOAT64
-    if dtype == 6:
-        return cnp.NPY_INT32
-    if dtype == 9:
-        return cnp.NPY_BOOL
-    if dtype == 2:
-        return cnp.NPY_UINT8
-    if dtype == 3:
-        return cnp.NPY_INT8
-    if dtype == 4:
-        return cnp.NPY_UINT16
-    if dtype == 5:
-        return cnp.NPY_INT16
-    if dtype == 10:
-        return cnp.NPY_FLOAT16
-    if dtype == 12:
-        return cnp.NPY_UINT32
-    if dtype == 13:
-        return cnp.NPY_UINT64
-    if dtype == 14:
-        return cnp.NPY_COMPLEX64
-    if dtype == 15:
-        return cnp.NPY_COMPLEX128
-    if 16 <= dtype < 32 and extension_types[dtype]:
-        return extension_types[dtype]
-    raise ValueError(f"expected a dtype that programs have, got {NAMES.get(dtype, dtype)}")
-
-
-cdef class Call:
-    """One kernel on fixed arrays, for the optimizer's sweeps over flat segments."""
-
-    cdef EngineHandle handle
-    cdef KernelArgs args
-    cdef Tensor tensors[8]
-    cdef double floats[8]
-    cdef int64_t ints[4]
-    cdef Kernel function
-    cdef list arrays
-
-    @property
-    def address(self):
-        """The kernel's."""
-        return <size_t>self.function
-
-    @property
-    def operands(self):
-        """The arrays, inputs first."""
-        return tuple(self.arrays)
-
-    def __init__(self, EngineHandle handle not None, size_t address, list inputs, object outputs=(), tuple ints=()):
-        cdef Py_ssize_t i
-        self.handle = handle
-        self.arrays = [*inputs, *outputs]
-        memset(&self.args, 0, sizeof(KernelArgs))
-        for i, array in enumerate(self.arrays):
-            x = <cnp.ndarray>array
-            self.tensors[i].data = cnp.PyArray_DATA(x)
-            self.tensors[i].count = x.size
-            self.tensors[i].rank = x.ndim
-            self.tensors[i].dtype = NUMBERS[x.dtype.name]
-            if x.ndim:
-                self.tensors[i].dims[0] = x.size
-        for i, value in enumerate(ints):
-            self.ints[i] = value
-        self.args.inputs = self.tensors
-        self.args.outputs = self.tensors + len(inputs)
-        self.args.n_inputs = len(inputs)
-        self.args.n_outputs = len(outputs)
-        self.args.ints = self.ints
-        self.args.floats = self.floats
-        self.args.engine = &handle.engine
-        self.function = <Kernel>address
-
-    def run(self, *floats):
-        """Calls the kernel with these floating-point attributes."""
-        cdef Py_ssize_t i
-        cdef int64_t *moments = NULL
-        for i in range(len(floats)):
-            self.floats[i] = floats[i]
-        if self.handle.recording is not None:
-            moments = record(self.handle.recording, self, 1)
-            moments[0] = pool_clock()
-        with nogil:
-            self.function(&self.args)
-        if moments != NULL:
-            moments[1] = pool_clock()

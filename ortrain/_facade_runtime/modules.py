@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import numpy as np
-
 from ortrain._facade_runtime.lifetime import Holder, StateHolder
 from ortrain.errors import ArgumentTypeError
 from ortrain.session import TrainingSession
@@ -46,9 +44,15 @@ class ModuleBase(PartOfSession):
 
     def _step(self, user_inputs: tuple[Any, ...]) -> Any:
         """A step by mode: OrtValues when every input is one, arrays otherwise; one output bare, several as a tuple."""
-        results = self._session.train_step(*user_inputs) if self.training else self._session.eval_step(*user_inputs)
-        # arrays, the usual case, are known by the first
-        if user_inputs and not isinstance(user_inputs[0], np.ndarray) and all(hasattr(value, "data_type") for value in user_inputs):
+        session = self._session
+        if self.training:
+            repeated = session.steps.call(user_inputs)          # what train_step asks first
+            if repeated is not None:
+                return repeated
+            results = session.train_step(*user_inputs)
+        else:
+            results = session.eval_step(*user_inputs)
+        if user_inputs and all(hasattr(value, "data_type") for value in user_inputs):
             wrapped = tuple(OrtValue(result) for result in results)
             return wrapped[0] if len(wrapped) == 1 else wrapped
         return results[0] if len(results) == 1 else tuple(results)

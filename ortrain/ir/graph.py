@@ -38,13 +38,13 @@ class TensorType:
     @property
     def is_static(self) -> bool:
         """True when every dimension is a number."""
-        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+        return self.shape is not None and str not in map(type, self.shape)      # asked hundreds of times in a plan: a generator takes three times as long
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """The shape of a static type, in numbers."""
         assert self.is_static and self.shape is not None, f"expected a static shape, got {self.shape}"
-        return tuple(int(d) for d in self.shape)
+        return tuple(map(int, self.shape))
 
     @property
     def count(self) -> int:

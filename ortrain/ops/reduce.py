@@ -10,7 +10,7 @@ import numpy as np
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, Expansion, InferenceContext, KernelCall, LoweringContext, distinct_axes, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, Alias, Expansion, InferenceContext, KernelCall, LoweringContext, distinct_axes, operator
 
 Gradients = Sequence[str | None]
 CHUNK = 16384
@@ -57,10 +57,12 @@ def grouped(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
     return groups or [(1, False)]
 
 
-def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall]:
-    """Packs: mode, number of kept groups, kept sizes and strides, number of reduced groups, reduced sizes and strides."""
+def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall | Alias]:
+    """Packs: mode, number of kept groups, kept sizes and strides, number of reduced groups, reduced sizes and strides.
 
-    def lower(c: LoweringContext) -> KernelCall:
+    One element reduced is itself, but for its square: the bias gradient of a batch of one moves nothing."""
+
+    def lower(c: LoweringContext) -> KernelCall | Alias:
         axes = axes_of(c)
         if axes is None:
             raise c.error("expected constant axes, got computed ones")
@@ -73,6 +75,8 @@ def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall]:
             stride *= size
         count = int(np.prod([size for size, _ in reduced], dtype=np.int64))
         outputs = int(np.prod([size for size, _ in kept], dtype=np.int64))
+        if count == 1 and kernel != "reduce_sum_square":
+            return Alias()
         scratch = 8 * (-(-count // CHUNK) + 1) if outputs == 1 else 0
         ints = [len(kept), *(s for s, _ in kept), *(t for _, t in kept), len(reduced), *(s for s, _ in reduced), *(t for _, t in reduced)]
         return KernelCall(kernel, (outputs, count, *ints), scratch=scratch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,21 +27,19 @@ def aligned(size: int) -> int:
 
 def place(blocks: Sequence[Block]) -> int:
     """Gives each block its offset, largest first, each at the lowest gap that fits; returns the size of the arena in bytes."""
-    placed: list[Block] = []
+    placed: list[tuple[int, int, int, int]] = []         # start, end, first, last, in order: a deep model has a thousand, and each is compared with most
     total = 0
     for block in sorted(blocks, key=lambda b: (-b.size, b.first)):
         size = aligned(block.size)
         offset = 0
-        for other in placed:                     # in order of offsets
-            if other.last < block.first or block.last < other.first:
+        for start, end, first, last in placed:
+            if last < block.first or block.last < first:
                 continue
-            if other.offset >= offset + size:
+            if start >= offset + size:
                 break
-            offset = max(offset, other.offset + aligned(other.size))
+            if end > offset:
+                offset = end
         block.offset = offset
         total = max(total, offset + size)
-        position = len(placed)
-        while position and placed[position - 1].offset > offset:
-            position -= 1
-        placed.insert(position, block)
+        insort(placed, (offset, offset + size, block.first, block.last))
     return total

@@ -416,9 +416,11 @@ class Planner:
                 step.scratch.offset if step.scratch else -1)
         program.set_inputs([tensor(name) for name in self.inputs])
         program.set_outputs([tensor(name) for name in self.wanted])
+        same_memory: dict[str, list[int]] = {}
+        for name, number in numbers.items():
+            same_memory.setdefault(self.root(name), []).append(number)
         for step, value in self._direct_gradients(blocks):
-            same_memory = [number for name, number in numbers.items() if name and self.root(name) == self.root(value)]
-            program.add_direct(positions[id(step)], same_memory, self.fixed[step.inputs[0]].ctypes.data)
+            program.add_direct(positions[id(step)], same_memory[self.root(value)], self.fixed[step.inputs[0]].ctypes.data)
         program.first_write = next((i for i, step in enumerate(self.steps) if step.guard is None), 0)
         program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
         program.plan = Plan(self.steps, self.inference.types, self.arena_bytes, list(self.wanted), list(self.inputs))

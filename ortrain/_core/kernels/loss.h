@@ -25,7 +25,11 @@ static inline __attribute__((always_inline)) R log_sum_##R(const R *x, int64_t c
     for (int l = 0; l < LOSS_LANES; l++) top = tops[l] > top ? tops[l] : top;                                     \
     for (c = 0; c + LOSS_LANES <= classes; c += LOSS_LANES)                                                       \
         for (int l = 0; l < LOSS_LANES; l++) lanes[l] += LOSS_EXP((R)(x[(c + l) * d] - top));                     \
-    for (; c < classes; c++) sum += LOSS_EXP((R)(x[c * d] - top));                                                \
+    if (c < classes) {          /* the rest as one more row of lanes, which is computed at once */                \
+        R rest[LOSS_LANES]; for (int l = 0; l < LOSS_LANES; l++) rest[l] = -INFINITY;                             \
+        for (int l = 0; c + l < classes; l++) rest[l] = x[(c + l) * d];                                           \
+        for (int l = 0; l < LOSS_LANES; l++) lanes[l] += LOSS_EXP((R)(rest[l] - top));                            \
+    }                                                                                                             \
     for (int l = 0; l < LOSS_LANES; l++) sum += lanes[l];                                                         \
     return top + LOSS_LOG(sum);                                                                                   \
 }                                                                                                                 \
@@ -68,18 +72,18 @@ static double loss_total_weight_##R(const KernelArgs *args)                     
     }                                                                                                             \
     return total;                                                                                                 \
 }                                                                                                                 \
+typedef struct LossGrad_##R { const KernelArgs *args; double scale; } LossGrad_##R;                               \
 static void loss_grad_##R##_item(void *context, int64_t item, int64_t worker)                                     \
 {                                                                                                                 \
-    const KernelArgs *args = context; const int64_t *s = args->ints; (void)worker;                                \
+    const LossGrad_##R *grad = context; const KernelArgs *args = grad->args; const int64_t *s = args->ints; (void)worker; \
     int64_t classes = s[1], d = s[2], end = (item + 1) * LOSS_ROWS;                                               \
     const R *dloss = args->inputs[0].data, *logs = args->inputs[1].data, *w = args->n_inputs > 3 ? args->inputs[3].data : NULL; \
     R *out = args->outputs[0].data;                                                                               \
-    double total = s[3] == 1 ? loss_total_weight_##R(args) : 1, scale = s[3] == 1 ? (total > 0 ? 1 / total : 0) : 1; \
     if (end > s[0] * d) end = s[0] * d;                                                                           \
     for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                            \
         const R *y = logs + i / d * classes * d + i % d; R *dx = out + i / d * classes * d + i % d;               \
         int64_t label = label_at(&args->inputs[2], i);                                                            \
-        R g = label == s[4] ? 0 : (R)((double)dloss[s[3] == 0 ? i : 0] * (w ? (double)w[label] : 1) * scale);     \
+        R g = label == s[4] ? 0 : (R)((double)dloss[s[3] == 0 ? i : 0] * (w ? (double)w[label] : 1) * grad->scale); \
         if (d == 1) for (int64_t c = 0; c < classes; c++) dx[c] = g * LOSS_EXP(y[c]);                             \
         else for (int64_t c = 0; c < classes; c++) dx[c * d] = g * LOSS_EXP((R)y[c * d]);                         \
         if (label != s[4]) dx[label * d] -= g;                                                                    \
@@ -88,7 +92,9 @@ static void loss_grad_##R##_item(void *context, int64_t item, int64_t worker)   
 static int loss_grad_##R(const KernelArgs *args)                                                                  \
 {                                                                                                                 \
     int64_t rows = args->ints[0] * args->ints[2];                                                                 \
-    args->engine->parallel_for(args->engine, loss_grad_##R##_item, (void *)args, (rows + LOSS_ROWS - 1) / LOSS_ROWS); \
+    double total = args->ints[3] == 1 ? loss_total_weight_##R(args) : 1;                                          \
+    LossGrad_##R grad = { args, args->ints[3] == 1 && !(total > 0) ? 0 : 1 / total };                             \
+    args->engine->parallel_for(args->engine, loss_grad_##R##_item, &grad, (rows + LOSS_ROWS - 1) / LOSS_ROWS); \
     return STATUS_OK;                                                                                             \
 }
 LOSS(float)

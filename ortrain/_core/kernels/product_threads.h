@@ -12,7 +12,7 @@ enum {
     LEAST_PRODUCTS = 1 << 20,                       /* multiplications: 20 µs; below, a second thread gains nothing */
     MOST_ITEMS = 16,
     LEAST_ROWS = 4 * TILE_ROWS, LEAST_COLUMNS = 4 * TILE_COLUMNS,
-    COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, ROWS_PER_DOT_ITEM = 512,
+    COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, SIZE_OF_THIN_ITEM = 512,
     SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time: the last cache's */
     CHUNK_COLUMNS = 4 * COLUMNS_PER_PACKING         /* columns below which a chunk is cut by depth instead */
 };
@@ -40,14 +40,18 @@ static Product part_of(const SharedProduct *p, int64_t row, int64_t rows, int64_
     return s;
 }
 
+static void scale_rows(float alpha, int64_t rows, int64_t columns, float *c, int64_t ldc)
+{
+    for (int64_t i = 0; i < rows; i++, c += ldc)
+        for (int64_t j = 0; j < columns; j++) c[j] *= alpha;
+}
+
 /* what could not happen in registers: scaling, and the epilogue of what was stored transposed (bias and ReLU run along its columns, the rows of A) */
 static void finish_item(const SharedProduct *p, const Product *part, int64_t row)
 {
     if (p->end < p->s.k) return;
     int64_t rows = part->swapped ? part->n : part->m, columns = part->swapped ? part->m : part->n;
-    if (p->alpha != 1)
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t j = 0; j < columns; j++) part->c[i * part->ldc + j] *= p->alpha;
+    if (p->alpha != 1) scale_rows(p->alpha, rows, columns, part->c, part->ldc);
     if (part->swapped && (part->bias || part->relu)) finish_tile(part->bias ? part->bias + row : 0, part->relu, part->c, part->ldc, rows, columns);
 }
 
@@ -175,25 +179,25 @@ static void share_rows(SharedProduct *p)
     }
 }
 
-/* ---- neither: dot products read both operands where they lie */
+/* ---- neither: what reads both operands where they lie */
 
-static inline int64_t dot_items(int64_t size) { return size < ROWS_PER_DOT_ITEM ? 1 : size / ROWS_PER_DOT_ITEM; }
+static inline int64_t thin_items(int64_t size) { return size < SIZE_OF_THIN_ITEM ? 1 : size / SIZE_OF_THIN_ITEM; }
 
 /* the last item takes the rest as well, so that none is too small for a tile of dot products */
-static void multiply_dots(void *context, int64_t item, int64_t worker)
+static void multiply_thin(void *context, int64_t item, int64_t worker)
 {
     const SharedProduct *p = context; (void)worker;
-    int row = one_row(&p->s);
-    int64_t size = row ? p->s.n : p->s.m, start = item * ROWS_PER_DOT_ITEM, count = item + 1 < dot_items(size) ? ROWS_PER_DOT_ITEM : size - start;
-    Product s = row ? part_of(p, 0, 1, start, count) : part_of(p, start, count, 0, p->s.n);
-    take_dot_product(&s);
+    int one_row = p->s.m == 1;
+    int64_t size = one_row ? p->s.n : p->s.m, start = item * SIZE_OF_THIN_ITEM, count = item + 1 < thin_items(size) ? SIZE_OF_THIN_ITEM : size - start;
+    Product s = one_row ? part_of(p, 0, 1, start, count) : part_of(p, start, count, 0, p->s.n);
+    if (!thin_product(s.transposed_a, s.transposed_b, s.m, s.n, s.k, s.a, s.lda, s.b, s.ldb, s.accumulate, s.c, s.ldc, s.bias, s.relu)) take_dot_product(&s);
     finish_item(p, &s, 0);
 }
 
 static void share_nothing(SharedProduct *p)
 {
     p->end = p->s.k;
-    p->engine->parallel_for(p->engine, multiply_dots, p, dot_items(one_row(&p->s) ? p->s.n : p->s.m));
+    p->engine->parallel_for(p->engine, multiply_thin, p, thin_items(p->s.m == 1 ? p->s.n : p->s.m));
 }
 
 /* ---- all */
@@ -202,17 +206,19 @@ static void share_nothing(SharedProduct *p)
 static void parallel_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                            int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
 {
+    if (m * n * k < LEAST_PRODUCTS) {
+        if (!thin_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu)) packed_sgemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
+        if (alpha != 1) scale_rows(alpha, m, n, c, ldc);
+        return;
+    }
     SharedProduct p = { .engine = engine, .alpha = alpha, .shared = workspace_of(engine, engine->shared_workspace),
                         .s = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n,
                                .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .bias = bias } };
     Product *s = &p.s;
-    if (m * n * k < LEAST_PRODUCTS) {
-        packed_sgemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
-        p.end = k;
-        finish_item(&p, s, 0);
+    if (is_one_row(transposed_a, transposed_b, m, k, lda) || is_outer_product(transposed_b, k, ldb, bias, relu) || suits_dot_product(s)) {
+        share_nothing(&p);
         return;
     }
-    if (suits_dot_product(s)) { share_nothing(&p); return; }
     choose_roles(s);
     choose_blocks(s, 0);
     if (s->m <= BLOCK_ROWS + BLOCK_ROWS / 2 && s->n >= s->m) share_rows(&p);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "product_packing.h"
 #include "product_tiles.h"
+#include "thin_products.h"
 
 /* sizes in elements unless they say bytes; all measured */
 enum {
@@ -116,21 +117,16 @@ static void dot_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t
     }
 }
 
-static inline int one_row(const Product *s)
-{ return s->m == 1 && s->transposed_b && s->n >= LANES && s->k >= LANES && (!s->transposed_a || s->lda == 1); }
-
 static inline int suits_dot_product(const Product *s)
-{ return one_row(s) || (!s->transposed_a && s->transposed_b && s->n <= DOT_COLUMNS && s->m >= LANES && s->k >= DOT_DEPTH); }
+{ return !s->transposed_a && s->transposed_b && s->n <= DOT_COLUMNS && s->m >= LANES && s->k >= DOT_DEPTH; }
 
-/* a product of few columns or of one row */
+/* a product of few columns */
 static void take_dot_product(const Product *s)
 {
-    if (one_row(s)) dot_product(s->n, 1, s->k, s->b, s->ldb, s->a, s->k, s->accumulate, s->c, 1);
-    else dot_product(s->m, s->n, s->k, s->a, s->lda, s->b, s->ldb, s->accumulate, s->c, s->ldc);
+    dot_product(s->m, s->n, s->k, s->a, s->lda, s->b, s->ldb, s->accumulate, s->c, s->ldc);
     if (s->bias || s->relu) finish_tile(s->bias, s->relu, s->c, s->ldc, s->m, s->n);
 }
 #else
-static inline int one_row(const Product *s) { (void)s; return 0; }
 static inline int suits_dot_product(const Product *s) { (void)s; return 0; }
 static void take_dot_product(const Product *s) { (void)s; }
 #endif
@@ -272,6 +268,7 @@ static void multiply_columns(const Product *s, int64_t start, int64_t columns, i
 static void packed_sgemm(int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
                          int accumulate, float *c, int64_t ldc, const float *bias, int relu, float *workspace)
 {
+    if (thin_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu)) return;
     Product s = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n, .k = k,
                   .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .bias = bias };
     if (suits_dot_product(&s)) { take_dot_product(&s); return; }

@@ -1,0 +1,27 @@
+cimport numpy as cnp
+from cpython.pythread cimport PyThread_type_lock
+from ortrain._core.engine cimport EngineHandle
+from ortrain._core.program cimport Program
+from ortrain._core.sweep cimport Sweep
+
+cdef class Lock:
+    cdef unsigned long owner
+    cdef Py_ssize_t depth, waiting
+    cdef bint is_shut
+    cdef PyThread_type_lock gate
+
+    cdef bint take_if_free(self) noexcept
+    cdef void leave(self) noexcept
+
+cdef class Steps:
+    cdef EngineHandle handle
+    cdef readonly Lock lock
+    cdef object state, masked, refusal
+    cdef Program program
+    cdef Sweep sweep
+    cdef cnp.ndarray reset_flag
+    cdef public bint overwrite, gradients_valid
+    cdef public double learning_rate
+
+    cpdef object finished(self, bint overwrote)
+    cpdef list train(self, tuple values)

@@ -1,0 +1,146 @@
+"""The three calls of a training loop, as long as they repeat: what a session asks before it goes the long way."""
+from libc.stdint cimport uint8_t
+cimport cython
+cimport numpy as cnp
+from cpython.pythread cimport (NOWAIT_LOCK, WAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident,
+                               PyThread_release_lock, PyThread_type_lock)
+from ortrain._core.engine cimport EngineHandle
+from ortrain._core.program cimport Program
+from ortrain._core.sweep cimport Sweep
+
+cnp.import_array()
+
+
+cdef class Lock:
+    """What threading.RLock is, at a tenth of its price where no other thread wants it: the interpreter's lock guards who has this one, and threads wait at a gate that
+    is shut only when somebody comes."""
+
+    def __cinit__(self):
+        self.gate = PyThread_allocate_lock()
+        if self.gate == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self.gate != NULL:
+            PyThread_free_lock(self.gate)
+
+    cdef bint take_if_free(self) noexcept:
+        """Takes the lock if no other thread has it or waits for it."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self.depth == 0 and self.waiting == 0:
+            self.owner = me
+        elif self.depth == 0 or self.owner != me:
+            return False
+        self.depth += 1
+        return True
+
+    cdef void leave(self) noexcept:
+        self.depth -= 1
+        if self.depth == 0 and self.is_shut:
+            self.is_shut = False
+            PyThread_release_lock(self.gate)
+
+    def __enter__(self):
+        if self.take_if_free():
+            return
+        if self.depth > 0 and not self.is_shut:         # on behalf of who has it, and will open it
+            PyThread_acquire_lock(self.gate, NOWAIT_LOCK)
+            self.is_shut = True
+        self.waiting += 1
+        with nogil:
+            PyThread_acquire_lock(self.gate, WAIT_LOCK)
+        self.waiting -= 1
+        self.owner, self.depth, self.is_shut = PyThread_get_thread_ident(), 1, True
+
+    def __exit__(self, *_):
+        self.leave()
+
+    def after_fork(self):
+        """In a forked child: whoever else held the lock or waited for it is not there any more."""
+        cdef PyThread_type_lock gate
+        mine = self.depth > 0 and self.owner == PyThread_get_thread_ident()
+        gate = PyThread_allocate_lock()                 # the old one may be held by a thread that is gone
+        if gate == NULL:
+            raise MemoryError
+        self.gate, self.is_shut, self.waiting = gate, False, 0
+        if not mine:
+            self.depth = 0
+
+
+@cython.final
+cdef class Steps:
+    """What a train step, an optimizer step and a reset change in a session, and the way they take while shapes, arena and optimizer stay what they were.
+
+    state: the TrainingState, for its count of optimizer steps and its mask. reset_flag: bool [1], the training model's input that says whether gradients
+    are overwritten."""
+
+    def __init__(self, EngineHandle handle not None, object state, cnp.ndarray reset_flag not None, double learning_rate):
+        self.handle, self.state, self.reset_flag, self.learning_rate = handle, state, reset_flag, learning_rate
+        self.lock = Lock()
+        self.overwrite = self.gradients_valid = True
+
+    def repeat(self, Program program, object refusal):
+        """Takes the program that ran last, or None for none, for the next train step. refusal: called with the program and the inputs when a step of it fails,
+        gives the exception that says so."""
+        self.program, self.refusal = program, refusal
+
+    def repeat_update(self, Sweep sweep, object masked):
+        """Takes the sweep that ran last for the next optimizer step, while the state's mask is `masked`; None for none."""
+        self.sweep, self.masked = sweep, masked
+
+    def forget(self):
+        """Lets the next steps go the long way."""
+        self.program = self.sweep = self.refusal = None
+
+    def reset(self):
+        """The next train step overwrites the gradients."""
+        self.overwrite = self.gradients_valid = True
+
+    cpdef object finished(self, bint overwrote):
+        """What a train step that is complete leaves behind; a reset that came while it ran stays where it added to the gradients."""
+        if overwrote:
+            self.gradients_valid, self.overwrite = True, False
+        self.handle.engine.run_index += 1
+
+    def call(self, tuple values):
+        """As train; one output bare, several as a tuple."""
+        cdef list results = self.train(values)
+        if results is None:
+            return None
+        return results[0] if len(results) == 1 else tuple(results)
+
+    cpdef list train(self, tuple values):
+        """A train step with the last program; the outputs, or None when it has to go the long way: for other inputs, or while another thread
+        is in the session."""
+        cdef Program program = self.program
+        cdef bint overwrite
+        refusal = self.refusal
+        if program is None or program.arena_array is not self.handle.arena or not self.lock.take_if_free():
+            return None
+        try:
+            if not program.accepts(values):
+                return None
+            overwrite = self.overwrite
+            (<uint8_t *>cnp.PyArray_DATA(self.reset_flag))[0] = overwrite
+            if program.execute(values, overwrite, NULL) != 0:
+                self.gradients_valid &= program.failed_step < program.first_write
+                raise refusal(program, values) from program.cause()
+            self.finished(overwrite)
+            return program.results(values, None)
+        finally:
+            self.lock.leave()
+
+    def update(self):
+        """An optimizer step with the last sweep; False when it has to go the long way."""
+        cdef Sweep sweep = self.sweep
+        if sweep is None or not self.gradients_valid or not self.lock.take_if_free():
+            return False
+        try:
+            if self.state.masked != self.masked:
+                return False
+            step = self.state.optimizer_step + 1
+            sweep.run(self.learning_rate, step)
+            self.state.optimizer_step = step
+            return True
+        finally:
+            self.lock.leave()

@@ -1,0 +1,19 @@
+from libc.stdint cimport int64_t
+from ortrain._core.engine cimport EngineHandle
+from ortrain._core.kernel cimport Kernel, KernelArgs, Tensor
+
+cdef class Call:
+    cdef EngineHandle handle
+    cdef KernelArgs args
+    cdef Tensor tensors[8]
+    cdef double floats[8]
+    cdef int64_t ints[4]
+    cdef Kernel function
+    cdef list arrays
+
+    cdef int execute(self) except -1
+
+cdef class Sweep:
+    cdef list calls
+
+    cpdef int run(self, double rate, double step) except -1

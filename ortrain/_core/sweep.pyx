@@ -1,0 +1,93 @@
+"""Sweeps of a kernel over the flat segments of the state: what an optimizer does."""
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+cimport numpy as cnp
+from ortrain._core.engine cimport SHORT, EngineHandle
+from ortrain._core.kernel cimport Kernel, KernelArgs
+
+from ortrain.dtypes import NUMBERS
+
+cnp.import_array()
+
+
+cdef extern from "threads.h" nogil:
+    int64_t pool_clock()
+
+
+cdef class Call:
+    """One kernel on fixed arrays, for the optimizer's sweeps over flat segments."""
+
+    @property
+    def address(self):
+        """The kernel's."""
+        return <size_t>self.function
+
+    @property
+    def operands(self):
+        """The arrays, inputs first."""
+        return tuple(self.arrays)
+
+    def __init__(self, EngineHandle handle not None, size_t address, list inputs, object outputs=(), tuple ints=()):
+        cdef Py_ssize_t i
+        self.handle = handle
+        self.arrays = [*inputs, *outputs]
+        memset(&self.args, 0, sizeof(KernelArgs))
+        for i, array in enumerate(self.arrays):
+            x = <cnp.ndarray>array
+            self.tensors[i].data = cnp.PyArray_DATA(x)
+            self.tensors[i].count = x.size
+            self.tensors[i].rank = x.ndim
+            self.tensors[i].dtype = NUMBERS[x.dtype.name]
+            if x.ndim:
+                self.tensors[i].dims[0] = x.size
+        for i, value in enumerate(ints):
+            self.ints[i] = value
+        self.args.inputs = self.tensors
+        self.args.outputs = self.tensors + len(inputs)
+        self.args.n_inputs = len(inputs)
+        self.args.n_outputs = len(outputs)
+        self.args.ints = self.ints
+        self.args.floats = self.floats
+        self.args.engine = &handle.engine
+        self.function = <Kernel>address
+
+    def run(self, *floats):
+        """Calls the kernel with these floating-point attributes."""
+        cdef Py_ssize_t i
+        for i in range(len(floats)):
+            self.floats[i] = floats[i]
+        self.execute()
+
+    cdef int execute(self) except -1:
+        """Calls the kernel with the attributes that it has."""
+        cdef int64_t *moments = self.handle.moments_of(self, 1)
+        if moments != NULL:
+            moments[0] = pool_clock()
+        if self.tensors[0].count <= SHORT:
+            self.function(&self.args)
+        else:
+            with nogil:
+                self.function(&self.args)
+        if moments != NULL:
+            moments[1] = pool_clock()
+        return 0
+
+
+cdef class Sweep:
+    """An optimizer's update: one kernel over all runs of the parameters, with attributes of which the first is the rate and the sixth the number of the step."""
+
+    def __init__(self, list calls, tuple attributes=()):
+        """calls: a Call per run. attributes: the second to the fifth, which stay."""
+        cdef Call call
+        self.calls = calls
+        for call in calls:
+            for i, value in enumerate(attributes):
+                call.floats[1 + i] = value
+
+    cpdef int run(self, double rate, double step) except -1:
+        """Updates all runs."""
+        cdef Call call
+        for call in self.calls:
+            call.floats[0], call.floats[5] = rate, step
+            call.execute()
+        return 0

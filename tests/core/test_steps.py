@@ -1,0 +1,128 @@
+"""The steps that repeat: one session shared by threads, and the same results by the short way as by the long one."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import ortrain
+from ortrain._core.steps import Lock
+from ortrain.errors import LabelRangeError
+from ortrain.options import RunOptions
+from tests.test_session import batch, start
+
+
+def test_threads_take_turns_at_a_lock_that_its_owner_may_take_again():
+    lock, inside, most, turns = Lock(), [], [], []
+
+    def work():
+        for _ in range(50):
+            with lock, lock:
+                inside.append(1)
+                turns.append(threading.get_ident())
+                threading.Event().wait(1e-5)                    # gives the interpreter's lock away
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(turns) == 200
+    assert max(most) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_lock_that_another_thread_held_is_free_in_a_forked_child():
+    lock, held, done = Lock(), threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    child = os.fork()
+    if child == 0:
+        lock.after_fork()
+        with lock:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    done.set()
+    thread.join(60)
+    assert status == 0
+
+
+def test_threads_that_share_a_session_lose_no_step():
+    session, arrays = start(), batch()
+
+    def work():
+        for _ in range(200):
+            session.train_step(*arrays)
+            session.optimizer_step()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert session.train_steps == 600
+    assert session.state.optimizer_step == 600
+
+
+def train(long_way):
+    session, arrays = start(), batch()
+    options = {"run_options": RunOptions()} if long_way else {}
+    losses = []
+    for k in range(12):
+        losses.append(session.train_step(*arrays, **options)[0])
+        if k % 3 == 2:
+            session.optimizer_step(**options)
+            session.lazy_reset_grad()
+        if k == 5:
+            session.freeze(next(iter(session.state.trainable)))
+        if k == 8:
+            session.learning_rate = 0.1
+    return losses, session.to_buffer(), session.train_steps
+
+
+def test_the_short_way_and_the_long_way_give_the_same_bits():
+    (losses, parameters, count), (wanted_losses, wanted, wanted_count) = train(False), train(True)
+    assert losses == wanted_losses
+    np.testing.assert_array_equal(parameters, wanted)
+    assert count == wanted_count
+
+
+def test_a_step_that_is_refused_on_the_short_way_changes_nothing():
+    session, (x, labels) = start(), batch()
+    session.train_step(x, labels)
+    gradients = {name: array.copy() for name, array in session.state.gradients.items()}
+    with pytest.raises(LabelRangeError, match="got 1000"):
+        session.train_step(x, np.full_like(labels, 1000))
+    assert session.gradients_valid
+    assert session.train_steps == 1
+    for name, array in session.state.gradients.items():
+        np.testing.assert_array_equal(array, gradients[name])
+
+
+def test_another_program_that_needs_more_memory_leaves_the_next_step_right():
+    session, (x, labels) = start(), batch()
+    first = session.train_step(x, labels)[0]
+    session.lazy_reset_grad()
+    session.eval_step(np.concatenate([x] * 50), np.concatenate([labels] * 50))
+    assert session.train_step(x, labels)[0] == first
+
+
+def test_a_closed_session_takes_no_short_way():
+    session, arrays = start(), batch()
+    session.train_step(*arrays)
+    session.optimizer_step()
+    session.close()
+    for call in (lambda: session.train_step(*arrays), session.optimizer_step):
+        with pytest.raises(ortrain.errors.InvalidStateError):
+            call()
