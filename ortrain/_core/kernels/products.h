@@ -35,9 +35,6 @@ typedef struct Product {
     float *packed_a, *packed_b;
 } Product;
 
-static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
-
 /* bias [columns] and ReLU on a finished tile that could not have them in registers */
 static void finish_tile(const float *bias, int relu, float *c, int64_t ldc, int64_t rows, int64_t columns)
 {
@@ -161,14 +158,6 @@ static void choose_blocks(Product *s, float *workspace)
     s->b_in_place = !s->transposed_b && (s->m <= DIRECT_B_ROWS || s->k * s->ldb * 4 <= DIRECT_B_BYTES);
     s->packed_a = workspace;
     s->packed_b = workspace + (s->a_in_place ? 0 : ((s->rows + TILE_ROWS) * s->depth + 15) / 16 * 16);
-}
-
-/* width of the panel of B at column j, a multiple of LANES: full panels, but the last two are balanced when the rest would be thin */
-static inline int64_t panel_width(int64_t n, int64_t j)
-{
-    int64_t rest = n - j, vectors = (rest + LANES - 1) / LANES;
-    if (rest >= 2 * TILE_COLUMNS || rest == TILE_COLUMNS) return TILE_COLUMNS;
-    return (vectors <= TILE_VECTORS ? vectors : (vectors + 1) / 2) * LANES;
 }
 
 static void pack_block_of_a(const Product *s, int64_t row, int64_t deep, int64_t depth, Tiles tiles)
