@@ -116,10 +116,38 @@ static inline int64_t panel_width(int64_t n, int64_t j)
     return (vectors <= TILE_VECTORS ? vectors : (vectors + 1) / 2) * LANES;
 }
 
+#if TILE_ROWS < 8 && VECTOR_BYTES == 32
+/* `rows` source rows, fewer than 8, -> a panel as wide: vectors of 8 that overlap, so that the next one overwrites what is too much of the one before.
+ * Returns how much of the depth was done: not the last, which nothing would overwrite. */
+static inline __attribute__((always_inline)) int64_t pack_transposed_tile(const float *source, int64_t step, int64_t depth, float *panel, const int rows)
+{
+    int64_t p = 0;
+    for (; p + 8 < depth; p += 8) {
+        eight r[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) r[i] = *(const loose_eight *)(source + i * step + p);
+        for (int i = rows; i < 8; i++) r[i] = (eight){0};
+        transpose_eight(r);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) *(loose_eight *)(panel + (p + i) * rows) = r[i];
+    }
+    return p;
+}
+#endif
+
 /* panel[p, j] = source[j, p] for j < n (zero up to width), p < depth */
 static __attribute__((noinline)) void pack_transposed(const float *source, int64_t step, int64_t n, int64_t depth, float *panel, int64_t width)
 {
     int64_t j = 0;
+#if TILE_ROWS < 8 && VECTOR_BYTES == 32
+    if (n == width && (n == TILE_ROWS || n == TILE_ROWS - 1)) {
+        int64_t p = n == TILE_ROWS ? pack_transposed_tile(source, step, depth, panel, TILE_ROWS)
+                                   : pack_transposed_tile(source, step, depth, panel, TILE_ROWS - 1);
+        for (; p < depth; p++)
+            for (int64_t i = 0; i < n; i++) panel[p * n + i] = source[i * step + p];
+        return;
+    }
+#endif
 #if SQUARE > 8
     for (; j + SQUARE <= n; j += SQUARE) {
         int64_t p = 0;
