@@ -58,6 +58,17 @@ def recurrence(times: int) -> Cost:
     return cost
 
 
+def attention(first: int, products: int) -> Cost:
+    """So many products of all rows with all keys, of q [n, rows, heads, size] and v [n, keys, heads, width] among the inputs from `first`."""
+
+    def cost(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+        n, rows, heads, size = sizes(inputs, first)
+        keys, width = sizes(inputs, first + 2)[1::2]
+        return products * n * heads * rows * keys * (size + width)
+
+    return cost
+
+
 def per_element(count: int, of: int = 0) -> Cost:
     """So many for every element of output `of`; below 0: of an input, counted from the end of the list -1, -2, …"""
 
@@ -72,6 +83,7 @@ COSTS: dict[str, Cost] = {
     "MatMul": product, "Gemm": product, "FusedMatMul": product,
     "Conv": convolution, "ConvTranspose": transposed_convolution, "ConvGrad": convolution_gradient,
     "ChannelsLastConv": convolution, "ChannelsLastConvGrad": convolution_gradient,
+    "Attention": attention(0, 2), "AttentionGrad": attention(1, 5),
     **{f"{name}Training": recurrence(1) for name in ("LSTM", "GRU")},
     **{name: recurrence(1) for name in ("LSTM", "GRU", "RNN")},
     **{f"{name}Grad": recurrence(2) for name in ("LSTM", "GRU", "RNN")},

@@ -24,14 +24,14 @@ LENGTHS, INITIAL, CELL, PEEPHOLES = 4, 5, 6, 7
 class Layer:
     """What distinguishes the three: gates per unit, whether there is a cell state, default activations, and the sums of scratch space.
 
-    scratch, gradient_scratch: elements, from (steps, rows, hidden, directions)."""
+    scratch, gradient_scratch: elements, from (steps, rows, inputs, hidden, directions)."""
 
     name: str
     gates: int
     cell: bool
     activations: tuple[tuple[str, ...], ...]
-    scratch: Callable[[int, int, int, int], int]
-    gradient_scratch: Callable[[int, int, int, int], int]
+    scratch: Callable[[int, int, int, int, int], int]
+    gradient_scratch: Callable[[int, int, int, int, int], int]
 
     @property
     def states(self) -> int:
@@ -44,12 +44,20 @@ class Layer:
         return (1, self.gates) if self.cell else (self.gates,) if self.gates > 1 else ()
 
 
-LSTM = Layer("LSTM", 4, True, (("sigmoid", "tanh", "tanh"),), lambda s, n, h, d: 4 * h + d * 4 * h * h + 2 * d * n * h,
-             lambda s, n, h, d: d * s * n * 4 * h + s * n * h + 2 * d * n * h)
-GRU = Layer("GRU", 3, False, (("sigmoid", "tanh"),), lambda s, n, h, d: 3 * h + d * 3 * h * h + 4 * d * n * h,
-            lambda s, n, h, d: 6 * d * s * n * h + 2 * d * n * h)
-RNN = Layer("RNN", 1, False, (("tanh",), ("relu",)), lambda s, n, h, d: h + d * h * h + d * n * h + d * s * n * h,
-            lambda s, n, h, d: d * s * n * h + s * n * h + d * n * h)
+PANEL_PADDING = 16
+
+
+def panels(depth: int, columns: int) -> int:
+    """Elements of the panels of recurrent weights [depth, columns] at most (recurrent_panels.h)."""
+    return depth * (columns + PANEL_PADDING)
+
+
+LSTM = Layer("LSTM", 4, True, (("sigmoid", "tanh", "tanh"),), lambda s, n, i, h, d: 4 * h + d * panels(h, 4 * h) + 2 * d * n * h,
+             lambda s, n, i, h, d: d * s * n * 4 * h + 2 * d * n * h + d * panels(4 * h, h) + (s * n + 4 * h) * (i + h))
+GRU = Layer("GRU", 3, False, (("sigmoid", "tanh"),), lambda s, n, i, h, d: 3 * h + d * (panels(h, 2 * h) + panels(h, h)) + 4 * d * n * h,
+            lambda s, n, i, h, d: 6 * d * s * n * h + 2 * d * n * h + d * (panels(2 * h, h) + panels(h, h)))
+RNN = Layer("RNN", 1, False, (("tanh",), ("relu",)), lambda s, n, i, h, d: h + d * panels(h, h) + d * n * h + d * s * n * h,
+            lambda s, n, i, h, d: d * s * n * h + d * n * h + d * panels(h, h) + (s * n + h) * (i + h))
 
 
 # ---- what a node says
@@ -125,7 +133,7 @@ def lower_layer(layer: Layer) -> Callable[[LoweringContext], KernelCall]:
     def lower(c: LoweringContext) -> KernelCall:
         steps, rows, inputs, hidden, directions = (int(size) for size in sizes_of(c, layer))
         gates = 0 if layer.gates > 1 and c.wants(layer.states + len(layer.saved) - 1) else directions * steps * rows * layer.gates * hidden
-        space = layer.scratch(steps, rows, hidden, directions) + (gates if layer.gates > 1 else 0)
+        space = layer.scratch(steps, rows, inputs, hidden, directions) + (gates if layer.gates > 1 else 0)
         guards = (Guard(LENGTHS, 0, steps + 1),) if c.has(LENGTHS) else ()
         return KernelCall(layer.name.lower(), (steps, rows, inputs, hidden, directions, direction_of(c)[0], option_of(c, layer)),
                           scratch=space * numpy_dtype(c.dtype(0)).itemsize, guards=guards)
@@ -235,7 +243,7 @@ class GradientForm:
     def lower(self, c: LoweringContext) -> KernelCall:
         steps, rows, inputs = c.dims(0)
         directions, hidden = c.dims(2)[0], c.dims(2)[2]
-        space = self.layer.gradient_scratch(steps, rows, hidden, directions)
+        space = self.layer.gradient_scratch(steps, rows, inputs, hidden, directions)
         return KernelCall(f"{self.layer.name.lower()}_grad", (steps, rows, inputs, hidden, directions, direction_of(c)[0], option_of(c, self.layer)),
                           scratch=space * numpy_dtype(c.dtype(0)).itemsize)
 

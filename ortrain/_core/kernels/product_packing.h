@@ -83,7 +83,7 @@ static __attribute__((noinline, unused)) int64_t pack_transposed_eight(const flo
 }
 
 /* c[column, row] (+)= tile[row, column]: a finished tile stored transposed */
-static __attribute__((noinline)) void store_transposed(const float *tile, int64_t width, float *c, int64_t ldc, int64_t rows, int64_t columns,
+static __attribute__((noinline, unused)) void store_transposed(const float *tile, int64_t width, float *c, int64_t ldc, int64_t rows, int64_t columns,
                                                        int accumulate)
 {
     if (rows == 8) {
@@ -105,10 +105,49 @@ static __attribute__((noinline)) void store_transposed(const float *tile, int64_
         for (int64_t i = 0; i < rows; i++) c[j * ldc + i] = tile[i * width + j] + (accumulate ? c[j * ldc + i] : 0.0f);
 }
 
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+/* width of the panel of B at column j, a multiple of LANES: full panels, but the last two are balanced when the rest would be thin */
+static inline int64_t panel_width(int64_t n, int64_t j)
+{
+    int64_t rest = n - j, vectors = (rest + LANES - 1) / LANES;
+    if (rest >= 2 * TILE_COLUMNS || rest == TILE_COLUMNS) return TILE_COLUMNS;
+    return (vectors <= TILE_VECTORS ? vectors : (vectors + 1) / 2) * LANES;
+}
+
+#if TILE_ROWS < 8 && VECTOR_BYTES == 32
+/* `rows` source rows, fewer than 8, -> a panel as wide: vectors of 8 that overlap, so that the next one overwrites what is too much of the one before.
+ * Returns how much of the depth was done: not the last, which nothing would overwrite. */
+static inline __attribute__((always_inline)) int64_t pack_transposed_tile(const float *source, int64_t step, int64_t depth, float *panel, const int rows)
+{
+    int64_t p = 0;
+    for (; p + 8 < depth; p += 8) {
+        eight r[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) r[i] = *(const loose_eight *)(source + i * step + p);
+        for (int i = rows; i < 8; i++) r[i] = (eight){0};
+        transpose_eight(r);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) *(loose_eight *)(panel + (p + i) * rows) = r[i];
+    }
+    return p;
+}
+#endif
+
 /* panel[p, j] = source[j, p] for j < n (zero up to width), p < depth */
 static __attribute__((noinline)) void pack_transposed(const float *source, int64_t step, int64_t n, int64_t depth, float *panel, int64_t width)
 {
     int64_t j = 0;
+#if TILE_ROWS < 8 && VECTOR_BYTES == 32
+    if (n == width && (n == TILE_ROWS || n == TILE_ROWS - 1)) {
+        int64_t p = n == TILE_ROWS ? pack_transposed_tile(source, step, depth, panel, TILE_ROWS)
+                                   : pack_transposed_tile(source, step, depth, panel, TILE_ROWS - 1);
+        for (; p < depth; p++)
+            for (int64_t i = 0; i < n; i++) panel[p * n + i] = source[i * step + p];
+        return;
+    }
+#endif
 #if SQUARE > 8
     for (; j + SQUARE <= n; j += SQUARE) {
         int64_t p = 0;
@@ -151,6 +190,17 @@ static __attribute__((noinline)) void pack_rows(const float *source, int64_t ste
     }
 }
 
+enum { PANELS_PER_RUN = TILE_COLUMNS > 32 ? 4 : 8 };  /* 128 to 192 columns: write streams of one run, for panels are a multiple of 4 KiB apart, as below */
+
+/* PANELS_PER_RUN full panels beside each other: panel[i][p, j] = source[p, i TILE_COLUMNS + j] */
+static __attribute__((noinline, unused)) void pack_row_panels(const float *source, int64_t step, int64_t depth, float *panel)
+{
+    for (int64_t p = 0; p < depth; p++, source += step, panel += TILE_COLUMNS)
+        for (int64_t i = 0; i < PANELS_PER_RUN; i++)
+            for (int64_t j = 0; j < TILE_COLUMNS; j += LANES)
+                *(loose_vector *)(panel + i * depth * TILE_COLUMNS + j) = *(const loose_vector *)(source + i * TILE_COLUMNS + j);
+}
+
 /* How the rows of a block are dealt to tiles: `count` tiles of `base` rows, the first `extra` of them one row more. */
 typedef struct Tiles { int64_t count, base, extra; } Tiles;
 
@@ -161,27 +211,28 @@ static inline Tiles tiles_of(int64_t rows)
 }
 static inline int64_t rows_of_tile(Tiles tiles, int64_t tile) { return tiles.base + (tile < tiles.extra); }
 
-/* A block of A that is stored depth first, into one panel per tile. Source rows are read in runs of 8 panels: panels are often a multiple of 4 KiB apart,
- * the span of one way of the first cache, so that more write streams would evict each other (196 against 225 GFLOP/s on 8192x256x1024). */
-static __attribute__((noinline)) void pack_tiles(const float *source, int64_t step, int64_t depth, Tiles tiles, float *panel)
+/* `count` panels beside each other, each as wide as its tile has rows; the copies are inlined for that width */
+static inline __attribute__((always_inline)) void pack_equal_tiles(const float *source, int64_t step, int64_t depth, int64_t count, const int64_t rows,
+                                                                   float *panel)
 {
-    for (int64_t first = 0; first < tiles.count;) {
-        int64_t last = first + 8 < tiles.count ? first + 8 : tiles.count, width = 0;
-        for (int64_t t = first; t < last; t++) width += rows_of_tile(tiles, t);
-        const float *row = source;
-        if (tiles.base == TILE_ROWS && last - first == 8 && !tiles.extra)
-            for (int64_t p = 0; p < depth; p++, row += step)
-                for (int64_t t = 0; t < 8; t++) memcpy(panel + (p + t * depth) * TILE_ROWS, row + t * TILE_ROWS, TILE_ROWS * sizeof(float));
-        else
-            for (int64_t p = 0; p < depth; p++, row += step) {
-                const float *from = row; float *to = panel;
-                for (int64_t t = first; t < last; t++) {
-                    int64_t rows = rows_of_tile(tiles, t);
-                    for (int64_t i = 0; i < rows; i++) to[p * rows + i] = from[i];
-                    from += rows; to += rows * depth;
-                }
-            }
-        source += width; panel += width * depth; first = last;
+    for (int64_t p = 0; p < depth; p++, source += step)
+        for (int64_t t = 0; t < count; t++) memcpy(panel + (p + t * depth) * rows, source + t * rows, rows * sizeof(float));
+}
+
+/* A block of A that is stored depth first, into one panel per tile. Source rows are read in runs of 8 panels of one width: panels are often a multiple of
+ * 4 KiB apart, the span of one way of the first cache, so that more write streams would evict each other (196 against 225 GFLOP/s on 8192x256x1024). */
+static __attribute__((noinline, unused)) void pack_tiles(const float *source, int64_t step, int64_t depth, Tiles tiles, float *panel)
+{
+    for (int64_t first = 0, count; first < tiles.count; first += count) {
+        int64_t rows = rows_of_tile(tiles, first), end = first < tiles.extra ? tiles.extra : tiles.count;
+        count = end - first < 8 ? end - first : 8;
+        switch (rows) {
+        case TILE_ROWS: pack_equal_tiles(source, step, depth, count, TILE_ROWS, panel); break;
+        case TILE_ROWS - 1: pack_equal_tiles(source, step, depth, count, TILE_ROWS - 1, panel); break;
+        case TILE_ROWS - 2: pack_equal_tiles(source, step, depth, count, TILE_ROWS - 2, panel); break;
+        default: pack_equal_tiles(source, step, depth, count, rows, panel);
+        }
+        source += count * rows; panel += count * rows * depth;
     }
 }
 #endif

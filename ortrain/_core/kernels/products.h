@@ -14,8 +14,8 @@ enum {
     DIRECT_B_ROWS = 8 * TILE_ROWS,                  /* B is read in place for at most so many rows of A: packing it would cost as much as the product */
     DIRECT_B_BYTES = 64 * 1024,
     DIRECT_A_BYTES = 48 * 1024,                     /* a block of A that the first cache holds is read in place */
-    /* columns of B up to which A is read in place whatever its size: panels of 6 rows are transposed partly element by element, so that packing 128 x 64
-     * for 128 columns cost a tenth of the product (80 against 90 GFLOP/s; A transposed: 69 against 82) */
+    /* columns of B up to which A is read in place whatever its size: panels of 6 rows cost more to pack than those of 8 (1024 x 256 x 1024: 84 % of the
+     * peak packed element by element, 89 with vectors, 90 in place) */
     DIRECT_A_COLUMNS = (TILE_ROWS == 6 ? 64 : 4) * TILE_COLUMNS,
     DIRECT_TRANSPOSED_A_COLUMNS = (TILE_ROWS == 6 ? 8 : 2) * TILE_COLUMNS,
     SWAP_ROWS = TILE_ROWS == 8 ? 192 : 1,           /* with 8-row tiles the transposing store is exact; with 6 it lost (114 -> 87 GFLOP/s) */
@@ -35,9 +35,6 @@ typedef struct Product {
     int64_t depth, rows, columns;                   /* of a block */
     float *packed_a, *packed_b;
 } Product;
-
-static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
 /* bias [columns] and ReLU on a finished tile that could not have them in registers */
 static void finish_tile(const float *bias, int relu, float *c, int64_t ldc, int64_t rows, int64_t columns)
@@ -157,14 +154,6 @@ static void choose_blocks(Product *s, float *workspace)
     s->b_in_place = !s->transposed_b && (s->m <= DIRECT_B_ROWS || s->k * s->ldb * 4 <= DIRECT_B_BYTES);
     s->packed_a = workspace;
     s->packed_b = workspace + (s->a_in_place ? 0 : ((s->rows + TILE_ROWS) * s->depth + 15) / 16 * 16);
-}
-
-/* width of the panel of B at column j, a multiple of LANES: full panels, but the last two are balanced when the rest would be thin */
-static inline int64_t panel_width(int64_t n, int64_t j)
-{
-    int64_t rest = n - j, vectors = (rest + LANES - 1) / LANES;
-    if (rest >= 2 * TILE_COLUMNS || rest == TILE_COLUMNS) return TILE_COLUMNS;
-    return (vectors <= TILE_VECTORS ? vectors : (vectors + 1) / 2) * LANES;
 }
 
 static void pack_block_of_a(const Product *s, int64_t row, int64_t deep, int64_t depth, Tiles tiles)

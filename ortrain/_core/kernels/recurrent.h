@@ -2,7 +2,7 @@
  *
  * Everything of the inputs is one product over all time steps, before (forward) or after (backward) the loop over time. The loop itself runs per block of
  * batch rows and direction, each a work item that goes through all steps on one thread: nothing waits between steps, and the split follows from the
- * shapes alone. R is transposed once, so that the product of a step reads it in place.
+ * shapes alone. R is laid out once for the products of all steps (recurrent_panels.h).
  *
  * x [steps, rows, inputs]; per direction W [gates hidden, inputs], R [gates hidden, hidden], B [2 gates hidden]; y [steps, directions, rows, hidden];
  * saved gates [directions, steps, rows, gates hidden] after activation; states [directions, rows, hidden]. With lengths [rows], a row's state stays as it
@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 #include "kernel.h"
+#include "recurrent_panels.h"
 #include "vector_math.h"
 
 enum { FORWARD = 0, REVERSE = 1, BIDIRECTIONAL = 2 };
@@ -39,7 +40,6 @@ static inline int runs_at(const Recurrence *r, int64_t row, int64_t time) { retu
 #define REAL float
 #define NAMED(name) name##_float
 #define GEMM gemm_float32
-#define GEMM_SERIAL gemm_float32_serial
 #define SIGMOID ot_sigmoidf
 #define TANH ot_tanhf
 #include "recurrent_template.h"
@@ -49,7 +49,6 @@ static inline int runs_at(const Recurrence *r, int64_t row, int64_t time) { retu
 #undef REAL
 #undef NAMED
 #undef GEMM
-#undef GEMM_SERIAL
 #undef SIGMOID
 #undef TANH
 
@@ -57,7 +56,6 @@ static inline double sigmoid_of_double(double x) { return 1 / (1 + exp(-x)); }
 #define REAL double
 #define NAMED(name) name##_double
 #define GEMM gemm_float64
-#define GEMM_SERIAL gemm_float64_serial
 #define SIGMOID sigmoid_of_double
 #define TANH tanh
 #include "recurrent_template.h"

@@ -3,7 +3,7 @@
 
 typedef struct NAMED(Gru) {
     Recurrence r;
-    const REAL *transposed, *b;                         /* R^T [directions, hidden, 3 hidden]; B or NULL */
+    const REAL *panels, *candidates, *b;                /* of R^T: of z and r [hidden, 2 hidden], of h~ [hidden, hidden], per direction; B or NULL */
     REAL *gates, *y, *h, *work;                         /* work [directions, rows, 3 hidden] */
 } NAMED(Gru);
 
@@ -24,21 +24,22 @@ static void NAMED(gru_item)(void *context, int64_t item, int64_t worker)
     int64_t n = r->hidden, d = item / r->blocks, first = item % r->blocks * BLOCK_OF_ROWS;
     int64_t count = r->rows - first < BLOCK_OF_ROWS ? r->rows - first : BLOCK_OF_ROWS;
     REAL *h = s->h + (d * r->rows + first) * n, *work = s->work + (d * r->rows + first) * 3 * n;
-    const REAL *transposed = s->transposed + d * 3 * n * n, *rb = s->b ? s->b + d * 6 * n + 5 * n : NULL;
+    const REAL *panels = s->panels + d * NAMED(panels)(n, 2 * n), *candidates = s->candidates + d * NAMED(panels)(n, n), *rb = s->b ? s->b + d * 6 * n + 5 * n : NULL;
     for (int64_t k = 0; k < r->steps; k++) {
         int64_t time = time_of(r, d, k);
         REAL *gates = s->gates + ((d * r->steps + time) * r->rows + first) * 3 * n;
         if (r->option) {
-            e->GEMM_SERIAL(e, worker, 0, 0, count, 3 * n, n, 1, h, n, transposed, 3 * n, 0, work, 3 * n, NULL, 0);
+            NAMED(step_product)(e, worker, count, 2 * n, n, h, n, panels, 0, work, 3 * n);
+            NAMED(step_product)(e, worker, count, n, n, h, n, candidates, 0, work + 2 * n, 3 * n);
         } else {
-            e->GEMM_SERIAL(e, worker, 0, 0, count, 2 * n, n, 1, h, n, transposed, 3 * n, 1, gates, 3 * n, NULL, 0);
+            NAMED(step_product)(e, worker, count, 2 * n, n, h, n, panels, 1, gates, 3 * n);
             for (int64_t row = 0; row < count; row++)
                 for (int64_t j = 0; j < n; j++) {
                     REAL *g = gates + row * 3 * n;
                     g[j] = SIGMOID(g[j]); g[n + j] = SIGMOID(g[n + j]);
                     work[row * n + j] = g[n + j] * h[row * n + j];
                 }
-            e->GEMM_SERIAL(e, worker, 0, 0, count, n, n, 1, work, n, transposed + 2 * n, 3 * n, 1, gates + 2 * n, 3 * n, NULL, 0);
+            NAMED(step_product)(e, worker, count, n, n, work, n, candidates, 1, gates + 2 * n, 3 * n);
         }
         for (int64_t row = 0; row < count; row++) {
             REAL *g = gates + row * 3 * n, *u = g + 2 * n, *to = h + row * n;
@@ -52,19 +53,21 @@ static void NAMED(gru_item)(void *context, int64_t item, int64_t worker)
     }
 }
 
-/* (x, W, R, B, lengths, h0) -> (y, h, gates), each output optional; scratch: bias, R^T, h, work, then the gates if they are not an output */
+/* (x, W, R, B, lengths, h0) -> (y, h, gates), each output optional; scratch: bias, panels, h, work, then the gates if they are not an output */
 static int NAMED(gru)(const KernelArgs *args)
 {
     NAMED(Gru) s = { .r = recurrence_of(args, 3, 4), .b = NAMED(in)(args, 3), .y = NAMED(out)(args, 0) };
     Recurrence *r = &s.r;
     int64_t n = r->hidden, states = r->directions * r->rows * n;
-    REAL *bias = args->scratch, *transposed = bias + 3 * n, *gates = NAMED(out)(args, 2);
-    s.h = transposed + r->directions * 3 * n * n; s.work = s.h + states;
+    REAL *bias = args->scratch, *panels = bias + 3 * n, *candidates = panels + r->directions * NAMED(panels)(n, 2 * n), *gates = NAMED(out)(args, 2);
+    s.h = candidates + r->directions * NAMED(panels)(n, n); s.work = s.h + states;
     s.gates = gates ? gates : s.work + 3 * states;
-    s.transposed = transposed;
+    s.panels = panels; s.candidates = candidates;
     NAMED(copy_or_zero)(s.h, NAMED(in)(args, 5), states);
     for (int64_t d = 0; d < r->directions; d++) {
-        NAMED(transpose)(NAMED(in)(args, 2) + d * 3 * n * n, 3 * n, n, transposed + d * 3 * n * n);
+        const REAL *weights = (const REAL *)NAMED(in)(args, 2) + d * 3 * n * n;
+        NAMED(lay_out)(weights, 1, n, 2 * n, panels + d * NAMED(panels)(n, 2 * n));
+        NAMED(lay_out)(weights + 2 * n * n, 1, n, n, candidates + d * NAMED(panels)(n, n));
         NAMED(project_inputs)(r, d, NAMED(in)(args, 0), NAMED(in)(args, 1), s.b, r->option ? 2 : 3, bias, s.gates + d * r->steps * r->rows * 3 * n);
     }
     args->engine->parallel_for(args->engine, NAMED(gru_item), &s, r->directions * r->blocks);
@@ -74,7 +77,7 @@ static int NAMED(gru)(const KernelArgs *args)
 
 typedef struct NAMED(GruGrad) {
     Recurrence r;
-    const REAL *w_recurrent, *gates, *dy, *previous, *linear;   /* previous, linear: [directions, steps, rows, hidden]; linear = h_before Rh + Rb */
+    const REAL *w_recurrent, *panels, *candidates, *gates, *dy, *previous, *linear;   /* previous, linear: [directions, steps, rows, hidden]; linear = h_before Rh + Rb */
     REAL *dgates, *dcandidate, *dh, *work;              /* dcandidate: what R's h part is multiplied with, as previous */
 } NAMED(GruGrad);
 
@@ -99,7 +102,7 @@ static void NAMED(gru_grad_item)(void *context, int64_t item, int64_t worker)
     int64_t n = r->hidden, d = item / r->blocks, first = item % r->blocks * BLOCK_OF_ROWS;
     int64_t count = r->rows - first < BLOCK_OF_ROWS ? r->rows - first : BLOCK_OF_ROWS;
     REAL *dh = s->dh + (d * r->rows + first) * n, *work = s->work + (d * r->rows + first) * n;
-    const REAL *w = s->w_recurrent + d * 3 * n * n;
+    const REAL *panels = s->panels + d * NAMED(panels)(2 * n, n), *candidates = s->candidates + d * NAMED(panels)(n, n);
     for (int64_t k = r->steps - 1; k >= 0; k--) {
         int64_t time = time_of(r, d, k), at = (d * r->steps + time) * r->rows + first;
         REAL *dgates = s->dgates + at * 3 * n, *dcandidate = s->dcandidate + at * n;
@@ -113,9 +116,9 @@ static void NAMED(gru_grad_item)(void *context, int64_t item, int64_t worker)
                                  dh + row * n, dgates + row * 3 * n, dcandidate + row * n);
         }
         if (r->option) {
-            e->GEMM_SERIAL(e, worker, 0, 0, count, n, n, 1, dcandidate, n, w + 2 * n * n, n, 1, dh, n, NULL, 0);
+            NAMED(step_product)(e, worker, count, n, n, dcandidate, n, candidates, 1, dh, n);
         } else {
-            e->GEMM_SERIAL(e, worker, 0, 0, count, n, n, 1, dgates + 2 * n, 3 * n, w + 2 * n * n, n, 0, work, n, NULL, 0);
+            NAMED(step_product)(e, worker, count, n, n, dgates + 2 * n, 3 * n, candidates, 0, work, n);
             for (int64_t row = 0; row < count; row++)
                 for (int64_t j = 0; j < n && runs_at(r, first + row, time); j++) {
                     REAL reset = s->gates[(at + row) * 3 * n + n + j], drh = work[row * n + j];
@@ -123,7 +126,7 @@ static void NAMED(gru_grad_item)(void *context, int64_t item, int64_t worker)
                     dh[row * n + j] += drh * reset;
                 }
         }
-        e->GEMM_SERIAL(e, worker, 0, 0, count, n, 2 * n, 1, dgates, 3 * n, w, n, 1, dh, n, NULL, 0);
+        NAMED(step_product)(e, worker, count, n, 2 * n, dgates, 3 * n, panels, 1, dh, n);
     }
 }
 
@@ -146,7 +149,8 @@ static void NAMED(gru_weight_gradients)(const NAMED(GruGrad) *s, int64_t d, REAL
     }
 }
 
-/* (x, W, R, B, lengths, h0, y, gates, dy, dh) -> (dx, dW, dR, dB, dh0), each output optional; scratch: dgates, dcandidate, states before, linear, dh, work */
+/* (x, W, R, B, lengths, h0, y, gates, dy, dh) -> (dx, dW, dR, dB, dh0), each output optional; scratch: dgates, dcandidate, states before, linear, dh, work,
+ * panels of R */
 static int NAMED(gru_grad)(const KernelArgs *args)
 {
     NAMED(GruGrad) s = { .r = recurrence_of(args, 3, 4), .w_recurrent = NAMED(in)(args, 2), .gates = NAMED(in)(args, 7), .dy = NAMED(in)(args, 8) };
@@ -156,16 +160,23 @@ static int NAMED(gru_grad)(const KernelArgs *args)
     s.dgates = args->scratch; s.dcandidate = s.dgates + 3 * whole;
     REAL *previous = s.dcandidate + whole, *linear = previous + whole;
     s.dh = linear + whole; s.work = s.dh + states;
+    REAL *panels = s.work + states, *candidates = panels + r->directions * NAMED(panels)(2 * n, n);
+    s.panels = panels; s.candidates = candidates;
     s.previous = previous; s.linear = r->option ? linear : NULL;
     NAMED(copy_or_zero)(s.dh, NAMED(in)(args, 9), states);
     for (int64_t d = 0; d < r->directions; d++) {
-        NAMED(previous_states)(r, d, NAMED(in)(args, 6), NAMED(in)(args, 5), previous + d * all * n);
+        NAMED(previous_states)(r, d, NAMED(in)(args, 6), NAMED(in)(args, 5), previous + d * all * n, n);
+        NAMED(lay_out)(s.w_recurrent + d * 3 * n * n, 0, 2 * n, n, panels + d * NAMED(panels)(2 * n, n));
+        NAMED(lay_out)(s.w_recurrent + d * 3 * n * n + 2 * n * n, 0, n, n, candidates + d * NAMED(panels)(n, n));
         if (r->option) e->GEMM(e, 0, 1, all, n, n, 1, previous + d * all * n, n, s.w_recurrent + d * 3 * n * n + 2 * n * n, n, 0, linear + d * all * n, n,
                                b ? b + d * 6 * n + 5 * n : NULL, 0);
     }
     e->parallel_for(e, NAMED(gru_grad_item), &s, r->directions * r->blocks);
     for (int64_t d = 0; d < r->directions; d++) {
-        NAMED(input_gradients)(r, d, s.dgates + d * all * 3 * n, NAMED(in)(args, 0), NAMED(in)(args, 1), NAMED(out)(args, 0), NAMED(out)(args, 1));
+        const REAL *dgates = s.dgates + d * all * 3 * n;
+        REAL *dw = NAMED(out)(args, 1);
+        NAMED(input_gradient)(r, d, dgates, NAMED(in)(args, 1), NAMED(out)(args, 0));
+        if (dw) e->GEMM(e, 1, 0, 3 * n, r->inputs, all, 1, dgates, 3 * n, NAMED(in)(args, 0), r->inputs, 0, dw + d * 3 * n * r->inputs, r->inputs, NULL, 0);
         NAMED(gru_weight_gradients)(&s, d, NAMED(out)(args, 2), NAMED(out)(args, 3));
     }
     if (NAMED(out)(args, 4)) memcpy(NAMED(out)(args, 4), s.dh, states * sizeof(REAL));

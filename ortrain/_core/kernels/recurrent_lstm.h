@@ -3,7 +3,7 @@
 
 typedef struct NAMED(Lstm) {
     Recurrence r;
-    const REAL *transposed, *peepholes;                 /* R^T [directions, hidden, 4 hidden]; P [directions, 3 hidden] or NULL */
+    const REAL *panels, *peepholes;                     /* of R^T [hidden, 4 hidden], per direction; P [directions, 3 hidden] or NULL */
     REAL *gates, *y, *cells, *h, *c;                    /* cells [directions, steps, rows, hidden] or NULL; h, c: the running states */
 } NAMED(Lstm);
 
@@ -30,7 +30,7 @@ static void NAMED(lstm_item)(void *context, int64_t item, int64_t worker)
     for (int64_t k = 0; k < r->steps; k++) {
         int64_t time = time_of(r, d, k);
         REAL *gates = s->gates + ((d * r->steps + time) * r->rows + first) * 4 * n;
-        e->GEMM_SERIAL(e, worker, 0, 0, count, 4 * n, n, 1, h, n, s->transposed + d * 4 * n * n, 4 * n, 1, gates, 4 * n, NULL, 0);
+        NAMED(step_product)(e, worker, count, 4 * n, n, h, n, s->panels + d * NAMED(panels)(n, 4 * n), 1, gates, 4 * n);
         for (int64_t row = 0; row < count; row++) {
             REAL *y = s->y ? s->y + ((time * r->directions + d) * r->rows + first + row) * n : NULL;
             int runs = runs_at(r, first + row, time);
@@ -41,20 +41,20 @@ static void NAMED(lstm_item)(void *context, int64_t item, int64_t worker)
     }
 }
 
-/* (x, W, R, B, lengths, h0, c0, P) -> (y, h, c, cells, gates), each output optional; scratch: bias, R^T, h, c, then the gates if they are not an output */
+/* (x, W, R, B, lengths, h0, c0, P) -> (y, h, c, cells, gates), each output optional; scratch: bias, panels, h, c, then the gates if they are not an output */
 static int NAMED(lstm)(const KernelArgs *args)
 {
     NAMED(Lstm) s = { .r = recurrence_of(args, 4, 4), .peepholes = NAMED(in)(args, 7), .y = NAMED(out)(args, 0), .cells = NAMED(out)(args, 3) };
     Recurrence *r = &s.r;
     int64_t n = r->hidden, states = r->directions * r->rows * n;
-    REAL *bias = args->scratch, *transposed = bias + 4 * n, *gates = NAMED(out)(args, 4);
-    s.h = transposed + r->directions * 4 * n * n; s.c = s.h + states;
+    REAL *bias = args->scratch, *panels = bias + 4 * n, *gates = NAMED(out)(args, 4);
+    s.h = panels + r->directions * NAMED(panels)(n, 4 * n); s.c = s.h + states;
     s.gates = gates ? gates : s.c + states;
-    s.transposed = transposed;
+    s.panels = panels;
     NAMED(copy_or_zero)(s.h, NAMED(in)(args, 5), states);
     NAMED(copy_or_zero)(s.c, NAMED(in)(args, 6), states);
     for (int64_t d = 0; d < r->directions; d++) {
-        NAMED(transpose)(NAMED(in)(args, 2) + d * 4 * n * n, 4 * n, n, transposed + d * 4 * n * n);
+        NAMED(lay_out)(NAMED(in)(args, 2) + d * 4 * n * n, 1, n, 4 * n, panels + d * NAMED(panels)(n, 4 * n));
         NAMED(project_inputs)(r, d, NAMED(in)(args, 0), NAMED(in)(args, 1), NAMED(in)(args, 3), 4, bias, s.gates + d * r->steps * r->rows * 4 * n);
     }
     args->engine->parallel_for(args->engine, NAMED(lstm_item), &s, r->directions * r->blocks);
@@ -65,7 +65,7 @@ static int NAMED(lstm)(const KernelArgs *args)
 
 typedef struct NAMED(LstmGrad) {
     Recurrence r;
-    const REAL *w_recurrent, *peepholes, *gates, *cells, *c0, *dy;
+    const REAL *panels, *peepholes, *gates, *cells, *c0, *dy;
     REAL *dgates, *dh, *dc;                             /* dgates as the gates; dh, dc [directions, rows, hidden]: of the running states */
 } NAMED(LstmGrad);
 
@@ -121,7 +121,7 @@ static void NAMED(lstm_grad_item)(void *context, int64_t item, int64_t worker)
                                   NAMED(cell_before)(s, d, k, first + row), dh + row * n, dc + row * n, dgates + row * 4 * n);
             memset(dh + row * n, 0, n * sizeof(REAL));
         }
-        e->GEMM_SERIAL(e, worker, 0, 0, count, n, 4 * n, 1, dgates, 4 * n, s->w_recurrent + d * 4 * n * n, n, 1, dh, n, NULL, 0);
+        NAMED(step_product)(e, worker, count, n, 4 * n, dgates, 4 * n, s->panels + d * NAMED(panels)(4 * n, n), 1, dh, n);
     }
 }
 
@@ -144,27 +144,26 @@ static void NAMED(peephole_gradient)(const NAMED(LstmGrad) *s, int64_t d, REAL *
 }
 
 /* (x, W, R, lengths, h0, c0, y, cells, gates, dy, dh, dc, P) -> (dx, dW, dR, dB, dh0, dc0, dP), each output optional;
- * scratch: dgates, states before, dh, dc */
+ * scratch: dgates, dh, dc, panels of R, then those of weight_gradients */
 static int NAMED(lstm_grad)(const KernelArgs *args)
 {
-    NAMED(LstmGrad) s = { .r = recurrence_of(args, 4, 3), .w_recurrent = NAMED(in)(args, 2), .c0 = NAMED(in)(args, 5), .cells = NAMED(in)(args, 7),
+    NAMED(LstmGrad) s = { .r = recurrence_of(args, 4, 3), .c0 = NAMED(in)(args, 5), .cells = NAMED(in)(args, 7),
                           .gates = NAMED(in)(args, 8), .dy = NAMED(in)(args, 9), .peepholes = NAMED(in)(args, 12) };
     Recurrence *r = &s.r; const Engine *e = args->engine;
     int64_t n = r->hidden, states = r->directions * r->rows * n, all = r->steps * r->rows;
     s.dgates = args->scratch;
-    REAL *previous = s.dgates + r->directions * all * 4 * n;
-    s.dh = previous + all * n; s.dc = s.dh + states;
+    s.dh = s.dgates + r->directions * all * 4 * n; s.dc = s.dh + states;
+    REAL *panels = s.dc + states, *both = panels + r->directions * NAMED(panels)(4 * n, n), *joined = both + 4 * n * (r->inputs + n);
+    s.panels = panels;
+    for (int64_t d = 0; d < r->directions; d++) NAMED(lay_out)(NAMED(in)(args, 2) + d * 4 * n * n, 0, 4 * n, n, panels + d * NAMED(panels)(4 * n, n));
     NAMED(copy_or_zero)(s.dh, NAMED(in)(args, 10), states);
     NAMED(copy_or_zero)(s.dc, NAMED(in)(args, 11), states);
     e->parallel_for(e, NAMED(lstm_grad_item), &s, r->directions * r->blocks);
     for (int64_t d = 0; d < r->directions; d++) {
         const REAL *dgates = s.dgates + d * all * 4 * n;
-        REAL *dr = NAMED(out)(args, 2), *db = NAMED(out)(args, 3), *dp = NAMED(out)(args, 6);
-        NAMED(input_gradients)(r, d, dgates, NAMED(in)(args, 0), NAMED(in)(args, 1), NAMED(out)(args, 0), NAMED(out)(args, 1));
-        if (dr) {
-            NAMED(previous_states)(r, d, NAMED(in)(args, 6), NAMED(in)(args, 4), previous);
-            e->GEMM(e, 1, 0, 4 * n, n, all, 1, dgates, 4 * n, previous, n, 0, dr + d * 4 * n * n, n, NULL, 0);
-        }
+        REAL *db = NAMED(out)(args, 3), *dp = NAMED(out)(args, 6);
+        NAMED(input_gradient)(r, d, dgates, NAMED(in)(args, 1), NAMED(out)(args, 0));
+        NAMED(weight_gradients)(r, d, dgates, NAMED(in)(args, 0), NAMED(in)(args, 6), NAMED(in)(args, 4), joined, both, NAMED(out)(args, 1), NAMED(out)(args, 2));
         if (db) {
             NAMED(sum_columns)(r, dgates, all, 4 * n, db + d * 8 * n);
             memcpy(db + d * 8 * n + 4 * n, db + d * 8 * n, 4 * n * sizeof(REAL));

@@ -2,7 +2,7 @@
 
 typedef struct NAMED(Rnn) {
     Recurrence r;
-    const REAL *transposed;                             /* R^T [directions, hidden, hidden] */
+    const REAL *panels;                                 /* of R^T [hidden, hidden], per direction */
     REAL *gates, *y, *h;
 } NAMED(Rnn);
 
@@ -15,7 +15,7 @@ static void NAMED(rnn_item)(void *context, int64_t item, int64_t worker)
     for (int64_t k = 0; k < r->steps; k++) {
         int64_t time = time_of(r, d, k);
         REAL *gates = s->gates + ((d * r->steps + time) * r->rows + first) * n;
-        e->GEMM_SERIAL(e, worker, 0, 0, count, n, n, 1, h, n, s->transposed + d * n * n, n, 1, gates, n, NULL, 0);
+        NAMED(step_product)(e, worker, count, n, n, h, n, s->panels + d * NAMED(panels)(n, n), 1, gates, n);
         for (int64_t row = 0; row < count; row++) {
             REAL *g = gates + row * n, *y = s->y ? s->y + ((time * r->directions + d) * r->rows + first + row) * n : NULL;
             int runs = runs_at(r, first + row, time);
@@ -28,18 +28,18 @@ static void NAMED(rnn_item)(void *context, int64_t item, int64_t worker)
     }
 }
 
-/* (x, W, R, B, lengths, h0) -> (y, h), each optional; scratch: bias, R^T, h, gates */
+/* (x, W, R, B, lengths, h0) -> (y, h), each optional; scratch: bias, panels, h, gates */
 static int NAMED(rnn)(const KernelArgs *args)
 {
     NAMED(Rnn) s = { .r = recurrence_of(args, 1, 4), .y = NAMED(out)(args, 0) };
     Recurrence *r = &s.r;
     int64_t n = r->hidden, states = r->directions * r->rows * n;
-    REAL *bias = args->scratch, *transposed = bias + n;
-    s.h = transposed + r->directions * n * n; s.gates = s.h + states;
-    s.transposed = transposed;
+    REAL *bias = args->scratch, *panels = bias + n;
+    s.h = panels + r->directions * NAMED(panels)(n, n); s.gates = s.h + states;
+    s.panels = panels;
     NAMED(copy_or_zero)(s.h, NAMED(in)(args, 5), states);
     for (int64_t d = 0; d < r->directions; d++) {
-        NAMED(transpose)(NAMED(in)(args, 2) + d * n * n, n, n, transposed + d * n * n);
+        NAMED(lay_out)(NAMED(in)(args, 2) + d * n * n, 1, n, n, panels + d * NAMED(panels)(n, n));
         NAMED(project_inputs)(r, d, NAMED(in)(args, 0), NAMED(in)(args, 1), NAMED(in)(args, 3), 1, bias, s.gates + d * r->steps * r->rows * n);
     }
     args->engine->parallel_for(args->engine, NAMED(rnn_item), &s, r->directions * r->blocks);
@@ -49,7 +49,7 @@ static int NAMED(rnn)(const KernelArgs *args)
 
 typedef struct NAMED(RnnGrad) {
     Recurrence r;
-    const REAL *w_recurrent, *y, *dy;
+    const REAL *panels, *y, *dy;
     REAL *dgates, *dh;
 } NAMED(RnnGrad);
 
@@ -69,29 +69,29 @@ static void NAMED(rnn_grad_item)(void *context, int64_t item, int64_t worker)
             NAMED(add_output_gradient)(r, d, time, first + row, s->dy, own);
             for (int64_t j = 0; j < n; j++) { dg[j] = own[j] * (r->option ? (y[j] > 0) : 1 - y[j] * y[j]); own[j] = 0; }
         }
-        e->GEMM_SERIAL(e, worker, 0, 0, count, n, n, 1, dgates, n, s->w_recurrent + d * n * n, n, 1, dh, n, NULL, 0);
+        NAMED(step_product)(e, worker, count, n, n, dgates, n, s->panels + d * NAMED(panels)(n, n), 1, dh, n);
     }
 }
 
-/* (x, W, R, lengths, h0, y, dy, dh) -> (dx, dW, dR, dB, dh0), each output optional; scratch: dgates, states before, dh */
+/* (x, W, R, lengths, h0, y, dy, dh) -> (dx, dW, dR, dB, dh0), each output optional; scratch: dgates, dh, panels of R, then those of
+ * weight_gradients */
 static int NAMED(rnn_grad)(const KernelArgs *args)
 {
-    NAMED(RnnGrad) s = { .r = recurrence_of(args, 1, 3), .w_recurrent = NAMED(in)(args, 2), .y = NAMED(in)(args, 5), .dy = NAMED(in)(args, 6) };
+    NAMED(RnnGrad) s = { .r = recurrence_of(args, 1, 3), .y = NAMED(in)(args, 5), .dy = NAMED(in)(args, 6) };
     Recurrence *r = &s.r; const Engine *e = args->engine;
     int64_t n = r->hidden, states = r->directions * r->rows * n, all = r->steps * r->rows;
     s.dgates = args->scratch;
-    REAL *previous = s.dgates + r->directions * all * n;
-    s.dh = previous + all * n;
+    s.dh = s.dgates + r->directions * all * n;
+    REAL *panels = s.dh + states, *both = panels + r->directions * NAMED(panels)(n, n), *joined = both + n * (r->inputs + n);
+    s.panels = panels;
+    for (int64_t d = 0; d < r->directions; d++) NAMED(lay_out)(NAMED(in)(args, 2) + d * n * n, 0, n, n, panels + d * NAMED(panels)(n, n));
     NAMED(copy_or_zero)(s.dh, NAMED(in)(args, 7), states);
     e->parallel_for(e, NAMED(rnn_grad_item), &s, r->directions * r->blocks);
     for (int64_t d = 0; d < r->directions; d++) {
         const REAL *dgates = s.dgates + d * all * n;
-        REAL *dr = NAMED(out)(args, 2), *db = NAMED(out)(args, 3);
-        NAMED(input_gradients)(r, d, dgates, NAMED(in)(args, 0), NAMED(in)(args, 1), NAMED(out)(args, 0), NAMED(out)(args, 1));
-        if (dr) {
-            NAMED(previous_states)(r, d, s.y, NAMED(in)(args, 4), previous);
-            e->GEMM(e, 1, 0, n, n, all, 1, dgates, n, previous, n, 0, dr + d * n * n, n, NULL, 0);
-        }
+        REAL *db = NAMED(out)(args, 3);
+        NAMED(input_gradient)(r, d, dgates, NAMED(in)(args, 1), NAMED(out)(args, 0));
+        NAMED(weight_gradients)(r, d, dgates, NAMED(in)(args, 0), s.y, NAMED(in)(args, 4), joined, both, NAMED(out)(args, 1), NAMED(out)(args, 2));
         if (db) {
             NAMED(sum_columns)(r, dgates, all, n, db + d * 2 * n);
             memcpy(db + d * 2 * n + n, db + d * 2 * n, n * sizeof(REAL));

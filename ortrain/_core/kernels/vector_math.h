@@ -26,17 +26,23 @@ static inline float ot_expf(float x)
     return x != x ? x : y;
 }
 
-/* exp of what is not above 0, as in a softmax: no overflow to guard against; 2e-7 */
-static inline float ot_expf_of_negative(float x)
+/* exp within [-87.33, 87.33], without any guard; NaN stays, for r is NaN; 2e-7 */
+static inline float ot_expf_inside(float z)
 {
-    float z = x < -87.33f ? -87.33f : x, t = z * 1.44269504f + 12582912.0f, f = t - 12582912.0f;
+    float t = z * 1.44269504f + 12582912.0f, f = t - 12582912.0f;
     float r = z - f * 0.693359375f;
     r = r - f * -2.12194440e-4f;
     float y = 1.0f / 5040.0f;
     y = y * r + 1.0f / 720.0f; y = y * r + 1.0f / 120.0f; y = y * r + 1.0f / 24.0f;
     y = y * r + 1.0f / 6.0f; y = y * r + 0.5f; y = y * r * r + r + 1.0f;
-    y = y * ot_from_bits((ot_to_bits(t) - 0x4B400000 + 127) << 23);
-    return x < -87.33f ? 0.0f : y;                        /* NaN stays: it fails the comparisons, and r is NaN */
+    return y * ot_from_bits((ot_to_bits(t) - 0x4B400000 + 127) << 23);
+}
+
+/* exp of what is not above 0, as in a softmax: no overflow to guard against; 2e-7 */
+static inline float ot_expf_of_negative(float x)
+{
+    float y = ot_expf_inside(x < -87.33f ? -87.33f : x);
+    return x < -87.33f ? 0.0f : y;                        /* NaN stays: it fails the comparison */
 }
 
 /* log: exponent plus an odd series in (m-1)/(m+1), m in [sqrt(1/2), sqrt(2)); 2e-7 */
@@ -59,15 +65,25 @@ static inline float ot_logf(float x)
 /* log(1 + x) for x in [0, 1]: two terms of its series where 1 + x has lost x */
 static inline float ot_log1pf(float x) { return x < 3e-4f ? x - 0.5f * x * x : ot_logf(1.0f + x); }
 
-static inline float ot_sigmoidf(float x) { return 1.0f / (1.0f + ot_expf(-x)); }
+/* 1.2e-38 is the least that it gives */
+static inline float ot_sigmoidf(float x)
+{
+    float low = x < -87.33f ? -87.33f : x;
+    return 1.0f / (1.0f + ot_expf_inside(-(low > 87.33f ? 87.33f : low)));
+}
 
-/* tanh: its series near 0, where the quotient cancels; 3e-7 */
+/* tanh: e / (e + 2) with e = exp(2 |x|) - 1, which 2^n (exp(r) - 1) + (2^n - 1) gives without losing small arguments; 3e-7 */
 static inline float ot_tanhf(float x)
 {
-    float a = fabsf(x), q = x * x, e = ot_expf(-2.0f * a);
-    float far = copysignf((1.0f - e) / (1.0f + e), x);
-    float near = x + x * q * (-1.0f / 3.0f + q * (2.0f / 15.0f + q * (-17.0f / 315.0f + q * (62.0f / 2835.0f))));
-    return a < 0.3f ? near : far;
+    float a = fabsf(x), z = a > 10.0f ? 20.0f : 2.0f * a;
+    float t = z * 1.44269504f + 12582912.0f, f = t - 12582912.0f;
+    float r = z - f * 0.693359375f;
+    r = r - f * -2.12194440e-4f;
+    float y = 1.0f / 5040.0f;
+    y = y * r + 1.0f / 720.0f; y = y * r + 1.0f / 120.0f; y = y * r + 1.0f / 24.0f;
+    y = y * r + 1.0f / 6.0f; y = y * r + 0.5f; y = y * r * r + r;
+    float power = ot_from_bits((ot_to_bits(t) - 0x4B400000 + 127) << 23), e = power * y + (power - 1.0f);
+    return copysignf(e / (e + 2.0f), x);
 }
 
 /* erf: its series below 0.5, Abramowitz and Stegun 7.1.26 above (1.5e-7 absolute); 3e-7 */
