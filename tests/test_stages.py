@@ -234,3 +234,32 @@ def test_a_failure_outside_of_programs_names_the_node():
                   [value("x", ["n", 3]), value("place", [], INT)], [value("y", ["n", 3])])
     with pytest.raises(errors.OperatorFailedError, match="pick"):
         InferenceSession(proto).run(None, {"x": X, "place": np.array(5)})
+
+
+# ---- runs that are ended
+
+
+def stops_before(proto, *feed):
+    """The name of the node before which a run stops that is to end from the start."""
+    session, options = InferenceSession(proto), ortrain.RunOptions()
+    feeds = dict(zip([argument.name for argument in session.get_inputs()], feed, strict=True))
+    session.run(None, feeds)
+    options.terminate = True
+    with pytest.raises(errors.TerminatedError) as refusal:
+        session.run(None, feeds, options)
+    return str(refusal.value).split("before node ")[1].split("'")[1]
+
+
+def test_a_run_is_ended_in_its_first_stage():
+    proto = positive_rows()
+    for number, each in enumerate(proto.graph.node):
+        each.name = f"node {number}"
+    assert stops_before(proto, X) == "node 0"
+
+
+def test_a_run_is_ended_inside_a_loop_between_programs():
+    body = helper.make_graph([node("Concat", ["s", "s"], ["s2"], axis=0, name="inside"), node("ReduceSum", ["s2"], ["total"], keepdims=0),
+                              node("Less", ["total", "limit"], ["on"])], "b", [value("k", [], INT), value("c", [], BOOL), value("s", ["n", 3])],
+                             [value("on", [], BOOL), value("s2", ["m", 3])])
+    loop = node("Loop", ["", "true", "x"], ["y"], body=body)
+    assert stops_before(model([loop], [value("x", ["n", 3])], [value("y", ["m", 3])], true=np.array(True), limit=np.float32(200)), X) == "inside"
