@@ -263,3 +263,32 @@ def test_a_run_is_ended_inside_a_loop_between_programs():
                              [value("on", [], BOOL), value("s2", ["m", 3])])
     loop = node("Loop", ["", "true", "x"], ["y"], body=body)
     assert stops_before(model([loop], [value("x", ["n", 3])], [value("y", ["m", 3])], true=np.array(True), limit=np.float32(200)), X) == "inside"
+
+
+# ---- what is not there
+
+
+@pytest.mark.parametrize("nodes", [
+    [node("SplitToSequence", ["x"], ["s"]), node("SequenceAt", ["s", "four"], ["y"])],
+    [node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceAt", ["s", "four"], ["y"])],
+    [node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceInsert", ["s", "x", "four"], ["t"]), node("ConcatFromSequence", ["t"], ["y"], axis=0)],
+    [node("SplitToSequence", ["x", "zero"], ["s"]), node("SequenceAt", ["s", "zero"], ["y"])],
+])
+def test_elements_that_are_not_there_are_refused(nodes):
+    with pytest.raises(errors.OrtrainError):
+        InferenceSession(model(nodes, [value("x", ["n", 3])], [value("y", None)], four=np.array(4), zero=np.array(0))).run(None, {"x": X})
+
+
+@pytest.mark.parametrize("ratio", [1.0, -0.5, np.nan])
+def test_a_dropout_that_keeps_nothing_or_more_than_all_is_refused(ratio):
+    with pytest.raises(errors.ShapeInferenceError, match="ratio"):
+        InferenceSession(model([node("Dropout", ["x", "ratio", "yes"], ["y"])], [value("x", ["n", 3])], [value("y", None)],
+                               ratio=np.float32(ratio), yes=np.array(True))).run(None, {"x": X})
+
+
+def test_types_that_onnx_does_not_have_are_refused_by_name():
+    tables = [value(name, ["n", 3, 2], TensorProto.DOUBLE) for name in ("cos", "sin")]
+    with pytest.raises(errors.OrtrainError, match="RotaryEmbedding"):
+        load_and_infer = InferenceSession(model([node("RotaryEmbedding", ["x", "cos", "sin"], ["y"])], [value("x", ["n", 2, 3, 4], TensorProto.DOUBLE), *tables],
+                                                [value("y", None, TensorProto.DOUBLE)], opset=23))
+        load_and_infer.run(None, {"x": np.ones((1, 2, 3, 4)), "cos": np.ones((1, 3, 2)), "sin": np.ones((1, 3, 2))})
