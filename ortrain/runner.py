@@ -25,7 +25,7 @@ from ortrain.errors import (
 from ortrain.ir import Model, TensorType
 from ortrain.options import RunOptions
 from ortrain.plan import NeedsStage, NeedsValues, plan_program
-from ortrain.stages import Stage
+from ortrain.stages import Flag, Stage
 from ortrain.state import aligned_zeros
 from ortrain.values import as_array, as_object
 
@@ -90,11 +90,11 @@ class Runner:
         """The program that ran last, where inputs of the same types are all that the next run needs to be its run."""
         return self.last if not self.known and self.stage is None else None
 
-    def compute(self, given: Mapping[str, Any]) -> list[Any]:
-        """The outputs for inputs that need no check: as a part of a longer run."""
-        return self._run_stages(dict(given), False, None, None)
+    def compute(self, given: Mapping[str, Any], terminate: Flag) -> list[Any]:
+        """The outputs for inputs that need no check: as a part of a longer run. Raises TerminatedError when the flag is set."""
+        return self._run_stages(dict(given), False, terminate, None)
 
-    def _run_stages(self, given: dict[str, Any], overwrite: bool, terminate: np.ndarray | None, out: Sequence[Any] | None) -> list[Any]:
+    def _run_stages(self, given: dict[str, Any], overwrite: bool, terminate: Flag, out: Sequence[Any] | None) -> list[Any]:
         runner = self
         self.last = None
         while True:
@@ -105,7 +105,7 @@ class Runner:
                 except NeedsStage as cut:
                     constants = {**runner.model.graph.initializers, **runner.fixed}
                     runner.stage = Stage.of(runner.model, runner.inputs, runner.outputs, list(runner.commits), constants, cut, runner._part)
-            given = runner.stage.run(given)
+            given = runner.stage.run(given, terminate)
             runner = runner.stage.rest
         self.last = program
         tensors = runner._tensors(given)

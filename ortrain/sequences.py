@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ortrain.errors import InvalidModelError
 from ortrain.ir import Graph, NameSource, Node
 
 OPTIONAL_INPUT_OPSET = 13
@@ -93,6 +94,8 @@ def insert(r: Resolver, node: Node) -> bool:
     elements = r.elements.get(node.inputs[0])
     place = r.place(node, 2, len(elements or ()))
     if elements is not None and place is not None:
+        if not -len(elements) <= place <= len(elements):
+            raise InvalidModelError(f"expected a position in [{-len(elements)}, {len(elements)}], got {place} (operator SequenceInsert, node {node.name!r})")
         place += len(elements) if place < 0 else 0
         r.elements[node.outputs[0]] = [*elements[:place], node.inputs[1], *elements[place:]]
     return False
@@ -119,6 +122,8 @@ def split(r: Resolver, node: Node) -> bool:
     axis, output = int(node.attributes.get("axis", 0)), node.outputs[0]
     if sizes is None:
         return False
+    if min(sizes.reshape(-1), default=1) < (1 if sizes.ndim == 0 else 0):
+        raise InvalidModelError(f"expected sizes of pieces that are positive, got {sizes.tolist()} (operator SplitToSequence, node {node.name!r})")
     if sizes.ndim == 0:
         r.pieces[output] = node
         return False
@@ -153,10 +158,12 @@ def _slice(r: Resolver, cut: Node, place: int, output: str) -> bool:
     if not given and not cut.attributes.get("keepdims", 1):
         r.add("Gather", [cut.inputs[0], r.ints(f"{output}/index", place)], output, axis=axis)
         return True
-    if place < 0 and size != 1:
+    if size == 1:                                        # a Slice would not refuse a piece that is not there
+        r.add("Gather", [cut.inputs[0], r.ints(f"{output}/index", [place])], output, axis=axis)
+        return True
+    if place < 0:
         return False                                     # the last piece may be smaller
-    end = (place + 1) * size or np.iinfo(np.int64).max
-    bounds = [r.ints(f"{output}/{label}", [value]) for label, value in (("start", place * size), ("end", end), ("axis", axis))]
+    bounds = [r.ints(f"{output}/{label}", [value]) for label, value in (("start", place * size), ("end", (place + 1) * size), ("axis", axis))]
     r.add("Slice", [cut.inputs[0], *bounds], output)
     return True
 

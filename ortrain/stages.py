@@ -23,7 +23,10 @@ Value = Any
 """An array; a list of them for a sequence; None for an optional that is absent."""
 
 Values = Mapping[str, Value]
-Outside = Callable[[Values], list[Value]]
+Flag = np.ndarray | None
+"""The flag of RunOptions that ends a run, wherever it is."""
+
+Outside = Callable[[Values, Flag], list[Value]]
 """A node that runs outside of programs: all values that there are -> its outputs."""
 
 
@@ -33,7 +36,7 @@ class Running(Protocol):
     inputs: list[str]
     outputs: list[str]
 
-    def compute(self, given: Values) -> list[Value]: ...
+    def compute(self, given: Values, terminate: Flag) -> list[Value]: ...
 
 
 class Maker(Protocol):
@@ -72,13 +75,13 @@ class Stage:
         outside = None if node is None else outside_function(node, model, constants, cut.kinds, make)
         return cls(first, outside, made, rest)
 
-    def run(self, given: Values) -> dict[str, Value]:
-        """What the rest takes, for what the whole takes."""
+    def run(self, given: Values, terminate: Flag) -> dict[str, Value]:
+        """What the rest takes, for what the whole takes. Raises TerminatedError when the flag is set."""
         found = dict(given)
         if self.first is not None:
-            found |= zip(self.first.outputs, self.first.compute({name: given[name] for name in self.first.inputs}), strict=True)
+            found |= zip(self.first.outputs, self.first.compute({name: given[name] for name in self.first.inputs}, terminate), strict=True)
         if self.outside is not None:
-            found |= zip(self.made, self.outside(found), strict=True)
+            found |= zip(self.made, self.outside(found, terminate), strict=True)
         return {name: found[name] for name in self.rest.inputs}
 
 
@@ -112,7 +115,7 @@ def _plain(node: Node, model: Model, constants: Values, kinds: Sequence[TensorTy
     evaluate = record.evaluate if record is not None and node.op_type != "Identity" else None       # which hands on whatever it is given
     reference = None if evaluate is not None else reference_function(node, opset)
 
-    def run(found: Values) -> list[Value]:
+    def run(found: Values, _: Flag) -> list[Value]:
         values = [_value(name, found, constants) for name in node.inputs]
         try:
             if reference is not None:
@@ -158,10 +161,10 @@ class Branches:
         names = [name for name in node.inputs[1:] if name]
         self.branches = [_inner(model, node.graphs[which], names, constants, make) for which in ("then_branch", "else_branch")]
 
-    def __call__(self, found: Values) -> list[Value]:
+    def __call__(self, found: Values, terminate: Flag) -> list[Value]:
         condition = _value(self.node.inputs[0], found, self.constants)
         branch = self.branches[0 if bool(np.asarray(condition).reshape(-1)[0]) else 1]
-        results = branch.compute({name: _value(name, found, self.constants) for name in branch.inputs})
+        results = branch.compute({name: _value(name, found, self.constants) for name in branch.inputs}, terminate)
         return [value for name, value in zip(self.node.outputs, results, strict=True) if name]
 
 
@@ -173,7 +176,7 @@ class Iterations:
         self.form = Form.of(node)
         self.body = _inner(model, node.graphs["body"], captured([node.graphs["body"]]), constants, make)
 
-    def __call__(self, found: Values) -> list[Value]:
+    def __call__(self, found: Values, terminate: Flag) -> list[Value]:
         form = self.form
         values = [_value(name, found, self.constants) for name in self.node.inputs[: form.own]]
         outer = {name: _value(name, found, self.constants) for name in self.body.inputs if name not in form.body.inputs}
@@ -184,7 +187,7 @@ class Iterations:
             given = dict(zip(form.state_inputs, states, strict=True)) | dict(zip(form.slice_inputs, (slices[k] for slices in scanned), strict=True)) | outer
             if form.counts:
                 given |= {form.body.inputs[0]: np.array(k, np.int64), form.body.inputs[1]: np.array(True)}
-            results = self.body.compute({name: given[name] for name in self.body.inputs})
+            results = self.body.compute({name: given[name] for name in self.body.inputs}, terminate)
             states = results[form.said : form.said + form.states]
             for collected, piece in zip(pieces, results[form.said + form.states :], strict=True):
                 collected.append(piece)
@@ -212,7 +215,8 @@ class Iterations:
         for name, collected, reverse, axis in zip(form.slice_outputs, pieces, form.backwards("output"), form.axes("output"), strict=True):
             if not collected:
                 kind = form.body.types.get(name, TensorType("float32", ()))
-                found.append(np.zeros((0, *(d if isinstance(d, int) else 0 for d in kind.shape or ())), numpy_dtype(kind.dtype)))
+                sizes = [d if isinstance(d, int) else 0 for d in kind.shape or ()]
+                found.append(np.stack([np.zeros(sizes, numpy_dtype(kind.dtype))], axis).take([], axis))
                 continue
             if len({piece.shape for piece in collected}) > 1:
                 raise OperatorFailedError(f"expected collected slices of one shape for {name!r}, got {sorted({piece.shape for piece in collected})} "
@@ -230,14 +234,14 @@ class Elements:
         self.given = graph.inputs
         self.body = _inner(model, graph, captured([graph]), constants, make)
 
-    def __call__(self, found: Values) -> list[Value]:
+    def __call__(self, found: Values, terminate: Flag) -> list[Value]:
         values = {name: _value(source, found, self.constants) for name, source in zip(self.given, self.node.inputs, strict=False)}
         outer = {name: _value(name, found, self.constants) for name in self.body.inputs if name not in values}
         mapped = [name for name, value in values.items() if isinstance(value, list)]
         results = []
         for elements in zip(*(values[name] for name in mapped), strict=True):
             given = {**values, **outer, **dict(zip(mapped, elements, strict=True))}
-            results.append(self.body.compute({name: given[name] for name in self.body.inputs}))
+            results.append(self.body.compute({name: given[name] for name in self.body.inputs}, terminate))
         columns = zip(*results, strict=True) if results else [()] * len(self.node.outputs)
         return [list(column) for name, column in zip(self.node.outputs, columns, strict=True) if name]
 

@@ -97,3 +97,10 @@ def test_blocks_between_channels_and_space(mode):
 def test_sizes_that_cannot_be_are_refused(inputs, body, feeds):
     with pytest.raises(errors.ShapeInferenceError, match="expected sizes that are not negative"):
         ortrain.InferenceSession(parsed(inputs, body)).run(None, feeds)
+
+
+def test_sizes_may_be_divided_by_sizes_of_zero():
+    body = """a = Shape(x) b = Shape(z) q = Div(a, b) first = Constant <value = int64[1] {0}> ()
+              size = Gather(q, first) y = Expand(one, size)"""
+    proto = parsed("double[n, 3] x, double[m, 0] z, double[1] one", body)
+    assert ortrain.TrainingSession.from_model(with_loss(proto, (2,)), optimizer=OptimType.SGD, requires_grad=["weight"])

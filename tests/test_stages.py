@@ -234,3 +234,61 @@ def test_a_failure_outside_of_programs_names_the_node():
                   [value("x", ["n", 3]), value("place", [], INT)], [value("y", ["n", 3])])
     with pytest.raises(errors.OperatorFailedError, match="pick"):
         InferenceSession(proto).run(None, {"x": X, "place": np.array(5)})
+
+
+# ---- runs that are ended
+
+
+def stops_before(proto, *feed):
+    """The name of the node before which a run stops that is to end from the start."""
+    session, options = InferenceSession(proto), ortrain.RunOptions()
+    feeds = dict(zip([argument.name for argument in session.get_inputs()], feed, strict=True))
+    session.run(None, feeds)
+    options.terminate = True
+    with pytest.raises(errors.TerminatedError) as refusal:
+        session.run(None, feeds, options)
+    return str(refusal.value).split("before node ")[1].split("'")[1]
+
+
+def test_a_run_is_ended_in_its_first_stage():
+    proto = positive_rows()
+    for number, each in enumerate(proto.graph.node):
+        each.name = f"node {number}"
+    assert stops_before(proto, X) == "node 0"
+
+
+def test_a_run_is_ended_inside_a_loop_between_programs():
+    body = helper.make_graph([node("Concat", ["s", "s"], ["s2"], axis=0, name="inside"), node("ReduceSum", ["s2"], ["total"], keepdims=0),
+                              node("Less", ["total", "limit"], ["on"])], "b", [value("k", [], INT), value("c", [], BOOL), value("s", ["n", 3])],
+                             [value("on", [], BOOL), value("s2", ["m", 3])])
+    loop = node("Loop", ["", "true", "x"], ["y"], body=body)
+    assert stops_before(model([loop], [value("x", ["n", 3])], [value("y", ["m", 3])], true=np.array(True), limit=np.float32(200)), X) == "inside"
+
+
+# ---- what is not there
+
+
+@pytest.mark.parametrize("nodes", [
+    [node("SplitToSequence", ["x"], ["s"]), node("SequenceAt", ["s", "four"], ["y"])],
+    [node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceAt", ["s", "four"], ["y"])],
+    [node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceInsert", ["s", "x", "four"], ["t"]), node("ConcatFromSequence", ["t"], ["y"], axis=0)],
+    [node("SplitToSequence", ["x", "zero"], ["s"]), node("SequenceAt", ["s", "zero"], ["y"])],
+])
+def test_elements_that_are_not_there_are_refused(nodes):
+    with pytest.raises(errors.OrtrainError):
+        InferenceSession(model(nodes, [value("x", ["n", 3])], [value("y", None)], four=np.array(4), zero=np.array(0))).run(None, {"x": X})
+
+
+@pytest.mark.parametrize("ratio", [1.0, -0.5, np.nan])
+def test_a_dropout_that_keeps_nothing_or_more_than_all_is_refused(ratio):
+    with pytest.raises(errors.ShapeInferenceError, match="ratio"):
+        InferenceSession(model([node("Dropout", ["x", "ratio", "yes"], ["y"])], [value("x", ["n", 3])], [value("y", None)],
+                               ratio=np.float32(ratio), yes=np.array(True))).run(None, {"x": X})
+
+
+def test_types_that_onnx_does_not_have_are_refused_by_name():
+    double = TensorProto.DOUBLE
+    inputs = [value("x", ["n", 2, 3, 4], double), value("cos", ["n", 3, 2], double), value("sin", ["n", 3, 2], double)]
+    session = InferenceSession(model([node("RotaryEmbedding", ["x", "cos", "sin"], ["y"])], inputs, [value("y", None, double)], opset=23))
+    with pytest.raises(errors.ShapeInferenceError, match="RotaryEmbedding"):
+        session.run(None, {"x": np.ones((1, 2, 3, 4)), "cos": np.ones((1, 3, 2)), "sin": np.ones((1, 3, 2))})

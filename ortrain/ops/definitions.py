@@ -99,6 +99,7 @@ def _schema(c: InferenceContext) -> Any:
 
 def infer(c: InferenceContext) -> list[TensorType]:
     """What ONNX's shape inference says of the node."""
+    import onnx.checker
     import onnx.numpy_helper
     import onnx.shape_inference
 
@@ -108,7 +109,7 @@ def infer(c: InferenceContext) -> list[TensorType]:
     imports = [_opset(c)]
     try:
         found = onnx.shape_inference.infer_node_outputs(_schema(c), node_proto(c.node), types, data, opset_imports=imports)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         raise c.error(f"expected inputs that fit the operator: {' '.join(str(error).split())}") from error
     missing = [name for name in c.node.outputs if name and name not in found]
     if missing:

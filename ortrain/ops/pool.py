@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ortrain.dtypes import NUMBERS
 from ortrain.errors import MissingGradientError
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
@@ -14,6 +15,7 @@ from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, Lowering
 from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
 
 FLOATS = ("float32", "float64")
+SMALL_INTEGERS = ("int8", "uint8")
 
 
 # Inference
@@ -177,11 +179,21 @@ def global_lower(kernel: str) -> Any:
 # Records
 
 
-@operator("MaxPool", lower=windowed("max_pool"), gradient=max_pool_gradient)
+def small_integers_in_steps(g: NodeBuilder) -> list[str] | None:
+    """Quantised images, as floats, which hold them exactly."""
+    x = g.inputs[0]
+    if g.type(x).dtype not in SMALL_INTEGERS:
+        return None
+    found = g.ops("MaxPool", g.op("Cast", x, to=NUMBERS["float32"]), outputs=[True, g.wants(1)], **g.node.attributes)
+    return [g.op("Cast", found[0], to=NUMBERS[g.type(x).dtype]), found[1]]
+
+
+@operator("MaxPool", lower=windowed("max_pool"), gradient=max_pool_gradient, expand=small_integers_in_steps)
 def max_pool(c: InferenceContext) -> list[TensorType]:
     """y[n, c, o] = max over taps t of x[n, c, o * stride + t * dilation - pad]; indices: its flat position in x (first of equals)"""
-    y = pooled_type(c)
-    return [y, TensorType("int64", y.shape)][: len(c.node.outputs)]
+    dtype = c.dtype(0) if c.dtype(0) in SMALL_INTEGERS else checked_float(c)
+    shape = (*c.shape(0)[:2], *pool_windows(c).output)
+    return [TensorType(dtype, shape), TensorType("int64", shape)][: len(c.node.outputs)]
 
 
 @operator("AveragePool", lower=windowed("average_pool"), gradient=average_pool_gradient)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
+import numpy as np
+
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder
 from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, operator
@@ -37,7 +39,9 @@ def dropout_gradient(g: GradientBuilder) -> Sequence[str | None]:
 @operator("Dropout", lower=lower_dropout, gradient=dropout_gradient, stop=(1, 2), random=True)
 def dropout(c: InferenceContext) -> list[TensorType]:
     """y = x · mask / (1 - ratio), the mask true with probability 1 - ratio; y = x when not training"""
-    kind = c.type(0)
+    kind, ratio = c.type(0), c.attribute("ratio") if c.opset < 12 else c.value(1)
+    if ratio is not None and not 0 <= float(np.asarray(ratio).reshape(-1)[0]) < 1:
+        raise c.error(f"expected a ratio in [0, 1), got {np.asarray(ratio)}")
     return [kind, TensorType("bool", kind.shape)]
 
 

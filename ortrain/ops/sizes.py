@@ -58,12 +58,17 @@ def _concat(c: InferenceContext) -> Sizes | None:
     return None if any(part is None for part in parts) else tuple(size for part in parts if part is not None for size in part)
 
 
+def _quotient(a: int, b: int) -> int:
+    """a / b without what is behind the point, as ONNX divides integers."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
 def _computed(number: Callable[[int, int], int], neutral: int | None, right_only: bool) -> Callable[[InferenceContext], Sizes | None]:
     """Elementwise arithmetic; symbols stay what they are beside a neutral number, and become new ones otherwise."""
 
     def one(c: InferenceContext, index: int, a: Dim, b: Dim) -> Dim:
         if isinstance(a, int) and isinstance(b, int):
-            return number(a, b)
+            return number(a, b) if b or number is not _quotient else c.fresh(f"size{index}")
         if b == neutral:
             return a
         if a == neutral and not right_only:
@@ -88,5 +93,5 @@ def _repeated(sizes: Sizes, count: int) -> Sequence[Dim]:
 RULES: dict[str, Callable[[InferenceContext], Sizes | None]] = {
     "Shape": _shape, "Identity": _same, "Cast": _same, "Squeeze": _same, "Unsqueeze": _same, "Reshape": _same, "Gather": _gather, "Slice": _slice,
     "Concat": _concat, "Add": _computed(lambda a, b: a + b, 0, False), "Sub": _computed(lambda a, b: a - b, 0, True),
-    "Mul": _computed(lambda a, b: a * b, 1, False), "Div": _computed(lambda a, b: int(a / b), 1, True),
+    "Mul": _computed(lambda a, b: a * b, 1, False), "Div": _computed(_quotient, 1, True),
 }

@@ -5,9 +5,9 @@
 #include "halves.h"
 
 #define R_INFINITY ((__typeof__(x))INFINITY)
-/* ONNX's Mod: the sign of the divisor, or of the dividend (C's fmod) where asked; integers by 0 give 0 */
+/* ONNX's Mod: the sign of the divisor, or of the dividend (C's fmod) where asked; integers by 0 give 0. By -1 too: the least integer would trap */
 #define FLOOR_MODULO(T) static inline T modulo_##T(T a, T b, int like_c)                              \
-{ if (b == 0) return 0; T m = a % b; return !like_c && m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m; }
+{ if (b == 0 || b == -1) return 0; T m = a % b; return !like_c && m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m; }
 FLOOR_MODULO(int64_t) FLOOR_MODULO(int32_t) FLOOR_MODULO(uint8_t)
 #define FLOAT_MODULO(T, FMOD)                                                                         \
 static inline T modulo_##T(T a, T b, int like_c)                                                      \
@@ -84,8 +84,9 @@ COMPARISON(ot_and, (a != 0) & (b != 0))
 COMPARISON(ot_or, (a != 0) | (b != 0))
 COMPARISON(ot_xor, (a != 0) ^ (b != 0))
 BINARY_REAL(ot_div_real, a / b)
-BINARY_LOOP(ot_div_int64, int64_t, int64_t, int64_t, b ? a / b : 0)
-BINARY_LOOP(ot_div_int32, int32_t, int32_t, int32_t, b ? a / b : 0)
+/* by 0 it is 0; by -1 the least integer stays itself, as in NumPy, where the processor would trap */
+BINARY_LOOP(ot_div_int64, int64_t, int64_t, int64_t, b == -1 ? (int64_t)(0 - (uint64_t)a) : b ? a / b : 0)
+BINARY_LOOP(ot_div_int32, int32_t, int32_t, int32_t, b == -1 ? (int32_t)(0 - (uint32_t)a) : b ? a / b : 0)
 static int ot_div(const KernelArgs *args)
 {
     int32_t d = args->inputs[0].dtype;

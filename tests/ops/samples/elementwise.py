@@ -81,6 +81,8 @@ SAMPLES += [
     *binary("Mod", np.fmod, [(5 * X, 0.83 * POSITIVE + 0.1), (5 * X, other(5))], attributes={"fmod": 1}),
     *binary("Mod", lambda a, b: np.mod(a, b), [(INTS, INTS + 11), (INTS, INTS - 11), (INTS.astype(np.int32), INTS.astype(np.int32)[0] + 6)]),
     Sample("Mod", [INTS, INTS - 11], np.fmod, {"fmod": 1}),
+    *[Sample(op, [np.array([np.iinfo(kind).min, 7, -7], kind), np.array([-1, -1, -1], kind)], oracle, gradient=False, label=f"the least {kind.__name__}")
+      for kind in (np.int64, np.int32) for op, oracle in (("Div", lambda a, b: np.negative(a)), ("Mod", lambda a, b: np.zeros_like(a)))],
     Sample("IsNaN", [np.array([1.0, np.nan, np.inf])], np.isnan), Sample("IsInf", [np.array([1.0, np.nan, np.inf, -np.inf])], np.isinf),
     Sample("IsInf", [np.array([1.0, np.inf, -np.inf])], lambda x: x == np.inf, {"detect_negative": 0}),
     Sample("IsInf", [np.array([1.0, np.inf, -np.inf])], lambda x: x == -np.inf, {"detect_positive": 0}),

@@ -127,6 +127,8 @@ X = distinct(2, 3, 6, 5)
 TIES = np.tile([1.0, 2.0, 2.0, 1.0], 6).reshape(1, 1, 4, 6)
 SAMPLES = [
     *samples(),
+    *[Sample("MaxPool", [(20 * X).astype(kind)], lambda x: max_pool(x, kernel_shape=(2, 3)), {"kernel_shape": (2, 3)}, outputs=2, gradient=False)
+      for kind in (np.int8, np.uint8)],
     Sample("MaxPool", [TIES], lambda x: max_pool(x, kernel_shape=(2, 3)), {"kernel_shape": (2, 3)}, outputs=2, gradient=False,
            label="ties"),
     Sample("MaxPool", [-X - 100], lambda x: max_pool(x, kernel_shape=(3, 3), pads=(1, 1, 1, 1)),
