@@ -123,6 +123,8 @@ BLOCK_PIXELS = 1024
 """From so many pixels the weights' gradient of a 1 x 1 convolution is summed in blocks."""
 SPREAD = 16
 """Items aimed at: enough for eight threads, and a constant, so that results do not depend on their number."""
+MOST_SUMS = 1 << 20
+"""Elements of all partial sums: four megabytes."""
 GATHERED = 1 << 17
 """Elements of the rows that are gathered at a time: half a megabyte, the second cache."""
 
@@ -193,7 +195,7 @@ def slices_of(v: Geometry, method: Method) -> int:
         items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
         return max(1, min(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
     if method == Method.WINDOWS:
-        return max(1, min(SPREAD, v.images * v.out_rows))
+        return max(1, min(SPREAD, v.images * v.out_rows, MOST_SUMS // (v.depth * v.filters)))
     return max(1, min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
 
 

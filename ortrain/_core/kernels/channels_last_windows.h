@@ -163,7 +163,8 @@ static void NAMED(windows_item)(void *context, int64_t item, int64_t worker)
                     pieces.a_at[pieces.count] = (y - top) * row_step;
                     pieces.b_at[pieces.count++] = r * s->length * count * W;
                 }
-                NAMED(Tile) tile = { &pieces, g->stride_x * g->channels, 1, count * W, g->filters, low > 0 ? FROM_C : FROM_ZERO, high == g->kernel_y ? &s->finish : 0 };
+                NAMED(Tile) tile = { &pieces, g->stride_x * g->channels, 1, count * W, g->filters, low > 0 ? FROM_C : FROM_ZERO,
+                                     high == g->kernel_y ? &s->finish : 0 };
                 REAL *y = s->y + (image * g->out_rows + oy) * g->out_columns * g->filters + first * W;
                 for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
                     rows = part_size(tiles, t);
@@ -207,7 +208,8 @@ static void NAMED(window_row_sums)(const NAMED(Windows) *s, int64_t r, int64_t f
         int64_t vector = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_of)(s, vector, count);
         for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
             rows = part_size(tiles, t);
-            NAMED(window_tiles)[rows - 1][count - 1](&tile, (wide ? copied : s->x) + at, s->dy + vector * W, last, sums + at * padded + vector * W, (count - 1) * W, 0);
+            NAMED(window_tiles)[rows - 1][count - 1](&tile, (wide ? copied : s->x) + at, s->dy + vector * W, last, sums + at * padded + vector * W,
+                                                     (count - 1) * W, 0);
         }
     }
 }
