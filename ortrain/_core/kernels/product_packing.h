@@ -101,6 +101,22 @@ static __attribute__((noinline, unused)) void store_transposed(const float *tile
         int64_t done = columns / 8 * 8;
         tile += done; c += done * ldc; columns -= done;
     }
+#if TILE_ROWS == 6 && VECTOR_BYTES == 32
+    for (; rows == 6 && columns >= 8; columns -= 8, tile += 8, c += 8 * ldc) {
+        eight r[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < 6; i++) r[i] = *(const loose_eight *)(tile + i * width);
+        r[6] = r[7] = (eight){0};
+        transpose_eight(r);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) {                   /* a row of c has room for 6 */
+            float *target = c + i * ldc, line[8];
+            *(loose_eight *)line = r[i];
+            if (accumulate) for (int x = 0; x < 6; x++) target[x] += line[x];
+            else memcpy(target, line, 6 * sizeof(float));
+        }
+    }
+#endif
     for (int64_t j = 0; j < columns; j++)
         for (int64_t i = 0; i < rows; i++) c[j * ldc + i] = tile[i * width + j] + (accumulate ? c[j * ldc + i] : 0.0f);
 }

@@ -18,7 +18,10 @@ enum {
      * peak packed element by element, 89 with vectors, 90 in place) */
     DIRECT_A_COLUMNS = (TILE_ROWS == 6 ? 64 : 4) * TILE_COLUMNS,
     DIRECT_TRANSPOSED_A_COLUMNS = (TILE_ROWS == 6 ? 8 : 2) * TILE_COLUMNS,
-    SWAP_ROWS = TILE_ROWS == 8 ? 192 : 1,           /* with 8-row tiles the transposing store is exact; with 6 it lost (114 -> 87 GFLOP/s) */
+    /* with 8-row tiles the transposing store is exact; with 6 it pays for few rows (16 x 1024 x 256: 52 against 69 % of the peak, 64 x 500 x 784: 82
+     * against 86, but 192 x 768 x 768: 87 against 85), where weights can be read in place: rows 16 KiB apart share sets of the second cache */
+    SWAP_ROWS = TILE_ROWS == 8 ? 192 : TILE_ROWS == 6 ? 64 : 1,
+    SWAP_STEP = TILE_ROWS == 8 ? 1 << 30 : 4095,
     DOT_COLUMNS = VECTOR_BYTES == 64 ? 14 : 4,      /* with 8 lanes, 10 columns of 64 x 500 took 12.9 µs against 11.5 in tiles; 4 of 1024 x 256 53 against 64 */
     DOT_DEPTH = VECTOR_BYTES == 64 ? 64 : 128,
     PREFETCH_FROM = 1 << 21                         /* + 2 to 3 % for a B above 8 MiB, - 5 % where it is cached */
@@ -134,7 +137,7 @@ static void take_dot_product(const Product *s) { (void)s; }
 static void choose_roles(Product *s)
 {
     int thin = padded(s->n) * s->m * 2 > padded(s->m) * s->n * 3;
-    int few_rows = s->transposed_b && !s->transposed_a && s->m <= SWAP_ROWS && s->n >= 2 * s->m && s->k >= 32;
+    int few_rows = s->transposed_b && !s->transposed_a && s->m <= SWAP_ROWS && s->ldb <= SWAP_STEP && s->n >= 2 * s->m && s->k >= 32;
     if (!thin && !few_rows) return;
     Product old = *s;
     s->a = old.b; s->lda = old.ldb; s->transposed_a = !old.transposed_b; s->m = old.n;
