@@ -12,22 +12,29 @@ $(VENV)/ready: pyproject.toml setup.py
 	$(RUN) -m pip install --quiet --upgrade pip setuptools wheel
 	touch $@
 
-# an editable install, so that a changed kernel is compiled again by the next command and nothing else is
-install = $(RUN) -m pip install --quiet --editable '.[$(1)]'
+# an editable install: a changed kernel is compiled by the next command, and nothing where none has changed
+SOURCES := pyproject.toml setup.py $(shell find ortrain/_core -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+$(VENV)/built: $(VENV)/ready $(SOURCES)
+	$(RUN) -m pip install --quiet --editable .
+	touch $@
 
-demo: $(VENV)/ready
+# what an extra asks for, without the package, which pip would compile anew for every extra
+EXTRA := import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]], sep="\n")
+install = $(RUN) -c '$(EXTRA)' $(1) > $(VENV)/$(1).txt && $(RUN) -m pip install --quiet --requirement $(VENV)/$(1).txt
+
+demo: $(VENV)/built
 	$(call install,demo)
 	$(RUN) examples/digits/train_digits.py
 
-test: $(VENV)/ready
+test: $(VENV)/built
 	$(call install,test)
 	$(RUN) -m pytest -n auto
 
-test-one: $(VENV)/ready
+test-one: $(VENV)/built
 	$(call install,test)
 	$(RUN) -m pytest tests/ops -k "$(OP)"
 
-lint: $(VENV)/ready
+lint: $(VENV)/built
 	$(call install,lint)
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
@@ -36,16 +43,16 @@ lint: $(VENV)/ready
 generate: $(VENV)/ready
 	$(RUN) bindings_spec/generate.py
 
-bench: $(VENV)/ready
+bench: $(VENV)/built
 	$(call install,demo)
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(RUN) -m benchmarks
 
-peer: $(VENV)/ready
+peer: $(VENV)/built
 	$(call install,peer)
 	$(RUN) -m pytest tests/peer/stock_runtime.py tests/peer/contrib_operators.py
 	$(RUN) -m tests.peer
 
-models: $(VENV)/ready
+models: $(VENV)/built
 	$(call install,peer)
 	$(RUN) -W ignore -m tests.real_models
 	$(RUN) -W ignore -m tests.real_models --halves

@@ -8,13 +8,9 @@ import numpy as np
 
 from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import InvalidModelError
-from ortrain.fused_training import BUFFER_SUFFIX
 from ortrain.ir import Graph, NameSource, TensorType
+from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG
 from ortrain.state import TrainingState
-
-__all__ = ["BUFFER_SUFFIX", "RESET_FLAG", "bind_parameters", "running_statistics"]
-
-RESET_FLAG = "lazy_reset_grad"
 
 
 def bind_parameters(graph: Graph, state: TrainingState) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortrain.binding import BUFFER_SUFFIX, RESET_FLAG
 from ortrain.dtypes import DIFFERENTIABLE, HALVES
 from ortrain.errors import OrtrainError
 from ortrain.formats.checkpoint import read_checkpoint
@@ -17,6 +16,7 @@ from ortrain.ir import Graph, Model, Node
 from ortrain.loading import load_model
 from ortrain.ops.inference import Inference
 from ortrain.ops.record import MICROSOFT, OpRecord, canonical_domain, record_of
+from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG
 from ortrain.session import TrainingSession
 from ortrain.widening import Notes, widen
 

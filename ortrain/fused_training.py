@@ -15,9 +15,9 @@ from ortrain.fusion import OPSETS, fuse
 from ortrain.gradient import add_gradient
 from ortrain.ir import Graph, Model, Node
 from ortrain.ops.record import canonical_domain
+from ortrain.ops.training import BUFFER_SUFFIX
 
 ACCUMULATOR = "InPlaceAccumulatorV2"
-BUFFER_SUFFIX = "_grad.accumulation.buffer"
 
 
 def fused_training_model(model: Model) -> Model:

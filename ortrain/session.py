@@ -12,7 +12,7 @@ import numpy as np
 
 from ortrain._core.engine import EngineHandle
 from ortrain._core.steps import Steps
-from ortrain.binding import BUFFER_SUFFIX, RESET_FLAG, bind_parameters, running_statistics
+from ortrain.binding import bind_parameters, running_statistics
 from ortrain.errors import (
     IndexRangeError,
     InvalidArgumentError,
@@ -30,6 +30,7 @@ from ortrain.gradient import add_gradient, reaching_values
 from ortrain.inference_model import check_outputs, inference_model
 from ortrain.ir import Dim, Model
 from ortrain.loading import load_model
+from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG
 from ortrain.optimizer import Optimizer
 from ortrain.options import RunOptions, SessionOptions
 from ortrain.parameters import Parameters

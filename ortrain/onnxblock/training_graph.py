@@ -15,11 +15,8 @@ from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
 from ortrain.loading import reads
 from ortrain.ops.inference import infer
 from ortrain.ops.record import MICROSOFT, canonical_domain
+from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG, UPDATED_SUFFIX
 from ortrain.widening import narrow_outputs, note_copy, widen
-
-RESET_FLAG = "lazy_reset_grad"
-BUFFER = "_grad.accumulation.buffer"
-UPDATED = "_grad.accumulation.out"
 
 TRAINING_OPSETS = {
     "ai.onnx.ml": 5, "ai.onnx.training": 1, "ai.onnx.preview.training": 1, MICROSOFT: 1, "com.microsoft.experimental": 1,
@@ -99,7 +96,7 @@ def _running_statistics(model: Model, trained: set[str], frozen: set[str]) -> li
 def _free_names(model: Model, wanted: Collection[str]) -> None:
     """Renames inner values that have a name with a meaning in training models."""
     graph = model.graph
-    reserved = {RESET_FLAG, *(name + suffix for name in wanted for suffix in (BUFFER, UPDATED))}
+    reserved = {RESET_FLAG, *(name + suffix for name in wanted for suffix in (BUFFER_SUFFIX, UPDATED_SUFFIX))}
     fixed = reserved.intersection((*graph.inputs, *graph.initializers, *graph.outputs))
     if fixed:
         raise InvalidModelError(f"expected no inputs, outputs or weights with names that training models use, got {sorted(fixed)}")
@@ -143,7 +140,7 @@ def _training_model(bound: Model, wanted: list[str]) -> Model:
     gradients = add_gradient(model, graph.outputs[0], wanted) if wanted else {}
     buffers = []
     for name in wanted:
-        buffer, updated = name + BUFFER, name + UPDATED
+        buffer, updated = name + BUFFER_SUFFIX, name + UPDATED_SUFFIX
         label = f"GradientAccumulator{len(graph.outputs)}"
         graph.nodes.append(Node("InPlaceAccumulatorV2", [buffer, gradients[name], RESET_FLAG], [updated], label, MICROSOFT))
         graph.outputs.append(updated)

@@ -6,6 +6,11 @@ from ortrain.ir import TensorType
 from ortrain.ops.building import NodeBuilder
 from ortrain.ops.record import MICROSOFT, InferenceContext, operator
 
+RESET_FLAG = "lazy_reset_grad"
+BUFFER_SUFFIX = "_grad.accumulation.buffer"
+UPDATED_SUFFIX = "_grad.accumulation.out"
+"""How the inputs and outputs of training models are called by which gradients are accumulated: the flag, and what follows a parameter's name."""
+
 
 @operator("InPlaceAccumulatorV2", domain=MICROSOFT, lower="accumulate", differentiable=False)
 def in_place_accumulator(c: InferenceContext) -> list[TensorType]:
