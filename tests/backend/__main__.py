@@ -15,14 +15,10 @@ REASONS = (
     ("training", r"momentum|adagrad|adam", "optimizers of ai.onnx.preview.training: ortrain has its own, on flat segments"),
     ("preview", r"flexattention|flex_attention", "an operator of ai.onnx.preview"),
     ("random", r"dropout|bernoulli", "draws random numbers: the values are its generator's own"),
-    ("text", r"str|regex|tfidf|label_encoder_(string|tensor)|equal_string", "maps of text that are tensors: not there yet"),
     ("images", r"image_decoder", "decodes images: needs Pillow"),
-    ("sequences", r"sequence|optional|loop|scan|split_to|_opt$|if_seq|concat_from|range_.*expanded|linear_attention",
-     "not there yet"),
     ("halves", r"attention.*bf16",
      "halves are computed in float32 and rounded once, at the end: closer to the truth than what is wanted, which was rounded all along"),
-    ("sizes", r"nonzero|nonmax|unique|compress|center_crop|window|range|slice|pad|resize|col2im|affine|reduce",
-     "not there yet"),
+    ("old", r"^test_not_\dd$", "a model of opset 1: ortrain reads 7 and newer"),
 )
 
 
