@@ -150,6 +150,10 @@ class NodeBuilder:
         """True when input `index` is given."""
         return index < len(self.node.inputs) and bool(self.node.inputs[index])
 
+    def optional(self, index: int) -> str:
+        """The name of input `index`, "" where it is absent."""
+        return self.node.inputs[index] if self.has(index) else ""
+
     def wants(self, index: int) -> bool:
         """True when output `index` is asked for."""
         return index < len(self.node.outputs) and bool(self.node.outputs[index])

@@ -12,6 +12,7 @@ from ortrain.ir import Node, Shape, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.linear import product_shape
+from ortrain.ops.quantization import along
 from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, operator
 from ortrain.ops.windows import explicit
 
@@ -28,13 +29,6 @@ def shifted(g: NodeBuilder, value: str, zero: str, dtype: str, axis: int) -> str
     return g.op("Sub", y, along(g, point, g.rank(value), axis))
 
 
-def along(g: NodeBuilder, vector: str, rank: int, axis: int) -> str:
-    """A scalar as it is, a vector laid along an axis of a value of that rank."""
-    if g.rank(vector) != 1 or g.shape(vector) == (1,):
-        return vector
-    return g.op("Reshape", vector, g.constant([-1 if i == axis % rank else 1 for i in range(rank)]))
-
-
 def exact(g: NodeBuilder, op_type: str, a: str, b: str, a_zero: str, b_zero: str) -> str:
     """The product of two stored values, in float64: sums of up to 2 ** 37 products of bytes are exact there."""
     rows, columns = (-2, -1) if op_type == "MatMul" else (1, 0)
@@ -44,13 +38,9 @@ def exact(g: NodeBuilder, op_type: str, a: str, b: str, a_zero: str, b_zero: str
     return g.op("Round", product) if op_type == "Conv" else product
 
 
-def optional(g: NodeBuilder, index: int) -> str:
-    return g.inputs[index] if g.has(index) else ""
-
-
 def as_integers(op_type: str) -> Callable[[NodeBuilder], list[str]]:
     def steps(g: NodeBuilder) -> list[str]:
-        return [g.op("Cast", exact(g, op_type, g.inputs[0], g.inputs[1], optional(g, 2), optional(g, 3)), to=NUMBERS["int32"])]
+        return [g.op("Cast", exact(g, op_type, g.inputs[0], g.inputs[1], g.optional(2), g.optional(3)), to=NUMBERS["int32"])]
 
     return steps
 

@@ -17,16 +17,19 @@ STORED = ("int8", "uint8", "int32")
 """The types that have kernels; others are ONNX's reference implementation's."""
 
 
+def along(g: NodeBuilder, vector: str, rank: int, axis: int) -> str:
+    """A scalar as it is, a vector laid along an axis of a value of that rank."""
+    if g.rank(vector) != 1 or g.shape(vector) == (1,):
+        return vector
+    return g.op("Reshape", vector, g.constant([-1 if i == axis % rank else 1 for i in range(rank)]))
+
+
 def spreading(g: NodeBuilder) -> Callable[[str], str] | None:
     """How scale and zero point are laid along their axis; None for blocks of scales, which the reference implementation takes apart."""
     x, scale = g.inputs[:2]
     if g.attribute("block_size", 0) or g.rank(scale) > 1 or g.type(scale).dtype not in ("float32", "float64"):
         return None
-    if g.rank(scale) == 0 or g.shape(scale) == (1,):
-        return lambda vector: vector
-    axis, rank = int(g.attribute("axis", 1)) % g.rank(x), g.rank(x)
-    shape = g.constant([-1 if i == axis else 1 for i in range(rank)])
-    return lambda vector: g.op("Reshape", vector, shape)
+    return lambda vector: along(g, vector, g.rank(x), int(g.attribute("axis", 1)))
 
 
 def dequantize_in_steps(g: NodeBuilder) -> list[str] | None:

@@ -10,10 +10,10 @@ import numpy as np
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import Graph, Node, TensorType
 from ortrain.ops.building import NodeBuilder
-from ortrain.ops.integer import along, exact, matmul_shape, optional
+from ortrain.ops.integer import exact, matmul_shape
 from ortrain.ops.linear import product_shape, swapped
 from ortrain.ops.pool import pool_windows
-from ortrain.ops.quantization import quantized_type
+from ortrain.ops.quantization import along, quantized_type
 from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, broadcast_shapes, operator
 from ortrain.ops.recurrent import DIRECTIONS, direction_of
 from ortrain.ops.transformer import halves
@@ -207,7 +207,7 @@ def with_bias(g: NodeBuilder, y: str, index: int) -> list[str]:
 
 def matmul_to_float_in_steps(g: NodeBuilder) -> list[str]:
     a, b, a_scale, b_scale = g.inputs[:4]
-    product = g.op("Cast", exact(g, "MatMul", a, b, optional(g, 4), optional(g, 5)), to=NUMBERS[g.type(a_scale).dtype])
+    product = g.op("Cast", exact(g, "MatMul", a, b, g.optional(4), g.optional(5)), to=NUMBERS[g.type(a_scale).dtype])
     return with_bias(g, in_units(g, product, a_scale, b_scale), 6)
 
 
@@ -225,7 +225,7 @@ def through_bytes(g: NodeBuilder, a: str, b: str, b_scale: str, b_zero: str) -> 
 
 
 def dynamic_matmul_in_steps(g: NodeBuilder) -> list[str]:
-    return with_bias(g, through_bytes(g, g.inputs[0], g.inputs[1], g.inputs[2], optional(g, 3)), 4)
+    return with_bias(g, through_bytes(g, g.inputs[0], g.inputs[1], g.inputs[2], g.optional(3)), 4)
 
 
 @operator("DynamicQuantizeMatMul", domain=MICROSOFT, expand=dynamic_matmul_in_steps, stop=(1, 3))

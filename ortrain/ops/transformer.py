@@ -115,11 +115,6 @@ def refuse_attributes(g: NodeBuilder, *names: str) -> None:
         raise g.error(f"expected a node without {', '.join(given)}, got {[g.attribute(name) for name in given]}")
 
 
-def optional(g: NodeBuilder, index: int) -> str:
-    """The name of an input, "" where absent."""
-    return g.inputs[index] if g.has(index) else ""
-
-
 def grown(past: Dim, size: Dim, c: InferenceContext) -> Dim:
     """The number of keys: those of the past and the new ones."""
     return past + size if isinstance(past, int) and isinstance(size, int) else size if past == 0 else c.fresh("keys")
@@ -142,12 +137,12 @@ def attention_in_steps(g: NodeBuilder) -> list[str]:
     refuse_attributes(g, "do_rotary", "past_present_share_buffer")
     heads = int(g.attribute("num_heads"))
     sizes = projected_sizes(g.context())
-    projected = add(g, g.op("MatMul", *g.inputs[:2]), optional(g, 2))
+    projected = add(g, g.op("MatMul", *g.inputs[:2]), g.optional(2))
     q, k, v = (heads_first(g, part, heads) for part in split(g, projected, sizes))
     if g.has(4):
         past = [g.op("Gather", g.inputs[4], g.constant(np.array(i, np.int64)), axis=0) for i in (0, 1)]
         k, v = (with_past(g, *pair) for pair in zip(past, (k, v), strict=True))
-    mask = add(g, padding(g, g.inputs[3], q, k) if g.has(3) else "", optional(g, 5))
+    mask = add(g, padding(g, g.inputs[3], q, k) if g.has(3) else "", g.optional(5))
     if g.attribute("unidirectional", 0):
         mask = add(g, later_keys(g, q, k), mask)
     y = attend(g, q, k, v, mask, sizes[0] // heads)
@@ -179,14 +174,13 @@ def multi_head_in_steps(g: NodeBuilder) -> list[str]:
     heads = int(g.attribute("num_heads"))
     query, key, value = g.inputs[:3]
     if g.has(3):
-        of_key = g.rank(key) == 3
-        widths = [whole(g.context(), g.shape(name)[-1], "a size") for name in g.inputs[:3]] if of_key else []
-        if not of_key:
+        if g.rank(key) != 3:
             raise g.error("expected no bias for keys and values that are split into heads, got one")
+        widths = [whole(g.context(), g.shape(name)[-1], "a size") for name in g.inputs[:3]]
         query, key, value = (g.op("Add", *pair) for pair in zip(g.inputs[:3], split(g, g.inputs[3], widths), strict=True))
     q, k, v = (heads_first(g, name, heads) if g.rank(name) == 3 else name for name in (query, key, value))
-    k, v = with_past(g, optional(g, 6), k), with_past(g, optional(g, 7), v)
-    mask = add(g, padding(g, g.inputs[4], q, k) if g.has(4) else "", optional(g, 5))
+    k, v = with_past(g, g.optional(6), k), with_past(g, g.optional(7), v)
+    mask = add(g, padding(g, g.inputs[4], q, k) if g.has(4) else "", g.optional(5))
     if g.attribute("unidirectional", 0):
         mask = add(g, later_keys(g, q, k), mask)
     return [attend(g, q, k, v, mask, g.shape(q)[3]), k, v]
@@ -228,8 +222,8 @@ def grouped_in_steps(g: NodeBuilder) -> list[str]:
         earlier = count(g, g.inputs[3], 2) if g.has(3) else g.constant(np.array(0, np.int64))
         places = g.unsqueeze(g.op("Add", positions(g, count(g, q, 2)), earlier), [0])
         q, k = (rotated(g, name, places, g.inputs[7], g.inputs[8], bool(g.attribute("rotary_interleaved", 0))) for name in (q, k))
-    k, v = with_past(g, optional(g, 3), k), with_past(g, optional(g, 4), v)
-    mask = add(g, later_keys(g, q, k, int(g.attribute("local_window_size", -1))), optional(g, 10))
+    k, v = with_past(g, g.optional(3), k), with_past(g, g.optional(4), v)
+    mask = add(g, later_keys(g, q, k, int(g.attribute("local_window_size", -1))), g.optional(10))
     spread_k, spread_v = (repeated(g, name, heads // shared) for name in (k, v))
     return [attend(g, q, spread_k, spread_v, mask, g.shape(q)[3]), k, v]
 
@@ -348,7 +342,7 @@ def simplified_layer_normalization(c: InferenceContext) -> list[TensorType]:
 
 
 def skip_and_simplify(g: NodeBuilder) -> list[str]:
-    total = add(g, g.op("Add", *g.inputs[:2]), optional(g, 3))
+    total = add(g, g.op("Add", *g.inputs[:2]), g.optional(3))
     y, inverse = root_mean_square(g, total, g.inputs[2])
     return [y, g.op("Sub", inverse, inverse) if g.wants(1) else "", inverse, total]
 

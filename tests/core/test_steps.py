@@ -13,6 +13,16 @@ from ortrain.options import RunOptions
 from tests.test_session import batch, start
 
 
+def run_together(work, count, seconds):
+    """Runs `work` on so many threads at once, and sees that all come to an end."""
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    assert not any(thread.is_alive() for thread in threads)
+
+
 def test_threads_take_turns_at_a_lock_that_its_owner_may_take_again():
     lock, inside, most, turns = Lock(), [], [], []
 
@@ -25,12 +35,7 @@ def test_threads_take_turns_at_a_lock_that_its_owner_may_take_again():
                 most.append(len(inside))
                 inside.pop()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
+    run_together(work, 4, 60)
     assert len(turns) == 200
     assert max(most) == 1
 
@@ -66,11 +71,7 @@ def test_threads_that_share_a_session_lose_no_step():
             session.train_step(*arrays)
             session.optimizer_step()
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    run_together(work, 3, 120)
     assert session.train_steps == 600
     assert session.state.optimizer_step == 600
 
