@@ -269,6 +269,42 @@ def few_bits_in_steps(g: NodeBuilder) -> list[str]:
     return with_bias(g, g.op("MatMul", a, g.op("Transpose", rows, perm=(1, 0))), 5)
 
 
+FOUR_BITS = {
+    0: (0.0, 0.0052083333, 2 / 3, 1.0, 1 / 3, 0.5, 1 / 6, 0.25, 0.0, -0.0052083333, -2 / 3, -1.0, -1 / 3, -0.5, -1 / 6, -0.25),
+    1: (-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0,
+        0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0),
+}
+"""What the sixteen numbers of bitsandbytes' types FP4 and NF4 (Dettmers et al., arXiv 2305.14314) stand for, by quant_type."""
+
+
+def four_bits_in_steps(g: NodeBuilder) -> list[str]:
+    """Numbers lie row after row, the high half of a byte first."""
+    a, packed, largest = g.inputs
+    k, n, block = (int(g.attribute(name)) for name in ("K", "N", "block_size"))
+    dtype = g.type(a).dtype
+    byte = g.op("Cast", g.op("Reshape", packed, g.constant([-1, 1])), to=NUMBERS[dtype])
+    high = g.op("Floor", g.op("Div", byte, g.scalar(16.0, byte)))
+    numbers = g.op("Concat", high, g.op("Sub", byte, g.op("Mul", high, g.scalar(16.0, byte))), axis=1)
+    values = g.op("Gather", g.constant(np.array(FOUR_BITS[int(g.attribute("quant_type"))]), a), g.op("Cast", numbers, to=NUMBERS["int64"]), axis=0)
+    # the last block may be shorter than the others
+    scales = g.op("Gather", largest, g.constant(np.arange(n * k) // block), axis=0)
+    weights = g.op("Reshape", g.op("Mul", g.op("Gather", g.op("Reshape", values, g.constant([-1])), g.constant(np.arange(n * k)), axis=0), scales),
+                   g.constant([n, k]))
+    return [g.op("MatMul", a, g.op("Transpose", weights, perm=(1, 0)) if g.attribute("transB", 1) else weights)]
+
+
+@operator("MatMulBnb4", domain=MICROSOFT, expand=four_bits_in_steps, stop=(1,))
+def matmul_four_bits(c: InferenceContext) -> list[TensorType]:
+    """y = a w' (transB 1) or a w, w [n, k] stored in blocks of four-bit floats, each block with its largest magnitude"""
+    k, n, block, kind = (int(c.attribute(name, 0)) for name in ("K", "N", "block_size", "quant_type"))
+    depth, columns = (k, n) if c.attribute("transB", 1) else (n, k)
+    shape = c.shape(0)
+    if min(k, n, block) < 1 or kind not in FOUR_BITS or not shape or isinstance(shape[-1], int) and shape[-1] != depth:
+        raise c.error(f"expected {shape[-1] if shape else 'a'} to be summed over, positive sizes and type 0 or 1, "
+                      f"got K {k}, N {n}, blocks of {block}, type {kind}")
+    return [TensorType(c.dtype(0), (*shape[:-1], columns))]
+
+
 @operator("MatMulNBits", domain=MICROSOFT, expand=few_bits_in_steps, stop=(1, 4))
 def matmul_few_bits(c: InferenceContext) -> list[TensorType]:
     """y = a w' + bias, w [n, k] stored in blocks of numbers of few bits, each with its scale and zero point"""

@@ -61,9 +61,9 @@ def _axis(c: InferenceContext, axis: int, size: Dim, reach: int, stride: int, pa
     return (small, total - small, found) if auto_pad == "SAME_UPPER" else (total - small, small, found)
 
 
-def convolution_attributes(g: NodeBuilder) -> dict[str, Any]:
-    """The attributes of the convolution whose adjoint the node is."""
-    windows = transposed_windows(g.context(), 0, 1)
+def convolution_attributes(g: NodeBuilder, x: int = 0, w: int = 1) -> dict[str, Any]:
+    """The attributes of the convolution whose adjoint the node is; x and w: which inputs its data and weight are."""
+    windows = transposed_windows(g.context(), x, w)
     pads = windows.padded()
     if pads is None:
         raise g.error("expected spatial sizes that are known where output_shape is given, got symbols")

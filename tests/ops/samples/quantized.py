@@ -125,6 +125,25 @@ FEW_BITS = [few_bits_sample(4, 16, 32, 3), few_bits_sample(4, 16, 40, 3, byte(3 
             few_bits_sample(4, 16, 48, 3, rng.uniform(0, 15, (3, 3)), rng.standard_normal(3))]
 
 
+FP4 = np.array([0, 0.0052083333, 2 / 3, 1, 1 / 3, 0.5, 1 / 6, 0.25])
+NF4 = np.array([-1, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0, 0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617,
+                0.72295684, 1])
+
+
+def four_bits(values, block):
+    def oracle(a, packed, largest):
+        numbers = np.stack([packed >> 4, packed & 15], 1).reshape(-1)
+        weights = values[numbers] * largest.repeat(block)[: numbers.size]
+        return (a @ weights.reshape(-1, a.shape[-1]).T).astype(a.dtype)
+
+    return oracle
+
+
+BITSANDBYTES = [Sample("MatMulBnb4", [rng.standard_normal((3, k)), byte(k * 3 // 2), rng.uniform(0.5, 2, -(-k * 3 // 16))], four_bits(values, 16),
+                       {"K": k, "N": 3, "block_size": 16, "quant_type": kind, "transB": 1}, MICROSOFT, indices=[0])
+                for kind, values, k in ((0, np.concatenate([FP4, -FP4]), 32), (1, NF4, 32), (1, NF4, 40))]
+
+
 def lstm(x, w, r, b, _, h, c, p, w_scale, w_zero, r_scale, r_zero, backwards=(False,)):
     q, step, zero = as_it_comes(x)
     size, found = r.shape[1], []
@@ -164,7 +183,7 @@ def rounded(x, step, zero):
 
 FAKE = [Sample("FakeQuant", [ROUNDED, np.array(0.5), np.array(3.0)], rounded, {"quant_max": 20}, MICROSOFT, 2, gradient=False),
         Sample("FakeQuantGrad", [ROUNDED, ROUNDED > 0], lambda dy, kept: np.where(kept, dy, 0), {}, MICROSOFT, gradient=False)]
-SAMPLES = [*FAKE, *OPERATORS, *PRODUCTS, *FLOAT_PRODUCTS, *FEW_BITS, *LSTM]
+SAMPLES = [*FAKE, *OPERATORS, *PRODUCTS, *FLOAT_PRODUCTS, *FEW_BITS, *BITSANDBYTES, *LSTM]
 REFUSALS = [
     Refusal("QLinearAdd", [A, *OF_A, byte(2, 2, 6), *OF_B, *OF_Y], {}, MICROSOFT), Refusal("QLinearConcat", [*OF_Y, A, *OF_A, byte(2, 6), *OF_B], {"axis": 0}, MICROSOFT),
     Refusal("MatMulNBits", [rng.standard_normal((2, 31)), byte(3, 2, 8), np.ones(6)], {"K": 32, "N": 3, "bits": 4, "block_size": 16}, MICROSOFT),
