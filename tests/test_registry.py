@@ -10,8 +10,11 @@ import pytest
 from ortrain import ops
 from ortrain._core.kernel_table import kernels, supported_sets
 from ortrain.dtypes import name_of
-from ortrain.errors import OrtrainError
+from ortrain.errors import MissingKernelError, OrtrainError
+from ortrain.ir import Node
 from ortrain.ops import custom
+from ortrain.ops.absent import ABSENT
+from ortrain.ops.inference import Inference
 from ortrain.ops.record import REGISTRY, Alias, InferenceContext, KernelCall, LoweringContext
 from tests.ops.harness import cast, contexts, expansion
 from tests.ops.samples import Refusal, Sample
@@ -146,3 +149,23 @@ def test_refusals_are_refused():
                 out_types = record.infer(InferenceContext(node, types, values, opset))
                 accepted.append(refusal.op_type)
                 record.lower(LoweringContext(node, types, values, opset, out_types))
+
+
+SWEEPS = {"AdamWOptimizer", "SGDOptimizerV2", "InplaceClipGradNorm"}
+"""What optimizer models are made of: ortrain.optimizer reads them."""
+
+
+def test_every_operator_of_the_old_package_has_a_record_or_a_reason():
+    old = set((Path(__file__).parent / "data" / "old_operators.txt").read_text(encoding="utf-8").split())
+    known = {op_type for _, op_type in REGISTRY}
+    none(old - known - set(ABSENT) - SWEEPS)
+    assert not known & set(ABSENT)
+
+
+def test_an_operator_without_a_record_is_refused_with_the_reason():
+    inference = Inference({"": 17, "com.microsoft": 1}, {}, {})
+    for op_type, reason in ABSENT.items():
+        with pytest.raises(MissingKernelError, match=f"{op_type}: {reason}"):
+            inference.visit(Node(op_type, [], ["y"], "n", "com.microsoft", {}))
+    with pytest.raises(MissingKernelError, match=r"got ai.onnx::Send \(node"):
+        inference.visit(Node("Send", [], ["y"], "n", "", {}))

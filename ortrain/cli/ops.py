@@ -9,6 +9,7 @@ import argparse
 import onnx
 
 from ortrain.catalogue import NOT_YET, Operator, counts, operators
+from ortrain.ops.absent import ABSENT
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -52,4 +53,7 @@ def page() -> str:
     lines += [f"| {name} | {count} |" for name, count in counts().items()]
     lines += ["", "| operator | opsets | kernel | dtypes | gradient |", "|---|---|---|---|---|"]
     lines += [f"| {full_name(row)} | {opsets(row)} | {row.kernel} | {', '.join(row.dtypes)} | {row.gradient} |" for row in operators()]
+    lines += ["", "Of the old package's operators these have no record and are refused with the reason:", ""]
+    for reason in dict.fromkeys(ABSENT.values()):
+        lines.append(f"- {', '.join(name for name, why in ABSENT.items() if why == reason)}: {reason}.")
     return "\n".join(lines) + "\n"

@@ -438,13 +438,18 @@ def evaluate_cast(c: InferenceContext) -> Sequence[np.ndarray]:
     return definitions.evaluate(c) if name in EXTENSIONS - HALVES else [np.asarray(c.values[0]).astype(numpy_dtype(name))]
 
 
-@operator("Cast", lower=lower_cast, gradient=cast_gradient, evaluate=evaluate_cast)
-def cast(c: InferenceContext) -> list[TensorType]:
-    """y = x in the dtype `to`"""
+def element_type(c: InferenceContext) -> str:
+    """The dtype that attribute `to` names."""
     name = NAMES.get(c.attribute("to"))
     if name is None:
         raise c.error(f"expected a known element type in attribute to, got {c.attribute('to')}")
-    return [TensorType(name, c.shape(0))]
+    return name
+
+
+@operator("Cast", lower=lower_cast, gradient=cast_gradient, evaluate=evaluate_cast)
+def cast(c: InferenceContext) -> list[TensorType]:
+    """y = x in the dtype `to`"""
+    return [TensorType(element_type(c), c.shape(0))]
 
 
 # ---- the old package's training operators

@@ -10,6 +10,7 @@ import numpy as np
 from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, Node, Shape, TensorType
+from ortrain.ops.absent import reason_of
 from ortrain.ops.record import InferenceContext, OpRecord, canonical_domain, record_of
 from ortrain.ops.sizes import follow
 
@@ -76,7 +77,7 @@ class Inference:
         record = record_of(node)
         if record is None:
             raise MissingKernelError(
-                f"expected an operator that ortrain knows, got {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r})")
+                f"expected an operator that ortrain knows, got {node.domain or 'ai.onnx'}::{node.op_type}{reason_of(node)} (node {node.name!r})")
         context = self.context(node)
         try:
             outputs = record.infer(context)

@@ -11,7 +11,7 @@ import numpy as np
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, operator
+from ortrain.ops.record import MICROSOFT, InferenceContext, normalize_axis, operator
 
 HIDDEN = float(np.finfo(np.float32).min)
 """What is added to the scores of later keys where attention is causal; padding has the node's own mask_filter_value."""
@@ -369,7 +369,15 @@ def simplified_layer_normalization_grad(c: InferenceContext) -> list[TensorType]
     return [c.type(1), c.type(2)]
 
 
-@operator("BiasSoftmax", domain=MICROSOFT, expand=lambda g: [g.op("Softmax", g.op("Add", *g.inputs), axis=int(g.attribute("axis", 1)))])
+def bias_softmax_in_steps(g: NodeBuilder) -> list[str]:
+    total, axis = g.op("Add", *g.inputs), int(g.attribute("axis", 1))
+    if g.opset < 13 or axis % g.rank(total) == g.rank(total) - 1:
+        return [g.op("Softmax", total, axis=axis)]
+    return [g.reshape_like(g.op("Softmax", g.op("Flatten", total, axis=axis), axis=1), total)]
+
+
+@operator("BiasSoftmax", domain=MICROSOFT, expand=bias_softmax_in_steps)
 def bias_softmax(c: InferenceContext) -> list[TensorType]:
-    """y = Softmax of x + bias"""
+    """y = Softmax of x + bias over all axes from `axis` on"""
+    normalize_axis(c, int(c.attribute("axis", 1)), len(c.shape(0)))
     return [c.type(0)]
