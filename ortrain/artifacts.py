@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ortrain.formats.checkpoint import Checkpoint, write_checkpoint
 from ortrain.formats.onnx_files import read_model, to_proto, write_model
 from ortrain.formats.ort_writer import required_operators, serialize_ort_model
 from ortrain.gradient import reaching_values
-from ortrain.ir import Dim, Graph, Model, Node, TensorType
+from ortrain.ir import Dim, Model, TensorType
 from ortrain.loading import OLDEST_IR, load_model, load_with_constants
 from ortrain.onnxblock import loss as losses
 from ortrain.onnxblock import optim
@@ -292,25 +292,16 @@ def _without_heavy_weights(forward: Model) -> tuple[Model, dict[str, np.ndarray]
     return light, heavy
 
 
-def _all_nodes(graph: Graph) -> Iterator[Node]:
-    """The nodes of a graph and of the graphs inside it."""
-    for node in graph.nodes:
-        yield node
-        for value in node.attributes.values():
-            if isinstance(value, Graph):
-                yield from _all_nodes(value)
-
-
 def _weights(forward: Model, complete: Model, constants: frozenset[str], excluded: set[str]) -> list[str]:
     """The float weights of the forward model that the loss depends on.
 
     Scalars are taken for constants, and so are single elements that are exponents or limits; values of Constant nodes too, unless a layer uses them as
     weight or bias."""
-    fed = {node.inputs[i] for node in _all_nodes(forward.graph) for i in WEIGHT_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
-    fed |= {node.inputs[0] for node in _all_nodes(forward.graph) if node.op_type == "Cast" and node.outputs[0] in fed}
+    fed = {node.inputs[i] for node in forward.graph.all_nodes() for i in WEIGHT_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
+    fed |= {node.inputs[0] for node in forward.graph.all_nodes() if node.op_type == "Cast" and node.outputs[0] in fed}
     reaching = reaching_values(complete, complete.graph.outputs[0])
     candidates = reaching - excluded - (constants - fed)
-    limits = {name for node in _all_nodes(forward.graph) if node.op_type in LIMITING for name in node.inputs[LIMITING[node.op_type] :]}
+    limits = {name for node in forward.graph.all_nodes() if node.op_type in LIMITING for name in node.inputs[LIMITING[node.op_type] :]}
     found = [name for name, array in forward.graph.initializers.items()
              if name in candidates and array.ndim and (array.size > 1 or name not in limits) and str(array.dtype) in DIFFERENTIABLE]
     if not found:

@@ -77,7 +77,7 @@ class Sweep(GraphBuilder):
                 raise UnreachableParameterError(f"expected a path from {name!r} to the loss {self.loss!r} that carries a gradient, found none")
             gradients[name] = self._full_size(gradient, name)
         self.graph.nodes.extend(self.added)
-        for node in self.graph.nodes:
+        for node in self.graph.all_nodes():
             self.opsets.setdefault(canonical_domain(node.domain), 1)
         return gradients
 

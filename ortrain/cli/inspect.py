@@ -14,7 +14,7 @@ from ortrain.dtypes import FLOATS
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError
 from ortrain.formats.checkpoint import IDENTIFIER, Checkpoint, read_checkpoint
 from ortrain.formats.onnx_files import read_model
-from ortrain.ir import Graph, Model, Node, TensorType
+from ortrain.ir import Model, Node, TensorType
 from ortrain.ops import record_of
 
 MODELS = ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx")
@@ -79,7 +79,7 @@ def inspect_model(path: Path) -> None:
 def _operators(model: Model) -> Iterator[tuple[str, str, int, str, str]]:
     examples: dict[tuple[str, str], Node] = {}
     counts: Counter[tuple[str, str]] = Counter()
-    for node in _nodes(model.graph):
+    for node in model.graph.all_nodes():
         counts[node.domain, node.op_type] += 1
         examples.setdefault((node.domain, node.op_type), node)
     for (domain, op_type), count in sorted(counts.items()):
@@ -90,16 +90,6 @@ def _operators(model: Model) -> Iterator[tuple[str, str, int, str, str]]:
             kernel = "yes" if record.lower or record.evaluate or record.expand else "no"
             gradient = "yes" if record.gradient or record.expand and record.differentiable else "no" if record.differentiable else "none needed"
         yield op_type, domain or "ai.onnx", count, kernel, gradient
-
-
-def _nodes(graph: Graph) -> Iterator[Node]:
-    """All nodes, those of subgraphs included."""
-    for node in graph.nodes:
-        yield node
-        for value in node.attributes.values():
-            for inner in value if isinstance(value, tuple) else (value,):
-                if isinstance(inner, Graph):
-                    yield from _nodes(inner)
 
 
 def _typed(kind: TensorType | None) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -126,6 +126,13 @@ class Graph:
         for node in self.nodes:
             used.update(node.inputs, node.outputs, (node.name,))
         return used - {""}
+
+    def all_nodes(self) -> Iterator[Node]:
+        """The nodes of this graph and of the graphs inside it."""
+        for node in self.nodes:
+            yield node
+            for inner in node.graphs.values():
+                yield from inner.all_nodes()
 
     def ancestors(self, outputs: Iterable[str]) -> list[Node]:
         """The nodes on which the given values depend, in graph order."""

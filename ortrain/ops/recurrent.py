@@ -13,6 +13,7 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import MICROSOFT, Guard, Inference, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.recurrent_steps import ACTIVATIONS, layer_in_steps
 
 Gradients = Sequence[str | None]
 OWN = "ortrain"
@@ -60,6 +61,9 @@ RNN = Layer("RNN", 1, False, (("tanh",), ("relu",)), lambda s, n, i, h, d: h + d
             lambda s, n, i, h, d: d * s * n * h + d * n * h + d * panels(h, h) + (s * n + h) * (i + h))
 
 
+LAYERS = {layer.name: layer for layer in (LSTM, GRU, RNN)}
+
+
 # ---- what a node says
 
 
@@ -71,23 +75,35 @@ def direction_of(c: InferenceContext) -> tuple[int, int]:
     return DIRECTIONS[name], 2 if name == "bidirectional" else 1
 
 
-def activation_of(c: InferenceContext, layer: Layer) -> int:
-    """Which of the layer's sets of activations is asked for; others are refused."""
+def activations_of(c: InferenceContext, layer: Layer) -> tuple[str, ...]:
+    """The activations of all directions in turn, in lower case; refused when ONNX has none of the name, or their number is another."""
     _, directions = direction_of(c)
     given = c.attribute("activations")
     names = tuple(name.lower() for name in given) if given else layer.activations[0] * directions
-    for index, known in enumerate(layer.activations):
-        if names == known * directions:
-            return index
-    raise c.error(f"expected the activations {layer.activations[0]} of {layer.name}, got {names}")
+    if len(names) != len(layer.activations[0]) * directions or not set(names) <= set(ACTIVATIONS):
+        raise c.error(f"expected {len(layer.activations[0]) * directions} activations of {sorted(ACTIVATIONS)}, got {names}")
+    return names
+
+
+def activation_of(c: InferenceContext, layer: Layer) -> int | None:
+    """Which of the layer's sets of activations, as the kernels know them, is asked for; None for another one, a clip or coupled gates."""
+    if c.attribute("clip") is not None or c.attribute("input_forget", 0):
+        return None
+    names, directions = activations_of(c, layer), direction_of(c)[1]
+    return next((index for index, known in enumerate(layer.activations) if names == known * directions), None)
+
+
+def check_compiled(c: InferenceContext, layer: Layer) -> None:
+    """Refuses what the kernels have no form of."""
+    if activation_of(c, layer) is None:
+        raise c.error(f"expected the activations {layer.activations[0]} of {layer.name} and neither clip nor input_forget, got "
+                      f"{ {name: c.attribute(name) for name in ('activations', 'clip', 'input_forget') if c.attribute(name)} }")
 
 
 def sizes_of(c: InferenceContext, layer: Layer) -> tuple[Dim, Dim, Dim, int, int]:
     """(steps, rows, inputs, hidden, directions), checked against all inputs"""
     if len(c.shape(0)) != 3 or len(c.shape(1)) != 3 or len(c.shape(2)) != 3:
         raise c.error(f"expected x, W and R of rank 3, got {[list(c.shape(i)) for i in range(3)]}")
-    if c.attribute("clip") is not None or c.attribute("input_forget", 0):
-        raise c.error("expected neither clip nor input_forget, got one of them")
     steps, rows, inputs = c.shape(0)
     if c.attribute("layout", 0):
         steps, rows = rows, steps
@@ -117,7 +133,9 @@ def fits(have: Sequence[Dim], want: Sequence[Dim]) -> bool:
 def infer_layer(layer: Layer, summary: str) -> Inference:
     def infer(c: InferenceContext) -> list[TensorType]:
         steps, rows, _, hidden, directions = sizes_of(c, layer)
-        activation_of(c, layer)
+        activations_of(c, layer)
+        if c.node.op_type != layer.name:
+            check_compiled(c, layer)
         batch_first = bool(c.attribute("layout", 0))
         y: tuple[Dim, ...] = (rows, steps, directions, hidden) if batch_first else (steps, directions, rows, hidden)
         state: tuple[Dim, ...] = (rows, directions, hidden) if batch_first else (directions, rows, hidden)
@@ -143,13 +161,19 @@ def lower_layer(layer: Layer) -> Callable[[LoweringContext], KernelCall]:
 
 def option_of(c: InferenceContext, layer: Layer) -> int:
     """linear_before_reset of a GRU, relu of an RNN"""
-    return int(c.attribute("linear_before_reset", 0)) if layer is GRU else activation_of(c, layer)
+    return int(c.attribute("linear_before_reset", 0)) if layer is GRU else activation_of(c, layer) or 0
 
 
-def steps_first(g: NodeBuilder) -> list[str] | None:
+def in_other_forms(g: NodeBuilder) -> list[str] | None:
+    """What the kernels do not know as a Scan; layout 1 as layout 0 between Transposes."""
+    layer = LAYERS[g.node.op_type]
+    if g.attribute("layout", 0):
+        return steps_first(g)
+    return layer_in_steps(g, activations_of(g.context(), layer)) if activation_of(g.context(), layer) is None else None
+
+
+def steps_first(g: NodeBuilder) -> list[str]:
     """layout 1 (rows first) by Transposes around layout 0."""
-    if not g.attribute("layout", 0):
-        return None
     names = list(g.inputs)
     for index in (0, INITIAL, CELL):
         if g.has(index):
@@ -231,6 +255,7 @@ class GradientForm:
 
     def infer(self, c: InferenceContext) -> list[TensorType]:
         x, w, r = c.type(0), c.type(1), c.type(2)
+        check_compiled(c, self.layer)
         if len(c.shape(0)) != 3 or len(c.shape(2)) != 3:
             raise c.error(f"expected x and R of rank 3, got {list(c.shape(0))} and {list(c.shape(2))}")
         rows, hidden, directions = c.shape(0)[1], c.shape(2)[2], c.shape(2)[0]
@@ -255,7 +280,8 @@ def _register() -> None:
         RNN: (rnn_gradient, "h = tanh(x W + h R + b), or relu"),
     }
     for layer, (gradient, summary) in forward.items():
-        operator(layer.name, lower=lower_layer(layer), gradient=gradient, stop=(LENGTHS,), expand=steps_first, expand_first=True)(infer_layer(layer, summary))
+        operator(layer.name, lower=lower_layer(layer), gradient=gradient, stop=(LENGTHS,), expand=in_other_forms, expand_first=True)(
+            infer_layer(layer, summary))
     for layer in forward:
         form = GradientForm(layer)
         for domain in (MICROSOFT, OWN):

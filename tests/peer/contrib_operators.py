@@ -1,4 +1,4 @@
-"""Operators of com.microsoft compute what onnxruntime computes. Collected by `make peer` alone."""
+"""Operators of com.microsoft, and recurrent layers in all their forms, compute what onnxruntime computes. Collected by `make peer` alone."""
 
 import numpy as np
 import onnx
@@ -7,13 +7,15 @@ import pytest
 from onnx import helper
 
 from tests.ops.harness import cast, run_kernel
-from tests.ops.samples import Sample, quantized, transformer
+from tests.ops.samples import Sample, quantized, recurrent, transformer
 
 MICROSOFT = "com.microsoft"
 ABSENT = {"SimplifiedLayerNormalizationGrad", "FakeQuant", "FakeQuantGrad", "BiasSoftmax"}
 """Not in builds without training, or not on CPUs."""
 NEEDS_TWO_OUTPUTS = {("EmbedLayerNormalization", ""), ("Attention", "past-gradient")}
 """Samples with one output that onnxruntime wants two of."""
+OTHER_DEFAULTS = {"Affine", "ScaledTanh", "ThresholdedRelu"}
+"""Activations whose alpha and beta are 0 there when left out. It has no layout 1."""
 
 
 def model_of(sample: Sample, arrays) -> onnx.ModelProto:
@@ -34,6 +36,9 @@ def all_samples():
                 continue
             if sample.domain == MICROSOFT or sample.op_type.startswith("Simplified"):
                 yield pytest.param(sample, id=f"{sample.op_type}-{number}-{sample.label}")
+    for number, sample in enumerate(recurrent.SAMPLES):
+        if sample.op_type in ("LSTM", "GRU", "RNN") and "layout" not in sample.attributes and sample.label not in OTHER_DEFAULTS:
+            yield pytest.param(sample, id=f"{sample.op_type}-{number}-{sample.label}")
 
 
 @pytest.mark.parametrize("sample", all_samples())

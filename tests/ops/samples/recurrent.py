@@ -42,34 +42,52 @@ def run_layer(cell, gates, states, x, w, rec, b, lengths, initial, direction, la
     return y, *finals
 
 
-def lstm(x, w, rec, b=None, lengths=None, h0=None, c0=None, p=None, *, direction="forward", layout=0):
+def hard_sigmoid(alpha=0.2, beta=0.5):
+    return lambda x: np.clip(alpha * x + beta, 0, 1)
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def softplus(x):
+    return np.log1p(np.exp(x))
+
+
+def lstm(x, w, rec, b=None, lengths=None, h0=None, c0=None, p=None, *, direction="forward", layout=0, functions=(sigmoid, np.tanh, np.tanh), clip=None, coupled=False):
+    cut = (lambda v: v) if clip is None else lambda v: np.clip(v, -clip, clip)
+
     def cell(inputs, state, rd, rb, d):
+        gate, candidate, output = functions[3 * d: 3 * d + 3] if len(functions) > 3 else functions
         h, c = state
         pi, po, pf = np.zeros((3, len(h))) if p is None else p[d].reshape(3, -1)
         i, o, f, u = (inputs + rd @ h + rb).reshape(4, -1)
-        i, f = sigmoid(i + pi * c), sigmoid(f + pf * c)
-        c = f * c + i * np.tanh(u)
-        return sigmoid(o + po * c) * np.tanh(c), c
+        i = gate(cut(i + pi * c))
+        f = 1 - i if coupled else gate(cut(f + pf * c))
+        c = f * c + i * candidate(cut(u))
+        return gate(cut(o + po * c)) * output(c), c
 
     return run_layer(cell, 4, 2, x, w, rec, b, lengths, [h0, c0], direction, layout)
 
 
-def gru(x, w, rec, b=None, lengths=None, h0=None, *, direction="forward", layout=0, linear=0):
+def gru(x, w, rec, b=None, lengths=None, h0=None, *, direction="forward", layout=0, linear=0, functions=(sigmoid, np.tanh), clip=None):
+    gate, candidate = functions
+    cut = (lambda v: v) if clip is None else lambda v: np.clip(v, -clip, clip)
+
     def cell(inputs, state, rd, rb, d):
         (h,) = state
         iz, ir, ih = inputs.reshape(3, -1)
         (rz, rr, rh), (bz, br, bh) = rd.reshape(3, len(h), len(h)), rb.reshape(3, -1)
-        z, reset = sigmoid(iz + rz @ h + bz), sigmoid(ir + rr @ h + br)
-        u = np.tanh(ih + (reset * (rh @ h + bh) if linear else rh @ (reset * h) + bh))
+        z, reset = gate(cut(iz + rz @ h + bz)), gate(cut(ir + rr @ h + br))
+        u = candidate(cut(ih + (reset * (rh @ h + bh) if linear else rh @ (reset * h) + bh)))
         return ((1 - z) * u + z * h,)
 
     return run_layer(cell, 3, 1, x, w, rec, b, lengths, [h0], direction, layout)
 
 
-def rnn(x, w, rec, b=None, lengths=None, h0=None, *, direction="forward", layout=0, relu=False):
+def rnn(x, w, rec, b=None, lengths=None, h0=None, *, direction="forward", layout=0, function=np.tanh):
     def cell(inputs, state, rd, rb, d):
-        v = inputs + rd @ state[0] + rb
-        return (np.maximum(v, 0) if relu else np.tanh(v),)
+        return (function(inputs + rd @ state[0] + rb),)
 
     return run_layer(cell, 1, 1, x, w, rec, b, lengths, [h0], direction, layout)
 
@@ -108,8 +126,32 @@ SAMPLES = [
     *[layer("GRU", gru, 2, arrays(3, 2, lengths=LENGTHS), {**BOTH, "linear_before_reset": linear}, "bidirectional") for linear in (0, 1)],
     layer("GRU", gru, 1, arrays(3), {"direction": "reverse"}), layer("GRU", gru, 2, arrays(3, layout=1), {"layout": 1}, "layout"),
     layer("RNN", rnn, 2, arrays(1)), layer("RNN", rnn, 2, arrays(1, bias=False, initial=0)), layer("RNN", rnn, 1, arrays(1, 2, lengths=LENGTHS), BOTH),
-    layer("RNN", rnn, 2, arrays(1), {"activations": ("Relu",)}, "relu", relu=True), layer("RNN", rnn, 2, arrays(1), {"direction": "reverse"}),
+    layer("RNN", rnn, 2, arrays(1), {"activations": ("Relu",)}, "relu", function=relu), layer("RNN", rnn, 2, arrays(1), {"direction": "reverse"}),
     layer("RNN", rnn, 2, arrays(1, layout=1), {"layout": 1}, "layout"),
+]
+
+
+# ---- what the kernels have no form of
+
+FUNCTIONS = {
+    "Affine": lambda x: x, "LeakyRelu": lambda x: np.where(x > 0, x, 0.01 * x), "ThresholdedRelu": lambda x: np.where(x > 1, x, 0), "ScaledTanh": np.tanh,
+    "HardSigmoid": hard_sigmoid(), "Elu": lambda x: np.where(x > 0, x, np.exp(np.minimum(x, 0)) - 1), "Softsign": lambda x: x / (1 + abs(x)), "Softplus": softplus,
+    "Sigmoid": sigmoid,
+}
+HARD = {"activations": ("HardSigmoid", "Relu")}
+SAMPLES += [
+    *[layer("RNN", rnn, 2, arrays(1), {"activations": (name,)}, name, function=function) for name, function in FUNCTIONS.items()],
+    layer("RNN", rnn, 2, arrays(1), {"activations": ("ScaledTanh",), "activation_alpha": (0.7,), "activation_beta": (1.5,)}, "alpha, beta", function=lambda x: 0.7 * np.tanh(1.5 * x)),
+    layer("RNN", rnn, 2, arrays(1), {"activations": ("Affine",), "activation_alpha": (0.7,), "activation_beta": (0.1,)}, "affine", function=lambda x: 0.7 * x + 0.1),
+    layer("RNN", rnn, 2, arrays(1), {"activations": ("ThresholdedRelu",), "activation_alpha": (0.3,)}, "threshold", function=lambda x: np.where(x > 0.3, x, 0)),
+    layer("LSTM", lstm, 3, arrays(4, initial=2, peepholes=True), {"clip": 0.6}, "clip", clip=0.6), layer("LSTM", lstm, 3, arrays(4, initial=2), {"input_forget": 1}, "coupled", coupled=True),
+    layer("LSTM", lstm, 3, arrays(4, 2, lengths=LENGTHS, initial=2, peepholes=True),
+          {**BOTH, "activations": ("sigmoid", "softsign", "tanh", "HardSigmoid", "Tanh", "Softsign"), "activation_alpha": (0.3,), "activation_beta": (0.4,)}, "hard backwards",
+          functions=(sigmoid, FUNCTIONS["Softsign"], np.tanh, hard_sigmoid(0.3, 0.4), np.tanh, FUNCTIONS["Softsign"])),
+    layer("LSTM", lstm, 3, arrays(4, 2, initial=0, layout=1), {**BOTH, "layout": 1, "clip": 0.9}, "layout, clip", clip=0.9), layer("LSTM", lstm, 1, arrays(4)[:3], {"clip": 0.5}, "bare", clip=0.5),
+    *[layer("GRU", gru, 2, arrays(3, 2, lengths=LENGTHS), {**BOTH, **HARD, "activations": HARD["activations"] * 2, "linear_before_reset": linear}, "hard",
+            functions=(hard_sigmoid(), relu)) for linear in (0, 1)],
+    *[layer("GRU", gru, 2, arrays(3, bias=False), {"direction": "reverse", "clip": 0.4, "linear_before_reset": linear}, "clip", clip=0.4) for linear in (0, 1)],
 ]
 
 
@@ -187,7 +229,9 @@ SAMPLES += list(gradient_samples())
 X, W, R = arrays(4)[:3]
 REFUSALS = [
     Refusal("LSTM", [X[0], W, R], {"hidden_size": H}), Refusal("LSTM", [X, W[:, :-1], R], {"hidden_size": H}), Refusal("LSTM", [X, W, R, r(1, 3)], {"hidden_size": H}),
-    Refusal("LSTM", [X, W, R], {"hidden_size": H, "direction": "sideways"}), Refusal("LSTM", [X, W, R], {"hidden_size": H, "clip": 3.0}),
-    Refusal("LSTM", [X, W, R], {"hidden_size": H, "activations": ("Relu", "Tanh", "Tanh")}, match="activations"),
+    Refusal("LSTM", [X, W, R], {"hidden_size": H, "direction": "sideways"}),
+    Refusal("LSTM", [X, W, R], {"hidden_size": H, "activations": ("Cosine", "Tanh", "Tanh")}, match="activations"),
+    Refusal("LSTM", [X, W, R], {"hidden_size": H, "activations": ("Tanh", "Tanh")}, match="3 activations"),
+    Refusal("LSTMTraining", [X, W, R], {"hidden_size": H, "clip": 3.0}, domain=MS), Refusal("GRUGrad", [X, W, R], {"hidden_size": H, **HARD}, domain=MS, match="neither clip"),
     Refusal("LSTM", [X, W, R, None, np.array([1, 2, 3])], {"hidden_size": H}, match="int32"), Refusal("GRU", [X, W, R], {"hidden_size": H}),
 ]
