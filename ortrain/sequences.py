@@ -9,6 +9,10 @@ import numpy as np
 
 from ortrain.errors import InvalidModelError
 from ortrain.ir import Graph, NameSource, Node
+from ortrain.ops.subgraphs import made, renamed_node
+
+TENSOR_RESULTS = frozenset({"SequenceAt", "SequenceLength", "ConcatFromSequence", "OptionalHasElement"})
+"""Operators on sequences and optionals that make tensors."""
 
 OPTIONAL_INPUT_OPSET = 13
 """From here on Split, Squeeze and Unsqueeze take sizes and axes as inputs."""
@@ -35,10 +39,14 @@ class Resolver:
 
     def run(self) -> None:
         for node in self.graph.nodes:
-            rule = RULES.get(node.op_type) if not node.domain else None
-            if rule is None or not rule(self, node):
-                self.nodes.append(node)
+            self.visit(node)
         self._drop_makers()
+
+    def visit(self, node: Node) -> None:
+        """Keeps a node, unless its rule settles it."""
+        rule = RULES.get(node.op_type) if not node.domain else None
+        if rule is None or not rule(self, node):
+            self.nodes.append(node)
 
     def _drop_makers(self) -> None:
         """Removes the nodes whose only purpose was a sequence that nobody reads any more."""
@@ -61,6 +69,16 @@ class Resolver:
             return default
         value = self.constant(node.inputs[index])
         return None if value is None else int(value.reshape(-1)[0])
+
+    def is_tensor(self, name: str) -> bool:
+        """True for a value that is known to be no sequence."""
+        kind = self.graph.types.get(name)
+        if name in self.graph.inputs or name in self.graph.initializers:
+            return kind is None or not kind.sequence
+        maker = next((node for node in self.nodes if name in node.outputs), None)
+        if maker is None or maker.op_type == "Identity":
+            return maker is not None and self.is_tensor(maker.inputs[0])
+        return not maker.graphs and (maker.op_type in TENSOR_RESULTS or maker.op_type not in RULES)
 
     def add(self, op_type: str, inputs: Sequence[str], output: str, **attributes: int | tuple[int, ...]) -> str:
         self.nodes.append(Node(op_type, list(inputs), [output], self.names.unique(f"{output}/{op_type}"), "", dict(attributes)))
@@ -187,6 +205,30 @@ def concat(r: Resolver, node: Node) -> bool:
     return True
 
 
+def mapped(r: Resolver, node: Node) -> bool:
+    """The body once for each element."""
+    body = node.graphs["body"]
+    given = [r.elements.get(name) for name in node.inputs[: len(body.inputs)]]
+    counts = {len(elements) for elements in given if elements is not None}
+    if given[0] is None or any(elements is None and not r.is_tensor(name) for elements, name in zip(given, node.inputs, strict=False)):
+        return False
+    if len(counts) > 1:
+        raise InvalidModelError(f"expected sequences of one length, got {sorted(counts)} (operator SequenceMap, node {node.name!r})")
+    results: list[list[str]] = []
+    for index in range(counts.pop()):
+        names = {inner: name if elements is None else elements[index] for inner, elements, name in zip(body.inputs, given, node.inputs, strict=False)}
+        names |= {inner: r.names.unique(f"{node.outputs[0]}/{index}/{inner}") for inner in made(body)}
+        r.graph.initializers |= {names[inner]: array for inner, array in body.initializers.items()}
+        for part in body.nodes:
+            r.visit(renamed_node(part, names))
+        results.append([names.get(name, name) for name in body.outputs])
+    for place, output in enumerate(node.outputs):
+        if output:
+            r.elements[output] = [row[place] for row in results]
+            r.add("SequenceConstruct" if results else "SequenceEmpty", r.elements[output], output)
+    return True
+
+
 def wrap(r: Resolver, node: Node) -> bool:
     if node.inputs and node.inputs[0]:
         r.wrapped[node.outputs[0]] = node.inputs[0]
@@ -211,6 +253,6 @@ def is_there(r: Resolver, node: Node) -> bool:
 
 RULES: dict[str, Callable[[Resolver, Node], bool]] = {
     "SequenceConstruct": construct, "SequenceEmpty": empty, "SequenceInsert": insert, "SequenceErase": erase, "SplitToSequence": split,
-    "SequenceAt": at, "SequenceLength": length, "ConcatFromSequence": concat, "Identity": hand_on,
+    "SequenceMap": mapped, "SequenceAt": at, "SequenceLength": length, "ConcatFromSequence": concat, "Identity": hand_on,
     "Optional": wrap, "OptionalGetElement": unwrap, "OptionalHasElement": is_there,
 }

@@ -16,7 +16,8 @@ PACKAGE = ROOT / "ortrain"
 LAYERS = [
     {"errors", "enums", "dtypes"},
     {"ir", "_core"},
-    {"ops", "formats", "sequences"},
+    {"ops", "formats"},
+    {"sequences"},
     {"loading", "fusion", "gradient"},
     {"specialising", "widening", "fused_training"},
     {"onnxblock", "plan"},

@@ -221,6 +221,52 @@ def test_gradients_flow_through_sequences_whose_elements_are_known(opset):
     check_gradient(proto, [X / 4])
 
 
+def squares(*more):
+    """A body: (element - shift) w / 2, and its square; `more` of its inputs are elements or tensors of all, w perhaps not among them."""
+    steps = [node("Sub", ["e", "shift"], ["d"]), node("Mul", ["d", "half"], ["h"]), node("Mul", ["h", "w"], ["y"]), node("Mul", ["y", "y"], ["z"])]
+    inputs = [value("e", ["n", 2]), value("shift", ["n", 2]), value("w", [1, 2])][: len(more) + 1]
+    body = helper.make_graph(steps, "body", inputs, [value("y", ["n", 2]), value("z", ["n", 2])], [numpy_helper.from_array(np.float32(0.5), "half")])
+    return node("SequenceMap", ["s", *more], ["ys", "zs"], body=body)
+
+
+@pytest.mark.parametrize("more", ["shared", "t"])
+def test_gradients_flow_through_a_body_for_every_element(more):
+    """The second input goes to all elements as it is, or is a sequence too; the body reads an outer weight."""
+    nodes = [node("SplitToSequence", ["x", "sizes"], ["s"], axis=1), node("SequenceAt", ["s", "second"], ["shared"]),
+             node("SequenceConstruct", ["shared", "shared"], ["t"]), squares(more), node("SequenceAt", ["ys", "second"], ["y"]),
+             node("ConcatFromSequence", ["zs"], ["z"], axis=1), node("ReduceSum", ["z"], ["total"], keepdims=0), node("ReduceSum", ["y"], ["of_y"], keepdims=0),
+             node("Add", ["total", "of_y"], ["loss"])]
+    proto = model(nodes, [value("x", ["n", 4])], [value("loss", []), value("z", ["n", 4])], 18, sizes=np.array([2, 2]), second=np.array(1), w=W[:1, :2])
+    assert not {n.op_type for n in load_model(proto).graph.nodes} & {"SequenceMap", "SplitToSequence", "SequenceAt", "SequenceConstruct"}
+    check_gradient(proto, [np.concatenate([X, X[:, :1]], 1) / 4])
+
+
+def test_a_body_is_computed_for_every_element():
+    nodes = [node("SequenceConstruct", ["x", "y"], ["s"]), squares("x", "w"), node("SequenceLength", ["zs"], ["length"]),
+             node("ConcatFromSequence", ["zs"], ["z"], axis=1)]
+    inputs, outputs = [value("x", ["n", 2]), value("y", ["n", 2])], [value("length", [], INT), value("z", ["n", 4])]
+    check_forward(model(nodes, inputs, outputs, 18, w=W[:1, :2]), [X[:, :2], X[:, 1:3]])
+
+
+def test_a_body_for_no_element_leaves_an_empty_sequence():
+    nodes = [node("SequenceEmpty", [], ["s"]), squares("x", "w"), node("SequenceLength", ["zs"], ["length"])]
+    session = InferenceSession(model(nodes, [value("x", ["n", 2])], [value("length", [], INT)], 18, w=W[:1, :2]))
+    assert session.run(None, {"x": X[:, :2]})[0] == 0
+
+
+def test_a_body_for_elements_that_are_not_known_runs_between_programs():
+    proto = model([squares("x", "w")], [helper.make_tensor_sequence_value_info("s", FLOAT, None), value("x", ["n", 2])],
+                  [helper.make_tensor_sequence_value_info("zs", FLOAT, None)], 18, w=W[:1, :2])
+    check_forward(proto, [[X[:, :2], X[:, 2:4]], X[:, :2]])
+
+
+def test_sequences_of_other_lengths_are_refused():
+    nodes = [node("SequenceConstruct", ["x"], ["s"]), node("SequenceConstruct", ["x", "x"], ["t"]), squares("t"),
+             node("ConcatFromSequence", ["zs"], ["z"], axis=1)]
+    with pytest.raises(errors.InvalidModelError, match=r"one length, got \[1, 2\]"):
+        load_model(model(nodes, [value("x", ["n", 2])], [value("z", ["n", "m"])], 18, w=W[:1, :2]))
+
+
 def test_gradients_flow_through_an_optional_that_is_there():
     nodes = [node("MatMul", ["x", "w"], ["y"]), node("Optional", ["y"], ["maybe"]), node("OptionalHasElement", ["maybe"], ["there"]),
              node("OptionalGetElement", ["maybe"], ["z"]), node("Where", ["there", "z", "nothing"], ["kept"]), node("Mul", ["kept", "kept"], ["square"]),
