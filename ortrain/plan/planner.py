@@ -436,6 +436,8 @@ class Planner:
         if kind.dtype == "string":
             raise MissingKernelError(f"expected a tensor of an element type that programs hold, got {kind.dtype} for {name!r}")
         shape = kind.sizes
+        if len(shape) > core.MOST_AXES:
+            raise MissingKernelError(f"expected a tensor of at most {core.MOST_AXES} axes, which is what kernels take, got {list(shape)} for {name!r}")
         if root in self.inputs:
             return program.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
         if root in self.fixed:
