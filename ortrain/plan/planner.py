@@ -419,9 +419,10 @@ class Planner:
         same_memory: dict[str, list[int]] = {}
         for name, number in numbers.items():
             same_memory.setdefault(self.root(name), []).append(number)
-        for step, value in self._direct_gradients(blocks):
+        direct = self._direct_gradients(blocks)
+        for step, value in direct:
             program.add_direct(positions[id(step)], same_memory[self.root(value)], self.fixed[step.inputs[0]].ctypes.data)
-        program.first_write = next((i for i, step in enumerate(self.steps) if step.guard is None), 0)
+        program.first_write = self._first_write({self.root(value) for _, value in direct})
         program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
         program.plan = Plan(self.steps, self.inference.types, self.arena_bytes, list(self.wanted), list(self.inputs))
         program.finish(self.arena_bytes)
@@ -450,6 +451,14 @@ class Planner:
         if root not in blocks:
             raise InvalidModelError(f"expected {name!r} to be an input, a parameter or made by a node, found neither")
         return program.add_tensor(kind.dtype, shape, offset=blocks[root].offset)
+
+    def _first_write(self, gradients: Collection[str]) -> int:
+        """The first step that changes what outlives a run: an accumulation, a commit, or what computes one of `gradients` in its own place. When a step before
+        it refuses, nothing has changed."""
+        for index, step in enumerate(self.steps):
+            if self._is_accumulation(step.node) or any(name.endswith("::committed") or self.root(name) in gradients for name in step.outputs if name):
+                return index
+        return len(self.steps)
 
     def _direct_gradients(self, blocks: dict[str, Block]) -> list[tuple[Step, str]]:
         """Accumulations whose value may be computed in the gradient itself while gradients are overwritten.
