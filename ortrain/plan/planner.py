@@ -29,6 +29,8 @@ from ortrain.plan.memory import Block, place
 from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
 
 ACCUMULATOR = "InPlaceAccumulatorV2"
+ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
+"""Those whose size every kernel knows; others are only for kernels that are listed for them. A kernel is looked up by the type of a node's first tensor."""
 
 def _attribute_key(node: Node) -> tuple[Any, ...]:
     """The attributes as something that can be compared."""
@@ -307,12 +309,12 @@ class Planner:
     def _address(self, node: Node, call: KernelCall) -> int:
         if call.function is not None:
             return int(core.KERNELS["python"])
-        first = next((name for name in node.inputs if name), node.outputs[0])
-        dtype = self.inference.types[first].dtype
-        address = kernels().get((call.kernel, dtype))
-        if address is None:
-            raise MissingKernelError(f"expected a kernel {call.kernel!r} for {dtype}, found none (operator {node.op_type}, node {node.name!r})")
-        return address
+        types = [self.inference.types[name].dtype for name in (*node.inputs, *node.outputs) if name in self.inference.types]
+        table = kernels()
+        for dtype in types:
+            if (call.kernel, dtype) not in table and (dtype == types[0] or dtype not in ELEMENT_TYPES):
+                raise MissingKernelError(f"expected a kernel {call.kernel!r} for {dtype}, found none (operator {node.op_type}, node {node.name!r})")
+        return table[call.kernel, types[0]]
 
     def root(self, name: str) -> str:
         """The value whose memory `name` is."""
