@@ -397,7 +397,9 @@ def sum_of_repeats(g: GradientBuilder, dims: Shape, repeats: Sequence[int]) -> s
 def tile_gradient(g: GradientBuilder) -> Gradients:
     """The sum of dy over the repeats; where these are computed, as [repeats 0, size 0, repeats 1, size 1, …]."""
     dims, repeats = g.shape(g.inputs[0]), g.value(g.inputs[1])
-    if repeats is not None and sum(isinstance(d, str) for d in dims) <= 1 and 0 not in repeats:
+    if 0 in dims:
+        summed = g.reshape_like(g.dy, g.inputs[0])
+    elif repeats is not None and sum(isinstance(d, str) for d in dims) <= 1 and 0 not in repeats:
         summed = sum_of_repeats(g, dims, repeats.tolist())
     else:
         column = g.constant([-1, 1])
