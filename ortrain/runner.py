@@ -40,9 +40,9 @@ def _is_object(value: Any) -> bool:
 
 def bind_arena(program: Program, handle: EngineHandle) -> None:
     """Gives a program the memory that all programs of a session share; it grows to the largest, and the others are bound again when they run."""
-    if handle.arena is None or program.arena_bytes > handle.arena.size:
-        handle.arena = aligned_zeros(program.arena_bytes, np.dtype(np.uint8))
-    program.bind_arena(handle.arena)
+    if handle.arena is not None and program.arena_bytes > handle.arena.size:
+        handle.arena = None                 # before the larger one is made: the two together are what the process would need at most
+    program.bind_arena(aligned_zeros(program.arena_bytes, np.dtype(np.uint8)) if handle.arena is None else handle.arena)
 
 
 class Runner:
@@ -76,7 +76,7 @@ class Runner:
         TerminatedError when run_options says so."""
         terminate = None if run_options is None else run_options.terminate_flag
         program = self.repeatable
-        if program is not None and out is None and program.arena_array is self.handle.arena:
+        if program is not None and out is None:
             try:
                 result = program.try_run(values, overwrite, terminate)
             except RuntimeError:

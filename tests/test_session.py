@@ -219,6 +219,22 @@ def test_a_constant_index_out_of_range_is_refused_before_anything_runs():
         session.train_step(np.ones((2, 3), np.float32))
 
 
+def test_a_computed_index_out_of_range_is_refused_before_gradients_are_written():
+    nodes = [helper.make_node("Cast", ["tokens"], ["index"], to=7), helper.make_node("Gather", ["w", "index"], ["picked"]),
+             helper.make_node("ReduceMean", ["picked"], ["loss"], keepdims=0)]
+    kinds = [helper.make_tensor_value_info("tokens", 1, ["n"]), helper.make_tensor_value_info("loss", 1, [])]
+    graph = helper.make_graph(nodes, "g", kinds[:1], kinds[1:], [numpy_helper.from_array(np.ones((4, 2), np.float32), "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    with ortrain.TrainingSession.from_model(model, optimizer=OptimType.SGD) as session:
+        session.train_step(np.float32([0, 1]))
+        for _ in range(2):                              # the first is refused on the short way
+            with pytest.raises(errors.IndexRangeError, match="Gather"):
+                session.train_step(np.float32([0, 4]))
+        assert session.gradients_valid
+        np.testing.assert_array_equal(session.state.gradients["w"], [[0.25, 0.25], [0.25, 0.25], [0, 0], [0, 0]])
+        session.optimizer_step()
+
+
 class TwiceClipped(onnxblock.ForwardBlock):
     """A user's own optimizer: AdamW without bias correction behind two limits of the norm."""
 

@@ -4,7 +4,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
-from ortrain._core.kernel cimport Engine, Kernel, KernelArgs, Tensor, WorkItem, real
+from ortrain._core.kernel cimport ORTRAIN_MAX_RANK, Engine, Kernel, KernelArgs, Tensor, WorkItem, real
 
 import os
 import weakref
@@ -196,8 +196,9 @@ cdef class EngineHandle:
         free(self.engine.workspaces)
 
     def close(self):
-        """Releases the threads; further calls run on the caller's thread."""
+        """Releases the threads and the arena; further calls run on the caller's thread."""
         cdef Pool *pool = <Pool *>self.engine.pool
+        self.arena = None
         self.engine.pool = NULL
         self.engine.workers = 1
         with nogil:
@@ -246,8 +247,8 @@ cdef void describe(Tensor *t, object array) except *:
     if array is None:
         return
     cdef cnp.ndarray x = array
-    if not x.flags.c_contiguous:
-        raise ValueError("expected a C-contiguous array")
+    if not x.flags.c_contiguous or x.ndim > ORTRAIN_MAX_RANK:
+        raise ValueError(f"expected a C-contiguous array of at most {ORTRAIN_MAX_RANK} axes, got {x.ndim} axes and strides {(<object>x).strides}")
     t.data = cnp.PyArray_DATA(x)
     t.count = x.size
     t.rank = x.ndim

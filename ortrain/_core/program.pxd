@@ -27,7 +27,6 @@ cdef class Program:
     cdef bint overwriting, built
     cdef bint is_short                    # done before another thread would miss the interpreter's lock
     cdef uint8_t *arena
-    cdef readonly object arena_array      # the array that the program was bound to
     cdef int64_t *arena_offset            # per slot, -1 when not in the arena
     cdef int64_t *scratch_offset          # per step, -1 for none
     cdef list tensors, steps, input_ids, output_ids, direct
@@ -43,6 +42,7 @@ cdef class Program:
     cdef void describe(self, Tensor *t, tuple kind) except *
     cdef void point_into(self, uint8_t *arena) noexcept nogil
     cdef void set_overwriting(self, bint overwrite) noexcept nogil
+    cdef bint is_bound(self) noexcept
     cdef bint accepts(self, tuple values) noexcept
     cdef int execute(self, tuple values, bint overwrite, const uint8_t *stop) except -1
     cdef int run_steps(self, const uint8_t *stop) noexcept nogil

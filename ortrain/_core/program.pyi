@@ -9,6 +9,7 @@ from ortrain._core.iteration import Iteration
 KERNELS: dict[str, int]
 TERMINATED: int
 PYTHON_FAILED: int
+MOST_AXES: int
 
 class PythonStep:
     error: BaseException
@@ -23,8 +24,6 @@ class Program:
     failed_step: int
     failed_status: int
     first_write: int
-    @property
-    def arena_array(self) -> np.ndarray | None: ...
     def __init__(self, handle: EngineHandle) -> None: ...
     def add_tensor(self, dtype: str, dims: tuple[int, ...], offset: int = -1, address: int = 0, input: int = -1) -> int: ...
     def add_step(self, name: str, address: int, inputs: list[int], outputs: list[int], ints: tuple[int, ...] = (),

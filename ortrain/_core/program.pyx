@@ -6,7 +6,7 @@ cimport numpy as cnp
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from ortrain._core.arrays cimport array_at, array_over, numpy_type_of, same_dtype
 from ortrain._core.engine cimport SHORT, EngineHandle
-from ortrain._core.kernel cimport DTYPE_INT32, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK, Kernel, KernelArgs, Tensor
+from ortrain._core.kernel cimport DTYPE_INT32, ORTRAIN_MAX_RANK, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK, Kernel, KernelArgs, Tensor
 
 import numpy as np
 
@@ -95,6 +95,7 @@ cdef enum:
     STATUS_PYTHON_FAILED = 101
 TERMINATED = STATUS_TERMINATED
 PYTHON_FAILED = STATUS_PYTHON_FAILED
+MOST_AXES = ORTRAIN_MAX_RANK
 
 # name -> address; the planner puts these in by itself
 KERNELS = {"check_range": <size_t>&check_range, "copy": <size_t>&copy, "python": <size_t>&python}
@@ -130,7 +131,9 @@ cdef class Program:
         free(self.scratch_offset)
 
     def add_tensor(self, str dtype, tuple dims, int64_t offset=-1, size_t address=0, int input=-1):
-        """Adds a tensor in the arena (offset), at a fixed address, or that is a user input; returns its number."""
+        """Adds a tensor in the arena (offset), at a fixed address, or that is a user input; returns its number. Raises ValueError for more than MOST_AXES axes."""
+        if len(dims) > ORTRAIN_MAX_RANK:
+            raise ValueError(f"expected at most {ORTRAIN_MAX_RANK} axes, got {len(dims)}")
         know_extension(dtype)
         self.tensors.append((NUMBERS[dtype], dims, offset, address, input))
         return len(self.tensors) - 1
@@ -272,10 +275,11 @@ cdef class Program:
         self.n_direct_slots = n
 
     def bind_arena(self, cnp.ndarray arena not None):
-        """Points every tensor and scratch buffer into the arena (uint8, 64-byte aligned, at least arena_bytes)."""
+        """Points every tensor and scratch buffer into the arena (uint8, 64-byte aligned, at least arena_bytes), which becomes the handle's: programs bound to
+        another run again when they are bound again, so that none keeps memory which the others have left."""
         if not self.built or arena.nbytes < self.arena_bytes:
             raise ValueError(f"expected a finished program and an arena of {self.arena_bytes} bytes, got {arena.nbytes}")
-        self.arena_array = arena
+        self.handle.arena = arena
         self.point_into(<uint8_t *>cnp.PyArray_DATA(arena))
 
     cdef void point_into(self, uint8_t *arena) noexcept nogil:
@@ -296,12 +300,19 @@ cdef class Program:
             self.slots[self.direct_slot[i]].data = self.direct_address[i] if overwrite else <void *>(self.arena + self.direct_offset[i])
         self.overwriting = overwrite
 
+    cdef bint is_bound(self) noexcept:
+        """Whether the handle's arena is where the program's tensors lie."""
+        arena = self.handle.arena
+        return (arena is not None and self.arena == <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>arena)
+                and cnp.PyArray_NBYTES(<cnp.ndarray>arena) >= self.arena_bytes)
+
     cdef bint accepts(self, tuple values) noexcept:
+        """Whether the program can run on these inputs as they are."""
         cdef Py_ssize_t i
         cdef int d
         cdef cnp.ndarray x
         cdef object value
-        if PyTuple_GET_SIZE(values) != self.n_inputs:
+        if PyTuple_GET_SIZE(values) != self.n_inputs or not self.is_bound():
             return False
         for i in range(self.n_inputs):
             value = <object>PyTuple_GET_ITEM(values, i)
@@ -317,7 +328,7 @@ cdef class Program:
         return True
 
     def try_run(self, tuple values, bint overwrite=False, const uint8_t[::1] terminate=None, list out=None):
-        """The outputs as fresh arrays; None when the inputs are not exactly what the program was planned for.
+        """The outputs as fresh arrays; None when the inputs are not exactly what the program was planned for, or the arena is another than it was bound to.
 
         terminate: one byte that another thread may set: the run then stops before its next step. out: arrays that receive the outputs, which misfit()
         has checked.

@@ -115,7 +115,7 @@ cdef class Steps:
         cdef Program program = self.program
         cdef bint overwrite
         refusal = self.refusal
-        if program is None or program.arena_array is not self.handle.arena or not self.lock.take_if_free():
+        if program is None or not self.lock.take_if_free():
             return None
         try:
             if not program.accepts(values):

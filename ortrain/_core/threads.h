@@ -20,9 +20,9 @@ typedef struct Pool {
     _Alignas(64) atomic_uint_fast64_t ticket;      /* high half: generation, low half: the next item */
     _Alignas(64) atomic_uint_fast32_t done;        /* items finished in this region */
     _Alignas(64) atomic_int sleepers;
-    WorkItem work;
-    void *context;
-    uint32_t items;
+    _Atomic(WorkItem) work;                        /* a worker that is late reads these three while the next region writes them, and throws them away */
+    _Atomic(void *) context;
+    atomic_uint items;
     int32_t workers;                               /* with the caller */
     int32_t started;                               /* threads come with the first region: small programs never make them */
     atomic_int stopping;
@@ -79,7 +79,11 @@ static void *pool_thread(void *start)
         if (atomic_load(&pool->stopping)) return NULL;
         seen = g;
         /* read, then validated by the ticket: they change only after the ticket of their region was closed */
-        pool_drain(pool, g, pool->work, pool->context, pool->items, worker);
+        WorkItem work = atomic_load_explicit(&pool->work, memory_order_relaxed);
+        void *context = atomic_load_explicit(&pool->context, memory_order_relaxed);
+        uint32_t items = atomic_load_explicit(&pool->items, memory_order_relaxed);
+        atomic_thread_fence(memory_order_acquire);
+        pool_drain(pool, g, work, context, items, worker);
     }
 }
 
@@ -127,7 +131,9 @@ static void pool_run(Pool *pool, WorkItem work, void *context, uint32_t items)
     uint32_t g = atomic_load_explicit(&pool->generation, memory_order_relaxed) + 1;
     atomic_store(&pool->ticket, (uint64_t)g << 32 | 0xffffffffu);          /* closed while the region changes */
     atomic_thread_fence(memory_order_seq_cst);
-    pool->work = work; pool->context = context; pool->items = items;
+    atomic_store_explicit(&pool->work, work, memory_order_relaxed);
+    atomic_store_explicit(&pool->context, context, memory_order_relaxed);
+    atomic_store_explicit(&pool->items, items, memory_order_relaxed);
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->ticket, (uint64_t)g << 32, memory_order_release);
     atomic_store(&pool->generation, g);

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.record import InferenceContext, operator
+
+Rescaling = Callable[[InferenceContext, Dim, int, str], Dim]
 
 
 def block_size(c: InferenceContext | NodeBuilder) -> int:
@@ -44,6 +46,14 @@ def over(c: InferenceContext, size: Dim, factor: int, label: str) -> Dim:
     return size // factor if isinstance(size, int) else size if factor == 1 else c.fresh(label)
 
 
+def rescaled(c: InferenceContext, of_channels: Rescaling, of_axes: Rescaling) -> list[TensorType]:
+    """An image whose channels are block² times as many or as few, its axes block times as long or as short."""
+    block = block_size(c)
+    depth_in_front(c)
+    n, channels, height, width = image_shape(c)
+    return [TensorType(c.dtype(0), (n, of_channels(c, channels, block**2, "channels"), of_axes(c, height, block, "height"), of_axes(c, width, block, "width")))]
+
+
 def depth_in_steps(g: NodeBuilder) -> list[str] | None:
     """The channels as [elements of a block, channels], or the other way round; then the elements of blocks beside their places."""
     block, kind = block_size(g), g.type(g.inputs[0])
@@ -75,10 +85,7 @@ def depth_gradient(g: GradientBuilder) -> Sequence[str | None]:
 @operator("DepthToSpace", gradient=depth_gradient, expand=depth_in_steps)
 def depth_to_space(c: InferenceContext) -> list[TensorType]:
     """y [n, c / b², h b, w b] = x [n, c, h, w] with each b² channels as a block of b by b elements"""
-    block = block_size(c)
-    depth_in_front(c)
-    n, channels, height, width = image_shape(c)
-    return [TensorType(c.dtype(0), (n, over(c, channels, block**2, "channels"), times(c, height, block, "height"), times(c, width, block, "width")))]
+    return rescaled(c, over, times)
 
 
 def space_in_steps(g: NodeBuilder) -> list[str] | None:
@@ -101,7 +108,4 @@ def space_gradient(g: GradientBuilder) -> Sequence[str | None]:
 @operator("SpaceToDepth", gradient=space_gradient, expand=space_in_steps)
 def space_to_depth(c: InferenceContext) -> list[TensorType]:
     """y [n, c b², h / b, w / b] = x [n, c, h, w] with each block of b by b elements as b² channels"""
-    block = block_size(c)
-    depth_in_front(c)
-    n, channels, height, width = image_shape(c)
-    return [TensorType(c.dtype(0), (n, times(c, channels, block**2, "channels"), over(c, height, block, "height"), over(c, width, block, "width")))]
+    return rescaled(c, times, over)

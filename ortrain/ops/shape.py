@@ -377,17 +377,35 @@ def transpose(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), tuple(dims[p] for p in permutation(c, len(dims))))]
 
 
+def volume(dims: Sequence[Dim]) -> int:
+    """The product of sizes as a Reshape takes it: -1 where one is a symbol."""
+    sizes = [d for d in dims if isinstance(d, int)]
+    return math.prod(sizes) if len(sizes) == len(dims) else -1
+
+
+def sum_of_repeats(g: GradientBuilder, dims: Shape, repeats: Sequence[int]) -> str:
+    """dy summed over the repeats of one axis after the other, as [before, repeats, the rest]: of all at once it had twice the axes, more than kernels take."""
+    dy = g.dy
+    tiled: list[Dim] = [d * r if isinstance(d, int) else d for d, r in zip(dims, repeats, strict=True)]
+    for axis, (size, times) in enumerate(zip(dims, repeats, strict=True)):
+        if times != 1:
+            parts = g.op("Reshape", dy, g.constant([volume(dims[:axis]), times, volume([size, *tiled[axis + 1 :]])]))
+            dy = g.reduce_sum(parts, [1], False)
+    return g.op("Reshape", dy, g.constant([volume([d]) for d in dims]))
+
+
 def tile_gradient(g: GradientBuilder) -> Gradients:
-    """dy as [repeats 0, size 0, repeats 1, size 1, …], summed over the repeats."""
+    """The sum of dy over the repeats; where these are computed, as [repeats 0, size 0, repeats 1, size 1, …]."""
     dims, repeats = g.shape(g.inputs[0]), g.value(g.inputs[1])
-    if repeats is not None and sum(isinstance(d, str) for d in dims) <= 1:
-        target = g.constant([n for r, d in zip(repeats, dims, strict=True) for n in (int(r), d if isinstance(d, int) else -1)])
+    if 0 in dims:
+        summed = g.reshape_like(g.dy, g.inputs[0])
+    elif repeats is not None and sum(isinstance(d, str) for d in dims) <= 1 and 0 not in repeats:
+        summed = sum_of_repeats(g, dims, repeats.tolist())
     else:
         column = g.constant([-1, 1])
         pairs = g.op("Concat", g.op("Reshape", g.inputs[1], column), g.op("Reshape", g.op("Shape", g.inputs[0]), column), axis=1)
-        target = g.op("Reshape", pairs, g.constant([-1]))
-    folded = g.op("Reshape", g.dy, target)
-    summed = g.reduce_sum(folded, range(0, 2 * len(dims), 2), False) if dims else folded
+        folded = g.op("Reshape", g.dy, g.op("Reshape", pairs, g.constant([-1])))
+        summed = g.reduce_sum(folded, range(0, 2 * len(dims), 2), False)
     g.declare(summed, g.type(g.inputs[0]))
     return [summed, None]
 

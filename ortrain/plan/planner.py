@@ -29,6 +29,8 @@ from ortrain.plan.memory import Block, place
 from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
 
 ACCUMULATOR = "InPlaceAccumulatorV2"
+ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
+"""Those whose size every kernel knows; others are only for kernels that are listed for them. A kernel is looked up by the type of a node's first tensor."""
 
 def _attribute_key(node: Node) -> tuple[Any, ...]:
     """The attributes as something that can be compared."""
@@ -307,12 +309,12 @@ class Planner:
     def _address(self, node: Node, call: KernelCall) -> int:
         if call.function is not None:
             return int(core.KERNELS["python"])
-        first = next((name for name in node.inputs if name), node.outputs[0])
-        dtype = self.inference.types[first].dtype
-        address = kernels().get((call.kernel, dtype))
-        if address is None:
-            raise MissingKernelError(f"expected a kernel {call.kernel!r} for {dtype}, found none (operator {node.op_type}, node {node.name!r})")
-        return address
+        types = [self.inference.types[name].dtype for name in (*node.inputs, *node.outputs) if name in self.inference.types]
+        table = kernels()
+        for dtype in types:
+            if (call.kernel, dtype) not in table and (dtype == types[0] or dtype not in ELEMENT_TYPES):
+                raise MissingKernelError(f"expected a kernel {call.kernel!r} for {dtype}, found none (operator {node.op_type}, node {node.name!r})")
+        return table[call.kernel, types[0]]
 
     def root(self, name: str) -> str:
         """The value whose memory `name` is."""
@@ -419,9 +421,10 @@ class Planner:
         same_memory: dict[str, list[int]] = {}
         for name, number in numbers.items():
             same_memory.setdefault(self.root(name), []).append(number)
-        for step, value in self._direct_gradients(blocks):
+        direct = self._direct_gradients(blocks)
+        for step, value in direct:
             program.add_direct(positions[id(step)], same_memory[self.root(value)], self.fixed[step.inputs[0]].ctypes.data)
-        program.first_write = next((i for i, step in enumerate(self.steps) if step.guard is None), 0)
+        program.first_write = self._first_write({self.root(value) for _, value in direct})
         program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
         program.plan = Plan(self.steps, self.inference.types, self.arena_bytes, list(self.wanted), list(self.inputs))
         program.finish(self.arena_bytes)
@@ -436,6 +439,8 @@ class Planner:
         if kind.dtype == "string":
             raise MissingKernelError(f"expected a tensor of an element type that programs hold, got {kind.dtype} for {name!r}")
         shape = kind.sizes
+        if len(shape) > core.MOST_AXES:
+            raise MissingKernelError(f"expected a tensor of at most {core.MOST_AXES} axes, which is what kernels take, got {list(shape)} for {name!r}")
         if root in self.inputs:
             return program.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
         if root in self.fixed:
@@ -448,6 +453,14 @@ class Planner:
         if root not in blocks:
             raise InvalidModelError(f"expected {name!r} to be an input, a parameter or made by a node, found neither")
         return program.add_tensor(kind.dtype, shape, offset=blocks[root].offset)
+
+    def _first_write(self, gradients: Collection[str]) -> int:
+        """The first step that changes what outlives a run: an accumulation, a commit, or what computes one of `gradients` in its own place. When a step before
+        it refuses, nothing has changed."""
+        for index, step in enumerate(self.steps):
+            if self._is_accumulation(step.node) or any(name.endswith("::committed") or self.root(name) in gradients for name in step.outputs if name):
+                return index
+        return len(self.steps)
 
     def _direct_gradients(self, blocks: dict[str, Block]) -> list[tuple[Step, str]]:
         """Accumulations whose value may be computed in the gradient itself while gradients are overwritten.

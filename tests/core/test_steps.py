@@ -2,6 +2,7 @@
 
 import os
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -117,6 +118,17 @@ def test_another_program_that_needs_more_memory_leaves_the_next_step_right():
     session.lazy_reset_grad()
     session.eval_step(np.concatenate([x] * 50), np.concatenate([labels] * 50))
     assert session.train_step(x, labels)[0] == first
+
+
+def test_of_the_memory_of_programs_only_the_largest_is_kept():
+    session, (x, labels) = start(), batch()
+    arenas = []
+    for times in (1, 10, 100):
+        session.train_step(np.concatenate([x] * times), np.concatenate([labels] * times))
+        arenas.append(weakref.ref(session._handle.arena))
+    assert [arena() is None for arena in arenas] == [True, True, False]
+    session.close()
+    assert arenas[-1]() is None
 
 
 def test_a_closed_session_takes_no_short_way():

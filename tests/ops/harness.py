@@ -1,9 +1,12 @@
 """Runs one sample through its record and its kernel, without a program."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
+from ortrain._core.program import Program
 from ortrain.dtypes import name_of
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.ops.building import GraphBuilder
@@ -11,6 +14,7 @@ from ortrain.ops.expansion import expand
 from ortrain.ops.inference import Inference
 from ortrain.ops.record import REGISTRY, Alias, InferenceContext, LoweringContext
 from ortrain.plan import plan_program
+from ortrain.plan.memory import Block, aligned
 from tests.ops.samples import Sample
 
 
@@ -46,21 +50,45 @@ def opsets_of(sample: Sample) -> dict[str, int]:
     return {"": 17 if sample.domain else sample.opset, "com.microsoft": 1}
 
 
-def run_program(sample: Sample, arrays, workers: int) -> list[np.ndarray]:
-    """The outputs of a program of the sample's node alone."""
+def program_of(sample: Sample, arrays, workers: int) -> tuple[Program, tuple[np.ndarray, ...]]:
+    """A program of the sample's node alone, and what it takes."""
     node, _, values, _ = contexts(sample, arrays)
     graph = Graph(inputs=[n for n, v in zip(node.inputs, values, strict=True) if n and v is None], nodes=[node], outputs=list(node.outputs))
     graph.initializers = {n: v for n, v in zip(node.inputs, values, strict=True) if v is not None}
     given = {n: x for n, x in zip(node.inputs, arrays, strict=True) if n in graph.inputs}
-    program = plan_program(Model(graph, opsets_of(sample)), {n: TensorType.of(x) for n, x in given.items()}, {}, node.outputs, EngineHandle(workers))
+    kinds = {n: TensorType.of(x) for n, x in given.items()}
+    return plan_program(Model(graph, opsets_of(sample)), kinds, {}, node.outputs, EngineHandle(workers)), tuple(given.values())
+
+
+def run_program(sample: Sample, arrays, workers: int) -> list[np.ndarray]:
+    """The outputs of a program of the sample's node alone."""
+    program, given = program_of(sample, arrays, workers)
     program.bind_arena(arena_for(program))
-    return program.try_run(tuple(given.values()))
+    return program.try_run(given)
 
 
 def arena_for(program) -> np.ndarray:
     raw = np.zeros(program.arena_bytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start:start + program.arena_bytes]
+
+
+class Apart:
+    """Stands for ortrain.plan.memory.place: every block has bytes of its own, between gaps that no kernel may touch."""
+
+    GAP = 256
+
+    def __init__(self) -> None:
+        self.gaps: list[slice] = []
+        """Of the plan that was made last: bodies of iterations, which lie in the scratch memory of a step, come before."""
+
+    def __call__(self, blocks: Sequence[Block]) -> int:
+        self.gaps, end = [slice(0, self.GAP)], self.GAP
+        for block in blocks:
+            block.offset = end
+            end = aligned(block.offset + block.size) + self.GAP
+            self.gaps.append(slice(block.offset + block.size, end))
+        return end
 
 
 def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1) -> list[np.ndarray]:

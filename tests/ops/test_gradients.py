@@ -29,7 +29,8 @@ def checked_inputs(sample):
 
 
 def scalar_model(sample, dtype, seed=3):
-    """A model whose loss is the inner product of the operator's float outputs with fixed random tensors."""
+    """A model whose loss is the inner product of the operator's float outputs with random tensors, and the values of its inputs: the operator's, then those
+    tensors, which as constants would make constants of the gradients of linear operators."""
     arrays = cast(sample, dtype)
     node = node_of(sample)
     graph = Graph(inputs=[], nodes=[node])
@@ -44,16 +45,17 @@ def scalar_model(sample, dtype, seed=3):
     model = Model(graph, {"": 17 if sample.domain else sample.opset, "com.microsoft": 1}, ir_version=8)
     types = infer(model)
     rng = np.random.default_rng(seed)
-    terms = []
+    values, terms = [x for i, x in enumerate(arrays) if x is not None and i not in sample.constants], []
     for k, y in enumerate(node.outputs):
         if types[y].dtype != dtype:
             continue
-        graph.initializers[f"direction{k}"] = np.asarray(rng.standard_normal(types[y].shape), dtype)
+        values.append(np.asarray(rng.standard_normal(types[y].shape), dtype))
+        graph.inputs.append(f"direction{k}")
+        graph.types[f"direction{k}"] = TensorType.of(values[-1])
         graph.nodes += [Node("Mul", [y, f"direction{k}"], [f"product{k}"]), Node("ReduceSum", [f"product{k}"], [f"term{k}"], attributes={"keepdims": 0})]
         terms.append(f"term{k}")
     graph.nodes.append(Node("Sum", terms, ["loss"]))
     graph.outputs = ["loss"]
-    values = [x for i, x in enumerate(arrays) if x is not None and i not in sample.constants]
     return model, values
 
 

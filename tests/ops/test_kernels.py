@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from ortrain.ops import FAMILIES
-from tests.ops.harness import cast, expected, run_kernel
+from ortrain.plan import planner
+from tests.ops.harness import Apart, arena_for, cast, expected, program_of, run_kernel, run_program
+
+UNTOUCHED = 0xFF
 
 
 def all_samples():
@@ -36,3 +39,19 @@ def test_kernel_computes_its_oracle(sample, dtype, tolerance):
 def test_any_number_of_threads_gives_the_same_bits(sample):
     for alone, together in zip(run_kernel(sample, "float32", 1), run_kernel(sample, "float32", 3), strict=True):
         assert alone.tobytes() == together.tobytes()
+
+
+@pytest.mark.parametrize("sample", all_samples())
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_kernels_keep_to_their_memory(sample, dtype, monkeypatch):
+    """None writes beyond its outputs and scratch memory, none reads what nobody wrote: all memory is not-a-number before."""
+    arrays, apart = cast(sample, dtype), Apart()
+    usual = run_program(sample, arrays, 1)
+    monkeypatch.setattr(planner, "place", apart)
+    program, given = program_of(sample, arrays, 1)
+    arena = arena_for(program)
+    arena[:] = UNTOUCHED
+    program.bind_arena(arena)
+    for alone, together in zip(program.try_run(given), usual, strict=True):
+        assert alone.tobytes() == together.tobytes()
+    assert all((arena[gap] == UNTOUCHED).all() for gap in apart.gaps)

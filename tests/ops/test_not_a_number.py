@@ -12,7 +12,7 @@ SELECTING = [Sample("Relu", [X], None),
              Sample("Clip", [X, np.array(-1.0), np.array(1.0)], None, constants=(1, 2)), Sample("ReduceMax", [X], None, {"axes": (3,)}),
              Sample("ReduceMin", [X], None, {"axes": (2,)}), Sample("ReduceMax", [X], None), Sample("GlobalMaxPool", [X], None),
              Sample("MaxPool", [X], None, {"kernel_shape": (2, 2), "strides": (2, 2)}), Sample("Softmax", [X], None), Sample("LogSoftmax", [X], None),
-             Sample("LeakyRelu", [X], None), Sample("MatMul", [X[0], np.ones((37, 3))], None), Sample("Gelu", [X], None, opset=20)]
+             Sample("LeakyRelu", [X], None), Sample("Sign", [X], None), Sample("MatMul", [X[0], np.ones((37, 3))], None), Sample("Gelu", [X], None, opset=20)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

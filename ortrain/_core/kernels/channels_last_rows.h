@@ -38,7 +38,7 @@ INLINED void NAMED(copy_elements)(REAL *to, const REAL *from, int64_t n)
     for (; i < n; i++) to[i] = from[i];
 }
 
-/* the same by whole vectors while `from` has them: may write up to WIDTH - 1 elements beyond n, which the next run overwrites */
+/* the same by whole vectors while `from` has them: may write up to WIDTH - 1 elements beyond n, which the runs after it overwrite */
 INLINED void NAMED(copy_run)(REAL *to, const REAL *from, int64_t n, const REAL *end)
 {
     if (from + n + W > end) { NAMED(copy_elements)(to, from, n); return; }
@@ -60,7 +60,7 @@ APART void NAMED(gather)(const NAMED(Rows) *s, int64_t group, int64_t first, int
     const REAL *x = s->x + group * channels, *end = s->x + g->images * g->rows * g->columns * g->channels;
     Window at = window_of(g, first);
     for (int64_t i = 0; i < count; i++, next_window(g, &at)) {
-        if (i + 1 == count) end = s->x;                       /* what follows the last pixel's row may be another worker's */
+        if ((count - 1 - i) * s->depth < W) end = s->x;       /* what follows the last row may be another worker's, and rows may be shorter than a vector */
         for (int64_t r = 0; r < g->kernel_y; r++, rows += g->kernel_x * channels) {
             int64_t start = window_row(g, &at, r), low = start < 0 ? g->kernel_x : at.low, high = start < 0 ? g->kernel_x : at.high;
             for (int64_t j = 0; j < low * channels; j++) rows[j] = 0;

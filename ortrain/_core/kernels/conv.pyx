@@ -42,22 +42,7 @@ cdef struct Context:
     int64_t per
 
 
-cdef inline int64_t ceil_div(int64_t a, int64_t b) noexcept nogil:
-    return (a + b - 1) // b
-
-
-cdef inline int64_t first_inside(int64_t offset, int64_t stride) noexcept nogil:
-    """The first o >= 0 with o * stride + offset >= 0."""
-    return 0 if offset >= 0 else (-offset + stride - 1) // stride
-
-
-cdef inline int64_t after_inside(int64_t offset, int64_t stride, int64_t size, int64_t count) noexcept nogil:
-    """The first o from which o * stride + offset >= size, at most count."""
-    cdef int64_t room = size - offset
-    if room <= 0:
-        return 0
-    room = (room + stride - 1) // stride
-    return room if room < count else count
+include "planes.pxi"
 
 
 cdef void prepare(Context *t, const KernelArgs *a) noexcept nogil:
@@ -115,7 +100,7 @@ cdef inline void add_strided(const real *y, real *x, int64_t n, int64_t stride) 
 cdef inline void unfold_tap(const Geometry *v, const real *x, int64_t zd, int64_t zh, int64_t zw, int64_t p0, int64_t p1,
                             real *out) noexcept nogil:
     """out [p1 - p0] = plane x at one tap (zd, zh, zw: tap * dilation - pad) for the output positions p0 to p1; 0 outside."""
-    cdef int64_t lo = first_inside(zw, v.sw), hi = after_inside(zw, v.sw, v.iw, v.ow)
+    cdef int64_t lo = first_inside(zw, v.sw), hi = min(v.ow, after_inside(zw, v.sw, v.iw))
     cdef int64_t p = p0, row = p0 // v.ow, a = p0 - row * v.ow, b, d = row // v.oh, h = row - d * v.oh, i, j, s, e
     while p < p1:
         b = v.ow if v.ow - a < p1 - p else a + p1 - p
@@ -143,7 +128,7 @@ cdef inline void unfold_tap(const Geometry *v, const real *x, int64_t zd, int64_
 cdef inline void fold_tap(const Geometry *v, const real *y, int64_t zd, int64_t zh, int64_t zw, int64_t p0, int64_t p1,
                           real *x) noexcept nogil:
     """The adjoint of unfold_tap: adds y [p1 - p0] to plane x."""
-    cdef int64_t lo = first_inside(zw, v.sw), hi = after_inside(zw, v.sw, v.iw, v.ow)
+    cdef int64_t lo = first_inside(zw, v.sw), hi = min(v.ow, after_inside(zw, v.sw, v.iw))
     cdef int64_t p = p0, row = p0 // v.ow, a = p0 - row * v.ow, b, d = row // v.oh, h = row - d * v.oh, i, j, s, e
     while p < p1:
         b = v.ow if v.ow - a < p1 - p else a + p1 - p
@@ -200,7 +185,7 @@ cdef inline void gather_rows(const Context *t, const real *dy, int64_t g, int64_
 cdef inline void forward_item(const Context *t, int64_t item, int64_t worker, real *buffer) noexcept nogil:
     """One tile of outputs of one group: y = bias + w [m, cg * taps] times windows [cg * taps, columns]"""
     cdef const Geometry *v = t.v
-    cdef int64_t tiles = ceil_div(t.outer, t.phase.tile), rows = t.cg * t.taps
+    cdef int64_t tiles = divide_up(t.outer, t.phase.tile), rows = t.cg * t.taps
     cdef int64_t p0 = item % tiles * t.phase.tile, g = item // tiles % v.group, n0 = item // (tiles * v.group) * t.phase.batch
     cdef int64_t p1 = min(p0 + t.phase.tile, t.outer), n1 = min(n0 + t.phase.batch, v.n)
     cdef int64_t columns = (n1 - n0) * (p1 - p0), ld = columns, n, k, p
@@ -253,7 +238,7 @@ cdef int conv(const KernelArgs *a) noexcept nogil:
     t.w = a.inputs[1].data
     t.b = a.inputs[2].data if a.n_inputs > 2 else NULL
     t.y = a.outputs[0].data
-    t.items = ceil_div(t.v.n, t.phase.batch) * t.v.group * ceil_div(t.outer, t.phase.tile)
+    t.items = divide_up(t.v.n, t.phase.batch) * t.v.group * divide_up(t.outer, t.phase.tile)
     if t.items > 0:
         a.engine.parallel_for(a.engine, forward_lane, &t, t.phase.lanes)
     return STATUS_OK
@@ -314,7 +299,7 @@ cdef inline void weight_item(const Context *t, int64_t item, int64_t worker, rea
     """A block of channels over a slice of images: dw [m, rows] = sum over tiles of dy [m, columns] windows [rows, columns]^T"""
     cdef const Geometry *v = t.v
     cdef int64_t c0 = item % t.blocks * t.phase.block, g = item // t.blocks % v.group, s = item // (t.blocks * v.group)
-    cdef int64_t channels = min(t.phase.block, t.cg - c0), batches = ceil_div(v.n, t.phase.batch)
+    cdef int64_t channels = min(t.phase.block, t.cg - c0), batches = divide_up(v.n, t.phase.batch)
     cdef int64_t rows = channels * t.taps, width = t.cg * t.taps, batch, n0, n1, p0, p1, n, k, columns, ld, ldy
     cdef const real *x = <const real *>t.x + (g * t.cg + c0) * t.inner
     cdef const real *windows
@@ -374,7 +359,7 @@ cdef inline void add_slices(const real *partial, real *dw, int64_t count, int64_
 cdef void weight_gradient(Context *t) noexcept nogil:
     cdef int64_t count = t.v.k * t.cg * t.taps
     cdef int64_t size = sizeof(float) if t.single else sizeof(double)
-    t.blocks = ceil_div(t.cg, t.phase.block)
+    t.blocks = divide_up(t.cg, t.phase.block)
     t.items = t.phase.slices * t.v.group * t.blocks
     t.partial = t.dw
     if t.phase.slices > 1:
@@ -390,23 +375,6 @@ cdef void weight_gradient(Context *t) noexcept nogil:
 
 
 # Gradient of the bias
-
-
-cdef inline real total(const real *x, int64_t n) noexcept nogil:
-    """The sum of x [n] in 16 interleaved partial sums."""
-    cdef real lanes[16]
-    cdef real rest = 0
-    cdef int64_t i, l
-    for l in range(16):
-        lanes[l] = 0
-    for i in range(n // 16):
-        for l in range(16):
-            lanes[l] += x[16 * i + l]
-    for i in range(n // 16 * 16, n):
-        rest += x[i]
-    for l in range(16):
-        rest += lanes[l]
-    return rest
 
 
 cdef inline void bias_rows(const Context *t, int64_t k0, int64_t k1, real *db) noexcept nogil:
@@ -432,7 +400,7 @@ cdef void bias_gradient(Context *t) noexcept nogil:
     """db [k] = the sum of dy [n, k, outer]"""
     t.per = max(1, 32768 // max(1, t.v.n * t.outer))
     if t.v.k > 0:
-        t.engine.parallel_for(t.engine, bias_item, t, ceil_div(t.v.k, t.per))
+        t.engine.parallel_for(t.engine, bias_item, t, divide_up(t.v.k, t.per))
 
 
 cdef void gradient_arguments(Context *t, const KernelArgs *a) noexcept nogil:
@@ -453,8 +421,8 @@ cdef int conv_grad(const KernelArgs *a) noexcept nogil:
     phases = <const Phase *>(a.ints + sizeof(Geometry) // sizeof(int64_t))
     if t.dx != NULL and t.v.n * t.v.c > 0:
         t.phase = phases[0]
-        t.blocks = ceil_div(t.cg, t.phase.block)
-        t.items = ceil_div(t.v.n, t.phase.batch) * t.v.group * t.blocks
+        t.blocks = divide_up(t.cg, t.phase.block)
+        t.items = divide_up(t.v.n, t.phase.batch) * t.v.group * t.blocks
         t.engine.parallel_for(t.engine, data_lane, &t, t.phase.lanes)
     if t.dw != NULL:
         t.phase = phases[1]

@@ -58,7 +58,7 @@ cdef inline void depthwise_row(const Geometry *v, int mode, real *x, const real 
             for l in range(v.kw):
                 zw = l * v.dw - v.pw
                 lo = first_inside(zw, v.sw)
-                hi = after_inside(zw, v.sw, v.iw, v.ow)
+                hi = min(v.ow, after_inside(zw, v.sw, v.iw))
                 if lo >= hi:
                     continue
                 tap = (i * v.kh + j) * v.kw + l
@@ -102,7 +102,7 @@ cdef inline void depthwise_data(const Context *t, int64_t plane, const real *dy,
 cdef inline void depthwise_weight(const Context *t, int64_t c, const real *dy, const real *x, real *dw, real *sums) noexcept nogil:
     """The gradients of the m filters of channel c; sums [taps, width] holds one partial sum per output column."""
     cdef const Geometry *v = t.v
-    cdef int64_t n, k, d, h, tap, width = ceil_div(v.ow, 16) * 16
+    cdef int64_t n, k, d, h, tap, width = divide_up(v.ow, 16) * 16
     for k in range(c * t.m, (c + 1) * t.m):
         memset(sums, 0, t.taps * width * sizeof(real))
         for n in range(v.n):
@@ -136,7 +136,7 @@ cdef void depthwise_data_item(void *context, int64_t item, int64_t worker) noexc
 
 cdef void depthwise_weight_lane(void *context, int64_t lane, int64_t worker) noexcept nogil:
     cdef const Context *t = <const Context *>context
-    cdef int64_t c, size = t.taps * ceil_div(t.v.ow, 16) * 16
+    cdef int64_t c, size = t.taps * divide_up(t.v.ow, 16) * 16
     for c in range(lane * t.v.c // t.phase.lanes, (lane + 1) * t.v.c // t.phase.lanes):
         if t.single:
             depthwise_weight(t, c, <const float *>t.dy, <const float *>t.x, <float *>t.dw, <float *>t.scratch + lane * size)
@@ -155,7 +155,7 @@ cdef int conv_depthwise(const KernelArgs *a) noexcept nogil:
     t.items = t.v.n * t.v.c
     t.per = max(1, 32768 // max(1, t.outer * t.m * t.taps))
     if t.items > 0:
-        a.engine.parallel_for(a.engine, depthwise_forward_item, &t, ceil_div(t.items, t.per))
+        a.engine.parallel_for(a.engine, depthwise_forward_item, &t, divide_up(t.items, t.per))
     return STATUS_OK
 
 
@@ -166,7 +166,7 @@ cdef int conv_grad_depthwise(const KernelArgs *a) noexcept nogil:
     t.items = t.v.n * t.v.c
     t.per = max(1, 32768 // max(1, t.outer * t.m * t.taps))
     if t.dx != NULL and t.items > 0:
-        a.engine.parallel_for(a.engine, depthwise_data_item, &t, ceil_div(t.items, t.per))
+        a.engine.parallel_for(a.engine, depthwise_data_item, &t, divide_up(t.items, t.per))
     if t.dw != NULL:
         t.phase.lanes = a.ints[sizeof(Geometry) // sizeof(int64_t)]
         a.engine.parallel_for(a.engine, depthwise_weight_lane, &t, t.phase.lanes)

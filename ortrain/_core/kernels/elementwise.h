@@ -51,7 +51,7 @@ UNARY_REAL(ot_quick_gelu, x * SIGMOID(X_CONST(p[0]) * x))
 UNARY_REAL(ot_clip, x < X_CONST(p[0]) ? X_CONST(p[0]) : x > X_CONST(p[1]) ? X_CONST(p[1]) : x)
 UNARY_NUMBER(ot_neg, -x)
 UNARY_NUMBER(ot_abs, x < 0 ? -x : x)
-UNARY_NUMBER(ot_sign, (x > 0) - (x < 0))
+UNARY_NUMBER(ot_sign, x != x ? x : (x > 0) - (x < 0))
 UNARY_LOOP(ot_not, uint8_t, uint8_t, uint8_t, !x)
 static int ot_not(const KernelArgs *args) { each_chunk(args, ot_not_item, args->inputs[0].count); return STATUS_OK; }
 

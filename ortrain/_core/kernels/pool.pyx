@@ -35,27 +35,7 @@ cdef struct Context:
     int64_t per
 
 
-cdef inline int64_t ceil_div(int64_t a, int64_t b) noexcept nogil:
-    return (a + b - 1) // b
-
-
-cdef inline int64_t divide_up(int64_t a, int64_t b) noexcept nogil:
-    """a / b rounded up, for a >= 0; the usual strides without a division"""
-    if b == 1:
-        return a
-    if b == 2:
-        return (a + 1) >> 1
-    return (a + b - 1) // b
-
-
-cdef inline int64_t first_inside(int64_t offset, int64_t stride) noexcept nogil:
-    """The first o >= 0 with o * stride + offset >= 0."""
-    return 0 if offset >= 0 else divide_up(-offset, stride)
-
-
-cdef inline int64_t after_inside(int64_t offset, int64_t stride, int64_t size) noexcept nogil:
-    """The first o >= 0 from which o * stride + offset >= size."""
-    return 0 if size <= offset else divide_up(size - offset, stride)
+include "planes.pxi"
 
 
 cdef inline int64_t taps_below(int64_t start, int64_t limit, int64_t kernel, int64_t dilation) noexcept nogil:
@@ -267,23 +247,6 @@ cdef void spread_item(void *context, int64_t item, int64_t worker) noexcept nogi
 # Global
 
 
-cdef inline real plane_mean(const real *x, int64_t n) noexcept nogil:
-    """The mean of x [n], in 16 interleaved partial sums."""
-    cdef real lanes[16]
-    cdef real s = 0
-    cdef int64_t i, l
-    for l in range(16):
-        lanes[l] = 0
-    for i in range(n // 16):
-        for l in range(16):
-            lanes[l] += x[16 * i + l]
-    for i in range(n // 16 * 16, n):
-        s += x[i]
-    for l in range(16):
-        s += lanes[l]
-    return s / <real>n
-
-
 cdef inline real plane_max(const real *x, int64_t n) noexcept nogil:
     """The maximum of x [n]."""
     cdef real best = x[0]
@@ -298,9 +261,9 @@ cdef void global_average_item(void *context, int64_t item, int64_t worker) noexc
     cdef int64_t i
     for i in range(item * t.per, min((item + 1) * t.per, t.planes)):
         if t.single:
-            (<float *>t.y)[i] = plane_mean(<const float *>t.x + i * t.inner, t.inner)
+            (<float *>t.y)[i] = total(<const float *>t.x + i * t.inner, t.inner) / <float>t.inner
         else:
-            (<double *>t.y)[i] = plane_mean(<const double *>t.x + i * t.inner, t.inner)
+            (<double *>t.y)[i] = total(<const double *>t.x + i * t.inner, t.inner) / <double>t.inner
 
 
 cdef void global_max_item(void *context, int64_t item, int64_t worker) noexcept nogil:
@@ -341,7 +304,7 @@ cdef int max_pool(const KernelArgs *a) noexcept nogil:
     prepare(&t, a, True)
     t.indices = <int64_t *>a.outputs[1].data if a.n_outputs > 1 else NULL
     if t.planes > 0:
-        a.engine.parallel_for(a.engine, max_item, &t, ceil_div(t.planes, t.per))
+        a.engine.parallel_for(a.engine, max_item, &t, divide_up(t.planes, t.per))
     return STATUS_OK
 
 
@@ -352,7 +315,7 @@ cdef int max_pool_grad(const KernelArgs *a) noexcept nogil:
     t.outer = a.ints[2]
     t.from_indices = <const int64_t *>a.inputs[1].data
     if t.planes > 0:
-        a.engine.parallel_for(a.engine, scatter_item, &t, ceil_div(t.planes, t.per))
+        a.engine.parallel_for(a.engine, scatter_item, &t, divide_up(t.planes, t.per))
     return STATUS_OK
 
 
@@ -361,7 +324,7 @@ cdef int average_pool(const KernelArgs *a) noexcept nogil:
     cdef Context t
     prepare(&t, a, True)
     if t.planes > 0:
-        a.engine.parallel_for(a.engine, average_item, &t, ceil_div(t.planes, t.per))
+        a.engine.parallel_for(a.engine, average_item, &t, divide_up(t.planes, t.per))
     return STATUS_OK
 
 
@@ -370,7 +333,7 @@ cdef int average_pool_grad(const KernelArgs *a) noexcept nogil:
     cdef Context t
     prepare(&t, a, True)
     if t.planes > 0:
-        a.engine.parallel_for(a.engine, spread_item, &t, ceil_div(t.planes, t.per))
+        a.engine.parallel_for(a.engine, spread_item, &t, divide_up(t.planes, t.per))
     return STATUS_OK
 
 
@@ -379,7 +342,7 @@ cdef int global_average_pool(const KernelArgs *a) noexcept nogil:
     cdef Context t
     prepare(&t, a, False)
     if t.planes > 0:
-        a.engine.parallel_for(a.engine, global_average_item, &t, ceil_div(t.planes, t.per))
+        a.engine.parallel_for(a.engine, global_average_item, &t, divide_up(t.planes, t.per))
     return STATUS_OK
 
 
@@ -388,7 +351,7 @@ cdef int global_max_pool(const KernelArgs *a) noexcept nogil:
     cdef Context t
     prepare(&t, a, False)
     if t.planes > 0 and t.inner > 0:
-        a.engine.parallel_for(a.engine, global_max_item, &t, ceil_div(t.planes, t.per))
+        a.engine.parallel_for(a.engine, global_max_item, &t, divide_up(t.planes, t.per))
     return STATUS_OK
 
 

@@ -11,14 +11,14 @@
 #define ROWS_INLINE static inline __attribute__((always_inline))
 #endif
 
-/* best[n] = max(best, x[0], x[stride], …); index the position of the maximum, the first of equals */
+/* best[n] = max(best, x[0], x[stride], …); index the position of the maximum, the first of equals, -1 while there is none */
 #define KEEP_LARGER(NAME, REAL)                                                                                                           \
     ROWS_INLINE void NAME##_strided(const REAL *ROWS_RESTRICT x, int32_t stride, int32_t where, REAL *ROWS_RESTRICT best,                 \
                                     int32_t *ROWS_RESTRICT index, int32_t n) {                                                            \
         for (int32_t i = 0; i < n; i++) {                                                                                                 \
             REAL value = x[(int64_t)i * stride], old = best[i];                                                                           \
-            int32_t at = where + i * stride, mask = -(int32_t)((value > old) | (value != value));        /* NaN stays */            \
-            best[i] = (value > old) | (value != value) ? value : old;                                                                   \
+            int32_t at = where + i * stride, better = (value > old) | (value != value), mask = -(better | (index[i] < 0));  /* NaN stays */ \
+            best[i] = better ? value : old;                                                                                               \
             index[i] = (at & mask) | (index[i] & ~mask);                                                                                  \
         }                                                                                                                                 \
     }                                                                                                                                     \

@@ -32,20 +32,10 @@ static inline int64_t channels_of(const Regions *r, int64_t owner)
     return left < CHANNELS_OF_OWNER ? left : CHANNELS_OF_OWNER;
 }
 
-#define REAL float
-#define NAMED(name) name##_float
-#include "regions_align.h"
-#include "regions_pool.h"
-#undef REAL
-#undef NAMED
-#define REAL double
-#define NAMED(name) name##_double
-#include "regions_align.h"
-#include "regions_pool.h"
-#undef REAL
-#undef NAMED
+#define TEMPLATE "regions_align.h"
+#include "both_types.h"
+#define TEMPLATE "regions_pool.h"
+#include "both_types.h"
 
-#define BOTH(name) static int name(const KernelArgs *args) { return args->inputs[0].dtype == DTYPE_FLOAT32 ? name##_float(args) : name##_double(args); }
-BOTH(roi_align) BOTH(roi_align_grad) BOTH(max_roi_pool) BOTH(max_roi_pool_grad)
-#undef BOTH
+BY_TYPE(roi_align) BY_TYPE(roi_align_grad) BY_TYPE(max_roi_pool) BY_TYPE(max_roi_pool_grad)
 #endif

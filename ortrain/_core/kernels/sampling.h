@@ -43,22 +43,12 @@ static Columns columns_of(const KernelArgs *args)
                       p[2] * p[3], p[7] * p[8], p[1] / p[4], TABLE_OF_TAPS / 4, p[5] * p[6] };
 }
 
-#define REAL float
-#define NAMED(name) name##_float
-#include "sampling_taps.h"
-#include "sampling_grid.h"
-#include "sampling_columns.h"
-#undef REAL
-#undef NAMED
-#define REAL double
-#define NAMED(name) name##_double
-#include "sampling_taps.h"
-#include "sampling_grid.h"
-#include "sampling_columns.h"
-#undef REAL
-#undef NAMED
+#define TEMPLATE "sampling_taps.h"
+#include "both_types.h"
+#define TEMPLATE "sampling_grid.h"
+#include "both_types.h"
+#define TEMPLATE "sampling_columns.h"
+#include "both_types.h"
 
-#define BOTH(name) static int name(const KernelArgs *args) { return args->inputs[0].dtype == DTYPE_FLOAT32 ? name##_float(args) : name##_double(args); }
-BOTH(grid_sample) BOTH(grid_sample_grad) BOTH(deformable_columns) BOTH(deformable_columns_grad)
-#undef BOTH
+BY_TYPE(grid_sample) BY_TYPE(grid_sample_grad) BY_TYPE(deformable_columns) BY_TYPE(deformable_columns_grad)
 #endif

@@ -46,6 +46,7 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("strides", (2, 9, 8, 6), (10, 6, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
     ("stem", (1, 23, 24, 3), (20, 3, 7, 7), {"pads": (3, 3, 3, 3), "strides": (2, 2)}),
     ("pointwise strides", (2, 9, 8, 16), (24, 16, 1, 1), {"strides": (2, 2)}),
+    ("pointwise strides, fewer channels than lanes", (2, 9, 8, 3), (5, 3, 1, 1), {"strides": (2, 2)}),
     ("dilations", (2, 9, 10, 5), (4, 5, 3, 3), {"dilations": (2, 3), "pads": (2, 3, 2, 3)}),
     ("deep", (2, 6, 6, 60), (33, 60, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 1)}),
     ("groups", (2, 6, 5, 32), (48, 16, 3, 3), {"group": 2, "pads": (1, 1, 1, 1)}),

@@ -133,6 +133,8 @@ SAMPLES = [
            label="ties"),
     Sample("MaxPool", [-X - 100], lambda x: max_pool(x, kernel_shape=(3, 3), pads=(1, 1, 1, 1)),
            {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}, outputs=2, gradient=False, label="negative"),
+    Sample("MaxPool", [np.where(X < 12, -np.inf, X)], lambda x: max_pool(x, kernel_shape=(2, 2)), {"kernel_shape": (2, 2)}, outputs=2, gradient=False,
+           label="windows of minus infinity"),
     Sample("MaxPool", [X[:0]], lambda x: (np.zeros((0, 3, 5, 4), x.dtype), np.zeros((0, 3, 5, 4), np.int64)), {"kernel_shape": (2, 2)},
            outputs=2, gradient=False, label="no images"),
     Sample("AveragePool", [X[:0]], lambda x: np.zeros((0, 3, 5, 4), x.dtype), {"kernel_shape": (2, 2)}, gradient=False, label="no images"),

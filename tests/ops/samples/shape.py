@@ -65,6 +65,8 @@ SAMPLES = [
     Sample("Transpose", [rng.integers(0, 2, (40, 50)).astype(bool)], lambda x: x.T, gradient=False),
     Sample("Transpose", [rng.integers(0, 9, (40, 50)).astype(np.int32)], lambda x: x.T, gradient=False),
     Sample("Tile", [X, ints(2, 1, 3)], lambda x, r: np.tile(x, r), constants=[1]),
+    Sample("Tile", [rng.standard_normal((2, 1, 2, 3, 2)), ints(2, 3, 1, 2, 2)], lambda x, r: np.tile(x, r), constants=[1]),
+    Sample("Tile", [X[:, :0], ints(2, 3, 2)], lambda x, r: np.tile(x, r), constants=[1]),
     Sample("Tile", [X, ints(1, 1, 1)], lambda x, r: x, constants=[1]),
     Sample("Tile", [X, ints(1, 0, 1)], lambda x, r: np.tile(x, r), constants=[1], gradient=False),
     Sample("Tile", [rng.standard_normal(9000), ints(7)], lambda x, r: np.tile(x, r), constants=[1]),
