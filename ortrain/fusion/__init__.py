@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from ortrain.fusion import attention, few_rows, gelu
+from ortrain.fusion import attention, few_rows, gelu, layer_norm, silu
 from ortrain.fusion.view import View
 from ortrain.ir import Graph, Node
 from ortrain.ops.record import MICROSOFT, ORTRAIN
 
-RULES = (attention.find, gelu.find)
+RULES = (attention.find, gelu.find, layer_norm.find, silu.find)
 OPSETS = {MICROSOFT: 1, ORTRAIN: 1}
 """What fused nodes need a model to import."""
 

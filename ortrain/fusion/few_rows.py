@@ -19,7 +19,7 @@ PRODUCTS = {("", "MatMul"), ("", "Gemm"), (ORTRAIN, "Attention")}
 """What a move has to save at least one of: without, it would only trade one Gather for several."""
 ELEMENTWISE = frozenset({("", name) for name in (
     "Abs", "Add", "Cast", "Celu", "Div", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Mul", "Neg", "Pow",
-    "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Tanh")} | {(MICROSOFT, "Gelu")})
+    "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Swish", "Tanh")} | {(MICROSOFT, "Gelu"), (MICROSOFT, "FastGelu")})
 LEAST_SAVING = 2
 """Of how many rows at least one stays, where their number is known."""
 
