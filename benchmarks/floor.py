@@ -27,7 +27,7 @@ from ortrain.options import SessionOptions
 from ortrain.profiling import OPTIMIZER, StepProfile
 from ortrain.session import TrainingSession
 
-PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad")
+PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Dense", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad")
 """Operators whose time is that of matrix products."""
 SQUARE, STREAM = 1024, 1 << 23
 """Rows of the square product; elements of an array that no cache holds."""

@@ -5,25 +5,30 @@ fused."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from ortrain.fusion import attention, gelu
+from ortrain.fusion import attention, few_rows, gelu, layer_norm, silu
 from ortrain.fusion.view import View
-from ortrain.ir import Graph
+from ortrain.ir import Graph, Node
 from ortrain.ops.record import MICROSOFT, ORTRAIN
 
-RULES = (attention.find, gelu.find)
+RULES = (attention.find, gelu.find, layer_norm.find, silu.find)
 OPSETS = {MICROSOFT: 1, ORTRAIN: 1}
 """What fused nodes need a model to import."""
 
 
 def fuse(graph: Graph, trained: Collection[str] = ()) -> int:
-    """Changes a forward graph; returns how many nodes became fused ones. trained: values whose gradients will be taken.
+    """Changes a forward graph; returns how many patterns were found in it. trained: values whose gradients will be taken.
 
     Every output of the graph is still computed, under its name."""
-    view = View(graph, trained)
-    found = {id(node): fused for rule in RULES for node, fused in rule(view)}
-    if found:
-        graph.nodes = [found.get(id(node), node) for node in graph.nodes]
+    found = _replace(graph, ((node, [fused]) for rule in RULES for node, fused in rule(View(graph, trained))))
+    return found + _replace(graph, few_rows.find(View(graph, trained)))
+
+
+def _replace(graph: Graph, found: Iterable[tuple[Node, list[Node]]]) -> int:
+    """Puts nodes in the places of others, and drops what nothing needs any longer; returns how many were replaced."""
+    instead = {id(node): nodes for node, nodes in found}
+    if instead:
+        graph.nodes = [new for node in graph.nodes for new in instead.get(id(node), [node])]
         graph.nodes = graph.ancestors(graph.outputs)
-    return len(found)
+    return len(instead)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from ortrain.ir import Graph, Node
+from ortrain.ir import Graph, Node, Shape
 from ortrain.ops.record import canonical_domain
 
 
@@ -18,6 +18,7 @@ class View:
         self._producers = graph.producers()
         self._consumers = graph.consumers()
         self._outputs = set(graph.outputs)
+        self._names = graph.names()
         self._moving = set(trained)
         for node in graph.nodes:
             if not self._moving.isdisjoint(node.inputs):
@@ -42,6 +43,10 @@ class View:
         fits = node.op_type in op_types and canonical_domain(node.domain) == "" and node.inputs.count(value) == 1 and not node.graphs
         return node if fits else None
 
+    def readers(self, value: str) -> int:
+        """How many nodes read a value; an output of the graph has one reader more."""
+        return len(self._consumers.get(value, ())) + (value in self._outputs)
+
     def array(self, value: str) -> np.ndarray | None:
         """A value that is a constant."""
         found = self.graph.initializers.get(value)
@@ -56,13 +61,26 @@ class View:
         array = self.array(value)
         return float(array.reshape(())) if array is not None and array.size == 1 and array.dtype.kind == "f" and array.ndim <= 1 else None
 
-    def rank(self, value: str) -> int | None:
-        """The rank of a value, where it is known."""
+    def shape(self, value: str) -> Shape | None:
+        """The shape of a value, where its rank is known."""
         array = self.array(value)
         if array is not None:
-            return array.ndim
+            return array.shape
         kind = self.graph.types.get(value)
-        return None if kind is None or kind.shape is None else len(kind.shape)
+        return None if kind is None else kind.shape
+
+    def rank(self, value: str) -> int | None:
+        """The rank of a value, where it is known."""
+        shape = self.shape(value)
+        return None if shape is None else len(shape)
+
+    def new_name(self, wish: str) -> str:
+        """A name that nothing in the graph has, nor any that was given before."""
+        name, number = wish, 0
+        while name in self._names:
+            name, number = f"{wish}_{number}", number + 1
+        self._names.add(name)
+        return name
 
     def moves(self, value: str) -> bool:
         """Whether a gradient may have to flow through a value."""

@@ -80,7 +80,7 @@ def per_element(count: int, of: int = 0) -> Cost:
 
 FIRST_INPUT = -1
 COSTS: dict[str, Cost] = {
-    "MatMul": product, "Gemm": product, "FusedMatMul": product,
+    "MatMul": product, "Gemm": product, "FusedMatMul": product, "Dense": product,
     "Conv": convolution, "ConvTranspose": transposed_convolution, "ConvGrad": convolution_gradient,
     "ChannelsLastConv": convolution, "ChannelsLastConvGrad": convolution_gradient,
     "Attention": attention(0, 2), "AttentionGrad": attention(1, 5),
@@ -95,6 +95,7 @@ COSTS: dict[str, Cost] = {
     "LayerNormalizationGrad": per_element(13), "BatchNormalization": per_element(7), "BatchNormInternal": per_element(7),
     "BatchNormalizationGrad": per_element(11), "ChannelsLastBatchNormalization": per_element(7), "ChannelsLastBatchNormalizationGrad": per_element(11),
     "SoftmaxCrossEntropyLoss": per_element(4, FIRST_INPUT), "SoftmaxCrossEntropyLossGrad": per_element(3),
+    "LossAndGradient": per_element(6, FIRST_INPUT),
 }
 """Operator -> its cost; of one that two domains have, the same."""
 

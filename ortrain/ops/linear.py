@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.activation import fused_activation
 from ortrain.ops.broadcasting import broadcast_strides
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, operator
 
 Gradients = Sequence[str | None]
 
@@ -190,7 +191,7 @@ def gemm_gradient(g: GradientBuilder) -> Gradients:
 
 
 def lower_gemm(c: LoweringContext) -> KernelCall:
-    """Packs: m, n, k, transA, transB, strides of C along rows and columns (0: broadcast), 1 when C is there."""
+    """Packs: m, n, k, transA, transB, strides of C along rows and columns (0: broadcast), 1 when C is there, 1 for ReLU."""
     m, n = c.output_dims(0)
     ta, tb = int(c.attribute("transA", 0)), int(c.attribute("transB", 0))
     k = c.dims(0)[0 if ta else 1]
@@ -199,7 +200,7 @@ def lower_gemm(c: LoweringContext) -> KernelCall:
     present = c.has(2) and beta != 0.0
     if present:
         row, column = broadcast_strides(c.dims(2), (m, n))
-    return KernelCall("gemm", (m, n, k, ta, tb, row, column, int(present)), (float(c.attribute("alpha", 1.0)), beta))
+    return KernelCall("gemm", (m, n, k, ta, tb, row, column, int(present), 0), (float(c.attribute("alpha", 1.0)), beta))
 
 
 @operator("Gemm", lower=lower_gemm, gradient=gemm_gradient)
@@ -213,6 +214,21 @@ def general_product(c: InferenceContext) -> list[TensorType]:
     if c.has(2) and len(c.shape(2)) > 2:
         raise c.error(f"expected a third input that broadcasts to a matrix, got {list(c.shape(2))}")
     return [TensorType(one_dtype(c), (a[0], b[1]))]
+
+
+def lower_dense(c: LoweringContext) -> KernelCall:
+    """Packs as Gemm does."""
+    *rows, n = c.output_dims(0)
+    return KernelCall("gemm", (prod(rows), n, c.dims(0)[-1], 0, int(c.attribute("transB", 0)), 0, 1, int(c.has(2)), int(c.attribute("relu", 0))), (1.0, 1.0))
+
+
+@operator("Dense", domain=ORTRAIN, lower=lower_dense, differentiable=False)
+def dense(c: InferenceContext) -> list[TensorType]:
+    """y [.., n] = x w + b, of x [.., k], w [k, n] (or transposed) and b [n] or none, then ReLU where `relu` is set; plans merge them, no file has it"""
+    weights = swapped(c.shape(1)) if c.attribute("transB", 0) else c.shape(1)
+    if len(c.shape(0)) < 2 or len(weights) != 2 or c.has(2) and c.shape(2) != weights[1:]:
+        raise c.error(f"expected x [.., k], weights [k, n] and a bias [n], got {[list(c.shape(i)) for i in range(3) if c.has(i)]}")
+    return [TensorType(one_dtype(c), product_shape(c, c.shape(0), weights))]
 
 
 def gemm_and_activation(g: NodeBuilder) -> list[str]:

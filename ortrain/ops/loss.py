@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder
-from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, operator
 
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 IGNORED_BY_DEFAULT = -1
@@ -71,3 +71,18 @@ def lower_loss_gradient(c: LoweringContext) -> KernelCall:
 def softmax_cross_entropy_loss_grad(c: InferenceContext) -> list[TensorType]:
     """dscores = dloss w (softmax - onehot), of (dloss, log softmax, labels, weight)"""
     return [TensorType(c.dtype(1), c.shape(1))]
+
+
+def lower_loss_and_gradient(c: LoweringContext) -> KernelCall:
+    call = packed(c, 0, 1)
+    return KernelCall("loss_and_gradient", call.ints, (float(c.attribute("dloss")),), scratch=8 * 2 * call.ints[0] * call.ints[2], guards=call.guards,
+                      in_place={1: 0})
+
+
+@operator("LossAndGradient", domain=ORTRAIN, lower=lower_loss_and_gradient, differentiable=False)
+def loss_and_gradient(c: InferenceContext) -> list[TensorType]:
+    """SoftmaxCrossEntropyLoss reduced to a number, and its gradient dscores = dloss w (softmax - onehot) of a constant `dloss`; plans merge them, no file
+    has it"""
+    if reduction_of(c) == REDUCTIONS["none"]:
+        raise c.error("expected a loss that is reduced")
+    return [softmax_cross_entropy_loss(c)[0], c.type(0)]

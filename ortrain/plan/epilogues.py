@@ -11,6 +11,7 @@ from math import inf
 
 from ortrain.ir import Node
 from ortrain.ops.inference import Inference
+from ortrain.plan.merging import Merging
 
 CONV, NORM, NORM_GRAD = "ChannelsLastConv", "ChannelsLastBatchNormalization", "ChannelsLastBatchNormalizationGrad"
 POOL_GRAD = "ChannelsLastMaxPoolGrad"
@@ -34,20 +35,11 @@ class Gate:
     """The nodes that compute it, the one that gives the result last."""
 
 
-class Epilogues:
-    """The work of one merging. Nodes keep their numbers; `result` holds what stands at each, None where nothing is left."""
+class Epilogues(Merging):
+    """The work of one merging."""
 
     def __init__(self, nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> None:
-        self.nodes, self.values, self.types = nodes, inference.values, inference.types
-        self.inference = inference
-        self.result: list[Node | None] = list(nodes)
-        self.producer = {name: number for number, node in enumerate(nodes) for name in node.outputs if name}
-        self.readers: dict[str, list[int]] = {name: [-1] for name in wanted}
-        """Value -> the numbers of the nodes that read it, -1 for who asked for the plan."""
-        for number, node in enumerate(nodes):
-            for name in dict.fromkeys(node.inputs):
-                if name:
-                    self.readers.setdefault(name, []).append(number)
+        super().__init__(nodes, inference, wanted)
         self.gates = self._find_gates()
 
     def run(self) -> list[Node]:
@@ -58,7 +50,7 @@ class Epilogues:
                 self._after_conv(number, node)
             elif node.op_type == POOL_GRAD:
                 self._after_pool_grad(number, node)
-        return [node for node in self.result if node is not None]
+        return self.left()
 
     # ---- what nodes are
 
@@ -76,15 +68,6 @@ class Epilogues:
                     return None
                 low, high = (value, high) if index == 0 else (low, value)
         return (low, high, 1) if low <= high else None
-
-    def _scalar(self, name: str) -> float | None:
-        value = self.values.get(name)
-        return float(value.ravel()[0]) if value is not None and value.size == 1 else None
-
-    def _sole_reader(self, name: str, apart: Iterable[int] = ()) -> int | None:
-        """The one node that reads a value, those in `apart` aside, unless it was merged already."""
-        rest = [number for number in self.readers.get(name, ()) if number not in apart]
-        return rest[0] if len(rest) == 1 and rest[0] >= 0 and self.result[rest[0]] is self.nodes[rest[0]] else None
 
     def _find_gates(self) -> dict[str, list[Gate]]:
         """What the masks are of -> the masks."""
@@ -187,10 +170,6 @@ class Epilogues:
         if limits is None:
             return dict(node.attributes)
         return node.attributes | {"low": limits[0], "high": limits[1], "closed": limits[2]}
-
-    def _replace(self, at: int, node: Node) -> None:
-        self.inference.visit(node)
-        self.result[at] = node
 
     # ---- convolution
 

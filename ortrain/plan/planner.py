@@ -24,6 +24,7 @@ from ortrain.ops.inference import Inference
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
 from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, canonical_domain, record_of
 from ortrain.ops.subgraphs import has_graphs
+from ortrain.plan.dense import merge_dense
 from ortrain.plan.layout import lay_out
 from ortrain.plan.memory import Block, place
 from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
@@ -107,8 +108,8 @@ class Planner:
         """What Loops and Scans run, by the name of their first output."""
 
     def build(self) -> Program:
-        nodes = self._distinct(self._needed(infer=True))
-        for node in lay_out(nodes, self.builder, (*self.wanted, *self.commits), self.handle.direct_convolution):
+        nodes, kept = self._distinct(self._needed(infer=True)), (*self.wanted, *self.commits)
+        for node in merge_dense(lay_out(nodes, self.builder, kept, self.handle.direct_convolution), self.inference, kept):
             self._lower(node)
         self._add_commits()
         self._hoist_guards()

@@ -67,7 +67,8 @@ cdef inline void spread(real *y, const real *c, real beta, int64_t m, int64_t n,
 
 
 cdef int gemm(const KernelArgs *args) noexcept nogil:
-    """y [m, n] = alpha op(a) op(b) + beta c; ints: m, n, k, ta, tb, row and column stride of c, c present; floats: alpha, beta"""
+    """y [m, n] = alpha op(a) op(b) + beta c, then ReLU where asked; ints: m, n, k, ta, tb, row and column stride of c, c present, relu; floats: alpha, beta.
+    With ReLU, c is a bias row or absent, and alpha and beta are 1"""
     cdef const int64_t *s = args.ints
     cdef int64_t m = s[0], n = s[1], k = s[2], lda, ldb
     cdef int ta = s[3], tb = s[4]
@@ -84,13 +85,13 @@ cdef int gemm(const KernelArgs *args) noexcept nogil:
             spread(<float *>args.outputs[0].data, <const float *>args.inputs[2].data, <float>args.floats[1], m, n, s[5], s[6])
         args.engine.gemm_float32(args.engine, ta, tb, m, n, k, <float>args.floats[0], <float *>args.inputs[0].data, lda,
                                  <float *>args.inputs[1].data, ldb, <float>1 if spread_first else <float>0, <float *>args.outputs[0].data, n,
-                                 <float *>args.inputs[2].data if bias else NULL, 0)
+                                 <float *>args.inputs[2].data if bias else NULL, <int>s[8])
     else:
         if spread_first:
             spread(<double *>args.outputs[0].data, <const double *>args.inputs[2].data, args.floats[1], m, n, s[5], s[6])
         args.engine.gemm_float64(args.engine, ta, tb, m, n, k, args.floats[0], <double *>args.inputs[0].data, lda,
                                  <double *>args.inputs[1].data, ldb, 1.0 if spread_first else 0.0, <double *>args.outputs[0].data, n,
-                                 <double *>args.inputs[2].data if bias else NULL, 0)
+                                 <double *>args.inputs[2].data if bias else NULL, <int>s[8])
     return STATUS_OK
 
 

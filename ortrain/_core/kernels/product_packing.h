@@ -124,13 +124,17 @@ static __attribute__((noinline, unused)) void store_transposed(const float *tile
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
-/* width of the panel of B at column j, a multiple of LANES: full panels, but the last two are balanced when the rest would be thin */
-static inline int64_t panel_width(int64_t n, int64_t j)
+/* width of a panel, a multiple of LANES, where `rest` columns are left and panels have `most` vectors: full panels, but the last two are balanced when the
+ * rest would be thin */
+static inline int64_t balanced_width(int64_t rest, int64_t most)
 {
-    int64_t rest = n - j, vectors = (rest + LANES - 1) / LANES;
-    if (rest >= 2 * TILE_COLUMNS || rest == TILE_COLUMNS) return TILE_COLUMNS;
-    return (vectors <= TILE_VECTORS ? vectors : (vectors + 1) / 2) * LANES;
+    int64_t vectors = (rest + LANES - 1) / LANES;
+    if (rest >= 2 * most * LANES || rest == most * LANES) return most * LANES;
+    return (vectors <= most ? vectors : (vectors + 1) / 2) * LANES;
 }
+
+/* width of the panel of B at column j of n */
+static inline int64_t panel_width(int64_t n, int64_t j) { return balanced_width(n - j, TILE_VECTORS); }
 
 #if TILE_ROWS < 8 && VECTOR_BYTES == 32
 /* `rows` source rows, fewer than 8, -> a panel as wide: vectors of 8 that overlap, so that the next one overwrites what is too much of the one before.
@@ -220,11 +224,12 @@ static __attribute__((noinline, unused)) void pack_row_panels(const float *sourc
 /* How the rows of a block are dealt to tiles: `count` tiles of `base` rows, the first `extra` of them one row more. */
 typedef struct Tiles { int64_t count, base, extra; } Tiles;
 
-static inline Tiles tiles_of(int64_t rows)
+static inline Tiles tiles_of_height(int64_t rows, int64_t most)
 {
-    int64_t count = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    int64_t count = (rows + most - 1) / most;
     return (Tiles){ count, rows / count, rows % count };
 }
+static inline Tiles tiles_of(int64_t rows) { return tiles_of_height(rows, TILE_ROWS); }
 static inline int64_t rows_of_tile(Tiles tiles, int64_t tile) { return tiles.base + (tile < tiles.extra); }
 
 /* `count` panels beside each other, each as wide as its tile has rows; the copies are inlined for that width */

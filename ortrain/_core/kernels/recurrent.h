@@ -16,25 +16,34 @@
 #include "vector_math.h"
 
 enum { FORWARD = 0, REVERSE = 1, BIDIRECTIONAL = 2 };
-enum { BLOCK_OF_ROWS = 16, COLUMNS_PER_SUM = 64 };
+/* Rows of a block: as few as tiles allow where the second cache keeps R, which every step of every block reads, so that threads share the rows evenly. */
+enum { SMALL_BLOCK = 8, LARGE_BLOCK = 16, KEPT_WEIGHTS = 1 << 16, COLUMNS_PER_SUM = 64 };
 
 typedef struct Recurrence {
     const KernelArgs *args;
     int64_t steps, rows, inputs, hidden, directions, kind, option, gates;
-    int64_t blocks;
+    int64_t block, blocks;                              /* rows of a block, blocks of a direction */
     const int32_t *lengths;
 } Recurrence;
 
 static Recurrence recurrence_of(const KernelArgs *args, int64_t gates, int64_t lengths)
 {
     const int64_t *s = args->ints;
+    int64_t block = gates * s[3] * s[3] <= KEPT_WEIGHTS ? SMALL_BLOCK : LARGE_BLOCK;
     return (Recurrence){ .args = args, .steps = s[0], .rows = s[1], .inputs = s[2], .hidden = s[3], .directions = s[4], .kind = s[5], .option = s[6],
-                         .gates = gates, .blocks = (s[1] + BLOCK_OF_ROWS - 1) / BLOCK_OF_ROWS,
+                         .gates = gates, .block = block, .blocks = (s[1] + block - 1) / block,
                          .lengths = args->n_inputs > lengths ? args->inputs[lengths].data : NULL };
 }
 
 /* the time of the k-th step that direction d takes */
 static inline int64_t time_of(const Recurrence *r, int64_t d, int64_t k) { return r->kind == REVERSE || d == 1 ? r->steps - 1 - k : k; }
+/* the direction, the first row and the rows of a work item */
+typedef struct RowBlock { int64_t direction, first, count; } RowBlock;
+static inline RowBlock rows_of_item(const Recurrence *r, int64_t item)
+{
+    int64_t first = item % r->blocks * r->block, left = r->rows - first;
+    return (RowBlock){ item / r->blocks, first, left < r->block ? left : r->block };
+}
 static inline int runs_at(const Recurrence *r, int64_t row, int64_t time) { return !r->lengths || time < r->lengths[row]; }
 
 #define REAL float

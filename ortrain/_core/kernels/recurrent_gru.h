@@ -21,8 +21,8 @@ static void NAMED(gru_cell_linear)(int64_t n, REAL *restrict g, const REAL *rest
 static void NAMED(gru_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Gru) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
-    int64_t n = r->hidden, d = item / r->blocks, first = item % r->blocks * BLOCK_OF_ROWS;
-    int64_t count = r->rows - first < BLOCK_OF_ROWS ? r->rows - first : BLOCK_OF_ROWS;
+    RowBlock block = rows_of_item(r, item);
+    int64_t n = r->hidden, d = block.direction, first = block.first, count = block.count;
     REAL *h = s->h + (d * r->rows + first) * n, *work = s->work + (d * r->rows + first) * 3 * n;
     const REAL *panels = s->panels + d * NAMED(panels)(n, 2 * n), *candidates = s->candidates + d * NAMED(panels)(n, n), *rb = s->b ? s->b + d * 6 * n + 5 * n : NULL;
     for (int64_t k = 0; k < r->steps; k++) {
@@ -99,8 +99,8 @@ static void NAMED(gru_cell_grad)(int64_t n, int linear, const REAL *restrict g, 
 static void NAMED(gru_grad_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(GruGrad) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
-    int64_t n = r->hidden, d = item / r->blocks, first = item % r->blocks * BLOCK_OF_ROWS;
-    int64_t count = r->rows - first < BLOCK_OF_ROWS ? r->rows - first : BLOCK_OF_ROWS;
+    RowBlock block = rows_of_item(r, item);
+    int64_t n = r->hidden, d = block.direction, first = block.first, count = block.count;
     REAL *dh = s->dh + (d * r->rows + first) * n, *work = s->work + (d * r->rows + first) * n;
     const REAL *panels = s->panels + d * NAMED(panels)(2 * n, n), *candidates = s->candidates + d * NAMED(panels)(n, n);
     for (int64_t k = r->steps - 1; k >= 0; k--) {
@@ -165,7 +165,7 @@ static int NAMED(gru_grad)(const KernelArgs *args)
     s.previous = previous; s.linear = r->option ? linear : NULL;
     NAMED(copy_or_zero)(s.dh, NAMED(in)(args, 9), states);
     for (int64_t d = 0; d < r->directions; d++) {
-        NAMED(previous_states)(r, d, NAMED(in)(args, 6), NAMED(in)(args, 5), previous + d * all * n, n);
+        NAMED(join)(r, d, NULL, 0, NAMED(in)(args, 6), NAMED(in)(args, 5), n, previous + d * all * n);
         NAMED(lay_out)(s.w_recurrent + d * 3 * n * n, 0, 2 * n, n, panels + d * NAMED(panels)(2 * n, n));
         NAMED(lay_out)(s.w_recurrent + d * 3 * n * n + 2 * n * n, 0, n, n, candidates + d * NAMED(panels)(n, n));
         if (r->option) e->GEMM(e, 0, 1, all, n, n, 1, previous + d * all * n, n, s.w_recurrent + d * 3 * n * n + 2 * n * n, n, 0, linear + d * all * n, n,

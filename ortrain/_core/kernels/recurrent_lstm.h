@@ -24,8 +24,8 @@ static void NAMED(lstm_cell)(int64_t n, REAL *restrict g, const REAL *restrict p
 static void NAMED(lstm_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Lstm) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
-    int64_t n = r->hidden, d = item / r->blocks, first = item % r->blocks * BLOCK_OF_ROWS;
-    int64_t count = r->rows - first < BLOCK_OF_ROWS ? r->rows - first : BLOCK_OF_ROWS;
+    RowBlock block = rows_of_item(r, item);
+    int64_t n = r->hidden, d = block.direction, first = block.first, count = block.count;
     REAL *h = s->h + (d * r->rows + first) * n, *c = s->c + (d * r->rows + first) * n;
     for (int64_t k = 0; k < r->steps; k++) {
         int64_t time = time_of(r, d, k);
@@ -108,8 +108,8 @@ static inline const REAL *NAMED(cell_before)(const NAMED(LstmGrad) *s, int64_t d
 static void NAMED(lstm_grad_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(LstmGrad) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
-    int64_t n = r->hidden, d = item / r->blocks, first = item % r->blocks * BLOCK_OF_ROWS;
-    int64_t count = r->rows - first < BLOCK_OF_ROWS ? r->rows - first : BLOCK_OF_ROWS;
+    RowBlock block = rows_of_item(r, item);
+    int64_t n = r->hidden, d = block.direction, first = block.first, count = block.count;
     REAL *dh = s->dh + (d * r->rows + first) * n, *dc = s->dc + (d * r->rows + first) * n;
     for (int64_t k = r->steps - 1; k >= 0; k--) {
         int64_t time = time_of(r, d, k), at = (d * r->steps + time) * r->rows + first;

@@ -9,8 +9,8 @@ typedef struct NAMED(Rnn) {
 static void NAMED(rnn_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Rnn) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
-    int64_t n = r->hidden, d = item / r->blocks, first = item % r->blocks * BLOCK_OF_ROWS;
-    int64_t count = r->rows - first < BLOCK_OF_ROWS ? r->rows - first : BLOCK_OF_ROWS;
+    RowBlock block = rows_of_item(r, item);
+    int64_t n = r->hidden, d = block.direction, first = block.first, count = block.count;
     REAL *h = s->h + (d * r->rows + first) * n;
     for (int64_t k = 0; k < r->steps; k++) {
         int64_t time = time_of(r, d, k);
@@ -56,8 +56,8 @@ typedef struct NAMED(RnnGrad) {
 static void NAMED(rnn_grad_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(RnnGrad) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
-    int64_t n = r->hidden, d = item / r->blocks, first = item % r->blocks * BLOCK_OF_ROWS;
-    int64_t count = r->rows - first < BLOCK_OF_ROWS ? r->rows - first : BLOCK_OF_ROWS;
+    RowBlock block = rows_of_item(r, item);
+    int64_t n = r->hidden, d = block.direction, first = block.first, count = block.count;
     REAL *dh = s->dh + (d * r->rows + first) * n;
     for (int64_t k = r->steps - 1; k >= 0; k--) {
         int64_t time = time_of(r, d, k);

@@ -18,20 +18,35 @@ static void NAMED(copy_or_zero)(REAL *to, const REAL *from, int64_t n)
     else memset(to, 0, n * sizeof(REAL));
 }
 
-/* previous [steps, rows, hidden], rows `step` elements apart: the state that direction d had before each step, from y and the initial state; 0 where a
- * row does not run */
-static void NAMED(previous_states)(const Recurrence *r, int64_t d, const REAL *y, const REAL *initial, REAL *previous, int64_t step)
+typedef struct NAMED(Joined) {
+    const Recurrence *r;
+    int64_t direction, inputs, hidden;                  /* elements of x and of states in a row of `joined`, either may be 0 */
+    const REAL *x, *y, *initial;
+    REAL *joined;
+} NAMED(Joined);
+
+/* the rows of the k-th step */
+static void NAMED(join_item)(void *context, int64_t k, int64_t worker)
 {
-    int64_t h = r->hidden;
-    for (int64_t k = 0; k < r->steps; k++) {
-        int64_t time = time_of(r, d, k), before = k > 0 ? time_of(r, d, k - 1) : 0;
-        for (int64_t row = 0; row < r->rows; row++) {
-            REAL *to = previous + (time * r->rows + row) * step;
-            if (!runs_at(r, row, time)) memset(to, 0, h * sizeof(REAL));
-            else if (k > 0 && runs_at(r, row, before)) memcpy(to, y + ((before * r->directions + d) * r->rows + row) * h, h * sizeof(REAL));
-            else NAMED(copy_or_zero)(to, initial ? initial + (d * r->rows + row) * h : NULL, h);
-        }
+    const NAMED(Joined) *j = context; const Recurrence *r = j->r; (void)worker;
+    int64_t d = j->direction, h = r->hidden, time = time_of(r, d, k), before = k > 0 ? time_of(r, d, k - 1) : 0;
+    for (int64_t row = 0; row < r->rows; row++) {
+        REAL *to = j->joined + (time * r->rows + row) * (j->inputs + j->hidden);
+        if (j->inputs) memcpy(to, j->x + (time * r->rows + row) * j->inputs, j->inputs * sizeof(REAL));
+        to += j->inputs;
+        if (!j->hidden) continue;
+        if (!runs_at(r, row, time)) memset(to, 0, h * sizeof(REAL));
+        else if (k > 0 && runs_at(r, row, before)) memcpy(to, j->y + ((before * r->directions + d) * r->rows + row) * h, h * sizeof(REAL));
+        else NAMED(copy_or_zero)(to, j->initial ? j->initial + (d * r->rows + row) * h : NULL, h);
     }
+}
+
+/* joined [steps, rows, inputs + hidden]: x beside the state that direction d had before each step, from y and the initial state; 0 where a row does not run.
+ * Of x or of the states there may be none: inputs or hidden is 0 then. */
+static void NAMED(join)(const Recurrence *r, int64_t d, const REAL *x, int64_t inputs, const REAL *y, const REAL *initial, int64_t hidden, REAL *joined)
+{
+    NAMED(Joined) j = { r, d, inputs, hidden, x, y, initial, joined };
+    r->args->engine->parallel_for(r->args->engine, NAMED(join_item), &j, r->steps);
 }
 
 /* dh [block, hidden] += dy at this time, where a row runs */
@@ -77,8 +92,7 @@ static void NAMED(weight_gradients)(const Recurrence *r, int64_t d, const REAL *
     const Engine *e = r->args->engine;
     int64_t width = r->gates * r->hidden, all = r->steps * r->rows, inputs = dw ? r->inputs : 0, hidden = dr ? r->hidden : 0, columns = inputs + hidden;
     if (!columns) return;
-    for (int64_t i = 0; inputs && i < all; i++) memcpy(joined + i * columns, x + i * inputs, inputs * sizeof(REAL));
-    if (dr) NAMED(previous_states)(r, d, y, initial, joined + inputs, columns);
+    NAMED(join)(r, d, x, inputs, y, initial, hidden, joined);
     e->GEMM(e, 1, 0, width, columns, all, 1, dgates, width, joined, columns, 0, both, columns, NULL, 0);
     for (int64_t i = 0; i < width; i++) {
         if (dw) memcpy(dw + (d * width + i) * inputs, both + i * columns, inputs * sizeof(REAL));

@@ -36,6 +36,20 @@ SAMPLES = [
       for ta in (0, 1) for tb in (0, 1) for alpha, beta in ((1.0, 1.0), (0.5, 2.0)) for c in ([], [r(5)], [r(3, 5)], [r(3, 1)], [r()])],
 ]
 A, B, C = r(3, 4), r(5, 4), r(5)
+
+
+def dense(tb, relu):
+    def oracle(x, w, b=None):
+        y = x @ turned(w, tb) + (0 if b is None else b)
+        return np.maximum(y, 0) if relu else y
+
+    return oracle
+
+
+SAMPLES += [Sample("Dense", [r(*x), r(*((n, x[-1]) if tb else (x[-1], n))), b if b is None else r(n)], dense(tb, relu), {"transB": tb, "relu": relu},
+                   "ortrain", gradient=False, label=f"{'x'.join(map(str, x))}-{n}-bias-{b is not None}-{tb}-{relu}")
+            for x, n in (((3, 4), 5), ((2, 3, 4), 5), ((1, 300), 17), ((40, 64), 700), ((2, 150, 33), 49), ((0, 4), 5))
+            for b in (None, True) for tb in (0, 1) for relu in (0, 1)]
 SAMPLES += [
     Sample("FusedGemm", [A, B, C], lambda a, b, c: np.maximum(0.5 * a @ b.T + c, 0), {"transB": 1, "alpha": 0.5, "activation": "Relu"}, "com.microsoft"),
     Sample("FusedGemm", [A, B, C], lambda a, b, c: np.tanh(a @ b.T + c), {"transB": 1, "activation": "Tanh"}, "com.microsoft"),
@@ -46,4 +60,5 @@ REFUSALS = [
     Refusal("MatMul", [r(3, 4), r(5, 4)]), Refusal("MatMul", [r(3, 4), np.array(1.0)]), Refusal("Gemm", [r(3, 4), r(5, 4)]), Refusal("Gemm", [r(2, 3, 4), r(4, 5)]),
     Refusal("MatMul", [r(2, 3, 4), r(3, 4, 5)]), Refusal("MatMul", [r(3, 4), np.ones((4, 5), np.int64)]),
     Refusal("FusedMatMul", [r(3, 4), r(2, 4, 5)], {"transBatchA": 1}, "com.microsoft"),
+    Refusal("Dense", [r(3, 4), r(4, 5), r(4)], {}, "ortrain"), Refusal("Dense", [r(3, 4), r(2, 4, 5), r(5)], {}, "ortrain"),
 ]

@@ -45,7 +45,19 @@ def gradient(inputs, reduction="mean", **attributes):
                   {"reduction": reduction, **attributes}, "com.microsoft", gradient=False, label=reduction)
 
 
-ONE = np.array(1.5)
+def loss_and_gradient(inputs, reduction="mean", **attributes):
+    """The loss and its gradient in one operator."""
+    ignored = attributes.get("ignore_index", -1)
+
+    def oracle(x, labels, weight=None):
+        loss, logs = cross_entropy(reduction, ignored)(x, labels, weight)
+        return loss, cross_entropy_gradient(reduction, ignored)(0.5, logs, labels, weight)
+
+    return Sample("LossAndGradient", inputs, oracle, {"reduction": reduction, "dloss": 0.5, **attributes}, "ortrain", outputs=2, gradient=False,
+                  label=f"{reduction}-{len(inputs)}-{inputs[0].shape}")
+
+
+ONE, WIDE = np.array(1.5), rng.standard_normal((70, 50)) * 4
 SAMPLES = [
     *[Sample("SoftmaxCrossEntropyLoss", [SCORES, LABELS], lambda *a, r=r: cross_entropy(r)(*a)[0], {"reduction": r}, label=f"one-output-{r}")
       for r in ("mean", "sum", "none")],
@@ -57,9 +69,16 @@ SAMPLES = [
     gradient([ONE, log_softmax(SCORES), LABELS]),
     gradient([ONE, log_softmax(DEEP), DEEP_LABELS], "sum", ignore_index=2),
     gradient([rng.standard_normal(6), log_softmax(SCORES), LABELS, WEIGHT], "none"),
+    loss_and_gradient([SCORES, LABELS]),
+    loss_and_gradient([SCORES, LABELS, WEIGHT], ignore_index=2),
+    loss_and_gradient([DEEP, DEEP_LABELS.astype(np.int32)], "sum", ignore_index=2),
+    loss_and_gradient([WIDE, rng.integers(0, 50, 70)]),
+    Sample("LossAndGradient", [SCORES, np.full(6, -1)], lambda x, t: (np.zeros(()), np.zeros_like(x)), {"dloss": 1.0}, "ortrain", outputs=2, gradient=False,
+           label="all-ignored"),
 ]
 REFUSALS = [
     Refusal("SoftmaxCrossEntropyLoss", [SCORES, LABELS[:-1]]),
     Refusal("SoftmaxCrossEntropyLoss", [SCORES, LABELS.astype(np.float64)]),
     Refusal("SoftmaxCrossEntropyLoss", [SCORES, LABELS], {"reduction": "avg"}),
+    Refusal("LossAndGradient", [SCORES, LABELS], {"reduction": "none", "dloss": 1.0}, "ortrain"),
 ]

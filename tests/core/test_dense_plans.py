@@ -1,0 +1,124 @@
+"""Dense layers and losses in a plan: what is merged, what is left as it is, and that training computes the same."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortrain import TrainingSession
+from ortrain.artifacts import LossType, OptimType
+from ortrain.ir import Node, TensorType
+from ortrain.ops.inference import Inference
+from ortrain.ops.record import MICROSOFT
+from ortrain.plan import planner
+from ortrain.plan.dense import merge_dense
+
+ROWS, DEPTH, COLUMNS = 6, 8, 5
+SHAPES = {"x": (ROWS, DEPTH), "deep": (2, 3, DEPTH), "w": (DEPTH, COLUMNS), "wt": (COLUMNS, DEPTH), "b": (COLUMNS,), "one": (1,), "full": (ROWS, COLUMNS),
+          "stack": (2, DEPTH, COLUMNS)}
+
+
+def merged(*nodes, wanted=("y",), **values):
+    """The operators of a plan's nodes after merging, and the merged ones."""
+    types = {name: TensorType("float32", shape) for name, shape in SHAPES.items()} | {"t": TensorType("int64", (ROWS,))}
+    inference = Inference({"": 17, MICROSOFT: 1}, types, {name: np.asarray(value, np.float32) for name, value in values.items()})
+    for node in nodes:
+        inference.visit(node)
+    return merge_dense(nodes, inference, wanted)
+
+
+def product(x="x", w="w", out="p", kind="MatMul", extra=(), **attributes):
+    return Node(kind, [x, w, *extra], [out], attributes=attributes)
+
+
+def relu(value):
+    return Node("Relu", [value], ["y"])
+
+
+def add(first, second, out="y"):
+    return Node("Add", [first, second], [out])
+
+
+@pytest.mark.parametrize("nodes, inputs, attributes", [
+    ([product(), add("p", "b")], ["x", "w", "b"], (0, 0)),
+    ([product(), add("b", "p")], ["x", "w", "b"], (0, 0)),
+    ([product("deep"), add("b", "p", "s"), relu("s")], ["deep", "w", "b"], (0, 1)),
+    ([product(), relu("p")], ["x", "w", ""], (0, 1)),
+    ([product(kind="Gemm", w="wt", transB=1, extra=["b"]), relu("p")], ["x", "wt", "b"], (1, 1)),
+    ([product(kind="Gemm"), add("p", "b")], ["x", "w", "b"], (0, 0)),
+])
+def test_what_follows_a_product_goes_into_it(nodes, inputs, attributes):
+    node, = merged(*nodes)
+    assert node.op_type == "Dense" and node.inputs == inputs and node.outputs == ["y"] and (node.attributes["transB"], node.attributes["relu"]) == attributes
+
+
+@pytest.mark.parametrize("nodes, wanted", [
+    ([product(), add("p", "full")], ["y"]),
+    ([product(), add("p", "one")], ["y"]),
+    ([product(), add("p", "b")], ["y", "p"]),
+    ([product(), relu("p"), Node("Neg", ["p"], ["z"])], ["y", "z"]),
+    ([product("deep", "stack"), add("p", "b")], ["y"]),
+    ([product(kind="Gemm", extra=["b"], alpha=0.5), relu("p")], ["y"]),
+    ([product(kind="Gemm", extra=["full"]), relu("p")], ["y"]),
+    ([product(out="y", kind="Gemm", extra=["b"])], ["y"]),
+    ([product(), add("p", "p")], ["y"]),
+])
+def test_anything_else_stays_as_it_is(nodes, wanted):
+    assert merged(*nodes, wanted=wanted) == nodes
+
+
+def loss(reduction="mean", dloss="ones", weight=()):
+    return [Node("SoftmaxCrossEntropyLoss", ["full", "t", *weight], ["l", "logs"], attributes={"reduction": reduction}),
+            Node("SoftmaxCrossEntropyLossGrad", [dloss, "logs", "t", *weight], ["y"], domain=MICROSOFT, attributes={"reduction": reduction})]
+
+
+@pytest.mark.parametrize("weight", [[], ["b"]])
+def test_a_loss_gives_its_gradient_as_well(weight):
+    node, = merged(*loss("sum", weight=weight), wanted=["l", "y"], ones=2.0)
+    assert (node.op_type, node.inputs, node.outputs, node.attributes["dloss"]) == ("LossAndGradient", ["full", "t", *weight], ["l", "y"], 2.0)
+
+
+@pytest.mark.parametrize("nodes, wanted", [(loss(), ["l", "y", "logs"]), (loss(dloss="one"), ["l", "y"]), (loss("none", "ones"), ["l", "y"])])
+def test_a_loss_whose_parts_are_needed_stays_as_it_is(nodes, wanted):
+    assert merged(*nodes, wanted=wanted, ones=np.ones(ROWS if nodes[0].attributes["reduction"] == "none" else ())) == nodes
+
+
+# ---- a whole network
+
+
+def network():
+    """x [n, 2, 8] -> scores [2 n, 3]: layers with a bias beside the product and in it, with Relu between."""
+    rng = np.random.default_rng(0)
+    weights = {"w1": (8, 24), "b1": (24,), "w2": (24, 16), "w3": (3, 16), "b3": (3,)}
+    nodes = [helper.make_node("MatMul", ["x", "w1"], ["p1"]), helper.make_node("Add", ["b1", "p1"], ["s1"]), helper.make_node("Relu", ["s1"], ["a1"]),
+             helper.make_node("MatMul", ["a1", "w2"], ["p2"]), helper.make_node("Relu", ["p2"], ["a2"]),
+             helper.make_node("Flatten", ["a2"], ["flat"], axis=2), helper.make_node("Gemm", ["flat", "w3", "b3"], ["scores"], transB=1)]
+    initializers = [numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name) for name, shape in weights.items()]
+    graph = helper.make_graph(nodes, "network", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2, 8])],
+                              [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["rows", 3])], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model, list(weights)
+
+
+def trained():
+    """(losses, parameters, kernels)"""
+    model, weights = network()
+    rng, losses = np.random.default_rng(1), []
+    with TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=weights, learning_rate=0.01) as session:
+        for _ in range(5):
+            with session.profile() as profile:
+                losses.append(float(session.train_step(rng.standard_normal((7, 2, 8)).astype(np.float32), rng.integers(0, 3, 14))[0]))
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        return losses, session.to_buffer(), {step.kernel for step in profile.steps}
+
+
+def test_a_network_trains_the_same_with_fewer_kernels(monkeypatch):
+    losses, parameters, kernels = trained()
+    monkeypatch.setattr(planner, "merge_dense", lambda nodes, inference, wanted: nodes)
+    expected, plain, more = trained()
+    single = {"add", "relu", "softmax_cross_entropy_loss", "softmax_cross_entropy_loss_grad"}
+    assert single <= more and not single & kernels and "loss_and_gradient" in kernels
+    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+    np.testing.assert_allclose(parameters, plain, atol=1e-4)
