@@ -111,12 +111,12 @@ class Method(IntEnum):
 
 PLANES, STRIDED_PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 81, 16, 128, 64, 128, 32
 """As in channels_last_winograd.h."""
-GRADIENT_ROWS, PACKED_COLUMNS, DEPTHWISE_SLICES = 96, 32, 16
+GRADIENT_ROWS, PACKED_COLUMNS, TAP_CHANNELS, DEPTHWISE_SLICES = 96, 32, 128, 16
 """As in channels_last_rows.h and channels_last_depthwise.h."""
 WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 128, 128
 """As in channels_last_blocks.h."""
-WINDOW_PIECES = 64
-"""As in channels_last_windows.h."""
+WINDOW_PIECES, COPIED = 64, 1 << 15
+"""As in channels_last_windows.h; COPIED in elements of float32."""
 ROW_PLANES, ROW_TAPS = 8, 5
 """As in channels_last_winograd_rows.h."""
 BLOCK_PIXELS = 1024
@@ -125,6 +125,8 @@ SPREAD = 16
 """Items aimed at: enough for eight threads, and a constant, so that results do not depend on their number."""
 MOST_SUMS = 1 << 20
 """Elements of all partial sums: four megabytes."""
+LEAST_ROWS = 48
+"""Pixels for which it pays to go through all filters."""
 GATHERED = 1 << 17
 """Elements of the rows that are gathered at a time: half a megabyte, the second cache."""
 
@@ -151,7 +153,14 @@ def method_of(v: Geometry, direct: bool) -> Method:
     if not direct and plain and v.kernel[1] == ROW_TAPS and max(v.channels, v.filters) <= 4096 and fits_rows(v):
         return Method.WINOGRAD_ROWS
     in_place = v.group == 1 and v.dilations[1] == 1 and v.filters >= LEAST_CHANNELS
-    return Method.WINDOWS if in_place and wide_rows(v) <= ROOM else Method.ROWS
+    return Method.WINDOWS if in_place and wide_rows(v) <= ROOM and not reads_filters_often(v) else Method.ROWS
+
+
+def reads_filters_often(v: Geometry) -> bool:
+    """Whether windows would go through filters that the second cache cannot hold for few pixels at a time: 512 of 512 channels, 3 x 3, for each row of 7."""
+    row = ((v.out_columns - 1) * v.strides[1] + v.kernel[1]) * v.channels
+    rows = (COPIED // row - (v.kernel[0] - 1) * v.dilations[0] - 1) // v.strides[0] + 1
+    return v.filters * v.depth > GATHERED and min(max(rows, 1), v.out_rows) * v.out_columns < LEAST_ROWS
 
 
 def wide_rows(v: Geometry) -> int:
@@ -172,13 +181,22 @@ def fits(v: Geometry) -> bool:
 
 
 def rows_at_a_time(v: Geometry) -> int:
-    """Pixels whose windows are gathered at once: as many as fill GATHERED, at least 48 where they fit, and enough items to share."""
+    """Pixels whose windows are gathered at once: as many as fill GATHERED, at least LEAST_ROWS where they fit, and enough items to share."""
     width = v.depth + up(v.group_filters, PACKED_COLUMNS)
     rows = min(480, max(6, GATHERED // v.depth))
-    if rows < 48 and 48 * width <= ROOM // 2:
-        rows = 48
+    if rows < LEAST_ROWS and LEAST_ROWS * width <= ROOM // 2:
+        rows = LEAST_ROWS
     rows = min(rows, ROOM // width)
-    return max(min(rows, 48), min(rows, up(-(-v.pixels // SPREAD), 6)))
+    return max(min(rows, LEAST_ROWS), min(rows, up(-(-v.pixels // SPREAD), 6)))
+
+
+def data_rows(v: Geometry) -> int:
+    """The same of the gradient of the data by rows: where taps are taken one by one, all pixels of an image whose gradient the second cache holds."""
+    channels, inside = v.channels // v.group, v.out_rows * v.out_columns
+    if channels < TAP_CHANNELS or channels % PACKED_COLUMNS:
+        return rows_at_a_time(v)
+    blocks = max(1, -(-inside // min(max(LEAST_ROWS, GATHERED // v.group_filters), ROOM // channels)))
+    return -(-inside // blocks)
 
 
 def weight_method_of(v: Geometry, method: Method) -> Method:
@@ -310,7 +328,7 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
     bias_blocks = min(SPREAD, max(1, v.pixels // 64))
     scratch = max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch(v, weight_method) if c.wants(1) else 0, bias_blocks * v.filters)
     block = winograd_block(v) if method == Method.WINOGRAD else row_images(v) if method == Method.WINOGRAD_ROWS else 0
-    return KernelCall("channels_last_conv_grad", (*v.ints(), method, rows_at_a_time(v), weight_method, block, slices_of(v, weight_method), bias_blocks),
+    return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_rows(v), weight_method, block, slices_of(v, weight_method), bias_blocks),
                       scratch=scratch * ITEM_SIZE[c.dtype(0)])
 
 

@@ -67,7 +67,7 @@ static void NAMED(spread_item)(void *context, int64_t image, int64_t worker)
     const NAMED(Rows) *s = context; (void)worker;
     int64_t inside = s->g->out_rows * s->g->out_columns, size = s->g->rows * s->g->columns * s->g->channels;
     memset(s->dx + image * size, 0, (size_t)size * sizeof(REAL));
-    NAMED(scatter)(s, 0, image * inside, inside, s->dy + image * inside * s->g->channels, s->g->channels);
+    NAMED(scatter)(s, 0, image * inside, inside, s->dy + image * inside * s->g->channels, s->g->channels, 0, 1);
 }
 
 /* an item is a block of pixels */

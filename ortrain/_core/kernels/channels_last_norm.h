@@ -2,12 +2,14 @@
  *
  * Forward: one pass for the statistics, one that writes y. Backward: one pass for the two sums, one that writes dx; where no residual was added the
  * mask of the limits is recomputed from x by the forward's own expression, which saves reading y. Sums run over x - x[0], in REAL over 128 pixels and in
- * double beyond, over blocks of pixels that follow from the shape: cancellation stays small and the order fixed. */
+ * double beyond, over blocks of pixels that follow from the shape: cancellation stays small and the order fixed. Rows are read whole, four side by side:
+ * one vector of channels after another would walk down columns, a page and no prefetch for every row where channels are many. */
 #include <math.h>
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
 #ifndef NORM_RUN
 #define NORM_RUN 128
+#define NORM_CHANNELS 1024        /* whose running sums lie in the first cache, beside the rows at work */
 enum { UNLIMITED = 0, OPEN = 1, CLOSED = 2 };        /* limits themselves pass no gradient (ReLU) or do (Clip) */
 #endif
 
@@ -46,38 +48,50 @@ static double *NAMED(cleared_sums)(const NAMED(Norm) *s, int64_t block)
     for (int64_t c = 0; c < 2 * s->channels; c++) sums[c] = 0;
     return sums;
 }
-INLINED void NAMED(add_lanes)(double *sums, V v) { for (int l = 0; l < W; l++) sums[l] += v[l]; }
+
+/* sums[i] += run[i], and the run is at zero again */
+static void NAMED(close_run)(double *sums, REAL *run, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) { sums[i] += run[i]; run[i] = 0; }
+}
+
+/* Below, `s` is a copy on the stack: no store can change it, so that it stays in registers. */
 
 /* sums of x - x[0] and its square over a block of pixels */
 static void NAMED(statistics_item)(void *context, int64_t item, int64_t worker)
 {
-    const NAMED(Norm) *s = context; (void)worker;
-    int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
+    const NAMED(Norm) copy = *(const NAMED(Norm) *)context, *s = &copy; (void)worker;
+    int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels, whole = channels / W * W;
     double *sum = NAMED(cleared_sums)(s, item), *square = sum + channels;
-    for (int64_t p0 = first; p0 < end; p0 += NORM_RUN) {
-        int64_t p1 = least(p0 + NORM_RUN, end), c = 0;
-#define RUN(VECTORS)                                                                                                                \
-        for (; c + VECTORS * W <= channels; c += VECTORS * W) {                                                                     \
-            V a[VECTORS], b[VECTORS], shift[VECTORS];                                                                               \
-            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) { a[j] = b[j] = (V){0}; shift[j] = LOAD(s->x + c + j * W); }  \
-            for (int64_t p = p0; p < p1; p++)                                                                                       \
-                _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) {                                                         \
-                    V v = LOAD(s->x + p * channels + c + j * W) - shift[j];                                                         \
-                    a[j] += v; b[j] += v * v;                                                                                       \
-                }                                                                                                                   \
-            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) {                                                             \
-                NAMED(add_lanes)(sum + c + j * W, a[j]); NAMED(add_lanes)(square + c + j * W, b[j]); }                              \
+    REAL run[NORM_CHANNELS] = {0}, run_square[NORM_CHANNELS] = {0};
+    for (int64_t p0 = first, p1; p0 < end; p0 = p1) {
+        p1 = least(p0 + NORM_RUN, end);
+        for (int64_t c0 = 0, c1; c0 < whole; c0 = c1) {
+            int64_t p = p0;
+            c1 = least(c0 + NORM_CHANNELS, whole);
+#define ROWS(COUNT)                                                                                              \
+            for (; p + COUNT <= p1; p += COUNT)                                                                  \
+                for (int64_t c = c0; c < c1; c += W) {                                                           \
+                    V a = LOAD(run + c - c0), b = LOAD(run_square + c - c0), shift = LOAD(s->x + c);             \
+                    _Pragma("GCC unroll 4") for (int r = 0; r < COUNT; r++) {                                    \
+                        V v = LOAD(s->x + (p + r) * channels + c) - shift;                                       \
+                        a += v; b += v * v;                                                                      \
+                    }                                                                                            \
+                    STORE(run + c - c0, a); STORE(run_square + c - c0, b);                                       \
+                }
+            ROWS(4) ROWS(1)
+#undef ROWS
+            NAMED(close_run)(sum + c0, run, c1 - c0);
+            NAMED(close_run)(square + c0, run_square, c1 - c0);
         }
-        RUN(4) RUN(1)
-#undef RUN
-        for (; c < channels; c++)
+        for (int64_t c = whole; c < channels; c++)
             for (int64_t p = p0; p < p1; p++) { double v = s->x[p * channels + c] - s->x[c]; sum[c] += v; square[c] += v * v; }
     }
 }
 
 static void NAMED(apply_item)(void *context, int64_t item, int64_t worker)
 {
-    const NAMED(Norm) *s = context; (void)worker;
+    const NAMED(Norm) copy = *(const NAMED(Norm) *)context, *s = &copy; (void)worker;
     int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
     for (int64_t p = first; p < end; p++) {
         const REAL *x = s->x + p * channels, *residual = s->residual ? s->residual + p * channels : 0;
@@ -101,32 +115,39 @@ static void NAMED(apply_item)(void *context, int64_t item, int64_t worker)
 /* sums of dz and dz (x - mean) over a block; dz is dy behind the limits, stored where it is wanted */
 static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worker)
 {
-    const NAMED(Norm) *s = context; (void)worker;
-    int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
+    const NAMED(Norm) copy = *(const NAMED(Norm) *)context, *s = &copy; (void)worker;
+    int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels, whole = channels / W * W;
     double *sum = NAMED(cleared_sums)(s, item), *dot = sum + channels;
-    for (int64_t p0 = first; p0 < end; p0 += NORM_RUN) {
-        int64_t p1 = least(p0 + NORM_RUN, end), c = 0;
-#define RUN(VECTORS, ...)                                                                                                           \
-        for (; c + VECTORS * W <= channels; c += VECTORS * W) {                                                                     \
-            V a[VECTORS], b[VECTORS], mean[VECTORS], za[VECTORS], zb[VECTORS]; (void)za; (void)zb;                                  \
-            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) {                                                             \
-                a[j] = b[j] = (V){0}; mean[j] = LOAD(s->mean + c + j * W); za[j] = LOAD(s->a + c + j * W); zb[j] = LOAD(s->b + c + j * W); } \
-            for (int64_t p = p0; p < p1; p++)                                                                                       \
-                _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) {                                                         \
-                    int64_t i = p * channels + c + j * W;                                                                           \
-                    V d = LOAD(s->dy + i), x = LOAD(s->x + i);                                                                      \
-                    __VA_ARGS__;                                                                                                    \
-                    a[j] += d; b[j] += d * (x - mean[j]);                                                                           \
-                }                                                                                                                   \
-            _Pragma("GCC unroll 4") for (int j = 0; j < VECTORS; j++) {                                                             \
-                NAMED(add_lanes)(sum + c + j * W, a[j]); NAMED(add_lanes)(dot + c + j * W, b[j]); }                                 \
-        }
-        if (s->limits && s->y && s->dz) { RUN(2, d = NAMED(passed)(s, d, LOAD(s->y + i)); STORE(s->dz + i, d)) RUN(1, d = NAMED(passed)(s, d, LOAD(s->y + i)); STORE(s->dz + i, d)) }
-        else if (s->limits && s->y) { RUN(2, d = NAMED(passed)(s, d, LOAD(s->y + i))) RUN(1, d = NAMED(passed)(s, d, LOAD(s->y + i))) }
-        else if (s->limits) { RUN(2, d = NAMED(passed)(s, d, x * za[j] + zb[j])) RUN(1, d = NAMED(passed)(s, d, x * za[j] + zb[j])) }
-        else { RUN(4) RUN(1) }
+    REAL run[NORM_CHANNELS] = {0}, run_dot[NORM_CHANNELS] = {0};
+    for (int64_t p0 = first, p1; p0 < end; p0 = p1) {
+        p1 = least(p0 + NORM_RUN, end);
+        for (int64_t c0 = 0, c1; c0 < whole; c0 = c1) {
+            int64_t p = p0;
+            c1 = least(c0 + NORM_CHANNELS, whole);
+#define ROWS(COUNT, ...)                                                                                         \
+            for (; p + COUNT <= p1; p += COUNT)                                                                  \
+                for (int64_t c = c0; c < c1; c += W) {                                                           \
+                    V a = LOAD(run + c - c0), b = LOAD(run_dot + c - c0), mean = LOAD(s->mean + c);              \
+                    V za = LOAD(s->a + c), zb = LOAD(s->b + c); (void)za; (void)zb;                              \
+                    _Pragma("GCC unroll 4") for (int r = 0; r < COUNT; r++) {                                    \
+                        int64_t i = (p + r) * channels + c;                                                      \
+                        V d = LOAD(s->dy + i), x = LOAD(s->x + i);                                               \
+                        __VA_ARGS__;                                                                             \
+                        a += d; b += d * (x - mean);                                                             \
+                    }                                                                                            \
+                    STORE(run + c - c0, a); STORE(run_dot + c - c0, b);                                          \
+                }
+#define RUN(...) { ROWS(4, __VA_ARGS__) ROWS(1, __VA_ARGS__) }
+            if (s->limits && s->y && s->dz) RUN(d = NAMED(passed)(s, d, LOAD(s->y + i)); STORE(s->dz + i, d))
+            else if (s->limits && s->y) RUN(d = NAMED(passed)(s, d, LOAD(s->y + i)))
+            else if (s->limits) RUN(d = NAMED(passed)(s, d, x * za + zb))
+            else RUN()
 #undef RUN
-        for (; c < channels; c++)
+#undef ROWS
+            NAMED(close_run)(sum + c0, run, c1 - c0);
+            NAMED(close_run)(dot + c0, run_dot, c1 - c0);
+        }
+        for (int64_t c = whole; c < channels; c++)
             for (int64_t p = p0; p < p1; p++) {
                 int64_t i = p * channels + c;
                 REAL d = s->dy[i];
@@ -139,7 +160,7 @@ static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worke
 
 static void NAMED(gradient_apply_item)(void *context, int64_t item, int64_t worker)
 {
-    const NAMED(Norm) *s = context; (void)worker;
+    const NAMED(Norm) copy = *(const NAMED(Norm) *)context, *s = &copy; (void)worker;
     int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
     const int masked = s->limits && !s->dz;
     for (int64_t p = first; p < end; p++) {

@@ -6,6 +6,7 @@
 #define ROW_DEPTH 256
 #define PACKED_COLUMNS 32
 #define GRADIENT_ROWS 96
+#define TAP_CHANNELS 128
 #endif
 
 typedef struct NAMED(Rows) {
@@ -72,22 +73,23 @@ APART void NAMED(gather)(const NAMED(Rows) *s, int64_t group, int64_t first, int
     }
 }
 
-/* the adjoint: the rows are added to dx */
-APART void NAMED(scatter)(const NAMED(Rows) *s, int64_t group, int64_t first, int64_t count, const REAL *rows, int64_t row_step)
+/* the adjoint: the rows, whose columns are the taps begin … end, are added to dx */
+APART void NAMED(scatter)(const NAMED(Rows) *s, int64_t group, int64_t first, int64_t count, const REAL *rows, int64_t row_step, int64_t begin, int64_t end)
 {
     const Geometry *g = s->g;
     int64_t channels = s->group_channels, whole = g->group == 1 && g->step_x == 1;
     REAL *dx = s->dx + group * channels;
     Window at = window_of(g, first);
     for (int64_t i = 0; i < count; i++, next_window(g, &at))
-        for (int64_t r = 0; r < g->kernel_y; r++) {
-            const REAL *row = rows + i * row_step + r * g->kernel_x * channels;
-            int64_t start = window_row(g, &at, r);
-            if (start < 0) continue;
-            if (whole) NAMED(add_elements)(dx + start, row + at.low * channels, (at.high - at.low) * channels);
+        for (int64_t r = begin / g->kernel_x; r * g->kernel_x < end; r++) {
+            const REAL *row = rows + i * row_step + (r * g->kernel_x - begin) * channels;
+            int64_t start = window_row(g, &at, r), low = most(at.low, begin - r * g->kernel_x), high = least(at.high, end - r * g->kernel_x);
+            if (start < 0 || low >= high) continue;
+            start += (low - at.low) * g->step_x * g->channels;
+            if (whole) NAMED(add_elements)(dx + start, row + low * channels, (high - low) * channels);
             else
-                for (int64_t j = at.low; j < at.high; j++)
-                    NAMED(add_elements)(dx + start + (j - at.low) * g->step_x * g->channels, row + j * channels, channels);
+                for (int64_t j = low; j < high; j++)
+                    NAMED(add_elements)(dx + start + (j - low) * g->step_x * g->channels, row + j * channels, channels);
         }
 }
 
@@ -99,10 +101,10 @@ static void NAMED(pack_filters_item)(void *context, int64_t item, int64_t worker
     const NAMED(Rows) *s = context; (void)worker;
     int64_t panels = rounded(s->group_filters, PACKED_COLUMNS) / NAMED(PANEL), first = item % panels * NAMED(PANEL), group = item / panels;
     int64_t real = most(0, least(NAMED(PANEL), s->group_filters - first));
-    REAL *to = s->packed + item * s->depth * NAMED(PANEL);
-    for (int64_t tap = 0; tap < s->taps; tap++)
-        for (int64_t c = 0; c < s->group_channels; c++, to += NAMED(PANEL)) {
-            const REAL *from = s->w + (group * s->group_filters + first) * s->depth + c * s->taps + tap;
+    const REAL *from = s->w + (group * s->group_filters + first) * s->depth;
+    for (int64_t c = 0; c < s->group_channels; c++)              /* in the order in which w lies: its rows are far apart */
+        for (int64_t tap = 0; tap < s->taps; tap++, from++) {
+            REAL *to = s->packed + (item * s->depth + tap * s->group_channels + c) * NAMED(PANEL);
             for (int64_t k = 0; k < real; k++) to[k] = from[k * s->depth];
             for (int64_t k = real; k < NAMED(PANEL); k++) to[k] = 0;
         }
@@ -138,7 +140,11 @@ static void NAMED(rows_forward)(NAMED(Rows) *s, REAL *scratch)
 
 /* ---- gradient of the data */
 
-/* packed[group][panel][filter][PANEL columns of a row], zeros beyond the last column */
+/* Wide taps are taken one after another: what their product gives fits the second cache before it is added to dx, and all pixels of a map can be taken at once. */
+INLINED int64_t NAMED(taps_at_a_time)(const NAMED(Rows) *s)
+{ return s->group_channels >= TAP_CHANNELS && s->group_channels % PACKED_COLUMNS == 0 ? 1 : s->taps; }
+
+/* packed[group][panel][filter][PANEL columns of a row], zeros beyond the last column; an item is a panel */
 static void NAMED(pack_columns_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Rows) *s = context; (void)worker;
@@ -151,30 +157,48 @@ static void NAMED(pack_columns_item)(void *context, int64_t item, int64_t worker
     }
 }
 
+/* the same where panels are those of single taps; an item is the PANEL channels of all of them, which lie side by side in w */
+static void NAMED(pack_channels_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Rows) *s = context; (void)worker;
+    int64_t blocks = s->group_channels / NAMED(PANEL), first = item % blocks * NAMED(PANEL), group = item / blocks;
+    REAL *packed = s->packed + group * rounded(s->depth, PACKED_COLUMNS) * s->group_filters + first * s->group_filters;
+    for (int64_t k = 0; k < s->group_filters; k++) {
+        const REAL *from = s->w + (group * s->group_filters + k) * s->depth + first * s->taps;
+        for (int64_t tap = 0; tap < s->taps; tap++)
+            for (int64_t j = 0; j < NAMED(PANEL); j++)
+                packed[tap * s->group_channels * s->group_filters + k * NAMED(PANEL) + j] = from[j * s->taps + tap];
+    }
+}
+
 /* an item is an image, whose windows overlap */
 static void NAMED(image_gradient_item)(void *context, int64_t image, int64_t worker)
 {
     const NAMED(Rows) *s = context;
     const Geometry *g = s->g;
-    int64_t room, inside = g->out_rows * g->out_columns, columns = rounded(s->depth, W), padded = rounded(s->depth, PACKED_COLUMNS);
+    int64_t room, inside = g->out_rows * g->out_columns, padded = rounded(s->depth, PACKED_COLUMNS), taps = NAMED(taps_at_a_time)(s);
+    int64_t width = taps * s->group_channels, columns = rounded(width, W);
     REAL *rows = NAMED(workspace)(s->engine, worker, &room);
     memset(s->dx + image * g->rows * g->columns * g->channels, 0, (size_t)(g->rows * g->columns * g->channels) * sizeof(REAL));
     for (int64_t first = image * inside; first < (image + 1) * inside; first += s->rows) {
         int64_t count = least(s->rows, (image + 1) * inside - first);
-        for (int64_t group = 0; group < g->group; group++) {
-            const REAL *packed = s->packed + group * padded * s->group_filters, *dy = s->dy + first * g->filters + group * s->group_filters;
-            for (int64_t deep = 0; deep < s->group_filters; deep += ROW_DEPTH)
-                NAMED(product)(count, columns, least(ROW_DEPTH, s->group_filters - deep), dy + deep, g->filters, packed + deep * NAMED(PANEL), NAMED(PANEL),
-                               s->group_filters * NAMED(PANEL), rows, columns, deep > 0);
-            NAMED(scatter)(s, group, first, count, rows, columns);
-        }
+        for (int64_t group = 0; group < g->group; group++)
+            for (int64_t tap = 0; tap < s->taps; tap += taps) {
+                const REAL *packed = s->packed + (group * padded + tap * width) * s->group_filters, *dy = s->dy + first * g->filters + group * s->group_filters;
+                for (int64_t deep = 0; deep < s->group_filters; deep += ROW_DEPTH)
+                    NAMED(product)(count, columns, least(ROW_DEPTH, s->group_filters - deep), dy + deep, g->filters, packed + deep * NAMED(PANEL),
+                                   NAMED(PANEL), s->group_filters * NAMED(PANEL), rows, columns, deep > 0);
+                NAMED(scatter)(s, group, first, count, rows, columns, tap, tap + taps);
+            }
     }
 }
 
 static void NAMED(rows_data_gradient)(NAMED(Rows) *s, REAL *scratch)
 {
+    int64_t panels = s->g->group * (rounded(s->depth, PACKED_COLUMNS) / NAMED(PANEL));
     s->packed = scratch;
-    s->engine->parallel_for(s->engine, NAMED(pack_columns_item), s, s->g->group * (rounded(s->depth, PACKED_COLUMNS) / NAMED(PANEL)));
+    if (NAMED(taps_at_a_time)(s) < s->taps) s->engine->parallel_for(s->engine, NAMED(pack_channels_item), s, s->g->group * s->group_channels / NAMED(PANEL));
+    else s->engine->parallel_for(s->engine, NAMED(pack_columns_item), s, panels);
     s->engine->parallel_for(s->engine, NAMED(image_gradient_item), s, s->g->images);
 }
 

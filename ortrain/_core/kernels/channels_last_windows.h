@@ -127,11 +127,12 @@ static void NAMED(pack_windows_item)(void *context, int64_t panel, int64_t worke
     const NAMED(Windows) *s = context; (void)worker;
     const Geometry *g = s->g;
     int64_t taps = g->kernel_y * g->kernel_x, first = part_start(s->panels, panel), count = part_size(s->panels, panel);
-    REAL *to = s->packed + first * W * s->depth;
-    for (int64_t tap = 0; tap < taps; tap++)
-        for (int64_t c = 0; c < g->channels; c++)
-            for (int64_t j = 0; j < count; j++, to += W) {
+    REAL *packed = s->packed + first * W * s->depth;
+    for (int64_t c = 0; c < g->channels; c++)                    /* in the order in which w lies: its rows are far apart */
+        for (int64_t tap = 0; tap < taps; tap++)
+            for (int64_t j = 0; j < count; j++) {
                 const REAL *from = s->w + NAMED(column_of)(s, first + j) * s->depth + c * taps + tap;
+                REAL *to = packed + ((tap * g->channels + c) * count + j) * W;
                 for (int64_t k = 0; k < W; k++) to[k] = from[k * s->depth];
             }
 }
