@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -28,10 +27,13 @@ from ortrain.plan.layout import lay_out
 from ortrain.plan.lifetimes import Lifetimes
 from ortrain.plan.memory import Block, place
 from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
+from ortrain.plan.order import held_shortly
 from ortrain.plan.recompute import recompute
 from ortrain.plan.steps import Plan, Step
 
 ACCUMULATOR = "InPlaceAccumulatorV2"
+COMMIT = "Commit"
+"""What stands for the steps that no node of the model asks for."""
 
 
 def _attribute_key(node: Node) -> tuple[Any, ...]:
@@ -81,7 +83,7 @@ class Planner:
         for node in lay_out(nodes, self.builder, (*self.wanted, *self.commits), self.handle.direct_convolution):
             self._lower(node)
         self._add_commits()
-        self._accumulate_early()
+        self.steps = held_shortly(self.steps, self.lifetimes, lambda step: step.guard is None and self._is_accumulation(step.node), self._stays)
         self._hoist_guards()
         self.steps = recompute(self.steps, self.lifetimes, self._again)
         blocks = self._lay_out()
@@ -302,20 +304,15 @@ class Planner:
         """Copies at the very end: a step that fails leaves the running statistics as they were."""
         for value, target in self.commits.items():
             call = KernelCall("copy", (target.itemsize,))
-            node = Node("Commit", [value], [], f"commit of {value}")
+            node = Node(COMMIT, [value], [], f"commit of {value}")
             self.steps.append(Step(node, call, [value], [f"{value}::committed"], None, core.KERNELS["copy"]))
 
-    def _accumulate_early(self) -> None:
-        """Puts each accumulation right behind the step that makes its value: in the order of the graph, all gradients would be held to the end."""
-        root = self.lifetimes.root
-        made: dict[str, int] = {root(name): index for index, step in enumerate(self.steps) for name in step.outputs if name}
-        readers = Counter(name for step in self.steps for name in step.inputs)
-        keys = []
-        for index, step in enumerate(self.steps):
-            sources = [made[root(name)] for name in step.inputs if root(name) in made]
-            moves = self._is_accumulation(step.node) and step.guard is None and readers[step.inputs[0]] == 1
-            keys.append((max(sources), 1) if moves and sources else (index, 0))
-        self.steps = [self.steps[index] for index in sorted(range(len(keys)), key=keys.__getitem__)]
+    def _stays(self, step: Step) -> bool:
+        """Whether something besides values decides when a step runs, or may."""
+        if step.guard is not None or step.call.function is not None or step.iteration is not None or step.node.op_type == COMMIT:
+            return True
+        record = record_of(step.node)
+        return record is None or record.random
 
     def _hoist_guards(self) -> None:
         """Checks of user inputs come before everything else, so that a refused call changes nothing."""

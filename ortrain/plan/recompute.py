@@ -36,6 +36,23 @@ class Candidate:
     """Bytes that making it again reads and writes."""
 
 
+@dataclass(slots=True)
+class Schedule:
+    """Steps with recomputation."""
+
+    steps: list[Step]
+    moment: int
+    """When the most bytes are in use."""
+    peak: int
+    """How many."""
+    again: list[str]
+    """The candidates that are there at that moment because they have been made again by then."""
+
+
+Chosen = dict[str, int]
+"""Candidate -> a moment at which it is not to be there."""
+
+
 def recompute(steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None]) -> list[Step]:
     """The steps with recomputation where the most bytes are in use at once, as far as it lowers them and stays cheap.
 
@@ -57,24 +74,34 @@ class Recomputation:
         self.candidates = self._find(again)
 
     def run(self) -> list[Step]:
-        """Lowers one peak after the other."""
-        chosen: dict[str, int] = {}                      # candidate -> a moment at which it is not to be there
-        best, moment, peak = self._schedule(chosen)
+        """Lowers one peak after the other: by what is not kept until then, or else by keeping something that has been made again by then."""
+        chosen: Chosen = {}
+        best = self._schedule(chosen)
         budget = SHARE / OPERATIONS_PER_BYTE * self._reckoned_operations()
         while True:
-            more: dict[str, int] = {}
-            for candidate in self.candidates.values():
-                gap = self._gap(self.readers[candidate.value], candidate, moment)
-                if candidate.value not in chosen and gap is not None:
-                    group = [c for c in self._with_sources(candidate, gap[1]) if c.value not in chosen and c.value not in more]
-                    cost = sum(c.moved for c in group)
-                    if cost <= budget:
-                        more |= {c.value: moment for c in group}
-                        budget -= cost
-            steps, new_moment, new_peak = self._schedule(chosen | more)
-            if not more or new_peak >= peak:
-                return best
-            chosen, best, moment, peak = chosen | more, steps, new_moment, new_peak
+            trials = [chosen | self._more(chosen, best.moment, budget)]
+            schedules = [self._schedule(trials[0])]
+            if schedules[0].peak >= best.peak:
+                trials = [{value: moment for value, moment in chosen.items() if value != kept} for kept in best.again]
+                schedules = [self._schedule(trial) for trial in trials]
+            lowest = min(range(len(trials)), key=lambda number: schedules[number].peak, default=0)
+            if not trials or schedules[lowest].peak >= best.peak:
+                return best.steps
+            chosen, best = trials[lowest], schedules[lowest]
+
+    def _more(self, chosen: Chosen, moment: int, budget: float) -> Chosen:
+        """What else need not be there at a moment, as far as the budget of bytes moved goes."""
+        more: Chosen = {}
+        left = budget - sum(self.candidates[value].moved for value in chosen)
+        for candidate in self.candidates.values():
+            gap = self._gap(self.readers[candidate.value], candidate, moment)
+            if candidate.value not in chosen and gap is not None:
+                group = [c for c in self._with_sources(candidate, gap[1]) if c.value not in chosen and c.value not in more]
+                cost = sum(c.moved for c in group)
+                if cost <= left:
+                    more |= {c.value: moment for c in group}
+                    left -= cost
+        return more
 
     def _with_sources(self, candidate: Candidate, moment: int) -> list[Candidate]:
         """A candidate and what it is made of as far as that has to be made again for it; nothing where it would have to be kept for it."""
@@ -119,10 +146,8 @@ class Recomputation:
 
     # ---- the steps
 
-    def _schedule(self, chosen: dict[str, int]) -> tuple[list[Step], int, int]:
-        """The steps in which chosen candidates are made again; the moment at which the most bytes are in use; how many.
-
-        Values made last come first, so that what makes them again is a use of what they are made of."""
+    def _schedule(self, chosen: Chosen) -> Schedule:
+        """The steps in which chosen candidates are made again. Values made last come first, so that what makes them again is a use of what they are of."""
         steps = list(self.steps)
         extra: dict[int, list[Step]] = {}                # moment -> what is made again for it, last first
         readers = {name: list(self.readers[name]) for name in chosen}
@@ -142,9 +167,12 @@ class Recomputation:
                     readers[name].append(gap[1])
         moments = [(moment, step) for moment in range(len(steps)) for step in (*reversed(extra.get(moment, ())), steps[moment])]
         result = [step for _, step in moments]
-        live = live_bytes(result, self.lifetimes.blocks(result))
+        blocks = self.lifetimes.blocks(result)
+        live = live_bytes(result, blocks)
         peak = max(live)
-        return result, moments[live.index(peak)][0], peak
+        fullest = live.index(peak)
+        made = {value: blocks[name] for value in chosen if (name := self.candidates[value].step.outputs[0]) in blocks}
+        return Schedule(result, moments[fullest][0], peak, [value for value, block in made.items() if block.first < fullest <= block.last])
 
     def _is_there(self, name: str, moment: int, candidate: Candidate) -> bool:
         """Whether a value is in the arena at a moment anyway, or lies outside of it, or may stay until then."""
