@@ -22,6 +22,7 @@ class Lifetimes:
         """Value -> the value whose memory it is under another shape."""
         self.in_place: dict[str, str] = {}
         """Value -> the value over which it is written."""
+        self._sizes: dict[str, int] = {}
 
     def root(self, name: str) -> str:
         """The value whose memory `name` is."""
@@ -31,8 +32,11 @@ class Lifetimes:
 
     def nbytes(self, name: str) -> int:
         """The size of a value in bytes."""
-        kind = self.types[name]
-        return kind.count * numpy_dtype(kind.dtype).itemsize
+        size = self._sizes.get(name)
+        if size is None:                                 # asked for every order of steps that is tried
+            kind = self.types[name]
+            size = self._sizes[name] = kind.count * numpy_dtype(kind.dtype).itemsize
+        return size
 
     def last_uses(self, steps: Sequence[Step]) -> dict[str, int]:
         """Root value -> the last step that reads or writes it; the end for outputs."""
@@ -57,6 +61,10 @@ class Lifetimes:
                     blocks[root] = Block(self.nbytes(root), index, max(index, last[root]))
         return blocks
 
+    def peak(self, steps: Sequence[Step]) -> int:
+        """The bytes in use at the fullest step: no arena can be smaller."""
+        return max(live_bytes(steps, self.blocks(steps)), default=0)
+
     def _choose_in_place(self, steps: Sequence[Step]) -> None:
         self.in_place = {}
         last = self.last_uses(steps)
@@ -79,7 +87,7 @@ class Lifetimes:
 
 
 def live_bytes(steps: Sequence[Step], blocks: Mapping[str, Block]) -> list[int]:
-    """The bytes in use at each step, its scratch among them: no arena can be smaller than the largest."""
+    """The bytes in use at each step, its scratch among them."""
     change = [0] * (len(steps) + 2)
     for block in blocks.values():
         change[block.first] += aligned(block.size)

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ortrain.plan.lifetimes import Lifetimes, live_bytes
+from ortrain.plan.lifetimes import Lifetimes
 from ortrain.plan.steps import Step
 
 LEAST_BYTES = 1 << 16
 """A step that makes so much more than it frees is worth putting off."""
 
 
-def held_shortly(steps: list[Step], lifetimes: Lifetimes, is_accumulation: Callable[[Step], bool], stays: Callable[[Step], bool]) -> list[Step]:
-    """The steps in an order that holds values shortly: gradients are accumulated at once, and what makes much is put off, unless that fills the fullest step.
+def orders(steps: list[Step], lifetimes: Lifetimes, is_accumulation: Callable[[Step], bool], stays: Callable[[Step], bool]) -> list[list[Step]]:
+    """Orders of the steps, one or two, in which values are held shortly: gradients are accumulated at once, and in one of them what makes much is put off.
 
     is_accumulation: steps that add a value to a gradient. stays: further steps that are not to be moved."""
     deferred = defer(steps, lifetimes, lambda step: is_accumulation(step) or stays(step))
-    orders = [accumulate_early(order, lifetimes, is_accumulation) for order in ([deferred, steps] if deferred is not steps else [steps])]
-    return min(orders, key=lambda order: max(live_bytes(order, lifetimes.blocks(order)))) if len(orders) > 1 else orders[0]
+    return [accumulate_early(order, lifetimes, is_accumulation) for order in ([steps] if deferred is steps else [deferred, steps])]
 
 
 def accumulate_early(steps: Sequence[Step], lifetimes: Lifetimes, is_accumulation: Callable[[Step], bool]) -> list[Step]:

@@ -27,7 +27,7 @@ from ortrain.plan.layout import lay_out
 from ortrain.plan.lifetimes import Lifetimes
 from ortrain.plan.memory import Block, place
 from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
-from ortrain.plan.order import held_shortly
+from ortrain.plan.order import orders
 from ortrain.plan.recompute import recompute
 from ortrain.plan.steps import Plan, Step
 
@@ -83,9 +83,8 @@ class Planner:
         for node in lay_out(nodes, self.builder, (*self.wanted, *self.commits), self.handle.direct_convolution):
             self._lower(node)
         self._add_commits()
-        self.steps = held_shortly(self.steps, self.lifetimes, lambda step: step.guard is None and self._is_accumulation(step.node), self._stays)
         self._hoist_guards()
-        self.steps = recompute(self.steps, self.lifetimes, self._again)
+        self._hold_shortly()
         blocks = self._lay_out()
         return self._emit(blocks)
 
@@ -306,6 +305,12 @@ class Planner:
             call = KernelCall("copy", (target.itemsize,))
             node = Node(COMMIT, [value], [], f"commit of {value}")
             self.steps.append(Step(node, call, [value], [f"{value}::committed"], None, core.KERNELS["copy"]))
+
+    def _hold_shortly(self) -> None:
+        """Orders the steps, and drops activations in between, so that few bytes are in use at once."""
+        found = [recompute(order, self.lifetimes, self._again)
+                 for order in orders(self.steps, self.lifetimes, lambda step: step.guard is None and self._is_accumulation(step.node), self._stays)]
+        self.steps = found[0] if len(found) == 1 else min(found, key=self.lifetimes.peak)
 
     def _stays(self, step: Step) -> bool:
         """Whether something besides values decides when a step runs, or may."""
