@@ -9,7 +9,7 @@ from enum import IntEnum
 from math import inf, prod
 from typing import Any
 
-from ortrain.ir import TensorType
+from ortrain.ir import Node, TensorType
 from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
 from ortrain.ops.windows import Windows, integers, windows_of
 
@@ -366,12 +366,26 @@ def norm_lower(c: LoweringContext) -> KernelCall:
     return norm_call(c, "channels_last_norm_train" if c.attribute("training_mode", 0) else "channels_last_norm", 0)
 
 
-@operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower)
+def norm_again(node: Node, y: str) -> Node | None:
+    """y from x and the batch's statistics, which the gradient needs as well."""
+    mean, inverse = node.outputs[3:5] if len(node.outputs) == 5 else ("", "")
+    if not node.attributes.get("training_mode", 0) or not mean or not inverse:
+        return None
+    return Node("ChannelsLastBatchNormalizationAgain", [*node.inputs[:3], mean, inverse, *node.inputs[5:]], [y], node.name, ORTRAIN, node.attributes)
+
+
+@operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower, again=norm_again)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
     """BatchNormInternal of x [n, h, w, c], then a residual (input 5) added, then limited to [low, high]"""
     if len(c.shape(0)) != 4 or c.shape(1) != c.shape(0)[3:]:
         raise c.error(f"expected x [n, h, w, c] and scale [c], got {list(c.shape(0))} and {list(c.shape(1))}")
     return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
+
+
+@operator("ChannelsLastBatchNormalizationAgain", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_again", 0))
+def batch_normalization_again(c: InferenceContext) -> list[TensorType]:
+    """The y of a training BatchNormInternal again, of (x, scale, bias, mean, 1 / deviation, residual): the same bits"""
+    return [c.type(0)]
 
 
 @operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_grad", 1))

@@ -93,7 +93,8 @@ COSTS: dict[str, Cost] = {
     "TanhGrad": per_element(3), "SigmoidGrad": per_element(3), "Gelu": per_element(5), "GeluGrad": per_element(9), "Softmax": per_element(4),
     "SoftmaxGrad": per_element(4), "SoftmaxGrad_13": per_element(4), "LogSoftmax": per_element(4), "LayerNormalization": per_element(8),
     "LayerNormalizationGrad": per_element(13), "BatchNormalization": per_element(7), "BatchNormInternal": per_element(7),
-    "BatchNormalizationGrad": per_element(11), "ChannelsLastBatchNormalization": per_element(7), "ChannelsLastBatchNormalizationGrad": per_element(11),
+    "BatchNormalizationGrad": per_element(11), "ChannelsLastBatchNormalization": per_element(7), "ChannelsLastBatchNormalizationAgain": per_element(2),
+    "ChannelsLastBatchNormalizationGrad": per_element(11),
     "SoftmaxCrossEntropyLoss": per_element(4, FIRST_INPUT), "SoftmaxCrossEntropyLossGrad": per_element(3),
     "LossAndGradient": per_element(6, FIRST_INPUT),
 }

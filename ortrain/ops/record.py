@@ -151,6 +151,9 @@ GradientRule = Callable[[Any], Sequence[str | None]]
 Lowering = Callable[[LoweringContext], KernelCall | Alias]
 Expansion = Callable[[Any], Sequence[str] | None]
 """Given an ortrain.ops.building.NodeBuilder, names the values that stand for the node's outputs."""
+Again = Callable[[Node, str], Node | None]
+"""Given a node and a new name, the node that computes its first output once more under that name, with the same bits and in one pass over memory, from
+what the node has read and from its small outputs; None where it cannot be."""
 Evaluation = Callable[[InferenceContext], Sequence[np.ndarray]]
 
 
@@ -177,6 +180,8 @@ class OpRecord:
     random: bool = False
     """True when two runs may differ (never folded or merged)."""
     summary: str = ""
+    again: Again | None = None
+    """How the first output is had again in the backward pass, where keeping it would take more memory than it is worth (ortrain.plan.recompute)."""
 
 
 REGISTRY: dict[tuple[str, str], OpRecord] = {}
@@ -194,6 +199,7 @@ def operator(
     stop: Sequence[int] = (),
     expand: Expansion | None = None,
     expand_first: bool = False,
+    again: Again | None = None,
     random: bool = False,
 ) -> Callable[[Inference], Inference]:
     """Decorates an inference function into the record of `op_type`; a string for `lower` names a kernel that needs no attributes."""
@@ -203,7 +209,7 @@ def operator(
         assert key not in REGISTRY, f"two records for {key}"
         how = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
         REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), expand, expand_first, random,
-                                 (infer.__doc__ or "").strip())
+                                 (infer.__doc__ or "").strip(), again)
         return infer
 
     return register

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,12 +25,19 @@ from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpReco
 from ortrain.ops.subgraphs import has_graphs
 from ortrain.plan.dense import merge_dense
 from ortrain.plan.layout import lay_out
+from ortrain.plan.lifetimes import Lifetimes
 from ortrain.plan.memory import Block, place
 from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
+from ortrain.plan.order import orders
+from ortrain.plan.recompute import recompute
+from ortrain.plan.steps import Plan, Step
 
 ACCUMULATOR = "InPlaceAccumulatorV2"
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
 """Those whose size every kernel knows; others are only for kernels that are listed for them. A kernel is looked up by the type of a node's first tensor."""
+COMMIT = "Commit"
+"""What stands for the steps that no node of the model asks for."""
+
 
 def _attribute_key(node: Node) -> tuple[Any, ...]:
     """The attributes as something that can be compared."""
@@ -41,36 +47,6 @@ def _attribute_key(node: Node) -> tuple[Any, ...]:
 
 def _label(node: Node) -> str:
     return next((name for name in node.outputs if name), node.name)
-
-
-@dataclass(slots=True)
-class Step:
-    """One kernel call to be: the node it comes from and what its record asked for."""
-
-    node: Node
-    call: KernelCall
-    inputs: list[str]
-    outputs: list[str]
-    guard: Guard | None = None
-    address: int = 0
-    scratch: Block | None = None
-    iteration: Iteration | None = None
-    """What a Loop or Scan runs."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """What a finished program was made from, for messages and for `inspect`."""
-
-    steps: list[Step]
-    types: dict[str, TensorType]
-    arena_bytes: int = 0
-    outputs: list[str] = field(default_factory=list)
-    inputs: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        lines = [f"{i:4d} {step.call.kernel:28s} {step.node}" for i, step in enumerate(self.steps)]
-        return "\n".join([*lines, f"arena: {self.arena_bytes} bytes"])
 
 
 def plan_program(model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
@@ -95,15 +71,13 @@ class Planner:
                  handle: EngineHandle, commits: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray], states: Mapping[str, str],
                  objects: Collection[str]) -> None:
         self.model, self.inputs, self.fixed, self.wanted, self.handle, self.commits = model, inputs, fixed, outputs, handle, commits
-        self.states = states
         types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
         self.inference = Inference(model.opsets, types, {**model.graph.initializers, **known}, model.graph.types)
         self.builder = GraphBuilder(self.inference, NameSource(model.graph.names()), model.opset)
         self.unknowns = Unknowns(model.graph, inputs, objects, self.inference)
-        self.alias: dict[str, str] = {}
+        self.lifetimes = Lifetimes(self.inference.types, self._is_outside, outputs, states)
         self.steps: list[Step] = []
         self._guarded: set[tuple[str, int, int, int | None]] = set()
-        self.in_place: dict[str, str] = {}
         self.iterations: dict[str, Iteration] = {}
         """What Loops and Scans run, by the name of their first output."""
 
@@ -113,6 +87,7 @@ class Planner:
             self._lower(node)
         self._add_commits()
         self._hoist_guards()
+        self._hold_shortly()
         blocks = self._lay_out()
         return self._emit(blocks)
 
@@ -264,11 +239,21 @@ class Planner:
             how = reference.lower(context)
             address = core.KERNELS["python"]
         if isinstance(how, Alias):
-            self.alias[node.outputs[0]] = self.root(node.inputs[how.input])
+            self.lifetimes.alias[node.outputs[0]] = self.lifetimes.root(node.inputs[how.input])
             return
         for guard in how.guards:
             self._add_guard(node, guard)
         self.steps.append(Step(node, how, list(node.inputs), list(node.outputs), None, address))
+
+    def _again(self, step: Step) -> Step | None:
+        """The step that makes the first output of a step once more, where its record has a cheap one."""
+        record = record_of(step.node)
+        node = record.again(step.node, self.builder.names.unique(f"{step.outputs[0]}::again")) if record is not None and record.again is not None else None
+        if node is None:
+            return None
+        self.inference.visit(node)
+        self._lower(node)
+        return self.steps.pop()
 
     def _how(self, node: Node, record: OpRecord, context: LoweringContext) -> tuple[KernelCall | Alias, int]:
         """What the record asks for, and the address of its kernel."""
@@ -289,7 +274,7 @@ class Planner:
                 raise IndexRangeError(f"expected every element of the constant {source!r} in [{guard.low}, {guard.high}), got {bad.ravel()[0]} "
                                       f"(operator {node.op_type}, node {node.name!r})")
             return
-        key = (self.root(source), guard.low, guard.high, guard.ignored)
+        key = (self.lifetimes.root(source), guard.low, guard.high, guard.ignored)
         if key not in self._guarded:
             self._guarded.add(key)
             call = KernelCall("check_range", (guard.low, guard.high, int(guard.ignored is not None), guard.ignored or 0))
@@ -317,23 +302,30 @@ class Planner:
                 raise MissingKernelError(f"expected a kernel {call.kernel!r} for {dtype}, found none (operator {node.op_type}, node {node.name!r})")
         return table[call.kernel, types[0]]
 
-    def root(self, name: str) -> str:
-        """The value whose memory `name` is."""
-        while name in self.alias or name in self.in_place:
-            name = self.alias.get(name) or self.in_place[name]
-        return name
-
     def _add_commits(self) -> None:
         """Copies at the very end: a step that fails leaves the running statistics as they were."""
         for value, target in self.commits.items():
             call = KernelCall("copy", (target.itemsize,))
-            node = Node("Commit", [value], [], f"commit of {value}")
+            node = Node(COMMIT, [value], [], f"commit of {value}")
             self.steps.append(Step(node, call, [value], [f"{value}::committed"], None, core.KERNELS["copy"]))
+
+    def _hold_shortly(self) -> None:
+        """Orders the steps, and drops activations in between, so that few bytes are in use at once."""
+        found = [recompute(order, self.lifetimes, self._again)
+                 for order in orders(self.steps, self.lifetimes, lambda step: step.guard is None and self._is_accumulation(step.node), self._stays)]
+        self.steps = found[0] if len(found) == 1 else min(found, key=self.lifetimes.peak)
+
+    def _stays(self, step: Step) -> bool:
+        """Whether something besides values decides when a step runs, or may."""
+        if step.guard is not None or step.call.function is not None or step.iteration is not None or step.node.op_type == COMMIT:
+            return True
+        record = record_of(step.node)
+        return record is None or record.random
 
     def _hoist_guards(self) -> None:
         """Checks of user inputs come before everything else, so that a refused call changes nothing."""
         def early(step: Step) -> bool:
-            return step.guard is not None and self.root(step.inputs[0]) in self.inputs
+            return step.guard is not None and self.lifetimes.root(step.inputs[0]) in self.inputs
 
         self.steps = [s for s in self.steps if early(s)] + [s for s in self.steps if not early(s)]
 
@@ -342,49 +334,9 @@ class Planner:
     def _is_outside(self, root: str) -> bool:
         return root in self.inputs or root in self.fixed or root in self.inference.values or root.endswith("::committed")
 
-    def _last_uses(self) -> dict[str, int]:
-        """Root value -> the last step that reads or writes it; the end for outputs."""
-        last: dict[str, int] = {}
-        for index, step in enumerate(self.steps):
-            for name in (*step.inputs, *step.outputs):
-                if name:
-                    last[self.root(name)] = index
-        for name in self.wanted:
-            last[self.root(name)] = len(self.steps)
-        return last
-
-    def _choose_in_place(self) -> None:
-        last = self._last_uses()
-        outputs = {self.root(name) for name in self.wanted}
-        for index, step in enumerate(self.steps):
-            for out, source in step.call.in_place.items():
-                if out >= len(step.outputs) or source >= len(step.inputs) or not step.outputs[out] or not step.inputs[source]:
-                    continue
-                root = self.root(step.inputs[source])
-                own_state = self.states.get(step.outputs[out]) == root
-                if (self._is_outside(root) and not own_state) or root in outputs or last[root] != index:
-                    continue
-                if sum(self.root(name) == root for name in step.inputs if name) > 1:
-                    continue
-                if self._nbytes(step.outputs[out]) == self._nbytes(step.inputs[source]) == self._nbytes(root):
-                    target = step.outputs[out]
-                    if self.root(target) == target:
-                        self.in_place[target] = root
-                        last[root] = last.get(target, index)
-
-    def _nbytes(self, name: str) -> int:
-        kind = self.inference.types[name]
-        return kind.count * numpy_dtype(kind.dtype).itemsize
-
     def _lay_out(self) -> dict[str, Block]:
-        self._choose_in_place()
-        last = self._last_uses()
-        blocks: dict[str, Block] = {}
+        blocks = self.lifetimes.blocks(self.steps)
         for index, step in enumerate(self.steps):
-            for name in step.outputs:
-                root = self.root(name) if name else ""
-                if root and root not in blocks and not self._is_outside(root):
-                    blocks[root] = Block(self._nbytes(root), index, max(index, last[root]))
             if step.call.scratch:
                 step.scratch = Block(step.call.scratch, index, index)
         scratch = [step.scratch for step in self.steps if step.scratch]
@@ -421,11 +373,11 @@ class Planner:
         program.set_outputs([tensor(name) for name in self.wanted])
         same_memory: dict[str, list[int]] = {}
         for name, number in numbers.items():
-            same_memory.setdefault(self.root(name), []).append(number)
+            same_memory.setdefault(self.lifetimes.root(name), []).append(number)
         direct = self._direct_gradients(blocks)
         for step, value in direct:
-            program.add_direct(positions[id(step)], same_memory[self.root(value)], self.fixed[step.inputs[0]].ctypes.data)
-        program.first_write = self._first_write({self.root(value) for _, value in direct})
+            program.add_direct(positions[id(step)], same_memory[self.lifetimes.root(value)], self.fixed[step.inputs[0]].ctypes.data)
+        program.first_write = self._first_write({self.lifetimes.root(value) for _, value in direct})
         program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
         program.plan = Plan(self.steps, self.inference.types, self.arena_bytes, list(self.wanted), list(self.inputs))
         program.finish(self.arena_bytes)
@@ -435,7 +387,7 @@ class Planner:
         if name.endswith("::committed"):
             target = self.commits[name.removesuffix("::committed")]
             return program.add_tensor(target.dtype.name, tuple(target.shape), address=target.ctypes.data)
-        root = self.root(name)
+        root = self.lifetimes.root(name)
         kind = self.inference.types[name]
         if kind.dtype == "string":
             raise MissingKernelError(f"expected a tensor of an element type that programs hold, got {kind.dtype} for {name!r}")
@@ -459,7 +411,7 @@ class Planner:
         """The first step that changes what outlives a run: an accumulation, a commit, or what computes one of `gradients` in its own place. When a step before
         it refuses, nothing has changed."""
         for index, step in enumerate(self.steps):
-            if self._is_accumulation(step.node) or any(name.endswith("::committed") or self.root(name) in gradients for name in step.outputs if name):
+            if self._is_accumulation(step.node) or any(name.endswith("::committed") or self.lifetimes.root(name) in gradients for name in step.outputs if name):
                 return index
         return len(self.steps)
 
@@ -471,16 +423,16 @@ class Planner:
         for step in self.steps:
             for name in step.outputs:
                 if name:
-                    root = self.root(name)
+                    root = self.lifetimes.root(name)
                     writers[root] = writers.get(root, 0) + 1
-        outputs = {self.root(name) for name in self.wanted}
+        outputs = {self.lifetimes.root(name) for name in self.wanted}
         found, taken = [], set()
         for step in self.steps:
             if not self._is_accumulation(step.node) or step.guard is not None or any(n in self.wanted for n in step.outputs):
                 continue
-            root = self.root(step.inputs[1])
+            root = self.lifetimes.root(step.inputs[1])
             if (root in blocks and writers.get(root) == 1 and root not in outputs and root not in taken
-                    and self._nbytes(root) == self._nbytes(step.inputs[0])):
+                    and self.lifetimes.nbytes(root) == self.lifetimes.nbytes(step.inputs[0])):
                 taken.add(root)
                 found.append((step, step.inputs[1]))
         return found

@@ -22,6 +22,7 @@ static int channels_last_conv_grad(const KernelArgs *args) { return SINGLE ? cha
 static int channels_last_norm(const KernelArgs *args) { return SINGLE ? channels_last_norm_float(args, 0) : channels_last_norm_double(args, 0); }
 static int channels_last_norm_train(const KernelArgs *args) { return SINGLE ? channels_last_norm_float(args, 1) : channels_last_norm_double(args, 1); }
 static int channels_last_norm_grad(const KernelArgs *args) { return SINGLE ? channels_last_norm_grad_float(args) : channels_last_norm_grad_double(args); }
+static int channels_last_norm_again(const KernelArgs *args) { return SINGLE ? channels_last_norm_again_float(args) : channels_last_norm_again_double(args); }
 static int channels_last_max_pool(const KernelArgs *args) { return SINGLE ? channels_last_max_pool_float(args) : channels_last_max_pool_double(args); }
 static int channels_last_max_pool_grad(const KernelArgs *args) { return SINGLE ? channels_last_max_pool_grad_float(args) : channels_last_max_pool_grad_double(args); }
 #endif

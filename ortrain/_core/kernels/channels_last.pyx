@@ -7,6 +7,7 @@ cdef extern from "channels_last.h" nogil:
     int channels_last_norm(const KernelArgs *args)
     int channels_last_norm_train(const KernelArgs *args)
     int channels_last_norm_grad(const KernelArgs *args)
+    int channels_last_norm_again(const KernelArgs *args)
     int channels_last_max_pool(const KernelArgs *args)
     int channels_last_max_pool_grad(const KernelArgs *args)
 
@@ -19,6 +20,7 @@ KERNELS = {
     "channels_last_norm": (<size_t>&channels_last_norm, REAL),
     "channels_last_norm_train": (<size_t>&channels_last_norm_train, REAL),
     "channels_last_norm_grad": (<size_t>&channels_last_norm_grad, REAL),
+    "channels_last_norm_again": (<size_t>&channels_last_norm_again, REAL),
     "channels_last_max_pool": (<size_t>&channels_last_max_pool, REAL),
     "channels_last_max_pool_grad": (<size_t>&channels_last_max_pool_grad, REAL),
 }

@@ -1,9 +1,10 @@
 /* Batch normalisation on the batch's own statistics, with what follows it: a residual added, values limited (ReLU, Clip). x [pixels, c].
  *
  * Forward: one pass for the statistics, one that writes y. Backward: one pass for the two sums, one that writes dx; where no residual was added the
- * mask of the limits is recomputed from x by the forward's own expression, which saves reading y. Sums run over x - x[0], in REAL over 128 pixels and in
- * double beyond, over blocks of pixels that follow from the shape: cancellation stays small and the order fixed. Rows are read whole, four side by side:
- * one vector of channels after another would walk down columns, a page and no prefetch for every row where channels are many. */
+ * mask of the limits is recomputed from x by the forward's own expression, which saves reading y. Where y itself is not kept (ortrain.plan.recompute), one
+ * pass computes it again. Sums run over x - x[0], in REAL over 128 pixels and in double beyond, over blocks of pixels that follow from the shape:
+ * cancellation stays small and the order fixed. Rows are read whole, four side by side: one vector of channels after another would walk down columns, a
+ * page and no prefetch for every row where channels are many. */
 #include <math.h>
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
@@ -200,13 +201,20 @@ static NAMED(Norm) NAMED(norm_of)(const KernelArgs *args, REAL **vectors)
 #define INPUT(i) (args->n_inputs > i ? (const REAL *)args->inputs[i].data : NULL)
 #define OUTPUT(i) (args->n_outputs > i ? (REAL *)args->outputs[i].data : NULL)
 
+/* a and b of y = a x + b: one expression for all who need it, so that what is computed again has the same bits */
+static void NAMED(lines_of)(const NAMED(Norm) *s, const REAL *scale, const REAL *bias, const REAL *mean, const REAL *inverse, REAL *a, REAL *b)
+{
+    for (int64_t c = 0; c < s->channels; c++) { a[c] = scale[c] * inverse[c]; b[c] = bias ? bias[c] - mean[c] * a[c] : 0; }
+}
+
 /* (x, scale, bias, running mean, running variance, residual) -> (y, new running mean, new running variance, batch mean, 1 / deviation) */
 static int NAMED(channels_last_norm)(const KernelArgs *args, int training)
 {
     REAL *vectors;
     NAMED(Norm) s = NAMED(norm_of)(args, &vectors);
-    const REAL *scale = INPUT(1), *bias = INPUT(2), *old_mean = INPUT(3), *old_variance = INPUT(4);
-    REAL *a = vectors, *b = a + s.channels, *new_mean = OUTPUT(1), *new_variance = OUTPUT(2), *saved_mean = OUTPUT(3), *saved_inverse = OUTPUT(4);
+    const REAL *old_mean = INPUT(3), *old_variance = INPUT(4);
+    REAL *a = vectors, *b = a + s.channels, *means = b + s.channels, *inverses = means + s.channels;
+    REAL *new_mean = OUTPUT(1), *new_variance = OUTPUT(2), *saved_mean = OUTPUT(3), *saved_inverse = OUTPUT(4);
     double momentum = args->floats[1], count = (double)s.pixels;
     if (s.pixels == 0) return STATUS_OK;
     s.x = INPUT(0); s.residual = INPUT(5); s.out = OUTPUT(0); s.a = a; s.b = b;
@@ -218,12 +226,24 @@ static int NAMED(channels_last_norm)(const KernelArgs *args, int training)
         double offset = training ? s.sums[c] / count : 0, variance = training ? s.sums[s.channels + c] / count - offset * offset : old_variance[c];
         if (variance < 0) variance = 0;
         REAL mean = training ? (REAL)(s.x[c] + offset) : old_mean[c], inverse = (REAL)(1 / sqrt(variance + args->floats[0]));
-        a[c] = scale[c] * inverse; b[c] = bias[c] - mean * a[c];                    /* the very expressions of the gradient */
+        means[c] = mean; inverses[c] = inverse;
         if (new_mean) new_mean[c] = (REAL)(old_mean[c] * momentum + mean * (1 - momentum));
         if (new_variance) new_variance[c] = (REAL)(old_variance[c] * momentum + variance * (1 - momentum));
         if (saved_mean) saved_mean[c] = mean;
         if (saved_inverse) saved_inverse[c] = inverse;
     }
+    NAMED(lines_of)(&s, INPUT(1), INPUT(2), means, inverses, a, b);
+    args->engine->parallel_for(args->engine, NAMED(apply_item), &s, s.blocks);
+    return STATUS_OK;
+}
+
+/* (x, scale, bias, batch mean, 1 / deviation, residual) -> y, as it was in the forward pass */
+static int NAMED(channels_last_norm_again)(const KernelArgs *args)
+{
+    REAL *vectors;
+    NAMED(Norm) s = NAMED(norm_of)(args, &vectors);
+    s.x = INPUT(0); s.residual = INPUT(5); s.out = OUTPUT(0); s.a = vectors; s.b = vectors + s.channels;
+    NAMED(lines_of)(&s, INPUT(1), INPUT(2), INPUT(3), INPUT(4), vectors, vectors + s.channels);
     args->engine->parallel_for(args->engine, NAMED(apply_item), &s, s.blocks);
     return STATUS_OK;
 }
@@ -239,7 +259,7 @@ static int NAMED(channels_last_norm_grad)(const KernelArgs *args)
     double count = (double)s.pixels;
     s.dy = INPUT(0); s.x = INPUT(1); s.mean = INPUT(3); s.y = INPUT(6); s.out = OUTPUT(0); s.dz = OUTPUT(3);
     s.a = a; s.b = b; s.k1 = k1; s.k2 = k2; s.k3 = k3;
-    for (int64_t c = 0; c < s.channels; c++) { a[c] = scale[c] * inverse[c]; b[c] = bias ? bias[c] - s.mean[c] * a[c] : 0; }
+    NAMED(lines_of)(&s, scale, bias, s.mean, inverse, a, b);
     if (s.pixels == 0) return STATUS_OK;
     args->engine->parallel_for(args->engine, NAMED(gradient_sums_item), &s, s.blocks);
     NAMED(add_blocks)(&s);

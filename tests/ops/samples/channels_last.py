@@ -141,6 +141,17 @@ def norm_grad_sample(label, shape, attributes, of_y=False, biased=True):
                   outputs=outputs, gradient=False, label=label)
 
 
+def norm_again_sample(label, shape, attributes, residual=False):
+    """Of statistics that were handed over, as in evaluation mode."""
+    c = shape[3]
+    inputs = [normal(*shape), normal(c), normal(c), normal(c), rng.uniform(0.5, 2, c), *([normal(*shape)] if residual else [])]
+
+    def oracle(x, scale, bias, mean, inverse, residual=None):
+        return batch_norm(x, scale, bias, mean, 1 / inverse**2, residual, epsilon=0, **attributes)[0]
+
+    return Sample("ChannelsLastBatchNormalizationAgain", inputs, oracle, attributes, domain=ORTRAIN, gradient=False, label=label)
+
+
 RELU = {"low": 0.0}
 RELU6 = {"low": 0.0, "high": 6.0, "closed": 1}
 TRAINING = {"training_mode": 1, "momentum": 0.75, "epsilon": 1e-4}
@@ -211,6 +222,9 @@ SAMPLES: list[Sample] = [
     norm_sample("training with residual", (2, 5, 6, 16), TRAINING, residual=True),
     norm_sample("training with residual and ReLU", (2, 5, 6, 35), TRAINING | RELU, residual=True),
     norm_sample("training with ReLU6", (2, 5, 6, 35), TRAINING | RELU6),
+    norm_again_sample("plain", (2, 5, 6, 19), {}),
+    norm_again_sample("ReLU behind a residual", (2, 5, 6, 35), RELU, residual=True),
+    norm_again_sample("ReLU6", (4, 40, 33, 40), RELU6),
     norm_grad_sample("plain", (2, 5, 6, 19), {}, biased=False),
     norm_grad_sample("many pixels", (4, 40, 33, 40), {}, biased=False),
     norm_grad_sample("many channels, ReLU", (1, 2, 3, 2061), RELU),

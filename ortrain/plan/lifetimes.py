@@ -1,0 +1,99 @@
+"""Whose memory each value of a plan is, and from which step to which it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ortrain.dtypes import numpy_dtype
+from ortrain.ir import TensorType
+from ortrain.plan.memory import Block, aligned
+from ortrain.plan.steps import Step
+
+
+class Lifetimes:
+    """The values of one plan.
+
+    types: of all values. is_outside: whether a value lies outside of the arena (inputs, parameters, constants). wanted: the outputs of the program. states:
+    output -> the input whose place it may be written to."""
+
+    def __init__(self, types: Mapping[str, TensorType], is_outside: Callable[[str], bool], wanted: Sequence[str], states: Mapping[str, str]) -> None:
+        self.types, self.is_outside, self.wanted, self.states = types, is_outside, wanted, states
+        self.alias: dict[str, str] = {}
+        """Value -> the value whose memory it is under another shape."""
+        self.in_place: dict[str, str] = {}
+        """Value -> the value over which it is written."""
+        self._sizes: dict[str, int] = {}
+
+    def root(self, name: str) -> str:
+        """The value whose memory `name` is."""
+        while name in self.alias or name in self.in_place:
+            name = self.alias.get(name) or self.in_place[name]
+        return name
+
+    def nbytes(self, name: str) -> int:
+        """The size of a value in bytes."""
+        size = self._sizes.get(name)
+        if size is None:                                 # asked for every order of steps that is tried
+            kind = self.types[name]
+            size = self._sizes[name] = kind.count * numpy_dtype(kind.dtype).itemsize
+        return size
+
+    def last_uses(self, steps: Sequence[Step]) -> dict[str, int]:
+        """Root value -> the last step that reads or writes it; the end for outputs."""
+        last: dict[str, int] = {}
+        for index, step in enumerate(steps):
+            for name in (*step.inputs, *step.outputs):
+                if name:
+                    last[self.root(name)] = index
+        for name in self.wanted:
+            last[self.root(name)] = len(steps)
+        return last
+
+    def blocks(self, steps: Sequence[Step]) -> dict[str, Block]:
+        """Root value -> its piece of the arena, after a choice of what is written in place."""
+        self._choose_in_place(steps)
+        last = self.last_uses(steps)
+        blocks: dict[str, Block] = {}
+        for index, step in enumerate(steps):
+            for name in step.outputs:
+                root = self.root(name) if name else ""
+                if root and root not in blocks and not self.is_outside(root):
+                    blocks[root] = Block(self.nbytes(root), index, max(index, last[root]))
+        return blocks
+
+    def peak(self, steps: Sequence[Step]) -> int:
+        """The bytes in use at the fullest step: no arena can be smaller."""
+        return max(live_bytes(steps, self.blocks(steps)), default=0)
+
+    def _choose_in_place(self, steps: Sequence[Step]) -> None:
+        self.in_place = {}
+        last = self.last_uses(steps)
+        outputs = {self.root(name) for name in self.wanted}
+        for index, step in enumerate(steps):
+            for out, source in step.call.in_place.items():
+                if out >= len(step.outputs) or source >= len(step.inputs) or not step.outputs[out] or not step.inputs[source]:
+                    continue
+                root = self.root(step.inputs[source])
+                own_state = self.states.get(step.outputs[out]) == root
+                if (self.is_outside(root) and not own_state) or root in outputs or last[root] != index:
+                    continue
+                if sum(self.root(name) == root for name in step.inputs if name) > 1:
+                    continue
+                if self.nbytes(step.outputs[out]) == self.nbytes(step.inputs[source]) == self.nbytes(root):
+                    target = step.outputs[out]
+                    if self.root(target) == target:
+                        self.in_place[target] = root
+                        last[root] = last.get(target, index)
+
+
+def live_bytes(steps: Sequence[Step], blocks: Mapping[str, Block]) -> list[int]:
+    """The bytes in use at each step, its scratch among them."""
+    change = [0] * (len(steps) + 2)
+    for block in blocks.values():
+        change[block.first] += aligned(block.size)
+        change[min(block.last, len(steps)) + 1] -= aligned(block.size)
+    live, found = 0, []
+    for index, step in enumerate(steps):
+        live += change[index]
+        found.append(live + (aligned(step.call.scratch) if step.call.scratch else 0))
+    return found

@@ -1,0 +1,63 @@
+"""The order of a plan's steps, as far as it decides how long values are held. A step stays behind those it reads from and before those that read from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ortrain.plan.lifetimes import Lifetimes
+from ortrain.plan.steps import Step
+
+LEAST_BYTES = 1 << 16
+"""A step that makes so much more than it frees is worth putting off."""
+
+
+def orders(steps: list[Step], lifetimes: Lifetimes, is_accumulation: Callable[[Step], bool], stays: Callable[[Step], bool]) -> list[list[Step]]:
+    """Orders of the steps, one or two, in which values are held shortly: gradients are accumulated at once, and in one of them what makes much is put off.
+
+    is_accumulation: steps that add a value to a gradient. stays: further steps that are not to be moved."""
+    deferred = defer(steps, lifetimes, lambda step: is_accumulation(step) or stays(step))
+    return [accumulate_early(order, lifetimes, is_accumulation) for order in ([steps] if deferred is steps else [deferred, steps])]
+
+
+def accumulate_early(steps: Sequence[Step], lifetimes: Lifetimes, is_accumulation: Callable[[Step], bool]) -> list[Step]:
+    """Puts each accumulation right behind the step that makes its value: in the order of the graph, all gradients would be held to the end."""
+    made = {lifetimes.root(name): moment for moment, step in enumerate(steps) for name in step.outputs if name}
+    readers = Counter(name for step in steps for name in step.inputs)
+    keys = []
+    for moment, step in enumerate(steps):
+        sources = [made[lifetimes.root(name)] for name in step.inputs if lifetimes.root(name) in made]
+        moves = is_accumulation(step) and readers[step.inputs[0]] == 1
+        keys.append((max(sources), 1) if moves and sources else (moment, 0))
+    return [steps[moment] for moment in sorted(range(len(steps)), key=keys.__getitem__)]
+
+
+def defer(steps: list[Step], lifetimes: Lifetimes, stays: Callable[[Step], bool]) -> list[Step]:
+    """Puts off steps that make more than they free until something reads it, as the gradient of a shortcut, which is added to that of the blocks beside it
+    after these. What steps that stay read is not held for them: they are accumulations."""
+    root = lifetimes.root
+    users: dict[str, list[int]] = {}
+    readers: dict[str, list[int]] = {}
+    for number, step in enumerate(steps):
+        for name in filter(None, (*step.inputs, *step.outputs)):
+            users.setdefault(root(name), []).append(number)
+        if not stays(step):
+            for name in filter(None, step.inputs):
+                readers.setdefault(root(name), []).append(number)
+    place = list(range(len(steps)))
+    moved = False
+    for number in reversed(range(len(steps))):
+        step = steps[number]
+        held = [value for value in dict.fromkeys(map(root, filter(None, step.outputs))) if value in readers]
+        if stays(step) or not held:
+            continue
+        first = min(place[reader] for value in held for reader in readers[value] if reader != number)
+        if first <= place[number] + 1:
+            continue
+        freed = [value for value in dict.fromkeys(map(root, filter(None, step.inputs)))
+                 if not lifetimes.is_outside(value) and max(place[user] for user in users[value]) == place[number]]
+        if sum(map(lifetimes.nbytes, held)) - sum(map(lifetimes.nbytes, freed)) >= LEAST_BYTES:
+            place = [p - 1 if place[number] < p < first else p for p in place]
+            place[number] = first - 1
+            moved = True
+    return [steps[number] for number in sorted(range(len(steps)), key=place.__getitem__)] if moved else steps
