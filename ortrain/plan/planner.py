@@ -13,7 +13,7 @@ from ortrain._core.iteration import KERNELS as ITERATION_KERNELS
 from ortrain._core.iteration import Iteration
 from ortrain._core.kernel_table import kernels
 from ortrain._core.program import Program
-from ortrain.dtypes import numpy_dtype
+from ortrain.dtypes import FLOATS, numpy_dtype
 from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
 from ortrain.ops.building import GraphBuilder, NodeBuilder
@@ -35,6 +35,8 @@ from ortrain.plan.steps import Plan, Step
 ACCUMULATOR = "InPlaceAccumulatorV2"
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
 """Those whose size every kernel knows; others are only for kernels that are listed for them. A kernel is looked up by the type of a node's first tensor."""
+OF_MIXED_FLOATS = frozenset({"cast", "dropout", "dropout_grad", "scale"})
+"""Kernels that look at the type of every tensor; all others take floats to be of one."""
 COMMIT = "Commit"
 """What stands for the steps that no node of the model asks for."""
 
@@ -300,6 +302,9 @@ class Planner:
         for dtype in types:
             if (call.kernel, dtype) not in table and (dtype == types[0] or dtype not in ELEMENT_TYPES):
                 raise MissingKernelError(f"expected a kernel {call.kernel!r} for {dtype}, found none (operator {node.op_type}, node {node.name!r})")
+        floats = sorted(FLOATS.intersection(types))
+        if len(floats) > 1 and call.kernel not in OF_MIXED_FLOATS:
+            raise MissingKernelError(f"expected floats of one type, got {' and '.join(floats)} (operator {node.op_type}, node {node.name!r})")
         return table[call.kernel, types[0]]
 
     def _add_commits(self) -> None:

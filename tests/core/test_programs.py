@@ -61,3 +61,12 @@ def test_large_constants_and_casts_have_the_element_type_that_is_asked_for(dtype
     assert y.dtype == dtype and y.shape == (300, 400) and (y == 7).all()
     x = np.arange(12.0, dtype=np.float32)
     np.testing.assert_array_equal(outputs_of("Cast", [x], dtype, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype))), x.astype(dtype))
+
+
+def test_a_kernel_never_reads_floats_of_another_type():
+    """What ONNX allows is computed by its reference; a kernel would read beyond the narrower ones."""
+    x, narrow = np.random.default_rng(0).normal(size=(2, 3, 4)), np.ones(3, np.float32)
+    y = outputs_of("BatchNormalization", [x, np.ones(3), np.ones(3), narrow, narrow], "float64", epsilon=0.0)
+    np.testing.assert_allclose(y, x)
+    with pytest.raises(MissingKernelError, match="floats of one type, got float32 and float64"):
+        outputs_of("SoftmaxGrad_13", [x, x.astype(np.float32)], "float64", domain="com.microsoft")
