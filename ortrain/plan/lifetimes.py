@@ -30,6 +30,12 @@ class Lifetimes:
             name = self.alias.get(name) or self.in_place[name]
         return name
 
+    def unaliased(self, name: str) -> str:
+        """The value that `name` is under another shape, whatever it is written over."""
+        while name in self.alias:
+            name = self.alias[name]
+        return name
+
     def nbytes(self, name: str) -> int:
         """The size of a value in bytes."""
         size = self._sizes.get(name)

@@ -66,11 +66,13 @@ class Recomputation:
 
     def __init__(self, steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None]) -> None:
         self.steps, self.lifetimes = steps, lifetimes
-        self.last = lifetimes.last_uses(steps)
+        self.last = dict.fromkeys(map(lifetimes.unaliased, lifetimes.wanted), len(steps))
+        """Value -> its last use, whatever is written over it then."""
         self.readers: dict[str, list[int]] = {}
         for moment, step in enumerate(steps):
             for name in dict.fromkeys(filter(None, step.inputs)):
                 self.readers.setdefault(name, []).append(moment)
+                self.last[lifetimes.unaliased(name)] = max(moment, self.last.get(lifetimes.unaliased(name), 0))
         self.candidates = self._find(again)
 
     def run(self) -> list[Step]:
@@ -121,7 +123,7 @@ class Recomputation:
         found, shared = [], set(self.lifetimes.alias.values())
         for moment, step in enumerate(self.steps):
             value = step.outputs[0] if step.outputs else ""
-            if value not in self.readers or step.guard is not None or step.call.in_place or value in shared or value in self.lifetimes.wanted:
+            if value not in self.readers or step.guard is not None or value in shared or value in self.lifetimes.wanted:
                 continue
             size = self.lifetimes.nbytes(value)
             made = again(step) if size >= LEAST_BYTES else None
@@ -171,15 +173,13 @@ class Recomputation:
         live = live_bytes(result, blocks)
         peak = max(live)
         fullest = live.index(peak)
-        made = {value: blocks[name] for value in chosen if (name := self.candidates[value].step.outputs[0]) in blocks}
+        made = {value: blocks[name] for value in chosen if (name := self.lifetimes.root(self.candidates[value].step.outputs[0])) in blocks}
         return Schedule(result, moments[fullest][0], peak, [value for value, block in made.items() if block.first < fullest <= block.last])
 
     def _is_there(self, name: str, moment: int, candidate: Candidate) -> bool:
         """Whether a value is in the arena at a moment anyway, or lies outside of it, or may stay until then."""
-        root = name
-        while root in self.lifetimes.alias:
-            root = self.lifetimes.alias[root]
-        return self.lifetimes.is_outside(root) or self.last[root] >= moment or SMALL * self.lifetimes.nbytes(root) <= candidate.size
+        source = self.lifetimes.unaliased(name)
+        return self.lifetimes.is_outside(source) or self.last[source] >= moment or SMALL * self.lifetimes.nbytes(source) <= candidate.size
 
 
 def _renamed(step: Step, names: dict[str, str]) -> Step:
