@@ -11,6 +11,7 @@ static inline int64_t label_at(const Tensor *labels, int64_t i)
 { return labels->dtype == DTYPE_INT32 ? ((const int32_t *)labels->data)[i] : ((const int64_t *)labels->data)[i]; }
 
 #define LOSS_EXP(x) _Generic((x), float: ot_expf, double: exp)(x)
+#define LOSS_EXP_OF_NEGATIVE(x) _Generic((x), float: ot_expf_of_negative, double: exp)(x)        /* of a score less the largest */
 #define LOSS_LOG(x) _Generic((x), float: logf, double: log)(x)
 
 #define LOSS(R)                                                                                                   \
@@ -30,11 +31,11 @@ static inline __attribute__((always_inline)) R log_sum_##R(const R *x, int64_t c
 {                                                                                                                 \
     R lanes[LOSS_LANES] = {0}, top = largest_##R(x, classes, d), sum = 0; int64_t c;                              \
     for (c = 0; c + LOSS_LANES <= classes; c += LOSS_LANES)                                                       \
-        for (int l = 0; l < LOSS_LANES; l++) lanes[l] += LOSS_EXP((R)(x[(c + l) * d] - top));                     \
+        for (int l = 0; l < LOSS_LANES; l++) lanes[l] += LOSS_EXP_OF_NEGATIVE((R)(x[(c + l) * d] - top));                     \
     if (c < classes) {          /* the rest as one more row of lanes, which is computed at once */                \
         R rest[LOSS_LANES]; for (int l = 0; l < LOSS_LANES; l++) rest[l] = -INFINITY;                             \
         for (int l = 0; c + l < classes; l++) rest[l] = x[(c + l) * d];                                           \
-        for (int l = 0; l < LOSS_LANES; l++) lanes[l] += LOSS_EXP((R)(rest[l] - top));                            \
+        for (int l = 0; l < LOSS_LANES; l++) lanes[l] += LOSS_EXP_OF_NEGATIVE((R)(rest[l] - top));                            \
     }                                                                                                             \
     for (int l = 0; l < LOSS_LANES; l++) sum += lanes[l];                                                         \
     return top + LOSS_LOG(sum);                                                                                   \
@@ -115,10 +116,10 @@ static inline __attribute__((always_inline)) R exponentials_##R(const R *x, int6
 {                                                                                                                 \
     R lanes[LOSS_LANES] = {0}, powers[LOSS_LANES], top = largest_##R(x, classes, d), sum = 0; int64_t c = 0;      \
     for (; c + LOSS_LANES <= classes; c += LOSS_LANES) {                                                          \
-        for (int l = 0; l < LOSS_LANES; l++) { powers[l] = LOSS_EXP((R)(x[(c + l) * d] - top)); lanes[l] += powers[l]; }\
+        for (int l = 0; l < LOSS_LANES; l++) { powers[l] = LOSS_EXP_OF_NEGATIVE((R)(x[(c + l) * d] - top)); lanes[l] += powers[l]; }\
         for (int l = 0; l < LOSS_LANES; l++) dx[(c + l) * d] = powers[l];                                         \
     }                                                                                                             \
-    for (; c < classes; c++) { dx[c * d] = LOSS_EXP((R)(x[c * d] - top)); sum += dx[c * d]; }                     \
+    for (; c < classes; c++) { dx[c * d] = LOSS_EXP_OF_NEGATIVE((R)(x[c * d] - top)); sum += dx[c * d]; }                     \
     for (int l = 0; l < LOSS_LANES; l++) sum += lanes[l];                                                         \
     *largest = top;                                                                                               \
     return sum;                                                                                                   \

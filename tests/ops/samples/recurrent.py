@@ -111,6 +111,12 @@ def layer(op_type, oracle, outputs, inputs, attributes=None, label="", **options
     return Sample(op_type, inputs, lambda *a: oracle(*a, **known, **options), {"hidden_size": H, **attributes}, outputs=outputs, label=label)
 
 
+def of_units(op_type, oracle, gates, hidden):
+    """A layer whose panels of R are of several widths or blocks of depth, over blocks of rows with a rest."""
+    weights = [r(1, gates * hidden, columns) / columns ** 0.5 for columns in (INPUTS, hidden)]
+    return Sample(op_type, [r(2, 21, INPUTS), *weights], oracle, {"hidden_size": hidden}, outputs=2, label=f"{hidden} units")
+
+
 BOTH = {"direction": "bidirectional"}
 SAMPLES = [
     layer("LSTM", lstm, 3, arrays(4)[:3]), layer("LSTM", lstm, 3, arrays(4, initial=2)), layer("LSTM", lstm, 1, arrays(4, initial=2), label="y"),
@@ -128,6 +134,7 @@ SAMPLES = [
     layer("RNN", rnn, 2, arrays(1)), layer("RNN", rnn, 2, arrays(1, bias=False, initial=0)), layer("RNN", rnn, 1, arrays(1, 2, lengths=LENGTHS), BOTH),
     layer("RNN", rnn, 2, arrays(1), {"activations": ("Relu",)}, "relu", function=relu), layer("RNN", rnn, 2, arrays(1), {"direction": "reverse"}),
     layer("RNN", rnn, 2, arrays(1, layout=1), {"layout": 1}, "layout"),
+    *[of_units("LSTM", lambda *a: lstm(*a)[:2], 4, hidden) for hidden in (29, 140)], of_units("GRU", gru, 3, 150), of_units("RNN", rnn, 1, 270),
 ]
 
 
