@@ -103,21 +103,42 @@ def test_artifacts_name_the_operator_and_find_it_in_a_python_file(tmp_path):
         assert session.eval_step(X, TARGET)[0] < first
 
 
-def test_a_failing_operator_is_named_and_the_gradients_must_be_reset():
+def fails_at_the_second(value):
+    """A function that gives the value of another, and fails when it is called again."""
     calls = []
 
-    def fragile(x):
-        calls.append(x.shape)
+    def fragile(*arguments):
+        calls.append(arguments)
         if len(calls) == 2:
             raise ZeroDivisionError("by the user")
-        return x
+        return value(*arguments)
 
-    ortrain.register_operator(DOMAIN, "Fragile", fragile, gradient=lambda gradients, inputs, outputs: gradients[0])
+    return fragile
+
+
+def test_a_failing_operator_is_named_and_the_gradients_stay_as_they_were():
+    ortrain.register_operator(DOMAIN, "Fragile", fails_at_the_second(lambda x: x), gradient=lambda gradients, inputs, outputs: gradients[0])
     with start(model("Fragile")) as session:
         session.train_step(X, TARGET)
+        before = session.parameters["w"].grad.copy()
         with pytest.raises(errors.OperatorFailedError, match=r"Fragile.*ZeroDivisionError: by the user.*'mine'") as caught:
             session.train_step(X, TARGET)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        np.testing.assert_array_equal(session.parameters["w"].grad, before)
+        session.optimizer_step()
+
+
+def test_gradients_must_be_reset_after_an_operator_has_failed_when_some_were_written():
+    """The gradient of the bias after the operator comes before the operator's own."""
+    ortrain.register_operator(DOMAIN, "FragileBackwards", lambda x: x, gradient=fails_at_the_second(lambda gradients, inputs, outputs: gradients[0]))
+    proto = model("FragileBackwards")
+    proto.graph.node[1].output[0] = "inner"
+    proto.graph.node.append(helper.make_node("Add", ["inner", "bias"], ["y"]))
+    proto.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "bias"))
+    with start(proto) as session:
+        session.train_step(X, TARGET)
+        with pytest.raises(errors.OperatorFailedError, match=r"CustomGradient.*by the user"):
+            session.train_step(X, TARGET)
         with pytest.raises(errors.InvalidStateError, match="lazy_reset_grad"):
             session.optimizer_step()
         session.lazy_reset_grad()
