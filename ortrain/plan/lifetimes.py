@@ -44,26 +44,27 @@ class Lifetimes:
             size = self._sizes[name] = kind.count * numpy_dtype(kind.dtype).itemsize
         return size
 
-    def last_uses(self, steps: Sequence[Step]) -> dict[str, int]:
+    def _last_uses(self, steps: Sequence[Step]) -> dict[str, int]:
         """Root value -> the last step that reads or writes it; the end for outputs."""
         last: dict[str, int] = {}
+        other = self.alias.keys() | self.in_place.keys()
         for index, step in enumerate(steps):
-            for name in (*step.inputs, *step.outputs):
-                if name:
-                    last[self.root(name)] = index
+            for name in step.inputs:
+                last[self.root(name) if name in other else name] = index
+            for name in step.outputs:
+                last[self.root(name) if name in other else name] = index
         for name in self.wanted:
             last[self.root(name)] = len(steps)
         return last
 
     def blocks(self, steps: Sequence[Step]) -> dict[str, Block]:
         """Root value -> its piece of the arena, after a choice of what is written in place."""
-        self._choose_in_place(steps)
-        last = self.last_uses(steps)
+        last = self._choose_in_place(steps)
         blocks: dict[str, Block] = {}
         for index, step in enumerate(steps):
-            for name in step.outputs:
-                root = self.root(name) if name else ""
-                if root and root not in blocks and not self.is_outside(root):
+            for name in filter(None, step.outputs):
+                root = self.root(name)
+                if root not in blocks and not self.is_outside(root):
                     blocks[root] = Block(self.nbytes(root), index, max(index, last[root]))
         return blocks
 
@@ -71,9 +72,10 @@ class Lifetimes:
         """The bytes in use at the fullest step: no arena can be smaller."""
         return max(live_bytes(steps, self.blocks(steps)), default=0)
 
-    def _choose_in_place(self, steps: Sequence[Step]) -> None:
+    def _choose_in_place(self, steps: Sequence[Step]) -> dict[str, int]:
+        """Fills `in_place`; returns the last uses of roots then."""
         self.in_place = {}
-        last = self.last_uses(steps)
+        last = self._last_uses(steps)
         outputs = {self.root(name) for name in self.wanted}
         for index, step in enumerate(steps):
             for out, source in step.call.in_place.items():
@@ -90,6 +92,7 @@ class Lifetimes:
                     if self.root(target) == target:
                         self.in_place[target] = root
                         last[root] = last.get(target, index)
+        return last
 
 
 def live_bytes(steps: Sequence[Step], blocks: Mapping[str, Block]) -> list[int]:
