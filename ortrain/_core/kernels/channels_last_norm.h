@@ -56,7 +56,7 @@ static void NAMED(close_run)(double *sums, REAL *run, int64_t count)
     for (int64_t i = 0; i < count; i++) { sums[i] += run[i]; run[i] = 0; }
 }
 
-/* Below, `s` is a copy on the stack: no store can change it, so that it stays in registers. */
+/* In the two loops of sums `s` is a copy on the stack: no store can change it, so that it stays in registers. */
 
 /* sums of x - x[0] and its square over a block of pixels */
 static void NAMED(statistics_item)(void *context, int64_t item, int64_t worker)
@@ -92,7 +92,7 @@ static void NAMED(statistics_item)(void *context, int64_t item, int64_t worker)
 
 static void NAMED(apply_item)(void *context, int64_t item, int64_t worker)
 {
-    const NAMED(Norm) copy = *(const NAMED(Norm) *)context, *s = &copy; (void)worker;
+    const NAMED(Norm) *s = context; (void)worker;
     int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
     for (int64_t p = first; p < end; p++) {
         const REAL *x = s->x + p * channels, *residual = s->residual ? s->residual + p * channels : 0;
@@ -161,7 +161,7 @@ static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worke
 
 static void NAMED(gradient_apply_item)(void *context, int64_t item, int64_t worker)
 {
-    const NAMED(Norm) copy = *(const NAMED(Norm) *)context, *s = &copy; (void)worker;
+    const NAMED(Norm) *s = context; (void)worker;
     int64_t first = item * s->rows, end = least(first + s->rows, s->pixels), channels = s->channels;
     const int masked = s->limits && !s->dz;
     for (int64_t p = first; p < end; p++) {
