@@ -11,6 +11,7 @@ from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, Node, Shape, TensorType
 from ortrain.ops.absent import reason_of
+from ortrain.ops.agreement import check_agreement
 from ortrain.ops.record import InferenceContext, OpRecord, canonical_domain, record_of
 from ortrain.ops.sizes import follow
 
@@ -81,6 +82,7 @@ class Inference:
         context = self.context(node)
         try:
             outputs = record.infer(context)
+            check_agreement(context, record)
         except ShapeInferenceError:
             if canonical_domain(node.domain) != "" or node.graphs or not _is_unusual(context):
                 raise

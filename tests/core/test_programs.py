@@ -7,7 +7,7 @@ from onnx import helper
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
 from ortrain._core.program import MOST_AXES, Program
-from ortrain.errors import MissingKernelError
+from ortrain.errors import MissingKernelError, OrtrainError
 from ortrain.inference_session import InferenceSession
 
 
@@ -68,5 +68,29 @@ def test_a_kernel_never_reads_floats_of_another_type():
     x, narrow = np.random.default_rng(0).normal(size=(2, 3, 4)), np.ones(3, np.float32)
     y = outputs_of("BatchNormalization", [x, np.ones(3), np.ones(3), narrow, narrow], "float64", epsilon=0.0)
     np.testing.assert_allclose(y, x)
-    with pytest.raises(MissingKernelError, match="floats of one type, got float32 and float64"):
-        outputs_of("SoftmaxGrad_13", [x, x.astype(np.float32)], "float64", domain="com.microsoft")
+
+
+X, W, C = np.ones((3, 4), np.float32), np.ones((4, 2), np.float32), np.ones(2, np.float32)
+IMAGE, CHANNELS = np.ones((2, 3, 4, 4), np.float32), np.ones(3, np.float32)
+PLACES = np.array([[0], [2]])
+TOGETHER = [
+    ("Gemm", [X, W, C], 2, "int8", {}), ("Gemm", [X, W, C], 1, "uint8", {}), ("Add", [X, X], 1, "bool", {}), ("Concat", [X, X], 1, "int32", {"axis": 0}),
+    ("BatchNormalization", [IMAGE, *[CHANNELS] * 4], 3, "int8", {}), ("Conv", [IMAGE, IMAGE], 1, "int8", {}),
+    ("ScatterND", [X, PLACES, X[:2]], 2, "int8", {}), ("ScatterND", [X, PLACES, X[:2]], 1, "float64", {}), ("Gather", [X, PLACES], 1, "float32", {}),
+    ("Pad", [X, np.array([1, 1, 1, 1]), np.array(0, np.float32)], 2, "bool", {}),
+    ("Where", [X > 0, X, X], 2, "int8", {}), ("Where", [X > 0, X, X], 0, "int8", {}),
+    ("LSTM", [np.ones((2, 1, 3), np.float32), np.ones((1, 8, 3), np.float32), np.ones((1, 8, 2), np.float32)], 2, "int8", {"hidden_size": 2}),
+    ("SoftmaxCrossEntropyLoss", [X, np.array([0, 1, 2])], 1, "int8", {}),
+    ("SoftmaxCrossEntropyLossGrad", [np.array(1, np.float32), X, np.array([0, 1, 2])], 2, "float32", {"domain": "com.microsoft"}),
+    ("SoftmaxGrad_13", [X, X], 1, "float64", {"domain": "com.microsoft"}), ("ReluGrad", [X, X], 1, "bool", {"domain": "com.microsoft"}),
+    ("GatherGrad", [np.array([3, 4]), np.array([0, 1]), X[:2]], 0, "float32", {"domain": "com.microsoft"}),
+]
+
+
+@pytest.mark.parametrize(("op_type", "inputs", "place", "dtype", "attributes"), TOGETHER, ids=[f"{case[0]}-{case[2]}-{case[3]}" for case in TOGETHER])
+def test_an_input_of_a_type_that_does_not_go_with_the_others_is_refused(op_type, inputs, place, dtype, attributes):
+    """Kernels would read beyond it where it is narrower."""
+    wrong = [x.astype(dtype) if index == place else x for index, x in enumerate(inputs)]
+    outputs_of(op_type, inputs, "float32", **attributes)
+    with pytest.raises(OrtrainError, match=rf"expected .*operator {op_type}"):
+        outputs_of(op_type, wrong, "float32", **attributes)
