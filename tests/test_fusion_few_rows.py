@@ -16,14 +16,14 @@ N, ROWS, HEADS, SIZE = 3, 6, 2, 4
 DIM = HEADS * SIZE
 
 
-def model_of(nodes, outputs=("y",), rows=0, **constants):
+def model_of(nodes, outputs=("y",), rows=0, opset=17, **constants):
     """A model of x [N, ROWS, DIM], with `w` [DIM, DIM] and `pick` to gather by."""
     rng = np.random.default_rng(3)
     arrays = {"w": rng.standard_normal((DIM, DIM)), "row": rng.standard_normal(DIM), "places": rng.standard_normal((ROWS, DIM)),
               "pick": np.asarray(rows, np.int64)} | constants
     initializers = {name: array if np.asarray(array).dtype == np.int64 else np.asarray(array, np.float32) for name, array in arrays.items()}
     graph = Graph(inputs=["x"], outputs=list(outputs), nodes=nodes, initializers=initializers, types={"x": TensorType("float32", (N, ROWS, DIM))})
-    model = Model(graph, {"": 17, **OPSETS})
+    model = Model(graph, {"": opset, **OPSETS})
     graph.types |= infer(model)
     return model
 
@@ -60,6 +60,14 @@ PASSED = {
     "images": [product("x"), gather("p", 0)],
 }
 CONSTANTS = {"heads": np.array([0, 0, HEADS, SIZE]), "matrix": np.array([-1, DIM])}
+
+
+def test_a_softmax_over_all_axes_from_the_second_on_stays_before():
+    """What Softmax without an axis was below opset 13."""
+    model = model_of([product("x"), Node("Softmax", ["p"], ["a"]), gather("a")], opset=11)
+    expected = InferenceSession(model.copy()).run(None, {"x": X})[0]
+    fuse(model.graph)
+    np.testing.assert_allclose(InferenceSession(model).run(None, {"x": X})[0], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("case", PASSED)

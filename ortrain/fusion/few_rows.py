@@ -155,9 +155,9 @@ def _of_attention(view: View, node: Node, axis: int) -> Axes | None:
 
 
 def _of_normalisation(view: View, node: Node, axis: int) -> Axes | None:
-    """Softmax and LayerNormalization, of axes behind the one that is cut."""
-    shape = view.shape(node.outputs[0])
-    return {0: axis} if shape and axis < int(node.attributes.get("axis", -1)) % len(shape) else None
+    """Softmax and LayerNormalization, of axes behind the one that is cut. A Softmax that says no axis is of all from the second on below opset 13."""
+    shape, first = view.shape(node.outputs[0]), int(node.attributes.get("axis", 1 if node.op_type == "Softmax" else -1))
+    return {0: axis} if shape and axis < first % len(shape) else None
 
 
 def _of_transpose(view: View, node: Node, axis: int) -> Axes | None:

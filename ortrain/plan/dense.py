@@ -12,7 +12,9 @@ from ortrain.ops.inference import Inference
 from ortrain.ops.record import MICROSOFT, ORTRAIN, canonical_domain
 from ortrain.plan.merging import Merging
 
-PRODUCTS, LOSS_GRADIENT = ("MatMul", "Gemm"), "SoftmaxCrossEntropyLossGrad"
+PRODUCTS, LOSS, LOSS_GRADIENT = ("MatMul", "Gemm"), "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"
+OPTIONS = {"reduction": "mean", "ignore_index": None}
+"""What a loss and its gradient have to agree on."""
 
 
 def merge_dense(nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> list[Node]:
@@ -74,7 +76,8 @@ class Dense(Merging):
         if made is None or scale is None or self._sole_reader(log_probabilities) != number:
             return
         loss = self.nodes[made]
-        if loss.inputs[1:] == [labels, *weight] and loss.attributes.get("reduction", "mean") != "none":
+        said, asked = ([node.attributes.get(name, default) for name, default in OPTIONS.items()] for node in (loss, grad))
+        if loss.op_type == LOSS and said == asked and loss.inputs[1:] == [labels, *weight] and loss.attributes.get("reduction", "mean") != "none":
             self.result[number] = None
             attributes = loss.attributes | {"dloss": scale}
             self._replace(made, Node("LossAndGradient", loss.inputs, [loss.outputs[0], grad.outputs[0]], loss.name, ORTRAIN, attributes))

@@ -86,6 +86,16 @@ def test_a_loss_whose_parts_are_needed_stays_as_it_is(nodes, wanted):
 # ---- a whole network
 
 
+def test_only_a_loss_of_the_same_kind_gives_a_gradient():
+    """A Gather reads labels too; a sum's gradient is not a mean's; other labels are ignored."""
+    forward, backward = loss()
+    gathered = [Node("Gather", ["full", "t"], ["logs"]), backward]
+    assert merged(*gathered, ones=1.0) == gathered
+    for changed in ({"reduction": "sum"}, {"reduction": "mean", "ignore_index": 2}):
+        nodes = [forward, Node("SoftmaxCrossEntropyLossGrad", backward.inputs, ["y"], domain=MICROSOFT, attributes=changed)]
+        assert merged(*nodes, wanted=("l", "y"), ones=1.0) == nodes
+
+
 def network():
     """x [n, 2, 8] -> scores [2 n, 3]: layers with a bias beside the product and in it, with Relu between."""
     rng = np.random.default_rng(0)
