@@ -49,10 +49,19 @@ static void scale_rows(float alpha, int64_t rows, int64_t columns, float *c, int
 /* what could not happen in registers: scaling, and the epilogue of what was stored transposed (bias and ReLU run along its columns, the rows of A) */
 static void finish_item(const SharedProduct *p, const Product *part, int64_t row)
 {
+    if (part->stream) end_stream();
     if (p->end < p->s.k) return;
     int64_t rows = part->swapped ? part->n : part->m, columns = part->swapped ? part->m : part->n;
     if (p->alpha != 1) scale_rows(p->alpha, rows, columns, part->c, part->ldc);
     if (part->swapped && (part->bias || part->relu)) finish_tile(part->bias ? part->bias + row : 0, part->relu, part->c, part->ldc, rows, columns);
+}
+
+/* how many panels from `column` on, before `end`, have the full width */
+static inline int64_t full_panels(int64_t all, int64_t column, int64_t end)
+{
+    int64_t count = (end - column) / TILE_COLUMNS;
+    while (count > 0 && panel_width(all, column + (count - 1) * TILE_COLUMNS) < TILE_COLUMNS) count--;
+    return count;
 }
 
 /* The panels of B's columns from `column` to `end` or just beyond it, counted from column `first` of B; of `all` columns in panels, panel j lies at
@@ -63,9 +72,10 @@ static int64_t pack_panels(const Product *s, int64_t first, int64_t deep, int64_
     while (column < end) {
         int64_t width = panel_width(all, column), used = smaller(width, all - column);
         float *panel = panels + column * depth;
-        if (!s->transposed_b && all - column >= (PANELS_PER_RUN + 1) * TILE_COLUMNS && column + PANELS_PER_RUN * TILE_COLUMNS <= end) {
-            used = PANELS_PER_RUN * TILE_COLUMNS;
-            pack_row_panels(s->b + deep * s->ldb + first + column, s->ldb, depth, panel);
+        int64_t full = s->transposed_b ? 0 : smaller(full_panels(all, column, end), PANELS_PER_RUN);
+        if (full > 1) {
+            used = full * TILE_COLUMNS;
+            pack_row_panels(s->b + deep * s->ldb + first + column, s->ldb, depth, full, panel);
         } else if (s->transposed_b) {
             pack_transposed(s->b + (first + column) * s->ldb + deep, s->ldb, used, depth, panel, width);
         } else {
@@ -234,6 +244,7 @@ static void parallel_sgemm(const Engine *engine, int transposed_a, int transpose
     }
     choose_roles(s);
     choose_blocks(s, 0);
+    if (alpha != 1) s->stream = 0;
     if (s->m <= BLOCK_ROWS + BLOCK_ROWS / 2 && s->n >= s->m) share_rows(&p);
     else share_columns(&p);
 }

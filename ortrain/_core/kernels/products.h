@@ -22,18 +22,20 @@ enum {
      * against 86, but 192 x 768 x 768: 87 against 85), where weights can be read in place: rows 16 KiB apart share sets of the second cache */
     SWAP_ROWS = TILE_ROWS == 8 ? 192 : TILE_ROWS == 6 ? 64 : 1,
     SWAP_STEP = TILE_ROWS == 8 ? 1 << 30 : 4095,
-    /* depth of their blocks: a tile that runs through all of it is stored once (64 x 500 x 784: 84 % of the peak in blocks of 256, 92 in one) */
-    SWAPPED_DEPTH = TILE_ROWS == 6 ? 1024 : BLOCK_DEPTH,
+    /* depth of their blocks: a tile that runs through all of it is stored once (64 x 500 x 784: 84 % of the peak in blocks of 256, 92 in one; with 64-byte
+     * vectors 128 x 4096 x 4096: 138 GFLOP/s in blocks of 512, 150 in blocks of 1024) */
+    SWAPPED_DEPTH = TILE_ROWS == 4 ? BLOCK_DEPTH : 1024,
     DOT_COLUMNS = VECTOR_BYTES == 64 ? 14 : 4,      /* with 8 lanes, 10 columns of 64 x 500 took 12.9 µs against 11.5 in tiles; 4 of 1024 x 256 53 against 64 */
     DOT_DEPTH = VECTOR_BYTES == 64 ? 64 : 128,
-    PREFETCH_FROM = 1 << 21                         /* + 2 to 3 % for a B above 8 MiB, - 5 % where it is cached */
+    PREFETCH_FROM = 1 << 21,                        /* + 2 to 3 % for a B above 8 MiB, - 5 % where it is cached */
+    STREAM_FROM = 1 << 22                           /* a C of 16 MiB */
 };
 /* floats of packing space that a worker needs at most: a block of A (1.5 BLOCK_ROWS) and one of B, both 1.25 BLOCK_DEPTH deep */
 #define PACKED_FLOATS ((size_t)(BLOCK_DEPTH + BLOCK_DEPTH / 4) * (BLOCK_ROWS + BLOCK_ROWS / 2 + TILE_ROWS + BLOCK_COLUMNS + TILE_COLUMNS) + 128)
 
 /* One product and how it is blocked. When `swapped`, A and B (and m and n) have changed places and tiles are stored transposed. */
 typedef struct Product {
-    int transposed_a, transposed_b, accumulate, relu, swapped, a_in_place, b_in_place;
+    int transposed_a, transposed_b, accumulate, relu, swapped, a_in_place, b_in_place, stream;
     int64_t m, n, k, lda, ldb, ldc;
     const float *a, *b, *bias;
     float *c;
@@ -157,6 +159,7 @@ static void choose_blocks(Product *s, float *workspace)
     s->a_in_place = s->transposed_a ? s->m * s->depth * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_TRANSPOSED_A_COLUMNS
                                     : s->lda * smaller(s->m, s->rows) * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_A_COLUMNS;
     s->b_in_place = !s->transposed_b && (s->m <= DIRECT_B_ROWS || s->k * s->ldb * 4 <= DIRECT_B_BYTES);
+    s->stream = !s->swapped && !s->accumulate && s->k <= s->depth && s->m * s->n >= STREAM_FROM && s->ldc % LANES == 0 && (uintptr_t)s->c % VECTOR_BYTES == 0;
     s->packed_a = workspace;
     s->packed_b = workspace + (s->a_in_place ? 0 : ((s->rows + TILE_ROWS) * s->depth + 15) / 16 * 16);
 }
@@ -215,16 +218,16 @@ static void multiply_panel(const Product *s, int64_t row, Tiles tiles, int64_t d
         TileKernel multiply = (a_rows ? in_place_tiles : packed_tiles)[rows - 1][width / LANES - 1];
         int64_t a_step = s->a_in_place ? s->lda : rows;
         if (s->swapped) {
-            multiply(depth, a, a_step, panel, panel_step, edge, width, 0, 0, 0);
+            multiply(depth, a, a_step, panel, panel_step, edge, width, STORE_TILE, 0, 0);
             store_transposed(edge, width, s->c + column * s->ldc + row + i, s->ldc, rows, columns, accumulate);
             continue;
         }
         float *c = s->c + (row + i) * s->ldc + column;
         if (whole) {
-            multiply(depth, a, a_step, panel, panel_step, c, s->ldc, accumulate, bias, relu);
+            multiply(depth, a, a_step, panel, panel_step, c, s->ldc, accumulate ? ADD_TILE : s->stream ? STREAM_TILE : STORE_TILE, bias, relu);
             continue;
         }
-        multiply(depth, a, a_step, panel, panel_step, edge, width, 0, 0, 0);
+        multiply(depth, a, a_step, panel, panel_step, edge, width, STORE_TILE, 0, 0);
         for (int64_t y = 0; y < rows; y++)
             for (int64_t x = 0; x < columns; x++) c[y * s->ldc + x] = edge[y * width + x] + (accumulate ? c[y * s->ldc + x] : 0.0f);
         if (bias || relu) finish_tile(bias, relu, c, s->ldc, rows, columns);
@@ -271,6 +274,7 @@ static void packed_sgemm(int transposed_a, int transposed_b, int64_t m, int64_t 
     for (int64_t start = 0; start < s.n; start += s.columns)
         for (int64_t deep = 0; deep < s.k; deep += s.depth)
             multiply_columns(&s, start, smaller(s.columns, s.n - start), deep, smaller(s.depth, s.k - deep));
+    if (s.stream) end_stream();
     if (s.swapped && (bias || relu)) finish_tile(bias, relu, c, ldc, m, n);
 }
 #endif
