@@ -11,6 +11,7 @@
 enum {
     LEAST_PRODUCTS = 1 << 20,                       /* multiplications: 20 µs; below, a second thread gains nothing */
     MOST_ITEMS = 16,
+    FEW_ITEMS = 4,                                  /* are of equal size (256 columns for two threads: 128 + 128, not 144 + 112), more of whole panels */
     LEAST_ROWS = 4 * TILE_ROWS, LEAST_COLUMNS = 4 * TILE_COLUMNS,
     COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, SIZE_OF_THIN_ITEM = 512,
     SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time: the last cache's */
@@ -189,7 +190,8 @@ static void share_rows(SharedProduct *p)
     Product *s = &p->s;
     const Engine *e = p->engine;
     int64_t items = smaller(MOST_ITEMS, (s->n + LEAST_COLUMNS - 1) / LEAST_COLUMNS);
-    p->step = ((s->n + items - 1) / items + TILE_COLUMNS - 1) / TILE_COLUMNS * TILE_COLUMNS;
+    int64_t grain = items > FEW_ITEMS ? TILE_COLUMNS : LANES;
+    p->step = ((s->n + items - 1) / items + grain - 1) / grain * grain;
     s->rows = s->m;
     s->a_in_place = s->transposed_a ? s->m * s->depth * 4 <= DIRECT_A_BYTES : s->lda * s->m * 4 <= DIRECT_A_BYTES;
     s->b_in_place = !s->transposed_b && (s->m <= DIRECT_B_ROWS || s->k * s->ldb * 4 <= DIRECT_B_BYTES);

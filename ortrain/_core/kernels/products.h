@@ -14,9 +14,9 @@ enum {
     DIRECT_B_ROWS = 8 * TILE_ROWS,                  /* B is read in place for at most so many rows of A: packing it would cost as much as the product */
     DIRECT_B_BYTES = 64 * 1024,
     DIRECT_A_BYTES = 48 * 1024,                     /* a block of A that the first cache holds is read in place */
-    /* columns of B up to which A is read in place whatever its size: panels of 6 rows cost more to pack than those of 8 (1024 x 256 x 1024: 84 % of the
-     * peak packed element by element, 89 with vectors, 90 in place) */
-    DIRECT_A_COLUMNS = (TILE_ROWS == 6 ? 64 : 4) * TILE_COLUMNS,
+    /* columns of B up to which A is read in place whatever its size (1024 x 256 x 1024 with 6-row tiles: 84 % of the peak packed element by element, 89 with
+     * vectors, 90 in place; with 8-row tiles, operands not in the caches: 73 packed, 82 in place) */
+    DIRECT_A_COLUMNS = 64 * TILE_COLUMNS,
     DIRECT_TRANSPOSED_A_COLUMNS = (TILE_ROWS == 6 ? 8 : 2) * TILE_COLUMNS,
     /* with 8-row tiles the transposing store is exact; with 6 it pays for few rows (16 x 1024 x 256: 52 against 69 % of the peak, 64 x 500 x 784: 82
      * against 86, but 192 x 768 x 768: 87 against 85), where weights can be read in place: rows 16 KiB apart share sets of the second cache */
