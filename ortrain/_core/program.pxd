@@ -3,12 +3,19 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from ortrain._core.engine cimport EngineHandle
 from ortrain._core.kernel cimport Kernel, KernelArgs, Tensor
 
+cdef extern from "float_mode.h" nogil:
+    ctypedef unsigned int FloatMode
+    FloatMode FLUSH_SUBNORMALS
+    FloatMode float_mode()
+    void set_float_mode(FloatMode mode)
+
 
 cdef class Program:
     cdef EngineHandle handle
     cdef Py_ssize_t n_steps, n_slots, n_inputs, n_outputs, n_patches, n_direct
     cdef Kernel *functions
     cdef KernelArgs *args
+    cdef FloatMode *modes                 # what each step adds to the caller's
     cdef Tensor *slots                    # the tensors of all steps, one after another
     cdef int64_t *ints
     cdef double *floats
@@ -45,6 +52,7 @@ cdef class Program:
     cdef bint is_bound(self) noexcept
     cdef bint accepts(self, tuple values) noexcept
     cdef int execute(self, tuple values, bint overwrite, const uint8_t *stop) except -1
+    cdef int run_step(self, Py_ssize_t i, FloatMode outside, FloatMode *mode) noexcept nogil
     cdef int run_steps(self, const uint8_t *stop) noexcept nogil
     cdef int run_alone(self, const uint8_t *stop) noexcept
     cdef int run_timed(self, const uint8_t *stop, int64_t *moments) noexcept nogil

@@ -114,6 +114,7 @@ cdef class Program:
     def __dealloc__(self):
         free(self.functions)
         free(self.args)
+        free(self.modes)
         free(self.slots)
         free(self.ints)
         free(self.floats)
@@ -138,9 +139,10 @@ cdef class Program:
         self.tensors.append((NUMBERS[dtype], dims, offset, address, input))
         return len(self.tensors) - 1
 
-    def add_step(self, str name, size_t address, list inputs, list outputs, tuple ints=(), tuple floats=(), int64_t scratch=-1):
-        """Adds a kernel call on tensors (numbers, -1: absent) with its packed attributes and scratch offset; returns the step's number."""
-        self.steps.append((address, inputs, outputs, ints, floats, scratch))
+    def add_step(self, str name, size_t address, list inputs, list outputs, tuple ints=(), tuple floats=(), int64_t scratch=-1, bint flush=False):
+        """Adds a kernel call on tensors (numbers, -1: absent) with its packed attributes and scratch offset; returns the step's number.
+        flush: subnormal numbers are zero to it."""
+        self.steps.append((address, inputs, outputs, ints, floats, scratch, flush))
         self.step_names.append(name)
         return len(self.steps) - 1
 
@@ -185,12 +187,13 @@ cdef class Program:
         cdef Py_ssize_t i, slot = 0, n_ints = 0, n_floats = 0
         self.arena_bytes = arena_bytes
         self.n_steps = len(self.steps)
-        for _, ins, outs, ints, floats, _ in self.steps:
+        for _, ins, outs, ints, floats, _, _ in self.steps:
             self.n_slots += len(ins) + len(outs)
             n_ints += len(ints)
             n_floats += len(floats)
         self.functions = <Kernel *>calloc(self.n_steps + 1, sizeof(Kernel))
         self.args = <KernelArgs *>calloc(self.n_steps + 1, sizeof(KernelArgs))
+        self.modes = <FloatMode *>calloc(self.n_steps + 1, sizeof(FloatMode))
         self.slots = <Tensor *>calloc(self.n_slots + 1, sizeof(Tensor))
         self.arena_offset = <int64_t *>calloc(self.n_slots + 1, sizeof(int64_t))
         self.scratch_offset = <int64_t *>calloc(self.n_steps + 1, sizeof(int64_t))
@@ -198,13 +201,14 @@ cdef class Program:
         self.floats = <double *>calloc(n_floats + 1, sizeof(double))
         self.input_slot = <Py_ssize_t *>calloc(self.n_slots + 1, sizeof(Py_ssize_t))
         self.input_index = <Py_ssize_t *>calloc(self.n_slots + 1, sizeof(Py_ssize_t))
-        if not (self.functions and self.args and self.slots and self.arena_offset and self.scratch_offset and self.ints and self.floats
+        if not (self.functions and self.args and self.modes and self.slots and self.arena_offset and self.scratch_offset and self.ints and self.floats
                 and self.input_slot and self.input_index):
             raise MemoryError
         n_ints = n_floats = 0
         slot_of = {}
-        for i, (address, ins, outs, ints, floats, scratch) in enumerate(self.steps):
+        for i, (address, ins, outs, ints, floats, scratch, flush) in enumerate(self.steps):
             self.functions[i] = <Kernel><size_t>address
+            self.modes[i] = FLUSH_SUBNORMALS if flush else 0
             self.args[i].inputs = self.slots + slot
             self.args[i].outputs = self.slots + slot + len(ins)
             self.args[i].n_inputs = len(ins)
@@ -357,16 +361,26 @@ cdef class Program:
             self.failed_status = status
         return status
 
+    cdef int run_step(self, Py_ssize_t i, FloatMode outside, FloatMode *mode) noexcept nogil:
+        """Runs one step in its float mode; `mode` is the thread's at present."""
+        cdef FloatMode wanted = outside | self.modes[i]
+        if wanted != mode[0]:
+            mode[0] = wanted
+            set_float_mode(wanted)
+        return self.functions[i](&self.args[i])
+
     cdef int run_steps(self, const uint8_t *stop) noexcept nogil:
         """Runs the steps up to one that fails, or until `stop` is set."""
         cdef Py_ssize_t i
-        cdef int status
+        cdef int status = STATUS_OK
+        cdef FloatMode outside = float_mode(), mode = outside
         for i in range(self.n_steps):
-            status = STATUS_TERMINATED if stop != NULL and stop[0] != 0 else self.functions[i](&self.args[i])
+            status = STATUS_TERMINATED if stop != NULL and stop[0] != 0 else self.run_step(i, outside, &mode)
             if status != STATUS_OK:
                 self.failed_step = i
-                return status
-        return STATUS_OK
+                break
+        set_float_mode(outside)
+        return status
 
     cdef int run_alone(self, const uint8_t *stop) noexcept:
         """The same with the interpreter's lock held, on this thread alone: another might need that lock, for SciPy's BLAS is fetched when a product asks for it."""
@@ -379,15 +393,17 @@ cdef class Program:
     cdef int run_timed(self, const uint8_t *stop, int64_t *moments) noexcept nogil:
         """The same, and the time in nanoseconds at the start and after every step."""
         cdef Py_ssize_t i
-        cdef int status
+        cdef int status = STATUS_OK
+        cdef FloatMode outside = float_mode(), mode = outside
         moments[0] = pool_clock()
         for i in range(self.n_steps):
-            status = STATUS_TERMINATED if stop != NULL and stop[0] != 0 else self.functions[i](&self.args[i])
+            status = STATUS_TERMINATED if stop != NULL and stop[0] != 0 else self.run_step(i, outside, &mode)
             moments[i + 1] = pool_clock()
             if status != STATUS_OK:
                 self.failed_step = i
-                return status
-        return STATUS_OK
+                break
+        set_float_mode(outside)
+        return status
 
     cdef int run_on(self, void **inputs) noexcept nogil:
         """Runs the steps on inputs that are known to fit, for a program that is part of another."""
@@ -395,13 +411,10 @@ cdef class Program:
         cdef int status
         for i in range(self.n_input_slots):
             self.slots[self.input_slot[i]].data = inputs[self.input_index[i]]
-        for i in range(self.n_steps):
-            status = self.functions[i](&self.args[i])
-            if status != 0:
-                self.failed_status = status
-                self.failed_step = i
-                return status
-        return STATUS_OK
+        status = self.run_steps(NULL)
+        if status != STATUS_OK:
+            self.failed_status = status
+        return status
 
     cdef void *output_data(self, Py_ssize_t index, void **inputs) noexcept nogil:
         """Where an output lies after a run on these inputs."""

@@ -11,6 +11,7 @@ cdef class Call:
     cdef Kernel function
     cdef list arrays
 
+    cdef void call(self) noexcept nogil
     cdef int execute(self) except -1
 
 cdef class Sweep:

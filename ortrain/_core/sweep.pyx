@@ -4,6 +4,7 @@ from libc.string cimport memset
 cimport numpy as cnp
 from ortrain._core.engine cimport SHORT, EngineHandle
 from ortrain._core.kernel cimport Kernel, KernelArgs
+from ortrain._core.program cimport FLUSH_SUBNORMALS, FloatMode, float_mode, set_float_mode
 
 from ortrain.dtypes import NUMBERS
 
@@ -58,16 +59,23 @@ cdef class Call:
             self.floats[i] = floats[i]
         self.execute()
 
+    cdef void call(self) noexcept nogil:
+        """Calls the kernel, to which subnormal numbers are zero."""
+        cdef FloatMode outside = float_mode()
+        set_float_mode(outside | FLUSH_SUBNORMALS)
+        self.function(&self.args)
+        set_float_mode(outside)
+
     cdef int execute(self) except -1:
         """Calls the kernel with the attributes that it has."""
         cdef int64_t *moments = self.handle.moments_of(self, 1)
         if moments != NULL:
             moments[0] = pool_clock()
         if self.tensors[0].count <= SHORT:
-            self.function(&self.args)
+            self.call()
         else:
             with nogil:
-                self.function(&self.args)
+                self.call()
         if moments != NULL:
             moments[1] = pool_clock()
         return 0

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
+#include "float_mode.h"
 #include "kernel.h"
 
 enum { MOST_WORKERS = 64, SPINS_BETWEEN_CLOCKS = 64 };
@@ -20,9 +21,10 @@ typedef struct Pool {
     _Alignas(64) atomic_uint_fast64_t ticket;      /* high half: generation, low half: the next item */
     _Alignas(64) atomic_uint_fast32_t done;        /* items finished in this region */
     _Alignas(64) atomic_int sleepers;
-    _Atomic(WorkItem) work;                        /* a worker that is late reads these three while the next region writes them, and throws them away */
+    _Atomic(WorkItem) work;                        /* a worker that is late reads these four while the next region writes them, and throws them away */
     _Atomic(void *) context;
     atomic_uint items;
+    _Atomic(FloatMode) mode;                       /* of the caller, which the workers take over */
     int32_t workers;                               /* with the caller */
     int32_t started;                               /* threads come with the first region: small programs never make them */
     atomic_int stopping;
@@ -82,6 +84,7 @@ static void *pool_thread(void *start)
         WorkItem work = atomic_load_explicit(&pool->work, memory_order_relaxed);
         void *context = atomic_load_explicit(&pool->context, memory_order_relaxed);
         uint32_t items = atomic_load_explicit(&pool->items, memory_order_relaxed);
+        set_float_mode(atomic_load_explicit(&pool->mode, memory_order_relaxed));
         atomic_thread_fence(memory_order_acquire);
         pool_drain(pool, g, work, context, items, worker);
     }
@@ -134,6 +137,7 @@ static void pool_run(Pool *pool, WorkItem work, void *context, uint32_t items)
     atomic_store_explicit(&pool->work, work, memory_order_relaxed);
     atomic_store_explicit(&pool->context, context, memory_order_relaxed);
     atomic_store_explicit(&pool->items, items, memory_order_relaxed);
+    atomic_store_explicit(&pool->mode, float_mode(), memory_order_relaxed);
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->ticket, (uint64_t)g << 32, memory_order_release);
     atomic_store(&pool->generation, g);

@@ -11,7 +11,7 @@ from ortrain._core import program as core
 from ortrain._core.engine import EngineHandle
 from ortrain._core.iteration import KERNELS as ITERATION_KERNELS
 from ortrain._core.iteration import Iteration
-from ortrain._core.kernel_table import kernels
+from ortrain._core.kernel_table import flushes_subnormals, kernels
 from ortrain._core.program import Program
 from ortrain.dtypes import FLOATS, numpy_dtype
 from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError, ShapeInferenceError
@@ -373,7 +373,7 @@ class Planner:
             positions[id(step)] = program.add_step(
                 f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor(n) for n in step.inputs],
                 [tensor(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),
-                step.scratch.offset if step.scratch else -1)
+                step.scratch.offset if step.scratch else -1, flushes_subnormals(step.call.kernel))
         program.set_inputs([tensor(name) for name in self.inputs])
         program.set_outputs([tensor(name) for name in self.wanted])
         same_memory: dict[str, list[int]] = {}

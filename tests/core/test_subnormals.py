@@ -1,0 +1,58 @@
+"""Subnormal numbers are zero to products, gradients and optimizers, on every thread, and nowhere else."""
+
+import platform
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from ortrain._core.engine import EngineHandle
+from ortrain._core.kernel_table import kernels
+from ortrain._core.sweep import Call, Sweep
+from ortrain.inference_session import InferenceSession
+from ortrain.options import SessionOptions
+
+SUBNORMAL = np.float32(1e-39)
+pytestmark = pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="the mode is x86's")
+
+
+def outputs(op_types, x, other, threads=1):
+    """What nodes of these types make of x and other, each for itself."""
+    nodes = [helper.make_node(op_type, ["x", "other"], [op_type]) for op_type in op_types]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info(name, 1, array.shape) for name, array in (("x", x), ("other", other))],
+                              [helper.make_tensor_value_info(op_type, 1, None) for op_type in op_types])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    session = InferenceSession(model, SessionOptions(intra_op_num_threads=threads))
+    return session.run(None, {"x": x, "other": other})
+
+
+def test_a_product_takes_them_for_zero_and_what_is_computed_element_by_element_keeps_them():
+    x, other = np.full((4, 4), SUBNORMAL), np.eye(4, dtype=np.float32)
+    before, product, after = outputs(["Mul", "MatMul", "Sub"], x, other)
+    np.testing.assert_array_equal(before, x * other)
+    np.testing.assert_array_equal(product, 0)
+    np.testing.assert_array_equal(after, x - other)
+
+
+def test_the_callers_thread_keeps_its_mode():
+    outputs(["MatMul"], np.ones((4, 4), np.float32), np.ones((4, 4), np.float32))
+    assert SUBNORMAL * np.float32(1) != 0
+    assert np.full(40, SUBNORMAL).sum() != 0
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_workers_have_the_callers_mode(threads):
+    x, other = np.full((600, 300), SUBNORMAL), np.ones((300, 400), np.float32)
+    for _ in range(3):
+        product, kept = outputs(["MatMul"], x, other, threads)[0], outputs(["Div"], x, x * 0 + 2, threads)[0]
+        np.testing.assert_array_equal(product, 0)
+        np.testing.assert_array_equal(kept, x / 2)
+
+
+def test_moments_that_have_decayed_become_zero():
+    weights, gradients, first, second = (np.full(40_000, value, np.float32) for value in (1, 0, 1.18e-38, 1.18e-38))
+    call = Call(EngineHandle(2), kernels()["adamw", "float32"], [weights, gradients, first, second], (), (1, 0))
+    Sweep([call], (0.9, 0.99, 1e-8, 0.0)).run(0.001, 1000)
+    np.testing.assert_array_equal(first, 0)
+    np.testing.assert_array_equal(second, 0)
+    np.testing.assert_array_equal(weights, 1)
