@@ -133,7 +133,7 @@ static void share_columns(SharedProduct *p)
     if (p->step > BLOCK_ROWS) p->step = BLOCK_ROWS;
     s->rows = p->step;
     s->a_in_place = s->transposed_a ? p->step * s->depth * 4 <= DIRECT_A_BYTES && s->n <= 2 * TILE_COLUMNS
-                                    : s->lda * p->step * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_A_COLUMNS;
+                                    : reads_a_in_place(s, p->step);
     s->b_in_place = !s->transposed_b && s->k * s->ldb * 4 <= DIRECT_B_BYTES;
     int64_t columns = SHARED_FLOATS / s->k / COLUMNS_PER_PACKING * COLUMNS_PER_PACKING;
     columns = smaller(s->n, columns > CHUNK_COLUMNS ? columns : CHUNK_COLUMNS);

@@ -15,8 +15,9 @@ enum {
     DIRECT_B_BYTES = 64 * 1024,
     DIRECT_A_BYTES = 48 * 1024,                     /* a block of A that the first cache holds is read in place */
     /* columns of B up to which A is read in place whatever its size (1024 x 256 x 1024 with 6-row tiles: 84 % of the peak packed element by element, 89 with
-     * vectors, 90 in place; with 8-row tiles, operands not in the caches: 73 packed, 82 in place) */
-    DIRECT_A_COLUMNS = 64 * TILE_COLUMNS,
+     * vectors, 90 in place; with 8-row tiles, operands not in the caches: 73 packed, 82 in place), unless its rows share sets of the second cache, when
+     * few panels of B may read it (1024 x 256 x 8192: 64 against 61) */
+    DIRECT_A_COLUMNS = 64 * TILE_COLUMNS, DIRECT_A_STEP = 4095, FEW_COLUMNS = 4 * TILE_COLUMNS,
     DIRECT_TRANSPOSED_A_COLUMNS = (TILE_ROWS == 6 ? 8 : 2) * TILE_COLUMNS,
     /* with 8-row tiles the transposing store is exact; with 6 it pays for few rows (16 x 1024 x 256: 52 against 69 % of the peak, 64 x 500 x 784: 82
      * against 86, but 192 x 768 x 768: 87 against 85), where weights can be read in place: rows 16 KiB apart share sets of the second cache */
@@ -149,6 +150,10 @@ static void choose_roles(Product *s)
     s->swapped = 1;
 }
 
+/* whether `rows` rows of a row-major A at a time are read where they lie */
+static inline int reads_a_in_place(const Product *s, int64_t rows)
+{ return s->lda * rows * 4 <= DIRECT_A_BYTES || s->n <= (s->lda <= DIRECT_A_STEP ? DIRECT_A_COLUMNS : FEW_COLUMNS); }
+
 /* sizes of blocks, and which operand is read where it lies */
 static void choose_blocks(Product *s, float *workspace)
 {
@@ -157,7 +162,7 @@ static void choose_blocks(Product *s, float *workspace)
     s->rows = s->m <= BLOCK_ROWS + BLOCK_ROWS / 2 ? s->m : BLOCK_ROWS;
     s->columns = smaller(s->n, BLOCK_COLUMNS);
     s->a_in_place = s->transposed_a ? s->m * s->depth * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_TRANSPOSED_A_COLUMNS
-                                    : s->lda * smaller(s->m, s->rows) * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_A_COLUMNS;
+                                    : reads_a_in_place(s, smaller(s->m, s->rows));
     s->b_in_place = !s->transposed_b && (s->m <= DIRECT_B_ROWS || s->k * s->ldb * 4 <= DIRECT_B_BYTES);
     s->stream = !s->swapped && !s->accumulate && s->k <= s->depth && s->m * s->n >= STREAM_FROM && s->ldc % LANES == 0 && (uintptr_t)s->c % VECTOR_BYTES == 0;
     s->packed_a = workspace;
