@@ -211,19 +211,15 @@ static __attribute__((noinline)) void pack_rows(const float *source, int64_t ste
 }
 
 /* most panels that are packed beside each other: 288 columns, 590 KiB of the second cache, or 128, 128 KiB */
-enum { PANELS_PER_RUN = TILE_COLUMNS > 32 ? 6 : 8, ROWS_AHEAD = 8 };
+enum { PANELS_PER_RUN = TILE_COLUMNS > 32 ? 6 : 8 };
 
-/* `count` full panels beside each other: panel[i][p, j] = source[p, i TILE_COLUMNS + j]. What is ROWS_AHEAD below is fetched, for rows that lie further apart
- * than a page are no stream to the processor (runs of 192 columns: 10 against 15 GB/s). */
+/* `count` full panels beside each other: panel[i][p, j] = source[p, i TILE_COLUMNS + j]. */
 static __attribute__((noinline, unused)) void pack_row_panels(const float *source, int64_t step, int64_t depth, int64_t count, float *panel)
 {
     for (int64_t p = 0; p < depth; p++, source += step, panel += TILE_COLUMNS)
-        for (int64_t i = 0; i < count; i++) {
-            const float *from = source + i * TILE_COLUMNS;
-            for (int64_t j = 0; j < TILE_COLUMNS; j += 16) __builtin_prefetch(from + ROWS_AHEAD * step + j, 0, 3);
+        for (int64_t i = 0; i < count; i++)
             for (int64_t j = 0; j < TILE_COLUMNS; j += LANES)
-                *(loose_vector *)(panel + i * depth * TILE_COLUMNS + j) = *(const loose_vector *)(from + j);
-        }
+                *(loose_vector *)(panel + i * depth * TILE_COLUMNS + j) = *(const loose_vector *)(source + i * TILE_COLUMNS + j);
 }
 
 /* How the rows of a block are dealt to tiles: `count` tiles of `base` rows, the first `extra` of them one row more. */
