@@ -119,6 +119,8 @@ WINDOW_PIECES, COPIED = 64, 1 << 15
 """As in channels_last_windows.h; COPIED in elements of float32."""
 ROW_PLANES, ROW_TAPS = 8, 5
 """As in channels_last_winograd_rows.h."""
+POINT_PIXELS = 1024
+"""As in channels_last_points.h."""
 BLOCK_PIXELS = 1024
 """From so many pixels the weights' gradient of a 1 x 1 convolution is summed in blocks."""
 SPREAD = 16
@@ -274,13 +276,18 @@ def seen(v: Geometry) -> int:
     return 0 if v.strides == (1, 1) else v.pixels * v.channels
 
 
+def packed_points(v: Geometry) -> int:
+    """Elements of the weights of a 1 x 1 convolution in panels (channels_last_points.h)."""
+    return v.channels * v.filters if v.pixels >= POINT_PIXELS else 0
+
+
 def forward_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_scratch(tiles_of(v), tile_planes(v), v.channels, v.filters)
     if method == Method.WINOGRAD_ROWS:
         return row_filters(v, v.channels, v.filters)
     return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels,
-            Method.WINDOWS: up(v.filters, LEAST_CHANNELS) * v.depth}.get(method, seen(v))
+            Method.WINDOWS: up(v.filters, LEAST_CHANNELS) * v.depth}.get(method, seen(v) + packed_points(v))
 
 
 def data_scratch(v: Geometry, method: Method) -> int:
@@ -288,7 +295,7 @@ def data_scratch(v: Geometry, method: Method) -> int:
         return winograd_scratch(tiles_of(v, data=True), tile_planes(v), v.filters, v.channels)
     if method == Method.WINOGRAD_ROWS:
         return row_filters(v, v.filters, v.channels)
-    return {Method.ROWS: v.filters * up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v))
+    return {Method.ROWS: v.filters * up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v) + packed_points(v))
 
 
 def weight_scratch(v: Geometry, method: Method) -> int:

@@ -89,6 +89,11 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
     NAMED(Finish) finish = NAMED(finish_of)(args, vectors);
     if (args->ints[CONV_METHOD] == PRODUCT) {
         const REAL *x = NAMED(product_data)(args, INPUT(0), scratch);
+        if (NAMED(suits_points)(pixels, g->filters, g->channels)) {
+            NAMED(Points) s = { .engine = e, .pixels = pixels, .outputs = g->filters, .depth = g->channels, .x = x, .w = INPUT(1), .y = y, .turned = 1, .finish = finish };
+            NAMED(points)(&s, x == scratch ? scratch + pixels * g->channels : scratch);
+            return STATUS_OK;
+        }
         int relu = finish.limited && finish.low == 0 && finish.high == (REAL)INFINITY, plain = !finish.scale && (!finish.limited || relu);
         GEMM(e, 0, 1, pixels, g->filters, g->channels, 1, x, g->channels, INPUT(1), g->channels, 0, y, g->filters, plain ? finish.shift : NULL, plain && relu);
         NAMED(Finishing) rest = { &finish, y, pixels, g->filters };
@@ -125,7 +130,10 @@ static void NAMED(conv_data)(const KernelArgs *args, const REAL *dy, const REAL 
     int64_t pixels = g->images * g->out_rows * g->out_columns, method = args->ints[DATA_METHOD];
     if (method == PRODUCT) {
         int strided = g->stride_y != 1 || g->stride_x != 1;
-        GEMM(e, 0, 0, pixels, g->channels, g->filters, 1, dy, g->filters, w, g->channels, 0, strided ? args->scratch : dx, g->channels, NULL, 0);
+        REAL *to = strided ? args->scratch : dx;
+        NAMED(Points) points = { .engine = e, .pixels = pixels, .outputs = g->channels, .depth = g->filters, .x = dy, .w = w, .y = to };
+        if (NAMED(suits_points)(pixels, g->channels, g->filters)) NAMED(points)(&points, (REAL *)args->scratch + (strided ? pixels * g->channels : 0));
+        else GEMM(e, 0, 0, pixels, g->channels, g->filters, 1, dy, g->filters, w, g->channels, 0, to, g->channels, NULL, 0);
         NAMED(Rows) s = NAMED(rows_of)(args, 0);
         s.dy = args->scratch; s.dx = dx;
         if (strided) e->parallel_for(e, NAMED(spread_item), &s, g->images);

@@ -5,6 +5,7 @@
 #include "channels_last_winograd_strided.h"
 #include "channels_last_winograd_products.h"
 #include "channels_last_rows.h"
+#include "channels_last_points.h"
 #include "channels_last_windows.h"
 #include "channels_last_winograd_rows.h"
 #include "channels_last_blocks.h"
