@@ -260,9 +260,11 @@ def winograd_scratch(tiles: int, planes: int, depth: int, outputs: int) -> int:
 
 
 def winograd_block(v: Geometry) -> int:
-    """Tiles transformed at a time for the weights' gradient: four megabytes of them, where they are many."""
-    tiles = tiles_of(v)
-    return tiles if tiles <= FEW_TILES else min(tiles, max(64, (1 << 20) // (tile_planes(v) * (v.channels + v.filters))))
+    """Tiles transformed at a time for the weights' gradient: four megabytes of them, where they are many. One where the sums are no more, so that all of it
+    stays in the second cache (64 channels: 3.6 to 2.3 ms)."""
+    tiles, few_sums = tiles_of(v), PLANES * v.channels * v.filters <= 1 << 18
+    fewest, room = (48, 1 << 18) if few_sums else (64, 1 << 20)
+    return tiles if tiles <= FEW_TILES else min(tiles, max(fewest, room // (tile_planes(v) * (v.channels + v.filters))))
 
 
 def winograd_weight_scratch(v: Geometry) -> int:

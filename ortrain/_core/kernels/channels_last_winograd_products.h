@@ -4,26 +4,44 @@
 
 /* ---- the transforms of filters, and those of tiles by stride */
 
-/* 9 taps -> 36 planes */
-INLINED void NAMED(transform_taps)(const V *taps, REAL *planes, int64_t plane_step, int strided)
+/* 9 taps -> 36 planes. Two functions and not a choice between two that is made inside: that one was not inlined, and went through memory for every vector. */
+#define TRANSFORM_TAPS(NAME, POINTS)                                                                \
+INLINED void NAME(const V *taps, REAL *planes, int64_t plane_step)                                  \
+{                                                                                                   \
+    V m[6][3], o[6];                                                                                \
+    _Pragma("GCC unroll 3") for (int j = 0; j < 3; j++) {                                           \
+        POINTS(o, taps[j], taps[3 + j], taps[6 + j]);                                               \
+        _Pragma("GCC unroll 6") for (int i = 0; i < 6; i++) m[i][j] = o[i];                         \
+    }                                                                                               \
+    _Pragma("GCC unroll 6") for (int i = 0; i < 6; i++) {                                           \
+        POINTS(o, m[i][0], m[i][1], m[i][2]);                                                       \
+        _Pragma("GCC unroll 6") for (int j = 0; j < 6; j++) STORE(planes + (i * 6 + j) * plane_step, o[j]); \
+    }                                                                                               \
+}
+TRANSFORM_TAPS(NAMED(plain_taps), NAMED(filter_points))
+TRANSFORM_TAPS(NAMED(strided_taps), NAMED(strided_filter_points))
+#undef TRANSFORM_TAPS
+
+/* WIDTH filters, each step of a register, by WIDTH channels */
+INLINED void NAMED(transform_block)(const V *taps, REAL *planes, int64_t plane_step, int strided)
 {
-    V m[6][3], o[6];
-    _Pragma("GCC unroll 3") for (int j = 0; j < 3; j++) {
-        (strided ? NAMED(strided_filter_points) : NAMED(filter_points))(o, taps[j], taps[3 + j], taps[6 + j]);
-        for (int i = 0; i < 6; i++) m[i][j] = o[i];
-    }
-    _Pragma("GCC unroll 6") for (int i = 0; i < 6; i++) {
-        (strided ? NAMED(strided_filter_points) : NAMED(filter_points))(o, m[i][0], m[i][1], m[i][2]);
-        for (int j = 0; j < 6; j++) STORE(planes + (i * 6 + j) * plane_step, o[j]);
-    }
+    if (strided) for (int i = 0; i < W; i++) NAMED(strided_taps)(taps + 9 * i, planes + i * NAMED(PANEL), plane_step);
+    else for (int i = 0; i < W; i++) NAMED(plain_taps)(taps + 9 * i, planes + i * NAMED(PANEL), plane_step);
 }
 
-/* WIDTH filters from k, WIDTH channels from c: taps[c * 9 + tap] with one filter per lane */
-INLINED void NAMED(load_taps)(const REAL *w, int64_t channels, int64_t k, int64_t c, V *taps)
+/* WIDTH filters from k, WIDTH channels from c: taps[c * 9 + tap] with one filter per lane. What lies `ahead` elements on is fetched: weights are read once
+ * and no stream to the processor, 16 rows of 576 bytes each */
+INLINED void NAMED(load_taps)(const REAL *w, int64_t channels, int64_t k, int64_t c, int64_t ahead, V *taps)
 {
     _Pragma("GCC unroll 1") for (int q = 0; q < 9; q++) {
-        for (int i = 0; i < W; i++) taps[q * W + i] = LOAD(w + ((k + i) * channels + c) * 9 + q * W);
-        NAMED(transpose)(taps + q * W);
+        V r[W];
+        _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) {
+            const REAL *from = w + ((k + i) * channels + c) * 9 + q * W;
+            __builtin_prefetch(from + ahead, 0, 3);
+            r[i] = LOAD(from);
+        }
+        NAMED(transpose)(r);
+        _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) taps[q * W + i] = r[i];
     }
 }
 
@@ -35,18 +53,18 @@ APART void NAMED(transform_filters)(const NAMED(Winograd) *s, int64_t from, int6
         REAL *panel = filters + k / NAMED(PANEL) * depth * NAMED(PANEL) + k % NAMED(PANEL);
         for (int64_t c = 0; c < depth; c += W) {
             if (!s->rotated) {
-                NAMED(load_taps)(s->w, s->channels, first + k, from + c, taps);
-                for (int i = 0; i < W; i++) NAMED(transform_taps)(taps + 9 * i, panel + (c + i) * NAMED(PANEL), plane_step, s->strided);
+                NAMED(load_taps)(s->w, s->channels, first + k, from + c, 9 * W, taps);
+                NAMED(transform_block)(taps, panel + c * NAMED(PANEL), plane_step, s->strided);
                 continue;
             }
-            NAMED(load_taps)(s->w, s->channels, from + c, first + k, taps);
+            NAMED(load_taps)(s->w, s->channels, from + c, first + k, W * s->channels * 9, taps);
             _Pragma("GCC unroll 1") for (int q = 0; q < 9; q++) {
                 V one[W];
-                for (int i = 0; i < W; i++) one[i] = taps[i * 9 + 8 - q];
+                _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) one[i] = taps[i * 9 + 8 - q];
                 NAMED(transpose)(one);
-                for (int i = 0; i < W; i++) turned[i * 9 + q] = one[i];
+                _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) turned[i * 9 + q] = one[i];
             }
-            for (int i = 0; i < W; i++) NAMED(transform_taps)(turned + 9 * i, panel + (c + i) * NAMED(PANEL), plane_step, s->strided);
+            NAMED(transform_block)(turned, panel + c * NAMED(PANEL), plane_step, s->strided);
         }
     }
 }
@@ -180,27 +198,39 @@ static void NAMED(gradient_products)(const NAMED(Winograd) *s, int64_t plane, in
         }
 }
 
+/* 36 planes of sums -> 9 taps, the adjoint of the transforms above */
+#define TAPS_OF_SUMS(NAME, VALUES)                                                                  \
+INLINED void NAME(V *taps, const REAL *sums, int64_t plane_step)                                    \
+{                                                                                                   \
+    V m[3][6], o[3];                                                                                \
+    _Pragma("GCC unroll 6") for (int j = 0; j < 6; j++) {                                           \
+        const REAL *q = sums + j * plane_step;                                                      \
+        VALUES(o, LOAD(q), LOAD(q + 6 * plane_step), LOAD(q + 12 * plane_step), LOAD(q + 18 * plane_step), LOAD(q + 24 * plane_step), \
+               LOAD(q + 30 * plane_step));                                                          \
+        _Pragma("GCC unroll 3") for (int r = 0; r < 3; r++) m[r][j] = o[r];                         \
+    }                                                                                               \
+    _Pragma("GCC unroll 3") for (int r = 0; r < 3; r++)                                             \
+        VALUES(taps + 3 * r, m[r][0], m[r][1], m[r][2], m[r][3], m[r][4], m[r][5]);                 \
+}
+TAPS_OF_SUMS(NAMED(plain_taps_of), NAMED(filter_values))
+TAPS_OF_SUMS(NAMED(strided_taps_of), NAMED(strided_filter_values))
+#undef TAPS_OF_SUMS
+
 /* dw of WIDTH channels from c and `outputs` filters from `first`: G^T sums G, turned into ONNX's order */
 static void NAMED(store_weights)(const NAMED(Winograd) *s, const REAL *sums, int64_t plane_step, int64_t row, int64_t c, int64_t first, int64_t outputs)
 {
-    V taps[9 * W], m[3][6], o[3];
+    V taps[9 * W];
     for (int64_t k = 0; k < outputs; k += W) {
         for (int i = 0; i < W; i++) {
-            const REAL *p = sums + i * row + k;
-            _Pragma("GCC unroll 6") for (int j = 0; j < 6; j++) {
-                const REAL *q = p + j * plane_step;
-                (s->strided ? NAMED(strided_filter_values) : NAMED(filter_values))(o, LOAD(q), LOAD(q + 6 * plane_step), LOAD(q + 12 * plane_step),
-                                                                                   LOAD(q + 18 * plane_step), LOAD(q + 24 * plane_step), LOAD(q + 30 * plane_step));
-                for (int r = 0; r < 3; r++) m[r][j] = o[r];
-            }
-            _Pragma("GCC unroll 3") for (int r = 0; r < 3; r++) {
-                (s->strided ? NAMED(strided_filter_values) : NAMED(filter_values))(o, m[r][0], m[r][1], m[r][2], m[r][3], m[r][4], m[r][5]);
-                for (int j = 0; j < 3; j++) taps[i * 9 + r * 3 + j] = o[j];
-            }
+            for (int q = 0; q < 9; q++) __builtin_prefetch(s->dw + ((first + k + i) * s->depth + c) * 9 + q * W, 1, 3);
+            if (s->strided) NAMED(strided_taps_of)(taps + 9 * i, sums + i * row + k, plane_step);
+            else NAMED(plain_taps_of)(taps + 9 * i, sums + i * row + k, plane_step);
         }
         _Pragma("GCC unroll 1") for (int q = 0; q < 9; q++) {
-            NAMED(transpose)(taps + q * W);
-            for (int i = 0; i < W; i++) STORE(s->dw + ((first + k + i) * s->depth + c) * 9 + q * W, taps[q * W + i]);
+            V r[W];
+            _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) r[i] = taps[q * W + i];
+            NAMED(transpose)(r);
+            _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) STORE(s->dw + ((first + k + i) * s->depth + c) * 9 + q * W, r[i]);
         }
     }
 }
