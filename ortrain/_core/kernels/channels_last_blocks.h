@@ -61,8 +61,8 @@ static void NAMED(weight_block_sum_item)(void *context, int64_t filter, int64_t 
     int64_t row = s->taps * s->padded;
     REAL *sums = s->sums + filter * row, *to = s->dw + filter * s->taps * s->channels;
     for (int64_t slice = 1; slice < s->slices; slice++) NAMED(add_elements)(sums, sums + slice * s->g->filters * row, row);
-    for (int64_t tap = 0; tap < s->taps; tap++)
-        for (int64_t c = 0; c < s->channels; c++) to[c * s->taps + tap] = sums[tap * s->padded + c];
+    for (int64_t c = 0; c < s->channels; c++)                    /* in the order in which dw lies */
+        for (int64_t tap = 0; tap < s->taps; tap++) *to++ = sums[tap * s->padded + c];
 }
 
 /* scratch: the sums, which are dw itself where nothing is left to do to them */

@@ -86,15 +86,47 @@ INLINED void NAMED(tile_output)(const NAMED(Winograd) *s, int64_t tile, const RE
 
 /* ---- forward and data gradient */
 
+/* A tile of a product of whole panels that fetches the same rows of the next plane, 16 of them, a line with each step. */
+APART void NAMED(plane_tile)(int64_t depth, const REAL *restrict a, int64_t a_step, const REAL *restrict b, REAL *restrict c, int64_t ldc, int accumulate,
+                             const REAL *next)
+{
+    V sum[FULL_ROWS][2];
+    _Pragma("GCC unroll 16") for (int i = 0; i < FULL_ROWS; i++)
+        _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) sum[i][j] = accumulate ? LOAD(c + i * ldc + j * W) : (V){0};
+    for (int64_t r = 0; r < 16; r++, next += a_step)
+        for (int64_t p = 0; p < depth; p += 16, a++, b += 2 * W) {
+            V low = LOAD(b), high = LOAD(b + W);
+            __builtin_prefetch(next + p, 0, 2);
+            _Pragma("GCC unroll 16") for (int i = 0; i < FULL_ROWS; i++) {
+                V element = a[i * a_step] - (V){0};
+                sum[i][0] += element * low; sum[i][1] += element * high;
+            }
+        }
+    _Pragma("GCC unroll 16") for (int i = 0; i < FULL_ROWS; i++)
+        _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) STORE(c + i * ldc + j * W, sum[i][j]);
+}
+
+/* c [m, PANEL] = a [m, depth] b (+ c), rows of a a_step apart; `next` is the same part of the next plane */
+static void NAMED(plane_product)(int64_t m, int64_t depth, const REAL *a, int64_t a_step, const REAL *b, REAL *c, int accumulate, const REAL *next)
+{
+    int64_t i = 0;
+    for (; i + FULL_ROWS <= m; i += FULL_ROWS)
+        NAMED(plane_tile)(depth, a + i * a_step, a_step, b, c + i * NAMED(PANEL), NAMED(PANEL), accumulate, next + i * a_step);
+    if (i < m) NAMED(product)(m - i, NAMED(PANEL), depth, a + i * a_step, a_step, b, NAMED(PANEL), 0, c + i * NAMED(PANEL), NAMED(PANEL), accumulate);
+}
+
 /* products of one block of outputs with the planes of `count` tiles, and the transform of the results */
 static void NAMED(multiply_tiles)(const NAMED(Winograd) *s, const REAL *planes, int64_t plane_step, int64_t tile, int64_t count, int64_t first, int64_t outputs,
                                   const REAL *filters, int64_t filter_step, int64_t from, int64_t depth, REAL *results, int64_t result_step)
 {
+    int fetching = CHANNEL_BYTES == 64 && s->few && outputs == NAMED(PANEL);
     for (int64_t i = 0; i < s->side; i++)
         for (int64_t j = 0; j < s->side; j++) {
             int64_t p = i * s->side + j;
-            NAMED(product)(count, outputs, depth, planes + p * plane_step + from, s->depth, filters + filter_plane(i, j) * filter_step, NAMED(PANEL),
-                           depth * NAMED(PANEL), results + p * result_step, outputs, from > 0);
+            const REAL *a = planes + p * plane_step + from, *b = filters + filter_plane(i, j) * filter_step;
+            REAL *c = results + p * result_step;
+            if (fetching) NAMED(plane_product)(count, depth, a, s->depth, b, c, from > 0, p + 1 < s->side * s->side ? a + plane_step : planes + from + depth);
+            else NAMED(product)(count, outputs, depth, a, s->depth, b, NAMED(PANEL), depth * NAMED(PANEL), c, outputs, from > 0);
         }
     if (from + depth < s->depth) return;
     for (int64_t t = 0; t < count; t++) NAMED(tile_output)(s, tile + t, results + t * outputs, result_step, first, outputs);
