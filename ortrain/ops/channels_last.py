@@ -140,12 +140,14 @@ def up(n: int, to: int) -> int:
 def method_of(v: Geometry, direct: bool) -> Method:
     """The fastest way; direct excludes Winograd's, whose rounding errors are larger (docs/performance.md).
 
-    By phases, with stride 2, Winograd's gains a quarter to a third on maps that its tiles fill and nothing on 14 x 14."""
+    By phases, with stride 2, Winograd's gains a quarter to a third on maps that its tiles fill and nothing on 14 x 14 with 256 channels."""
     if v.taps == 1 and v.group == 1 and v.pads == (0, 0) and all(
             (out - 1) * stride < size for out, stride, size in zip((v.out_rows, v.out_columns), v.strides, (v.rows, v.columns), strict=True)):
         return Method.PRODUCT
     three = v.kernel == (3, 3) and v.dilations == (1, 1) and v.group == 1
-    phases = v.strides == (2, 2) and v.pads == (1, 1) and 7 * 16 * tiles_of(v) <= 8 * v.pixels
+    # phases pay where tiles are filled, and where filters of many channels would be packed for few pixels (512 on 14 x 14: 8.5 to 6.8 ms forward)
+    pay = 7 * 16 * tiles_of(v) <= 8 * v.pixels or (min(v.channels, v.filters) >= 512 and tiles_of(v) <= FEW_TILES)
+    phases = v.strides == (2, 2) and v.pads == (1, 1) and pay
     whole = v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096
     if not direct and three and whole and (phases or (v.strides == (1, 1) and max(v.pads) <= 2)):
         return Method.WINOGRAD

@@ -59,6 +59,11 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("depthwise 5 x 5", (1, 9, 11, 16), (16, 1, 5, 5), {"group": 16, "pads": (2, 1, 2, 0), "strides": (3, 1)}),
     ("depthwise without pads", (1, 5, 7, 24), (24, 1, 3, 3), {"group": 24}),
     ("depthwise, wide pads", (1, 4, 5, 16), (16, 1, 3, 3), {"group": 16, "pads": (3, 3, 3, 3)}),
+    ("product of many pixels", (1, 33, 37, 48), (64, 48, 1, 1), {}),
+    ("product of many pixels, deep", (1, 33, 37, 544), (32, 544, 1, 1), {}),
+    ("product of many pixels, wide", (1, 32, 37, 64), (544, 64, 1, 1), {}),
+    ("product of many pixels, strides", (2, 53, 51, 32), (64, 32, 1, 1), {"strides": (2, 2)}),
+    ("Winograd, few tiles in several deep blocks", (2, 5, 9, 144), (64, 144, 3, 3), {"pads": (1, 1, 1, 1)}),
     ("depthwise dilated", (1, 4, 4, 17), (17, 1, 3, 3), {"group": 17, "dilations": (2, 2), "pads": (2, 2, 2, 2)}),
 ]
 
@@ -211,6 +216,7 @@ SAMPLES: list[Sample] = [
     forward("bias", (2, 5, 6, 7), (9, 7, 1, 1), {}, normal(9)),
     forward("Winograd with bias and ReLU", (2, 7, 6, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1), "low": 0.0}, normal(32)),
     forward("product, frozen statistics", (2, 5, 6, 7), (9, 7, 1, 1), {"epsilon": 1e-3, "low": 0.0, "high": 1.0}, None, *frozen(9)),
+    forward("product of many pixels, frozen statistics", (1, 33, 37, 48), (64, 48, 1, 1), {"epsilon": 1e-3, "low": 0.0, "high": 1.0}, None, *frozen(64)),
     forward("Winograd, frozen statistics", (3, 27, 30, 16), (16, 16, 3, 3), {"pads": (1, 1, 1, 1), "epsilon": 1e-3}, normal(16), *frozen(16)),
     forward("rows, frozen statistics", (2, 9, 8, 6), (10, 6, 3, 3), {"strides": (2, 2), "epsilon": 1e-3, "low": 0.0}, None, *frozen(10)),
     forward("depthwise, frozen statistics", (2, 9, 8, 19), (19, 1, 3, 3), {"group": 19, "epsilon": 1e-3, "low": 0.0, "high": 1.0}, None, *frozen(19)),
