@@ -113,7 +113,7 @@ PLANES, STRIDED_PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_P
 """As in channels_last_winograd.h."""
 GRADIENT_ROWS, PACKED_COLUMNS, TAP_CHANNELS, DEPTHWISE_SLICES = 96, 32, 128, 16
 """As in channels_last_rows.h and channels_last_depthwise.h."""
-WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 128, 128
+WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 256, 128
 """As in channels_last_blocks.h."""
 WINDOW_PIECES, COPIED = 64, 1 << 15
 """As in channels_last_windows.h; COPIED in elements of float32."""

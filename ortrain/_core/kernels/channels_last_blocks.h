@@ -5,7 +5,7 @@
 #define W NAMED(WIDTH)
 #ifndef WEIGHT_FILTERS
 #define WEIGHT_FILTERS 256
-#define WEIGHT_CHANNELS 128
+#define WEIGHT_CHANNELS 256          /* 128 read dy twice as often: 256 to 128 on 56 x 56 7.1 against 6.7 ms, with 32-byte vectors 9.9 against 8.9 */
 #define WEIGHT_PIXELS 128
 #define WEIGHT_PAD 16
 #endif
