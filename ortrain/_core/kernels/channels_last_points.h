@@ -2,7 +2,8 @@
  *
  * What engine->gemm_float32 lacks is known here: rows of x lie side by side, so that the next block of them is fetched while one is at work, a slice with
  * each step of a tile (12544 pixels, 256 to 64 channels: 3.9 to 2.5 ms), and lines of y are fetched before a tile's sums are ready (64 to 256 channels: 3.1
- * to 2.7 ms). Storing y past the caches made the product faster and whatever reads y slower by more. Measured with 64-byte vectors; others take the gemm. */
+ * to 2.7 ms). Storing y past the caches was faster still by itself, but what normalisation stored that way slowed the convolutions after it by more than it
+ * gained. Measured with 64-byte vectors; others take the gemm. */
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
 #ifndef POINT_DEPTH
@@ -11,7 +12,7 @@
 #define POINT_ROWS (10 * FULL_ROWS)
 #define POINT_PIXELS 1024            /* with 784 the packed copy of b costs what is saved (2.6 to 2.8 ms) */
 #define WIDE_ROW 2048                /* bytes of a row of y from which a tile's rows lie on pages of their own: panels change fastest then (3.2 to 2.6 ms) */
-#define WIDE_DEPTH 256               /* … and where w is not turned on the way, the gemm is the faster one (128 to 512 on 28 x 28: 2.6 against 3.1 ms) */
+#define WIDE_DEPTH 256               /* … and where w is not turned on the way, the gemm is the faster one (128 to 512 on 28 x 28: by 0.4 ms of both gradients' 6.1) */
 #endif
 
 typedef struct NAMED(Points) {
