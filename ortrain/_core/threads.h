@@ -1,6 +1,8 @@
 /* A pool of threads that runs the items of one region at a time.
  *
- * Items are claimed from an atomic ticket by the caller and the workers alike, so a worker that wakes late costs nothing. Workers spin for a bounded
+ * Each thread has a stretch of the items, the same in every region of so many items, and claims them from an atomic ticket; then it helps the others, so a
+ * worker that wakes late costs nothing. What a thread reads is thus mostly what it wrote, and need not come out of the other's cache (in the order of one ticket
+ * for all, a frozen mobilenetv2 gained a fifth of its time from a second thread). Workers spin for a bounded
  * time after a region, so that consecutive regions of a step never pay for a wake, then sleep on a condition variable. */
 #ifndef ORTRAIN_THREADS_H
 #define ORTRAIN_THREADS_H
@@ -16,9 +18,10 @@
 enum { MOST_WORKERS = 64, SPINS_BETWEEN_CLOCKS = 64 };
 #define SPIN_NANOSECONDS 1500000       /* 1.5 ms: longer than the gap between two steps of a training loop */
 
+typedef struct Ticket { _Alignas(64) atomic_uint_fast64_t next; } Ticket;     /* high half: generation, low half: the next item of a stretch */
+
 typedef struct Pool {
     _Alignas(64) atomic_uint generation;           /* counts regions */
-    _Alignas(64) atomic_uint_fast64_t ticket;      /* high half: generation, low half: the next item */
     _Alignas(64) atomic_uint_fast32_t done;        /* items finished in this region */
     _Alignas(64) atomic_int sleepers;
     _Atomic(WorkItem) work;                        /* a worker that is late reads these four while the next region writes them, and throws them away */
@@ -30,6 +33,7 @@ typedef struct Pool {
     atomic_int stopping;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
+    Ticket tickets[MOST_WORKERS];
     pthread_t threads[MOST_WORKERS];
     struct { struct Pool *pool; int64_t index; } starts[MOST_WORKERS];
 } Pool;
@@ -45,16 +49,23 @@ static inline void pool_pause(void)
 static inline int64_t pool_clock(void)
 { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000LL + t.tv_nsec; }
 
-/* runs items of region g until none is left; a worker that is late fails the comparison, for the ticket carries the generation */
+/* where the stretch of a worker starts, and the one before it ends */
+static inline uint32_t pool_stretch(const Pool *pool, uint32_t items, int64_t worker) { return (uint32_t)((uint64_t)items * worker / pool->workers); }
+
+/* runs items of region g until none is left; a worker that is late fails the comparison, for tickets carry the generation */
 static void pool_drain(Pool *pool, uint32_t g, WorkItem work, void *context, uint32_t items, int64_t worker)
 {
-    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
-    while ((uint32_t)(ticket >> 32) == g && (uint32_t)ticket < items)
-        if (atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket + 1, memory_order_acq_rel, memory_order_acquire)) {
-            work(context, (uint32_t)ticket, worker);
-            atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
-            ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
-        }
+    for (int64_t i = 0, whose = worker; i < pool->workers; i++, whose = whose + 1 < pool->workers ? whose + 1 : 0) {
+        atomic_uint_fast64_t *next = &pool->tickets[whose].next;
+        uint64_t ticket = atomic_load_explicit(next, memory_order_acquire);
+        uint32_t end = pool_stretch(pool, items, whose + 1);
+        while ((uint32_t)(ticket >> 32) == g && (uint32_t)ticket < end)
+            if (atomic_compare_exchange_weak_explicit(next, &ticket, ticket + 1, memory_order_acq_rel, memory_order_acquire)) {
+                work(context, (uint32_t)ticket, worker);
+                atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
+                ticket = atomic_load_explicit(next, memory_order_acquire);
+            }
+    }
 }
 
 static void pool_sleep(Pool *pool, uint32_t seen)
@@ -132,14 +143,15 @@ static void pool_free(Pool *pool)
 static void pool_run(Pool *pool, WorkItem work, void *context, uint32_t items)
 {
     uint32_t g = atomic_load_explicit(&pool->generation, memory_order_relaxed) + 1;
-    atomic_store(&pool->ticket, (uint64_t)g << 32 | 0xffffffffu);          /* closed while the region changes */
+    for (int32_t w = 0; w < pool->workers; w++) atomic_store(&pool->tickets[w].next, (uint64_t)g << 32 | 0xffffffffu);  /* closed while the region changes */
     atomic_thread_fence(memory_order_seq_cst);
     atomic_store_explicit(&pool->work, work, memory_order_relaxed);
     atomic_store_explicit(&pool->context, context, memory_order_relaxed);
     atomic_store_explicit(&pool->items, items, memory_order_relaxed);
     atomic_store_explicit(&pool->mode, float_mode(), memory_order_relaxed);
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->ticket, (uint64_t)g << 32, memory_order_release);
+    for (int32_t w = 0; w < pool->workers; w++)
+        atomic_store_explicit(&pool->tickets[w].next, (uint64_t)g << 32 | pool_stretch(pool, items, w), memory_order_release);
     atomic_store(&pool->generation, g);
     if (atomic_load(&pool->sleepers)) {
         pthread_mutex_lock(&pool->mutex);

@@ -12,7 +12,7 @@ enum {
     LEAST_PRODUCTS = 1 << 20,                       /* multiplications: 20 µs; below, a second thread gains nothing */
     MOST_ITEMS = 16,
     FEW_ITEMS = 4,                                  /* are of equal size (256 columns for two threads: 128 + 128, not 144 + 112), more of whole panels */
-    LEAST_ROWS = 4 * TILE_ROWS, LEAST_COLUMNS = 4 * TILE_COLUMNS,
+    LEAST_ROWS = 4 * TILE_ROWS, LEAST_COLUMNS = TILE_COLUMNS > 32 ? 2 * TILE_COLUMNS : 4 * TILE_COLUMNS,     /* of an item: 96 or 64 columns, or more */
     COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, SIZE_OF_THIN_ITEM = 512,
     SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time: the last cache's */
     CHUNK_COLUMNS = 4 * COLUMNS_PER_PACKING         /* columns below which a chunk is cut by depth instead */
@@ -190,6 +190,7 @@ static void share_rows(SharedProduct *p)
     Product *s = &p->s;
     const Engine *e = p->engine;
     int64_t items = smaller(MOST_ITEMS, (s->n + LEAST_COLUMNS - 1) / LEAST_COLUMNS);
+    if (items > 1) items -= items % 2;
     int64_t grain = items > FEW_ITEMS ? TILE_COLUMNS : LANES;
     p->step = ((s->n + items - 1) / items + grain - 1) / grain * grain;
     s->rows = s->m;
