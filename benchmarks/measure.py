@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import time
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 BATCHES, MODEL, META = "batches.npz", "forward.onnx", "meta.json"
 LEARNING_RATE, EPSILON, WEIGHT_DECAY = 1e-4, 1e-6, 0.0
 """Of AdamW as the artifacts have it by default."""
-LEAST_STEPS = 5
+LEAST_STEPS, MOST_STEPS = 5, 50_000
 WARM_UP_STEPS = 3
 WARM_UP_SECONDS = 0.5
 
@@ -54,9 +55,9 @@ def timed(step: Step, data: list[tuple[Any, Any]], options: argparse.Namespace, 
     while done < WARM_UP_STEPS or time.perf_counter() < until:
         step(*data[done % len(data)])
         done += 1
-    times: list[float] = []
+    times = array("d")                        # a list of floats would count as the tiny models' memory
     until = time.perf_counter() + options.seconds
-    while len(times) < LEAST_STEPS or time.perf_counter() < until:
+    while len(times) < LEAST_STEPS or (len(times) < MOST_STEPS and time.perf_counter() < until):
         x, y = data[(done + len(times)) % len(data)]
         started = time.perf_counter()
         step(x, y)
