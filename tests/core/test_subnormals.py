@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from ortrain._core.engine import EngineHandle
-from ortrain._core.kernel_table import kernels
+from ortrain._core.kernel_table import flushes_subnormals, kernels
 from ortrain._core.sweep import Call, Sweep
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
@@ -42,11 +42,17 @@ def test_the_callers_thread_keeps_its_mode():
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_workers_have_the_callers_mode(threads):
-    x, other = np.full((600, 300), SUBNORMAL), np.ones((300, 400), np.float32)
+    x, other = np.full((400, 400), SUBNORMAL), np.full((400, 400), 2, np.float32)
     for _ in range(3):
-        product, kept = outputs(["MatMul"], x, other, threads)[0], outputs(["Div"], x, x * 0 + 2, threads)[0]
+        before, product, kept = outputs(["Mul", "MatMul", "Div"], x, other, threads)
+        np.testing.assert_array_equal(before, x * 2)
         np.testing.assert_array_equal(product, 0)
         np.testing.assert_array_equal(kept, x / 2)
+
+
+def test_every_gradient_kernel_takes_them_for_zero():
+    assert all(flushes_subnormals(kernel) for kernel in ("conv_grad_depthwise", "gelu_grad", "loss_and_gradient", "gemm"))
+    assert not any(flushes_subnormals(kernel) for kernel in ("log", "div", "softmax", "cast"))
 
 
 def test_moments_that_have_decayed_become_zero():

@@ -190,7 +190,7 @@ static void share_rows(SharedProduct *p)
     Product *s = &p->s;
     const Engine *e = p->engine;
     int64_t items = smaller(MOST_ITEMS, (s->n + LEAST_COLUMNS - 1) / LEAST_COLUMNS);
-    if (items > 1) items -= items % 2;
+    if (items > 1) items -= items % 2;              /* two threads have as many each */
     int64_t grain = items > FEW_ITEMS ? TILE_COLUMNS : LANES;
     p->step = ((s->n + items - 1) / items + grain - 1) / grain * grain;
     s->rows = s->m;
