@@ -210,16 +210,35 @@ static __attribute__((noinline)) void pack_rows(const float *source, int64_t ste
     }
 }
 
-/* most panels that are packed beside each other: 288 columns, 590 KiB of the second cache, or 128, 128 KiB */
-enum { PANELS_PER_RUN = TILE_COLUMNS > 32 ? 6 : 8 };
+/* most panels that are packed beside each other: 144 columns, 295 KiB of the second cache, or 128, 128 KiB; two such runs are in use at a time */
+enum { PANELS_PER_RUN = TILE_COLUMNS > 32 ? 3 : 8 };
 
-/* `count` full panels beside each other: panel[i][p, j] = source[p, i TILE_COLUMNS + j]. */
-static __attribute__((noinline, unused)) void pack_row_panels(const float *source, int64_t step, int64_t depth, int64_t count, float *panel)
+/* Rows of B on their way into `count` full panels beside each other: panel[i][p, j] = source[p, i TILE_COLUMNS + j]. */
+static __attribute__((noinline, unused)) void pack_row_panels(const float *source, int64_t step, int64_t rows, int64_t count, float *panel, int64_t depth)
 {
-    for (int64_t p = 0; p < depth; p++, source += step, panel += TILE_COLUMNS)
+    for (int64_t p = 0; p < rows; p++, source += step, panel += TILE_COLUMNS)
         for (int64_t i = 0; i < count; i++)
             for (int64_t j = 0; j < TILE_COLUMNS; j += LANES)
                 *(loose_vector *)(panel + i * depth * TILE_COLUMNS + j) = *(const loose_vector *)(source + i * TILE_COLUMNS + j);
+}
+
+/* The run of panels that is packed while the one before is at work, `slice` rows of B after each tile. Their lines are fetched while the tile is at work and
+ * used at once: rows of wide matrices share sets of the second cache, which would not keep more than a few (128 x 4096 x 4096 spent a fifth of its time
+ * packing, and fetching a whole run ahead gained nothing). */
+typedef struct Packing { const float *source; int64_t step, depth, count, done, slice; float *panel; } Packing;
+
+static inline Ahead ahead_of(const Packing *next)
+{
+    int64_t from = next->done + next->slice;
+    return (Ahead){ next->source + from * next->step, next->step, smaller(next->slice, next->depth - from), (next->count * TILE_COLUMNS + LINE - 1) / LINE };
+}
+
+/* the next `rows` rows, or what is left */
+static inline void pack_slice(Packing *next, int64_t rows)
+{
+    rows = smaller(rows, next->depth - next->done);
+    pack_row_panels(next->source + next->done * next->step, next->step, rows, next->count, next->panel + next->done * TILE_COLUMNS, next->depth);
+    next->done += rows;
 }
 
 /* How the rows of a block are dealt to tiles: `count` tiles of `base` rows, the first `extra` of them one row more. */

@@ -15,7 +15,11 @@ enum {
     LEAST_ROWS = 4 * TILE_ROWS, LEAST_COLUMNS = TILE_COLUMNS > 32 ? 2 * TILE_COLUMNS : 4 * TILE_COLUMNS,     /* of an item: 96 or 64 columns, or more */
     COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, SIZE_OF_THIN_ITEM = 512,
     SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time: the last cache's */
-    CHUNK_COLUMNS = 4 * COLUMNS_PER_PACKING         /* columns below which a chunk is cut by depth instead */
+    /* of packed B that all items read: half of a second cache, for the third may be slow (1024^3: 141 GFLOP/s with 4 MiB, 164 with 1) */
+    CHUNK_FLOATS = 1 << 18, CHUNK_COLUMNS = COLUMNS_PER_PACKING,        /* columns below which a chunk is cut by depth instead */
+    /* A panel that the first cache does not keep might as well come anew for each tile of A, which then stays there; so might any, where rows of A in place
+     * share sets of the caches, so that only few are kept (1024 x 256 x 8192: 147 packed, 155 by tiles) */
+    SMALL_PANEL_BYTES = 32 * 1024, SHARED_SET_STEP = 4096
 };
 
 typedef struct SharedProduct {
@@ -76,7 +80,7 @@ static int64_t pack_panels(const Product *s, int64_t first, int64_t deep, int64_
         int64_t full = s->transposed_b ? 0 : smaller(full_panels(all, column, end), PANELS_PER_RUN);
         if (full > 1) {
             used = full * TILE_COLUMNS;
-            pack_row_panels(s->b + deep * s->ldb + first + column, s->ldb, depth, full, panel);
+            pack_row_panels(s->b + deep * s->ldb + first + column, s->ldb, depth, full, panel, depth);
         } else if (s->transposed_b) {
             pack_transposed(s->b + (first + column) * s->ldb + deep, s->ldb, used, depth, panel, width);
         } else {
@@ -102,23 +106,45 @@ static void pack_shared_columns(void *context, int64_t item, int64_t worker)
     }
 }
 
+/* panel j, counted in columns, of the chunk's at one depth */
+static inline Panel shared_panel(const SharedProduct *p, const Product *s, int64_t deep, int64_t j)
+{
+    int64_t width = panel_width(s->n, j), used = smaller(width, s->n - j), depth = smaller(s->depth, s->k - deep);
+    if (s->b_in_place && used == width) return (Panel){ s->b + deep * s->ldb + j, s->ldb, j, used, width, deep, depth };
+    return (Panel){ p->shared + (deep - p->deep) * padded(p->columns) + j * depth, width, j, used, width, deep, depth };
+}
+
+/* All panels by one tile of A in place after the other; the rows of the next tile are fetched, a few with each panel. */
+static void multiply_by_tiles(const SharedProduct *p, const Product *s, Tiles tiles, int64_t deep)
+{
+    int64_t each = (TILE_ROWS * TILE_COLUMNS + s->n - 1) / s->n;
+    for (int64_t t = 0, i = 0, rows; t < tiles.count; t++, i += rows) {
+        rows = rows_of_tile(tiles, t);
+        int64_t next = i + rows, last = t + 1 < tiles.count ? next + rows_of_tile(tiles, t + 1) : next;
+        Panel panel;
+        for (int64_t j = 0; j < s->n; j += panel.columns, next += each) {
+            panel = shared_panel(p, s, deep, j);
+            Ahead ahead = { s->a + next * s->lda + deep, s->lda, smaller(each, last - next), panel.depth / LINE };
+            multiply_tile(s, 0, i, rows, &panel, ahead.rows > 0 && ahead.lines > 0 ? &ahead : NULL);
+        }
+    }
+}
+
 static void multiply_rows(void *context, int64_t item, int64_t worker)
 {
     const SharedProduct *p = context;
     int64_t row = item * p->step;
     Product s = part_of(p, row, smaller(p->step, p->s.m - row), p->start, p->columns);
     Tiles tiles = tiles_of(s.m);
+    int by_tiles = !s.transposed_a && (s.depth * TILE_COLUMNS * 4 > SMALL_PANEL_BYTES || s.lda >= SHARED_SET_STEP);
     s.packed_a = workspace_of(p->engine, worker);
     for (int64_t deep = p->deep; deep < p->end; deep += s.depth) {
-        int64_t depth = smaller(s.depth, s.k - deep);
-        const float *panels = p->shared + (deep - p->deep) * padded(p->columns);
-        if (!s.a_in_place) pack_block_of_a(&s, 0, deep, depth, tiles);
-        for (int64_t j = 0, used; j < s.n; j += used) {
-            int64_t width = panel_width(s.n, j);
-            used = smaller(width, s.n - j);
-            int in_place = s.b_in_place && used == width;
-            multiply_panel(&s, 0, tiles, deep, depth, j, used, width, in_place ? s.b + deep * s.ldb + j : panels + j * depth,
-                           in_place ? s.ldb : width, (Prefetch){0});
+        if (!s.a_in_place) pack_block_of_a(&s, 0, deep, smaller(s.depth, s.k - deep), tiles);
+        if (by_tiles) { multiply_by_tiles(p, &s, tiles, deep); continue; }
+        Panel panel;
+        for (int64_t j = 0; j < s.n; j += panel.columns) {
+            panel = shared_panel(p, &s, deep, j);
+            multiply_panel(&s, 0, tiles, &panel, NULL);
         }
     }
     finish_item(p, &s, row);
@@ -132,12 +158,11 @@ static void share_columns(SharedProduct *p)
     p->step = ((s->m + items - 1) / items + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     if (p->step > BLOCK_ROWS) p->step = BLOCK_ROWS;
     s->rows = p->step;
-    s->a_in_place = s->transposed_a ? p->step * s->depth * 4 <= DIRECT_A_BYTES && s->n <= 2 * TILE_COLUMNS
-                                    : reads_a_in_place(s, p->step);
+    s->a_in_place = !s->transposed_a || (p->step * s->depth * 4 <= DIRECT_A_BYTES && s->n <= 2 * TILE_COLUMNS);
     s->b_in_place = !s->transposed_b && s->k * s->ldb * 4 <= DIRECT_B_BYTES;
-    int64_t columns = SHARED_FLOATS / s->k / COLUMNS_PER_PACKING * COLUMNS_PER_PACKING;
+    int64_t columns = CHUNK_FLOATS / s->k / COLUMNS_PER_PACKING * COLUMNS_PER_PACKING;
     columns = smaller(s->n, columns > CHUNK_COLUMNS ? columns : CHUNK_COLUMNS);
-    int64_t depths = SHARED_FLOATS / padded(columns) / s->depth * s->depth;
+    int64_t depths = CHUNK_FLOATS / padded(columns) / s->depth * s->depth;
     if (depths < s->depth) depths = s->depth;
     for (p->start = 0; p->start < s->n; p->start += columns)
         for (p->deep = 0; p->deep < s->k; p->deep = p->end) {
@@ -160,27 +185,51 @@ static void pack_shared_rows(void *context, int64_t item, int64_t worker)
     pack_block_of_a(&s, 0, deep, smaller(s.depth, s.k - deep), tiles_of(s.m));
 }
 
+/* Columns that are packed together: `panels` full panels, or, where none is left, one that is narrower, `used` of its `width` columns real. */
+typedef struct Run { int64_t deep, depth, column, columns, panels, width, used; int in_place; } Run;
+
+/* the run at a column; it has no columns beyond the last depth */
+static Run run_at(const SharedProduct *p, const Product *s, int64_t deep, int64_t column)
+{
+    if (deep >= p->end) return (Run){0};
+    int64_t panels = smaller(full_panels(s->n, column, s->n), PANELS_PER_RUN), width = panels ? TILE_COLUMNS : panel_width(s->n, column);
+    int64_t used = smaller(width, s->n - column);
+    return (Run){ deep, smaller(s->depth, s->k - deep), column, panels ? panels * width : used, panels, width, used, s->b_in_place && used == width };
+}
+
+static inline Run run_after(const SharedProduct *p, const Product *s, Run run)
+{
+    int64_t column = run.column + run.columns;
+    return column < s->n ? run_at(p, s, run.deep, column) : run_at(p, s, run.deep + s->depth, 0);
+}
+
+/* packs a run into `panels`, at once */
+static void pack_run(const Product *s, const Run *run, float *panels)
+{ pack_panels(s, 0, run->deep, run->depth, s->n, run->column, run->column + run->columns, panels - run->column * run->depth); }
+
 static void multiply_columns_item(void *context, int64_t item, int64_t worker)
 {
     const SharedProduct *p = context;
     int64_t start = item * p->step;
     Product s = part_of(p, 0, p->s.m, start, smaller(p->step, p->s.n - start));
     Tiles tiles = tiles_of(s.m);
-    float *panels = workspace_of(p->engine, worker);
-    for (int64_t deep = p->deep; deep < p->end; deep += s.depth) {
-        int64_t depth = smaller(s.depth, s.k - deep);
-        s.packed_a = p->shared + (deep - p->deep) * s.m;
-        for (int64_t j = 0, used, from = 0, packed = 0; j < s.n; j += used) {
-            int64_t width = panel_width(s.n, j);
-            used = smaller(width, s.n - j);
-            int in_place = s.b_in_place && used == width;
-            if (!in_place && j >= packed) {
-                from = j;
-                packed = pack_panels(&s, 0, deep, depth, s.n, j, smaller(j + PANELS_PER_RUN * TILE_COLUMNS, s.n), panels - j * depth);
-            }
-            multiply_panel(&s, 0, tiles, deep, depth, j, used, width, in_place ? s.b + deep * s.ldb + j : panels + (j - from) * depth,
-                           in_place ? s.ldb : width, (Prefetch){0});
+    float *panels = workspace_of(p->engine, worker), *others = panels + PANELS_PER_RUN * TILE_COLUMNS * s.depth;
+    Run run = run_at(p, &s, p->deep, 0);
+    if (!run.in_place) pack_run(&s, &run, panels);
+    for (Run after; run.columns; run = after) {
+        after = run_after(p, &s, run);
+        int64_t slice = after.depth / (tiles.count * (run.panels ? run.panels : 1)) + 1;
+        Packing next = { s.b + after.deep * s.ldb + after.column, s.ldb, after.depth, after.panels, 0, slice, others };
+        int by_slices = after.panels && !after.in_place && !s.transposed_b;
+        s.packed_a = p->shared + (run.deep - p->deep) * s.m;
+        for (int64_t j = 0; j < run.columns; j += run.used) {
+            Panel panel = { panels + j * run.depth, run.width, run.column + j, run.used, run.width, run.deep, run.depth };
+            if (run.in_place) { panel.rows = s.b + run.deep * s.ldb + run.column + j; panel.step = s.ldb; }
+            multiply_panel(&s, 0, tiles, &panel, by_slices ? &next : NULL);
         }
+        if (by_slices) pack_slice(&next, next.depth);
+        else if (after.columns && !after.in_place) pack_run(&s, &after, others);
+        float *packed = others; others = panels; panels = packed;
     }
     finish_item(p, &s, 0);
 }
@@ -248,7 +297,7 @@ static void parallel_sgemm(const Engine *engine, int transposed_a, int transpose
     choose_roles(s);
     choose_blocks(s, 0);
     if (alpha != 1) s->stream = 0;
-    if (s->m <= BLOCK_ROWS + BLOCK_ROWS / 2 && s->n >= s->m) share_rows(&p);
+    if (s->m <= MOST_SHARED_ROWS && s->n >= s->m) share_rows(&p);
     else share_columns(&p);
 }
 #endif

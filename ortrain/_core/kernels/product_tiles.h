@@ -52,16 +52,13 @@ static inline void stream_vector(float *to, vector value) { *(vector *)to = valu
 static inline void end_stream(void) {}
 #endif
 
-/* C [ROWS, VECTORS * LANES] = A B (+ C where `finish` is ADD_TILE), then bias and ReLU; k deep. Element (i, p) of A is a[i * ROW_STEP + p * DEPTH_STEP]: the two
- * flavours fix one of the steps to 1, so that the compiler folds the offsets. Row p of B is b + p * b_step. */
-#define TILE_KERNEL(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                          \
-static __attribute__((noinline)) void NAME(int64_t k, const float *restrict a, int64_t a_step, const float *restrict b, int64_t b_step, \
-                                           float *restrict c, int64_t ldc, int finish, const float *restrict bias, int relu)           \
-{                                                                                                                                       \
-    vector sum[ROWS][VECTORS]; (void)a_step;                                                                                            \
-    _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                             \
-        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] = (vector){0};                                              \
-    for (int64_t p = 0; p < k; p++) {                                                                                                   \
+/* What is fetched into the second cache while a tile is at work: `rows` rows of `lines` cache lines, `step` floats apart. One line with each FETCH_STEPS steps of
+ * depth: all at once they would keep the tile's own loads waiting. */
+typedef struct Ahead { const float *from; int64_t step, rows, lines; } Ahead;
+enum { FETCH_STEPS = 4, LINE = 16 };
+
+/* One step of depth: a column of A times a row of B. */
+#define TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP) {                                                                                \
         vector row[VECTORS];                                                                                                            \
         _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) row[j] = *(const loose_vector *)(b + j * LANES);                      \
         _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) {                                                                       \
@@ -69,7 +66,29 @@ static __attribute__((noinline)) void NAME(int64_t k, const float *restrict a, i
             _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                                    \
         }                                                                                                                               \
         a += (DEPTH_STEP); b += b_step;                                                                                                 \
+    }
+
+/* C [ROWS, VECTORS * LANES] = A B (+ C where `finish` is ADD_TILE), then bias and ReLU; k deep. Element (i, p) of A is a[i * ROW_STEP + p * DEPTH_STEP]: the two
+ * flavours fix one of the steps to 1, so that the compiler folds the offsets. Row p of B is b + p * b_step. `ahead` is NULL where nothing is fetched. */
+#define TILE_KERNEL(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                          \
+static __attribute__((noinline)) void NAME(int64_t k, const float *restrict a, int64_t a_step, const float *restrict b, int64_t b_step, \
+                                           float *restrict c, int64_t ldc, int finish, const float *restrict bias, int relu,            \
+                                           const Ahead *ahead)                                                                          \
+{                                                                                                                                       \
+    vector sum[ROWS][VECTORS]; (void)a_step;                                                                                            \
+    Ahead next = ahead ? *ahead : (Ahead){0};                                                                                           \
+    int64_t p = 0, left = next.lines;                                                                                                   \
+    _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                             \
+        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] = (vector){0};                                              \
+    for (; p + FETCH_STEPS <= k; p += FETCH_STEPS) {                                                                                    \
+        if (next.rows > 0) {                                                                                                            \
+            __builtin_prefetch(next.from, 0, 2);                                                                                        \
+            next.from += LINE;                                                                                                          \
+            if (--left == 0) { left = next.lines; next.rows--; next.from += next.step - next.lines * LINE; }                            \
+        }                                                                                                                               \
+        _Pragma("GCC unroll 4") for (int q = 0; q < FETCH_STEPS; q++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                    \
     }                                                                                                                                   \
+    for (; p < k; p++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                   \
     /* everything that touches the result happens in registers, before the one store */                                                 \
     if (finish == ADD_TILE)                                                                                                             \
         _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                         \
@@ -90,9 +109,9 @@ static __attribute__((noinline)) void NAME(int64_t k, const float *restrict a, i
         _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                         \
             _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) *(loose_vector *)(c + i * ldc + j * LANES) = sum[i][j];           \
 }
-typedef void (*TileKernel)(int64_t, const float *, int64_t, const float *, int64_t, float *, int64_t, int, const float *, int);
+typedef void (*TileKernel)(int64_t, const float *, int64_t, const float *, int64_t, float *, int64_t, int, const float *, int, const Ahead *);
 
-/* every tile of 1 .. TILE_ROWS rows and 1 .. TILE_VECTORS vectors, so that edges are never padded */
+/* every tile of 1 .. TILE_ROWS rows and 1 .. TILE_VECTORS vectors, so that edges are never padded; found in the tables by [rows][vectors - 1] */
 #define TILE_FLAVOURS(ROWS, VECTORS) \
     TILE_KERNEL(packed_tile_##ROWS##_##VECTORS, ROWS, VECTORS, 1, a_step) TILE_KERNEL(in_place_tile_##ROWS##_##VECTORS, ROWS, VECTORS, a_step, 1)
 #if TILE_VECTORS == 3
@@ -105,14 +124,14 @@ typedef void (*TileKernel)(int64_t, const float *, int64_t, const float *, int64
 TILES_OF(1) TILES_OF(2) TILES_OF(3) TILES_OF(4)
 #define TABLE_4(FLAVOUR) TABLE_ROW(FLAVOUR, 1), TABLE_ROW(FLAVOUR, 2), TABLE_ROW(FLAVOUR, 3), TABLE_ROW(FLAVOUR, 4)
 #if TILE_ROWS == 4
-#define TABLE(FLAVOUR) { TABLE_4(FLAVOUR) }
+#define TABLE(FLAVOUR) { { 0 }, TABLE_4(FLAVOUR) }
 #elif TILE_ROWS == 6
 TILES_OF(5) TILES_OF(6)
-#define TABLE(FLAVOUR) { TABLE_4(FLAVOUR), TABLE_ROW(FLAVOUR, 5), TABLE_ROW(FLAVOUR, 6) }
+#define TABLE(FLAVOUR) { { 0 }, TABLE_4(FLAVOUR), TABLE_ROW(FLAVOUR, 5), TABLE_ROW(FLAVOUR, 6) }
 #else
 TILES_OF(5) TILES_OF(6) TILES_OF(7) TILES_OF(8)
-#define TABLE(FLAVOUR) { TABLE_4(FLAVOUR), TABLE_ROW(FLAVOUR, 5), TABLE_ROW(FLAVOUR, 6), TABLE_ROW(FLAVOUR, 7), TABLE_ROW(FLAVOUR, 8) }
+#define TABLE(FLAVOUR) { { 0 }, TABLE_4(FLAVOUR), TABLE_ROW(FLAVOUR, 5), TABLE_ROW(FLAVOUR, 6), TABLE_ROW(FLAVOUR, 7), TABLE_ROW(FLAVOUR, 8) }
 #endif
-static const __attribute__((unused)) TileKernel packed_tiles[TILE_ROWS][TILE_VECTORS] = TABLE(packed);         /* neighbouring rows of A side by side: packed, or A transposed */
-static const TileKernel in_place_tiles[TILE_ROWS][TILE_VECTORS] = TABLE(in_place);     /* A row-major where it lies */
+static const __attribute__((unused)) TileKernel packed_tiles[TILE_ROWS + 1][TILE_VECTORS] = TABLE(packed);         /* neighbouring rows of A side by side: packed, or A transposed */
+static const TileKernel in_place_tiles[TILE_ROWS + 1][TILE_VECTORS] = TABLE(in_place);     /* A row-major where it lies */
 #endif

@@ -11,13 +11,10 @@
 
 /* sizes in elements unless they say bytes; all measured */
 enum {
+    MOST_SHARED_ROWS = BLOCK_ROWS + BLOCK_ROWS / 2,  /* of A in one block */
     DIRECT_B_ROWS = 8 * TILE_ROWS,                  /* B is read in place for at most so many rows of A: packing it would cost as much as the product */
     DIRECT_B_BYTES = 64 * 1024,
-    DIRECT_A_BYTES = 48 * 1024,                     /* a block of A that the first cache holds is read in place */
-    /* columns of B up to which A is read in place whatever its size (1024 x 256 x 1024 with 6-row tiles: 84 % of the peak packed element by element, 89 with
-     * vectors, 90 in place; with 8-row tiles, operands not in the caches: 73 packed, 82 in place), unless its rows share sets of the second cache, when
-     * few panels of B may read it (1024 x 256 x 8192: 64 against 61) */
-    DIRECT_A_COLUMNS = 64 * TILE_COLUMNS, DIRECT_A_STEP = 4095, FEW_COLUMNS = 4 * TILE_COLUMNS,
+    DIRECT_A_BYTES = 48 * 1024,                     /* a block of transposed A that the first cache holds is read in place */
     DIRECT_TRANSPOSED_A_COLUMNS = (TILE_ROWS == 6 ? 8 : 2) * TILE_COLUMNS,
     /* with 8-row tiles the transposing store is exact; with 6 it pays for few rows (16 x 1024 x 256: 52 against 69 % of the peak, 64 x 500 x 784: 82
      * against 86, but 192 x 768 x 768: 87 against 85), where weights can be read in place: rows 16 KiB apart share sets of the second cache */
@@ -28,8 +25,7 @@ enum {
     SWAPPED_DEPTH = TILE_ROWS == 4 ? BLOCK_DEPTH : 1024,
     DOT_COLUMNS = VECTOR_BYTES == 64 ? 14 : 4,      /* with 8 lanes, 10 columns of 64 x 500 took 12.9 µs against 11.5 in tiles; 4 of 1024 x 256 53 against 64 */
     DOT_DEPTH = VECTOR_BYTES == 64 ? 64 : 128,
-    PREFETCH_FROM = 1 << 21,                        /* + 2 to 3 % for a B above 8 MiB, - 5 % where it is cached */
-    STREAM_FROM = 1 << 22                           /* a C of 16 MiB */
+    STREAM_FROM = 1 << 21                           /* a C of 8 MiB */
 };
 /* floats of packing space that a worker needs at most: a block of A (1.5 BLOCK_ROWS) and one of B, both 1.25 BLOCK_DEPTH deep */
 #define PACKED_FLOATS ((size_t)(BLOCK_DEPTH + BLOCK_DEPTH / 4) * (BLOCK_ROWS + BLOCK_ROWS / 2 + TILE_ROWS + BLOCK_COLUMNS + TILE_COLUMNS) + 128)
@@ -138,31 +134,28 @@ static void take_dot_product(const Product *s) { (void)s; }
 
 /* ---- the blocked product */
 
-/* few columns: the long side goes on the lanes, and tiles are stored transposed */
+/* few columns: the long side goes on the lanes, and tiles are stored transposed; so does the longer side of the product of weights' gradients, whose packing
+ * then hides behind the tiles (TN 8192 x 256 x 1024: 147 against 158 GFLOP/s; not with 6-row tiles, 91 against 83) */
 static void choose_roles(Product *s)
 {
     int thin = padded(s->n) * s->m * 2 > padded(s->m) * s->n * 3;
     int few_rows = s->transposed_b && !s->transposed_a && s->m <= SWAP_ROWS && s->ldb <= SWAP_STEP && s->n >= 2 * s->m && s->k >= 32;
-    if (!thin && !few_rows) return;
+    int long_rows = TILE_ROWS == 8 && s->transposed_a && !s->transposed_b && s->n <= MOST_SHARED_ROWS && s->n < s->m;
+    if (!thin && !few_rows && !long_rows) return;
     Product old = *s;
     s->a = old.b; s->lda = old.ldb; s->transposed_a = !old.transposed_b; s->m = old.n;
     s->b = old.a; s->ldb = old.lda; s->transposed_b = !old.transposed_a; s->n = old.m;
     s->swapped = 1;
 }
 
-/* whether `rows` rows of a row-major A at a time are read where they lie */
-static inline int reads_a_in_place(const Product *s, int64_t rows)
-{ return s->lda * rows * 4 <= DIRECT_A_BYTES || s->n <= (s->lda <= DIRECT_A_STEP ? DIRECT_A_COLUMNS : FEW_COLUMNS); }
-
 /* sizes of blocks, and which operand is read where it lies */
 static void choose_blocks(Product *s, float *workspace)
 {
     int64_t most = s->swapped && s->n <= SWAP_ROWS ? SWAPPED_DEPTH : BLOCK_DEPTH, parts = (s->k + most - 1) / most;
     s->depth = s->k <= most + most / 4 ? s->k : (s->k + parts - 1) / parts;
-    s->rows = s->m <= BLOCK_ROWS + BLOCK_ROWS / 2 ? s->m : BLOCK_ROWS;
+    s->rows = s->m <= MOST_SHARED_ROWS ? s->m : BLOCK_ROWS;
     s->columns = smaller(s->n, BLOCK_COLUMNS);
-    s->a_in_place = s->transposed_a ? s->m * s->depth * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_TRANSPOSED_A_COLUMNS
-                                    : reads_a_in_place(s, smaller(s->m, s->rows));
+    s->a_in_place = !s->transposed_a || s->m * s->depth * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_TRANSPOSED_A_COLUMNS;
     s->b_in_place = !s->transposed_b && (s->m <= DIRECT_B_ROWS || s->k * s->ldb * 4 <= DIRECT_B_BYTES);
     s->stream = !s->swapped && !s->accumulate && s->k <= s->depth && s->m * s->n >= STREAM_FROM && s->ldc % LANES == 0 && (uintptr_t)s->c % VECTOR_BYTES == 0;
     s->packed_a = workspace;
@@ -184,58 +177,48 @@ static void pack_block_of_a(const Product *s, int64_t row, int64_t deep, int64_t
     }
 }
 
-/* What is fetched ahead while a panel is worked on: the next panel of B, a slice per tile. */
-typedef struct Prefetch { const float *from; int64_t step, lines, length, per_tile, done; } Prefetch;
+/* One panel of B: `columns` columns from `column` of its `width` are real; `depth` rows, `step` floats apart, from row `deep` of B. */
+typedef struct Panel { const float *rows; int64_t step, column, columns, width, deep, depth; } Panel;
 
-static Prefetch next_panel(const Product *s, int64_t deep, int64_t depth, int64_t column, int64_t columns_left, int64_t tiles)
-{
-    Prefetch next = {0};
-    if (s->k * s->n <= PREFETCH_FROM || columns_left <= 0) return next;
-    int64_t width = smaller(TILE_COLUMNS, columns_left);
-    next.step = s->ldb;
-    next.from = s->transposed_b ? s->b + column * s->ldb + deep : s->b + deep * s->ldb + column;
-    next.lines = s->transposed_b ? width : depth;
-    next.length = s->transposed_b ? depth : width;
-    next.per_tile = (next.lines + tiles - 1) / tiles;
-    return next;
-}
-
-static inline void fetch_slice(Prefetch *next)
-{
-    for (int64_t end = smaller(next->done + next->per_tile, next->lines); next->done < end; next->done++)
-        for (int64_t x = 0; x < next->length; x += 16) __builtin_prefetch(next->from + next->done * next->step + x, 0, 2);
-}
-
-/* A block of A (rows from `row`) times one panel of B (columns from `column`, `columns` of the panel's `width` are real). */
-static void multiply_panel(const Product *s, int64_t row, Tiles tiles, int64_t deep, int64_t depth, int64_t column, int64_t columns, int64_t width,
-                           const float *panel, int64_t panel_step, Prefetch next)
+/* rows [row + i, row + i + rows) of A, of a block that starts at `row`, times a panel */
+static __attribute__((noinline)) void multiply_tile(const Product *s, int64_t row, int64_t i, int64_t rows, const Panel *panel, const Ahead *ahead)
 {
     float edge[TILE_ROWS * TILE_COLUMNS] __attribute__((aligned(64)));
+    const int64_t deep = panel->deep, depth = panel->depth, width = panel->width, columns = panel->columns;
     const int accumulate = s->accumulate || deep > 0, last = deep + depth == s->k;
-    const int whole = columns == width;
-    const float *bias = last && s->bias ? s->bias + column : 0;
-    const int relu = last && s->relu, a_rows = s->a_in_place && !s->transposed_a;
+    const float *bias = last && s->bias ? s->bias + panel->column : 0;
+    const int relu = last && s->relu;
+    const float *a = !s->a_in_place ? s->packed_a + i * depth : s->transposed_a ? s->a + deep * s->lda + row + i : s->a + (row + i) * s->lda + deep;
+    TileKernel multiply = (s->a_in_place && !s->transposed_a ? in_place_tiles : packed_tiles)[rows][width / LANES - 1];
+    int64_t a_step = s->a_in_place ? s->lda : rows;
+    if (s->swapped) {
+        multiply(depth, a, a_step, panel->rows, panel->step, edge, width, STORE_TILE, 0, 0, ahead);
+        store_transposed(edge, width, s->c + panel->column * s->ldc + row + i, s->ldc, rows, columns, accumulate);
+        return;
+    }
+    float *c = s->c + (row + i) * s->ldc + panel->column;
+    if (columns == width) {
+        multiply(depth, a, a_step, panel->rows, panel->step, c, s->ldc, accumulate ? ADD_TILE : s->stream ? STREAM_TILE : STORE_TILE, bias, relu, ahead);
+        return;
+    }
+    multiply(depth, a, a_step, panel->rows, panel->step, edge, width, STORE_TILE, 0, 0, ahead);
+    for (int64_t y = 0; y < rows; y++)
+        for (int64_t x = 0; x < columns; x++) c[y * s->ldc + x] = edge[y * width + x] + (accumulate ? c[y * s->ldc + x] : 0.0f);
+    if (bias || relu) finish_tile(bias, relu, c, s->ldc, rows, columns);
+}
+
+/* A block of A (rows from `row`) times one panel of B; meanwhile `next` is packed, unless it is NULL. */
+static void multiply_panel(const Product *s, int64_t row, Tiles tiles, const Panel *panel, Packing *next)
+{
     for (int64_t t = 0, i = 0, rows; t < tiles.count; t++, i += rows) {
         rows = rows_of_tile(tiles, t);
-        if (rows < 1 || rows > TILE_ROWS) __builtin_unreachable();
-        if (next.from) fetch_slice(&next);
-        const float *a = !s->a_in_place ? s->packed_a + i * depth : s->transposed_a ? s->a + deep * s->lda + row + i : s->a + (row + i) * s->lda + deep;
-        TileKernel multiply = (a_rows ? in_place_tiles : packed_tiles)[rows - 1][width / LANES - 1];
-        int64_t a_step = s->a_in_place ? s->lda : rows;
-        if (s->swapped) {
-            multiply(depth, a, a_step, panel, panel_step, edge, width, STORE_TILE, 0, 0);
-            store_transposed(edge, width, s->c + column * s->ldc + row + i, s->ldc, rows, columns, accumulate);
-            continue;
+        if (next) {
+            Ahead lines = ahead_of(next);
+            multiply_tile(s, row, i, rows, panel, lines.rows > 0 ? &lines : NULL);
+            pack_slice(next, next->slice);
+        } else {
+            multiply_tile(s, row, i, rows, panel, NULL);
         }
-        float *c = s->c + (row + i) * s->ldc + column;
-        if (whole) {
-            multiply(depth, a, a_step, panel, panel_step, c, s->ldc, accumulate ? ADD_TILE : s->stream ? STREAM_TILE : STORE_TILE, bias, relu);
-            continue;
-        }
-        multiply(depth, a, a_step, panel, panel_step, edge, width, STORE_TILE, 0, 0);
-        for (int64_t y = 0; y < rows; y++)
-            for (int64_t x = 0; x < columns; x++) c[y * s->ldc + x] = edge[y * width + x] + (accumulate ? c[y * s->ldc + x] : 0.0f);
-        if (bias || relu) finish_tile(bias, relu, c, s->ldc, rows, columns);
     }
 }
 
@@ -246,22 +229,19 @@ static void multiply_columns(const Product *s, int64_t start, int64_t columns, i
         int64_t rows = smaller(s->rows, s->m - row);
         Tiles tiles = tiles_of(rows);
         if (!s->a_in_place) pack_block_of_a(s, row, deep, depth, tiles);
-        float *panel = s->packed_b;
+        float *packed = s->packed_b;
         for (int64_t j = 0, used; j < columns; j += used) {
             int64_t width = panel_width(columns, j), column = start + j;
             used = smaller(width, columns - j);
-            Prefetch next = {0};
+            Panel panel = { packed, width, column, used, width, deep, depth };
             if (s->b_in_place && used == width) {
-                multiply_panel(s, row, tiles, deep, depth, column, used, width, s->b + deep * s->ldb + column, s->ldb, next);
-            } else {
-                if (row == 0) {
-                    if (s->transposed_b) pack_transposed(s->b + column * s->ldb + deep, s->ldb, used, depth, panel, width);
-                    else pack_rows(s->b + deep * s->ldb + column, s->ldb, used, depth, panel, width);
-                    next = next_panel(s, deep, depth, column + used, columns - j - used, tiles.count);
-                }
-                multiply_panel(s, row, tiles, deep, depth, column, used, width, panel, width, next);
+                panel.rows = s->b + deep * s->ldb + column; panel.step = s->ldb;
+            } else if (row == 0) {
+                if (s->transposed_b) pack_transposed(s->b + column * s->ldb + deep, s->ldb, used, depth, packed, width);
+                else pack_rows(s->b + deep * s->ldb + column, s->ldb, used, depth, packed, width);
             }
-            panel += width * depth;
+            multiply_panel(s, row, tiles, &panel, NULL);
+            packed += width * depth;
         }
     }
 }

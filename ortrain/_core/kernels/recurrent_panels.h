@@ -23,14 +23,14 @@ static inline int64_t depth_of_block(int64_t depth)
  * their 512 gates run at 92 % of the peak; 16 rows in tiles of 6, 5 and 5 at 88). */
 #if TILE_VECTORS == 3
 enum { STEP_ROWS = TILE_ROWS, STEP_VECTORS = TILE_VECTORS };
-static inline TileKernel step_tile(int64_t rows, int64_t vectors) { return in_place_tiles[rows - 1][vectors - 1]; }
+static inline TileKernel step_tile(int64_t rows, int64_t vectors) { return in_place_tiles[rows][vectors - 1]; }
 #else
 enum { STEP_ROWS = 4, STEP_VECTORS = 3 };
 TILE_KERNEL(step_tile_1, 1, 3, a_step, 1) TILE_KERNEL(step_tile_2, 2, 3, a_step, 1) TILE_KERNEL(step_tile_3, 3, 3, a_step, 1) TILE_KERNEL(step_tile_4, 4, 3, a_step, 1)
 static inline TileKernel step_tile(int64_t rows, int64_t vectors)
 {
     static const TileKernel wide[STEP_ROWS] = { step_tile_1, step_tile_2, step_tile_3, step_tile_4 };
-    return vectors == STEP_VECTORS ? wide[rows - 1] : in_place_tiles[rows - 1][vectors - 1];
+    return vectors == STEP_VECTORS ? wide[rows - 1] : in_place_tiles[rows][vectors - 1];
 }
 #endif
 
@@ -68,10 +68,10 @@ static void step_product_float(const Engine *engine, int64_t worker, int64_t row
                 TileKernel multiply = step_tile(count, width / LANES);
                 float *to = c + i * ldc + j;
                 if (used == width) {
-                    multiply(now, a + i * lda + deep, lda, panel, width, to, ldc, add, NULL, 0);
+                    multiply(now, a + i * lda + deep, lda, panel, width, to, ldc, add, NULL, 0, NULL);
                     continue;
                 }
-                multiply(now, a + i * lda + deep, lda, panel, width, edge, width, 0, NULL, 0);
+                multiply(now, a + i * lda + deep, lda, panel, width, edge, width, 0, NULL, 0, NULL);
                 for (int64_t y = 0; y < count; y++)
                     for (int64_t x = 0; x < used; x++) to[y * ldc + x] = edge[y * width + x] + (add ? to[y * ldc + x] : 0.0f);
             }
