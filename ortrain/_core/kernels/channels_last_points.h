@@ -10,7 +10,7 @@
 #define POINT_DEPTH 512              /* of a panel of b: 64 KiB */
 #define POINT_BYTES 262144           /* of the rows of x at work; the next as many are on their way */
 #define POINT_ROWS (10 * FULL_ROWS)
-#define POINT_PIXELS 1024            /* with 784 the packed copy of b costs what is saved (2.6 to 2.8 ms) */
+#define POINT_PIXELS 8192            /* with 3136 the gemm is the faster one (256 to 512: 5.5 against 4.9 ms) */
 #define WIDE_ROW 2048                /* bytes of a row of y from which a tile's rows lie on pages of their own: panels change fastest then (3.2 to 2.6 ms) */
 #define WIDE_DEPTH 256               /* … and where w is not turned on the way, the gemm is the faster one (128 to 512 on 28 x 28: by 0.4 ms of both gradients' 6.1) */
 #endif

@@ -211,7 +211,7 @@ static __attribute__((noinline)) void pack_rows(const float *source, int64_t ste
 }
 
 /* most panels that are packed beside each other: 144 columns, 295 KiB of the second cache, or 128, 128 KiB; two such runs are in use at a time */
-enum { PANELS_PER_RUN = TILE_COLUMNS > 32 ? 3 : 8 };
+enum { PANELS_PER_RUN = TILE_COLUMNS > 32 ? 3 : 8, TILES_PER_RUN = 8 };
 
 /* Rows of B on their way into `count` full panels beside each other: panel[i][p, j] = source[p, i TILE_COLUMNS + j]. */
 static __attribute__((noinline, unused)) void pack_row_panels(const float *source, int64_t step, int64_t rows, int64_t count, float *panel, int64_t depth)
@@ -222,22 +222,33 @@ static __attribute__((noinline, unused)) void pack_row_panels(const float *sourc
                 *(loose_vector *)(panel + i * depth * TILE_COLUMNS + j) = *(const loose_vector *)(source + i * TILE_COLUMNS + j);
 }
 
-/* The run of panels that is packed while the one before is at work, `slice` rows of B after each tile. Their lines are fetched while the tile is at work and
- * used at once: rows of wide matrices share sets of the second cache, which would not keep more than a few (128 x 4096 x 4096 spent a fifth of its time
- * packing, and fetching a whole run ahead gained nothing). */
-typedef struct Packing { const float *source; int64_t step, depth, count, done, slice; float *panel; } Packing;
+/* Rows of transposed A on their way into `count` panels beside each other, each as wide as its tile has rows; the copies are inlined for that width. */
+static inline __attribute__((always_inline)) void pack_equal_tiles(const float *source, int64_t step, int64_t rows, int64_t count, const int64_t width,
+                                                                   float *panel, int64_t depth)
+{
+    for (int64_t p = 0; p < rows; p++, source += step)
+        for (int64_t t = 0; t < count; t++) memcpy(panel + (p + t * depth) * width, source + t * width, width * sizeof(float));
+}
+
+/* The panels that are packed while those before them are at work, `slice` rows of B or of transposed A after each tile. Their lines are fetched while the tile is
+ * at work and used at once: rows of wide matrices share sets of the second cache, which would not keep more than a few (128 x 4096 x 4096 spent a fifth of
+ * its time packing, and fetching all panels of an item ahead gained nothing). */
+typedef struct Packing { const float *source; int64_t step, depth, count, width, done, slice; float *panel; } Packing;
 
 static inline Ahead ahead_of(const Packing *next)
 {
     int64_t from = next->done + next->slice;
-    return (Ahead){ next->source + from * next->step, next->step, smaller(next->slice, next->depth - from), (next->count * TILE_COLUMNS + LINE - 1) / LINE };
+    return (Ahead){ next->source + from * next->step, next->step, smaller(next->slice, next->depth - from), (next->count * next->width + LINE - 1) / LINE };
 }
 
 /* the next `rows` rows, or what is left */
-static inline void pack_slice(Packing *next, int64_t rows)
+static __attribute__((unused)) void pack_slice(Packing *next, int64_t rows)
 {
+    const float *source = next->source + next->done * next->step;
+    float *panel = next->panel + next->done * next->width;
     rows = smaller(rows, next->depth - next->done);
-    pack_row_panels(next->source + next->done * next->step, next->step, rows, next->count, next->panel + next->done * TILE_COLUMNS, next->depth);
+    if (next->width == TILE_ROWS) pack_equal_tiles(source, next->step, rows, next->count, TILE_ROWS, panel, next->depth);
+    else pack_row_panels(source, next->step, rows, next->count, panel, next->depth);
     next->done += rows;
 }
 
@@ -252,26 +263,18 @@ static inline Tiles tiles_of_height(int64_t rows, int64_t most)
 static inline Tiles tiles_of(int64_t rows) { return tiles_of_height(rows, TILE_ROWS); }
 static inline int64_t rows_of_tile(Tiles tiles, int64_t tile) { return tiles.base + (tile < tiles.extra); }
 
-/* `count` panels beside each other, each as wide as its tile has rows; the copies are inlined for that width */
-static inline __attribute__((always_inline)) void pack_equal_tiles(const float *source, int64_t step, int64_t depth, int64_t count, const int64_t rows,
-                                                                   float *panel)
-{
-    for (int64_t p = 0; p < depth; p++, source += step)
-        for (int64_t t = 0; t < count; t++) memcpy(panel + (p + t * depth) * rows, source + t * rows, rows * sizeof(float));
-}
-
 /* A block of A that is stored depth first, into one panel per tile. Source rows are read in runs of 8 panels of one width: panels are often a multiple of
  * 4 KiB apart, the span of one way of the first cache, so that more write streams would evict each other (196 against 225 GFLOP/s on 8192x256x1024). */
 static __attribute__((noinline, unused)) void pack_tiles(const float *source, int64_t step, int64_t depth, Tiles tiles, float *panel)
 {
     for (int64_t first = 0, count; first < tiles.count; first += count) {
         int64_t rows = rows_of_tile(tiles, first), end = first < tiles.extra ? tiles.extra : tiles.count;
-        count = end - first < 8 ? end - first : 8;
+        count = smaller(end - first, TILES_PER_RUN);
         switch (rows) {
-        case TILE_ROWS: pack_equal_tiles(source, step, depth, count, TILE_ROWS, panel); break;
-        case TILE_ROWS - 1: pack_equal_tiles(source, step, depth, count, TILE_ROWS - 1, panel); break;
-        case TILE_ROWS - 2: pack_equal_tiles(source, step, depth, count, TILE_ROWS - 2, panel); break;
-        default: pack_equal_tiles(source, step, depth, count, rows, panel);
+        case TILE_ROWS: pack_equal_tiles(source, step, depth, count, TILE_ROWS, panel, depth); break;
+        case TILE_ROWS - 1: pack_equal_tiles(source, step, depth, count, TILE_ROWS - 1, panel, depth); break;
+        case TILE_ROWS - 2: pack_equal_tiles(source, step, depth, count, TILE_ROWS - 2, panel, depth); break;
+        default: pack_equal_tiles(source, step, depth, count, rows, panel, depth);
         }
         source += count * rows; panel += count * rows * depth;
     }

@@ -17,9 +17,10 @@ enum {
     SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time: the last cache's */
     /* of packed B that all items read: half of a second cache, for the third may be slow (1024^3: 141 GFLOP/s with 4 MiB, 164 with 1) */
     CHUNK_FLOATS = 1 << 18, CHUNK_COLUMNS = COLUMNS_PER_PACKING,        /* columns below which a chunk is cut by depth instead */
-    /* A panel that the first cache does not keep might as well come anew for each tile of A, which then stays there; so might any, where rows of A in place
-     * share sets of the caches, so that only few are kept (1024 x 256 x 8192: 147 packed, 155 by tiles) */
-    SMALL_PANEL_BYTES = 32 * 1024, SHARED_SET_STEP = 4096
+    /* All panels by one tile of A after the other keep the tile in the first cache, whose rows may share sets, and write lines of C side by side (3136 x 512 x
+     * 128, nothing in the caches: 125 GFLOP/s panel by panel, 155 tile by tile; 1024 x 256 x 8192: 147 packed, 155). A panel that is small enough stays there
+     * instead, for all rows of an item, where C is small (1600 x 512 x 128: 179 against 171). */
+    SMALL_PANEL_BYTES = 32 * 1024, SMALL_RESULT = 1 << 20, SHARED_SET_STEP = 4096
 };
 
 typedef struct SharedProduct {
@@ -28,6 +29,7 @@ typedef struct SharedProduct {
     float alpha;
     float *shared;
     int64_t step;                                   /* rows or columns of an item */
+    int by_tiles;                                   /* an item takes all panels by a tile, else all tiles by a panel */
     int64_t start, columns, deep, end;              /* the chunk: columns from start, depths from deep to end */
 } SharedProduct;
 
@@ -130,21 +132,53 @@ static void multiply_by_tiles(const SharedProduct *p, const Product *s, Tiles ti
     }
 }
 
+/* The tiles from `tile` on, up to a run of them, of a block of transposed A that has whole ones only, on their way into `panels`. */
+static Packing tiles_from(const Product *s, int64_t deep, int64_t tile, float *panels)
+{
+    int64_t count = smaller(s->m / TILE_ROWS - tile, TILES_PER_RUN);
+    return (Packing){ s->a + deep * s->lda + tile * TILE_ROWS, s->lda, smaller(s->depth, s->k - deep), count, TILE_ROWS, 0, 0, panels };
+}
+
+/* Transposed A by runs of tiles, each of which is packed while the one before is at work. */
+static void multiply_by_runs(const SharedProduct *p, Product *s, float *panels)
+{
+    float *others = panels + TILES_PER_RUN * TILE_ROWS * s->depth;
+    Packing run = tiles_from(s, p->deep, 0, panels), next;
+    pack_slice(&run, run.depth);
+    for (int64_t deep = p->deep, tile = 0, row = 0; deep < p->end; run = next, row = tile * TILE_ROWS, others = s->packed_a) {
+        int64_t now = deep;
+        tile += run.count;
+        if (tile * TILE_ROWS == s->m) { tile = 0; deep += s->depth; }
+        next = deep < p->end ? tiles_from(s, deep, tile, others) : (Packing){0};
+        next.slice = next.depth * TILE_COLUMNS / (run.count * padded(s->n)) + 1;
+        s->packed_a = run.panel;
+        Panel panel;
+        for (int64_t j = 0; j < s->n; j += panel.columns) {
+            panel = shared_panel(p, s, now, j);
+            multiply_panel(s, row, (Tiles){ run.count, TILE_ROWS, 0 }, &panel, next.depth ? &next : NULL);
+        }
+        if (next.depth) pack_slice(&next, next.depth);
+    }
+}
+
 static void multiply_rows(void *context, int64_t item, int64_t worker)
 {
     const SharedProduct *p = context;
     int64_t row = item * p->step;
     Product s = part_of(p, row, smaller(p->step, p->s.m - row), p->start, p->columns);
     Tiles tiles = tiles_of(s.m);
-    int by_tiles = !s.transposed_a && (s.depth * TILE_COLUMNS * 4 > SMALL_PANEL_BYTES || s.lda >= SHARED_SET_STEP);
     s.packed_a = workspace_of(p->engine, worker);
-    for (int64_t deep = p->deep; deep < p->end; deep += s.depth) {
-        if (!s.a_in_place) pack_block_of_a(&s, 0, deep, smaller(s.depth, s.k - deep), tiles);
-        if (by_tiles) { multiply_by_tiles(p, &s, tiles, deep); continue; }
-        Panel panel;
-        for (int64_t j = 0; j < s.n; j += panel.columns) {
-            panel = shared_panel(p, &s, deep, j);
-            multiply_panel(&s, 0, tiles, &panel, NULL);
+    if (!s.a_in_place && tiles.base == TILE_ROWS && !tiles.extra) {
+        multiply_by_runs(p, &s, s.packed_a);
+    } else {
+        for (int64_t deep = p->deep; deep < p->end; deep += s.depth) {
+            if (!s.a_in_place) pack_block_of_a(&s, 0, deep, smaller(s.depth, s.k - deep), tiles);
+            if (p->by_tiles) { multiply_by_tiles(p, &s, tiles, deep); continue; }
+            Panel panel;
+            for (int64_t j = 0; j < s.n; j += panel.columns) {
+                panel = shared_panel(p, &s, deep, j);
+                multiply_panel(&s, 0, tiles, &panel, NULL);
+            }
         }
     }
     finish_item(p, &s, row);
@@ -160,6 +194,7 @@ static void share_columns(SharedProduct *p)
     s->rows = p->step;
     s->a_in_place = !s->transposed_a || (p->step * s->depth * 4 <= DIRECT_A_BYTES && s->n <= 2 * TILE_COLUMNS);
     s->b_in_place = !s->transposed_b && s->k * s->ldb * 4 <= DIRECT_B_BYTES;
+    p->by_tiles = !s->transposed_a && (s->depth * TILE_COLUMNS * 4 > SMALL_PANEL_BYTES || s->m * s->n > SMALL_RESULT || s->lda >= SHARED_SET_STEP);
     int64_t columns = CHUNK_FLOATS / s->k / COLUMNS_PER_PACKING * COLUMNS_PER_PACKING;
     columns = smaller(s->n, columns > CHUNK_COLUMNS ? columns : CHUNK_COLUMNS);
     int64_t depths = CHUNK_FLOATS / padded(columns) / s->depth * s->depth;
@@ -219,7 +254,7 @@ static void multiply_columns_item(void *context, int64_t item, int64_t worker)
     for (Run after; run.columns; run = after) {
         after = run_after(p, &s, run);
         int64_t slice = after.depth / (tiles.count * (run.panels ? run.panels : 1)) + 1;
-        Packing next = { s.b + after.deep * s.ldb + after.column, s.ldb, after.depth, after.panels, 0, slice, others };
+        Packing next = { s.b + after.deep * s.ldb + after.column, s.ldb, after.depth, after.panels, TILE_COLUMNS, 0, slice, others };
         int by_slices = after.panels && !after.in_place && !s.transposed_b;
         s.packed_a = p->shared + (run.deep - p->deep) * s.m;
         for (int64_t j = 0; j < run.columns; j += run.used) {
