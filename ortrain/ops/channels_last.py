@@ -215,6 +215,8 @@ def weight_method_of(v: Geometry, method: Method) -> Method:
 
 def slices_of(v: Geometry, method: Method) -> int:
     """Partial sums of the weights' gradient."""
+    if method == Method.WINOGRAD:
+        return winograd_slices(v)
     if method == Method.BLOCKS:
         items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
         return max(1, min(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
@@ -263,18 +265,27 @@ def winograd_scratch(tiles: int, planes: int, depth: int, outputs: int) -> int:
     return PLANES * block * -(-depth // DEPTH_BLOCK) * -(-outputs // FILTER_BLOCK)
 
 
+def winograd_slices(v: Geometry) -> int:
+    """Partial sums of the weights' gradient, each over tiles that one worker transforms and multiplies; 0 where tiles are few or sums too large."""
+    sums, tiles = PLANES * v.channels * v.filters, tiles_of(v)
+    return min(SPREAD, max(4, MOST_SUMS // sums), tiles // 32) if tiles > FEW_TILES and sums <= MOST_SUMS else 0
+
+
 def winograd_block(v: Geometry) -> int:
-    """Tiles transformed at a time for the weights' gradient: four megabytes of them, where they are many. One where the sums are no more, so that all of it
-    stays in the second cache (64 channels: 3.6 to 2.3 ms)."""
-    tiles, few_sums = tiles_of(v), PLANES * v.channels * v.filters <= 1 << 18
-    fewest, room = (48, 1 << 18) if few_sums else (64, 1 << 20)
-    return tiles if tiles <= FEW_TILES else min(tiles, max(fewest, room // (tile_planes(v) * (v.channels + v.filters))))
+    """Tiles transformed at a time for the weights' gradient: four megabytes of them, where they are many; of a slice, so many that a worker's memory and half
+    of the second cache hold them (64 channels: 3.6 to 2.3 ms)."""
+    tiles, planes, width = tiles_of(v), tile_planes(v), v.channels + v.filters
+    if winograd_slices(v):
+        return max(1, min(tiles, max(48, (1 << 18) // (planes * width)), (ROOM // planes - 2 * PLANE_PAD) // (width + 2 * PLANE_PAD)))
+    return tiles if tiles <= FEW_TILES else min(tiles, max(64, (1 << 20) // (planes * width)))
 
 
 def winograd_weight_scratch(v: Geometry) -> int:
-    tiles, block = tiles_of(v), winograd_block(v)
-    transformed = tile_planes(v) * (block * (v.channels + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
-    return transformed + (PLANES * (v.channels * v.filters + PLANE_PAD) if tiles > FEW_TILES else 0)
+    sums = PLANES * (v.channels * v.filters + PLANE_PAD)
+    if slices := winograd_slices(v):
+        return slices * sums
+    transformed = tile_planes(v) * (winograd_block(v) * (v.channels + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
+    return transformed + (sums if tiles_of(v) > FEW_TILES else 0)
 
 
 def seen(v: Geometry) -> int:
@@ -365,18 +376,29 @@ OPEN, CLOSED = 1, 2
 """Whether the limits themselves let a gradient through: ReLU's do not, Clip's do (channels_last_norm.h)."""
 
 
-def norm_call(c: LoweringContext, kernel: str, x: int) -> KernelCall:
+def norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int]) -> KernelCall:
     dims = c.dims(x)
     pixels, channels = prod(dims[:3]), dims[3]
     rows = max(64, -(-pixels // (2 * SPREAD)))
     limited, low, high = limits(c)
     floats = (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)), low, high)
     scratch = -(-pixels // rows) * 2 * channels * 8 + 5 * channels * ITEM_SIZE[c.dtype(x)]
-    return KernelCall(kernel, (pixels, channels, rows, (CLOSED if c.attribute("closed", 0) else OPEN) if limited else 0), floats, scratch=scratch)
+    return KernelCall(kernel, (pixels, channels, rows, (CLOSED if c.attribute("closed", 0) else OPEN) if limited else 0), floats, scratch=scratch,
+                      in_place=in_place)
+
+
+def over_residual(c: LoweringContext) -> dict[int, int]:
+    """y may be written over the residual, or over x where there is none."""
+    return {0: 5 if len(c.node.inputs) > 5 and c.node.inputs[5] else 0}
 
 
 def norm_lower(c: LoweringContext) -> KernelCall:
-    return norm_call(c, "channels_last_norm_train" if c.attribute("training_mode", 0) else "channels_last_norm", 0)
+    return norm_call(c, "channels_last_norm_train" if c.attribute("training_mode", 0) else "channels_last_norm", 0, over_residual(c))
+
+
+def norm_grad_lower(c: LoweringContext) -> KernelCall:
+    keeps_dz = len(c.node.outputs) > 3 and c.node.outputs[3]
+    return norm_call(c, "channels_last_norm_grad", 1, {3: 0, 0: 1} if keeps_dz else {0: 0})
 
 
 def norm_again(node: Node, y: str) -> Node | None:
@@ -395,13 +417,13 @@ def batch_normalization(c: InferenceContext) -> list[TensorType]:
     return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
 
 
-@operator("ChannelsLastBatchNormalizationAgain", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_again", 0))
+@operator("ChannelsLastBatchNormalizationAgain", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_again", 0, over_residual(c)))
 def batch_normalization_again(c: InferenceContext) -> list[TensorType]:
     """The y of a training BatchNormInternal again, of (x, scale, bias, mean, 1 / deviation, residual): the same bits"""
     return [c.type(0)]
 
 
-@operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_grad", 1))
+@operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=norm_grad_lower)
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias, dz) of (dy, x, scale, mean, 1 / deviation, bias, y); dz is dy behind the limits: of y where it is given, else of what x gives"""
     return [c.type(1), c.type(2), c.type(2), c.type(0)][: len(c.node.outputs)]

@@ -182,7 +182,7 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
     } else if (method == WINOGRAD) {
         NAMED(Winograd) s = NAMED(winograd_of)(args, NULL);
         s.in = x; s.dy = dy; s.dw = dw;
-        NAMED(winograd_weights)(&s, args->ints[WEIGHT_BLOCK], args->scratch);
+        NAMED(winograd_weights)(&s, args->ints[WEIGHT_BLOCK], args->ints[WEIGHT_SLICES], args->scratch);
     } else if (method == DEPTHWISE) {
         NAMED(Depthwise) s = NAMED(depthwise_of)(args, NULL);
         s.x = x; s.dy = dy; s.dw = dw;

@@ -68,6 +68,7 @@ typedef struct NAMED(Winograd) {
     int64_t channels;                    /* of w [k, channels, 3, 3] */
     int64_t tiles_y, tiles_x, tiles;
     int64_t first, count, block;         /* the tiles at work, and how many an item takes */
+    int64_t slices;                      /* of the tiles, each with sums of its own; 0 for none */
     int rotated, few;
     int strided;                         /* stride 2, by phases (channels_last_winograd_strided.h) */
     int64_t side;                        /* planes of a tile: side * side of them, 6 or 9 */
