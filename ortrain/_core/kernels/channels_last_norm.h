@@ -11,6 +11,7 @@
 #ifndef NORM_RUN
 #define NORM_RUN 128
 #define NORM_CHANNELS 1024        /* whose running sums lie in the first cache, beside the rows at work */
+#define NORM_AHEAD 512            /* elements that are fetched ahead, of what is read and of what is written */
 enum { UNLIMITED = 0, OPEN = 1, CLOSED = 2 };        /* limits themselves pass no gradient (ReLU) or do (Clip) */
 #endif
 
@@ -75,6 +76,7 @@ static void NAMED(statistics_item)(void *context, int64_t item, int64_t worker)
                 for (int64_t c = c0; c < c1; c += W) {                                                           \
                     V a = LOAD(run + c - c0), b = LOAD(run_square + c - c0), shift = LOAD(s->x + c);             \
                     _Pragma("GCC unroll 4") for (int r = 0; r < COUNT; r++) {                                    \
+                        __builtin_prefetch(s->x + (p + r) * channels + c + NORM_AHEAD, 0, 2);                    \
                         V v = LOAD(s->x + (p + r) * channels + c) - shift;                                       \
                         a += v; b += v * v;                                                                      \
                     }                                                                                            \
@@ -98,7 +100,8 @@ static void NAMED(apply_item)(void *context, int64_t item, int64_t worker)
         const REAL *x = s->x + p * channels, *residual = s->residual ? s->residual + p * channels : 0;
         REAL *y = s->out + p * channels;
         int64_t c = 0;
-#define APPLY(...) for (c = 0; c + W <= channels; c += W) { V v = LOAD(x + c) * LOAD(s->a + c) + LOAD(s->b + c); __VA_ARGS__; STORE(y + c, v); }
+#define APPLY(...) for (c = 0; c + W <= channels; c += W) { __builtin_prefetch(x + c + NORM_AHEAD, 0, 2); __builtin_prefetch(y + c + NORM_AHEAD, 1, 2); \
+                                                           V v = LOAD(x + c) * LOAD(s->a + c) + LOAD(s->b + c); __VA_ARGS__; STORE(y + c, v); }
         if (residual && s->limits) APPLY(v += LOAD(residual + c); v = NAMED(limit)(s, v))
         else if (residual) APPLY(v += LOAD(residual + c))
         else if (s->limits) APPLY(v = NAMED(limit)(s, v))
@@ -132,6 +135,7 @@ static void NAMED(gradient_sums_item)(void *context, int64_t item, int64_t worke
                     V za = LOAD(s->a + c), zb = LOAD(s->b + c); (void)za; (void)zb;                              \
                     _Pragma("GCC unroll 4") for (int r = 0; r < COUNT; r++) {                                    \
                         int64_t i = (p + r) * channels + c;                                                      \
+                        __builtin_prefetch(s->dy + i + NORM_AHEAD, 0, 2); __builtin_prefetch(s->x + i + NORM_AHEAD, 0, 2); \
                         V d = LOAD(s->dy + i), x = LOAD(s->x + i);                                               \
                         __VA_ARGS__;                                                                             \
                         a += d; b += d * (x - mean);                                                             \
@@ -168,7 +172,8 @@ static void NAMED(gradient_apply_item)(void *context, int64_t item, int64_t work
         const REAL *dy = (s->dz ? s->dz : s->dy) + p * channels, *x = s->x + p * channels, *y = s->y ? s->y + p * channels : 0;
         REAL *dx = s->out + p * channels;
         int64_t c = 0;
-#define APPLY(...) for (c = 0; c + W <= channels; c += W) { V d = LOAD(dy + c), v = LOAD(x + c); __VA_ARGS__;                      \
+#define APPLY(...) for (c = 0; c + W <= channels; c += W) { __builtin_prefetch(dy + c + NORM_AHEAD, 0, 2); __builtin_prefetch(x + c + NORM_AHEAD, 0, 2); \
+                                                           V d = LOAD(dy + c), v = LOAD(x + c); __VA_ARGS__;                      \
                                                            STORE(dx + c, LOAD(s->k1 + c) * d - LOAD(s->k3 + c) * v - LOAD(s->k2 + c)); }
         if (masked && y) APPLY(d = NAMED(passed)(s, d, LOAD(y + c)))
         else if (masked) APPLY(d = NAMED(passed)(s, d, v * LOAD(s->a + c) + LOAD(s->b + c)))

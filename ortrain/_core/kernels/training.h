@@ -5,12 +5,19 @@
 #include <string.h>
 #include "kernel.h"
 
-enum { SWEEP = 16384 };      /* elements of one work item */
+enum { SWEEP = 16384,        /* elements of one work item */
+       AHEAD_BYTES = 2048 }; /* that are fetched before they are needed: 25 million parameters 26 to 24 ms, from 768 bytes to 4 KiB within 2 % */
 
 static inline void sweep(const KernelArgs *args, WorkItem work)
 { args->engine->parallel_for(args->engine, work, (void *)args, (args->inputs[0].count + SWEEP - 1) / SWEEP); }
 
 #define RANGE(args) int64_t i = item * SWEEP, end = i + SWEEP < (args)->inputs[0].count ? i + SWEEP : (args)->inputs[0].count; (void)worker
+
+#define ADAMW_STEP(k, SQUARE_ROOT) {                                                                              \
+    m[k] = b1 * m[k] + o1 * g[k];                                                                                 \
+    v[k] = b2 * v[k] + o2 * g[k] * g[k];                                                                          \
+    w[k] = (w[k] * before - rate * m[k] / (SQUARE_ROOT(v[k]) * rv + eps)) * after;                                \
+}
 
 #define TRAINING(R, SQUARE_ROOT)                                                                                  \
 /* buffer [n] (+)= value [n]; inputs: buffer, value, overwrite flag [1] or absent */                              \
@@ -33,11 +40,13 @@ static void adamw_##R##_item(void *context, int64_t item, int64_t worker)       
     R b1 = (R)p[1], b2 = (R)p[2], o1 = (R)(1 - p[1]), o2 = (R)(1 - p[2]), eps = (R)p[3], keep = (R)(1 - p[0] * p[4]); \
     R rate = args->ints[1] ? (R)(p[0] * sqrt(c2) / c1) : (R)(p[0] / c1), rv = args->ints[1] ? 1 : (R)(1 / sqrt(c2)); \
     R before = args->ints[1] ? 1 : keep, after = args->ints[1] ? keep : 1;                                        \
-    for (; i < end; i++) {                                                                                        \
-        m[i] = b1 * m[i] + o1 * g[i];                                                                             \
-        v[i] = b2 * v[i] + o2 * g[i] * g[i];                                                                      \
-        w[i] = (w[i] * before - rate * m[i] / (SQUARE_ROOT(v[i]) * rv + eps)) * after;                            \
+    const int64_t line = 64 / sizeof(R), ahead = AHEAD_BYTES / sizeof(R);                                         \
+    for (; i + line <= end; i += line) {                                                                          \
+        __builtin_prefetch(w + i + ahead, 0, 2); __builtin_prefetch(g + i + ahead, 0, 2);                         \
+        __builtin_prefetch(m + i + ahead, 0, 2); __builtin_prefetch(v + i + ahead, 0, 2);                         \
+        for (int64_t k = i; k < i + line; k++) ADAMW_STEP(k, SQUARE_ROOT)                                         \
     }                                                                                                             \
+    for (; i < end; i++) ADAMW_STEP(i, SQUARE_ROOT)                                                               \
 }                                                                                                                 \
 /* weights [n] -= lr gradients [n]; floats: lr */                                                                 \
 static void sgd_##R##_item(void *context, int64_t item, int64_t worker)                                           \
