@@ -1,8 +1,8 @@
 /* One product on all workers: the operand that every item reads is packed once, together, into shared space; then items of rows or columns follow.
  *
- * Rows are split where there are many: an item packs its block of A, which its second cache keeps, and reads the shared panels of B. Columns are split
- * where A has few rows: A is shared, and an item packs one panel of B at a time just before it is used. Items packing for themselves what all of them
- * read cost 10 to 20 % of 1024 x 256 x 256. The split follows from the shape alone. */
+ * Rows are split where there are many: an item reads its rows of A where they lie, or packs them in runs where A is transposed, and the shared panels of B.
+ * Columns are split where A has few rows: A is shared, and an item packs its panels of B in runs. A run is packed while the one before is at work. Items
+ * packing for themselves what all of them read cost 10 to 20 % of 1024 x 256 x 256. The split follows from the shape alone. */
 #ifndef ORTRAIN_PRODUCT_THREADS_H
 #define ORTRAIN_PRODUCT_THREADS_H
 #include "kernel.h"
@@ -317,7 +317,8 @@ static void parallel_sgemm(const Engine *engine, int transposed_a, int transpose
                            int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
 {
     if (m * n * k < LEAST_PRODUCTS) {
-        if (!thin_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu)) packed_sgemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
+        if (!thin_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu))
+            packed_sgemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
         if (alpha != 1) scale_rows(alpha, m, n, c, ldc);
         return;
     }

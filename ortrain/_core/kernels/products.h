@@ -1,7 +1,8 @@
 /* The packed float32 product, row-major: C [m, n] = op(A) op(B) (+ C), then a bias row and ReLU while a tile is in registers.
  *
  * 250 of 272 GFLOP/s with 64-byte vectors on 1024^3, one core. What moved the numbers, in order: few rows of A and many of B swap roles and the finished
- * tile is stored transposed; a B that fits is read in place; so is a row-major A; transposed packing by shuffles; dot products for few columns. */
+ * tile is stored transposed; a B that fits is read in place; so is a row-major A; transposed packing by shuffles; dot products for few columns; packing
+ * behind the tiles (product_threads.h). */
 #ifndef ORTRAIN_PRODUCTS_H
 #define ORTRAIN_PRODUCTS_H
 #include <string.h>
