@@ -284,7 +284,7 @@ static void NAMED(gradient_slice_item)(void *context, int64_t slice, int64_t wor
 {
     NAMED(Winograd) s = *(const NAMED(Winograd) *)context;
     int64_t room, begin = slice * s.tiles / s.slices, end = (slice + 1) * s.tiles / s.slices, blocks = blocks_of(end - begin, s.block);
-    int64_t size = s.depth * s.outputs + PLANE_PAD, input_row = s.depth + PLANE_PAD, output_row = s.outputs + PLANE_PAD;
+    int64_t size = s.depth * s.outputs + PLANE_PAD, input_row = s.depth + PLANE_PAD;
     REAL *sums = s.filters + slice * PLANES * size;
     s.planes = NAMED(workspace)(s.engine, worker, &room);
     s.gradients = s.planes + s.side * s.side * (s.block * input_row + PLANE_PAD);
