@@ -12,7 +12,7 @@ from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.ops.building import GraphBuilder
 from ortrain.ops.expansion import expand
 from ortrain.ops.inference import Inference
-from ortrain.ops.record import REGISTRY, Alias, InferenceContext, LoweringContext
+from ortrain.ops.record import REGISTRY, Alias, InferenceContext, KernelCall, LoweringContext
 from ortrain.plan import plan_program
 from ortrain.plan.memory import Block, aligned
 from tests.ops.samples import Sample
@@ -91,26 +91,50 @@ class Apart:
         return end
 
 
+def lowered(sample: Sample, arrays) -> tuple[KernelCall | Alias, list[TensorType]]:
+    """How the record of a sample that has a kernel lowers it, and the types of its outputs."""
+    node, types, values, opset = contexts(sample, arrays)
+    record = REGISTRY[sample.domain, sample.op_type]
+    out_types = record.infer(InferenceContext(node, types, values, opset))
+    return record.lower(LoweringContext(node, types, values, opset, out_types)), out_types
+
+
+def call_lowered(how: KernelCall, arrays, outputs, workers: int) -> None:
+    first = next((x for x in arrays if x is not None), outputs[0])
+    address = kernels()[how.kernel, name_of(first.dtype)]
+    assert call_kernel(address, arrays, outputs, how.ints, how.floats, how.scratch, EngineHandle(workers)) == 0
+
+
 def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1) -> list[np.ndarray]:
     """The outputs of one kernel call, as the record lowers it, or of the program that it expands to."""
     arrays = cast(sample, dtype)
     if expansion(sample, arrays) is not None:
         return run_program(sample, arrays, workers)
-    node, types, values, opset = contexts(sample, arrays)
-    record = REGISTRY[sample.domain, sample.op_type]
-    out_types = record.infer(InferenceContext(node, types, values, opset))
-    how = record.lower(LoweringContext(node, types, values, opset, out_types))
+    how, out_types = lowered(sample, arrays)
     if isinstance(how, Alias):
         return [arrays[how.input].reshape(out_types[0].shape).copy()]
     if how.function is not None:
         return [np.asarray(y) for y in how.function(*arrays)]
-    first = next(x for x in arrays if x is not None) if any(x is not None for x in arrays) else None
-    key = name_of(first.dtype) if first is not None else out_types[0].dtype
     outputs = [np.zeros(t.shape, t.dtype) for t in out_types]
-    address = kernels()[how.kernel, key]
-    status = call_kernel(address, arrays, outputs, how.ints, how.floats, how.scratch, EngineHandle(workers))
-    assert status == 0
+    call_lowered(how, arrays, outputs, workers)
     return outputs
+
+
+def run_in_place(sample: Sample, dtype: str) -> list[np.ndarray] | None:
+    """The outputs of one kernel call that writes over its inputs wherever it says that it may; None where it may not."""
+    arrays = cast(sample, dtype)
+    if expansion(sample, arrays) is not None:
+        return None
+    how, out_types = lowered(sample, arrays)
+    if isinstance(how, Alias) or how.function is not None:
+        return None
+    outputs = [np.zeros(t.shape, t.dtype) for t in out_types]
+    over = {out: arrays[source] for out, source in how.in_place.items() if out < len(outputs) and source < len(arrays) and arrays[source] is not None
+            and (arrays[source].shape, arrays[source].dtype) == (outputs[out].shape, outputs[out].dtype)}
+    for out, array in over.items():
+        outputs[out] = array
+    call_lowered(how, arrays, outputs, 2)
+    return outputs if over else None
 
 
 def expected(sample: Sample, arrays) -> list[np.ndarray | None]:
