@@ -120,21 +120,25 @@ def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1) -> list
     return outputs
 
 
-def run_in_place(sample: Sample, dtype: str) -> list[np.ndarray] | None:
-    """The outputs of one kernel call that writes over its inputs wherever it says that it may; None where it may not."""
-    arrays = cast(sample, dtype)
+def written_over(sample: Sample, arrays) -> dict[int, int]:
+    """Output -> input of its shape and type over which the sample's kernel may write it, as the record says."""
     if expansion(sample, arrays) is not None:
-        return None
+        return {}
     how, out_types = lowered(sample, arrays)
     if isinstance(how, Alias) or how.function is not None:
-        return None
-    outputs = [np.zeros(t.shape, t.dtype) for t in out_types]
-    over = {out: arrays[source] for out, source in how.in_place.items() if out < len(outputs) and source < len(arrays) and arrays[source] is not None
-            and (arrays[source].shape, arrays[source].dtype) == (outputs[out].shape, outputs[out].dtype)}
-    for out, array in over.items():
-        outputs[out] = array
+        return {}
+    return {out: source for out, source in how.in_place.items() if out < len(out_types) and source < len(arrays) and arrays[source] is not None
+            and TensorType.of(arrays[source]) == out_types[out]}
+
+
+def run_in_place(sample: Sample, dtype: str) -> list[np.ndarray]:
+    """The outputs of one kernel call that writes over its inputs wherever it says that it may."""
+    arrays = cast(sample, dtype)
+    over = written_over(sample, arrays)
+    how, out_types = lowered(sample, arrays)
+    outputs = [arrays[over[i]] if i in over else np.zeros(t.shape, t.dtype) for i, t in enumerate(out_types)]
     call_lowered(how, arrays, outputs, 2)
-    return outputs if over else None
+    return outputs
 
 
 def expected(sample: Sample, arrays) -> list[np.ndarray | None]:
