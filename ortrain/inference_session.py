@@ -37,6 +37,7 @@ class InferenceSession:
         self._options = sess_options or SessionOptions()
         self._handle = EngineHandle(self._options.threads(), seed())
         self._handle.direct_convolution = self._options.direct_convolution
+        self._handle.bfloat16_tiles = not self._options.vector_products
         self._runners: dict[tuple[str, ...], Runner] = {}
 
     def _arguments(self, names: Sequence[str]) -> list[NodeArg]:

@@ -95,6 +95,7 @@ class TrainingSession:
         self.optimizer_model = None if optimizer_model is None else as_model(optimizer_model)
         self._handle = EngineHandle(self.options.threads(), _seed)
         self._handle.direct_convolution = self.options.direct_convolution
+        self._handle.bfloat16_tiles = not self.options.vector_products
         self._reset_flag = np.zeros(1, np.bool_)
         self.steps = Steps(self._handle, state, self._reset_flag, DEFAULT_LEARNING_RATE)
         """What the steps change, and their shortest way; facades ask it before they ask the session."""

@@ -11,6 +11,7 @@ class EngineHandle:
     @property
     def workers(self) -> int: ...
     def after_fork(self) -> None: ...
+    bfloat16_tiles: bool
     seed: int
     direct_convolution: bool
     run_index: int

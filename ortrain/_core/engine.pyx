@@ -94,23 +94,32 @@ ctypedef void (*PackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, con
 ctypedef void (*ParallelGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                               const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
 
+ctypedef int (*TiledGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                          const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
+
 cdef PackedGemm packed_sgemm = NULL
 cdef ParallelGemm parallel_sgemm = NULL
+cdef TiledGemm tiled_sgemm = NULL
 cdef int64_t packed_floats = 0
 cdef bint use_blas = False
+cdef bint has_tiles = False
 
 
 def load_products():
-    """Fetches the packed product of the instruction set in use, once; ORTRAIN_GEMM=blas leaves float32 to SciPy's BLAS too."""
-    global packed_sgemm, parallel_sgemm, packed_floats, use_blas
+    """Fetches the packed product of the instruction set in use, once. ORTRAIN_GEMM=blas leaves float32 to SciPy's BLAS too, ORTRAIN_GEMM=vectors
+    to the vector units where the processor has bfloat16 tiles."""
+    global packed_sgemm, parallel_sgemm, tiled_sgemm, packed_floats, use_blas, has_tiles
     if packed_sgemm != NULL:
         return
     import importlib
 
     from ortrain._core.kernel_table import instruction_set
     table = importlib.import_module(f"ortrain._core.kernels.{instruction_set()}.products").PRODUCTS
-    use_blas = os.environ.get("ORTRAIN_GEMM", "") == "blas"
+    chosen = os.environ.get("ORTRAIN_GEMM", "")
+    use_blas = chosen == "blas"
     packed_floats = table["workspace_floats"]
+    has_tiles = table["bfloat16_tiles"] and not chosen
+    tiled_sgemm = <TiledGemm><size_t>table["tiled_sgemm"]
     parallel_sgemm = <ParallelGemm><size_t>table["parallel_sgemm"]
     packed_sgemm = <PackedGemm><size_t>table["packed_sgemm"]
 
@@ -124,7 +133,7 @@ cdef void gemm_float32(const Engine *e, int ta, int tb, int64_t m, int64_t n, in
                        const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil:
     if left_to_blas(m, n, k, alpha, beta, bias, relu):
         blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
-    else:
+    elif not (e.bfloat16_tiles and tiled_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)):
         parallel_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
 
 
@@ -183,6 +192,7 @@ cdef class EngineHandle:
         self.engine.shared_workspace = self.engine.workers
         if self.engine.workspaces == NULL:
             raise MemoryError
+        self.engine.bfloat16_tiles = has_tiles
         self.engine.gemm_float32 = gemm_float32
         self.engine.gemm_float64 = gemm_float64
         self.engine.gemm_float32_serial = gemm_float32_serial
@@ -203,6 +213,15 @@ cdef class EngineHandle:
         self.engine.workers = 1
         with nogil:
             pool_free(pool)
+
+    @property
+    def bfloat16_tiles(self):
+        """Whether products in float32 may use the processor's bfloat16 tiles; false where it has none."""
+        return bool(self.engine.bfloat16_tiles)
+
+    @bfloat16_tiles.setter
+    def bfloat16_tiles(self, wanted):
+        self.engine.bfloat16_tiles = has_tiles and wanted
 
     def after_fork(self):
         """In a forked child: forgets the parent's threads; the next parallel region makes new ones."""

@@ -49,6 +49,7 @@ typedef struct Engine {
     float *workspaces;                /* gemm packing buffers, one of workspace_floats per worker, and one that they share */
     int64_t workspace_floats;
     int64_t shared_workspace;         /* its number */
+    int32_t bfloat16_tiles;           /* whether gemm_float32 may use the processor's (bfloat16_tiles.h) */
     uint64_t seed;                    /* of the session */
     uint64_t run_index;               /* counts train steps: the counter of counter-based random numbers */
 } Engine;

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import instruction_set, supported_sets
 
 ROOT = Path(__file__).resolve().parents[2]
-OTHERS = [{"ORTRAIN_GEMM": "blas"}, *({"ORTRAIN_INSTRUCTION_SET": name} for name in supported_sets() if name != instruction_set())]
+OTHERS = [{"ORTRAIN_GEMM": "blas"}, *([{"ORTRAIN_GEMM": "vectors"}] if EngineHandle().bfloat16_tiles else []),
+          *({"ORTRAIN_INSTRUCTION_SET": name} for name in supported_sets() if name != instruction_set())]
 
 
 @pytest.mark.parametrize("choice", OTHERS, ids=lambda choice: "=".join(*choice.items()))

@@ -5,6 +5,7 @@ import pytest
 
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
+from tests.core.test_convolution import session
 
 rng = np.random.default_rng(11)
 SHAPES = [
@@ -19,6 +20,17 @@ SHAPES = [
     (1, 4, 32), (1, 32, 16), (1, 31, 9), (1, 3, 5), (32, 16, 1), (33, 29, 1), (5, 3, 1), (1300, 900, 1),
     *(tuple(int(v) for v in rng.integers(1, 260, 3)) for _ in range(40)),
 ]
+# on bfloat16 tiles: rows stay and columns pass, the other way round, one chunk and several, more blocks of the result than are kept, ends of every kind
+TILED_SHAPES = [
+    (64, 500, 784), (700, 300, 90), (1100, 230, 300), (2100, 60, 600), (50, 2100, 600), (600, 620, 1300), (130, 1200, 64), (97, 125, 513), (512, 512, 128),
+]
+has_tiles = pytest.mark.skipif(not EngineHandle().bfloat16_tiles, reason="this processor has no bfloat16 tiles (AMX), or its system does not lend them")
+
+
+def in_vectors(workers):
+    handle = EngineHandle(workers)
+    handle.bfloat16_tiles = False
+    return handle
 
 
 def gemm(handle, a, b, c, m, n, k, ta, tb, alpha=1.0, beta=1.0, bias=False):
@@ -29,9 +41,10 @@ def gemm(handle, a, b, c, m, n, k, ta, tb, alpha=1.0, beta=1.0, bias=False):
     return out
 
 
-@pytest.mark.parametrize("m, n, k", SHAPES)
-def test_a_product_is_what_numpy_says_for_any_number_of_workers(m, n, k):
-    handles = [EngineHandle(workers) for workers in (1, 2, 3)]
+@pytest.mark.parametrize("m, n, k, made", [*((*shape, in_vectors) for shape in SHAPES + TILED_SHAPES),
+                                           *(pytest.param(*shape, EngineHandle, marks=has_tiles) for shape in TILED_SHAPES)])
+def test_a_product_is_what_numpy_says_for_any_number_of_workers(m, n, k, made):
+    handles = [made(workers) for workers in (1, 2, 3)]
     for ta in (0, 1):
         for tb in (0, 1):
             a, b = rng.standard_normal((k, m) if ta else (m, k)), rng.standard_normal((n, k) if tb else (k, n))
@@ -46,3 +59,72 @@ def test_a_product_is_what_numpy_says_for_any_number_of_workers(m, n, k):
                     np.testing.assert_array_equal(found[0], other)
             np.testing.assert_allclose(gemm(handles[1], *single, None, m, n, k, ta, tb, alpha=0.5), 0.5 * exact, atol=2e-6 * (k + 1))
             np.testing.assert_allclose(gemm(handles[1], a, b, full, m, n, k, ta, tb, 0.5, 2.0), 0.5 * exact + 2 * full, atol=1e-10 * (k + 1))
+
+
+def products(m, n, k, spoil, handles):
+    """For each way that operands can lie: the product of normal numbers changed by `spoil(a, b)`, a row or column first, in float64 and from each handle."""
+    for ta in (0, 1):
+        for tb in (0, 1):
+            a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((n, k)).astype(np.float32)
+            spoil(a, b)
+            with np.errstate(invalid="ignore", over="ignore"):
+                exact = a.astype(np.float64) @ b.T.astype(np.float64)
+            operands = np.ascontiguousarray(a.T) if ta else a, b if tb else np.ascontiguousarray(b.T)
+            yield exact, [gemm(handle, *operands, None, m, n, k, ta, tb) for handle in handles]
+
+
+@has_tiles
+@pytest.mark.parametrize("m, n, k", TILED_SHAPES)
+def test_tiles_are_at_least_as_exact_as_vectors(m, n, k):
+    for exact, (tiles, vectors) in products(m, n, k, lambda a, b: None, [EngineHandle(), in_vectors(1)]):
+        assert not np.array_equal(tiles, vectors), "not computed on tiles"
+        errors = [np.sqrt(np.mean((found - exact) ** 2)) for found in (tiles, vectors)]
+        assert errors[0] <= errors[1]
+
+
+def infinite(a, b):
+    a[3, 7], a[40, 11], b[5, 2] = np.inf, -np.inf, np.nan
+
+
+def near_the_largest(a, b):
+    a[3, 7] = np.finfo(np.float32).max
+    b[:, 7] *= 1e-3
+
+
+def overflowing(a, b):
+    a[70], b[9] = 1e38, 1e3
+
+
+def tiny(a, b):
+    a *= np.float32(1e-36)
+    b *= np.float32(1e30)
+
+
+@has_tiles
+@pytest.mark.parametrize("spoil", [infinite, near_the_largest, overflowing, tiny])
+def test_numbers_out_of_the_range_of_three_parts_give_what_float32_gives(spoil):
+    handles = [EngineHandle(1), EngineHandle(2), EngineHandle(5), in_vectors(1)]
+    for exact, (one, two, five, vectors) in products(230, 300, 600, spoil, handles):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, five)
+        np.testing.assert_array_equal(np.isfinite(one), np.isfinite(vectors))
+        if spoil is infinite:
+            np.testing.assert_array_equal(one[~np.isfinite(one)], vectors[~np.isfinite(one)])
+        assert np.isfinite(one).sum() > one.size // 2
+        finite = np.isfinite(one)
+        np.testing.assert_allclose(one[finite], exact[finite], rtol=1e-5, atol=1e-6 * np.abs(exact[finite]).max())
+
+
+@has_tiles
+def test_tiny_numbers_beside_ordinary_ones_are_as_exact_as_the_largest_product():
+    def some_tiny(a, b):
+        a[::2] *= np.float32(1e-36)
+
+    for exact, (tiles,) in products(130, 140, 600, some_tiny, [EngineHandle()]):
+        np.testing.assert_allclose(tiles[::2], exact[::2], rtol=0, atol=600 * 2.0**-126 * 5)
+        np.testing.assert_allclose(tiles[1::2], exact[1::2], atol=1e-3)
+
+
+def test_vector_products_are_an_option_of_sessions():
+    assert session()._handle.bfloat16_tiles == EngineHandle().bfloat16_tiles
+    assert not session(vector_products=True)._handle.bfloat16_tiles
