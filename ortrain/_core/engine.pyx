@@ -133,7 +133,7 @@ cdef void gemm_float32(const Engine *e, int ta, int tb, int64_t m, int64_t n, in
                        const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil:
     if left_to_blas(m, n, k, alpha, beta, bias, relu):
         blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
-    elif not (e.bfloat16_tiles and tiled_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)):
+    elif not tiled_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu):
         parallel_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
 
 

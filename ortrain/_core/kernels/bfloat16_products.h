@@ -1,8 +1,8 @@
 /* A float32 product on all workers' bfloat16 tiles: C [m, n] = alpha op(A) op(B) (+ C), then a bias row and ReLU.
  *
- * An item is a rectangle of C. Panels of its shorter side stay in the second cache, for a chunk of the depth; those of its longer side pass, a run at a time.
- * The next run, and the panels that stay for the next chunk, are packed between the products of the tiles; blocks of C stay in the second cache until their
- * last chunk. Chunks follow from the depth alone, and panels lie where they lie for any cut: the same bits for any number of workers.
+ * A worker takes parts of C one after another, each a chunk of the depth at a time. Panels of one side stay in the second cache for a chunk, those of the other
+ * side pass, a run at a time. The next run, and the panels that stay next, are packed between the products of the tiles; blocks of C stay in the second cache
+ * until their last chunk. Chunks follow from the depth alone, and panels lie where they lie for any cut: the same bits for any number of workers.
  *
  * 1024^3 on one core: 166 GFLOP/s in 64-byte vectors, 267 in tiles, of 490 to 550 that the tiles' unit can do. What it waits for is the second cache: operands,
  * blocks of C and what is packed are 20 KiB for each 150 ns of products. */
@@ -14,13 +14,13 @@
 
 enum {
     CHUNK_STEPS = 8,                                /* 256 deep; 160: the same, for blocks of C come and go more often */
+    /* A run that lies along the depth is one panel: two and more have the second cache lose what it keeps (1024 x 256 x 8192: 205 against 245 GFLOP/s). Across
+     * it, rows of one panel are two cache lines (200 x 5000 x 3000: 160 against 190). */
     STAYING_PANELS = MOST_PANELS, RUN_PANELS = 4,
     BLOCK_NUMBERS = PANEL_SIZE * PANEL_SIZE,
     KEPT_BLOCKS = 128,                              /* of C, 512 KiB, where there is more than one chunk */
     STAYING_NUMBERS = STAYING_PANELS * CHUNK_STEPS * STEP_NUMBERS, RUN_NUMBERS = RUN_PANELS * CHUNK_STEPS * STEP_NUMBERS,
-    TILED_FLOATS = STAYING_NUMBERS + RUN_NUMBERS + KEPT_BLOCKS * BLOCK_NUMBERS,     /* two of each, of two bytes */
-    /* smaller products gain nothing: 32 columns 5 %, 48 x 48 (which fill half of 64 x 64) lose 40 % */
-    LEAST_SIDE = 48, LEAST_DEPTH = 64
+    TILED_FLOATS = STAYING_NUMBERS + RUN_NUMBERS + KEPT_BLOCKS * BLOCK_NUMBERS      /* two of each, of two bytes */
 };
 _Static_assert(TILED_FLOATS + (1 << 16) <= PACKED_FLOATS, "the product of a block that is out of range has room too");
 
@@ -30,20 +30,22 @@ typedef struct TiledProduct {
     int64_t m, n, k, ldc;
     float *c, alpha;
     const float *bias;
-    int accumulate, relu, stream;
+    int accumulate, relu, stream, rows_stay;
     int64_t steps, chunks;                          /* of a chunk; the last one may have fewer */
-    int64_t rows, columns, across;                  /* panels of an item; items beside each other */
+    int64_t stay, pass, across, parts, items;       /* panels of a part of C; parts along its passing side, in all, and shared out to workers */
 } TiledProduct;
 
 /* A block of C that is complete but for its end: rows from `done` on are left. */
 typedef struct Finishing { float *block; int64_t row, column, done, rows; } Finishing;
 
-/* An item and what it does between the products of its blocks: packing, each half a tile when it is due, and finishing the block before. */
+/* A part of C at one chunk, in panels of the operand that stays and of the one that passes. */
+typedef struct Stage { int64_t chunk, staying, stays, passing, passes; } Stage;
+
+/* What a worker does: stages one after another. Between the products of their blocks it packs, half a tile when it is due, and finishes the block before. */
 typedef struct TiledItem {
     const TiledProduct *p;
     const Operand *staying, *passing;
-    int64_t staying_first, passing_first, staying_panels, passing_panels;
-    int rows_stay;
+    int64_t run_panels;
     bfloat16 *stay[2], *run[2];
     float *blocks, *workspace;
     uint8_t stay_out_of_range[2][STAYING_PANELS], run_out_of_range[2][RUN_PANELS];
@@ -51,8 +53,6 @@ typedef struct TiledItem {
     int64_t stay_credit, stay_steps, run_credit, run_steps;     /* halves due, times steps; steps in which all are packed */
     Finishing finishing;
 } TiledItem;
-
-static inline int64_t panels_of(int64_t size) { return (size + PANEL_SIZE - 1) / PANEL_SIZE; }
 
 static inline int64_t steps_of_chunk(const TiledProduct *p, int64_t chunk) { return smaller(p->steps, panels_of(p->k) - chunk * p->steps); }
 
@@ -105,6 +105,12 @@ static inline int is_due(const BlockPacking *p, int64_t *credit, int64_t steps)
     return packs(p);
 }
 
+/* what is to be packed next, or NULL */
+static inline BlockPacking *due_packing(TiledItem *t)
+{
+    return is_due(&t->run_packing, &t->run_credit, t->run_steps) ? &t->run_packing : is_due(&t->stay_packing, &t->stay_credit, t->stay_steps) ? &t->stay_packing : 0;
+}
+
 /* block (+)= a panel of A times a panel of B */
 static void multiply_block(TiledItem *t, int64_t steps, const bfloat16 *a, const bfloat16 *b, float *block, int first)
 {
@@ -112,15 +118,23 @@ static void multiply_block(TiledItem *t, int64_t steps, const bfloat16 *a, const
     if (first) clear_block();
     else load_block(block);
     for (int64_t step = 0; step < steps; step++, a += STEP_NUMBERS, b += STEP_NUMBERS) {
-        BlockPacking *next = is_due(&t->run_packing, &t->run_credit, t->run_steps) ? &t->run_packing
-                           : is_due(&t->stay_packing, &t->stay_credit, t->stay_steps) ? &t->stay_packing : 0;
-        if (next) {
+        BlockPacking *next = due_packing(t);
+        if (!next) {
+            multiply_step(a, b);
+        } else if (next->transposed) {
             HalfTile half = next_half(next);
-            if (next->transposed) multiply_step_and_transpose(a, b, &half);
-            else multiply_step_and_pack(a, b, &half);
+            multiply_step_and_transpose(a, b, &half);
+            half_done(next);
+        } else if (next == &t->run_packing && next->halves - next->done > 1 && 4 * t->run_steps < 3 * next->halves) {
+            HalfTile halves[2] = { next_half(next) };
+            half_done(next);
+            halves[1] = next_half(next);
+            multiply_step_and_pack_tile(a, b, halves);
             half_done(next);
         } else {
-            multiply_step(a, b);
+            HalfTile half = next_half(next);
+            multiply_step_and_pack(a, b, &half);
+            half_done(next);
         }
         if (t->finishing.done < t->finishing.rows) finish_rows(t->p, &t->finishing, rows);
     }
@@ -134,6 +148,7 @@ static __attribute__((noinline)) void multiply_block_in_vectors(TiledItem *t, in
     const Operand *a = &p->a, *b = &p->b;
     float sums[BLOCK_NUMBERS] __attribute__((aligned(64)));
     int64_t deep = chunk * p->steps * STEP_DEPTH, rows = smaller(PANEL_SIZE, p->m - row), columns = smaller(PANEL_SIZE, p->n - column);
+    finish_rows(p, &t->finishing, PANEL_SIZE);
     end_tiles();
     packed_sgemm(!a->along, b->along, rows, columns, smaller(p->steps * STEP_DEPTH, p->k - deep), number_at(a, row, deep), a->step,
                  number_at(b, column, deep), b->step, 0, sums, PANEL_SIZE, 0, 0, t->workspace);
@@ -144,77 +159,86 @@ static __attribute__((noinline)) void multiply_block_in_vectors(TiledItem *t, in
 
 /* ---- an item */
 
-static void pack_staying(TiledItem *t, int64_t chunk)
+static Stage stage_at(const TiledProduct *p, int64_t number)
 {
-    start_packing(&t->stay_packing, t->staying, t->staying_first, t->staying_panels, chunk * t->p->steps, steps_of_chunk(t->p, chunk), t->stay[chunk & 1],
-                  t->stay_out_of_range[chunk & 1]);
+    int64_t part = number / p->chunks, staying = part / p->across * p->stay, passing = part % p->across * p->pass;
+    int64_t rows = panels_of(p->m), columns = panels_of(p->n);
+    return (Stage){ number % p->chunks, staying, smaller(p->stay, (p->rows_stay ? rows : columns) - staying),
+                    passing, smaller(p->pass, (p->rows_stay ? columns : rows) - passing) };
 }
 
-static void pack_passing(TiledItem *t, int64_t chunk, int64_t panel, int to)
+static void pack_staying(TiledItem *t, const Stage *s, int to)
 {
-    start_packing(&t->run_packing, t->passing, t->passing_first + panel, smaller(RUN_PANELS, t->passing_panels - panel), chunk * t->p->steps,
-                  steps_of_chunk(t->p, chunk), t->run[to], t->run_out_of_range[to]);
+    start_packing(&t->stay_packing, t->staying, s->staying, s->stays, s->chunk * t->p->steps, steps_of_chunk(t->p, s->chunk), t->stay[to],
+                  t->stay_out_of_range[to]);
 }
 
-/* All blocks of the passing panels in run `now`, from `panel` on, at one chunk. */
-static void multiply_run(TiledItem *t, int64_t chunk, int64_t panel, int now)
+static void pack_passing(TiledItem *t, const Stage *s, int64_t panel, int to)
+{
+    start_packing(&t->run_packing, t->passing, s->passing + panel, smaller(t->run_panels, s->passes - panel), s->chunk * t->p->steps,
+                  steps_of_chunk(t->p, s->chunk), t->run[to], t->run_out_of_range[to]);
+}
+
+/* all blocks of the passing panels in a run, from `panel` of the stage on */
+static void multiply_run(TiledItem *t, const Stage *s, int64_t panel, int stay, int run)
 {
     const TiledProduct *p = t->p;
-    int64_t steps = steps_of_chunk(p, chunk), end = smaller(panel + RUN_PANELS, t->passing_panels);
-    const bfloat16 *passing = t->run[now];
-    for (int64_t s = panel; s < end; s++, passing += steps * STEP_NUMBERS) {
-        const bfloat16 *staying = t->stay[chunk & 1];
-        for (int64_t r = 0; r < t->staying_panels; r++, staying += steps * STEP_NUMBERS) {
-            int64_t staying_at = (t->staying_first + r) * PANEL_SIZE, passing_at = (t->passing_first + s) * PANEL_SIZE, which = s * t->staying_panels + r;
-            int64_t row = t->rows_stay ? staying_at : passing_at, column = t->rows_stay ? passing_at : staying_at;
+    int64_t steps = steps_of_chunk(p, s->chunk), end = smaller(panel + t->run_panels, s->passes);
+    const bfloat16 *passing = t->run[run];
+    for (int64_t j = panel; j < end; j++, passing += steps * STEP_NUMBERS) {
+        const bfloat16 *staying = t->stay[stay];
+        for (int64_t i = 0; i < s->stays; i++, staying += steps * STEP_NUMBERS) {
+            int64_t staying_at = (s->staying + i) * PANEL_SIZE, passing_at = (s->passing + j) * PANEL_SIZE, which = j * s->stays + i;
+            int64_t row = p->rows_stay ? staying_at : passing_at, column = p->rows_stay ? passing_at : staying_at;
             float *block = t->blocks + (p->chunks > 1 ? which : which % 2) * BLOCK_NUMBERS;
-            if (t->stay_out_of_range[chunk & 1][r] | t->run_out_of_range[now][s - panel]) multiply_block_in_vectors(t, row, column, chunk, block);
-            else if (t->rows_stay) multiply_block(t, steps, staying, passing, block, chunk == 0);
-            else multiply_block(t, steps, passing, staying, block, chunk == 0);
+            if (t->stay_out_of_range[stay][i] | t->run_out_of_range[run][j - panel]) multiply_block_in_vectors(t, row, column, s->chunk, block);
+            else if (p->rows_stay) multiply_block(t, steps, staying, passing, block, s->chunk == 0);
+            else multiply_block(t, steps, passing, staying, block, s->chunk == 0);
             finish_rows(p, &t->finishing, PANEL_SIZE);
-            if (chunk + 1 == p->chunks) t->finishing = (Finishing){ block, row, column, 0, smaller(PANEL_SIZE, p->m - row) };
+            if (s->chunk + 1 == p->chunks) t->finishing = (Finishing){ block, row, column, 0, smaller(PANEL_SIZE, p->m - row) };
         }
     }
 }
 
-static void start_item(TiledItem *t, const TiledProduct *p, int64_t item, int64_t worker)
+static void start_item(TiledItem *t, const TiledProduct *p, const Stage *first, int64_t worker)
 {
-    int64_t row = item / p->across * p->rows, column = item % p->across * p->columns;
-    int64_t rows = smaller(p->rows, panels_of(p->m) - row), columns = smaller(p->columns, panels_of(p->n) - column);
-    int rows_stay = rows <= columns;
-    t->p = p; t->rows_stay = rows_stay;
-    t->staying = rows_stay ? &p->a : &p->b; t->staying_first = rows_stay ? row : column; t->staying_panels = rows_stay ? rows : columns;
-    t->passing = rows_stay ? &p->b : &p->a; t->passing_first = rows_stay ? column : row; t->passing_panels = rows_stay ? columns : rows;
+    t->p = p;
+    t->staying = p->rows_stay ? &p->a : &p->b;
+    t->passing = p->rows_stay ? &p->b : &p->a;
+    t->run_panels = t->passing->along ? 1 : RUN_PANELS;
     t->blocks = workspace_of(p->engine, worker);
     t->workspace = t->blocks + TILED_FLOATS;
     t->stay[0] = (bfloat16 *)(t->blocks + KEPT_BLOCKS * BLOCK_NUMBERS); t->stay[1] = t->stay[0] + STAYING_NUMBERS;
     t->run[0] = t->stay[1] + STAYING_NUMBERS; t->run[1] = t->run[0] + RUN_NUMBERS;
     t->finishing = (Finishing){0};
-    pack_staying(t, 0);
+    pack_staying(t, first, 0);
     pack_rest(&t->stay_packing);
-    pack_passing(t, 0, 0, 0);
+    pack_passing(t, first, 0, 0);
     pack_rest(&t->run_packing);
 }
 
 static void multiply_tiled_item(void *context, int64_t item, int64_t worker)
 {
     const TiledProduct *p = context;
+    int64_t number = item * p->parts / p->items * p->chunks, end = (item + 1) * p->parts / p->items * p->chunks;
+    Stage now = stage_at(p, number), next;
     TiledItem t;
-    int now = 0;
-    start_item(&t, p, item, worker);
+    start_item(&t, p, &now, worker);
     begin_tiles();
-    for (int64_t chunk = 0; chunk < p->chunks; chunk++) {
-        int more = chunk + 1 < p->chunks;
-        if (more) pack_staying(&t, chunk + 1);
+    for (int stay = 0, run = 0; number < end; stay ^= 1, now = next) {
+        int more = ++number < end;
+        int64_t steps = steps_of_chunk(p, now.chunk);
+        next = more ? stage_at(p, number) : now;
+        if (more) pack_staying(&t, &next, stay ^ 1);
         t.stay_credit = 0;
-        t.stay_steps = t.passing_panels * t.staying_panels * steps_of_chunk(p, chunk);
-        for (int64_t panel = 0, after; panel < t.passing_panels; panel = after, now ^= 1) {
-            after = smaller(panel + RUN_PANELS, t.passing_panels);
-            if (after < t.passing_panels) pack_passing(&t, chunk, after, now ^ 1);
-            else if (more) pack_passing(&t, chunk + 1, 0, now ^ 1);
+        t.stay_steps = now.passes * now.stays * steps;
+        for (int64_t panel = 0, after; panel < now.passes; panel = after, run ^= 1) {
+            after = smaller(panel + t.run_panels, now.passes);
+            if (after < now.passes) pack_passing(&t, &now, after, run ^ 1);
+            else if (more) pack_passing(&t, &next, 0, run ^ 1);
             t.run_credit = 0;
-            t.run_steps = (after - panel) * t.staying_panels * steps_of_chunk(p, chunk);
-            multiply_run(&t, chunk, panel, now);
+            t.run_steps = (after - panel) * now.stays * steps;
+            multiply_run(&t, &now, panel, stay, run);
             pack_rest(&t.run_packing);
         }
         pack_rest(&t.stay_packing);
@@ -234,38 +258,35 @@ static void choose_chunks(TiledProduct *p)
     p->chunks = (steps + p->steps - 1) / p->steps;
 }
 
-static int64_t choose_items(TiledProduct *p)
+/* The shorter side stays, where it is short enough. Parts are as many for each worker, who takes his one after another. */
+static void choose_parts(TiledProduct *p)
 {
-    int64_t rows = panels_of(p->m), columns = panels_of(p->n), workers = p->engine->workers, items;
-    int columns_stay = columns <= STAYING_PANELS && rows > columns;
-    int64_t stay = smaller(columns_stay ? columns : rows, STAYING_PANELS), pass = p->chunks > 1 ? KEPT_BLOCKS / stay : rows + columns;
-    p->rows = smaller(rows, columns_stay ? pass : stay);
-    p->columns = smaller(columns, columns_stay ? stay : pass);
+    int64_t rows = panels_of(p->m), columns = panels_of(p->n), workers = p->engine->workers;
+    p->rows_stay = rows <= columns || columns > STAYING_PANELS;
+    int64_t staying = p->rows_stay ? rows : columns, passing = p->rows_stay ? columns : rows;
+    p->stay = smaller(staying, STAYING_PANELS);
+    p->pass = p->chunks == 1 ? passing : smaller(passing, KEPT_BLOCKS / p->stay);
     for (;;) {
-        p->across = (columns + p->columns - 1) / p->columns;
-        items = (rows + p->rows - 1) / p->rows * p->across;
-        if (workers == 1 || items >= 4 * workers || items % workers == 0 || (p->rows == 1 && p->columns == 1)) return items;
-        if (p->columns >= p->rows) p->columns = (p->columns + 1) / 2;                  /* as many for each worker */
-        else p->rows = (p->rows + 1) / 2;
+        p->across = (passing + p->pass - 1) / p->pass;
+        p->parts = (staying + p->stay - 1) / p->stay * p->across;
+        if (p->parts % workers == 0 || p->parts >= 4 * workers || (p->stay == 1 && p->pass == 1)) break;
+        if (p->pass >= p->stay) p->pass = (p->pass + 1) / 2;
+        else p->stay = (p->stay + 1) / 2;
     }
+    p->items = smaller(p->parts, workers);
 }
 
-static inline int suits_tiles(int64_t m, int64_t n, int64_t k)
-{
-    return m >= LEAST_SIDE && n >= LEAST_SIDE && k >= LEAST_DEPTH && m * n * k >= LEAST_PRODUCTS
-        && m * n * 10 >= panels_of(m) * panels_of(n) * BLOCK_NUMBERS * 7;
-}
-
-/* Whether the product suits tiles; if so, it is done. As parallel_sgemm. */
+/* Whether tiles take the product; if so, it is done. As parallel_sgemm. */
 static int tiled_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
 {
-    if (!suits_tiles(m, n, k)) return 0;
+    if (!on_tiles(engine, m, n, k)) return 0;
     TiledProduct p = { .engine = engine, .m = m, .n = n, .k = k, .ldc = ldc, .c = c, .alpha = alpha, .bias = bias, .accumulate = accumulate, .relu = relu,
                        .a = { a, lda, m, k, !transposed_a, 0 }, .b = { b, ldb, n, k, transposed_b, 1 } };
     p.stream = m * n >= STREAM_FROM && ldc % 16 == 0 && (uintptr_t)c % 64 == 0;
     choose_chunks(&p);
-    engine->parallel_for(engine, multiply_tiled_item, &p, choose_items(&p));
+    choose_parts(&p);
+    engine->parallel_for(engine, multiply_tiled_item, &p, p.items);
     return 1;
 }
 #else

@@ -8,6 +8,7 @@
 #ifndef ORTRAIN_BFLOAT16_TILES_H
 #define ORTRAIN_BFLOAT16_TILES_H
 #include "product_packing.h"
+#include "tile_rule.h"
 
 #if defined(__AVX512BW__) && defined(__linux__) && defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #define HAVE_TILES 1
@@ -23,7 +24,6 @@ static int allow_tiles(void)
     return __get_cpuid_count(LEAF, 0, &a, &b, &c, &d) && (d & BFLOAT16) && (d & TILES) && !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
 }
 
-#define PANEL_SIZE 32                               /* rows of A or columns of B: two tiles of 16 */
 #define STEP_DEPTH 32                               /* of a tile: 16 pairs */
 #define TILE_NUMBERS 512
 #define STEP_NUMBERS (3 * 2 * TILE_NUMBERS)         /* of a panel: three parts, two tiles each */
@@ -92,6 +92,24 @@ AMX static void multiply_step_and_pack(const bfloat16 *a, const bfloat16 *b, con
     LOAD_A(2); MULTIPLY; DIRECT(6);
     LOAD_A(0); MULTIPLY; DIRECT(7);
     *h->largest = most;
+}
+
+/* two halves, where panels pass so few others that one at a time is too slow: 12544 x 64 x 256 */
+#define SECOND(I) more = store_parts(_mm512_loadu_ps(second + (I) * h[1].step), _mm512_loadu_ps(second + (I) * h[1].step + h[1].pair), h[1].to + (I) * 32, more)
+#define FIRST(I) most = store_parts(_mm512_loadu_ps(from + (I) * h->step), _mm512_loadu_ps(from + (I) * h->step + h->pair), h->to + (I) * 32, most)
+
+AMX static void multiply_step_and_pack_tile(const bfloat16 *a, const bfloat16 *b, const HalfTile *h)
+{
+    const float *from = h[0].from, *second = h[1].from;
+    __m512i most = *h[0].largest, more = _mm512_setzero_si512();
+    LOAD_A(0); LOAD_B(2); MULTIPLY; FIRST(0); FIRST(1); FIRST(2);
+    LOAD_B(1); MULTIPLY; FIRST(3); FIRST(4); FIRST(5);
+    LOAD_A(1); MULTIPLY; FIRST(6); FIRST(7); SECOND(0);
+    LOAD_B(0); MULTIPLY; SECOND(1); SECOND(2); SECOND(3);
+    LOAD_A(2); MULTIPLY; SECOND(4); SECOND(5);
+    LOAD_A(0); MULTIPLY; SECOND(6); SECOND(7);
+    *h[0].largest = most;
+    *h[1].largest = _mm512_max_epu16(*h[1].largest, more);
 }
 
 #define READY(I) most = store_parts(_mm512_load_ps(h->ready + (I) * 16), _mm512_load_ps(h->ready + 256 + (I) * 16), h->to + (I) * 32, most)

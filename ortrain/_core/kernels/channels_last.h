@@ -1,6 +1,7 @@
 /* Channels-last kernels for float32 and float64. */
 #ifndef ORTRAIN_CHANNELS_LAST_H
 #define ORTRAIN_CHANNELS_LAST_H
+#include "tile_rule.h"
 #define NAMED(x) x##_float
 #define REAL float
 #define INTEGER int32_t

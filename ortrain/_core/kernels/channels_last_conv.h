@@ -89,7 +89,7 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
     NAMED(Finish) finish = NAMED(finish_of)(args, vectors);
     if (args->ints[CONV_METHOD] == PRODUCT) {
         const REAL *x = NAMED(product_data)(args, INPUT(0), scratch);
-        if (NAMED(suits_points)(pixels, g->filters, g->channels, 1)) {
+        if (NAMED(suits_points)(e, pixels, g->filters, g->channels, 1)) {
             NAMED(Points) s = { .engine = e, .pixels = pixels, .outputs = g->filters, .depth = g->channels, .x = x, .w = INPUT(1), .y = y, .turned = 1, .finish = finish };
             NAMED(points)(&s, x == scratch ? scratch + pixels * g->channels : scratch);
             return STATUS_OK;
@@ -132,7 +132,7 @@ static void NAMED(conv_data)(const KernelArgs *args, const REAL *dy, const REAL 
         int strided = g->stride_y != 1 || g->stride_x != 1;
         REAL *to = strided ? args->scratch : dx;
         NAMED(Points) points = { .engine = e, .pixels = pixels, .outputs = g->channels, .depth = g->filters, .x = dy, .w = w, .y = to };
-        if (NAMED(suits_points)(pixels, g->channels, g->filters, 0)) NAMED(points)(&points, (REAL *)args->scratch + (strided ? pixels * g->channels : 0));
+        if (NAMED(suits_points)(e, pixels, g->channels, g->filters, 0)) NAMED(points)(&points, (REAL *)args->scratch + (strided ? pixels * g->channels : 0));
         else GEMM(e, 0, 0, pixels, g->channels, g->filters, 1, dy, g->filters, w, g->channels, 0, to, g->channels, NULL, 0);
         NAMED(Rows) s = NAMED(rows_of)(args, 0);
         s.dy = args->scratch; s.dx = dx;
@@ -166,6 +166,8 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
 {
     const Geometry *g = (const Geometry *)args->ints;
     int64_t pixels = g->images * g->out_rows * g->out_columns, method = args->ints[WEIGHT_METHOD];
+    int plain = g->kernel_y * g->kernel_x == 1 && g->group == 1 && g->stride_y == 1 && g->stride_x == 1 && g->pad_y == 0 && g->pad_x == 0;
+    if (method == BLOCKS && plain && sizeof(REAL) == 4 && on_tiles(args->engine, g->filters, g->channels, pixels)) method = PRODUCT;
     if (method == PRODUCT) {
         x = NAMED(product_data)(args, x, args->scratch);
         GEMM(args->engine, 1, 0, g->filters, g->channels, pixels, 1, dy, g->filters, x, g->channels, 0, dw, g->channels, NULL, 0);

@@ -26,10 +26,11 @@ typedef struct NAMED(Points) {
 
 INLINED int64_t NAMED(wide_rows)(int64_t outputs, int64_t depth) { return outputs * (int64_t)sizeof(REAL) >= WIDE_ROW && depth <= WIDE_DEPTH; }
 
-static int NAMED(suits_points)(int64_t pixels, int64_t outputs, int64_t depth, int turned)
+static int NAMED(suits_points)(const Engine *e, int64_t pixels, int64_t outputs, int64_t depth, int turned)
 {
     int whole = outputs % NAMED(PANEL) == 0 && depth % W == 0;
-    return CHANNEL_BYTES == 64 && sizeof(REAL) == 4 && pixels >= POINT_PIXELS && whole && (turned || !NAMED(wide_rows)(outputs, depth));
+    return CHANNEL_BYTES == 64 && sizeof(REAL) == 4 && pixels >= POINT_PIXELS && whole && (turned || !NAMED(wide_rows)(outputs, depth))
+        && !on_tiles(e, pixels, outputs, depth);
 }
 
 /* an item is a panel */
