@@ -103,12 +103,13 @@ cdef TiledGemm tiled_sgemm = NULL
 cdef int64_t packed_floats = 0
 cdef bint use_blas = False
 cdef bint has_tiles = False
+cdef void *window_product = NULL
 
 
 def load_products():
     """Fetches the packed product of the instruction set in use, once. ORTRAIN_GEMM=blas leaves float32 to SciPy's BLAS too, ORTRAIN_GEMM=vectors
     to the vector units where the processor has bfloat16 tiles."""
-    global packed_sgemm, parallel_sgemm, tiled_sgemm, packed_floats, use_blas, has_tiles
+    global packed_sgemm, parallel_sgemm, tiled_sgemm, window_product, packed_floats, use_blas, has_tiles
     if packed_sgemm != NULL:
         return
     import importlib
@@ -120,6 +121,7 @@ def load_products():
     packed_floats = table["workspace_floats"]
     has_tiles = table["bfloat16_tiles"] and not chosen
     tiled_sgemm = <TiledGemm><size_t>table["tiled_sgemm"]
+    window_product = <void *><size_t>table["window_product"]
     parallel_sgemm = <ParallelGemm><size_t>table["parallel_sgemm"]
     packed_sgemm = <PackedGemm><size_t>table["packed_sgemm"]
 
@@ -193,6 +195,7 @@ cdef class EngineHandle:
         if self.engine.workspaces == NULL:
             raise MemoryError
         self.engine.bfloat16_tiles = has_tiles
+        self.engine.window_product = window_product
         self.engine.gemm_float32 = gemm_float32
         self.engine.gemm_float64 = gemm_float64
         self.engine.gemm_float32_serial = gemm_float32_serial

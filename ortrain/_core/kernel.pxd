@@ -36,6 +36,7 @@ cdef extern from "kernel.h" nogil:
         int64_t workspace_floats
         int64_t shared_workspace
         int32_t bfloat16_tiles
+        void *window_product
         uint64_t seed
         uint64_t run_index
 

@@ -298,9 +298,14 @@ def packed_points(v: Geometry) -> int:
     return v.channels * v.filters if v.pixels >= POINT_PIXELS else 0
 
 
+def turned_filters(v: Geometry) -> int:
+    """Elements of the filters, turned, where bfloat16 tiles may take what would be Winograd's (channels_last_tiled.h)."""
+    return v.filters * v.depth if v.strides != (1, 1) else 0
+
+
 def forward_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
-        return winograd_scratch(tiles_of(v), tile_planes(v), v.channels, v.filters)
+        return max(turned_filters(v), winograd_scratch(tiles_of(v), tile_planes(v), v.channels, v.filters))
     if method == Method.WINOGRAD_ROWS:
         return row_filters(v, v.channels, v.filters)
     return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels,
@@ -309,7 +314,7 @@ def forward_scratch(v: Geometry, method: Method) -> int:
 
 def data_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
-        return winograd_scratch(tiles_of(v, data=True), tile_planes(v), v.filters, v.channels)
+        return max(turned_filters(v), winograd_scratch(tiles_of(v, data=True), tile_planes(v), v.filters, v.channels))
     if method == Method.WINOGRAD_ROWS:
         return row_filters(v, v.filters, v.channels)
     return {Method.ROWS: v.filters * up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v) + packed_points(v))
@@ -317,7 +322,7 @@ def data_scratch(v: Geometry, method: Method) -> int:
 
 def weight_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
-        return winograd_weight_scratch(v)
+        return max(turned_filters(v), winograd_weight_scratch(v))
     if method == Method.WINOGRAD_ROWS:
         return row_planes(v, row_images(v)) + row_filters(v, v.channels, v.filters)
     if method == Method.WINDOWS:

@@ -8,21 +8,23 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortrain import SessionOptions, TrainingSession
+from ortrain._core.engine import EngineHandle
 from ortrain.artifacts import LossType, OptimType
 from ortrain.plan import planner
 from tests.ops.harness import run_kernel
 from tests.ops.samples.channels_last import SAMPLES, backward, forward
 
+has_tiles = pytest.mark.skipif(not EngineHandle().bfloat16_tiles, reason="this processor has no bfloat16 tiles (AMX), or its system does not lend them")
 SAME = {"pads": (1, 1, 1, 1)}
 WINOGRAD = [((2, 30, 31, 64), (64, 64, 3, 3), SAME), ((4, 7, 7, 192), (128, 192, 3, 3), SAME),
             ((2, 28, 28, 64), (64, 64, 5, 5), {"pads": (2, 2, 2, 2)}), ((4, 14, 13, 128), (64, 128, 5, 5), {"pads": (2, 2, 2, 2)})]
 STRIDED_WINOGRAD = [((2, 56, 60, 64), (64, 64, 3, 3)), ((4, 16, 16, 192), (128, 192, 3, 3))]
 
 
-def rounding_error(sample, output=0, direct=0):
+def rounding_error(sample, output=0, direct=0, tiles=False):
     """The root mean square of an output's deviation in float32 from direct sums in float64."""
     ways = {way: replace(sample, attributes=sample.attributes | {"direct": way}) for way in (0, 1)}
-    return np.sqrt(np.mean((run_kernel(ways[direct], "float32")[output] - run_kernel(ways[1], "float64")[output]) ** 2))
+    return np.sqrt(np.mean((run_kernel(ways[direct], "float32", tiles=tiles)[output] - run_kernel(ways[1], "float64")[output]) ** 2))
 
 
 def as_convolution(y, dy, w, pads):
@@ -52,6 +54,14 @@ def test_winograd_with_strides_rounds_at_most_three_times_as_much_as_direct_sums
     assert rounding_error(y) <= 3 * rounding_error(y, direct=1)
     assert rounding_error(gradients, 0) <= 3 * rounding_error(as_convolution(y, spread, weight, (1, 1, 1, 1)), direct=1)
     assert rounding_error(gradients, 1) <= 3 * rounding_error(gradients, 1, direct=1)
+
+
+@has_tiles
+@pytest.mark.parametrize("x, w, strides", [((2, 31, 29, 64), (96, 64, 3, 3), (2, 2)), ((1, 40, 41, 96), (64, 96, 4, 3), (3, 2))])
+def test_windows_on_tiles_are_at_least_as_exact_as_direct_sums_in_vectors(x, w, strides):
+    y, gradients = (made("", x, w, SAME | {"strides": strides}) for made in (forward, backward))
+    for sample, output in ((y, 0), (gradients, 0), (gradients, 1)):
+        assert rounding_error(sample, output, direct=1, tiles=True) < rounding_error(sample, output, direct=1)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: f"{s.op_type}-{s.label}")

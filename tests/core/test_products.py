@@ -5,7 +5,7 @@ import pytest
 
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
-from tests.core.test_convolution import session
+from tests.core.test_convolution import has_tiles, session
 
 rng = np.random.default_rng(11)
 SHAPES = [
@@ -24,7 +24,6 @@ SHAPES = [
 TILED_SHAPES = [
     (64, 500, 784), (700, 300, 90), (1100, 230, 300), (2100, 60, 600), (50, 2100, 600), (600, 620, 1300), (130, 1200, 64), (97, 125, 513), (512, 512, 128),
 ]
-has_tiles = pytest.mark.skipif(not EngineHandle().bfloat16_tiles, reason="this processor has no bfloat16 tiles (AMX), or its system does not lend them")
 
 
 def in_vectors(workers):

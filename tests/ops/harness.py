@@ -99,14 +99,16 @@ def lowered(sample: Sample, arrays) -> tuple[KernelCall | Alias, list[TensorType
     return record.lower(LoweringContext(node, types, values, opset, out_types)), out_types
 
 
-def call_lowered(how: KernelCall, arrays, outputs, workers: int) -> None:
+def call_lowered(how: KernelCall, arrays, outputs, workers: int, tiles: bool = True) -> None:
     first = next((x for x in arrays if x is not None), outputs[0])
     address = kernels()[how.kernel, name_of(first.dtype)]
-    assert call_kernel(address, arrays, outputs, how.ints, how.floats, how.scratch, EngineHandle(workers)) == 0
+    handle = EngineHandle(workers)
+    handle.bfloat16_tiles &= tiles
+    assert call_kernel(address, arrays, outputs, how.ints, how.floats, how.scratch, handle) == 0
 
 
-def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1) -> list[np.ndarray]:
-    """The outputs of one kernel call, as the record lowers it, or of the program that it expands to."""
+def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1, tiles: bool = True) -> list[np.ndarray]:
+    """The outputs of one kernel call, as the record lowers it, or of the program that it expands to; without `tiles` not on bfloat16 tiles."""
     arrays = cast(sample, dtype)
     if expansion(sample, arrays) is not None:
         return run_program(sample, arrays, workers)
@@ -116,7 +118,7 @@ def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1) -> list
     if how.function is not None:
         return [np.asarray(y) for y in how.function(*arrays)]
     outputs = [np.zeros(t.shape, t.dtype) for t in out_types]
-    call_lowered(how, arrays, outputs, workers)
+    call_lowered(how, arrays, outputs, workers, tiles)
     return outputs
 
 

@@ -2,16 +2,73 @@
 #ifndef ORTRAIN_BFLOAT16_PACKING_H
 #define ORTRAIN_BFLOAT16_PACKING_H
 #include "bfloat16_tiles.h"
+#include "window_product.h"
 #if HAVE_TILES
 
 enum { MOST_PANELS = 8 };                           /* that are packed together */
 
-/* One operand: `size` rows of A, or columns of B, `depth` deep. A row in memory runs along the depth, or across it. */
-typedef struct Operand { const float *values; int64_t step, size, depth; int along, is_b; } Operand;
+/* One operand: `size` rows of A, or columns of B, `depth` deep. A row in memory runs along the depth, or across it. With `starts` each `segment` of the depth
+ * begins at a place of its own. With `windows` the rows of A, or the depth of B, are points and the other side is (tap, channel). */
+typedef struct Operand {
+    const float *values;
+    int64_t step, size, depth;
+    int along, is_b;
+    int64_t segment;
+    const int64_t *starts;
+    const Windows *windows;
+} Operand;
 
-/* that of a row or column, at a depth */
+/* that of a row or column, at a depth; not of windows */
 static inline const float *number_at(const Operand *o, int64_t index, int64_t depth)
-{ return o->values + (o->along ? index * o->step + depth : depth * o->step + index); }
+{
+    const float *values = o->values;
+    if (o->starts) { values += o->starts[depth / o->segment]; depth %= o->segment; }
+    return values + (o->along ? index * o->step + depth : depth * o->step + index);
+}
+
+typedef struct Point { int64_t image, y, x; } Point;
+
+static inline Point point_at(const Windows *w, int64_t number)
+{ return (Point){ number / (w->out_rows * w->out_columns), number / w->out_columns % w->out_rows, number % w->out_columns }; }
+
+static inline void next_point(const Windows *w, Point *p)
+{
+    if (++p->x < w->out_columns) return;
+    p->x = 0;
+    if (++p->y < w->out_rows) return;
+    p->y = 0;
+    p->image++;
+}
+
+/* `count` windows from point `first`, `width` channels from number `column` of a window on, which have one tap; zeros beyond the last point. to [all, width] */
+static __attribute__((noinline)) void copy_windows(const Windows *w, int64_t first, int64_t count, int64_t all, int64_t column, int64_t width, float *to)
+{
+    int64_t tap = column / w->channels, channel = column % w->channels;
+    Point at = point_at(w, first);
+    for (int64_t i = 0; i < all; i++, to += width) {
+        int64_t y = w->stride_y * at.y + w->offsets[tap][0], x = w->stride_x * at.x + w->offsets[tap][1];
+        int seen = i < count && y >= 0 && y < w->rows && x >= 0 && x < w->columns;
+        const float *from = w->pixels + (seen ? ((at.image * w->rows + y) * w->columns + x) * w->channels + channel : 0);
+        __mmask16 mask = seen ? 0xffff : 0;
+        for (int64_t j = 0; j < width; j += 16) _mm512_store_ps(to + j, _mm512_maskz_loadu_ps(mask, from + j));
+        next_point(w, &at);
+    }
+}
+
+/* 16 rows of A, or columns of B, from `index`, STEP_DEPTH deep from `deep`, in rows as they are in memory; zeros beyond the operand */
+static __attribute__((noinline)) void copy_tile(const Operand *o, int64_t index, int64_t deep, float *to)
+{
+    int64_t count = o->size - index, depth = smaller(o->depth - deep, STEP_DEPTH), width = o->along ? STEP_DEPTH : 16;
+    count = count < 0 ? 0 : smaller(count, 16);
+    if (o->windows) {
+        if (o->is_b) copy_windows(o->windows, deep, depth, STEP_DEPTH, index, 16, to);
+        else copy_windows(o->windows, index, count, 16, deep, STEP_DEPTH, to);
+        return;
+    }
+    const float *from = number_at(o, index, deep);
+    memset(to, 0, TILE_NUMBERS * sizeof(float));
+    for (int64_t i = 0; i < (o->along ? count : depth); i++) memcpy(to + i * width, from + i * o->step, (size_t)(o->along ? depth : count) * sizeof(float));
+}
 
 /* `panels` panels from panel `first`, `steps` steps of depth from step `deep`. A tile of A has a row of A in each of its rows and the pairs (p, p + 16) of the
  * depth in its columns; a tile of B has the pairs in its rows and columns of B in its columns: what runs along the depth is transposed for B, what runs across
@@ -24,7 +81,7 @@ typedef struct BlockPacking {
     int64_t halves, done;
     int transposed;
     __m512i largest[MOST_PANELS + 1];               /* of each panel, and of none */
-    float edge[TILE_NUMBERS] __attribute__((aligned(64)));
+    float copied[TILE_NUMBERS] __attribute__((aligned(64)));     /* a tile that reaches beyond the operand, or one of windows */
     float squares[2][2][256] __attribute__((aligned(64)));
 } BlockPacking;
 
@@ -49,42 +106,23 @@ static inline TilePlace place_of(const BlockPacking *p, int64_t tile)
     return p->from.along ? (TilePlace){ slow, fast, tile & 1 } : (TilePlace){ fast, slow, tile & 1 };
 }
 
-static inline const float *source_of(const BlockPacking *p, TilePlace at)
-{
-    return number_at(&p->from, (p->first + at.panel) * PANEL_SIZE + at.half * 16, (p->deep + at.step) * STEP_DEPTH);
-}
-
 static inline bfloat16 *target_of(const BlockPacking *p, TilePlace at)
 { return p->to + (at.panel * p->steps + at.step) * STEP_NUMBERS + at.half * TILE_NUMBERS; }
 
-/* What of a tile lies beyond the operand is zero. Whether there is such a part. */
-static inline int is_edge(const BlockPacking *p, TilePlace at, int64_t *count, int64_t *depth)
-{
-    *count = p->from.size - (p->first + at.panel) * PANEL_SIZE - at.half * 16;
-    *depth = p->from.depth - (p->deep + at.step) * STEP_DEPTH;
-    return *count < 16 || *depth < STEP_DEPTH;
-}
-
-static __attribute__((noinline)) void copy_edge(BlockPacking *p, const float *from, int64_t count, int64_t depth)
-{
-    int64_t along = p->from.along, width = along ? STEP_DEPTH : 16;
-    count = count < 0 ? 0 : smaller(count, 16);
-    depth = smaller(depth, STEP_DEPTH);
-    memset(p->edge, 0, sizeof p->edge);
-    for (int64_t i = 0; i < (along ? count : depth); i++) memcpy(p->edge + i * width, from + i * p->from.step, (size_t)(along ? depth : count) * sizeof(float));
-}
-
 static inline HalfTile next_half(BlockPacking *p)
 {
-    int64_t tiles = p->panels * p->steps * 2, tile = p->done / 2, second = p->done & 1, count, depth;
+    const Operand *o = &p->from;
+    int64_t tiles = p->panels * p->steps * 2, tile = p->done / 2, second = p->done & 1;
     TilePlace at = place_of(p, smaller(tile, tiles - 1));
-    int64_t pair = p->from.along ? 16 : 16 * p->from.step;
-    HalfTile h = { .from = source_of(p, at), .step = p->from.step, .pair = pair };
-    if (is_edge(p, at, &count, &depth)) {
-        if (!second) copy_edge(p, h.from, count, depth);
-        h.from = p->edge;
-        h.step = p->from.along ? STEP_DEPTH : 16;
-        h.pair = p->from.along ? 16 : 256;
+    int64_t index = (p->first + at.panel) * PANEL_SIZE + at.half * 16, deep = (p->deep + at.step) * STEP_DEPTH;
+    HalfTile h = { .step = o->step, .pair = o->along ? 16 : 16 * o->step };
+    if (o->windows || index + 16 > o->size || deep + STEP_DEPTH > o->depth) {
+        if (!second) copy_tile(o, index, deep, p->copied);
+        h.from = p->copied;
+        h.step = o->along ? STEP_DEPTH : 16;
+        h.pair = o->along ? 16 : 256;
+    } else {
+        h.from = number_at(o, index, deep);
     }
     if (p->transposed) {
         TilePlace before = place_of(p, tile ? tile - 1 : 0);

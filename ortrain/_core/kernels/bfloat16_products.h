@@ -10,6 +10,7 @@
 #define ORTRAIN_BFLOAT16_PRODUCTS_H
 #include "bfloat16_packing.h"
 #include "product_threads.h"
+#include "window_product.h"
 #if HAVE_TILES
 
 enum {
@@ -31,6 +32,7 @@ typedef struct TiledProduct {
     float *c, alpha;
     const float *bias;
     int accumulate, relu, stream, rows_stay;
+    const WindowProduct *windows;                   /* or NULL: rows of C lie where its points have them */
     int64_t steps, chunks;                          /* of a chunk; the last one may have fewer */
     int64_t stay, pass, across, parts, items;       /* panels of a part of C; parts along its passing side, in all, and shared out to workers */
 } TiledProduct;
@@ -68,14 +70,22 @@ static inline __attribute__((always_inline)) void finish_vector(const TiledProdu
     _mm512_mask_storeu_ps(c, mask, v);
 }
 
+static inline float *row_of_c(const TiledProduct *p, int64_t row)
+{
+    const WindowProduct *w = p->windows;
+    if (!w) return p->c + row * p->ldc;
+    Point at = point_at(&w->windows, row);
+    return p->c + at.image * w->image_step + at.y * w->row_step + at.x * w->column_step;
+}
+
 /* The next `count` rows. Whole rows that are only stored have loops of their own: 128 deep, they are every sixth of the instructions. */
 static __attribute__((noinline)) void finish_rows(const TiledProduct *p, Finishing *f, int64_t count)
 {
-    int64_t rows = smaller(count, f->rows - f->done), columns = smaller(PANEL_SIZE, p->n - f->column), step = p->ldc;
+    int64_t row = f->row + f->done, rows = smaller(count, f->rows - f->done), columns = smaller(PANEL_SIZE, p->n - f->column), step = p->ldc;
     const float *from = f->block + f->done * PANEL_SIZE, *bias = p->bias ? p->bias + f->column : 0;
-    float *c = p->c + (f->row + f->done) * step + f->column;
     f->done += rows;
-    if (columns == PANEL_SIZE && !p->accumulate && p->alpha == 1 && !bias && !p->relu) {
+    if (columns == PANEL_SIZE && !p->windows && !p->accumulate && p->alpha == 1 && !bias && !p->relu) {
+        float *c = p->c + row * step + f->column;
         if (p->stream)
             for (int64_t i = 0; i < rows; i++, from += PANEL_SIZE, c += step) {
                 _mm512_stream_ps(c, _mm512_load_ps(from));
@@ -89,7 +99,8 @@ static __attribute__((noinline)) void finish_rows(const TiledProduct *p, Finishi
         return;
     }
     uint32_t mask = columns == PANEL_SIZE ? 0xffffffffu : (1u << columns) - 1;
-    for (int64_t i = 0; i < rows; i++, from += PANEL_SIZE, c += step) {
+    for (int64_t i = 0; i < rows; i++, from += PANEL_SIZE) {
+        float *c = row_of_c(p, row + i) + f->column;
         finish_vector(p, from, c, bias, (__mmask16)mask);
         if (mask >> 16) finish_vector(p, from + 16, c + 16, bias ? bias + 16 : 0, (__mmask16)(mask >> 16));
     }
@@ -125,7 +136,7 @@ static void multiply_block(TiledItem *t, int64_t steps, const bfloat16 *a, const
             HalfTile half = next_half(next);
             multiply_step_and_transpose(a, b, &half);
             half_done(next);
-        } else if (next == &t->run_packing && next->halves - next->done > 1 && 4 * t->run_steps < 3 * next->halves) {
+        } else if (next == &t->run_packing && !(next->done & 1) && 4 * t->run_steps < 3 * next->halves) {
             HalfTile halves[2] = { next_half(next) };
             half_done(next);
             halves[1] = next_half(next);
@@ -141,17 +152,35 @@ static void multiply_block(TiledItem *t, int64_t steps, const bfloat16 *a, const
     store_block(block);
 }
 
-/* the same by the product in vectors, for panels that are out of range */
+/* One panel of an operand at one chunk, in rows as they are in memory, for the product in vectors; `copies` has room for it. Returns where it lies. */
+static const float *panel_of(const Operand *o, int64_t index, int64_t deep, int64_t depth, float *copies, int64_t *step)
+{
+    float tile[TILE_NUMBERS] __attribute__((aligned(64)));
+    *step = o->step;
+    if (!o->windows && !o->starts) return number_at(o, index, deep);
+    *step = o->along ? depth : PANEL_SIZE;
+    for (int64_t p = 0; p < depth; p += STEP_DEPTH)
+        for (int64_t half = 0; half < PANEL_SIZE; half += 16) {
+            int64_t left = smaller(STEP_DEPTH, depth - p), rows = o->along ? 16 : left, width = o->along ? left : 16;
+            float *to = copies + (o->along ? half * depth + p : p * PANEL_SIZE + half);
+            copy_tile(o, index + half, deep + p, tile);
+            for (int64_t i = 0; i < rows; i++) memcpy(to + i * *step, tile + i * (o->along ? STEP_DEPTH : 16), (size_t)width * sizeof(float));
+        }
+    return copies;
+}
+
+/* block (+)= a panel of A times a panel of B by the product in vectors, for panels that are out of range */
 static __attribute__((noinline)) void multiply_block_in_vectors(TiledItem *t, int64_t row, int64_t column, int64_t chunk, float *block)
 {
     const TiledProduct *p = t->p;
-    const Operand *a = &p->a, *b = &p->b;
     float sums[BLOCK_NUMBERS] __attribute__((aligned(64)));
-    int64_t deep = chunk * p->steps * STEP_DEPTH, rows = smaller(PANEL_SIZE, p->m - row), columns = smaller(PANEL_SIZE, p->n - column);
+    float *copies = t->workspace, *others = copies + PANEL_SIZE * CHUNK_STEPS * STEP_DEPTH, *workspace = others + PANEL_SIZE * CHUNK_STEPS * STEP_DEPTH;
+    int64_t deep = chunk * p->steps * STEP_DEPTH, depth = smaller(p->steps * STEP_DEPTH, p->k - deep), a_step, b_step;
+    int64_t rows = smaller(PANEL_SIZE, p->m - row), columns = smaller(PANEL_SIZE, p->n - column);
     finish_rows(p, &t->finishing, PANEL_SIZE);
     end_tiles();
-    packed_sgemm(!a->along, b->along, rows, columns, smaller(p->steps * STEP_DEPTH, p->k - deep), number_at(a, row, deep), a->step,
-                 number_at(b, column, deep), b->step, 0, sums, PANEL_SIZE, 0, 0, t->workspace);
+    const float *a = panel_of(&p->a, row, deep, depth, copies, &a_step), *b = panel_of(&p->b, column, deep, depth, others, &b_step);
+    packed_sgemm(!p->a.along, p->b.along, rows, columns, depth, a, a_step, b, b_step, 0, sums, PANEL_SIZE, 0, 0, workspace);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = i * PANEL_SIZE; j < i * PANEL_SIZE + columns; j++) block[j] = chunk ? block[j] + sums[j] : sums[j];
     begin_tiles();
@@ -276,18 +305,41 @@ static void choose_parts(TiledProduct *p)
     p->items = smaller(p->parts, workers);
 }
 
+static void multiply_on_tiles(TiledProduct *p)
+{
+    choose_chunks(p);
+    choose_parts(p);
+    p->engine->parallel_for(p->engine, multiply_tiled_item, p, p->items);
+}
+
 /* Whether tiles take the product; if so, it is done. As parallel_sgemm. */
 static int tiled_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
 {
     if (!on_tiles(engine, m, n, k)) return 0;
     TiledProduct p = { .engine = engine, .m = m, .n = n, .k = k, .ldc = ldc, .c = c, .alpha = alpha, .bias = bias, .accumulate = accumulate, .relu = relu,
-                       .a = { a, lda, m, k, !transposed_a, 0 }, .b = { b, ldb, n, k, transposed_b, 1 } };
+                       .a = { a, lda, m, k, !transposed_a, 0, 0, 0, 0 }, .b = { b, ldb, n, k, transposed_b, 1, 0, 0, 0 } };
     p.stream = m * n >= STREAM_FROM && ldc % 16 == 0 && (uintptr_t)c % 64 == 0;
-    choose_chunks(&p);
-    choose_parts(&p);
-    engine->parallel_for(engine, multiply_tiled_item, &p, p.items);
+    multiply_on_tiles(&p);
     return 1;
+}
+
+/* as WindowProduct says; m, n and k must suit (on_tiles) */
+static void window_product(const Engine *engine, const WindowProduct *w)
+{
+    const Windows *v = &w->windows;
+    int64_t points = v->images * v->out_rows * v->out_columns, numbers = v->taps * v->channels;
+    TiledProduct p = { .engine = engine, .c = w->c, .alpha = 1, .bias = w->bias };
+    if (w->filters) {
+        p.m = w->outputs; p.n = p.ldc = numbers; p.k = points;
+        p.a = (Operand){ w->filters, w->outputs, p.m, p.k, 0, 0, 0, 0, 0 };
+        p.b = (Operand){ 0, 0, p.n, p.k, 0, 1, 0, 0, v };
+    } else {
+        p.m = points; p.n = w->outputs; p.k = numbers; p.windows = w;
+        p.a = (Operand){ 0, 0, p.m, p.k, 1, 0, 0, 0, v };
+        p.b = (Operand){ w->b, w->channel_step == 1 ? w->output_step : w->channel_step, p.n, p.k, w->channel_step == 1, 1, v->channels, w->starts, 0 };
+    }
+    multiply_on_tiles(&p);
 }
 #else
 static int tiled_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
@@ -297,5 +349,6 @@ static int tiled_sgemm(const Engine *engine, int transposed_a, int transposed_b,
     (void)c; (void)ldc; (void)bias; (void)relu;
     return 0;
 }
+static void window_product(const Engine *engine, const WindowProduct *w) { (void)engine; (void)w; }
 #endif
 #endif

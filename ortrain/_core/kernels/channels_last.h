@@ -2,6 +2,7 @@
 #ifndef ORTRAIN_CHANNELS_LAST_H
 #define ORTRAIN_CHANNELS_LAST_H
 #include "tile_rule.h"
+#include "window_product.h"
 #define NAMED(x) x##_float
 #define REAL float
 #define INTEGER int32_t

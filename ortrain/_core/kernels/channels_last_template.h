@@ -12,6 +12,7 @@
 #include "channels_last_depthwise.h"
 #include "channels_last_norm.h"
 #include "channels_last_pool.h"
+#include "channels_last_tiled.h"
 #include "channels_last_conv.h"
 #undef INPUT
 #undef OUTPUT

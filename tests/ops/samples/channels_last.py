@@ -67,6 +67,9 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("product of many pixels, wide", (1, 97, 85, 64), (544, 64, 1, 1), {}),
     ("product of many pixels, strides", (2, 127, 129, 32), (64, 32, 1, 1), {"strides": (2, 2)}),
     ("Winograd, few tiles in several deep blocks", (2, 5, 9, 144), (64, 144, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ("windows on tiles", (2, 31, 29, 64), (96, 64, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ("windows on tiles, strides that some pixels are not seen by", (1, 50, 47, 96), (64, 96, 2, 3), {"strides": (3, 2)}),
+    ("windows on tiles, dilations, uneven pads", (1, 30, 33, 64), (64, 64, 3, 5), {"dilations": (2, 1), "pads": (3, 0, 1, 2)}),
     ("depthwise dilated", (1, 4, 4, 17), (17, 1, 3, 3), {"group": 17, "dilations": (2, 2), "pads": (2, 2, 2, 2)}),
 ]
 
@@ -222,6 +225,8 @@ SAMPLES: list[Sample] = [
     forward("product of many pixels, frozen statistics", (1, 97, 85, 48), (64, 48, 1, 1), {"epsilon": 1e-3, "low": 0.0, "high": 1.0}, None, *frozen(64)),
     forward("Winograd, frozen statistics", (3, 27, 30, 16), (16, 16, 3, 3), {"pads": (1, 1, 1, 1), "epsilon": 1e-3}, normal(16), *frozen(16)),
     forward("rows, frozen statistics", (2, 9, 8, 6), (10, 6, 3, 3), {"strides": (2, 2), "epsilon": 1e-3, "low": 0.0}, None, *frozen(10)),
+    forward("windows on tiles, bias", (2, 31, 29, 64), (96, 64, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}, normal(96)),
+    forward("windows on tiles, frozen statistics", (2, 31, 29, 64), (96, 64, 3, 3), {"strides": (2, 2), "epsilon": 1e-3, "low": 0.0}, None, *frozen(96)),
     forward("depthwise, frozen statistics", (2, 9, 8, 19), (19, 1, 3, 3), {"group": 19, "epsilon": 1e-3, "low": 0.0, "high": 1.0}, None, *frozen(19)),
     norm_sample("inference", (2, 5, 6, 16), {}),
     norm_sample("training", (2, 5, 6, 19), TRAINING),
