@@ -23,6 +23,7 @@ SHAPES = [
 # on bfloat16 tiles: rows stay and columns pass, the other way round, one chunk and several, more blocks of the result than are kept, ends of every kind
 TILED_SHAPES = [
     (64, 500, 784), (700, 300, 90), (1100, 230, 300), (2100, 60, 600), (50, 2100, 600), (600, 620, 1300), (130, 1200, 64), (97, 125, 513), (512, 512, 128),
+    (64, 96, 8192),
 ]
 
 

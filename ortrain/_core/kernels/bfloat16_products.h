@@ -37,8 +37,9 @@ typedef struct TiledProduct {
     int64_t stay, pass, across, parts, items;       /* panels of a part of C; parts along its passing side, in all, and shared out to workers */
 } TiledProduct;
 
-/* A block of C that is complete but for its end: rows from `done` on are left. */
-typedef struct Finishing { float *block; int64_t row, column, done, rows; } Finishing;
+/* What becomes of the last block's sums over a chunk, rows from `done` on: they are added to what is kept of the block, or, after its last chunk, go to C with it.
+ * Kept blocks loaded into the tiles, as sums to go on with, cost the same time and were one chain: 8192 deep 4 times the error. */
+typedef struct Finishing { float *kept; int64_t row, column, done, rows; int first, last; } Finishing;
 
 /* A part of C at one chunk, in panels of the operand that stays and of the one that passes. */
 typedef struct Stage { int64_t chunk, staying, stays, passing, passes; } Stage;
@@ -49,7 +50,8 @@ typedef struct TiledItem {
     const Operand *staying, *passing;
     int64_t run_panels;
     bfloat16 *stay[2], *run[2];
-    float *blocks, *workspace;
+    float *blocks, *workspace;                      /* blocks: what is kept of them */
+    float sums[BLOCK_NUMBERS] __attribute__((aligned(64)));
     uint8_t stay_out_of_range[2][STAYING_PANELS], run_out_of_range[2][RUN_PANELS];
     BlockPacking stay_packing, run_packing;
     int64_t stay_credit, stay_steps, run_credit, run_steps;     /* halves due, times steps; steps in which all are packed */
@@ -60,16 +62,6 @@ static inline int64_t steps_of_chunk(const TiledProduct *p, int64_t chunk) { ret
 
 /* ---- the end of a block */
 
-static inline __attribute__((always_inline)) void finish_vector(const TiledProduct *p, const float *from, float *c, const float *bias, __mmask16 mask)
-{
-    __m512 v = _mm512_load_ps(from);
-    if (p->alpha != 1) v = _mm512_mul_ps(v, _mm512_set1_ps(p->alpha));
-    if (p->accumulate) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, c));
-    if (bias) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, bias));
-    if (p->relu) v = _mm512_max_ps(_mm512_setzero_ps(), v);                     /* NaN, the second, stays */
-    _mm512_mask_storeu_ps(c, mask, v);
-}
-
 static inline float *row_of_c(const TiledProduct *p, int64_t row)
 {
     const WindowProduct *w = p->windows;
@@ -78,32 +70,67 @@ static inline float *row_of_c(const TiledProduct *p, int64_t row)
     return p->c + at.image * w->image_step + at.y * w->row_step + at.x * w->column_step;
 }
 
-/* The next `count` rows. Whole rows that are only stored have loops of their own: 128 deep, they are every sixth of the instructions. */
-static __attribute__((noinline)) void finish_rows(const TiledProduct *p, Finishing *f, int64_t count)
+/* 16 sums of a row of C, and what is kept of them, to C */
+static inline __attribute__((always_inline)) void finish_vector(const TiledProduct *p, const float *from, const float *kept, float *c, const float *bias,
+                                                                __mmask16 mask)
 {
-    int64_t row = f->row + f->done, rows = smaller(count, f->rows - f->done), columns = smaller(PANEL_SIZE, p->n - f->column), step = p->ldc;
-    const float *from = f->block + f->done * PANEL_SIZE, *bias = p->bias ? p->bias + f->column : 0;
-    f->done += rows;
-    if (columns == PANEL_SIZE && !p->windows && !p->accumulate && p->alpha == 1 && !bias && !p->relu) {
-        float *c = p->c + row * step + f->column;
-        if (p->stream)
-            for (int64_t i = 0; i < rows; i++, from += PANEL_SIZE, c += step) {
-                _mm512_stream_ps(c, _mm512_load_ps(from));
-                _mm512_stream_ps(c + 16, _mm512_load_ps(from + 16));
-            }
-        else
-            for (int64_t i = 0; i < rows; i++, from += PANEL_SIZE, c += step) {
-                _mm512_storeu_ps(c, _mm512_load_ps(from));
-                _mm512_storeu_ps(c + 16, _mm512_load_ps(from + 16));
-            }
-        return;
-    }
+    __m512 v = _mm512_load_ps(from);
+    if (kept) v = _mm512_add_ps(v, _mm512_load_ps(kept));
+    if (p->alpha != 1) v = _mm512_mul_ps(v, _mm512_set1_ps(p->alpha));
+    if (p->accumulate) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, c));
+    if (bias) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, bias));
+    if (p->relu) v = _mm512_max_ps(_mm512_setzero_ps(), v);                     /* NaN, the second, stays */
+    _mm512_mask_storeu_ps(c, mask, v);
+}
+
+static void finish_any_rows(const TiledProduct *p, const Finishing *f, const float *from, const float *kept, int64_t rows)
+{
+    int64_t columns = smaller(PANEL_SIZE, p->n - f->column);
     uint32_t mask = columns == PANEL_SIZE ? 0xffffffffu : (1u << columns) - 1;
+    const float *bias = p->bias ? p->bias + f->column : 0;
     for (int64_t i = 0; i < rows; i++, from += PANEL_SIZE) {
-        float *c = row_of_c(p, row + i) + f->column;
-        finish_vector(p, from, c, bias, (__mmask16)mask);
-        if (mask >> 16) finish_vector(p, from + 16, c + 16, bias ? bias + 16 : 0, (__mmask16)(mask >> 16));
+        float *c = row_of_c(p, f->row + f->done + i) + f->column;
+        finish_vector(p, from, kept, c, bias, (__mmask16)mask);
+        if (mask >> 16) finish_vector(p, from + 16, kept ? kept + 16 : 0, c + 16, bias ? bias + 16 : 0, (__mmask16)(mask >> 16));
+        if (kept) kept += PANEL_SIZE;
     }
+}
+
+/* whole rows that are only stored: 128 deep, they are every sixth of the instructions */
+static void store_rows(const float *from, const float *kept, float *c, int64_t step, int64_t rows, int stream)
+{
+    for (int64_t i = 0; i < rows; i++, from += PANEL_SIZE, c += step) {
+        __m512 low = _mm512_load_ps(from), high = _mm512_load_ps(from + 16);
+        if (kept) {
+            low = _mm512_add_ps(low, _mm512_load_ps(kept));
+            high = _mm512_add_ps(high, _mm512_load_ps(kept + 16));
+            kept += PANEL_SIZE;
+        }
+        if (stream) { _mm512_stream_ps(c, low); _mm512_stream_ps(c + 16, high); }
+        else { _mm512_storeu_ps(c, low); _mm512_storeu_ps(c + 16, high); }
+    }
+}
+
+static void keep_rows(const float *from, float *kept, int64_t rows, int first)
+{
+    for (int64_t i = 0; i < rows * PANEL_SIZE; i += 16) {
+        __m512 v = _mm512_load_ps(from + i);
+        _mm512_store_ps(kept + i, first ? v : _mm512_add_ps(v, _mm512_load_ps(kept + i)));
+    }
+}
+
+/* the next `count` rows */
+static __attribute__((noinline)) void finish_rows(TiledItem *t, int64_t count)
+{
+    const TiledProduct *p = t->p;
+    Finishing *f = &t->finishing;
+    int64_t rows = smaller(count, f->rows - f->done), done = f->done * PANEL_SIZE;
+    const float *from = t->sums + done, *kept = f->first ? 0 : f->kept + done;
+    int only_stored = p->n - f->column >= PANEL_SIZE && !p->windows && !p->accumulate && p->alpha == 1 && !p->bias && !p->relu;
+    if (!f->last) keep_rows(from, f->kept + done, rows, f->first);
+    else if (only_stored) store_rows(from, kept, p->c + (f->row + f->done) * p->ldc + f->column, p->ldc, rows, p->stream);
+    else finish_any_rows(p, f, from, kept, rows);
+    f->done += rows;
 }
 
 /* ---- a block of C */
@@ -122,12 +149,15 @@ static inline BlockPacking *due_packing(TiledItem *t)
     return is_due(&t->run_packing, &t->run_credit, t->run_steps) ? &t->run_packing : is_due(&t->stay_packing, &t->stay_credit, t->stay_steps) ? &t->stay_packing : 0;
 }
 
-/* block (+)= a panel of A times a panel of B */
-static void multiply_block(TiledItem *t, int64_t steps, const bfloat16 *a, const bfloat16 *b, float *block, int first)
+/* whether a half with each step is too slow: panels pass three others or fewer (12544 x 64 x 256: 226 to 258 GFLOP/s; with four, both at once are slower) */
+static inline int by_whole_tiles(const TiledItem *t, const BlockPacking *next)
+{ return next == &t->run_packing && !(next->done & 1) && 4 * t->run_steps < 3 * next->halves; }
+
+/* sums = a panel of A times a panel of B, once those of the block before are finished */
+static void multiply_block(TiledItem *t, int64_t steps, const bfloat16 *a, const bfloat16 *b)
 {
     int64_t rows = (PANEL_SIZE + steps - 1) / steps;
-    if (first) clear_block();
-    else load_block(block);
+    clear_block();
     for (int64_t step = 0; step < steps; step++, a += STEP_NUMBERS, b += STEP_NUMBERS) {
         BlockPacking *next = due_packing(t);
         if (!next) {
@@ -136,7 +166,7 @@ static void multiply_block(TiledItem *t, int64_t steps, const bfloat16 *a, const
             HalfTile half = next_half(next);
             multiply_step_and_transpose(a, b, &half);
             half_done(next);
-        } else if (next == &t->run_packing && !(next->done & 1) && 4 * t->run_steps < 3 * next->halves) {
+        } else if (by_whole_tiles(t, next)) {
             HalfTile halves[2] = { next_half(next) };
             half_done(next);
             halves[1] = next_half(next);
@@ -147,9 +177,9 @@ static void multiply_block(TiledItem *t, int64_t steps, const bfloat16 *a, const
             multiply_step_and_pack(a, b, &half);
             half_done(next);
         }
-        if (t->finishing.done < t->finishing.rows) finish_rows(t->p, &t->finishing, rows);
+        if (t->finishing.done < t->finishing.rows) finish_rows(t, rows);
     }
-    store_block(block);
+    store_block(t->sums);
 }
 
 /* One panel of an operand at one chunk, in rows as they are in memory, for the product in vectors; `copies` has room for it. Returns where it lies. */
@@ -169,20 +199,17 @@ static const float *panel_of(const Operand *o, int64_t index, int64_t deep, int6
     return copies;
 }
 
-/* block (+)= a panel of A times a panel of B by the product in vectors, for panels that are out of range */
-static __attribute__((noinline)) void multiply_block_in_vectors(TiledItem *t, int64_t row, int64_t column, int64_t chunk, float *block)
+/* the same by the product in vectors, for panels that are out of range */
+static __attribute__((noinline)) void multiply_block_in_vectors(TiledItem *t, int64_t row, int64_t column, int64_t chunk)
 {
     const TiledProduct *p = t->p;
-    float sums[BLOCK_NUMBERS] __attribute__((aligned(64)));
     float *copies = t->workspace, *others = copies + PANEL_SIZE * CHUNK_STEPS * STEP_DEPTH, *workspace = others + PANEL_SIZE * CHUNK_STEPS * STEP_DEPTH;
     int64_t deep = chunk * p->steps * STEP_DEPTH, depth = smaller(p->steps * STEP_DEPTH, p->k - deep), a_step, b_step;
     int64_t rows = smaller(PANEL_SIZE, p->m - row), columns = smaller(PANEL_SIZE, p->n - column);
-    finish_rows(p, &t->finishing, PANEL_SIZE);
+    finish_rows(t, PANEL_SIZE);
     end_tiles();
     const float *a = panel_of(&p->a, row, deep, depth, copies, &a_step), *b = panel_of(&p->b, column, deep, depth, others, &b_step);
-    packed_sgemm(!p->a.along, p->b.along, rows, columns, depth, a, a_step, b, b_step, 0, sums, PANEL_SIZE, 0, 0, workspace);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = i * PANEL_SIZE; j < i * PANEL_SIZE + columns; j++) block[j] = chunk ? block[j] + sums[j] : sums[j];
+    packed_sgemm(!p->a.along, p->b.along, rows, columns, depth, a, a_step, b, b_step, 0, t->sums, PANEL_SIZE, 0, 0, workspace);
     begin_tiles();
 }
 
@@ -219,12 +246,11 @@ static void multiply_run(TiledItem *t, const Stage *s, int64_t panel, int stay, 
         for (int64_t i = 0; i < s->stays; i++, staying += steps * STEP_NUMBERS) {
             int64_t staying_at = (s->staying + i) * PANEL_SIZE, passing_at = (s->passing + j) * PANEL_SIZE, which = j * s->stays + i;
             int64_t row = p->rows_stay ? staying_at : passing_at, column = p->rows_stay ? passing_at : staying_at;
-            float *block = t->blocks + (p->chunks > 1 ? which : which % 2) * BLOCK_NUMBERS;
-            if (t->stay_out_of_range[stay][i] | t->run_out_of_range[run][j - panel]) multiply_block_in_vectors(t, row, column, s->chunk, block);
-            else if (p->rows_stay) multiply_block(t, steps, staying, passing, block, s->chunk == 0);
-            else multiply_block(t, steps, passing, staying, block, s->chunk == 0);
-            finish_rows(p, &t->finishing, PANEL_SIZE);
-            if (s->chunk + 1 == p->chunks) t->finishing = (Finishing){ block, row, column, 0, smaller(PANEL_SIZE, p->m - row) };
+            if (t->stay_out_of_range[stay][i] | t->run_out_of_range[run][j - panel]) multiply_block_in_vectors(t, row, column, s->chunk);
+            else if (p->rows_stay) multiply_block(t, steps, staying, passing);
+            else multiply_block(t, steps, passing, staying);
+            t->finishing = (Finishing){ t->blocks + (p->chunks > 1 ? which * BLOCK_NUMBERS : 0), row, column, 0, smaller(PANEL_SIZE, p->m - row), s->chunk == 0,
+                                        s->chunk + 1 == p->chunks };
         }
     }
 }
@@ -273,7 +299,7 @@ static void multiply_tiled_item(void *context, int64_t item, int64_t worker)
         pack_rest(&t.stay_packing);
     }
     end_tiles();
-    finish_rows(p, &t.finishing, PANEL_SIZE);
+    finish_rows(&t, PANEL_SIZE);
     if (p->stream) end_stream();
 }
 

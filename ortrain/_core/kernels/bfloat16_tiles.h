@@ -63,6 +63,7 @@ static inline __attribute__((always_inline)) __m512i store_parts(__m512 x, __m51
     return largest;
 }
 
+/* keeps what the vector units do between these products there */
 #define FENCE __asm__ volatile ("" ::: "memory")
 #define LOAD_A(PART) _tile_stream_loadd(4, a + (PART) * 2 * TILE_NUMBERS, 64); _tile_stream_loadd(5, a + ((PART) * 2 + 1) * TILE_NUMBERS, 64)
 #define LOAD_B(PART) _tile_loadd(6, b + (PART) * 2 * TILE_NUMBERS, 64); _tile_loadd(7, b + ((PART) * 2 + 1) * TILE_NUMBERS, 64)
@@ -94,7 +95,7 @@ AMX static void multiply_step_and_pack(const bfloat16 *a, const bfloat16 *b, con
     *h->largest = most;
 }
 
-/* two halves, where panels pass so few others that one at a time is too slow: 12544 x 64 x 256 */
+/* both halves of a tile, in one step */
 #define SECOND(I) more = store_parts(_mm512_loadu_ps(second + (I) * h[1].step), _mm512_loadu_ps(second + (I) * h[1].step + h[1].pair), h[1].to + (I) * 32, more)
 #define FIRST(I) most = store_parts(_mm512_loadu_ps(from + (I) * h->step), _mm512_loadu_ps(from + (I) * h->step + h->pair), h->to + (I) * 32, most)
 
@@ -167,8 +168,6 @@ AMX static void begin_tiles(void)
 }
 AMX static void end_tiles(void) { _tile_release(); }
 AMX static void clear_block(void) { _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3); }
-AMX static void load_block(const float *block)
-{ _tile_loadd(0, block, 128); _tile_loadd(1, block + 16, 128); _tile_loadd(2, block + 512, 128); _tile_loadd(3, block + 528, 128); }
 /* block [32, 32] */
 AMX static void store_block(float *block)
 { _tile_stored(0, block, 128); _tile_stored(1, block + 16, 128); _tile_stored(2, block + 512, 128); _tile_stored(3, block + 528, 128); }
