@@ -1,7 +1,7 @@
 /* One step of a float32 product on a processor's bfloat16 tiles (AMX), and what is packed for later ones meanwhile.
  *
  * a = a1 + a2 + a3, each part a bfloat16 of 8 bits: all 24 of a float32. Of the nine products of two numbers' parts the six largest are summed, small ones
- * first; what is left out is below 2^-25 of the product of the numbers. In that order the six change one operand each: 14 loads of tiles for 24 products.
+ * first; each of the others is at most 2^-25 of the whole. In that order the six change one operand each: 14 loads of tiles for 24 products.
  *
  * The tiles' unit takes 16 cycles for a product and leaves the vector units idle; what they do is hidden if it lies between the products, a few instructions at
  * a time (packing half a tile: 4 ns; as a function called between steps: 40). */
