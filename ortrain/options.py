@@ -37,7 +37,7 @@ class SessionOptions:
     direct_convolution: 3 x 3 convolutions of stride 1 are direct sums. By default they are Winograd's F(4 x 4, 3 x 3), twice as fast or more, whose
     rounding errors are 2 to 3 times those of direct sums in the same precision, and 5 to 6 times in the gradient of the data.
     vector_products: products in float32 are left to the vector units. By default large ones are computed on bfloat16 tiles (AMX) where the processor has them,
-    each number in three parts that together have all its bits: 1.3 to 1.7 times as fast, and no further from the exact sums.
+    each number in three parts that together have all its bits: up to 1.9 times as fast, and no further from the exact sums.
     The remaining attributes exist for scripts written for the old package; they change nothing here unless said."""
 
     intra_op_num_threads: int = 0

@@ -10,6 +10,7 @@ import os
 import weakref
 
 from ortrain.dtypes import NUMBERS, name_of
+from ortrain.errors import InvalidArgumentError
 
 cnp.import_array()
 
@@ -108,7 +109,7 @@ cdef void *window_product = NULL
 
 def load_products():
     """Fetches the packed product of the instruction set in use, once. ORTRAIN_GEMM=blas leaves float32 to SciPy's BLAS too, ORTRAIN_GEMM=vectors
-    to the vector units where the processor has bfloat16 tiles."""
+    to the vector units where the processor has bfloat16 tiles. Raises InvalidArgumentError for another value of it."""
     global packed_sgemm, parallel_sgemm, tiled_sgemm, window_product, packed_floats, use_blas, has_tiles
     if packed_sgemm != NULL:
         return
@@ -117,6 +118,8 @@ def load_products():
     from ortrain._core.kernel_table import instruction_set
     table = importlib.import_module(f"ortrain._core.kernels.{instruction_set()}.products").PRODUCTS
     chosen = os.environ.get("ORTRAIN_GEMM", "")
+    if chosen not in ("", "blas", "vectors"):
+        raise InvalidArgumentError(f"expected ORTRAIN_GEMM to be blas or vectors, got {chosen!r}")
     use_blas = chosen == "blas"
     packed_floats = table["workspace_floats"]
     has_tiles = table["bfloat16_tiles"] and not chosen

@@ -15,6 +15,12 @@ OTHERS = [{"ORTRAIN_GEMM": "blas"}, *([{"ORTRAIN_GEMM": "vectors"}] if EngineHan
           *({"ORTRAIN_INSTRUCTION_SET": name} for name in supported_sets() if name != instruction_set())]
 
 
+def test_an_unknown_product_is_refused_by_name():
+    done = subprocess.run([sys.executable, "-c", "from ortrain._core.engine import EngineHandle; EngineHandle()"], cwd=ROOT,
+                          env=os.environ | {"ORTRAIN_GEMM": "mkl"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "expected ORTRAIN_GEMM to be blas or vectors, got 'mkl'" in done.stderr
+
+
 @pytest.mark.parametrize("choice", OTHERS, ids=lambda choice: "=".join(*choice.items()))
 def test_kernels_products_and_recorded_runs_pass_with(choice):
     tests = [ROOT / "tests" / name for name in ("ops/test_kernels.py", "core/test_products.py", "test_recorded_runs.py")]
