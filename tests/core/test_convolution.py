@@ -64,6 +64,18 @@ def test_windows_on_tiles_are_at_least_as_exact_as_direct_sums_in_vectors(x, w, 
         assert rounding_error(sample, output, direct=1, tiles=True) < rounding_error(sample, output, direct=1)
 
 
+@has_tiles
+def test_windows_on_tiles_with_infinities_give_what_vectors_give():
+    attributes = SAME | {"strides": (2, 2), "direct": 1}
+    for sample in (made("", (2, 31, 29, 64), (96, 64, 3, 3), attributes) for made in (forward, backward)):
+        sample.inputs[0][0, 6, 5, 7] = np.inf
+        for tiles, vectors in zip(run_kernel(sample, "float32"), run_kernel(sample, "float32", tiles=False), strict=True):
+            finite = np.isfinite(vectors)
+            assert 0 < np.count_nonzero(~finite) < finite.size // 2
+            np.testing.assert_array_equal(np.isfinite(tiles), finite)
+            np.testing.assert_allclose(tiles[finite], vectors[finite], atol=1e-5)
+
+
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: f"{s.op_type}-{s.label}")
 def test_any_number_of_workers_gives_the_same_bits(sample):
     alone = run_kernel(sample, "float32")

@@ -97,15 +97,14 @@ AMX static void multiply_step_and_pack(const bfloat16 *a, const bfloat16 *b, con
 
 /* both halves of a tile, in one step */
 #define SECOND(I) more = store_parts(_mm512_loadu_ps(second + (I) * h[1].step), _mm512_loadu_ps(second + (I) * h[1].step + h[1].pair), h[1].to + (I) * 32, more)
-#define FIRST(I) most = store_parts(_mm512_loadu_ps(from + (I) * h->step), _mm512_loadu_ps(from + (I) * h->step + h->pair), h->to + (I) * 32, most)
 
 AMX static void multiply_step_and_pack_tile(const bfloat16 *a, const bfloat16 *b, const HalfTile *h)
 {
     const float *from = h[0].from, *second = h[1].from;
     __m512i most = *h[0].largest, more = _mm512_setzero_si512();
-    LOAD_A(0); LOAD_B(2); MULTIPLY; FIRST(0); FIRST(1); FIRST(2);
-    LOAD_B(1); MULTIPLY; FIRST(3); FIRST(4); FIRST(5);
-    LOAD_A(1); MULTIPLY; FIRST(6); FIRST(7); SECOND(0);
+    LOAD_A(0); LOAD_B(2); MULTIPLY; DIRECT(0); DIRECT(1); DIRECT(2);
+    LOAD_B(1); MULTIPLY; DIRECT(3); DIRECT(4); DIRECT(5);
+    LOAD_A(1); MULTIPLY; DIRECT(6); DIRECT(7); SECOND(0);
     LOAD_B(0); MULTIPLY; SECOND(1); SECOND(2); SECOND(3);
     LOAD_A(2); MULTIPLY; SECOND(4); SECOND(5);
     LOAD_A(0); MULTIPLY; SECOND(6); SECOND(7);

@@ -9,46 +9,44 @@
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
 
-typedef struct NAMED(Turning) { const REAL *from; REAL *to; int64_t taps, channels; } NAMED(Turning);
-
-/* w [filters, channels, taps] -> turned [filters, taps, channels]: an item is a filter. Rows of taps are read with the beginning of the row after. */
-static void NAMED(turn_item)(void *context, int64_t filter, int64_t worker)
+/* w [channels, taps] of a filter -> turned [taps, channels]. Rows of taps are read with the beginning of the row after, the last ones from copies. */
+static void NAMED(turn)(const REAL *w, int64_t channels, int64_t taps, REAL *turned)
 {
-    const NAMED(Turning) *s = context; (void)worker;
-    int64_t channels = s->channels, taps = s->taps;
-    const REAL *from = s->from + filter * channels * taps;
-    REAL *to = s->to + filter * channels * taps;
     for (int64_t c = 0; c < channels; c += W)
         for (int64_t t = 0; t < taps; t += W) {
             V r[W];
             REAL rows[W * W];
-            int64_t count = least(W, taps - t);
-            if (c + W == channels) for (int i = 0; i < W; i++) memcpy(rows + i * W, from + (c + i) * taps + t, (size_t)count * sizeof(REAL));
-            for (int i = 0; i < W; i++) r[i] = LOAD(c + W == channels ? rows + i * W : from + (c + i) * taps + t);
+            int64_t count = least(W, taps - t), last = c + W == channels;
+            if (last) for (int i = 0; i < W; i++) memcpy(rows + i * W, w + (c + i) * taps + t, (size_t)count * sizeof(REAL));
+            for (int i = 0; i < W; i++) r[i] = LOAD(last ? rows + i * W : w + (c + i) * taps + t);
             NAMED(transpose)(r);
-            for (int i = 0; i < count; i++) STORE(to + (t + i) * channels + c, r[i]);
+            for (int i = 0; i < count; i++) STORE(turned + (t + i) * channels + c, r[i]);
         }
 }
 
-/* sums [filters, taps, channels] -> dw [filters, channels, taps]: an item is a filter. Rows of taps are stored over the end of the row before; what is too
- * much of the last one goes to a copy. */
-static void NAMED(turn_back_item)(void *context, int64_t filter, int64_t worker)
+/* and back. Where a vector holds all taps, rows of them are stored over the beginning of rows that are yet to come. */
+static void NAMED(turn_back)(const REAL *turned, int64_t channels, int64_t taps, REAL *w)
 {
-    const NAMED(Turning) *s = context; (void)worker;
-    int64_t channels = s->channels, taps = s->taps;
-    const REAL *from = s->from + filter * channels * taps;
-    REAL *to = s->to + filter * channels * taps;
     for (int64_t c = 0; c < channels; c += W)
         for (int64_t t = 0; t < taps; t += W) {
             V r[W];
             REAL rows[W * W];
-            int64_t count = least(W, taps - t), whole = c + W < channels && t + W >= taps;
-            for (int i = 0; i < W; i++) r[i] = i < count ? LOAD(from + (t + i) * channels + c) : (V){0};
+            int64_t count = least(W, taps - t), over = taps <= W && c + W < channels;
+            for (int i = 0; i < W; i++) r[i] = i < count ? LOAD(turned + (t + i) * channels + c) : (V){0};
             NAMED(transpose)(r);
-            if (whole) { for (int i = 0; i < W; i++) STORE(to + (c + i) * taps + t, r[i]); continue; }
-            for (int i = 0; i < W; i++) STORE(rows + i * W, r[i]);
-            for (int i = 0; i < W; i++) memcpy(to + (c + i) * taps + t, rows + i * W, (size_t)count * sizeof(REAL));
+            for (int i = 0; i < W; i++) STORE(over ? w + (c + i) * taps : rows + i * W, r[i]);
+            if (!over) for (int i = 0; i < W; i++) memcpy(w + (c + i) * taps + t, rows + i * W, (size_t)count * sizeof(REAL));
         }
+}
+
+/* an item is a filter */
+typedef struct NAMED(Turning) { const REAL *from; REAL *to; int64_t taps, channels; int back; } NAMED(Turning);
+
+static void NAMED(turn_item)(void *context, int64_t filter, int64_t worker)
+{
+    const NAMED(Turning) *s = context; (void)worker;
+    int64_t start = filter * s->channels * s->taps;
+    (s->back ? NAMED(turn_back) : NAMED(turn))(s->from + start, s->channels, s->taps, s->to + start);
 }
 
 /* Whether the products suit, those of the least class of data too. */
@@ -77,7 +75,7 @@ static WindowProduct NAMED(window_product_of)(const Geometry *g, const REAL *x)
 static void NAMED(tiled_forward)(const Engine *e, const Geometry *g, const REAL *x, const REAL *w, const REAL *bias, REAL *y, REAL *turned)
 {
     WindowProduct p = NAMED(window_product_of)(g, x);
-    NAMED(Turning) turning = { w, turned, p.windows.taps, g->channels };
+    NAMED(Turning) turning = { w, turned, p.windows.taps, g->channels, 0 };
     e->parallel_for(e, NAMED(turn_item), &turning, g->filters);
     p.b = (const float *)turned; p.channel_step = 1; p.output_step = p.windows.taps * g->channels;
     for (int64_t t = 0; t < p.windows.taps; t++) p.starts[t] = t * g->channels;
@@ -117,7 +115,7 @@ static void NAMED(tiled_class)(const Engine *e, const Geometry *g, const REAL *d
 
 static void NAMED(tiled_data)(const Engine *e, const Geometry *g, const REAL *dy, const REAL *w, REAL *dx, REAL *turned)
 {
-    NAMED(Turning) turning = { w, turned, g->kernel_y * g->kernel_x, g->channels };
+    NAMED(Turning) turning = { w, turned, g->kernel_y * g->kernel_x, g->channels, 0 };
     e->parallel_for(e, NAMED(turn_item), &turning, g->filters);
     for (int64_t y = 0; y < least(g->stride_y, g->rows); y++)
         for (int64_t x = 0; x < least(g->stride_x, g->columns); x++) NAMED(tiled_class)(e, g, dy, turned, dx, y, x);
@@ -126,11 +124,11 @@ static void NAMED(tiled_data)(const Engine *e, const Geometry *g, const REAL *dy
 static void NAMED(tiled_weights)(const Engine *e, const Geometry *g, const REAL *dy, const REAL *x, REAL *dw, REAL *turned)
 {
     WindowProduct p = NAMED(window_product_of)(g, x);
-    NAMED(Turning) turning = { turned, dw, p.windows.taps, g->channels };
+    NAMED(Turning) turning = { turned, dw, p.windows.taps, g->channels, 1 };
     p.filters = (const float *)dy;
     p.c = (float *)turned;
     e->window_product(e, &p);
-    e->parallel_for(e, NAMED(turn_back_item), &turning, g->filters);
+    e->parallel_for(e, NAMED(turn_item), &turning, g->filters);
 }
 #undef V
 #undef W

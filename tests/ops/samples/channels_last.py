@@ -69,6 +69,7 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("Winograd, few tiles in several deep blocks", (2, 5, 9, 144), (64, 144, 3, 3), {"pads": (1, 1, 1, 1)}),
     ("windows on tiles", (2, 31, 29, 64), (96, 64, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
     ("windows on tiles, strides that some pixels are not seen by", (1, 50, 47, 96), (64, 96, 2, 3), {"strides": (3, 2)}),
+    ("windows on tiles, more taps than a vector has elements", (2, 31, 29, 64), (96, 64, 5, 5), {"pads": (2, 2, 2, 2), "strides": (2, 2)}),
     ("windows on tiles, dilations, uneven pads", (1, 30, 33, 64), (64, 64, 3, 5), {"dilations": (2, 1), "pads": (3, 0, 1, 2)}),
     ("depthwise dilated", (1, 4, 4, 17), (17, 1, 3, 3), {"group": 17, "dilations": (2, 2), "pads": (2, 2, 2, 2)}),
 ]
