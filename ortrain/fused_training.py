@@ -15,9 +15,7 @@ from ortrain.fusion import OPSETS, fuse
 from ortrain.gradient import add_gradient
 from ortrain.ir import Graph, Model, Node
 from ortrain.ops.record import canonical_domain
-from ortrain.ops.training import BUFFER_SUFFIX
-
-ACCUMULATOR = "InPlaceAccumulatorV2"
+from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX
 
 
 def fused_training_model(model: Model) -> Model:

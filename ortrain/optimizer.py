@@ -85,7 +85,8 @@ class Optimizer:
         self.handle = handle
         state.bind_moments(self.recipe.moments)
         self._masked: frozenset[str] | None = None
-        self._update = Sweep([])
+        self._progress = np.zeros(2)
+        self._update = Sweep([], self._progress)
         self._norms: list[tuple[Call, np.ndarray]] = []
         self._scales: list[Call] = []
 
@@ -103,15 +104,15 @@ class Optimizer:
                 weights, gradient = segment.array[cut], gradients[cut]
                 if self.recipe.kind == "AdamWOptimizer":
                     address = kernels()["adamw", dtype]
-                    arrays = [weights, gradient, *(moment[cut] for moment in moments)]
+                    arrays = [weights, gradient, self._progress, None, *(moment[cut] for moment in moments)]
                     updates.append(Call(self.handle, address, arrays, [], (int(self.recipe.correct_bias), self.recipe.adam_mode)))
                 else:
-                    updates.append(Call(self.handle, kernels()["sgd", dtype], [weights, gradient]))
+                    updates.append(Call(self.handle, kernels()["sgd", dtype], [weights, gradient, self._progress]))
                 square = np.zeros(1, np.float64)
                 self._norms.append((Call(self.handle, kernels()["squared_norm", dtype], [gradient], [square]), square))
                 self._scales.append(Call(self.handle, kernels()["scale_in_place", dtype], [gradient]))
         recipe = self.recipe
-        self._update = Sweep(updates, (recipe.beta1, recipe.beta2, recipe.epsilon, recipe.weight_decay))
+        self._update = Sweep(updates, self._progress, (recipe.beta1, recipe.beta2, recipe.epsilon, recipe.weight_decay))
 
     def step(self, learning_rate: float) -> None:
         """One update of all trainable parameters that are not masked."""

@@ -38,11 +38,15 @@ class SessionOptions:
     rounding errors are 2 to 3 times those of direct sums in the same precision, and 5 to 6 times in the gradient of the data.
     vector_products: products in float32 are left to the vector units. By default large ones are computed on bfloat16 tiles (AMX) where the processor has them,
     each number in three parts that together have all its bits: up to 1.9 times as fast, and no further from the exact sums.
+    optimizer_in_backward: a train step updates each parameter as soon as its gradient is complete, as the optimizer step after it would, so that the gradients
+    are never held all at once (a quarter of what large models take). The optimizer step only ends it then: each train step has to be followed by one and by
+    a reset of the gradients, which cannot be read, added up or clipped.
     The remaining attributes exist for scripts written for the old package; they change nothing here unless said."""
 
     intra_op_num_threads: int = 0
     direct_convolution: bool = False
     vector_products: bool = False
+    optimizer_in_backward: bool = False
     inter_op_num_threads: int = 0
     log_severity_level: int = 2
     log_verbosity_level: int = 0

@@ -35,7 +35,7 @@ class Parameter:
 
     @property
     def grad(self) -> np.ndarray | None:
-        """The gradient (a view): zeros before the first train step, None for frozen parameters and without a session."""
+        """The gradient (a view): zeros before the first train step, None for frozen parameters, without a session, and with optimizer_in_backward."""
         return self._state.gradients.get(self._name)
 
     @property

@@ -155,10 +155,12 @@ def _gather(profile: Profile, runs: Iterable[tuple[Program | Call, np.ndarray]])
 def _steps_of(what: Program | Call, number: int) -> list[StepProfile]:
     if isinstance(what, Call):
         kernel = next((name for (name, _), address in kernels().items() if address == what.address), "?")
-        size = what.operands[0].size
+        weights = what.operands[0]
+        size = 0 if weights is None else weights.size
         cost = KERNEL_COSTS.get(kernel)
         # every operand is read, all but the gradient are written
-        moved = sum(array.nbytes for array in what.operands) * 2 - what.operands[min(1, len(what.operands) - 1)].nbytes
+        large = [array.nbytes for array in what.operands if array is not None and array.size == size]
+        moved = sum(large) * 2 - large[min(1, len(large) - 1)]
         return [StepProfile(number, 0, kernel, OPTIMIZER, f"{size} parameters", None if cost is None else cost * size, moved)]
     found = []
     types = what.plan.types

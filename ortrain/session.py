@@ -30,8 +30,9 @@ from ortrain.gradient import add_gradient, reaching_values
 from ortrain.inference_model import check_outputs, inference_model
 from ortrain.ir import Dim, Model
 from ortrain.loading import load_model
-from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG
+from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
 from ortrain.optimizer import Optimizer
+from ortrain.optimizer_in_backward import OptimizerInBackward
 from ortrain.options import RunOptions, SessionOptions
 from ortrain.parameters import Parameters
 from ortrain.runner import Runner
@@ -108,6 +109,9 @@ class TrainingSession:
         self._input_gradient_runners: dict[tuple[str, ...] | None, Runner] = {}
         self._input_gradient_names: dict[int, list[str]] = {}
         bind_parameters(self.training_model.graph, state)
+        self._updates: OptimizerInBackward | None = None
+        if self.options.optimizer_in_backward:
+            state.drop_gradients()
         self._train_runner = self._make_train_runner()
         self._eval_runner = None if self.eval_model is None else self._make_eval_runner(self.eval_model, self.eval_model.graph.outputs, "eval model")
         self._optimizer: Optimizer | None = None
@@ -160,13 +164,18 @@ class TrainingSession:
         model = fused_training_model(self.training_model)
         graph = model.graph
         fixed = dict(self._parameter_arrays(graph.inputs))
+        if self._updates is not None:
+            model = self._updates.put_into(model.copy())
+            graph = model.graph
+            fixed |= self._updates.arrays
         for name in graph.inputs:
             if name == RESET_FLAG:
                 fixed[name] = self._reset_flag
             elif name.endswith(BUFFER_SUFFIX) and name.removesuffix(BUFFER_SUFFIX) in self.state.gradients:
                 fixed[name] = self.state.gradients[name.removesuffix(BUFFER_SUFFIX)]
-        inputs = [name for name in graph.inputs if name not in fixed]
-        accumulated = {node.outputs[0] for node in graph.nodes if node.op_type == "InPlaceAccumulatorV2"}
+        buffers = {f"{name}{BUFFER_SUFFIX}" for name in self.state.trainable}               # which are not there with optimizer_in_backward
+        inputs = [name for name in graph.inputs if name not in fixed and name not in buffers]
+        accumulated = {node.outputs[0] for node in graph.nodes if node.op_type == ACCUMULATOR}
         outputs = [name for name in graph.outputs if name not in accumulated]
         return Runner(model, inputs, outputs, fixed, self._handle, "training model", running_statistics(graph, fixed))
 
@@ -186,10 +195,17 @@ class TrainingSession:
         return Runner(fused_forward_model(model, outputs), inputs, outputs, fixed, self._handle, where)
 
     def load_optimizer(self, model: ModelSource) -> None:
-        """Gives the session its optimizer. Raises InvalidModelError when the model is no optimizer model."""
+        """Gives the session its optimizer.
+
+        Raises InvalidModelError when the model is no optimizer model, InvalidArgumentError for one that clips gradients with optimizer_in_backward."""
         self.optimizer_model = as_model(model)
         self.steps.repeat_update(None, None)
-        self._optimizer = Optimizer(self.optimizer_model, self.state, self._handle)
+        optimizer = Optimizer(self.optimizer_model, self.state, self._handle)
+        if self.options.optimizer_in_backward:
+            self._updates = OptimizerInBackward(optimizer.recipe, self.state)
+            self.steps.update_in_backward(self._updates)
+            self._train_runner = self._make_train_runner()
+        self._optimizer = optimizer
 
     # ---- steps
 
@@ -198,13 +214,15 @@ class TrainingSession:
 
         out: arrays or OrtValues that receive the outputs, None where a fresh one is to be made (OutputShapeError when one does not fit).
         Raises InputCountError, InputNameError, InputTypeError, InputRankError, InputShapeError, EmptyBatchError, LabelRangeError or
-        IndexRangeError, after which nothing has changed."""
+        IndexRangeError, after which nothing has changed; with optimizer_in_backward also InvalidStateError, without an optimizer step and a reset since
+        the train step before."""
         if out is None and run_options is None and not named:
             result = self.steps.train(inputs)
             if result is not None:
                 return result
         with self._lock:
             self._ready(run_options)
+            self._begin_train_step()
             runner, overwrite = self._train_runner, self.steps.overwrite
             self._reset_flag[0] = overwrite
             try:
@@ -216,6 +234,13 @@ class TrainingSession:
             self.steps.finished(overwrite)
             self.steps.repeat(runner.repeatable, runner.refusal)
             return result
+
+    def _begin_train_step(self) -> None:
+        if self.options.optimizer_in_backward:
+            self._need_optimizer("a train step with optimizer_in_backward")
+            if not self.steps.begin():
+                missing = "an optimizer step" if self.steps.awaits_optimizer else "a reset of the gradients"
+                raise InvalidStateError(f"expected {missing} before the next train step: with optimizer_in_backward gradients cannot be added up")
 
     def eval_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
         """The eval model's outputs: the loss and the additional outputs. Raises InvalidStateError without an eval model, other errors as train_step."""
@@ -289,6 +314,10 @@ class TrainingSession:
         with self._lock:
             self._ready(run_options)
             optimizer = self._need_optimizer("an optimizer step")
+            if self.options.optimizer_in_backward:
+                if not self.steps.update():
+                    raise InvalidStateError("expected a train step before each optimizer step: with optimizer_in_backward it is what updates the parameters")
+                return
             if not self.steps.gradients_valid:
                 raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
             optimizer.step(self.steps.learning_rate)
@@ -339,11 +368,13 @@ class TrainingSession:
         """Takes trainable parameters out of the optimizer's steps; their gradients are still computed, and a batch normalisation that the artifacts
         train goes on with the batch's statistics. Raises ParameterNotFoundError."""
         self._check_trainable(names)
+        self._check_between_steps("frozen parameters")
         self.state.masked |= set(names)
 
     def unfreeze(self, *names: str) -> None:
         """Puts parameters back that freeze() took out. Raises InvalidArgumentError for those the training model has no gradient of."""
         self._check_trainable(names)
+        self._check_between_steps("frozen parameters")
         self.state.masked -= set(names)
 
     def _check_trainable(self, names: Sequence[str]) -> None:
@@ -378,7 +409,14 @@ class TrainingSession:
         if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
             raise ParameterTypeError(f"expected a number as learning rate, got {type(value).__name__}")
         self._need_optimizer("a learning rate")
+        self._check_between_steps("the learning rate")
         self.steps.learning_rate = float(value)
+
+    def _check_between_steps(self, what: str) -> None:
+        """Refuses to change what the optimizer step to come would have to heed, and the train step has not."""
+        if self.steps.awaits_optimizer:
+            raise InvalidStateError(f"expected {what} to change before the train step or after the optimizer step: with optimizer_in_backward the train step "
+                                    "updates the parameters")
 
     @property
     def has_optimizer(self) -> bool:
@@ -402,6 +440,7 @@ class TrainingSession:
         self._need_optimizer("a learning-rate schedule")
         if self._schedule is None:
             raise InvalidStateError("expected a registered learning-rate schedule, the session has none")
+        self._check_between_steps("the learning rate")
         self.steps.learning_rate = self._schedule.rate(self.state.optimizer_step)
 
     # ---- names, files, end

@@ -102,6 +102,7 @@ class TrainingState:
         self.order: list[str] = [*self.trainable, *self.frozen]
         """The public order: the training model's parameter inputs, once a session has bound the state."""
         self.gradients: dict[str, np.ndarray] = {}
+        self.keeps_gradients = True
         self.gradient_segments: list[Segment] = []
         self.moments: list[list[Segment]] = []
         """One list of segments per moment of the optimizer."""
@@ -200,6 +201,11 @@ class TrainingState:
         self.gradient_segments = [segment.like() for segment in self.trainable_segments]
         views = {name: view for segment in self.gradient_segments for name, view in segment.views.items()}
         self.gradients = {name: views[name] for name in self.trainable}
+        self.keeps_gradients = True
+
+    def drop_gradients(self) -> None:
+        """For a session that spends each gradient at once."""
+        self.gradient_segments, self.gradients, self.keeps_gradients = [], {}, False
 
     def bind_moments(self, count: int) -> None:
         """Gives the state `count` moments per trainable parameter, from the checkpoint's optimizer group if it has one."""

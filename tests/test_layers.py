@@ -24,6 +24,7 @@ LAYERS = [
     {"artifacts", "state", "schedule", "values", "options"},
     {"parameters", "stages", "inference_model", "binding"},
     {"optimizer", "runner", "profiling"},
+    {"optimizer_in_backward"},
     {"session"},
     {"inference_session"},
     {"doctor", "catalogue", "_facade_runtime", "backend"},

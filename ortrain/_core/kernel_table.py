@@ -10,12 +10,13 @@ from ortrain.errors import InvalidArgumentError
 PREFERENCE = ("avx512", "avx2", "baseline")
 
 PRODUCTS = frozenset({"gemm", "matmul", "conv", "conv_depthwise", "channels_last_conv", "attention", "lstm", "gru", "rnn"})
+OPTIMIZERS = frozenset({"adamw", "gemm_update", "sgd"})
 
 
 def flushes_subnormals(kernel: str) -> bool:
-    """Whether subnormal numbers are zero to a kernel: to sums of products, in which they are lost, and to gradients. What a forward pass computes element by
-    element keeps them: the logarithm of a subnormal probability is a number."""
-    return kernel in PRODUCTS or "_grad" in kernel
+    """Whether subnormal numbers are zero to a kernel: to sums of products, in which they are lost, to gradients and to moments. What a forward pass computes
+    element by element keeps them: the logarithm of a subnormal probability is a number."""
+    return kernel in PRODUCTS or kernel in OPTIMIZERS or "_grad" in kernel
 
 
 def supported_sets() -> tuple[str, ...]:

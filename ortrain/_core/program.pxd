@@ -45,6 +45,7 @@ cdef class Program:
     cdef public Py_ssize_t failed_step
     cdef public int failed_status
     cdef public Py_ssize_t first_write
+    cdef public Py_ssize_t stoppable      # steps before which a run may be stopped: those from here on are done as a whole
 
     cdef void describe(self, Tensor *t, tuple kind) except *
     cdef void point_into(self, uint8_t *arena) noexcept nogil

@@ -24,6 +24,7 @@ class Program:
     failed_step: int
     failed_status: int
     first_write: int
+    stoppable: int
     def __init__(self, handle: EngineHandle) -> None: ...
     def add_tensor(self, dtype: str, dims: tuple[int, ...], offset: int = -1, address: int = 0, input: int = -1) -> int: ...
     def add_step(self, name: str, address: int, inputs: list[int], outputs: list[int], ints: tuple[int, ...] = (),

@@ -110,6 +110,7 @@ cdef class Program:
         self.keep_alive, self.step_names, self.python_steps = [], [], {}
         self.failed_step = -1
         self.first_write = 0
+        self.stoppable = <Py_ssize_t>((~<size_t>0) >> 1)
 
     def __dealloc__(self):
         free(self.functions)
@@ -334,7 +335,7 @@ cdef class Program:
     def try_run(self, tuple values, bint overwrite=False, const uint8_t[::1] terminate=None, list out=None):
         """The outputs as fresh arrays; None when the inputs are not exactly what the program was planned for, or the arena is another than it was bound to.
 
-        terminate: one byte that another thread may set: the run then stops before its next step. out: arrays that receive the outputs, which misfit()
+        terminate: one byte that another thread may set: the run then stops before its next step, unless it is past `stoppable`. out: arrays that receive the outputs, which misfit()
         has checked.
         Raises RuntimeError with the failed step in `failed_step` when a guard refuses or the run was stopped."""
         if not self.accepts(values):
@@ -375,7 +376,7 @@ cdef class Program:
         cdef int status = STATUS_OK
         cdef FloatMode outside = float_mode(), mode = outside
         for i in range(self.n_steps):
-            status = STATUS_TERMINATED if stop != NULL and stop[0] != 0 else self.run_step(i, outside, &mode)
+            status = STATUS_TERMINATED if stop != NULL and i < self.stoppable and stop[0] != 0 else self.run_step(i, outside, &mode)
             if status != STATUS_OK:
                 self.failed_step = i
                 break
@@ -397,7 +398,7 @@ cdef class Program:
         cdef FloatMode outside = float_mode(), mode = outside
         moments[0] = pool_clock()
         for i in range(self.n_steps):
-            status = STATUS_TERMINATED if stop != NULL and stop[0] != 0 else self.run_step(i, outside, &mode)
+            status = STATUS_TERMINATED if stop != NULL and i < self.stoppable and stop[0] != 0 else self.run_step(i, outside, &mode)
             moments[i + 1] = pool_clock()
             if status != STATUS_OK:
                 self.failed_step = i

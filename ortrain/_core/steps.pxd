@@ -16,12 +16,14 @@ cdef class Lock:
 cdef class Steps:
     cdef EngineHandle handle
     cdef readonly Lock lock
-    cdef object state, masked, refusal
+    cdef object state, masked, refusal, updates
     cdef Program program
     cdef Sweep sweep
-    cdef cnp.ndarray reset_flag
+    cdef cnp.ndarray reset_flag, progress
     cdef public bint overwrite, gradients_valid
+    cdef readonly bint awaits_optimizer  # a train step has updated the parameters, and no optimizer step has followed it
     cdef public double learning_rate
 
+    cpdef bint begin(self) except -1
     cpdef object finished(self, bint overwrote)
     cpdef list train(self, tuple values)

@@ -78,6 +78,13 @@ cdef class Steps:
         self.handle, self.state, self.reset_flag, self.learning_rate = handle, state, reset_flag, learning_rate
         self.lock = Lock()
         self.overwrite = self.gradients_valid = True
+        self.awaits_optimizer = False
+
+    def update_in_backward(self, object updates):
+        """From now on train steps update parameters. updates: an OptimizerInBackward, or None for train steps that only accumulate gradients."""
+        self.updates = updates
+        self.progress = None if updates is None else updates.progress
+        self.masked = None
 
     def repeat(self, Program program, object refusal):
         """Takes the program that ran last, or None for none, for the next train step. refusal: called with the program and the inputs when a step of it fails,
@@ -87,6 +94,20 @@ cdef class Steps:
     def repeat_update(self, Sweep sweep, object masked):
         """Takes the sweep that ran last for the next optimizer step, while the state's mask is `masked`; None for none."""
         self.sweep, self.masked = sweep, masked
+
+    cpdef bint begin(self) except -1:
+        """Makes parameters ready to be updated by the next train step; False when it may not run: without optimizer step and reset after the one before."""
+        cdef double *progress
+        if self.progress is None:
+            return True
+        if self.awaits_optimizer or not self.overwrite:
+            return False
+        if self.state.masked != self.masked:
+            self.masked = frozenset(self.state.masked)
+            self.updates.mask(self.masked)
+        progress = <double *>cnp.PyArray_DATA(self.progress)
+        progress[0], progress[1] = self.learning_rate, self.state.optimizer_step + 1
+        return True
 
     def forget(self):
         """Lets the next steps go the long way."""
@@ -100,6 +121,9 @@ cdef class Steps:
         """What a train step that is complete leaves behind; a reset that came while it ran stays where it added to the gradients."""
         if overwrote:
             self.gradients_valid, self.overwrite = True, False
+        if self.progress is not None:
+            self.awaits_optimizer = True
+            self.state.optimizer_step += 1
         self.handle.engine.run_index += 1
 
     def call(self, tuple values):
@@ -118,7 +142,7 @@ cdef class Steps:
         if program is None or not self.lock.take_if_free():
             return None
         try:
-            if not program.accepts(values):
+            if not program.accepts(values) or not self.begin():
                 return None
             overwrite = self.overwrite
             (<uint8_t *>cnp.PyArray_DATA(self.reset_flag))[0] = overwrite
@@ -133,6 +157,9 @@ cdef class Steps:
     def update(self):
         """An optimizer step with the last sweep; False when it has to go the long way."""
         cdef Sweep sweep = self.sweep
+        if self.awaits_optimizer and self.progress is not None:
+            self.awaits_optimizer = False
+            return True
         if sweep is None or not self.gradients_valid or not self.lock.take_if_free():
             return False
         try:

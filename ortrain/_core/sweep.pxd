@@ -1,4 +1,5 @@
 from libc.stdint cimport int64_t
+cimport numpy as cnp
 from ortrain._core.engine cimport EngineHandle
 from ortrain._core.kernel cimport Kernel, KernelArgs, Tensor
 
@@ -16,5 +17,6 @@ cdef class Call:
 
 cdef class Sweep:
     cdef list calls
+    cdef cnp.ndarray progress
 
     cpdef int run(self, double rate, double step) except -1

@@ -25,7 +25,7 @@ cdef class Call:
 
     @property
     def operands(self):
-        """The arrays, inputs first."""
+        """The arrays, inputs first; None for those that are absent."""
         return tuple(self.arrays)
 
     def __init__(self, EngineHandle handle not None, size_t address, list inputs, object outputs=(), tuple ints=()):
@@ -34,6 +34,8 @@ cdef class Call:
         self.arrays = [*inputs, *outputs]
         memset(&self.args, 0, sizeof(KernelArgs))
         for i, array in enumerate(self.arrays):
+            if array is None:
+                continue
             x = <cnp.ndarray>array
             self.tensors[i].data = cnp.PyArray_DATA(x)
             self.tensors[i].count = x.size
@@ -82,20 +84,21 @@ cdef class Call:
 
 
 cdef class Sweep:
-    """An optimizer's update: one kernel over all runs of the parameters, with attributes of which the first is the rate and the sixth the number of the step."""
+    """An optimizer's update: one kernel over all runs of the parameters."""
 
-    def __init__(self, list calls, tuple attributes=()):
-        """calls: a Call per run. attributes: the second to the fifth, which stay."""
+    def __init__(self, list calls, cnp.ndarray progress not None, tuple attributes=()):
+        """calls: a Call per run. progress: float64 [2], from which they read the learning rate and which step it is. attributes: of all calls."""
         cdef Call call
-        self.calls = calls
+        self.calls, self.progress = calls, progress
         for call in calls:
             for i, value in enumerate(attributes):
-                call.floats[1 + i] = value
+                call.floats[i] = value
 
     cpdef int run(self, double rate, double step) except -1:
         """Updates all runs."""
         cdef Call call
+        cdef double *progress = <double *>cnp.PyArray_DATA(self.progress)
+        progress[0], progress[1] = rate, step
         for call in self.calls:
-            call.floats[0], call.floats[5] = rate, step
             call.execute()
         return 0

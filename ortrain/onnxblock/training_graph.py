@@ -15,7 +15,7 @@ from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
 from ortrain.loading import reads
 from ortrain.ops.inference import infer
 from ortrain.ops.record import MICROSOFT, canonical_domain
-from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG, UPDATED_SUFFIX
+from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG, UPDATED_SUFFIX
 from ortrain.widening import narrow_outputs, note_copy, widen
 
 TRAINING_OPSETS = {
@@ -142,7 +142,7 @@ def _training_model(bound: Model, wanted: list[str]) -> Model:
     for name in wanted:
         buffer, updated = name + BUFFER_SUFFIX, name + UPDATED_SUFFIX
         label = f"GradientAccumulator{len(graph.outputs)}"
-        graph.nodes.append(Node("InPlaceAccumulatorV2", [buffer, gradients[name], RESET_FLAG], [updated], label, MICROSOFT))
+        graph.nodes.append(Node(ACCUMULATOR, [buffer, gradients[name], RESET_FLAG], [updated], label, MICROSOFT))
         graph.outputs.append(updated)
         graph.types[buffer] = graph.types[name]
         graph.types[updated] = TensorType("bool", (1,))

@@ -33,6 +33,8 @@ OWN: dict[tuple[str, str], Own] = {
     (ORTRAIN, "ScatterElementsProductGrad"): {2: INDEX}, (ORTRAIN, "ScatterNDProductGrad"): {2: INDEX},
     **{(domain, name): {index: INDEX} for domain in (MICROSOFT, ORTRAIN)
        for name, index in (("LSTMTraining", 4), ("GRUTraining", 4), ("LSTMGrad", 3), ("GRUGrad", 4))},
+    **{(ORTRAIN, name): {2: FLOAT, 3: BOOL} for name in ("AdamWUpdate", "SGDUpdate")},
+    (ORTRAIN, "GemmUpdate"): {4: FLOAT, 5: BOOL},
     (ORTRAIN, "RNNGrad"): {3: INDEX}, (ORTRAIN, "DFTGrad"): {2: INDEX, 3: INDEX},
 }
 """The rest of an operator's inputs have one type."""

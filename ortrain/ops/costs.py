@@ -78,7 +78,18 @@ def per_element(count: int, of: int = 0) -> Cost:
     return cost
 
 
+def spent_product(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+    """A product, and an update for each of its elements."""
+    update = KERNEL_COSTS["adamw" if len(inputs) > GEMM_UPDATE_MOMENTS else "sgd"]
+    return product(attributes, inputs, [inputs[2]]) + update * prod(sizes(inputs, 2))
+
+
+GEMM_UPDATE_MOMENTS = 6
+"""The first moments' place among the inputs of GemmUpdate."""
 FIRST_INPUT = -1
+KERNEL_COSTS = {"adamw": 14, "sgd": 2, "squared_norm": 2, "scale_in_place": 1}
+"""Kernel of an optimizer's sweep -> operations per parameter."""
+
 COSTS: dict[str, Cost] = {
     "MatMul": product, "Gemm": product, "FusedMatMul": product, "Dense": product,
     "Conv": convolution, "ConvTranspose": transposed_convolution, "ConvGrad": convolution_gradient,
@@ -90,6 +101,7 @@ COSTS: dict[str, Cost] = {
     **{name: per_element(1) for name in ("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Relu", "ReluGrad", "Exp", "Log", "Sqrt", "Erf", "Tanh", "Sigmoid",
                                          "Clip", "Max", "Min", "Pow", "Where", "Scale")},
     **{name: per_element(1, FIRST_INPUT) for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "GlobalAveragePool", "InPlaceAccumulatorV2")},
+    "AdamWUpdate": per_element(KERNEL_COSTS["adamw"], FIRST_INPUT), "SGDUpdate": per_element(KERNEL_COSTS["sgd"], FIRST_INPUT), "GemmUpdate": spent_product,
     "TanhGrad": per_element(3), "SigmoidGrad": per_element(3), "Gelu": per_element(5), "GeluGrad": per_element(9), "Softmax": per_element(4),
     "SoftmaxGrad": per_element(4), "SoftmaxGrad_13": per_element(4), "LogSoftmax": per_element(4), "LayerNormalization": per_element(8),
     "LayerNormalizationGrad": per_element(13), "BatchNormalization": per_element(7), "BatchNormInternal": per_element(7),
@@ -99,9 +111,6 @@ COSTS: dict[str, Cost] = {
     "LossAndGradient": per_element(6, FIRST_INPUT),
 }
 """Operator -> its cost; of one that two domains have, the same."""
-
-KERNEL_COSTS = {"adamw": 14, "sgd": 2, "squared_norm": 2, "scale_in_place": 1}
-"""Kernel of an optimizer's sweep -> operations per parameter."""
 
 
 def operations(op_type: str, attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int | None:

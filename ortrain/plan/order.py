@@ -32,6 +32,23 @@ def accumulate_early(steps: Sequence[Step], lifetimes: Lifetimes, is_accumulatio
     return [steps[moment] for moment in sorted(range(len(steps)), key=keys.__getitem__)]
 
 
+def update_early(steps: list[Step], lifetimes: Lifetimes, is_update: Callable[[Step], bool], may_refuse: Callable[[Step], bool]) -> list[Step]:
+    """Puts each update of a parameter right behind the last step that it has to wait for: the one that makes its gradient, all others that read the parameter,
+    and those that may refuse the run, after which a part of the parameters would be new."""
+    if not any(map(is_update, steps)):
+        return steps
+    root = lifetimes.root
+    last: dict[str, int] = {}
+    refusal = -1
+    for moment, step in enumerate(steps):
+        if not is_update(step):
+            last |= dict.fromkeys(map(root, filter(None, (*step.inputs, *step.outputs))), moment)
+            refusal = moment if may_refuse(step) else refusal
+    keys = [(max(refusal, *(last.get(root(name), -1) for name in step.inputs if name)), 1) if is_update(step) else (moment, 0)
+            for moment, step in enumerate(steps)]
+    return [steps[moment] for moment in sorted(range(len(steps)), key=keys.__getitem__)]
+
+
 def defer(steps: list[Step], lifetimes: Lifetimes, stays: Callable[[Step], bool]) -> list[Step]:
     """Puts off steps that make more than they free until something reads it, as the gradient of a shortcut, which is added to that of the blocks beside it
     after these. What steps that stay read is not held for them: they are accumulations."""

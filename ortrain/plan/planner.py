@@ -23,19 +23,20 @@ from ortrain.ops.inference import Inference
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
 from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, canonical_domain, record_of
 from ortrain.ops.subgraphs import has_graphs
+from ortrain.ops.training import ACCUMULATOR, UPDATED
 from ortrain.plan.dense import merge_dense
 from ortrain.plan.layout import lay_out
 from ortrain.plan.lifetimes import Lifetimes
 from ortrain.plan.memory import Block, place
 from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
-from ortrain.plan.order import orders
+from ortrain.plan.order import orders, update_early
 from ortrain.plan.recompute import recompute
 from ortrain.plan.steps import Plan, Step
+from ortrain.plan.updates import merge_updates
 
-ACCUMULATOR = "InPlaceAccumulatorV2"
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
 """Those whose size every kernel knows; others are only for kernels that are listed for them. A kernel is looked up by the type of a node's first tensor."""
-OF_MIXED_FLOATS = frozenset({"cast", "dropout", "dropout_grad", "scale"})
+OF_MIXED_FLOATS = frozenset({"adamw", "cast", "dropout", "dropout_grad", "gemm_update", "scale", "sgd"})
 """Kernels that look at the type of every tensor; all others take floats to be of one."""
 COMMIT = "Commit"
 """What stands for the steps that no node of the model asks for."""
@@ -59,7 +60,7 @@ def plan_program(model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[
     inputs: user inputs in the order of the call, with static shapes. fixed: values that live outside the program (parameters, gradient
     buffers, flags) and keep their address. commits: value name -> array that receives the value at the end of a run (running statistics).
     known: user inputs that are constants of this plan. states: output -> the input whose place it may be written to. objects: inputs that are text,
-    sequences or optionals. Accumulators whose buffer is in `fixed` are always computed.
+    sequences or optionals. Accumulators and updates whose buffer or parameter is in `fixed` are always computed.
 
     Raises NeedsValues when more inputs have to be known, NeedsStage when something has to run before, ShapeInferenceError, MissingKernelError or
     InvalidModelError."""
@@ -85,7 +86,8 @@ class Planner:
 
     def build(self) -> Program:
         nodes, kept = self._distinct(self._needed(infer=True)), (*self.wanted, *self.commits)
-        for node in merge_dense(lay_out(nodes, self.builder, kept, self.handle.direct_convolution), self.inference, kept):
+        laid_out = lay_out(nodes, self.builder, kept, self.handle.direct_convolution)
+        for node in merge_updates(merge_dense(laid_out, self.inference, kept), self.inference, kept):
             self._lower(node)
         self._add_commits()
         self._hoist_guards()
@@ -200,7 +202,7 @@ class Planner:
                 node = Node(node.op_type, [names.get(n, n) for n in node.inputs], node.outputs, node.name, node.domain, node.attributes)
             key = (node.domain, node.op_type, tuple(node.inputs), tuple(map(bool, node.outputs)), _attribute_key(node))
             twin = first.setdefault(key, node)
-            if twin is node or record is None or record.random or self._is_accumulation(node) or keep.intersection(node.outputs):
+            if twin is node or record is None or record.random or self._has_effect(node) or keep.intersection(node.outputs):
                 kept.append(node)
             else:
                 names |= dict(zip(node.outputs, twin.outputs, strict=True))
@@ -210,13 +212,20 @@ class Planner:
         wanted = {*self.wanted, *self.commits}
         live: set[int] = set()
         for node in reversed(nodes):
-            if self._is_accumulation(node) or wanted.intersection(node.outputs):
+            if self._has_effect(node) or wanted.intersection(node.outputs):
                 live.add(id(node))
                 wanted.update(name for name in node.inputs if name not in self.inference.values)
         return live
 
     def _is_accumulation(self, node: Node) -> bool:
         return node.op_type == ACCUMULATOR and node.inputs[0] in self.fixed
+
+    def _is_update(self, step: Step) -> bool:
+        return step.guard is None and step.node.op_type in UPDATED
+
+    def _has_effect(self, node: Node) -> bool:
+        """Whether a node is there for what it writes over: a gradient or a parameter."""
+        return self._is_accumulation(node) or node.op_type in UPDATED and node.inputs[UPDATED[node.op_type]] in self.fixed
 
     # ---- lowering
 
@@ -316,13 +325,20 @@ class Planner:
 
     def _hold_shortly(self) -> None:
         """Orders the steps, and drops activations in between, so that few bytes are in use at once."""
-        found = [recompute(order, self.lifetimes, self._again)
+        found = [recompute(self._update_early(order), self.lifetimes, self._again)
                  for order in orders(self.steps, self.lifetimes, lambda step: step.guard is None and self._is_accumulation(step.node), self._stays)]
-        self.steps = found[0] if len(found) == 1 else min(found, key=self.lifetimes.peak)
+        self.steps = self._update_early(found[0] if len(found) == 1 else min(found, key=self.lifetimes.peak))     # what is made again may read parameters
+
+    def _update_early(self, steps: list[Step]) -> list[Step]:
+        return update_early(steps, self.lifetimes, self._is_update, self._may_refuse)
+
+    @staticmethod
+    def _may_refuse(step: Step) -> bool:
+        return step.guard is not None or step.call.function is not None or step.iteration is not None
 
     def _stays(self, step: Step) -> bool:
         """Whether something besides values decides when a step runs, or may."""
-        if step.guard is not None or step.call.function is not None or step.iteration is not None or step.node.op_type == COMMIT:
+        if self._may_refuse(step) or self._is_update(step) or step.node.op_type == COMMIT:
             return True
         record = record_of(step.node)
         return record is None or record.random
@@ -383,6 +399,8 @@ class Planner:
         for step, value in direct:
             program.add_direct(positions[id(step)], same_memory[self.lifetimes.root(value)], self.fixed[step.inputs[0]].ctypes.data)
         program.first_write = self._first_write({self.lifetimes.root(value) for _, value in direct})
+        if any(map(self._is_update, self.steps)):
+            program.stoppable = program.first_write + 1
         program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
         program.plan = Plan(self.steps, self.inference.types, self.arena_bytes, list(self.wanted), list(self.inputs))
         program.finish(self.arena_bytes)
@@ -413,10 +431,10 @@ class Planner:
         return program.add_tensor(kind.dtype, shape, offset=blocks[root].offset)
 
     def _first_write(self, gradients: Collection[str]) -> int:
-        """The first step that changes what outlives a run: an accumulation, a commit, or what computes one of `gradients` in its own place. When a step before
-        it refuses, nothing has changed."""
+        """The first step that changes what outlives a run: an accumulation, an update, a commit, or what computes one of `gradients` in its own place. When a
+        step before it refuses, nothing has changed."""
         for index, step in enumerate(self.steps):
-            if self._is_accumulation(step.node) or any(name.endswith("::committed") or self.lifetimes.root(name) in gradients for name in step.outputs if name):
+            if self._has_effect(step.node) or any(name.endswith("::committed") or self.lifetimes.root(name) in gradients for name in step.outputs if name):
                 return index
         return len(self.steps)
 

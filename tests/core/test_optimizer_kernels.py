@@ -44,7 +44,7 @@ def test_adamw_follows_its_formula(dtype, mode, correct):
     else:
         x = x - lr * decay * x
         x = x - lr * gm / (c1 * (np.sqrt(gv / c2) + eps))
-    run("adamw", [w, g, m, v], ints=(correct, mode), floats=(lr, b1, b2, eps, decay, step))
+    run("adamw", [w, g, np.array([lr, step]), None, m, v], ints=(correct, mode), floats=(b1, b2, eps, decay))
     tolerance = 1e-5 if dtype == "float32" else 1e-12
     for actual, wanted in ((w, x), (m, gm), (v, gv)):
         np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance)
@@ -53,7 +53,7 @@ def test_adamw_follows_its_formula(dtype, mode, correct):
 def test_sgd_norm_and_scaling(dtype):
     w, g = draw(dtype, 2)
     wanted = w - np.array(0.5, dtype) * g
-    run("sgd", [w, g], floats=(0.5,))
+    run("sgd", [w, g, np.array([0.5, 1])])
     np.testing.assert_allclose(w, wanted, rtol=1e-6)
     square = np.zeros(1)
     run("squared_norm", [g], [square])
@@ -61,3 +61,33 @@ def test_sgd_norm_and_scaling(dtype):
     scaled = g * np.array(0.25, dtype)
     run("scale_in_place", [g], floats=(0.25,))
     np.testing.assert_array_equal(g, scaled)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_mask_keeps_the_weights_and_moments_as_they_are(dtype, name):
+    arrays, updated = draw(dtype, 4 if name == "adamw" else 2), np.zeros(1, bool)
+    before = [array.copy() for array in arrays]
+    run(name, [*arrays[:2], np.array([0.5, 1]), np.array([True]), *arrays[2:]], [updated], (1, 0), (0.9, 0.99, 1e-8, 0.1))
+    assert updated[0]
+    for array, old in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, old)
+
+
+@pytest.mark.parametrize("ta, tb", [(1, 0), (0, 0), (0, 1), (1, 1)])
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("rows", [70, 32, 7])
+def test_a_product_that_is_spent_piece_by_piece_updates_as_its_whole_does(name, ta, tb, rows):
+    m, n, k = 70, 33, 20
+    a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+    weights, first, second = (np.abs(rng.standard_normal((m, n))).astype(np.float32) for _ in range(3))
+    moments = [first, second] if name == "adamw" else []
+    progress, attributes = np.array([0.5, 3]), (0.9, 0.99, 1e-8, 0.1)
+    wanted = [array.copy() for array in (weights, *moments)]
+    run(name, [wanted[0], a @ b, progress, None, *wanted[1:]], ints=(1, 0), floats=attributes)
+    factors = [np.ascontiguousarray(x.T) if transposed else x for x, transposed in ((a, ta), (b, tb))]
+    scratch = rows * n * 4
+    status = call_kernel(kernels()["gemm_update", "float32"], [*factors, weights, None, progress, None, *moments], [np.zeros(1, bool)],
+                         (m, n, k, ta, tb, int(name == "adamw"), rows, 1, 0), attributes, scratch)
+    assert status == 0
+    for array, right in zip((weights, *moments), wanted, strict=True):
+        np.testing.assert_allclose(array, right, rtol=1e-4, atol=1e-5)
