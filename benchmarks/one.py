@@ -1,6 +1,6 @@
 """ortrain on one workload in this process; prints one JSON line.
 
-    python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S --born T}
+    python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S --born T [--optimizer-in-backward]}
 
 --prepare writes the model, its batches and the artifacts into FOLDER; without it they are trained."""
 
@@ -45,7 +45,8 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
     imported = measure.memory_mb() or 0.0
     data = measure.batches(options.folder)
-    session = TrainingSession.from_artifacts(options.folder, options=SessionOptions(intra_op_num_threads=options.threads))
+    settings = SessionOptions(intra_op_num_threads=options.threads, optimizer_in_backward=options.optimizer_in_backward)
+    session = TrainingSession.from_artifacts(options.folder, options=settings)
     session.learning_rate = measure.LEARNING_RATE
 
     def step(x: Any, y: Any) -> float:
@@ -61,7 +62,9 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    options = measure.arguments(__doc__).parse_args()
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--optimizer-in-backward", action="store_true")
+    options = parser.parse_args()
     measure.report(prepare(options.workload, options.folder) if options.prepare else train(options))
 
 

@@ -62,7 +62,8 @@ def installed(names: list[str], folder: Path) -> tuple[dict[str, str], dict[str,
 def prepare(workload: str, pythons: dict[str, str], folder: Path, limit: float) -> dict[str, Result]:
     """What each runtime makes of the workload beforehand; ortrain first, for it writes the model and the batches."""
     ours = call(sys.executable, RUNTIMES[OURS], workload, folder, limit, "--prepare")
-    return {name: ours if name == OURS else call(python, RUNTIMES[name], workload, folder, limit, "--prepare") for name, python in pythons.items()}
+    return {name: ours if RUNTIMES[name].module == RUNTIMES[OURS].module else call(python, RUNTIMES[name], workload, folder, limit, "--prepare")
+            for name, python in pythons.items()}
 
 
 def measure(options: argparse.Namespace, pythons: dict[str, str], cache: Path) -> dict[Cell, list[Result]]:

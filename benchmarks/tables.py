@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.peers.environments import OURS
+from benchmarks.peers.environments import IN_BACKWARD, OURS
 
 Result = dict[str, Any]
 Summary = dict[str, dict[str, dict[str, Result]]]
@@ -44,15 +44,17 @@ def report(summary: Summary, machine: dict[str, Any], missing: dict[str, str], r
 
 
 def table(title: str, summary: Summary, names: list[str], threads: str, key: str) -> Iterator[str]:
-    """One row for each workload; the last column is ours over the least of the peers'."""
+    """One row for each workload; the last columns are ours over the least of the peers'."""
+    ours = [name for name in (OURS, IN_BACKWARD) if name in names] or [OURS]
+    ratios = ["ratio" if name == OURS else "ratio in backward" for name in ours]
     yield f"### {title}"
     yield ""
-    yield f"| workload | {' | '.join(names)} | ratio |"
-    yield "|---" + "|---:" * (len(names) + 1) + "|"
+    yield f"| workload | {' | '.join([*names, *ratios])} |"
+    yield "|---" + "|---:" * (len(names) + len(ours)) + "|"
     for workload, by_threads in summary.items():
         row = by_threads.get(threads, {})
         value: Callable[[str], float | None] = lambda name, row=row: row.get(name, {}).get(key)  # type: ignore[misc]
         cells = [number(value(name)) if row.get(name, {}).get("status") == "ok" else row.get(name, {}).get("status", "-") for name in names]
-        ours, peers = value(OURS), [found for name in names if name != OURS and (found := value(name)) is not None]
-        ratio = f"{ours / min(peers):.2f}" if ours is not None and peers and min(peers) > 0 else "-"
-        yield f"| {' | '.join([workload, *cells, ratio])} |"
+        peers = [found for name in names if name not in ours and (found := value(name)) is not None]
+        cells += [f"{value(name) / min(peers):.2f}" if value(name) is not None and peers and min(peers) > 0 else "-" for name in ours]
+        yield f"| {' | '.join([workload, *cells])} |"

@@ -44,10 +44,12 @@ ENVIRONMENTS = {
     "onnxruntime": Environment("ORTRAIN_BENCH_ONNXRUNTIME_PYTHON"),
     "jax": Environment("ORTRAIN_BENCH_JAX_PYTHON", ("jax", "numpy")),
 }
-OURS = "ortrain"
+OURS, IN_BACKWARD = "ortrain", "ortrain-in-backward"
+"""As it is by default, and with the session option optimizer_in_backward."""
 TORCH = "benchmarks.peers.run_torch"
 RUNTIMES = {
     OURS: Runtime(None, "benchmarks.one"),
+    IN_BACKWARD: Runtime(None, "benchmarks.one", ("--optimizer-in-backward",)),
     "onnxruntime": Runtime("onnxruntime", "benchmarks.peers.run_onnxruntime"),
     "torch-eager": Runtime("torch", TORCH, variants={"--channels-last": CONVOLUTIONAL, "--fused-attention": TRANSFORMERS}),
     "torch-compile": Runtime("torch", TORCH, ("--compile",)),
