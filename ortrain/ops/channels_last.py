@@ -358,7 +358,7 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
     scratch = max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch(v, weight_method) if c.wants(1) else 0, bias_blocks * v.filters)
     block = winograd_block(v) if method == Method.WINOGRAD else row_images(v) if method == Method.WINOGRAD_ROWS else 0
     return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_rows(v), weight_method, block, slices_of(v, weight_method), bias_blocks),
-                      scratch=scratch * ITEM_SIZE[c.dtype(0)])
+                      scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {})
 
 
 @operator("ChannelsLastConv", domain=ORTRAIN, lower=conv_lower)
@@ -368,10 +368,18 @@ def conv(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), (c.shape(0)[0], *windows.output, c.shape(1)[0]))]
 
 
+def adds_in_product(grad: Node, weight: TensorType) -> bool:
+    """Whether the gradient of a convolution can be added to another one by the product that computes it."""
+    get = grad.attributes.get
+    return weight.sizes[2:] == (1, 1) and int(get("group", 1)) == 1 and not any(get("pads", ())) and get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+
+
 @operator("ChannelsLastConvGrad", domain=ORTRAIN, lower=conv_grad_lower)
 def conv_grad(c: InferenceContext) -> list[TensorType]:
-    """dx, dw, db of (dy, x, w)"""
+    """dx, dw, db of (dy, x, w); with input 3 and w of [k, c, 1, 1] dx + input 3"""
     conv_windows(c, 1, 2)
+    if c.has(3) and (c.shape(3) != c.shape(1) or not adds_in_product(c.node, c.type(2))):
+        raise c.error(f"expected a gradient of x of a 1 x 1 convolution to add to, got {list(c.shape(3))}")
     return [c.type(1), c.type(2), TensorType(c.dtype(2), (c.shape(2)[0],))][: len(c.node.outputs)]
 
 

@@ -1,4 +1,4 @@
-"""Merges what follows a channels-last convolution or normalisation into it: a residual, an activation that limits, a frozen normalisation.
+"""Merges what follows a channels-last convolution or normalisation into it: a residual, an activation that limits, a frozen normalisation, a sum of gradients.
 
 Each of them would read and write whole activations once more, and the values between need no memory then. Backwards, the mask of an activation goes into
 the gradient of the normalisation before it or of the maximum pool after it. Works on the nodes of a plan, so that no file ever shows it."""
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from math import inf
 
 from ortrain.ir import Node
+from ortrain.ops.channels_last import adds_in_product
 from ortrain.ops.inference import Inference
 from ortrain.plan.merging import Merging
 
 CONV, NORM, NORM_GRAD = "ChannelsLastConv", "ChannelsLastBatchNormalization", "ChannelsLastBatchNormalizationGrad"
-POOL_GRAD = "ChannelsLastMaxPoolGrad"
+CONV_GRAD, POOL_GRAD = "ChannelsLastConvGrad", "ChannelsLastMaxPoolGrad"
 
 
 def merge_epilogues(nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> list[Node]:
@@ -50,6 +51,8 @@ class Epilogues(Merging):
                 self._after_conv(number, node)
             elif node.op_type == POOL_GRAD:
                 self._after_pool_grad(number, node)
+            elif node.op_type in ("Add", "Sum") and len(node.inputs) == 2:
+                self._into_data_gradient(number, node)
         return self.left()
 
     # ---- what nodes are
@@ -193,6 +196,22 @@ class Epilogues(Merging):
             attributes |= {"low": limits[0], "high": limits[1]}
         if at != number:
             self._replace(at, Node(CONV, inputs, [output], conv.name, conv.domain, attributes))
+
+    def _into_data_gradient(self, number: int, total: Node) -> None:
+        """The sum of two gradients of one value, where a product gives one of them: with strides first, for it computes only a part of the sum."""
+        found = []
+        for name, other in (total.inputs, total.inputs[::-1]):
+            made = self.producer.get(name)
+            grad = self.nodes[made] if made is not None else None
+            if (made is None or grad is None or grad.op_type != CONV_GRAD or grad.outputs[0] != name or self._sole_reader(name) != number
+                    or self.result[made] is not grad or len(grad.inputs) > 3):
+                continue
+            if self.types[other] == self.types[name] and adds_in_product(grad, self.types[grad.inputs[2]]) and self._can_move(grad, number):
+                found.append((max(grad.attributes.get("strides", (1,))), made, grad, other))
+        if found:
+            _, made, grad, other = max(found, key=lambda each: each[:2])
+            self.result[made] = None
+            self._replace(number, Node(CONV_GRAD, [*grad.inputs, other], [total.outputs[0], *grad.outputs[1:]], grad.name, grad.domain, grad.attributes))
 
     # ---- pooling
 

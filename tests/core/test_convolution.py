@@ -166,6 +166,13 @@ def test_limits_and_residuals_cost_no_pass_of_their_own():
     assert not {"clip", "where", "relu", "relu_grad", "less", "batch_norm_train", "conv", "conv_grad"}.intersection(kernels)
 
 
+def test_a_sum_of_gradients_is_part_of_the_product_that_gives_one_of_them():
+    steps = [step for step in session()._train_runner.last.plan.steps if step.node.op_type in ("Sum", "ChannelsLastConvGrad")]
+    sums = [step.node.attributes["kernel_shape"] for step in steps if step.node.op_type == "ChannelsLastConvGrad" and len(step.inputs) == 4]
+    assert sums == [(1, 1), (1, 1)]
+    assert [step.node.op_type for step in steps].count("Sum") == 1                      # of two convolutions that are no products
+
+
 def test_data_moves_only_at_the_edges_of_a_region():
     """In at the input; out and in again around the model's own transpose, forward and backward."""
     steps = session()._train_runner.last.plan.steps

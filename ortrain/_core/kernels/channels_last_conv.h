@@ -61,12 +61,11 @@ static const REAL *NAMED(product_data)(const KernelArgs *args, const REAL *x, RE
     s.engine->parallel_for(s.engine, NAMED(gather_item), &s, blocks_of(s.pixels, s.rows));
     return scratch;
 }
-/* the adjoint; an item is an image */
+/* the adjoint, added to what is in dx; an item is an image */
 static void NAMED(spread_item)(void *context, int64_t image, int64_t worker)
 {
     const NAMED(Rows) *s = context; (void)worker;
-    int64_t inside = s->g->out_rows * s->g->out_columns, size = s->g->rows * s->g->columns * s->g->channels;
-    memset(s->dx + image * size, 0, (size_t)size * sizeof(REAL));
+    int64_t inside = s->g->out_rows * s->g->out_columns;
     NAMED(scatter)(s, 0, image * inside, inside, s->dy + image * inside * s->g->channels, s->g->channels, 0, 1);
 }
 
@@ -136,22 +135,48 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
     return STATUS_OK;
 }
 
-static void NAMED(conv_data)(const KernelArgs *args, const REAL *dy, const REAL *w, REAL *dx)
+/* dx before the products are added to it: another gradient or zeros; an item is so many elements */
+typedef struct NAMED(Beginning) { const REAL *from; REAL *to; int64_t count; } NAMED(Beginning);
+enum { NAMED(BEGINNING) = 1 << 15 };
+static void NAMED(begin_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Beginning) *s = context; (void)worker;
+    int64_t first = item * NAMED(BEGINNING), count = least(NAMED(BEGINNING), s->count - first);
+    if (s->from) memcpy(s->to + first, s->from + first, (size_t)count * sizeof(REAL));
+    else memset(s->to + first, 0, (size_t)count * sizeof(REAL));
+}
+static void NAMED(begin_with)(const Engine *e, const REAL *other, REAL *dx, int64_t count)
+{
+    NAMED(Beginning) s = { other, dx, count };
+    if (other != dx) e->parallel_for(e, NAMED(begin_item), &s, blocks_of(count, NAMED(BEGINNING)));
+}
+
+/* of a 1 x 1 convolution: dx = other + dy w, on the pixels that are seen; other may be NULL */
+static void NAMED(product_gradient)(const KernelArgs *args, const REAL *dy, const REAL *w, const REAL *other, REAL *dx)
 {
     const Geometry *g = (const Geometry *)args->ints;
     const Engine *e = args->engine;
-    int64_t pixels = g->images * g->out_rows * g->out_columns, method = args->ints[DATA_METHOD];
+    int64_t pixels = g->images * g->out_rows * g->out_columns;
+    int strided = g->stride_y != 1 || g->stride_x != 1, adds = other && !strided;
+    REAL *to = strided ? args->scratch : dx;
+    NAMED(Points) points = { .engine = e, .pixels = pixels, .outputs = g->channels, .depth = g->filters, .x = dy, .w = w, .y = to, .adds = adds };
+    NAMED(Rows) s = NAMED(rows_of)(args, 0);
+    if (strided || adds) NAMED(begin_with)(e, other, dx, g->images * g->rows * g->columns * g->channels);
+    if (NAMED(suits_points)(e, pixels, g->channels, g->filters, 0)) NAMED(points)(&points, (REAL *)args->scratch + (strided ? pixels * g->channels : 0));
+    else GEMM(e, 0, 0, pixels, g->channels, g->filters, 1, dy, g->filters, w, g->channels, (REAL)adds, to, g->channels, NULL, 0);
+    s.dy = args->scratch; s.dx = dx;
+    if (strided) e->parallel_for(e, NAMED(spread_item), &s, g->images);
+}
+
+static void NAMED(conv_data)(const KernelArgs *args, const REAL *dy, const REAL *w, const REAL *other, REAL *dx)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    const Engine *e = args->engine;
+    int64_t method = args->ints[DATA_METHOD];
     if (NAMED(tiled)(args, method)) {
         NAMED(tiled_data)(e, g, dy, w, dx, args->scratch);
     } else if (method == PRODUCT) {
-        int strided = g->stride_y != 1 || g->stride_x != 1;
-        REAL *to = strided ? args->scratch : dx;
-        NAMED(Points) points = { .engine = e, .pixels = pixels, .outputs = g->channels, .depth = g->filters, .x = dy, .w = w, .y = to };
-        if (NAMED(suits_points)(e, pixels, g->channels, g->filters, 0)) NAMED(points)(&points, (REAL *)args->scratch + (strided ? pixels * g->channels : 0));
-        else GEMM(e, 0, 0, pixels, g->channels, g->filters, 1, dy, g->filters, w, g->channels, 0, to, g->channels, NULL, 0);
-        NAMED(Rows) s = NAMED(rows_of)(args, 0);
-        s.dy = args->scratch; s.dx = dx;
-        if (strided) e->parallel_for(e, NAMED(spread_item), &s, g->images);
+        NAMED(product_gradient)(args, dy, w, other, dx);
     } else if (method == WINOGRAD) {
         NAMED(Winograd) s = NAMED(winograd_of)(args, w);
         s.in = dy; s.out = dx; s.rotated = 1;
@@ -213,11 +238,11 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
     }
 }
 
-/* (dy, x, w) -> (dx, dw, db), each if wanted; ints: Geometry, then how each is computed */
+/* (dy, x, w, a gradient that is added to dx where the convolution is 1 x 1) -> (dx, dw, db), each if wanted; ints: Geometry, then how each is computed */
 static int NAMED(channels_last_conv_grad)(const KernelArgs *args)
 {
     const REAL *dy = INPUT(0), *x = INPUT(1), *w = INPUT(2);
-    if (OUTPUT(0)) NAMED(conv_data)(args, dy, w, OUTPUT(0));
+    if (OUTPUT(0)) NAMED(conv_data)(args, dy, w, INPUT(3), OUTPUT(0));
     if (OUTPUT(1)) NAMED(conv_weights)(args, dy, x, OUTPUT(1));
     if (OUTPUT(2)) {
         NAMED(Rows) s = NAMED(rows_of)(args, 0);

@@ -20,6 +20,7 @@ typedef struct NAMED(Points) {
     int64_t pixels, outputs, depth, rows;             /* rows: pixels of an item */
     const REAL *x, *w;
     REAL *y, *packed;                                 /* packed[depth block][panel][depth][PANEL] */
+    int adds;                                         /* to what is in y */
     int turned;                                       /* w is [outputs, depth], else [depth, outputs] */
     NAMED(Finish) finish;
 } NAMED(Points);
@@ -88,9 +89,9 @@ static void NAMED(points_item)(void *context, int64_t item, int64_t worker)
         const REAL *packed = s->packed + deep * n;
         for (int64_t at = 0; at < tiles * panels; at++, next += ahead * depth) {
             int64_t i = (wide ? at / panels : at % tiles) * FULL_ROWS, j = (wide ? at % panels : at / tiles) * NAMED(PANEL);
-            NAMED(point_tile)(depth, x + i * s->depth + deep, s->depth, packed + j * depth, y + i * n + j, n, deep > 0, next, ahead);
+            NAMED(point_tile)(depth, x + i * s->depth + deep, s->depth, packed + j * depth, y + i * n + j, n, s->adds || deep > 0, next, ahead);
         }
-        NAMED(product)(rows - tiled, n, depth, x + tiled * s->depth + deep, s->depth, packed, NAMED(PANEL), depth * NAMED(PANEL), y + tiled * n, n, deep > 0);
+        NAMED(product)(rows - tiled, n, depth, x + tiled * s->depth + deep, s->depth, packed, NAMED(PANEL), depth * NAMED(PANEL), y + tiled * n, n, s->adds || deep > 0);
     }
     NAMED(finish_rows)(&s->finish, y, rows, n);
 }

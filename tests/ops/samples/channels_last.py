@@ -1,5 +1,6 @@
 """Samples of the channels-last family: the oracles of the operators it stands for, on turned data."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,7 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("windows on tiles", (2, 31, 29, 64), (96, 64, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
     ("windows on tiles, strides that some pixels are not seen by", (1, 50, 47, 96), (64, 96, 2, 3), {"strides": (3, 2)}),
     ("windows on tiles, more taps than a vector has elements", (2, 31, 29, 64), (96, 64, 5, 5), {"pads": (2, 2, 2, 2), "strides": (2, 2)}),
+    ("pointwise strides, many channels", (2, 31, 29, 64), (96, 64, 1, 1), {"strides": (2, 2)}),
     ("windows on tiles, dilations, uneven pads", (1, 30, 33, 64), (64, 64, 3, 5), {"dilations": (2, 1), "pads": (3, 0, 1, 2)}),
     ("depthwise dilated", (1, 4, 4, 17), (17, 1, 3, 3), {"group": 17, "dilations": (2, 2), "pads": (2, 2, 2, 2)}),
 ]
@@ -100,6 +102,17 @@ def backward(label, x, w, attributes):
     y = conv(normal(*x), normal(*w), **attributes).shape
     return Sample("ChannelsLastConvGrad", [normal(*y) / np.sqrt(np.prod(y[:3])), normal(*x), normal(*w)], lambda *a: conv_grad(*a, **attributes), attributes,
                   domain=ORTRAIN, outputs=3, gradient=False, label=label)
+
+
+def backward_added(label, x, w, attributes):
+    """With another gradient of x, to which dx is added."""
+    plain, other = backward(label, x, w, attributes), normal(*x)
+
+    def oracle(dy, x, w, other):
+        dx, dw, db = conv_grad(dy, x, w, **attributes)
+        return dx + other, dw, db
+
+    return replace(plain, inputs=[*plain.inputs, other], oracle=oracle, label=f"{label}, added")
 
 
 def frozen(filters):
@@ -220,6 +233,7 @@ def pool_samples(shape, attributes):
 SAMPLES: list[Sample] = [
     *(forward(*case) for case in CONVOLUTIONS),
     *(backward(*case) for case in CONVOLUTIONS),
+    *(backward_added(*case) for case in CONVOLUTIONS if case[2][2:] == (1, 1) and case[3].keys() <= {"strides"}),
     forward("bias", (2, 5, 6, 7), (9, 7, 1, 1), {}, normal(9)),
     forward("Winograd with bias and ReLU", (2, 7, 6, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1), "low": 0.0}, normal(32)),
     forward("product, frozen statistics", (2, 5, 6, 7), (9, 7, 1, 1), {"epsilon": 1e-3, "low": 0.0, "high": 1.0}, None, *frozen(9)),
