@@ -14,9 +14,8 @@ from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX
 from ortrain.optimizer import OptimizerRecipe
 from ortrain.state import TrainingState
 
-PROGRESS = "optimizer_progress"
-"""What updates read the learning rate and their step's number from: no parameter of a model is called so."""
-MASKED_SUFFIX, MOMENT_SUFFIX = "_optimizer.masked", "_optimizer.momentum"
+PROGRESS, MASKED_SUFFIX, MOMENT_SUFFIX = "optimizer::progress", "::masked", "::momentum"
+"""How values are called that updates read: the learning rate and their step's number; and what follows a parameter's name."""
 
 
 class OptimizerInBackward:

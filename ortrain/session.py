@@ -164,6 +164,7 @@ class TrainingSession:
         model = fused_training_model(self.training_model)
         graph = model.graph
         fixed = dict(self._parameter_arrays(graph.inputs))
+        flags = {node.outputs[0] for node in graph.nodes if node.op_type == ACCUMULATOR}
         if self._updates is not None:
             model = self._updates.put_into(model.copy())
             graph = model.graph
@@ -175,8 +176,7 @@ class TrainingSession:
                 fixed[name] = self.state.gradients[name.removesuffix(BUFFER_SUFFIX)]
         buffers = {f"{name}{BUFFER_SUFFIX}" for name in self.state.trainable}               # which are not there with optimizer_in_backward
         inputs = [name for name in graph.inputs if name not in fixed and name not in buffers]
-        accumulated = {node.outputs[0] for node in graph.nodes if node.op_type == ACCUMULATOR}
-        outputs = [name for name in graph.outputs if name not in accumulated]
+        outputs = [name for name in graph.outputs if name not in flags]
         return Runner(model, inputs, outputs, fixed, self._handle, "training model", running_statistics(graph, fixed))
 
     def _parameter_arrays(self, inputs: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:

@@ -52,6 +52,11 @@ def test_models_end_with_the_bits_that_separate_steps_give(case, threads):
     arrays = batch(case)
     assert steps(plain, arrays, 4) == steps(within, arrays, 4)
     assert_same(plain, within)
+    assert within.output_names() == plain.output_names()
+    assert len(within.train_step(*arrays)) == len(plain.train_step(*arrays)) == len(plain.output_names())
+    for session in (plain, within):
+        session.optimizer_step()
+        session.lazy_reset_grad()
     few = [array[:2] for array in arrays]
     assert steps(plain, few, 2) == steps(within, few, 2)
     assert_same(plain, within)
@@ -193,6 +198,25 @@ def test_what_the_optimizer_step_would_heed_cannot_change_before_it(change):
         change(within)
     within.optimizer_step()
     change(within)
+
+
+def test_a_closed_session_says_so():
+    _, within = pair("mlp_ce")
+    within.train_step(*batch())
+    within.close()
+    for step in (within.optimizer_step, lambda: within.train_step(*batch())):
+        with pytest.raises(errors.UseAfterRelease):
+            step()
+
+
+def test_an_optimizer_that_is_loaded_later_is_the_one_that_updates():
+    plain, within = pair("mlp_ce")
+    for session in (plain, within):
+        steps(session, batch(), 2)
+        session.load_optimizer(DATA / "mlp_sgd" / "optimizer_model.onnx")
+        steps(session, batch(), 2)
+    for name, array in plain.state.trainable.items():
+        np.testing.assert_array_equal(within.state.trainable[name], array)
 
 
 def test_clipping_needs_all_gradients_at_once():

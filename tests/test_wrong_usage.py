@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
-from ortrain import OrtValue, SessionOptions, errors
+from ortrain import InferenceSession, OrtValue, SessionOptions, errors
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
 CASE = Path(__file__).parent / "data" / "ort_golden" / "mlp_ce"
@@ -226,3 +227,21 @@ def test_resuming_with_optimizer_state_continues_exactly(tmp_path, batch):
     steps(module2, optimizer2, 2)
     for name, parameter in state.parameters:
         np.testing.assert_array_equal(parameter.data, resumed.parameters[name].data)
+
+
+@pytest.mark.parametrize(("op_type", "domain", "last"), [("InPlaceAccumulatorV2", "com.microsoft", np.array([False])),
+                                                         ("SGDUpdate", "ortrain", np.ones(2, np.float32))])
+def test_a_model_cannot_have_its_inputs_or_constants_written_over(op_type, domain, last):
+    node = helper.make_node(op_type, ["x", "v", "last"], ["y"], domain=domain, name="writer")
+    given = {"x": np.zeros((3, 4), np.float32), "v": np.ones((3, 4), np.float32), "last": last}
+    kinds = {name: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in given.items()}
+    y = helper.make_tensor_value_info("y", 9, [1])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("ortrain", 1)]
+    for constant in (False, True):
+        weights = [numpy_helper.from_array(given["x"], "x")] if constant else []
+        inputs = [kind for name, kind in kinds.items() if name != "x" or not constant]
+        model = helper.make_model(helper.make_graph([node], "g", inputs, [y], weights), opset_imports=opsets, ir_version=8)
+        session = InferenceSession(model.SerializeToString())
+        with pytest.raises(errors.InvalidModelError, match=f"{op_type}.*'x'.*writer"):
+            session.run(None, {name: array for name, array in given.items() if name != "x" or not constant})
+    assert not given["x"].any()

@@ -82,6 +82,7 @@ cdef class Steps:
 
     def update_in_backward(self, object updates):
         """From now on train steps update parameters. updates: an OptimizerInBackward, or None for train steps that only accumulate gradients."""
+        self.forget()
         self.updates = updates
         self.progress = None if updates is None else updates.progress
         self.masked = None
@@ -157,7 +158,7 @@ cdef class Steps:
     def update(self):
         """An optimizer step with the last sweep; False when it has to go the long way."""
         cdef Sweep sweep = self.sweep
-        if self.awaits_optimizer and self.progress is not None:
+        if self.awaits_optimizer and self.program is not None:
             self.awaits_optimizer = False
             return True
         if sweep is None or not self.gradients_valid or not self.lock.take_if_free():

@@ -80,12 +80,10 @@ def per_element(count: int, of: int = 0) -> Cost:
 
 def spent_product(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
     """A product, and an update for each of its elements."""
-    update = KERNEL_COSTS["adamw" if len(inputs) > GEMM_UPDATE_MOMENTS else "sgd"]
-    return product(attributes, inputs, [inputs[2]]) + update * prod(sizes(inputs, 2))
+    moments = inputs[6:]
+    return product(attributes, inputs, [inputs[2]]) + KERNEL_COSTS["adamw" if any(moments) else "sgd"] * prod(sizes(inputs, 2))
 
 
-GEMM_UPDATE_MOMENTS = 6
-"""The first moments' place among the inputs of GemmUpdate."""
 FIRST_INPUT = -1
 KERNEL_COSTS = {"adamw": 14, "sgd": 2, "squared_norm": 2, "scale_in_place": 1}
 """Kernel of an optimizer's sweep -> operations per parameter."""

@@ -81,6 +81,8 @@ def gemm_update(c: InferenceContext) -> list[TensorType]:
 
 UPDATED = {"AdamWUpdate": 0, "SGDUpdate": 0, "GemmUpdate": 2}
 """Operators that update a parameter -> which input it is."""
+WRITTEN = {ACCUMULATOR: (0,), "SGDUpdate": (0,), "AdamWUpdate": (0, 4, 5), "GemmUpdate": (2, 6, 7)}
+"""Operators that write over inputs -> which."""
 
 
 def select_sum(g: NodeBuilder) -> list[str]:

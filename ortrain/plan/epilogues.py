@@ -206,7 +206,7 @@ class Epilogues(Merging):
             if (made is None or grad is None or grad.op_type != CONV_GRAD or grad.outputs[0] != name or self._sole_reader(name) != number
                     or self.result[made] is not grad or len(grad.inputs) > 3):
                 continue
-            if self.types[other] == self.types[name] and adds_in_product(grad, self.types[grad.inputs[2]]) and self._can_move(grad, number):
+            if other != name and self.types[other] == self.types[name] and adds_in_product(grad, self.types[grad.inputs[2]]) and self._can_move(grad, number):
                 found.append((max(grad.attributes.get("strides", (1,))), made, grad, other))
         if found:
             _, made, grad, other = max(found, key=lambda each: each[:2])

@@ -37,15 +37,22 @@ def update_early(steps: list[Step], lifetimes: Lifetimes, is_update: Callable[[S
     and those that may refuse the run, after which a part of the parameters would be new."""
     if not any(map(is_update, steps)):
         return steps
-    root = lifetimes.root
-    last: dict[str, int] = {}
+    value = lifetimes.unaliased
+    made: dict[str, int] = {}
+    read: dict[str, int] = {}
     refusal = -1
     for moment, step in enumerate(steps):
         if not is_update(step):
-            last |= dict.fromkeys(map(root, filter(None, (*step.inputs, *step.outputs))), moment)
+            made |= dict.fromkeys(map(value, filter(None, step.outputs)), moment)
+            read |= dict.fromkeys(map(value, filter(None, step.inputs)), moment)
             refusal = moment if may_refuse(step) else refusal
-    keys = [(max(refusal, *(last.get(root(name), -1) for name in step.inputs if name)), 1) if is_update(step) else (moment, 0)
-            for moment, step in enumerate(steps)]
+    keys = []
+    for moment, step in enumerate(steps):
+        if is_update(step):
+            # it waits for those who make what it reads, and for those who read what nobody makes: the parameter itself
+            keys.append((max(refusal, *(made.get(name, read.get(name, -1)) for name in map(value, filter(None, step.inputs)))), 1))
+        else:
+            keys.append((moment, 0))
     return [steps[moment] for moment in sorted(range(len(steps)), key=keys.__getitem__)]
 
 

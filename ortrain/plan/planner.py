@@ -23,7 +23,7 @@ from ortrain.ops.inference import Inference
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
 from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, canonical_domain, record_of
 from ortrain.ops.subgraphs import has_graphs
-from ortrain.ops.training import ACCUMULATOR, UPDATED
+from ortrain.ops.training import ACCUMULATOR, UPDATED, WRITTEN
 from ortrain.plan.dense import merge_dense
 from ortrain.plan.layout import lay_out
 from ortrain.plan.lifetimes import Lifetimes
@@ -232,6 +232,7 @@ class Planner:
     def _lower(self, node: Node) -> None:
         record = record_of(node)
         assert record is not None
+        self._check_written(node)
         context = self._context(node, record)
         iteration = self.iterations.get(_label(node)) if node.op_type in ("Loop", "Scan") else None
         if iteration is not None:
@@ -255,6 +256,14 @@ class Planner:
         for guard in how.guards:
             self._add_guard(node, guard)
         self.steps.append(Step(node, how, list(node.inputs), list(node.outputs), None, address))
+
+    def _check_written(self, node: Node) -> None:
+        """Refuses a node of a model that writes over what is not the session's: over an input of the user's, or a constant."""
+        for index in WRITTEN.get(node.op_type, ()):
+            name = node.inputs[index] if index < len(node.inputs) else ""
+            if name and self.lifetimes.unaliased(name) not in self.fixed:
+                raise InvalidModelError(f"expected {node.op_type} to write over a parameter of the session, its moments or its gradient, got {name!r} "
+                                        f"(node {node.name!r})")
 
     def _again(self, step: Step) -> Step | None:
         """The step that makes the first output of a step once more, where its record has a cheap one."""

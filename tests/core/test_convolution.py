@@ -173,6 +173,24 @@ def test_a_sum_of_gradients_is_part_of_the_product_that_gives_one_of_them():
     assert [step.node.op_type for step in steps].count("Sum") == 1                      # of two convolutions that are no products
 
 
+def test_twice_the_same_gradient_is_a_sum_of_its_own():
+    n = Net()
+    x = n.op("Relu", n.conv("x", 16, 3, pads=[1] * 4))
+    y = n.op("Relu", n.conv(n.op("Add", x, x), 16, 16, 1))
+    model = n.model(n.op("Gemm", n.op("Flatten", n.op("GlobalAveragePool", y)), n.weight(n.rng.normal(size=(16, 10)))))
+    made = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+    made.train_step(*BATCH)
+    once = {name: array.copy() for name, array in made.state.gradients.items()}
+    for node in model.graph.node:
+        if node.op_type == "Add":
+            node.op_type, node.input[1] = "Mul", n.weight(2.0)
+            model.graph.initializer.append(numpy_helper.from_array(np.float32(2), node.input[1]))
+    doubled = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=list(once))
+    doubled.train_step(*BATCH)
+    for name, wanted in doubled.state.gradients.items():
+        np.testing.assert_allclose(once[name], wanted, atol=1e-5 * np.abs(wanted).max(), rtol=0, err_msg=name)
+
+
 def test_data_moves_only_at_the_edges_of_a_region():
     """In at the input; out and in again around the model's own transpose, forward and backward."""
     steps = session()._train_runner.last.plan.steps

@@ -13,6 +13,7 @@ from ortrain.ops.building import GraphBuilder
 from ortrain.ops.expansion import expand
 from ortrain.ops.inference import Inference
 from ortrain.ops.record import REGISTRY, Alias, InferenceContext, KernelCall, LoweringContext
+from ortrain.ops.training import WRITTEN
 from ortrain.plan import plan_program
 from ortrain.plan.memory import Block, aligned
 from tests.ops.samples import Sample
@@ -51,13 +52,14 @@ def opsets_of(sample: Sample) -> dict[str, int]:
 
 
 def program_of(sample: Sample, arrays, workers: int) -> tuple[Program, tuple[np.ndarray, ...]]:
-    """A program of the sample's node alone, and what it takes."""
+    """A program of the sample's node alone, and what it takes; what the node writes over is the program's own."""
     node, _, values, _ = contexts(sample, arrays)
     graph = Graph(inputs=[n for n, v in zip(node.inputs, values, strict=True) if n and v is None], nodes=[node], outputs=list(node.outputs))
     graph.initializers = {n: v for n, v in zip(node.inputs, values, strict=True) if v is not None}
-    given = {n: x for n, x in zip(node.inputs, arrays, strict=True) if n in graph.inputs}
+    fixed = {node.inputs[i]: arrays[i].copy() for i in WRITTEN.get(node.op_type, ()) if i < len(arrays) and arrays[i] is not None}
+    given = {n: x for n, x in zip(node.inputs, arrays, strict=True) if n in graph.inputs and n not in fixed}
     kinds = {n: TensorType.of(x) for n, x in given.items()}
-    return plan_program(Model(graph, opsets_of(sample)), kinds, {}, node.outputs, EngineHandle(workers)), tuple(given.values())
+    return plan_program(Model(graph, opsets_of(sample)), kinds, fixed, node.outputs, EngineHandle(workers)), tuple(given.values())
 
 
 def run_program(sample: Sample, arrays, workers: int) -> list[np.ndarray]:

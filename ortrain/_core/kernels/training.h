@@ -1,8 +1,9 @@
 /* Accumulation of gradients and optimizer sweeps over flat segments; all in place, in chunks of fixed size. */
 #ifndef ORTRAIN_TRAINING_H
 #define ORTRAIN_TRAINING_H
+#include <math.h>
 #include <string.h>
-#include "optimizers.h"
+#include "kernel.h"
 
 enum { SWEEP = 16384,        /* elements of one work item */
        AHEAD_BYTES = 2048 }; /* that are fetched before they are needed: 25 million parameters 26 to 24 ms, from 768 bytes to 4 KiB within 2 % */
@@ -11,6 +12,62 @@ static inline void sweep(const KernelArgs *args, WorkItem work)
 { args->engine->parallel_for(args->engine, work, (void *)args, (args->inputs[0].count + SWEEP - 1) / SWEEP); }
 
 #define RANGE(args) int64_t i = item * SWEEP, end = i + SWEEP < (args)->inputs[0].count ? i + SWEEP : (args)->inputs[0].count; (void)worker
+
+/* what an optimizer's kernels take: weights and gradients [n], progress [2] (the learning rate, and which step it is), masked [1] or absent, which
+ * keeps the weights as they are, and moments [n] */
+enum { WEIGHTS, GRADIENTS, PROGRESS, MASKED, FIRST_MOMENTS, SECOND_MOMENTS };
+
+static inline int is_masked(const KernelArgs *args)
+{ return args->n_inputs > MASKED && args->inputs[MASKED].data && *(uint8_t *)args->inputs[MASKED].data; }
+
+static inline double progress_at(const KernelArgs *args, int which)
+{
+    const Tensor *progress = &args->inputs[PROGRESS];
+    return progress->dtype == DTYPE_FLOAT32 ? ((const float *)progress->data)[which] : ((const double *)progress->data)[which];
+}
+static inline double learning_rate(const KernelArgs *args) { return progress_at(args, 0); }
+static inline double step_number(const KernelArgs *args) { return progress_at(args, 1); }
+
+#define ADAMW_STEP(k, SQUARE_ROOT) {                                                                              \
+    m[k] = s->b1 * m[k] + s->o1 * g[k];                                                                           \
+    v[k] = s->b2 * v[k] + s->o2 * g[k] * g[k];                                                                    \
+    w[k] = (w[k] * s->before - s->rate * m[k] / (SQUARE_ROOT(v[k]) * s->rv + s->eps)) * s->after;                 \
+}
+
+#define OPTIMIZERS(R, SQUARE_ROOT)                                                                                \
+typedef struct AdamW_##R { R b1, b2, o1, o2, eps, rate, rv, before, after; } AdamW_##R;                           \
+/* floats: beta1, beta2, epsilon, weight decay; ints: correct_bias, adam_mode.                                    \
+ * adam_mode 0: decay first, epsilon after the correction of v; 1: epsilon before it, decay last, on the new weight */ \
+static AdamW_##R adamw_of_##R(const KernelArgs *args)                                                             \
+{                                                                                                                 \
+    const double *p = args->floats, lr = learning_rate(args), step = step_number(args);                           \
+    double c1 = args->ints[0] ? 1 - pow(p[0], step) : 1, c2 = args->ints[0] ? 1 - pow(p[1], step) : 1;            \
+    int last = args->ints[1] != 0; R keep = (R)(1 - lr * p[3]);                                                   \
+    return (AdamW_##R){ (R)p[0], (R)p[1], (R)(1 - p[0]), (R)(1 - p[1]), (R)p[2], last ? (R)(lr * sqrt(c2) / c1) : (R)(lr / c1), \
+                        last ? 1 : (R)(1 / sqrt(c2)), last ? 1 : keep, last ? keep : 1 };                         \
+}                                                                                                                 \
+static void adamw_##R##_item(void *context, int64_t item, int64_t worker)                                         \
+{                                                                                                                 \
+    const KernelArgs *args = context; RANGE(args);                                                                \
+    const AdamW_##R adamw = adamw_of_##R(args), *s = &adamw;                                                      \
+    R *restrict w = args->inputs[WEIGHTS].data, *restrict m = args->inputs[FIRST_MOMENTS].data, *restrict v = args->inputs[SECOND_MOMENTS].data; \
+    const R *restrict g = args->inputs[GRADIENTS].data;                                                           \
+    const int64_t line = 64 / sizeof(R), ahead = AHEAD_BYTES / sizeof(R);                                         \
+    for (; i + line <= end; i += line) {                                                                          \
+        __builtin_prefetch(w + i + ahead, 0, 2); __builtin_prefetch(g + i + ahead, 0, 2);                         \
+        __builtin_prefetch(m + i + ahead, 0, 2); __builtin_prefetch(v + i + ahead, 0, 2);                         \
+        for (int64_t k = i; k < i + line; k++) ADAMW_STEP(k, SQUARE_ROOT)                                         \
+    }                                                                                                             \
+    for (; i < end; i++) ADAMW_STEP(i, SQUARE_ROOT)                                                               \
+}                                                                                                                 \
+static void sgd_##R##_item(void *context, int64_t item, int64_t worker)                                           \
+{                                                                                                                 \
+    const KernelArgs *args = context; RANGE(args);                                                                \
+    R *w = args->inputs[WEIGHTS].data, rate = (R)learning_rate(args); const R *g = args->inputs[GRADIENTS].data;  \
+    for (; i < end; i++) w[i] -= rate * g[i];                                                                     \
+}
+OPTIMIZERS(float, sqrtf)
+OPTIMIZERS(double, sqrt)
 
 #define TRAINING(R)                                                                                               \
 /* buffer [n] (+)= value [n]; inputs: buffer, value, overwrite flag [1] or absent */                              \
@@ -21,18 +78,6 @@ static void accumulate_##R##_item(void *context, int64_t item, int64_t worker)  
     int overwrite = args->n_inputs > 2 && args->inputs[2].data && *(uint8_t *)args->inputs[2].data;               \
     if (overwrite) memcpy(buffer + i, value + i, (end - i) * sizeof(R));                                          \
     else for (; i < end; i++) buffer[i] += value[i];                                                              \
-}                                                                                                                 \
-static void adamw_##R##_item(void *context, int64_t item, int64_t worker)                                         \
-{                                                                                                                 \
-    const KernelArgs *args = context; RANGE(args);                                                                \
-    AdamW_##R adamw = adamw_of_##R(args);                                                                         \
-    adamw_stretch_##R(&adamw, (R *)args->inputs[WEIGHTS].data + i, (R *)args->inputs[GRADIENTS].data + i, (R *)args->inputs[FIRST_MOMENTS].data + i, \
-                      (R *)args->inputs[SECOND_MOMENTS].data + i, end - i, AHEAD_BYTES / sizeof(R));              \
-}                                                                                                                 \
-static void sgd_##R##_item(void *context, int64_t item, int64_t worker)                                           \
-{                                                                                                                 \
-    const KernelArgs *args = context; RANGE(args);                                                                \
-    sgd_stretch_##R((R)learning_rate(args), (R *)args->inputs[WEIGHTS].data + i, (R *)args->inputs[GRADIENTS].data + i, end - i); \
 }                                                                                                                 \
 /* x [n] *= floats[0] */                                                                                          \
 static void scale_in_place_##R##_item(void *context, int64_t item, int64_t worker)                                \
