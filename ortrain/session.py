@@ -315,7 +315,7 @@ class TrainingSession:
             self._ready(run_options)
             optimizer = self._need_optimizer("an optimizer step")
             if self.options.optimizer_in_backward:
-                if not self.steps.update():
+                if not self.steps.end():
                     raise InvalidStateError("expected a train step before each optimizer step: with optimizer_in_backward it is what updates the parameters")
                 return
             if not self.steps.gradients_valid:

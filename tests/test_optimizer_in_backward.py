@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 
@@ -12,6 +13,7 @@ from ortrain.api import CheckpointState, Module, Optimizer
 from ortrain.artifacts import LossType, OptimType
 from ortrain.onnxblock import optim
 from ortrain.ops.training import UPDATED
+from ortrain.state import TrainingState
 from tests.test_custom_operators import DOMAIN, TARGET, X
 from tests.test_custom_operators import model as custom_model
 from tests.test_session import DATA, batch, steps
@@ -111,6 +113,39 @@ def test_a_parameter_that_two_layers_share_is_updated_once_both_have_read_it():
     plain, within = (ortrain.TrainingSession.from_model(model, loss=LossType.MSELoss, optimizer=OptimType.AdamW, options=options)
                      for options in (ortrain.SessionOptions(), ON))
     assert steps(plain, arrays, 4) == steps(within, arrays, 4)
+    assert_same(plain, within)
+
+
+@pytest.mark.parametrize("reshaped", [False, True])
+def test_two_large_matrices_that_are_multiplied_read_each_other_before_either_is_updated(reshaped):
+    """As factors of a weight have it: the gradient of each is a product with the other."""
+    rng, wide, deep = np.random.default_rng(8), 2200, 1000
+    shapes = {"a": (wide, deep), "b": (deep, wide)}
+    weights = [numpy_helper.from_array((rng.standard_normal(shape) / 40).astype(np.float32), name) for name, shape in shapes.items()]
+    nodes = [helper.make_node("MatMul", ["a", "c" if reshaped else "b"], ["w"]), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    if reshaped:
+        nodes.insert(0, helper.make_node("Reshape", ["b", "shape"], ["c"]))
+        weights.append(numpy_helper.from_array(np.array([deep, wide]), "shape"))
+    ends = [helper.make_tensor_value_info(name, 1, ["n", wide]) for name in "xy"]
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    arrays = [rng.standard_normal((4, wide)).astype(np.float32) for _ in range(2)]
+    plain, within = (ortrain.TrainingSession.from_model(model, loss=LossType.MSELoss, optimizer=OptimType.SGD, requires_grad=["a", "b"], learning_rate=10.0,
+                                                        options=options) for options in (ortrain.SessionOptions(), ON))
+    np.testing.assert_allclose(steps(plain, arrays, 3), steps(within, arrays, 3), rtol=1e-6)
+    for name, array in plain.state.trainable.items():
+        np.testing.assert_allclose(within.state.trainable[name], array, rtol=1e-5, atol=1e-7)
+
+
+def test_models_whose_sizes_the_data_decide_train_so_too():
+    nodes = [helper.make_node("NonZero", ["x"], ["places"]), helper.make_node("Gather", ["places", "zero"], ["rows"]),
+             helper.make_node("Gather", ["h", "rows"], ["chosen"]), helper.make_node("ReduceMean", ["chosen"], ["loss"], keepdims=0)]
+    nodes.insert(0, helper.make_node("MatMul", ["x", "w"], ["h"]))
+    weights = [numpy_helper.from_array(np.ones((3, 2), np.float32), "w"), numpy_helper.from_array(np.array(0), "zero")]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, ["n", 3])], [helper.make_tensor_value_info("loss", 1, [])], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    plain, within = (ortrain.TrainingSession.from_model(model, optimizer=OptimType.AdamW, options=options) for options in (ortrain.SessionOptions(), ON))
+    x = np.array([[1, 0, 2], [0, 3, 0]], np.float32)
+    assert steps(plain, [x], 3) == steps(within, [x], 3)
     assert_same(plain, within)
 
 
@@ -223,6 +258,16 @@ def test_clipping_needs_all_gradients_at_once():
     with pytest.raises(errors.InvalidArgumentError, match="clip"):
         ortrain.TrainingSession.from_model(DATA / "mlp_ce" / "forward.onnx", loss=LossType.CrossEntropyLoss, options=ON,
                                            optimizer=optim.AdamW(clip_grad=optim.ClipGradNorm(1.0)))
+
+
+def test_a_gradient_that_is_a_parameter_is_refused():
+    model = onnx.load(DATA / "mlp_ce" / "training_model.onnx")
+    accumulator = next(node for node in model.graph.node if node.op_type == "InPlaceAccumulatorV2" and node.input[0].startswith("fc1.weight"))
+    accumulator.input[1] = "fc1.weight"
+    state = TrainingState.load(DATA / "mlp_ce" / "checkpoint")
+    with (ortrain.TrainingSession(model, state, optimizer_model=DATA / "mlp_ce" / "optimizer_model.onnx", options=ON) as session,
+          pytest.raises(errors.InvalidModelError, match=r"computed.*fc1\.weight")):
+        session.train_step(*batch())
 
 
 def test_a_session_without_optimizer_does_not_train():

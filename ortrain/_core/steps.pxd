@@ -25,5 +25,6 @@ cdef class Steps:
     cdef public double learning_rate
 
     cpdef bint begin(self) except -1
+    cpdef bint end(self)
     cpdef object finished(self, bint overwrote)
     cpdef list train(self, tuple values)

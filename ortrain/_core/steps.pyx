@@ -110,6 +110,12 @@ cdef class Steps:
         progress[0], progress[1] = self.learning_rate, self.state.optimizer_step + 1
         return True
 
+    cpdef bint end(self):
+        """Ends a train step that has updated parameters; False when there was none."""
+        awaited = self.awaits_optimizer
+        self.awaits_optimizer = False
+        return awaited
+
     def forget(self):
         """Lets the next steps go the long way."""
         self.program = self.sweep = self.refusal = None
@@ -158,8 +164,7 @@ cdef class Steps:
     def update(self):
         """An optimizer step with the last sweep; False when it has to go the long way."""
         cdef Sweep sweep = self.sweep
-        if self.awaits_optimizer and self.program is not None:
-            self.awaits_optimizer = False
+        if self.program is not None and self.end():
             return True
         if sweep is None or not self.gradients_valid or not self.lock.take_if_free():
             return False

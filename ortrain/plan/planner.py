@@ -258,12 +258,15 @@ class Planner:
         self.steps.append(Step(node, how, list(node.inputs), list(node.outputs), None, address))
 
     def _check_written(self, node: Node) -> None:
-        """Refuses a node of a model that writes over what is not the session's: over an input of the user's, or a constant."""
+        """Refuses a node of a model that writes over what is not the session's, an input of the user's or a constant, or with what another one writes over."""
         for index in WRITTEN.get(node.op_type, ()):
             name = node.inputs[index] if index < len(node.inputs) else ""
             if name and self.lifetimes.unaliased(name) not in self.fixed:
                 raise InvalidModelError(f"expected {node.op_type} to write over a parameter of the session, its moments or its gradient, got {name!r} "
                                         f"(node {node.name!r})")
+        if node.op_type in ("AdamWUpdate", "SGDUpdate") and self.lifetimes.unaliased(node.inputs[1]) in self.fixed:
+            raise InvalidModelError(f"expected a gradient that is computed, got the parameter {node.inputs[1]!r} as that of {node.inputs[0]!r}: another update "
+                                    f"may write over it first (node {node.name!r})")
 
     def _again(self, step: Step) -> Step | None:
         """The step that makes the first output of a step once more, where its record has a cheap one."""

@@ -21,6 +21,10 @@ def merge_updates(nodes: Sequence[Node], inference: Inference, wanted: Iterable[
 class Updates(Merging):
     """The work of one merging."""
 
+    def __init__(self, nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> None:
+        super().__init__(nodes, inference, wanted)
+        self.updated = {node.inputs[0] for node in nodes if node.op_type in ("AdamWUpdate", "SGDUpdate")}
+
     def run(self) -> list[Node]:
         for number, node in enumerate(self.nodes):
             if node.op_type in ("AdamWUpdate", "SGDUpdate") and node.domain == ORTRAIN:
@@ -33,10 +37,22 @@ class Updates(Merging):
         if made is None or self._sole_reader(gradient) != number or len(kind.sizes) != 2 or rows_of_piece(kind) == kind.sizes[0]:
             return
         product = self.nodes[made]
-        if product.op_type == "Gemm" and canonical_domain(product.domain) == "" and self._is_plain(product):
+        if product.op_type != "Gemm" or canonical_domain(product.domain) or any(map(self._may_be_updated, product.inputs[:2])):
+            return
+        if self._is_plain(product):
             attributes = update.attributes | {name: int(product.attributes.get(name, 0)) for name in ("transA", "transB")}
             self.result[made] = None
             self._replace(number, Node("GemmUpdate", [*product.inputs[:2], weights, "", *rest], update.outputs, update.name, ORTRAIN, attributes))
+
+    def _may_be_updated(self, name: str) -> bool:
+        """Whether a value is a parameter, or can be one under another shape: an update must not read what another one writes, or the pieces before."""
+        count = self.types[name].count
+        while name not in self.updated:
+            made = self.producer.get(name)
+            name = next(filter(None, self.nodes[made].inputs), "") if made is not None else ""
+            if not name or self.types[name].count != count:
+                return False
+        return True
 
     @staticmethod
     def _is_plain(product: Node) -> bool:
