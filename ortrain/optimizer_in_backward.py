@@ -18,15 +18,19 @@ PROGRESS, MASKED_SUFFIX, MOMENT_SUFFIX = "optimizer::progress", "::masked", "::m
 """How values are called that updates read: the learning rate and their step's number; and what follows a parameter's name."""
 
 
+def check_recipe(recipe: OptimizerRecipe) -> None:
+    """Raises InvalidArgumentError for an optimizer that has to know all gradients first."""
+    if recipe.max_norms:
+        raise InvalidArgumentError("expected an optimizer without clipping by the gradients' common norm, got one with: with optimizer_in_backward no two "
+                                   "gradients need be there at once")
+
+
 class OptimizerInBackward:
     """What the updates in a training model read and write besides the parameters.
 
-    recipe: of the optimizer model. state: bound, with its moments. Raises InvalidArgumentError for a recipe that has to know all gradients first."""
+    recipe: of the optimizer model, checked. state: bound, with its moments."""
 
     def __init__(self, recipe: OptimizerRecipe, state: TrainingState) -> None:
-        if recipe.max_norms:
-            raise InvalidArgumentError("expected an optimizer without clipping by the gradients' common norm, got one with: with optimizer_in_backward no two "
-                                       "gradients need be there at once")
         self.recipe = recipe
         self.progress = np.zeros(2)
         self.masks = {name: np.zeros(1, np.bool_) for name in state.trainable}

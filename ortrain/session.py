@@ -31,8 +31,8 @@ from ortrain.inference_model import check_outputs, inference_model
 from ortrain.ir import Dim, Model
 from ortrain.loading import load_model
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
-from ortrain.optimizer import Optimizer
-from ortrain.optimizer_in_backward import OptimizerInBackward
+from ortrain.optimizer import Optimizer, read_recipe
+from ortrain.optimizer_in_backward import OptimizerInBackward, check_recipe
 from ortrain.options import RunOptions, SessionOptions
 from ortrain.parameters import Parameters
 from ortrain.runner import Runner
@@ -198,14 +198,17 @@ class TrainingSession:
         """Gives the session its optimizer.
 
         Raises InvalidModelError when the model is no optimizer model, InvalidArgumentError for one that clips gradients with optimizer_in_backward."""
-        self.optimizer_model = as_model(model)
-        self.steps.repeat_update(None, None)
-        optimizer = Optimizer(self.optimizer_model, self.state, self._handle)
+        loaded = as_model(model)
+        self._check_between_steps("the optimizer")
         if self.options.optimizer_in_backward:
-            self._updates = OptimizerInBackward(optimizer.recipe, self.state)
+            check_recipe(read_recipe(loaded))
+        self._optimizer = Optimizer(loaded, self.state, self._handle)
+        self.optimizer_model = loaded
+        self.steps.repeat_update(None, None)
+        if self.options.optimizer_in_backward:
+            self._updates = OptimizerInBackward(self._optimizer.recipe, self.state)
             self.steps.update_in_backward(self._updates)
             self._train_runner = self._make_train_runner()
-        self._optimizer = optimizer
 
     # ---- steps
 

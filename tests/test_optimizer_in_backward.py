@@ -260,6 +260,19 @@ def test_clipping_needs_all_gradients_at_once():
                                            optimizer=optim.AdamW(clip_grad=optim.ClipGradNorm(1.0)))
 
 
+def test_a_refused_optimizer_leaves_the_one_that_there_is():
+    plain, within = pair("mlp_ce")
+    with pytest.raises(errors.InvalidArgumentError, match="clip"):
+        within.load_optimizer(DATA / "clip_grad_norm" / "optimizer_model.onnx")
+    within.train_step(*batch())
+    with pytest.raises(errors.InvalidStateError, match="the optimizer to change"):
+        within.load_optimizer(DATA / "mlp_sgd" / "optimizer_model.onnx")
+    within.optimizer_step()
+    within.lazy_reset_grad()
+    assert steps(within, batch(), 2) == steps(plain, batch(), 3)[1:]
+    assert_same(plain, within)
+
+
 def test_a_gradient_that_is_a_parameter_is_refused():
     model = onnx.load(DATA / "mlp_ce" / "training_model.onnx")
     accumulator = next(node for node in model.graph.node if node.op_type == "InPlaceAccumulatorV2" and node.input[0].startswith("fc1.weight"))
