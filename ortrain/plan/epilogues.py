@@ -51,7 +51,7 @@ class Epilogues(Merging):
                 self._after_conv(number, node)
             elif node.op_type == POOL_GRAD:
                 self._after_pool_grad(number, node)
-            elif node.op_type in ("Add", "Sum") and len(node.inputs) == 2:
+            elif node.op_type in ("Add", "Sum") and len(node.inputs) == 2 and self.result[number] is node:
                 self._into_data_gradient(number, node)
         return self.left()
 
