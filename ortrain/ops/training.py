@@ -79,10 +79,12 @@ def gemm_update(c: InferenceContext) -> list[TensorType]:
     return [TensorType("bool", (1,))]
 
 
-UPDATED = {"AdamWUpdate": 0, "SGDUpdate": 0, "GemmUpdate": 2}
-"""Operators that update a parameter -> which input it is."""
 WRITTEN = {ACCUMULATOR: (0,), "SGDUpdate": (0,), "AdamWUpdate": (0, 4, 5), "GemmUpdate": (2, 6, 7)}
 """Operators that write over inputs -> which."""
+UPDATED = {name: places[0] for name, places in WRITTEN.items() if name != ACCUMULATOR}
+"""Operators that update a parameter -> which input it is."""
+OF_GRADIENT = frozenset({"AdamWUpdate", "SGDUpdate"})
+"""Those that take the gradient, as their second input."""
 
 
 def select_sum(g: NodeBuilder) -> list[str]:

@@ -23,7 +23,7 @@ from ortrain.ops.inference import Inference
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
 from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, canonical_domain, record_of
 from ortrain.ops.subgraphs import has_graphs
-from ortrain.ops.training import ACCUMULATOR, UPDATED, WRITTEN
+from ortrain.ops.training import ACCUMULATOR, OF_GRADIENT, UPDATED, WRITTEN
 from ortrain.plan.dense import merge_dense
 from ortrain.plan.layout import lay_out
 from ortrain.plan.lifetimes import Lifetimes
@@ -264,7 +264,7 @@ class Planner:
             if name and self.lifetimes.unaliased(name) not in self.fixed:
                 raise InvalidModelError(f"expected {node.op_type} to write over a parameter of the session, its moments or its gradient, got {name!r} "
                                         f"(node {node.name!r})")
-        if node.op_type in ("AdamWUpdate", "SGDUpdate") and self.lifetimes.unaliased(node.inputs[1]) in self.fixed:
+        if node.op_type in OF_GRADIENT and self.lifetimes.unaliased(node.inputs[1]) in self.fixed:
             raise InvalidModelError(f"expected a gradient that is computed, got the parameter {node.inputs[1]!r} as that of {node.inputs[0]!r}: another update "
                                     f"may write over it first (node {node.name!r})")
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from ortrain.ir import Node
 from ortrain.ops.inference import Inference
 from ortrain.ops.record import ORTRAIN, canonical_domain
-from ortrain.ops.training import rows_of_piece
+from ortrain.ops.training import OF_GRADIENT, rows_of_piece
 from ortrain.plan.merging import Merging
 
 
 def merge_updates(nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> list[Node]:
     """The nodes with products merged into updates; `wanted` names values that must be there afterwards."""
-    if not any(node.op_type in ("AdamWUpdate", "SGDUpdate") for node in nodes):
+    if not any(node.op_type in OF_GRADIENT for node in nodes):
         return list(nodes)
     return Updates(nodes, inference, wanted).run()
 
@@ -23,11 +23,11 @@ class Updates(Merging):
 
     def __init__(self, nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> None:
         super().__init__(nodes, inference, wanted)
-        self.updated = {node.inputs[0] for node in nodes if node.op_type in ("AdamWUpdate", "SGDUpdate")}
+        self.updated = {node.inputs[0] for node in nodes if node.op_type in OF_GRADIENT}
 
     def run(self) -> list[Node]:
         for number, node in enumerate(self.nodes):
-            if node.op_type in ("AdamWUpdate", "SGDUpdate") and node.domain == ORTRAIN:
+            if node.op_type in OF_GRADIENT and node.domain == ORTRAIN:
                 self._after_product(number, node)
         return self.left()
 
