@@ -16,7 +16,7 @@ from ortrain._core.program import Program
 from ortrain._core.sweep import Call
 from ortrain.errors import InvalidStateError
 from ortrain.formats.atomic import replace_file
-from ortrain.ops.costs import KERNEL_COSTS, operations, traffic
+from ortrain.ops.costs import KERNEL_COSTS
 
 OPTIMIZER = "optimizer"
 
@@ -165,11 +165,8 @@ def _steps_of(what: Program | Call, number: int) -> list[StepProfile]:
     found = []
     types = what.plan.types
     for position, step in enumerate(what.plan.steps):
-        inputs, outputs = ([types.get(name) if name else None for name in names] for names in (step.inputs, step.outputs))
-        is_guard = step.guard is not None
-        count = None if is_guard else operations(step.node.op_type, step.node.attributes, inputs, outputs)
         found.append(StepProfile(number, position, step.call.kernel, step.node.op_type, step.node.name or next(filter(None, step.outputs), ""),
-                                 count, traffic([*inputs, *outputs])))
+                                 step.operations(types), step.traffic(types)))
     return found
 
 

@@ -97,6 +97,7 @@ class TrainingSession:
         self._handle = EngineHandle(self.options.threads(), _seed)
         self._handle.direct_convolution = self.options.direct_convolution
         self._handle.bfloat16_tiles = not self.options.vector_products
+        self._handle.recomputation = self.options.share_of_recomputation()
         self._reset_flag = np.zeros(1, np.bool_)
         self.steps = Steps(self._handle, state, self._reset_flag, DEFAULT_LEARNING_RATE)
         """What the steps change, and their shortest way; facades ask it before they ask the session."""

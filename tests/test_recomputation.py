@@ -1,15 +1,16 @@
-"""Activations that one cheap pass makes again are not kept for the backward pass: less memory, the same bits, and no product or convolution twice."""
+"""What is cheap to compute again is not kept for the backward pass: less memory, the same bits, and no more of a step's time than its session allows."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
-from ortrain import TrainingSession
+from ortrain import SessionOptions, TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.plan import order, planner
 from ortrain.plan.lifetimes import live_bytes
-from ortrain.plan.recompute import OPERATIONS_PER_BYTE, SHARE
+from ortrain.plan.recompute import OPERATIONS_PER_BYTE
 from tests.core.test_convolution import Net
 
 AGAIN = "ChannelsLastBatchNormalizationAgain"
@@ -68,27 +69,36 @@ def skips_by_concatenation():
     return classified(n, n.op("Relu", conv_norm(n, n.op("Concat", y, outer, axis=1), 64, 128)), 64)
 
 
-NETWORKS = [residual_blocks, projected_shortcuts, preactivated_blocks, skips_by_concatenation]
+def feed_forward_blocks():
+    """Normalised dense layers beside shortcuts, as in transformers, on values that are read under two shapes."""
+    n = Net()
+
+    def dense(x: str, inputs: int, outputs: int) -> str:
+        return n.op("MatMul", x, n.weight(n.rng.normal(size=(inputs, outputs)) / np.sqrt(inputs)))
+
+    x = dense(n.op("Reshape", "x", n.op("Constant", value_ints=[4, 48, 16])), 16, 256)
+    for _ in range(3):
+        y = dense(n.op("LayerNormalization", x, n.weight(np.ones(256))), 256, 512)
+        x = n.op("Add", x, dense(n.op("Mul", y, n.op("Sigmoid", y)), 512, 256))
+    return n.model(dense(n.op("ReduceMean", x, axes=[1], keepdims=0), 256, 10))
 
 
-def trained(model, steps: int = 3) -> TrainingSession:
-    """A session after some steps; the last one adds to the gradients of the one before."""
+NETWORKS = [residual_blocks, projected_shortcuts, preactivated_blocks, skips_by_concatenation, feed_forward_blocks]
+SHARES = 0, 0.03, 0.1, 0.4, 1
+
+
+def trained(model, steps: int = 3, **options) -> TrainingSession:
+    """A session after some steps; the last one adds to the gradients of the one before, where there are any."""
     statistics = {name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:]}
     names = [tensor.name for tensor in model.graph.initializer if tensor.name not in statistics]
-    session = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=names)
+    session = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=names,
+                                         options=SessionOptions(**options))
     for step in range(steps):
         session.train_step(*BATCH)
-        if step < steps - 2:
+        if step < steps - 2 or options.get("optimizer_in_backward"):
             session.optimizer_step()
             session.lazy_reset_grad()
     return session
-
-
-def without(monkeypatch, model, module=planner, name: str = "recompute") -> TrainingSession:
-    """The same with a pass over steps left out."""
-    with monkeypatch.context() as patch:
-        patch.setattr(module, name, lambda steps, *_: steps)
-        return trained(model)
 
 
 def program_of(session: TrainingSession):
@@ -106,19 +116,64 @@ def assert_same_bits(one: TrainingSession, other: TrainingSession) -> None:
             np.testing.assert_array_equal(array, arrays[name], err_msg=f"{part} {name}")
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
-def test_networks_take_less_memory_and_get_the_same_bits(network, monkeypatch):
-    kept, again = without(monkeypatch, network()), trained(network())
+def computed_twice(session: TrainingSession) -> Counter[str]:
+    """Operators of what is computed once more."""
+    return Counter(step.node.op_type for step in program_of(session).plan.steps if any("::again" in name for name in step.outputs))
+
+
+networks = pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
+
+
+@networks
+def test_networks_take_less_memory_and_get_the_same_bits(network):
+    kept, again = trained(network(), recomputation=0), trained(network())
     assert program_of(again).arena_bytes <= 0.95 * program_of(kept).arena_bytes
     assert_same_bits(kept, again)
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
-def test_only_normalisations_are_computed_twice(network, monkeypatch):
-    kept, again = operators(without(monkeypatch, network())), operators(trained(network()))
-    assert AGAIN not in kept
-    assert Counter(name for name in again if name != AGAIN) == Counter(kept)
-    assert again.count(AGAIN) <= kept.count("ChannelsLastBatchNormalization")
+@networks
+def test_a_larger_share_of_time_takes_less_memory_and_gives_the_same_bits(network):
+    sessions = [trained(network(), recomputation=share) for share in SHARES]
+    arenas = [program_of(session).arena_bytes for session in sessions]
+    assert arenas == sorted(arenas, reverse=True) and arenas[-1] <= 0.9 * arenas[0]
+    for session in sessions[1:]:
+        assert_same_bits(sessions[0], session)
+
+
+@networks
+@pytest.mark.parametrize("share", SHARES[1:])
+def test_parameters_that_are_updated_on_the_way_back_get_the_same_bits(network, share):
+    """What is computed again reads parameters: it is to be done before they are updated."""
+    kept, again = (trained(network(), recomputation=share, optimizer_in_backward=True) for share in (0, share))
+    assert program_of(again).arena_bytes < program_of(kept).arena_bytes
+    assert_same_bits(kept, again)
+
+
+@networks
+def test_nothing_is_computed_twice_for_no_share_of_time(network):
+    assert not computed_twice(trained(network(), recomputation=0))
+
+
+def test_what_is_cheap_for_its_bytes_comes_first():
+    assert set(computed_twice(trained(residual_blocks(), recomputation=0.01))) == {AGAIN}
+
+
+def test_convolutions_and_products_follow_where_there_is_time_for_them():
+    assert "ChannelsLastConv" in computed_twice(trained(residual_blocks(), recomputation=1))
+    assert "MatMul" in computed_twice(trained(feed_forward_blocks(), recomputation=1))
+
+
+def test_what_is_random_is_not_computed_twice():
+    n = Net()
+    x = n.op("MatMul", n.op("Reshape", "x", n.op("Constant", value_ints=[192, 16])), n.weight(n.rng.normal(size=(16, 256)) / 4))
+    half, training = n.op("Constant", value_float=0.5), n.op("Constant", value=numpy_helper.from_array(np.array(True)))
+    for _ in range(3):
+        y = n.op("Dropout", n.op("LayerNormalization", x, n.weight(np.ones(256))), half, training)
+        x = n.op("Add", x, n.op("MatMul", y, n.weight(n.rng.normal(size=(256, 256)) / 16)))
+    y = n.op("ReduceMean", n.op("Reshape", x, n.op("Constant", value_ints=[4, 48, 256])), axes=[1], keepdims=0)
+    session = trained(n.model(n.op("MatMul", y, n.weight(n.rng.normal(size=(256, 10))))), recomputation=1)
+    assert computed_twice(session)
+    assert not [name for name in computed_twice(session) if "Dropout" in name]
 
 
 def test_the_last_blocks_of_a_residual_network_are_kept():
@@ -126,7 +181,7 @@ def test_the_last_blocks_of_a_residual_network_are_kept():
     steps = program_of(trained(residual_blocks())).plan.steps
     norms = [step for step in steps if step.node.op_type == "ChannelsLastBatchNormalization"]
     again = {step.inputs[0] for step in steps if step.node.op_type == AGAIN}
-    assert norms[0].inputs[0] in again
+    assert again
     assert norms[-1].inputs[0] not in again
 
 
@@ -138,19 +193,29 @@ def test_networks_that_compute_little_for_each_byte_are_left_alone():
     assert AGAIN not in operators(trained(classified(n, x, 64)))
 
 
-def test_recomputation_moves_few_bytes_beside_what_the_program_does():
-    session = trained(residual_blocks())
+@pytest.mark.parametrize("share", SHARES[1:])
+def test_recomputation_costs_no_more_than_its_share(share):
+    session = trained(residual_blocks(), recomputation=share)
     with session.profile() as profile:
         session.train_step(*BATCH)
 
     def reckoned(steps):
         return sum((step.operations or 0) + OPERATIONS_PER_BYTE * step.bytes for step in steps)
 
-    again = [step for step in profile.steps if step.operator == AGAIN]
-    assert 0 < OPERATIONS_PER_BYTE * sum(step.bytes for step in again) <= SHARE * reckoned(profile.steps)
+    twice = {number for number, step in enumerate(program_of(session).plan.steps) if any("::again" in name for name in step.outputs)}
+    again = [step for step in profile.steps if step.position in twice]
+    assert 0 < reckoned(again) <= share * reckoned([step for step in profile.steps if step.position not in twice])
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
+def test_a_check_of_an_input_is_not_taken_for_its_node():
+    """A recurrent layer's check of its lengths, reckoned as the layer, had no three axes."""
+    plan = program_of(trained(residual_blocks())).plan
+    checks = [step for step in plan.steps if step.guard is not None]
+    assert [step.operations(plan.types) for step in checks] == [None]
+    assert checks[0].traffic(plan.types) == BATCH[1].nbytes
+
+
+@networks
 def test_the_arena_is_hardly_larger_than_the_fullest_step(network, monkeypatch):
     seen = []
     monkeypatch.setattr(planner.Planner, "_lay_out", lambda self, lay_out=planner.Planner._lay_out: seen.append((self, lay_out(self))) or seen[-1][1])
@@ -170,7 +235,10 @@ def test_gradients_are_held_no_longer_than_until_they_are_accumulated():
 
 def test_the_gradient_of_a_shortcut_waits_for_that_of_the_block_beside_it(monkeypatch):
     """With a kernel of one pixel the sum of the two is part of it, and it comes where the sum is."""
-    at_once, later = without(monkeypatch, projected_shortcuts(2), order, "defer"), trained(projected_shortcuts(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(order, "defer", lambda steps, *_: steps)
+        at_once = trained(projected_shortcuts(2))
+    later = trained(projected_shortcuts(2))
     assert program_of(later).arena_bytes <= program_of(at_once).arena_bytes
     assert_same_bits(at_once, later)
 

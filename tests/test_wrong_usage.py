@@ -245,3 +245,9 @@ def test_a_model_cannot_have_its_inputs_or_constants_written_over(op_type, domai
         with pytest.raises(errors.InvalidModelError, match=f"{op_type}.*'x'.*writer"):
             session.run(None, {name: array for name, array in given.items() if name != "x" or not constant})
     assert not given["x"].any()
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), "all"])
+def test_a_share_of_time_for_recomputation_is_from_none_to_all(share, state):
+    with pytest.raises(errors.InvalidArgumentError, match=r"expected a share of the step's time from 0 to 1 as recomputation, got"):
+        Module(CASE / "training_model.onnx", state, session_options=SessionOptions(recomputation=share))

@@ -10,7 +10,9 @@ cdef class EngineHandle:
     cdef Engine engine
     cdef public object arena             # the working memory that all programs of a session share, an array of bytes
     cdef public list recording            # None, or what a profiler gathers: (Program or Call, moments int64 [steps + 1])
-    cdef public bint direct_convolution      # of SessionOptions, for those who plan
+    # of SessionOptions, for those who plan
+    cdef public bint direct_convolution
+    cdef public double recomputation
     cdef object __weakref__
 
     cdef int64_t *moments_of(self, object what, Py_ssize_t steps) except? NULL

@@ -14,6 +14,7 @@ class EngineHandle:
     bfloat16_tiles: bool
     seed: int
     direct_convolution: bool
+    recomputation: float
     run_index: int
 
 def load_blas() -> None: ...

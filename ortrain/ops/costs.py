@@ -97,10 +97,14 @@ COSTS: dict[str, Cost] = {
     **{name: recurrence(1) for name in ("LSTM", "GRU", "RNN")},
     **{f"{name}Grad": recurrence(2) for name in ("LSTM", "GRU", "RNN")},
     **{name: per_element(1) for name in ("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Relu", "ReluGrad", "Exp", "Log", "Sqrt", "Erf", "Tanh", "Sigmoid",
-                                         "Clip", "Max", "Min", "Pow", "Where", "Scale")},
+                                         "Clip", "Max", "Min", "Pow", "Where", "Scale", "Reciprocal", "Sin", "Cos", "ThresholdedRelu")},
+    **{name: per_element(2) for name in ("LeakyRelu", "PRelu", "LeakyReluGrad")},
+    **{name: per_element(4) for name in ("HardSigmoid", "Elu", "Celu", "Selu", "Softplus", "Softsign")},
     **{name: per_element(1, FIRST_INPUT) for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "GlobalAveragePool", "InPlaceAccumulatorV2")},
     "AdamWUpdate": per_element(KERNEL_COSTS["adamw"], FIRST_INPUT), "SGDUpdate": per_element(KERNEL_COSTS["sgd"], FIRST_INPUT), "GemmUpdate": spent_product,
-    "TanhGrad": per_element(3), "SigmoidGrad": per_element(3), "Gelu": per_element(5), "GeluGrad": per_element(9), "Softmax": per_element(4),
+    "TanhGrad": per_element(3), "SigmoidGrad": per_element(3),
+    "Gelu": per_element(5), "GeluGrad": per_element(9), "FastGelu": per_element(8), "QuickGelu": per_element(5),
+    "Swish": per_element(5), "HardSwish": per_element(5), "Mish": per_element(6), "Softmax": per_element(4),
     "SoftmaxGrad": per_element(4), "SoftmaxGrad_13": per_element(4), "LogSoftmax": per_element(4), "LayerNormalization": per_element(8),
     "LayerNormalizationGrad": per_element(13), "BatchNormalization": per_element(7), "BatchNormInternal": per_element(7),
     "BatchNormalizationGrad": per_element(11), "ChannelsLastBatchNormalization": per_element(7), "ChannelsLastBatchNormalizationAgain": per_element(2),
@@ -109,12 +113,19 @@ COSTS: dict[str, Cost] = {
     "LossAndGradient": per_element(6, FIRST_INPUT),
 }
 """Operator -> its cost; of one that two domains have, the same."""
+MOVING = frozenset({"Cast", "Concat", "ConcatTraining", "Expand", "Gather", "Pad", "Slice", "Tile", "Transpose"})
+"""Operators that move numbers and compute none: their time is their traffic."""
 
 
 def operations(op_type: str, attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int | None:
     """Floating-point operations of one run of a node, None where the table does not know."""
     cost = COSTS.get(op_type)
     return None if cost is None else cost(attributes, inputs, outputs)
+
+
+def is_known(op_type: str) -> bool:
+    """Whether operations and traffic say how long a node takes."""
+    return op_type in COSTS or op_type in MOVING
 
 
 def traffic(types: Types) -> int:

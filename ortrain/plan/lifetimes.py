@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import TensorType
@@ -16,7 +16,7 @@ class Lifetimes:
     types: of all values. is_outside: whether a value lies outside of the arena (inputs, parameters, constants). wanted: the outputs of the program. states:
     output -> the input whose place it may be written to."""
 
-    def __init__(self, types: Mapping[str, TensorType], is_outside: Callable[[str], bool], wanted: Sequence[str], states: Mapping[str, str]) -> None:
+    def __init__(self, types: MutableMapping[str, TensorType], is_outside: Callable[[str], bool], wanted: Sequence[str], states: Mapping[str, str]) -> None:
         self.types, self.is_outside, self.wanted, self.states = types, is_outside, wanted, states
         self.alias: dict[str, str] = {}
         """Value -> the value whose memory it is under another shape."""
@@ -35,6 +35,13 @@ class Lifetimes:
         while name in self.alias:
             name = self.alias[name]
         return name
+
+    def renamed(self, name: str, root: str) -> str:
+        """A further alias of the kind of `name`, of another value."""
+        new = f"{name}::of {root}"
+        self.alias[new] = root
+        self.types[new] = self.types[name]
+        return new
 
     def nbytes(self, name: str) -> int:
         """The size of a value in bytes."""

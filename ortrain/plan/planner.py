@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ortrain.dtypes import FLOATS, numpy_dtype
 from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
 from ortrain.ops.building import GraphBuilder, NodeBuilder
+from ortrain.ops.costs import is_known
 from ortrain.ops.definitions import defined
 from ortrain.ops.expansion import expand, named_as
 from ortrain.ops.inference import Inference
@@ -269,14 +271,20 @@ class Planner:
                                     f"may write over it first (node {node.name!r})")
 
     def _again(self, step: Step) -> Step | None:
-        """The step that makes the first output of a step once more, where its record has a cheap one."""
+        """The step that makes the first output of a step once more: a cheap one, where its record has it, or else the same step, where its cost is known."""
         record = record_of(step.node)
         node = record.again(step.node, self.builder.names.unique(f"{step.outputs[0]}::again")) if record is not None and record.again is not None else None
-        if node is None:
+        if node is not None:
+            self.inference.visit(node)
+            self._lower(node)
+            return self.steps.pop()
+        if self._stays(step) or self._has_effect(step.node) or not is_known(step.node.op_type):
             return None
-        self.inference.visit(node)
-        self._lower(node)
-        return self.steps.pop()
+        names = {name: self.builder.names.unique(f"{name}::again") for name in filter(None, step.outputs)}
+        self.inference.types |= {new: self.inference.types[name] for name, new in names.items()}
+        outputs = [names.get(name, "") for name in step.outputs]
+        node = Node(step.node.op_type, step.node.inputs, outputs, f"{step.node.name}::again", step.node.domain, step.node.attributes)
+        return replace(step, node=node, outputs=outputs)
 
     def _how(self, node: Node, record: OpRecord, context: LoweringContext) -> tuple[KernelCall | Alias, int]:
         """What the record asks for, and the address of its kernel."""
@@ -337,7 +345,7 @@ class Planner:
 
     def _hold_shortly(self) -> None:
         """Orders the steps, and drops activations in between, so that few bytes are in use at once."""
-        found = [recompute(self._update_early(order), self.lifetimes, self._again)
+        found = [recompute(self._update_early(order), self.lifetimes, self._again, self.handle.recomputation)
                  for order in orders(self.steps, self.lifetimes, lambda step: step.guard is None and self._is_accumulation(step.node), self._stays)]
         self.steps = self._update_early(found[0] if len(found) == 1 else min(found, key=self.lifetimes.peak))     # what is made again may read parameters
 

@@ -1,23 +1,25 @@
-"""Recomputation: activations that one cheap pass can make again are dropped after the forward pass and made again right before the backward pass needs them.
+"""Recomputation: activations that are cheap to make again are dropped after the forward pass and made again right before the backward pass needs them.
 
-What a record's `again` offers alone is made again (a normalisation from what it normalised, which its gradient reads anyway), never a product or a
-convolution. A residual of blocks is made again block by block from the first on, in one sweep where the last one is needed."""
+The cheapest for each byte come first: a normalisation from what it normalised, which its gradient reads anyway, and what works element by element; then, as far
+as a session's share of time goes, convolutions and products. A residual of blocks is made again block by block from the first on, in one sweep where the last
+one is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ortrain.ops.costs import operations, traffic
 from ortrain.plan.lifetimes import Lifetimes, live_bytes
 from ortrain.plan.steps import Step
 
 LEAST_BYTES = 1 << 16
 """Smaller values are not worth a step of their own."""
-SHARE = 0.02
-"""Of a program's reckoned time: what recomputation may add."""
-OPERATIONS_PER_BYTE = 4
-"""Floating-point operations of a product or convolution in the time in which a byte is moved: 80 GFLOP/s and 20 GB/s of a core (docs/performance.md)."""
+OPERATIONS_PER_BYTE = 8
+"""Floating-point operations of a product or convolution in the time in which a byte is moved: a core's 80 GFLOP/s and 20 GB/s (AVX2) to 210 and 18 (tiles)."""
+LEAST_SHARE = 0.01
+"""Shares are spent in rounds, each twice the one before, from this one on: spent at once, a large one goes for a peak's values whose sweeps make others."""
+MOST_SCHEDULED = 1 << 18
+"""Steps, of all schedules that are tried for one order: some two seconds. resnet50 takes 24,000 for 3 % of its time, 144,000 for a half."""
 SMALL = 16
 """A value of at most this part of another may be kept longer for it."""
 
@@ -31,9 +33,11 @@ class Candidate:
     """The number of the step that makes it."""
     step: Step
     """What makes it again, under the name of `step.outputs[0]`."""
+    names: dict[str, str]
+    """The value and its aliases -> what they are called from then on."""
     size: int
-    moved: int
-    """Bytes that making it again reads and writes."""
+    cost: int
+    """Of making it again, in operations."""
 
 
 @dataclass(slots=True)
@@ -53,12 +57,15 @@ Chosen = dict[str, int]
 """Candidate -> a moment at which it is not to be there."""
 
 
-def recompute(steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None]) -> list[Step]:
+def recompute(steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None], share: float) -> list[Step]:
     """The steps with recomputation where the most bytes are in use at once, as far as it lowers them and stays cheap.
 
-    again: the step that makes the first output of a step once more, None where there is none."""
+    again: the step that makes the first output of a step once more, None where there is none. share: of the program's reckoned time, what recomputation may
+    add."""
+    if share <= 0:
+        return steps
     work = Recomputation(steps, lifetimes, again)
-    return work.run() if work.candidates else steps
+    return work.run(share) if work.candidates else steps
 
 
 class Recomputation:
@@ -66,78 +73,98 @@ class Recomputation:
 
     def __init__(self, steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None]) -> None:
         self.steps, self.lifetimes = steps, lifetimes
-        self.last = dict.fromkeys(map(lifetimes.unaliased, lifetimes.wanted), len(steps))
-        """Value -> its last use, whatever is written over it then."""
+        self.scheduled = 0
+        self.wanted = set(map(lifetimes.unaliased, lifetimes.wanted))
         self.readers: dict[str, list[int]] = {}
+        """Value -> the moments at which it, or it under another shape, is read."""
         for moment, step in enumerate(steps):
-            for name in dict.fromkeys(filter(None, step.inputs)):
+            for name in dict.fromkeys(map(lifetimes.unaliased, filter(None, step.inputs))):
                 self.readers.setdefault(name, []).append(moment)
-                self.last[lifetimes.unaliased(name)] = max(moment, self.last.get(lifetimes.unaliased(name), 0))
         self.candidates = self._find(again)
 
-    def run(self) -> list[Step]:
-        """Lowers one peak after the other: by what is not kept until then, or else by keeping something that has been made again by then."""
+    def run(self, share: float) -> list[Step]:
+        """Spends the share, in rounds."""
         chosen: Chosen = {}
         best = self._schedule(chosen)
-        budget = SHARE / OPERATIONS_PER_BYTE * self._reckoned_operations()
+        whole, part = self.cost(self.steps), LEAST_SHARE
         while True:
-            trials = [chosen | self._more(chosen, best.moment, budget)]
-            schedules = [self._schedule(trials[0])]
-            if schedules[0].peak >= best.peak:
-                trials = [{value: moment for value, moment in chosen.items() if value != kept} for kept in best.again]
-                schedules = [self._schedule(trial) for trial in trials]
-            lowest = min(range(len(trials)), key=lambda number: schedules[number].peak, default=0)
-            if not trials or schedules[lowest].peak >= best.peak:
+            chosen, best = self._lower(chosen, best, min(part, share) * whole)
+            if part >= share:
                 return best.steps
-            chosen, best = trials[lowest], schedules[lowest]
+            part *= 2
 
-    def _more(self, chosen: Chosen, moment: int, budget: float) -> Chosen:
-        """What else need not be there at a moment, as far as the budget of bytes moved goes."""
-        more: Chosen = {}
-        left = budget - sum(self.candidates[value].moved for value in chosen)
+    def _lower(self, chosen: Chosen, best: Schedule, budget: float) -> tuple[Chosen, Schedule]:
+        """Lowers one peak after the other: by what is not kept until then, or else by keeping something that has been made again by then."""
+        while self.scheduled < MOST_SCHEDULED:
+            more = [dict.fromkeys((c.value for c in group), best.moment) for group in self._more(chosen, best.moment, budget)]
+            first = [more[:count] for count in sorted({len(more) >> halvings for halvings in range(len(more).bit_length())})]
+            found = (self._lowest([chosen | {name: at for group in groups for name, at in group.items()} for groups in first], best)
+                     or self._lowest([chosen | group for group in more[1:]], best)
+                     or self._lowest([{value: moment for value, moment in chosen.items() if value != kept} for kept in best.again], best))
+            if found is None:
+                break
+            chosen, best = found
+        return chosen, best
+
+    def _lowest(self, trials: Sequence[Chosen], than: Schedule) -> tuple[Chosen, Schedule] | None:
+        """The first of those with the lowest peak, if it is lower than another's."""
+        found = min(((trial, self._schedule(trial)) for trial in trials), key=lambda pair: pair[1].peak, default=None)
+        return found if found is not None and found[1].peak < than.peak else None
+
+    def _more(self, chosen: Chosen, moment: int, budget: float) -> list[list[Candidate]]:
+        """What else need not be there at a moment, as far as the budget goes, each with what has to be made again for it."""
+        more: list[list[Candidate]] = []
+        taken = set(chosen)
+        left = budget - sum(self.candidates[value].cost for value in chosen)
         for candidate in self.candidates.values():
             gap = self._gap(self.readers[candidate.value], candidate, moment)
-            if candidate.value not in chosen and gap is not None:
-                group = [c for c in self._with_sources(candidate, gap[1]) if c.value not in chosen and c.value not in more]
-                cost = sum(c.moved for c in group)
-                if cost <= left:
-                    more |= {c.value: moment for c in group}
+            if candidate.value not in taken and gap is not None:
+                group = [c for c in self._with_sources(candidate, gap[1]) if c.value not in taken]
+                cost = sum(c.cost for c in group)
+                if group and cost <= left:
+                    more.append(group)
+                    taken |= {c.value for c in group}
                     left -= cost
         return more
 
     def _with_sources(self, candidate: Candidate, moment: int) -> list[Candidate]:
         """A candidate and what it is made of as far as that has to be made again for it; nothing where it would have to be kept for it."""
-        found = [candidate]
-        for name in filter(None, candidate.step.inputs):
-            if not self._is_there(name, moment, candidate):
-                sources = self._with_sources(self.candidates[name], moment) if name in self.candidates else []
-                if not sources:
-                    return []
-                found += sources
-        return found
+        found, unseen = {candidate.value: candidate}, [candidate]
+        while unseen:
+            made = unseen.pop()
+            for name in map(self.lifetimes.unaliased, filter(None, made.step.inputs)):
+                if name not in found and not self._is_there(name, moment, made):
+                    if name not in self.candidates:
+                        return []
+                    found[name] = self.candidates[name]
+                    unseen.append(found[name])
+        return list(found.values())
 
     # ---- what there is
 
     def _find(self, again: Callable[[Step], Step | None]) -> dict[str, Candidate]:
-        """The candidates by value, those with the most bytes saved for each byte moved first."""
-        found, shared = [], set(self.lifetimes.alias.values())
+        """The candidates by value, those with the most bytes saved for each operation first."""
+        found: list[Candidate] = []
+        aliases: dict[str, list[str]] = {}
+        for name in self.lifetimes.alias:
+            aliases.setdefault(self.lifetimes.unaliased(name), []).append(name)
         for moment, step in enumerate(self.steps):
-            value = step.outputs[0] if step.outputs else ""
-            if value not in self.readers or step.guard is not None or value in shared or value in self.lifetimes.wanted:
+            value, *others = step.outputs or [""]
+            if value not in self.readers or step.guard is not None or value in self.wanted or self.lifetimes.is_outside(value):
                 continue
             size = self.lifetimes.nbytes(value)
-            made = again(step) if size >= LEAST_BYTES else None
+            if size < LEAST_BYTES or SMALL * sum(self.lifetimes.nbytes(name) for name in others if name) > size:
+                continue
+            made = again(step)
             if made is not None:
-                found.append(Candidate(value, moment, made, size, traffic([self.lifetimes.types[name] for name in (*made.inputs, *made.outputs) if name])))
-        return {c.value: c for c in sorted(found, key=lambda c: (c.moved / c.size, -c.size))}
+                names = {value: made.outputs[0]} | {name: self.lifetimes.renamed(name, made.outputs[0]) for name in aliases.get(value, ())}
+                found.append(Candidate(value, moment, made, names, size, self.cost([made])))
+        return {c.value: c for c in sorted(found, key=lambda c: (c.cost / c.size, -c.size))}
 
-    def _reckoned_operations(self) -> float:
-        """The program's time in operations: those of its steps, and bytes moved."""
-        total = 0
-        for step in self.steps:
-            inputs, outputs = ([self.lifetimes.types.get(name) if name else None for name in names] for names in (step.inputs, step.outputs))
-            total += (operations(step.node.op_type, step.node.attributes, inputs, outputs) or 0) + OPERATIONS_PER_BYTE * traffic([*inputs, *outputs])
-        return total
+    def cost(self, steps: Sequence[Step]) -> int:
+        """Their time in operations: those that they do, and bytes that they move."""
+        types = self.lifetimes.types
+        return sum((step.operations(types) or 0) + OPERATIONS_PER_BYTE * step.traffic(types) for step in steps)
 
     @staticmethod
     def _gap(readers: Sequence[int], candidate: Candidate, moment: int) -> tuple[int, int] | None:
@@ -150,24 +177,23 @@ class Recomputation:
 
     def _schedule(self, chosen: Chosen) -> Schedule:
         """The steps in which chosen candidates are made again. Values made last come first, so that what makes them again is a use of what they are of."""
-        steps = list(self.steps)
+        self.scheduled += len(self.steps)
         extra: dict[int, list[Step]] = {}                # moment -> what is made again for it, last first
+        names: dict[int, dict[str, str]] = {}            # moment -> what is called otherwise from there on
         readers = {name: list(self.readers[name]) for name in chosen}
         for candidate in sorted(map(self.candidates.__getitem__, chosen), key=lambda c: -c.made):
             value, moment = candidate.value, chosen[candidate.value]
             gap = self._gap(readers[value], candidate, moment)
             if gap is None:
                 continue
-            names = {value: candidate.step.outputs[0]}
             for use in readers[value]:
                 if use > moment:
-                    steps[use] = _renamed(steps[use], names)
-                    extra[use] = [_renamed(step, names) for step in extra.get(use, ())]
+                    names.setdefault(use, {}).update(candidate.names)
             extra.setdefault(gap[1], []).append(candidate.step)
-            for name in candidate.step.inputs:
+            for name in map(self.lifetimes.unaliased, filter(None, candidate.step.inputs)):
                 if name in readers:
                     readers[name].append(gap[1])
-        moments = [(moment, step) for moment in range(len(steps)) for step in (*reversed(extra.get(moment, ())), steps[moment])]
+        moments = [(moment, _renamed(made, names.get(moment, {}))) for moment, step in enumerate(self.steps) for made in (*reversed(extra.get(moment, ())), step)]
         result = [step for _, step in moments]
         blocks = self.lifetimes.blocks(result)
         live = live_bytes(result, blocks)
@@ -178,9 +204,9 @@ class Recomputation:
 
     def _is_there(self, name: str, moment: int, candidate: Candidate) -> bool:
         """Whether a value is in the arena at a moment anyway, or lies outside of it, or may stay until then."""
-        source = self.lifetimes.unaliased(name)
-        return self.lifetimes.is_outside(source) or self.last[source] >= moment or SMALL * self.lifetimes.nbytes(source) <= candidate.size
+        return (self.lifetimes.is_outside(name) or name in self.wanted or self.readers.get(name, (0,))[-1] >= moment
+                or SMALL * self.lifetimes.nbytes(name) <= candidate.size)
 
 
 def _renamed(step: Step, names: dict[str, str]) -> Step:
-    return replace(step, inputs=[names.get(name, name) for name in step.inputs])
+    return step if names.keys().isdisjoint(step.inputs) else replace(step, inputs=[names.get(name, name) for name in step.inputs])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ortrain._core.iteration import Iteration
 from ortrain.ir import Node, TensorType
+from ortrain.ops.costs import operations, traffic
 from ortrain.ops.record import Guard, KernelCall
 from ortrain.plan.memory import Block
 
@@ -23,6 +25,15 @@ class Step:
     scratch: Block | None = None
     iteration: Iteration | None = None
     """What a Loop or Scan runs."""
+
+    def operations(self, types: Mapping[str, TensorType]) -> int | None:
+        """Floating-point operations of a run, None where they are not known; types: of all values. A guard stands for its node, but does nothing of it."""
+        inputs, outputs = ([types.get(name) if name else None for name in names] for names in (self.inputs, self.outputs))
+        return None if self.guard is not None else operations(self.node.op_type, self.node.attributes, inputs, outputs)
+
+    def traffic(self, types: Mapping[str, TensorType]) -> int:
+        """Bytes that a run at least moves."""
+        return traffic([types[name] for name in (*self.inputs, *self.outputs) if name in types])
 
 
 @dataclass(slots=True)
