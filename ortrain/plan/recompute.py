@@ -193,7 +193,8 @@ class Recomputation:
             for name in map(self.lifetimes.unaliased, filter(None, candidate.step.inputs)):
                 if name in readers:
                     readers[name].append(gap[1])
-        moments = [(moment, _renamed(made, names.get(moment, {}))) for moment, step in enumerate(self.steps) for made in (*reversed(extra.get(moment, ())), step)]
+        moments = [(moment, _renamed(made, names.get(moment, {})))
+                   for moment, step in enumerate(self.steps) for made in (*reversed(extra.get(moment, ())), step)]
         result = [step for _, step in moments]
         blocks = self.lifetimes.blocks(result)
         live = live_bytes(result, blocks)
