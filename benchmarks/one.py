@@ -1,8 +1,9 @@
 """ortrain on one workload in this process; prints one JSON line.
 
-    python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S --born T [--optimizer-in-backward]}
+    python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S --born T [--least-memory]}
 
---prepare writes the model, its batches and the artifacts into FOLDER; without it they are trained."""
+--prepare writes the model, its batches and the artifacts into FOLDER; without it they are trained. --least-memory: parameters are updated in the backward pass,
+and a tenth of the time may go to computing values again."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
+
+LARGE_SHARE = 0.1
+"""Of a step's time, for recomputation."""
 
 
 def prepare(name: str, folder: Path) -> dict[str, Any]:
@@ -45,7 +49,9 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
     imported = measure.memory_mb() or 0.0
     data = measure.batches(options.folder)
-    settings = SessionOptions(intra_op_num_threads=options.threads, optimizer_in_backward=options.optimizer_in_backward)
+    settings = SessionOptions(intra_op_num_threads=options.threads)
+    if options.least_memory:
+        settings.optimizer_in_backward, settings.recomputation = True, LARGE_SHARE
     session = TrainingSession.from_artifacts(options.folder, options=settings)
     session.learning_rate = measure.LEARNING_RATE
 
@@ -63,7 +69,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = measure.arguments(__doc__)
-    parser.add_argument("--optimizer-in-backward", action="store_true")
+    parser.add_argument("--least-memory", action="store_true")
     options = parser.parse_args()
     measure.report(prepare(options.workload, options.folder) if options.prepare else train(options))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.peers.environments import IN_BACKWARD, OURS
+from benchmarks.peers.environments import LEAST_MEMORY, OURS
 
 Result = dict[str, Any]
 Summary = dict[str, dict[str, dict[str, Result]]]
@@ -45,8 +45,8 @@ def report(summary: Summary, machine: dict[str, Any], missing: dict[str, str], r
 
 def table(title: str, summary: Summary, names: list[str], threads: str, key: str) -> Iterator[str]:
     """One row for each workload; the last columns are ours over the least of the peers'."""
-    ours = [name for name in (OURS, IN_BACKWARD) if name in names] or [OURS]
-    ratios = ["ratio" if name == OURS else "ratio in backward" for name in ours]
+    ours = [name for name in (OURS, LEAST_MEMORY) if name in names] or [OURS]
+    ratios = ["ratio" if name == OURS else "ratio, least memory" for name in ours]
     yield f"### {title}"
     yield ""
     yield f"| workload | {' | '.join([*names, *ratios])} |"

@@ -44,12 +44,12 @@ ENVIRONMENTS = {
     "onnxruntime": Environment("ORTRAIN_BENCH_ONNXRUNTIME_PYTHON"),
     "jax": Environment("ORTRAIN_BENCH_JAX_PYTHON", ("jax", "numpy")),
 }
-OURS, IN_BACKWARD = "ortrain", "ortrain-in-backward"
-"""As it is by default, and with the session option optimizer_in_backward."""
+OURS, LEAST_MEMORY = "ortrain", "ortrain-least-memory"
+"""As it is by default, and with what session options there are for little memory (benchmarks/one.py)."""
 TORCH = "benchmarks.peers.run_torch"
 RUNTIMES = {
     OURS: Runtime(None, "benchmarks.one"),
-    IN_BACKWARD: Runtime(None, "benchmarks.one", ("--optimizer-in-backward",)),
+    LEAST_MEMORY: Runtime(None, "benchmarks.one", ("--least-memory",)),
     "onnxruntime": Runtime("onnxruntime", "benchmarks.peers.run_onnxruntime"),
     "torch-eager": Runtime("torch", TORCH, variants={"--channels-last": CONVOLUTIONAL, "--fused-attention": TRANSFORMERS}),
     "torch-compile": Runtime("torch", TORCH, ("--compile",)),
