@@ -163,6 +163,12 @@ def test_convolutions_and_products_follow_where_there_is_time_for_them():
     assert "MatMul" in computed_twice(trained(feed_forward_blocks(), recomputation=1))
 
 
+@networks
+def test_beside_a_terabyte_of_parameters_nothing_is_worth_its_time(network, monkeypatch):
+    monkeypatch.setattr(planner, "recompute", lambda *given, plain=planner.recompute: plain(*given[:-1], 1 << 40))
+    assert not computed_twice(trained(network(), recomputation=1))
+
+
 def test_what_is_random_is_not_computed_twice():
     n = Net()
     x = n.op("MatMul", n.op("Reshape", "x", n.op("Constant", value_ints=[192, 16])), n.weight(n.rng.normal(size=(16, 256)) / 4))

@@ -345,7 +345,8 @@ class Planner:
 
     def _hold_shortly(self) -> None:
         """Orders the steps, and drops activations in between, so that few bytes are in use at once."""
-        found = [recompute(self._update_early(order), self.lifetimes, self._again, self.handle.recomputation)
+        held = sum(array.nbytes for array in self.fixed.values())
+        found = [recompute(self._update_early(order), self.lifetimes, self._again, self.handle.recomputation, held)
                  for order in orders(self.steps, self.lifetimes, lambda step: step.guard is None and self._is_accumulation(step.node), self._stays)]
         self.steps = self._update_early(found[0] if len(found) == 1 else min(found, key=self.lifetimes.peak))     # what is made again may read parameters
 

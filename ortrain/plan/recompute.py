@@ -6,7 +6,7 @@ one is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ortrain.plan.lifetimes import Lifetimes, live_bytes
@@ -18,6 +18,8 @@ OPERATIONS_PER_BYTE = 8
 """Floating-point operations of a product or convolution in the time in which a byte is moved: a core's 80 GFLOP/s and 20 GB/s (AVX2) to 210 and 18 (tiles)."""
 LEAST_SHARE = 0.01
 """Shares are spent in rounds, each twice the one before, from this one on: spent at once, a large one goes for a peak's values whose sweeps make others."""
+WORTH = 0.1
+"""Of the memory: what recomputation has to free at least for the whole of a program's time, so that a tenth of the time frees a hundredth."""
 MOST_SCHEDULED = 1 << 18
 """Steps, of all schedules that are tried for one order: some two seconds. resnet50 takes 24,000 for 3 % of its time, 144,000 for a half."""
 SMALL = 16
@@ -57,22 +59,22 @@ Chosen = dict[str, int]
 """Candidate -> a moment at which it is not to be there."""
 
 
-def recompute(steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None], share: float) -> list[Step]:
+def recompute(steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None], share: float, held: int) -> list[Step]:
     """The steps with recomputation where the most bytes are in use at once, as far as it lowers them and stays cheap.
 
     again: the step that makes the first output of a step once more, None where there is none. share: of the program's reckoned time, what recomputation may
-    add."""
+    add. held: bytes that the program uses besides: parameters and the like."""
     if share <= 0:
         return steps
-    work = Recomputation(steps, lifetimes, again)
+    work = Recomputation(steps, lifetimes, again, held)
     return work.run(share) if work.candidates else steps
 
 
 class Recomputation:
     """The work of one pass. Moments are the numbers of the given steps: what is made again for step n comes right before it, at the same moment."""
 
-    def __init__(self, steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None]) -> None:
-        self.steps, self.lifetimes = steps, lifetimes
+    def __init__(self, steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None], held: int) -> None:
+        self.steps, self.lifetimes, self.held = steps, lifetimes, held
         self.scheduled = 0
         self.wanted = set(map(lifetimes.unaliased, lifetimes.wanted))
         self.readers: dict[str, list[int]] = {}
@@ -83,17 +85,20 @@ class Recomputation:
         self.candidates = self._find(again)
 
     def run(self, share: float) -> list[Step]:
-        """Spends the share, in rounds."""
+        """Spends the share, in rounds, as far as it was worth it in the end."""
         chosen: Chosen = {}
         best = self._schedule(chosen)
+        seen = [(chosen, best)]
         whole, part = self.cost(self.steps), LEAST_SHARE
         while True:
-            chosen, best = self._lower(chosen, best, min(part, share) * whole)
+            seen += self._lower(*seen[-1], min(part, share) * whole)
             if part >= share:
-                return best.steps
+                break
             part *= 2
+        memory = WORTH * (best.peak + self.held)
+        return min(seen, key=lambda pair: sum(self.candidates[value].cost for value in pair[0]) / whole + pair[1].peak / memory)[1].steps
 
-    def _lower(self, chosen: Chosen, best: Schedule, budget: float) -> tuple[Chosen, Schedule]:
+    def _lower(self, chosen: Chosen, best: Schedule, budget: float) -> Iterator[tuple[Chosen, Schedule]]:
         """Lowers one peak after the other: by what is not kept until then, or else by keeping something that has been made again by then."""
         while self.scheduled < MOST_SCHEDULED:
             more = [dict.fromkeys((c.value for c in group), best.moment) for group in self._more(chosen, best.moment, budget)]
@@ -102,9 +107,9 @@ class Recomputation:
                      or self._lowest([chosen | group for group in more[1:]], best)
                      or self._lowest([{value: moment for value, moment in chosen.items() if value != kept} for kept in best.again], best))
             if found is None:
-                break
+                return
             chosen, best = found
-        return chosen, best
+            yield found
 
     def _lowest(self, trials: Sequence[Chosen], than: Schedule) -> tuple[Chosen, Schedule] | None:
         """The first of those with the lowest peak, if it is lower than another's."""
