@@ -9,6 +9,9 @@ import numpy as np
 
 from ortrain.errors import InvalidArgumentError
 
+SWITCHES = "direct_convolution", "vector_products", "optimizer_in_backward"
+OWN_ENTRIES = tuple(f"ortrain.{name}" for name in (*SWITCHES, "recomputation"))
+"""Configuration entries that stand for options of ortrain's own, for APIs whose options have none: a switch is "0" or "1"."""
 MOST_THREADS = 8
 """More gain nothing for the shapes people train on CPUs."""
 
@@ -27,6 +30,13 @@ def physical_cores() -> int:
         except OSError:
             cores.add(str(cpu))
     return max(1, len(cores))
+
+
+def check_share(recomputation: float) -> float:
+    """A share of a step's time. Raises InvalidArgumentError when it is none."""
+    if not (isinstance(recomputation, int | float) and 0 <= recomputation <= 1):
+        raise InvalidArgumentError(f"expected a share of the step's time from 0 to 1 as recomputation, got {recomputation!r}")
+    return recomputation
 
 
 @dataclass
@@ -73,22 +83,35 @@ class SessionOptions:
         load_operators(library_path)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Sets a configuration entry. Raises InvalidArgumentError for the one the old package refuses in training."""
+        """Sets a configuration entry. "ortrain.optimizer_in_backward" and the like set the option: a switch to "0" or "1", recomputation to a number.
+
+        Raises InvalidArgumentError for the one entry that the old package refuses in training, for an option that there is not and for a value that is none."""
         if key == "session.disable_prepacking" and value == "0":
             raise InvalidArgumentError("Prepacking is not supported for training scenarios.")
+        if key.startswith("ortrain."):
+            self._set_option(key, value)
         self._entries[key] = value
+
+    def _set_option(self, key: str, value: str) -> None:
+        if key not in OWN_ENTRIES:
+            raise InvalidArgumentError(f"expected one of {', '.join(OWN_ENTRIES)}, got the configuration entry {key!r}")
+        name = key.removeprefix("ortrain.")
+        if name in SWITCHES:
+            if value not in ("0", "1"):
+                raise InvalidArgumentError(f"expected 0 or 1 as {key}, got {value!r}")
+            setattr(self, name, value == "1")
+            return
+        try:
+            share = float(value)
+        except ValueError as error:
+            raise InvalidArgumentError(f"expected a number as {key}, got {value!r}") from error
+        self.recomputation = check_share(share)
 
     def get_session_config_entry(self, key: str) -> str:
         """The value of a configuration entry. Raises InvalidArgumentError when it was never set."""
         if key not in self._entries:
             raise InvalidArgumentError(f"expected a configuration entry that was set, got {key!r}")
         return self._entries[key]
-
-    def share_of_recomputation(self) -> float:
-        """The share of a step's time for recomputation. Raises InvalidArgumentError when it is none."""
-        if not (isinstance(self.recomputation, int | float) and 0 <= self.recomputation <= 1):
-            raise InvalidArgumentError(f"expected a share of the step's time from 0 to 1 as recomputation, got {self.recomputation!r}")
-        return self.recomputation
 
     def threads(self) -> int:
         """The number of threads a session with these options uses."""

@@ -33,7 +33,7 @@ from ortrain.loading import load_model
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
 from ortrain.optimizer import Optimizer, read_recipe
 from ortrain.optimizer_in_backward import OptimizerInBackward, check_recipe
-from ortrain.options import RunOptions, SessionOptions
+from ortrain.options import RunOptions, SessionOptions, check_share
 from ortrain.parameters import Parameters
 from ortrain.runner import Runner
 from ortrain.schedule import LinearSchedule
@@ -97,7 +97,7 @@ class TrainingSession:
         self._handle = EngineHandle(self.options.threads(), _seed)
         self._handle.direct_convolution = self.options.direct_convolution
         self._handle.bfloat16_tiles = not self.options.vector_products
-        self._handle.recomputation = self.options.share_of_recomputation()
+        self._handle.recomputation = check_share(self.options.recomputation)
         self._reset_flag = np.zeros(1, np.bool_)
         self.steps = Steps(self._handle, state, self._reset_flag, DEFAULT_LEARNING_RATE)
         """What the steps change, and their shortest way; facades ask it before they ask the session."""

@@ -174,11 +174,11 @@ class OrtApi:
 
     @staticmethod
     def AddSessionConfigEntry(options: OrtSessionOptions, config_key: str, config_value: str) -> outcomes.OrtStatus | None:
-        """Sets a configuration entry.
+        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.recomputation and the like set ortrain's own options.
 
         config_key: the entry's key. config_value: the entry's value.
 
-        Status: InvalidArgumentError (prepacking is asked for, which training does not have).
+        Status: InvalidArgumentError (prepacking is asked for, which training does not have, or there is no such option or value of ortrain's own).
 
         From OrtApi::AddSessionConfigEntry."""
         return outcomes.status(lambda: lifetime.held(options, OrtSessionOptions, "options").add_session_config_entry(

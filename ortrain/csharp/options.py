@@ -59,11 +59,12 @@ class SessionOptions(DisposableSessionOptions):
         outcomes.throwing(lambda: sessions.set_option(self._options, "log_severity_level", arguments.integer(value, "value")))
 
     def AddSessionConfigEntry(self, configKey: str, configValue: str) -> None:
-        """Sets a configuration entry.
+        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.recomputation and the like set ortrain's own options.
 
         configKey: the entry's key. configValue: the entry's value.
 
-        Raises OnnxRuntimeException: InvalidArgumentError (prepacking is asked for, which training does not have).
+        Raises OnnxRuntimeException: InvalidArgumentError (prepacking is asked for, which training does not have, or there is no such option or value
+        of ortrain's own).
 
         From OrtApi::AddSessionConfigEntry."""
         outcomes.throwing(lambda: self._options.add_session_config_entry(arguments.text(configKey, "configKey"), arguments.text(configValue, "configValue")))

@@ -47,11 +47,12 @@ class ORTSessionOptions(AppleSessionOptions):
         return outcomes.boxed_success(error, lambda: sessions.set_option(self._options, "log_severity_level", arguments.integer(loggingLevel, "loggingLevel")))
 
     def addConfigEntryWithKey_value_error_(self, key: str, value: str, error: outcomes.BoxLike | None) -> bool:
-        """Sets a configuration entry.
+        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.recomputation and the like set ortrain's own options.
 
         key: the entry's key. value: the entry's value.
 
-        Fills error with an NSError: InvalidArgumentError (prepacking is asked for, which training does not have).
+        Fills error with an NSError: InvalidArgumentError (prepacking is asked for, which training does not have, or there is no such option or value
+        of ortrain's own).
 
         From OrtApi::AddSessionConfigEntry."""
         return outcomes.boxed_success(error, lambda: self._options.add_session_config_entry(arguments.text(key, "key"), arguments.text(value, "value")))

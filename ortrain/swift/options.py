@@ -43,11 +43,12 @@ class ORTSessionOptions(SessionOptionsHolder):
         outcomes.raising(lambda: sessions.set_option(self._options, "log_severity_level", arguments.integer(loggingLevel, "loggingLevel")))
 
     def addConfigEntry(self, *, withKey: str, value: str) -> None:
-        """Sets a configuration entry.
+        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.recomputation and the like set ortrain's own options.
 
         withKey: the entry's key. value: the entry's value.
 
-        Raises ORTError: InvalidArgumentError (prepacking is asked for, which training does not have).
+        Raises ORTError: InvalidArgumentError (prepacking is asked for, which training does not have, or there is no such option or value of ortrain's
+        own).
 
         From OrtApi::AddSessionConfigEntry."""
         outcomes.raising(lambda: self._options.add_session_config_entry(arguments.text(withKey, "withKey"), arguments.text(value, "value")))

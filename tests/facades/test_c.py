@@ -52,6 +52,16 @@ def test_null_output_slots_are_filled_and_others_written_in_place(session, batch
     assert np.array_equal(array_of(again[1]), scores)
 
 
+def test_options_of_ortrains_own_are_configuration_entries(state, batch):
+    options = out(ORT.CreateSessionOptions)
+    assert ORT.AddSessionConfigEntry(options, "ortrain.optimizer_in_backward", "1") is None
+    assert code(ORT.AddSessionConfigEntry(options, "ortrain.speed", "1")) == ORT_INVALID_ARGUMENT
+    session = out(TRAINING.CreateTrainingSession, out(ORT.CreateEnv, 2, "test"), options, state, TRAINING_MODEL, EVAL_MODEL, OPTIMIZER_MODEL)
+    inputs = [ort_value(array) for array in batch]
+    assert TRAINING.TrainStep(session, None, 2, inputs, 2, [None, None]) is None
+    assert code(TRAINING.TrainStep(session, None, 2, inputs, 2, [None, None])) == ORT_FAIL
+
+
 def test_a_refused_step_fills_no_slot(session, batch):
     outputs = [None, None]
     assert code(TRAINING.TrainStep(session, None, 1, [ort_value(batch[0])], 2, outputs)) == ORT_INVALID_ARGUMENT

@@ -150,6 +150,15 @@ def test_options_are_properties(state):
     refused(lambda: session.OptimizerStep(run), "TerminatedError")
 
 
+def test_options_of_ortrains_own_are_configuration_entries(state, batch):
+    options = SessionOptions()
+    options.AddSessionConfigEntry("ortrain.optimizer_in_backward", "1")
+    session = TrainingSession(options, state, TRAINING_MODEL, None, OPTIMIZER_MODEL)
+    session.TrainStep(values(*batch))
+    refused(lambda: session.TrainStep(values(*batch)), "InvalidStateError", "optimizer_in_backward")
+    refused(lambda: options.AddSessionConfigEntry("ortrain.speed", "1"), "InvalidArgumentError", "ortrain.recomputation, got the configuration entry")
+
+
 def test_properties_keep_their_types(state):
     for value in (7, 0.5, "text"):
         state.AddProperty("p", value)

@@ -44,6 +44,17 @@ def test_an_init_gives_its_object(checkpoint):
     assert checkpoint.parameterNamesWithError_(None) == ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"]
 
 
+def test_options_of_ortrains_own_are_configuration_entries(checkpoint, batch):
+    options = ORTSessionOptions.alloc().initWithError_(None)
+    assert options.addConfigEntryWithKey_value_error_("ortrain.optimizer_in_backward", "1", None) is True
+    session = ORTTrainingSession.alloc().initWithEnv_sessionOptions_checkpoint_trainModelPath_evalModelPath_optimizerModelPath_error_(
+        ORTEnv.alloc().initWithLoggingLevel_error_(2, None), options, checkpoint, TRAINING_MODEL, EVAL_MODEL, OPTIMIZER_MODEL, None)
+    error = Box()
+    assert session.trainStepWithInputValues_error_(values(*batch), error) is not None
+    assert session.trainStepWithInputValues_error_(values(*batch), error) is None
+    assert "optimizer_in_backward" in error.value.localizedDescription
+
+
 def test_success_leaves_the_box_alone(session, batch):
     error = Box()
     assert len(session.trainStepWithInputValues_error_(values(*batch), error)) == 2

@@ -39,6 +39,16 @@ def test_a_training_loop(session, batch):
     assert session.evalStep(withInputValues=inputs)[0].tensorTypeAndShapeInfo().shape == []
 
 
+def test_options_of_ortrains_own_are_configuration_entries(checkpoint, batch):
+    options = ORTSessionOptions()
+    options.addConfigEntry(withKey="ortrain.optimizer_in_backward", value="1")
+    session = ORTTrainingSession(env=ORTEnv(loggingLevel=ORTLoggingLevel.warning), sessionOptions=options, checkpoint=checkpoint,
+                                 trainModelPath=TRAINING_MODEL, evalModelPath=EVAL_MODEL, optimizerModelPath=OPTIMIZER_MODEL)
+    session.trainStep(withInputValues=values(*batch))
+    with pytest.raises(ORTError, match="optimizer_in_backward"):
+        session.trainStep(withInputValues=values(*batch))
+
+
 def test_the_plain_init_is_refused():
     with pytest.raises(ORTError, match=r"expected arguments that fit an overload of ORTTrainingSession: \(env: ORTEnv, .*; got \(\)"):
         ORTTrainingSession()
