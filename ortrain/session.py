@@ -26,8 +26,8 @@ from ortrain.errors import (
 )
 from ortrain.formats.onnx_files import write_model
 from ortrain.fused_training import fused_forward_model, fused_training_model
-from ortrain.gradient import add_gradient, reaching_values
 from ortrain.inference_model import check_outputs, inference_model
+from ortrain.input_gradients import with_input_gradients
 from ortrain.ir import Dim, Model
 from ortrain.loading import load_model
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
@@ -39,7 +39,7 @@ from ortrain.runner import Runner
 from ortrain.schedule import LinearSchedule
 from ortrain.state import DEFAULT_LEARNING_RATE, TrainingState
 from ortrain.values import check_device
-from ortrain.widening import edges, narrow_outputs
+from ortrain.widening import narrow_outputs
 
 if TYPE_CHECKING:
     from ortrain.artifacts import Artifacts
@@ -107,8 +107,7 @@ class TrainingSession:
         self._schedule: LinearSchedule | None = None
         self._forward_outputs: list[str] | None = None
         self._predictors: dict[tuple[str, ...], Runner] = {}
-        self._input_gradient_runners: dict[tuple[str, ...] | None, Runner] = {}
-        self._input_gradient_names: dict[int, list[str]] = {}
+        self._input_gradient_runners: dict[tuple[str, ...] | None, tuple[Runner, list[str]]] = {}
         bind_parameters(self.training_model.graph, state)
         self._updates: OptimizerInBackward | None = None
         if self.options.optimizer_in_backward:
@@ -279,23 +278,14 @@ class TrainingSession:
         with self._lock:
             self._ready(None)
             model = self._eval_or_fail()
-            runner = self._input_gradient_runner(model, tuple(names) if names is not None else None)
-            return dict(zip(self._input_gradient_names[id(runner)], runner.run(runner.arguments(inputs, named)), strict=True))
+            runner, wanted = self._input_gradient_runner(model, tuple(names) if names is not None else None)
+            return dict(zip(wanted, runner.run(runner.arguments(inputs, named)), strict=True))
 
-    def _input_gradient_runner(self, source: Model, names: tuple[str, ...] | None) -> Runner:
+    def _input_gradient_runner(self, source: Model, names: tuple[str, ...] | None) -> tuple[Runner, list[str]]:
         if names not in self._input_gradient_runners:
-            model = source.copy()
-            loss = model.graph.outputs[0]
-            reaching = reaching_values(model, loss)
-            inside = edges(model)
-            wanted = list(names) if names is not None else [name for name in self._runner(training=False).inputs if inside.get(name, name) in reaching]
-            unknown = [name for name in wanted if name not in model.graph.inputs or name in self.state.trainable or name in self.state.frozen]
-            if unknown:
-                raise InvalidArgumentError(f"expected inputs of the eval model, got {unknown}")
-            gradients = add_gradient(model, loss, [inside.get(name, name) for name in wanted])
-            runner = self._make_eval_runner(model, [gradients[inside.get(name, name)] for name in wanted], "eval model's input gradients")
-            self._input_gradient_runners[names] = runner
-            self._input_gradient_names[id(runner)] = wanted
+            model, gradients = with_input_gradients(source, names, self._runner(training=False).inputs, self.state)
+            runner = self._make_eval_runner(model, list(gradients.values()), "eval model's input gradients")
+            self._input_gradient_runners[names] = runner, list(gradients)
         return self._input_gradient_runners[names]
 
     def _default_outputs(self) -> list[str]:
@@ -502,7 +492,8 @@ class TrainingSession:
         with self._lock:
             self._closed = True
             self.steps.forget()
-            for runner in (self._train_runner, self._eval_runner, *self._predictors.values(), *self._input_gradient_runners.values()):
+            for runner in (self._train_runner, self._eval_runner, *self._predictors.values(),
+                           *(runner for runner, _ in self._input_gradient_runners.values())):
                 if runner is not None:
                     runner.forget()
             self._predictors.clear()

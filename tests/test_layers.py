@@ -22,7 +22,7 @@ LAYERS = [
     {"specialising", "widening", "fused_training"},
     {"onnxblock", "plan"},
     {"artifacts", "state", "schedule", "values", "options"},
-    {"parameters", "stages", "inference_model", "binding"},
+    {"parameters", "stages", "inference_model", "input_gradients", "binding"},
     {"optimizer", "runner", "profiling"},
     {"optimizer_in_backward"},
     {"session"},
