@@ -1,6 +1,6 @@
 """Compares runtimes on the workloads, side by side: fresh processes, alternating rounds, medians, and ratios to the best peer.
 
-    python -m benchmarks [--workloads mlp-mnist ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--out results.json]
+    python -m benchmarks [--workloads mlp-mnist ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--avx2] [--out results.json]
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks import tables
-from benchmarks.peers.environments import OURS, RUNTIMES, NotInstalled, Runtime, python_of
+from benchmarks.peers.environments import HELD_TO_AVX2, OURS, RUNTIMES, NotInstalled, Runtime, python_of
 from benchmarks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,9 +32,9 @@ Cell = tuple[str, str, int, tuple[str, ...]]
 """Workload, runtime, threads, options."""
 
 
-def call(python: str, runtime: Runtime, workload: str, folder: Path, limit: float, *options: str) -> Result:
-    """One fresh process; its JSON line, or what went wrong."""
-    environment = {name: value for name, value in os.environ.items() if name not in UNSET}
+def call(python: str, runtime: Runtime, workload: str, folder: Path, limit: float, held: Mapping[str, str], *options: str) -> Result:
+    """One fresh process; its JSON line, or what went wrong. held: variables that hold it to instructions."""
+    environment = {name: value for name, value in os.environ.items() if name not in UNSET} | dict(held)
     environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}
     command = [python, "-m", runtime.module, workload, str(folder), *options, "--born", repr(time.time())]
     try:
@@ -47,11 +48,13 @@ def call(python: str, runtime: Runtime, workload: str, folder: Path, limit: floa
     return {"status": "failed", "reason": lines[-1][:300] if lines else f"exit status {done.returncode}"}
 
 
-def installed(names: list[str], folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+def installed(names: list[str], folder: Path, held: bool) -> tuple[dict[str, str], dict[str, str]]:
     """(runtime -> its Python, runtime -> why it is left out)"""
     pythons, missing = {}, {}
     for name in names:
         try:
+            if held and not RUNTIMES[name].can_be_held:
+                raise NotInstalled("it has no switch for instruction sets")
             pythons[name] = python_of(RUNTIMES[name], folder)
         except NotInstalled as error:
             missing[name] = str(error)
@@ -59,18 +62,19 @@ def installed(names: list[str], folder: Path) -> tuple[dict[str, str], dict[str,
     return pythons, missing
 
 
-def prepare(workload: str, pythons: dict[str, str], folder: Path, limit: float) -> dict[str, Result]:
+def prepare(workload: str, pythons: dict[str, str], folder: Path, limit: float, held: Mapping[str, str]) -> dict[str, Result]:
     """What each runtime makes of the workload beforehand; ortrain first, for it writes the model and the batches."""
-    ours = call(sys.executable, RUNTIMES[OURS], workload, folder, limit, "--prepare")
-    return {name: ours if RUNTIMES[name].module == RUNTIMES[OURS].module else call(python, RUNTIMES[name], workload, folder, limit, "--prepare")
+    ours = call(sys.executable, RUNTIMES[OURS], workload, folder, limit, held, "--prepare")
+    return {name: ours if RUNTIMES[name].module == RUNTIMES[OURS].module else call(python, RUNTIMES[name], workload, folder, limit, held, "--prepare")
             for name, python in pythons.items()}
 
 
 def measure(options: argparse.Namespace, pythons: dict[str, str], cache: Path) -> dict[Cell, list[Result]]:
     """Every cell, round after round; a cell that does not run is not tried again."""
     runs: dict[Cell, list[Result]] = {}
+    held = HELD_TO_AVX2 if options.avx2 else {}
     for workload in options.workloads:
-        prepared = prepare(workload, pythons, cache / workload, options.limit)
+        prepared = prepare(workload, pythons, cache / workload, options.limit, held)
         for number in range(options.rounds):
             for threads in options.threads:
                 for name, python in pythons.items():
@@ -80,8 +84,8 @@ def measure(options: argparse.Namespace, pythons: dict[str, str], cache: Path) -
                             continue
                         pin = ["--pin"] if options.pin and threads == 2 and RUNTIMES[name].pin else []
                         results.append(prepared[name] if prepared[name]["status"] != "ok" else call(
-                            python, RUNTIMES[name], workload, cache / workload, options.limit, "--threads", str(threads), "--seconds",
-                            str(options.seconds), *pin, *choice))
+                            python, RUNTIMES[name], workload, cache / workload, options.limit, held, "--threads", str(threads),
+                            "--seconds", str(options.seconds), *pin, *choice))
                         print(f"round {number + 1}: {workload}, {threads} threads, {' '.join((name, *choice))}: {tables.describe(results[-1])}",
                               file=sys.stderr, flush=True)
     return runs
@@ -115,8 +119,10 @@ def processor() -> str:
     return found or platform.processor() or platform.machine()
 
 
-def instruction_set() -> str:
+def instruction_set(held: bool) -> str:
     """The kernels that ortrain uses here."""
+    if held:
+        return "avx2, peers held to it"
     from ortrain._core.kernel_table import instruction_set as chosen
 
     return chosen()
@@ -131,13 +137,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="time spent in timed steps, each time")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a process is given up")
     parser.add_argument("--pin", action="store_true", help="with two threads: one CPU for each")
+    parser.add_argument("--avx2", action="store_true", help="no instructions beyond AVX2, in none of them")
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-bench", help="where the peers' environments are made")
     parser.add_argument("--out", type=Path, help="write the JSON here rather than to the standard output")
     options = parser.parse_args()
-    pythons, missing = installed(options.runtimes, options.environments)
+    pythons, missing = installed(options.runtimes, options.environments, options.avx2)
     with tempfile.TemporaryDirectory(prefix="ortrain_bench_") as cache:
         runs = measure(options, pythons, Path(cache))
-    machine = {"processor": processor(), "cpus": os.cpu_count(), "instruction set": instruction_set(), "python": platform.python_version()}
+    machine = {"processor": processor(), "cpus": os.cpu_count(), "instruction set": instruction_set(options.avx2), "python": platform.python_version()}
     summary = summarise(runs)
     print(tables.report(summary, machine, missing, options.rounds))
     text = json.dumps({"machine": machine, "seconds": options.seconds, "rounds": options.rounds, "left_out": missing, "summary": summary,

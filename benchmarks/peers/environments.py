@@ -33,6 +33,8 @@ class Runtime:
     variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Option -> beginnings of the names of the workloads it is tried on; the faster one counts."""
     pin: bool = True
+    can_be_held: bool = True
+    """Whether it has a switch for the instructions that it uses."""
 
     def choices(self, workload: str) -> list[tuple[str, ...]]:
         """The sets of options to measure."""
@@ -50,11 +52,15 @@ TORCH = "benchmarks.peers.run_torch"
 RUNTIMES = {
     OURS: Runtime(None, "benchmarks.one"),
     LEAST_MEMORY: Runtime(None, "benchmarks.one", ("--least-memory",)),
-    "onnxruntime": Runtime("onnxruntime", "benchmarks.peers.run_onnxruntime"),
+    "onnxruntime": Runtime("onnxruntime", "benchmarks.peers.run_onnxruntime", can_be_held=False),
     "torch-eager": Runtime("torch", TORCH, variants={"--channels-last": CONVOLUTIONAL, "--fused-attention": TRANSFORMERS}),
     "torch-compile": Runtime("torch", TORCH, ("--compile",)),
     "jax": Runtime("jax", "benchmarks.peers.run_jax", pin=False),
 }
+
+HELD_TO_AVX2 = {"ORTRAIN_INSTRUCTION_SET": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+                "XLA_FLAGS": "--xla_cpu_max_isa=AVX2"}
+"""The switches of ortrain, PyTorch with its libraries, and JAX."""
 
 
 class NotInstalled(Exception):
