@@ -85,7 +85,10 @@ class SessionOptions:
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Sets a configuration entry. "ortrain.optimizer_in_backward" and the like set the option: a switch to "0" or "1", recomputation to a number.
 
-        Raises InvalidArgumentError for the one entry that the old package refuses in training, for an option that there is not and for a value that is none."""
+        Raises InvalidArgumentError for the one entry that the old package refuses in training, for an option that there is not, for a value that is none, and
+        for what is no text."""
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidArgumentError(f"expected text as key and value of a configuration entry, got {key!r} and {value!r}")
         if key == "session.disable_prepacking" and value == "0":
             raise InvalidArgumentError("Prepacking is not supported for training scenarios.")
         if key.startswith("ortrain."):

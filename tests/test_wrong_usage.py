@@ -257,6 +257,7 @@ def test_a_share_of_time_for_recomputation_is_from_none_to_all(share, state):
     ("ortrain.speed", "1", r"expected one of ortrain\.direct_convolution, .*, got the configuration entry 'ortrain\.speed'"),
     ("ortrain.optimizer_in_backward", "yes", r"expected 0 or 1 as ortrain\.optimizer_in_backward, got 'yes'"),
     ("ortrain.recomputation", "much", r"expected a number as ortrain\.recomputation, got 'much'"),
+    ("ortrain.recomputation", 0.1, r"expected text as key and value of a configuration entry, got 'ortrain\.recomputation' and 0\.1"),
     ("ortrain.recomputation", "2", r"expected a share of the step's time from 0 to 1 as recomputation, got 2\.0"),
 ])
 def test_a_configuration_entry_that_is_no_option_of_ours_changes_nothing(key, value, wanted):

@@ -167,7 +167,7 @@ cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, i
     blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
 
 
-# floats of a worker's own memory that records count on (ROOM in ops/channels_last.py)
+# floats of a worker's own memory that records count on (ROOM in ops/channels_last_methods.py)
 cdef enum:
     LEAST_WORKSPACE = 1 << 20
 

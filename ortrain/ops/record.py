@@ -127,6 +127,8 @@ class LoweringContext(InferenceContext):
                  outputs: Sequence[TensorType | None]) -> None:
         super().__init__(node, types, values, opset)
         self.outputs = outputs
+        self.tiles = False
+        """Whether kernels may use the processor's bfloat16 tiles."""
 
     def dims(self, index: int) -> tuple[int, ...]:
         """The shape of input `index`, in numbers."""

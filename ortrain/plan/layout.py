@@ -12,7 +12,7 @@ import numpy as np
 
 from ortrain.ir import Node, TensorType
 from ortrain.ops.building import GraphBuilder
-from ortrain.ops.channels_last import LEAST_CHANNELS, MOST_TAPS, fits, geometry_of
+from ortrain.ops.channels_last_methods import LEAST_CHANNELS, MOST_TAPS, fits, geometry_of
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.pool import gradient_type, pool_windows
 from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain

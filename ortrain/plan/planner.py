@@ -316,6 +316,7 @@ class Planner:
         outputs = [self.inference.types.get(name) if name else None for name in node.outputs]
         context = LoweringContext(node, seen.types, seen.values, seen.opset, outputs)
         context.declared = seen.declared
+        context.tiles = self.handle.bfloat16_tiles
         for kind in (*seen.types, *outputs):
             if kind is not None and not kind.is_static:
                 error = InvalidModelError(f"expected shapes that follow from the inputs, got {kind.shape} at {node}")

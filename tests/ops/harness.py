@@ -93,12 +93,14 @@ class Apart:
         return end
 
 
-def lowered(sample: Sample, arrays) -> tuple[KernelCall | Alias, list[TensorType]]:
-    """How the record of a sample that has a kernel lowers it, and the types of its outputs."""
+def lowered(sample: Sample, arrays, tiles: bool = True) -> tuple[KernelCall | Alias, list[TensorType]]:
+    """How the record of a sample that has a kernel lowers it, and the types of its outputs; without `tiles` as for a processor that has none."""
     node, types, values, opset = contexts(sample, arrays)
     record = REGISTRY[sample.domain, sample.op_type]
     out_types = record.infer(InferenceContext(node, types, values, opset))
-    return record.lower(LoweringContext(node, types, values, opset, out_types)), out_types
+    context = LoweringContext(node, types, values, opset, out_types)
+    context.tiles = tiles and EngineHandle().bfloat16_tiles
+    return record.lower(context), out_types
 
 
 def call_lowered(how: KernelCall, arrays, outputs, workers: int, tiles: bool = True) -> None:
@@ -114,7 +116,7 @@ def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1, tiles: 
     arrays = cast(sample, dtype)
     if expansion(sample, arrays) is not None:
         return run_program(sample, arrays, workers)
-    how, out_types = lowered(sample, arrays)
+    how, out_types = lowered(sample, arrays, tiles)
     if isinstance(how, Alias):
         return [arrays[how.input].reshape(out_types[0].shape).copy()]
     if how.function is not None:

@@ -1,8 +1,8 @@
 /* Convolution and its gradient on channels-last tensors: which of the ways the record has chosen. */
 #ifndef CHANNELS_LAST_METHODS
 #define CHANNELS_LAST_METHODS
-/* as Method in ops/channels_last.py */
-enum { NOTHING = 0, PRODUCT = 1, WINOGRAD = 2, ROWS = 3, DEPTHWISE = 4, BLOCKS = 5, WINDOWS = 6, WINOGRAD_ROWS = 7 };
+/* as Method in ops/channels_last_methods.py */
+enum { NOTHING = 0, PRODUCT = 1, WINOGRAD = 2, ROWS = 3, DEPTHWISE = 4, BLOCKS = 5, WINDOWS = 6, WINOGRAD_ROWS = 7, TILES = 8 };
 enum { CONV_METHOD = GEOMETRY_INTS, CONV_ROWS, CONV_LIMITED };
 enum { DATA_METHOD = GEOMETRY_INTS, DATA_ROWS, WEIGHT_METHOD, WEIGHT_BLOCK, WEIGHT_SLICES, BIAS_BLOCKS };
 #endif
@@ -78,14 +78,6 @@ static void NAMED(finish_item)(void *context, int64_t item, int64_t worker)
     NAMED(finish_rows)(s->finish, s->y + first * s->channels, least(rows, s->pixels - first), s->channels);
 }
 
-/* Whether bfloat16 tiles take what would go by this method. Winograd's own is the faster one but with strides (512 channels on 7 x 7: 3.7 against 5.9 ms). */
-static int NAMED(tiled)(const KernelArgs *args, int64_t method)
-{
-    const Geometry *g = (const Geometry *)args->ints;
-    int others = method == ROWS || method == WINDOWS || (method == WINOGRAD && (g->stride_y > 1 || g->stride_x > 1));
-    return others && NAMED(suits_tiled)(args->engine, g);
-}
-
 /* ints: Geometry, method, rows, limited; floats: epsilon, low, high; inputs: x, w, bias, and of a frozen normalisation scale, shift, mean, variance */
 static int NAMED(channels_last_conv)(const KernelArgs *args)
 {
@@ -94,7 +86,7 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
     int64_t pixels = g->images * g->out_rows * g->out_columns;
     REAL *y = OUTPUT(0), *vectors = args->scratch, *scratch = vectors + rounded(2 * g->filters, 16);
     NAMED(Finish) finish = NAMED(finish_of)(args, vectors);
-    if (NAMED(tiled)(args, args->ints[CONV_METHOD])) {
+    if (args->ints[CONV_METHOD] == TILES) {
         int plain = !finish.scale && !finish.limited;
         NAMED(tiled_forward)(e, g, INPUT(0), INPUT(1), plain ? finish.shift : NULL, y, scratch);
         NAMED(Finishing) rest = { &finish, y, pixels, g->filters };
@@ -173,7 +165,7 @@ static void NAMED(conv_data)(const KernelArgs *args, const REAL *dy, const REAL 
     const Geometry *g = (const Geometry *)args->ints;
     const Engine *e = args->engine;
     int64_t method = args->ints[DATA_METHOD];
-    if (NAMED(tiled)(args, method)) {
+    if (method == TILES) {
         NAMED(tiled_data)(e, g, dy, w, dx, args->scratch);
     } else if (method == PRODUCT) {
         NAMED(product_gradient)(args, dy, w, other, dx);
@@ -206,9 +198,7 @@ static void NAMED(conv_weights)(const KernelArgs *args, const REAL *dy, const RE
 {
     const Geometry *g = (const Geometry *)args->ints;
     int64_t pixels = g->images * g->out_rows * g->out_columns, method = args->ints[WEIGHT_METHOD];
-    int plain = g->kernel_y * g->kernel_x == 1 && g->group == 1 && g->stride_y == 1 && g->stride_x == 1 && g->pad_y == 0 && g->pad_x == 0;
-    if (method == BLOCKS && plain && sizeof(REAL) == 4 && on_tiles(args->engine, g->filters, g->channels, pixels)) method = PRODUCT;
-    if (NAMED(tiled)(args, args->ints[DATA_METHOD])) {
+    if (method == TILES) {
         NAMED(tiled_weights)(args->engine, g, dy, x, dw, args->scratch);
     } else if (method == PRODUCT) {
         x = NAMED(product_data)(args, x, args->scratch);

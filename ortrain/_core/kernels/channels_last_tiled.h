@@ -1,5 +1,5 @@
 /* Convolution as products on bfloat16 tiles whose rows are windows (window_product.h), where those of the gemm are taken: what else would go by windows or rows,
- * or by Winograd's phases. float32 alone.
+ * or by Winograd's phases, if the plan says so (suits_tiles in ops/channels_last_methods.py). float32 alone.
  *
  *   forward   y [pixels, filters] = windows of x times w
  *   data      the pixels of dx by their remainders by the stride: each class sees the same taps of dy, and is a product of its own
@@ -47,15 +47,6 @@ static void NAMED(turn_item)(void *context, int64_t filter, int64_t worker)
     const NAMED(Turning) *s = context; (void)worker;
     int64_t start = filter * s->channels * s->taps;
     (s->back ? NAMED(turn_back) : NAMED(turn))(s->from + start, s->channels, s->taps, s->to + start);
-}
-
-/* Whether the products suit, those of the least class of data too. */
-static int NAMED(suits_tiled)(const Engine *e, const Geometry *g)
-{
-    int64_t taps = g->kernel_y * g->kernel_x, pixels = g->images * g->out_rows * g->out_columns;
-    int64_t least_class = g->images * (g->rows / g->stride_y) * (g->columns / g->stride_x);
-    return sizeof(REAL) == sizeof(float) && g->group == 1 && taps > 1 && taps <= MOST_WINDOW_TAPS && g->channels % 32 == 0 && g->filters % 32 == 0
-        && on_tiles(e, pixels, g->filters, taps * g->channels) && on_tiles(e, least_class, g->channels, g->filters);
 }
 
 /* the windows of x */

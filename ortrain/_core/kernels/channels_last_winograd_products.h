@@ -322,7 +322,7 @@ static void NAMED(gradient_store_item)(void *context, int64_t item, int64_t work
     NAMED(store_weights)(s, s->filters + item * W * s->outputs, s->depth * s->outputs + PLANE_PAD, s->outputs, item * W, 0, s->outputs);
 }
 
-/* scratch: sums of the slices, where there are any; else planes of the tiles at work and, where tiles are many, the sums (as in ops/channels_last.py) */
+/* scratch: sums of the slices, where there are any; else planes of the tiles at work and, where tiles are many, the sums (as in ops/channels_last_methods.py) */
 static void NAMED(winograd_weights)(NAMED(Winograd) *s, int64_t block, int64_t slices, REAL *scratch)
 {
     const Engine *e = s->engine;
