@@ -283,7 +283,8 @@ class Planner:
         names = {name: self.builder.names.unique(f"{name}::again") for name in filter(None, step.outputs)}
         self.inference.types |= {new: self.inference.types[name] for name, new in names.items()}
         outputs = [names.get(name, "") for name in step.outputs]
-        node = Node(step.node.op_type, step.node.inputs, outputs, f"{step.node.name}::again", step.node.domain, step.node.attributes)
+        node = Node(step.node.op_type, step.node.inputs, outputs, f"{step.node.name or step.node.op_type}::again", step.node.domain,
+                    step.node.attributes)
         return replace(step, node=node, outputs=outputs)
 
     def _how(self, node: Node, record: OpRecord, context: LoweringContext) -> tuple[KernelCall | Alias, int]:

@@ -293,13 +293,16 @@ static void share_rows(SharedProduct *p)
 
 static inline int64_t thin_items(int64_t size) { return size < SIZE_OF_THIN_ITEM ? 1 : size / SIZE_OF_THIN_ITEM; }
 
+/* whether columns are shared out: of one row, or of dot products of few rows */
+static inline int is_wide(const Product *s) { return s->m == 1 || (s->k > 1 && s->m < s->n); }
+
 /* the last item takes the rest as well, so that none is too small for a tile of dot products */
 static void multiply_thin(void *context, int64_t item, int64_t worker)
 {
     const SharedProduct *p = context; (void)worker;
-    int one_row = p->s.m == 1;
-    int64_t size = one_row ? p->s.n : p->s.m, start = item * SIZE_OF_THIN_ITEM, count = item + 1 < thin_items(size) ? SIZE_OF_THIN_ITEM : size - start;
-    Product s = one_row ? part_of(p, 0, 1, start, count) : part_of(p, start, count, 0, p->s.n);
+    int by_columns = is_wide(&p->s);
+    int64_t size = by_columns ? p->s.n : p->s.m, start = item * SIZE_OF_THIN_ITEM, count = item + 1 < thin_items(size) ? SIZE_OF_THIN_ITEM : size - start;
+    Product s = by_columns ? part_of(p, 0, p->s.m, start, count) : part_of(p, start, count, 0, p->s.n);
     if (!thin_product(s.transposed_a, s.transposed_b, s.m, s.n, s.k, s.a, s.lda, s.b, s.ldb, s.accumulate, s.c, s.ldc, s.bias, s.relu)) take_dot_product(&s);
     finish_item(p, &s, 0);
 }
@@ -307,7 +310,7 @@ static void multiply_thin(void *context, int64_t item, int64_t worker)
 static void share_nothing(SharedProduct *p)
 {
     p->end = p->s.k;
-    p->engine->parallel_for(p->engine, multiply_thin, p, thin_items(p->s.m == 1 ? p->s.n : p->s.m));
+    p->engine->parallel_for(p->engine, multiply_thin, p, thin_items(is_wide(&p->s) ? p->s.n : p->s.m));
 }
 
 /* ---- all */

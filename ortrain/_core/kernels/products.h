@@ -25,7 +25,9 @@ enum {
      * vectors 128 x 4096 x 4096: 138 GFLOP/s in blocks of 512, 150 in blocks of 1024) */
     SWAPPED_DEPTH = TILE_ROWS == 4 ? BLOCK_DEPTH : 1024,
     DOT_COLUMNS = VECTOR_BYTES == 64 ? 14 : 4,      /* with 8 lanes, 10 columns of 64 x 500 took 12.9 µs against 11.5 in tiles; 4 of 1024 x 256 53 against 64 */
+    DOT_ROWS = 4,                                   /* 2, 3 and 4 x 784 x 512: 89 to 92 µs in tiles, 34 to 43; 6: 93 and 71, but where weights come from memory no less */
     DOT_DEPTH = VECTOR_BYTES == 64 ? 64 : 128,
+    DOT_BLOCK = 1 << 16,                            /* elements of rows that more than one group of columns passes */
     STREAM_FROM = 1 << 21                           /* a C of 8 MiB */
 };
 /* floats of packing space that a worker needs at most: a block of A (1.5 BLOCK_ROWS) and one of B, both 1.25 BLOCK_DEPTH deep */
@@ -99,33 +101,42 @@ DOT(2, 4) DOT(4, 2) DOT(8, 1)
 #define DOTS { dot_8_1, dot_4_2, dot_2_4 }
 #endif
 
-/* c [m, n] (+)= a b^T, m >= LANES */
-static void dot_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc)
+/* c [m, n] (+)= a b^T, m >= LANES; c[i, j] at c + i * row_step + j * column_step */
+static void dot_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t row_step,
+                        int64_t column_step)
 {
     static void (*const dots[3])(int64_t, const float *restrict, int64_t, const float *restrict, int64_t, float *restrict) = DOTS;
     float tile[LANES] __attribute__((aligned(64)));
-    for (int64_t j = 0, columns; j < n; j += columns) {
-        columns = n - j >= 4 ? 4 : n - j >= 2 ? 2 : 1;
-        int64_t rows = LANES / columns;
-        for (int64_t i = 0, first; i < m; i = first + rows) {
-            first = i + rows <= m ? i : m - rows;           /* the last tile overlaps: no rest of rows */
-            dots[columns / 2](k, a + first * lda, lda, b + j * ldb, ldb, tile);
-            for (int64_t y = i - first; y < rows; y++)
-                for (int64_t x = 0; x < columns; x++) {
-                    float *to = c + (first + y) * ldc + j + x;
-                    *to = tile[y * columns + x] + (accumulate ? *to : 0);
-                }
+    const int one_group = n == 1 || n == 2 || n == 4;
+    const int64_t block = one_group ? m : (DOT_BLOCK / k / LANES + 1) * LANES;      /* rows that stay in the second cache for all groups of columns */
+    for (int64_t start = 0; start < m; start += block) {
+        int64_t end = smaller(start + block, m);
+        for (int64_t j = 0, columns; j < n; j += columns) {
+            columns = n - j >= 4 ? 4 : n - j >= 2 ? 2 : 1;
+            int64_t rows = LANES / columns;
+            for (int64_t i = start, first; i < end; i = first + rows) {
+                first = i + rows <= m ? i : m - rows;       /* the last tile overlaps: no rest of rows */
+                dots[columns / 2](k, a + first * lda, lda, b + j * ldb, ldb, tile);
+                for (int64_t y = i - first; y < rows; y++)
+                    for (int64_t x = 0; x < columns; x++) {
+                        float *to = c + (first + y) * row_step + (j + x) * column_step;
+                        *to = tile[y * columns + x] + (accumulate ? *to : 0);
+                    }
+            }
         }
     }
 }
 
+static inline int has_few_columns(const Product *s) { return s->n <= DOT_COLUMNS && s->m >= LANES; }
+static inline int has_few_rows(const Product *s) { return s->m <= DOT_ROWS && s->n >= LANES; }
 static inline int suits_dot_product(const Product *s)
-{ return !s->transposed_a && s->transposed_b && s->n <= DOT_COLUMNS && s->m >= LANES && s->k >= DOT_DEPTH; }
+{ return !s->transposed_a && s->transposed_b && s->k >= DOT_DEPTH && (has_few_columns(s) || has_few_rows(s)); }
 
-/* a product of few columns */
+/* a product of few columns, or of few rows: then rows of B, the weights of a layer, are what passes (2 x 784 x 512: 89 to 34 µs) */
 static void take_dot_product(const Product *s)
 {
-    dot_product(s->m, s->n, s->k, s->a, s->lda, s->b, s->ldb, s->accumulate, s->c, s->ldc);
+    if (has_few_columns(s)) dot_product(s->m, s->n, s->k, s->a, s->lda, s->b, s->ldb, s->accumulate, s->c, s->ldc, 1);
+    else dot_product(s->n, s->m, s->k, s->b, s->ldb, s->a, s->lda, s->accumulate, s->c, 1, s->ldc);
     if (s->bias || s->relu) finish_tile(s->bias, s->relu, s->c, s->ldc, s->m, s->n);
 }
 #else
