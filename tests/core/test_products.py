@@ -16,8 +16,8 @@ SHAPES = [
     (1, 1500, 900), (1, 9, 40), (3000, 3, 150),
     # several blocks of depth in several chunks, runs packed behind the tiles with and without a rest, results past the caches
     (400, 300, 1100), (100, 1000, 1500), (320, 260, 2100), (264, 150, 1300), (96, 480, 1030), (2200, 1008, 40),
-    # few rows, alone and in several items, which pass the second cache in blocks
-    (2, 700, 300), (3, 40, 64), (8, 1030, 1100), (14, 2100, 130), (13, 16, 70), (4, 1100, 1000),
+    # few rows and few columns, alone and in several items, in one block and in several
+    (2, 700, 300), (3, 40, 64), (8, 1030, 1100), (14, 2100, 130), (13, 16, 70), (4, 1100, 1000), (3, 1030, 1100), (1030, 6, 1100), (900, 13, 300),
     # one row and depth 1, with ends of every kind, and large enough for several items
     (1, 4, 32), (1, 32, 16), (1, 31, 9), (1, 3, 5), (32, 16, 1), (33, 29, 1), (5, 3, 1), (1300, 900, 1),
     *(tuple(int(v) for v in rng.integers(1, 260, 3)) for _ in range(40)),
