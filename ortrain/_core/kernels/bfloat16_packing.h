@@ -70,6 +70,8 @@ static __attribute__((noinline)) void copy_tile(const Operand *o, int64_t index,
     for (int64_t i = 0; i < (o->along ? count : depth); i++) memcpy(to + i * width, from + i * o->step, (size_t)(o->along ? depth : count) * sizeof(float));
 }
 
+typedef struct TilePlace { int64_t panel, step, half; } TilePlace;
+
 /* `panels` panels from panel `first`, `steps` steps of depth from step `deep`. A tile of A has a row of A in each of its rows and the pairs (p, p + 16) of the
  * depth in its columns; a tile of B has the pairs in its rows and columns of B in its columns: what runs along the depth is transposed for B, what runs across
  * it for A. */
@@ -80,10 +82,43 @@ typedef struct BlockPacking {
     uint8_t *out_of_range;                          /* [panels], when all is done */
     int64_t halves, done;
     int transposed;
+    TilePlace before, at, after;                    /* the tile at work, and those around it */
+    TileSource source, next;                        /* of the one at work and the one after it */
     __m512i largest[MOST_PANELS + 1];               /* of each panel, and of none */
     float copied[TILE_NUMBERS] __attribute__((aligned(64)));     /* a tile that reaches beyond the operand, or one of windows */
     float squares[2][2][256] __attribute__((aligned(64)));
 } BlockPacking;
+
+static inline int packs(const BlockPacking *p) { return p->done < p->halves; }
+
+/* Rows in memory that run along the depth are read to their end, those that run across it to the end of the panels. Beyond the last tile come those of the next
+ * panel, which are likely to be packed next, or of the next step. */
+static inline TilePlace place_of(const BlockPacking *p, int64_t tile)
+{
+    int64_t inner = p->from.along ? p->steps : p->panels, pair = tile / 2, slow = pair / inner, fast = pair - slow * inner;
+    return p->from.along ? (TilePlace){ slow, fast, tile & 1 } : (TilePlace){ fast, slow, tile & 1 };
+}
+
+static inline bfloat16 *target_of(const BlockPacking *p, TilePlace at)
+{ return p->to + (at.panel * p->steps + at.step) * STEP_NUMBERS + at.half * TILE_NUMBERS; }
+
+/* that of a tile in memory, or of its copy where it is copied */
+static inline TileSource source_of(const BlockPacking *p, TilePlace at)
+{
+    const Operand *o = &p->from;
+    int64_t index = (p->first + at.panel) * PANEL_SIZE + at.half * 16, deep = (p->deep + at.step) * STEP_DEPTH;
+    if (o->windows || index + 16 > o->size || deep + STEP_DEPTH > o->depth) return o->along ? (TileSource){ p->copied, STEP_DEPTH, 16 } : (TileSource){ p->copied, 16, 256 };
+    return (TileSource){ number_at(o, index, deep), o->step, o->along ? 16 : 16 * o->step };
+}
+
+static inline void go_to_tile(BlockPacking *p, int64_t tile)
+{
+    p->before = p->at;
+    p->at = p->after;
+    p->source = p->next;
+    p->after = place_of(p, tile + 1);
+    p->next = source_of(p, p->after);
+}
 
 static void start_packing(BlockPacking *p, const Operand *from, int64_t first, int64_t panels, int64_t deep, int64_t steps, bfloat16 *to,
                           uint8_t *out_of_range)
@@ -92,49 +127,31 @@ static void start_packing(BlockPacking *p, const Operand *from, int64_t first, i
     p->transposed = from->along == from->is_b;
     p->halves = (panels * steps * 2 + p->transposed) * 2;       /* transposed, a tile is stored while the next one is transposed */
     p->done = 0;
+    p->after = place_of(p, 0);
+    p->next = source_of(p, p->after);
+    p->at = p->after;
+    go_to_tile(p, 0);
     for (int i = 0; i <= MOST_PANELS; i++) p->largest[i] = _mm512_setzero_si512();
 }
 
-static inline int packs(const BlockPacking *p) { return p->done < p->halves; }
-
-typedef struct TilePlace { int64_t panel, step, half; } TilePlace;
-
-/* Rows in memory that run along the depth are read to their end, those that run across it to the end of the panels. */
-static inline TilePlace place_of(const BlockPacking *p, int64_t tile)
-{
-    int64_t pair = tile / 2, inner = p->from.along ? p->steps : p->panels, slow = pair / inner, fast = pair - slow * inner;
-    return p->from.along ? (TilePlace){ slow, fast, tile & 1 } : (TilePlace){ fast, slow, tile & 1 };
-}
-
-static inline bfloat16 *target_of(const BlockPacking *p, TilePlace at)
-{ return p->to + (at.panel * p->steps + at.step) * STEP_NUMBERS + at.half * TILE_NUMBERS; }
-
 static inline HalfTile next_half(BlockPacking *p)
 {
-    const Operand *o = &p->from;
-    int64_t tiles = p->panels * p->steps * 2, tile = p->done / 2, second = p->done & 1;
-    TilePlace at = place_of(p, smaller(tile, tiles - 1));
-    int64_t index = (p->first + at.panel) * PANEL_SIZE + at.half * 16, deep = (p->deep + at.step) * STEP_DEPTH;
-    HalfTile h = { .step = o->step, .pair = o->along ? 16 : 16 * o->step };
-    if (o->windows || index + 16 > o->size || deep + STEP_DEPTH > o->depth) {
-        if (!second) copy_tile(o, index, deep, p->copied);
-        h.from = p->copied;
-        h.step = o->along ? STEP_DEPTH : 16;
-        h.pair = o->along ? 16 : 256;
-    } else {
-        h.from = number_at(o, index, deep);
-    }
+    int64_t second = p->done & 1;
+    HalfTile h = { .source = p->source, .next = p->next };
+    if (!second && h.source.from == p->copied) copy_tile(&p->from, (p->first + p->at.panel) * PANEL_SIZE + p->at.half * 16, (p->deep + p->at.step) * STEP_DEPTH, p->copied);
     if (p->transposed) {
-        TilePlace before = place_of(p, tile ? tile - 1 : 0);
-        h.from += second * h.pair;
+        int64_t tile = p->done / 2;
+        h.source.from += second * h.source.pair;
+        h.next.from += second * h.next.pair;
         h.square = p->squares[tile & 1][second];
         h.ready = p->squares[~tile & 1][0] + second * 8 * 16;
-        h.to = target_of(p, before) + second * 8 * 32;
-        h.largest = p->largest + (tile ? before.panel : MOST_PANELS);
+        h.to = target_of(p, p->before) + second * 8 * 32;
+        h.largest = p->largest + (tile ? p->before.panel : MOST_PANELS);
     } else {
-        h.from += second * 8 * h.step;
-        h.to = target_of(p, at) + second * 8 * 32;
-        h.largest = p->largest + at.panel;
+        h.source.from += second * 8 * h.source.step;
+        h.next.from += second * 8 * h.next.step;
+        h.to = target_of(p, p->at) + second * 8 * 32;
+        h.largest = p->largest + p->at.panel;
     }
     return h;
 }
@@ -150,7 +167,11 @@ static __attribute__((noinline)) void finish_packing(BlockPacking *p)
     }
 }
 
-static inline void half_done(BlockPacking *p) { if (++p->done == p->halves) finish_packing(p); }
+static inline void half_done(BlockPacking *p)
+{
+    if (++p->done == p->halves) finish_packing(p);
+    else if (!(p->done & 1)) go_to_tile(p, p->done / 2);
+}
 
 static void pack_rest(BlockPacking *p)
 {
