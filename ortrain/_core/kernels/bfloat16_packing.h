@@ -50,7 +50,7 @@ static __attribute__((noinline)) void copy_windows(const Windows *w, int64_t fir
         int seen = i < count && y >= 0 && y < w->rows && x >= 0 && x < w->columns;
         const float *from = w->pixels + (seen ? ((at.image * w->rows + y) * w->columns + x) * w->channels + channel : 0);
         __mmask16 mask = seen ? 0xffff : 0;
-        for (int64_t j = 0; j < width; j += 16) _mm512_store_ps(to + j, _mm512_maskz_loadu_ps(mask, from + j));
+        for (int64_t j = 0; j < width; j += 16) { __builtin_prefetch(from + width + j, 0, 3); _mm512_store_ps(to + j, _mm512_maskz_loadu_ps(mask, from + j)); }
         next_point(w, &at);
     }
 }

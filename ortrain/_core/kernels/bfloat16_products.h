@@ -20,6 +20,7 @@ enum {
     STAYING_PANELS = MOST_PANELS, RUN_PANELS = 4,
     BLOCK_NUMBERS = PANEL_SIZE * PANEL_SIZE,
     KEPT_BLOCKS = 128,                              /* of C, 512 KiB, where there is more than one chunk */
+    FEW_PANELS = 3,                                 /* with which the other operand is not transposed */
     TILED_STREAM_FROM = 3 << 19,                    /* a C of 6 MiB: 3136 x 512 x 128 cold 1.85 to 1.45 ms, the step of resnet50 2 % less; 4 MiB: bert-mini's 1 % more */
     STAYING_NUMBERS = STAYING_PANELS * CHUNK_STEPS * STEP_NUMBERS, RUN_NUMBERS = RUN_PANELS * CHUNK_STEPS * STEP_NUMBERS,
     TILED_FLOATS = STAYING_NUMBERS + RUN_NUMBERS + KEPT_BLOCKS * BLOCK_NUMBERS      /* two of each, of two bytes */
@@ -33,6 +34,7 @@ typedef struct TiledProduct {
     float *c, alpha;
     const float *bias;
     int accumulate, relu, stream, rows_stay;
+    int swapped;                                    /* a and b are B and A, each transposed: a block is C's transposed */
     const WindowProduct *windows;                   /* or NULL: rows of C lie where its points have them */
     int64_t steps, chunks;                          /* of a chunk; the last one may have fewer */
     int64_t stay, pass, across, parts, items;       /* panels of a part of C; parts along its passing side, in all, and shared out to workers */
@@ -56,10 +58,14 @@ typedef struct TiledItem {
     uint8_t stay_out_of_range[2][STAYING_PANELS], run_out_of_range[2][RUN_PANELS];
     BlockPacking stay_packing, run_packing;
     int64_t stay_credit, stay_steps, run_credit, run_steps;     /* halves due, times steps; steps in which all are packed */
+    int whole_tiles;                                /* of a run are packed with a step: a half with each is too slow for all that is due */
     Finishing finishing;
 } TiledItem;
 
 static inline int64_t steps_of_chunk(const TiledProduct *p, int64_t chunk) { return smaller(p->steps, panels_of(p->k) - chunk * p->steps); }
+
+static inline int64_t rows_of_c(const TiledProduct *p) { return p->swapped ? p->n : p->m; }
+static inline int64_t columns_of_c(const TiledProduct *p) { return p->swapped ? p->m : p->n; }
 
 /* ---- the end of a block */
 
@@ -86,7 +92,7 @@ static inline __attribute__((always_inline)) void finish_vector(const TiledProdu
 
 static void finish_any_rows(const TiledProduct *p, const Finishing *f, const float *from, const float *kept, int64_t rows)
 {
-    int64_t columns = smaller(PANEL_SIZE, p->n - f->column);
+    int64_t columns = smaller(PANEL_SIZE, columns_of_c(p) - f->column);
     uint32_t mask = columns == PANEL_SIZE ? 0xffffffffu : (1u << columns) - 1;
     const float *bias = p->bias ? p->bias + f->column : 0;
     for (int64_t i = 0; i < rows; i++, from += PANEL_SIZE) {
@@ -120,6 +126,16 @@ static void keep_rows(const float *from, float *kept, int64_t rows, int first)
     }
 }
 
+/* sums [32, 32], and what is kept, transposed */
+static __attribute__((noinline)) void turn_block(float *sums, const float *kept)
+{
+    float turned[BLOCK_NUMBERS] __attribute__((aligned(64)));
+    if (kept) for (int64_t i = 0; i < BLOCK_NUMBERS; i += 16) _mm512_store_ps(sums + i, _mm512_add_ps(_mm512_load_ps(sums + i), _mm512_load_ps(kept + i)));
+    for (int64_t i = 0; i < PANEL_SIZE; i += 16)
+        for (int64_t j = 0; j < PANEL_SIZE; j += 16) transpose_square(sums + i * PANEL_SIZE + j, PANEL_SIZE, turned + j * PANEL_SIZE + i, PANEL_SIZE);
+    memcpy(sums, turned, sizeof(turned));
+}
+
 /* Lines of C are fetched during the product of the block that goes there: 226 to 218 ms where packing's note has 242. */
 static inline __attribute__((always_inline)) void fetch_rows(const TiledProduct *p, const Finishing *f, int64_t first, int64_t count)
 {
@@ -136,9 +152,13 @@ static __attribute__((noinline)) void finish_rows(TiledItem *t, int64_t count)
 {
     const TiledProduct *p = t->p;
     Finishing *f = &t->finishing;
+    if (p->swapped && f->last && f->done == 0 && f->rows > 0) {
+        turn_block(t->sums, f->first ? NULL : f->kept);
+        f->first = 1;                               /* nothing is kept that is not in the sums */
+    }
     int64_t rows = smaller(count, f->rows - f->done), done = f->done * PANEL_SIZE;
     const float *from = t->sums + done, *kept = f->first ? 0 : f->kept + done;
-    int only_stored = p->n - f->column >= PANEL_SIZE && !p->windows && !p->accumulate && p->alpha == 1 && !p->bias && !p->relu;
+    int only_stored = columns_of_c(p) - f->column >= PANEL_SIZE && !p->windows && !p->accumulate && p->alpha == 1 && !p->bias && !p->relu;
     if (!f->last) keep_rows(from, f->kept + done, rows, f->first);
     else if (only_stored) store_rows(from, kept, p->c + (f->row + f->done) * p->ldc + f->column, p->ldc, rows, p->stream);
     else finish_any_rows(p, f, from, kept, rows);
@@ -162,9 +182,14 @@ static inline BlockPacking *due_packing(TiledItem *t)
     return is_due(&t->run_packing, &t->run_credit, t->run_steps) ? &t->run_packing : is_due(&t->stay_packing, &t->stay_credit, t->stay_steps) ? &t->stay_packing : 0;
 }
 
-/* whether a half with each step is too slow: panels pass three others or fewer (12544 x 64 x 256: 226 to 258 GFLOP/s; with four, both at once are slower) */
-static inline int by_whole_tiles(const TiledItem *t, const BlockPacking *next)
-{ return next == &t->run_packing && !(next->done & 1) && 4 * t->run_steps < 3 * next->halves; }
+/* whole tiles: 12544 x 64 x 256 226 to 258 GFLOP/s; where a half with each step does for most, they are slower (four panels that stay) */
+static void plan_run(TiledItem *t, int64_t steps)
+{
+    int64_t stay_halves = packs(&t->stay_packing) ? t->stay_packing.halves : 0;
+    t->run_credit = 0;
+    t->run_steps = steps;
+    t->whole_tiles = 4 * (t->run_packing.halves * t->stay_steps + stay_halves * steps) > 5 * steps * t->stay_steps;
+}
 
 /* sums = a panel of A times a panel of B, once those of the block before are finished; `coming` is what becomes of these */
 static void multiply_block(TiledItem *t, int64_t steps, const bfloat16 *a, const bfloat16 *b, const Finishing *coming)
@@ -180,7 +205,7 @@ static void multiply_block(TiledItem *t, int64_t steps, const bfloat16 *a, const
             HalfTile half = next_half(next);
             multiply_step_and_transpose(a, b, &half);
             half_done(next);
-        } else if (by_whole_tiles(t, next)) {
+        } else if (t->whole_tiles && next == &t->run_packing && !(next->done & 1)) {
             HalfTile halves[2] = { next_half(next) };
             half_done(next);
             halves[1] = next_half(next);
@@ -249,6 +274,14 @@ static void pack_passing(TiledItem *t, const Stage *s, int64_t panel, int to)
                   steps_of_chunk(t->p, s->chunk), t->run[to], t->run_out_of_range[to]);
 }
 
+/* what becomes of the block of the product at (row, column) */
+static inline Finishing coming_of(const TiledProduct *p, float *kept, int64_t row, int64_t column, int64_t chunk)
+{
+    int last = chunk + 1 == p->chunks;
+    if (p->swapped) { int64_t turned = row; row = column; column = turned; }
+    return (Finishing){ kept, row, column, 0, last ? smaller(PANEL_SIZE, rows_of_c(p) - row) : PANEL_SIZE, chunk == 0, last };
+}
+
 /* all blocks of the passing panels in a run, from `panel` of the stage on */
 static void multiply_run(TiledItem *t, const Stage *s, int64_t panel, int stay, int run)
 {
@@ -260,8 +293,7 @@ static void multiply_run(TiledItem *t, const Stage *s, int64_t panel, int stay, 
         for (int64_t i = 0; i < s->stays; i++, staying += steps * STEP_NUMBERS) {
             int64_t staying_at = (s->staying + i) * PANEL_SIZE, passing_at = (s->passing + j) * PANEL_SIZE, which = j * s->stays + i;
             int64_t row = p->rows_stay ? staying_at : passing_at, column = p->rows_stay ? passing_at : staying_at;
-            Finishing coming = { t->blocks + (p->chunks > 1 ? which * BLOCK_NUMBERS : 0), row, column, 0, smaller(PANEL_SIZE, p->m - row), s->chunk == 0,
-                                 s->chunk + 1 == p->chunks };
+            Finishing coming = coming_of(p, t->blocks + (p->chunks > 1 ? which * BLOCK_NUMBERS : 0), row, column, s->chunk);
             if (t->stay_out_of_range[stay][i] | t->run_out_of_range[run][j - panel]) multiply_block_in_vectors(t, row, column, s->chunk);
             else if (p->rows_stay) multiply_block(t, steps, staying, passing, &coming);
             else multiply_block(t, steps, passing, staying, &coming);
@@ -306,8 +338,7 @@ static void multiply_tiled_item(void *context, int64_t item, int64_t worker)
             after = smaller(panel + t.run_panels, now.passes);
             if (after < now.passes) pack_passing(&t, &now, after, run ^ 1);
             else if (more) pack_passing(&t, &next, 0, run ^ 1);
-            t.run_credit = 0;
-            t.run_steps = (after - panel) * now.stays * steps;
+            plan_run(&t, (after - panel) * now.stays * steps);
             multiply_run(&t, &now, panel, stay, run);
             pack_rest(&t.run_packing);
         }
@@ -353,8 +384,24 @@ static void choose_parts(TiledProduct *p)
     p->items = smaller(p->parts, workers);
 }
 
+/* An operand that runs the other way than its tiles is transposed while it is packed, half a tile with a step at most. Where it has more panels than the few of
+ * the other one have steps for, they change places (cold, 256 x 64 x 12544 transposed: 3.3 to 2.7 ms, 64 x 2048 x 256: 0.42 to 0.32; with four, 5 % slower). */
+static void swap_operands(TiledProduct *p)
+{
+    int64_t turned_rows = p->a.along ? 0 : panels_of(p->m), turned_columns = p->b.along ? panels_of(p->n) : 0;
+    int64_t rows = p->b.along ? 0 : panels_of(p->n), columns = p->a.along ? panels_of(p->m) : 0;      /* the same once they are swapped */
+    if (p->a.windows || p->b.windows || rows + columns > FEW_PANELS || rows + columns >= turned_rows + turned_columns) return;
+    Operand a = p->a;
+    int64_t m = p->m;
+    p->a = p->b; p->b = a;
+    p->a.is_b = 0; p->b.is_b = 1;
+    p->m = p->n; p->n = m;
+    p->swapped = 1;
+}
+
 static void multiply_on_tiles(TiledProduct *p)
 {
+    swap_operands(p);
     choose_chunks(p);
     choose_parts(p);
     p->engine->parallel_for(p->engine, multiply_tiled_item, p, p->items);
