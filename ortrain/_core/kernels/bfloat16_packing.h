@@ -50,7 +50,10 @@ static __attribute__((noinline)) void copy_windows(const Windows *w, int64_t fir
         int seen = i < count && y >= 0 && y < w->rows && x >= 0 && x < w->columns;
         const float *from = w->pixels + (seen ? ((at.image * w->rows + y) * w->columns + x) * w->channels + channel : 0);
         __mmask16 mask = seen ? 0xffff : 0;
-        for (int64_t j = 0; j < width; j += 16) { __builtin_prefetch(from + width + j, 0, 3); _mm512_store_ps(to + j, _mm512_maskz_loadu_ps(mask, from + j)); }
+        for (int64_t j = 0; j < width; j += 16) {
+            __builtin_prefetch(from + width + j, 0, 3);     /* the channels of the next step, or the next tap's */
+            _mm512_store_ps(to + j, _mm512_maskz_loadu_ps(mask, from + j));
+        }
         next_point(w, &at);
     }
 }
@@ -92,7 +95,7 @@ typedef struct BlockPacking {
 static inline int packs(const BlockPacking *p) { return p->done < p->halves; }
 
 /* Rows in memory that run along the depth are read to their end, those that run across it to the end of the panels. Beyond the last tile come those of the next
- * panel, which are likely to be packed next, or of the next step. */
+ * panel, or of the next step: they are fetched, for they are likely to be packed next. */
 static inline TilePlace place_of(const BlockPacking *p, int64_t tile)
 {
     int64_t inner = p->from.along ? p->steps : p->panels, pair = tile / 2, slow = pair / inner, fast = pair - slow * inner;
@@ -107,7 +110,8 @@ static inline TileSource source_of(const BlockPacking *p, TilePlace at)
 {
     const Operand *o = &p->from;
     int64_t index = (p->first + at.panel) * PANEL_SIZE + at.half * 16, deep = (p->deep + at.step) * STEP_DEPTH;
-    if (o->windows || index + 16 > o->size || deep + STEP_DEPTH > o->depth) return o->along ? (TileSource){ p->copied, STEP_DEPTH, 16 } : (TileSource){ p->copied, 16, 256 };
+    if (o->windows || index + 16 > o->size || deep + STEP_DEPTH > o->depth)
+        return o->along ? (TileSource){ p->copied, STEP_DEPTH, 16 } : (TileSource){ p->copied, 16, 256 };
     return (TileSource){ number_at(o, index, deep), o->step, o->along ? 16 : 16 * o->step };
 }
 
@@ -137,8 +141,9 @@ static void start_packing(BlockPacking *p, const Operand *from, int64_t first, i
 static inline HalfTile next_half(BlockPacking *p)
 {
     int64_t second = p->done & 1;
+    int64_t index = (p->first + p->at.panel) * PANEL_SIZE + p->at.half * 16, deep = (p->deep + p->at.step) * STEP_DEPTH;
     HalfTile h = { .source = p->source, .next = p->next };
-    if (!second && h.source.from == p->copied) copy_tile(&p->from, (p->first + p->at.panel) * PANEL_SIZE + p->at.half * 16, (p->deep + p->at.step) * STEP_DEPTH, p->copied);
+    if (!second && h.source.from == p->copied) copy_tile(&p->from, index, deep, p->copied);
     if (p->transposed) {
         int64_t tile = p->done / 2;
         h.source.from += second * h.source.pair;

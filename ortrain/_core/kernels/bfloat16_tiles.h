@@ -82,9 +82,10 @@ AMX static void multiply_step(const bfloat16 *a, const bfloat16 *b)
     LOAD_A(0); MULTIPLY;
 }
 
-/* Fetched two halves ahead, into the first cache. The processor does not see so far itself: what waits for a vector fills its queue. Cold sources, one step of
- * resnet50's 1 x 1 products: 242 to 226 ms; further ahead, or into the second cache alone, gained half of it. */
-#define FETCH(H, I) do { const float *line = (H)->next.from + (I) * (H)->next.step; __builtin_prefetch(line, 0, 3); __builtin_prefetch(line + (H)->next.pair, 0, 3); } while (0)
+/* Fetched two halves ahead, into the first cache: what waits for a vector fills the processor's queue before it sees so far itself. resnet50's 1 x 1 products
+ * with nothing in the caches: 242 to 226 ms; further ahead, or into the second cache alone, gained half of it at most. */
+#define FETCH_LINES(FROM, APART) do { const float *line = FROM; __builtin_prefetch(line, 0, 3); __builtin_prefetch(line + (APART), 0, 3); } while (0)
+#define FETCH(H, I) FETCH_LINES((H)->next.from + (I) * (H)->next.step, (H)->next.pair)
 #define VECTOR(H, I) _mm512_loadu_ps((H)->source.from + (I) * (H)->source.step)
 #define PARTNER(H, I) _mm512_loadu_ps((H)->source.from + (I) * (H)->source.step + (H)->source.pair)
 #define DIRECT(I) do { FETCH(h, I); most = store_parts(VECTOR(h, I), PARTNER(h, I), h->to + (I) * 32, most); } while (0)
@@ -117,8 +118,9 @@ AMX static void multiply_step_and_pack_tile(const bfloat16 *a, const bfloat16 *b
     *h[1].largest = _mm512_max_epu16(*h[1].largest, more);
 }
 
-#define FETCH_ROWS(I) do { const float *line = h->next.from + 2 * (I) * h->next.step; __builtin_prefetch(line, 0, 3); __builtin_prefetch(line + h->next.step, 0, 3); } while (0)
-#define READY(I) do { FETCH_ROWS(I); most = store_parts(_mm512_load_ps(h->ready + (I) * 16), _mm512_load_ps(h->ready + 256 + (I) * 16), h->to + (I) * 32, most); } while (0)
+#define FETCH_ROWS(I) FETCH_LINES(h->next.from + 2 * (I) * h->next.step, h->next.step)
+#define COMPLETE(I) _mm512_load_ps(h->ready + (I) * 16)
+#define READY(I) do { FETCH_ROWS(I); most = store_parts(COMPLETE(I), COMPLETE((I) + 16), h->to + (I) * 32, most); } while (0)
 #define ROUND(TO, FROM) do {                                                                        \
     _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {                                           \
         TO[2 * i] = __builtin_shuffle(FROM[i], FROM[i + 8], INTERLEAVE_LOW);                        \
