@@ -22,8 +22,8 @@ SHAPES = [
     (1, 4, 32), (1, 32, 16), (1, 31, 9), (1, 3, 5), (32, 16, 1), (33, 29, 1), (5, 3, 1), (1300, 900, 1),
     *(tuple(int(v) for v in rng.integers(1, 260, 3)) for _ in range(40)),
 ]
-# on bfloat16 tiles: rows stay and columns pass, the other way round, one chunk and several, more blocks of the result than are kept, ends of every kind, operands
-# that change places in one chunk and in several, a result past the caches
+# on bfloat16 tiles: rows stay and columns pass, the other way round, one chunk and several, more blocks of the result than are kept, ends of every kind,
+# operands that change places in one chunk and in several, a result past the caches
 TILED_SHAPES = [
     (64, 500, 784), (700, 300, 90), (1100, 230, 300), (2100, 60, 600), (50, 2100, 600), (600, 620, 1300), (130, 1200, 64), (97, 125, 513), (512, 512, 128),
     (64, 96, 8192), (1030, 61, 70), (92, 1030, 250), (1100, 1552, 70),
