@@ -239,6 +239,19 @@ def test_gradients_are_held_no_longer_than_until_they_are_accumulated():
     assert program_of(session).arena_bytes < 2 * 768 * 768 * 4
 
 
+def test_what_a_step_that_stays_reads_is_made_before_it():
+    """A shortcut's value was put off until the sum at its end, and the dropout beside it, which is random and stays, ran on what lay there before."""
+    n = Net()
+    half, training = n.op("Constant", value_float=0.5), n.op("Constant", value=numpy_helper.from_array(np.array(True)))
+    x = n.op("MatMul", n.op("Reshape", "x", n.op("Constant", value_ints=[192, 16])), n.weight(n.rng.normal(size=(16, 256)) / 4))
+    y = n.op("MatMul", n.op("Dropout", x, half, training), n.weight(n.rng.normal(size=(256, 256)) / 16))
+    y = n.op("ReduceMean", n.op("Reshape", n.op("Add", x, y), n.op("Constant", value_ints=[4, 48, 256])), axes=[1], keepdims=0)
+    steps = program_of(trained(n.model(n.op("MatMul", y, n.weight(n.rng.normal(size=(256, 10))))))).plan.steps
+    made = {name: number for number, step in reversed(list(enumerate(steps))) for name in step.outputs if name}
+    assert any(step.call.kernel == "dropout" for step in steps)
+    assert [] == [name for number, step in enumerate(steps) for name in step.inputs if made.get(name, -1) >= number]
+
+
 def test_the_gradient_of_a_shortcut_waits_for_that_of_the_block_beside_it(monkeypatch):
     """With a kernel of one pixel the sum of the two is part of it, and it comes where the sum is."""
     with monkeypatch.context() as patch:

@@ -12,11 +12,12 @@ LEAST_BYTES = 1 << 16
 """A step that makes so much more than it frees is worth putting off."""
 
 
-def orders(steps: list[Step], lifetimes: Lifetimes, is_accumulation: Callable[[Step], bool], stays: Callable[[Step], bool]) -> list[list[Step]]:
+def orders(steps: list[Step], lifetimes: Lifetimes, is_accumulation: Callable[[Step], bool], is_update: Callable[[Step], bool],
+           stays: Callable[[Step], bool]) -> list[list[Step]]:
     """Orders of the steps, one or two, in which values are held shortly: gradients are accumulated at once, and in one of them what makes much is put off.
 
-    is_accumulation: steps that add a value to a gradient. stays: further steps that are not to be moved."""
-    deferred = defer(steps, lifetimes, lambda step: is_accumulation(step) or stays(step))
+    is_accumulation, is_update: steps that add a value to a gradient, or update a parameter from one. stays: further steps that are not to be moved."""
+    deferred = defer(steps, lifetimes, lambda step: is_accumulation(step) or is_update(step), stays)
     return [accumulate_early(order, lifetimes, is_accumulation) for order in ([steps] if deferred is steps else [deferred, steps])]
 
 
@@ -56,16 +57,18 @@ def update_early(steps: list[Step], lifetimes: Lifetimes, is_update: Callable[[S
     return [steps[moment] for moment in sorted(range(len(steps)), key=keys.__getitem__)]
 
 
-def defer(steps: list[Step], lifetimes: Lifetimes, stays: Callable[[Step], bool]) -> list[Step]:
+def defer(steps: list[Step], lifetimes: Lifetimes, spends: Callable[[Step], bool], stays: Callable[[Step], bool]) -> list[Step]:
     """Puts off steps that make more than they free until something reads it, as the gradient of a shortcut, which is added to that of the blocks beside it
-    after these. What steps that stay read is not held for them: they are accumulations."""
+    after these.
+
+    spends: steps that accumulate a gradient, or update a parameter: they follow what they spend afterwards."""
     root = lifetimes.root
     users: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     for number, step in enumerate(steps):
         for name in filter(None, (*step.inputs, *step.outputs)):
             users.setdefault(root(name), []).append(number)
-        if not stays(step):
+        if not spends(step):
             for name in filter(None, step.inputs):
                 readers.setdefault(root(name), []).append(number)
     place = list(range(len(steps)))
@@ -73,7 +76,7 @@ def defer(steps: list[Step], lifetimes: Lifetimes, stays: Callable[[Step], bool]
     for number in reversed(range(len(steps))):
         step = steps[number]
         held = [value for value in dict.fromkeys(map(root, filter(None, step.outputs))) if value in readers]
-        if stays(step) or not held:
+        if stays(step) or spends(step) or not held:
             continue
         first = min(place[reader] for value in held for reader in readers[value] if reader != number)
         if first <= place[number] + 1:

@@ -349,7 +349,8 @@ class Planner:
         """Orders the steps, and drops activations in between, so that few bytes are in use at once."""
         held = sum(array.nbytes for array in self.fixed.values())
         found = [recompute(self._update_early(order), self.lifetimes, self._again, self.handle.recomputation, held)
-                 for order in orders(self.steps, self.lifetimes, lambda step: step.guard is None and self._is_accumulation(step.node), self._stays)]
+                 for order in orders(self.steps, self.lifetimes, lambda step: step.guard is None and self._is_accumulation(step.node), self._is_update,
+                                     self._stays)]
         self.steps = self._update_early(found[0] if len(found) == 1 else min(found, key=self.lifetimes.peak))     # what is made again may read parameters
 
     def _update_early(self, steps: list[Step]) -> list[Step]:
