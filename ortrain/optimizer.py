@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,22 +85,27 @@ class Optimizer:
         self.state = state
         self.handle = handle
         state.bind_moments(self.recipe.moments)
-        self._masked: frozenset[str] | None = None
+        self._masked: frozenset[str] = frozenset()
+        self._left_out: frozenset[str] | None = None
         self._progress = np.zeros(2)
         self._update = Sweep([], self._progress)
         self._norms: list[tuple[Call, np.ndarray]] = []
         self._scales: list[Call] = []
 
-    def _prepare(self) -> None:
-        """Calls over the runs of the segments that the mask leaves."""
-        self._masked = frozenset(self.state.masked)
+    def prepare(self, spent: Set[str] = frozenset()) -> None:
+        """Makes calls over the runs of the segments that the mask and `spent` leave: parameters that are updated elsewhere."""
+        masked = frozenset(self.state.masked)
+        if self._left_out == masked | spent:
+            self._masked = masked
+            return
+        self._masked, self._left_out = masked, masked | spent
         updates: list[Call] = []
         self._norms, self._scales = [], []
         for k, segment in enumerate(self.state.trainable_segments):
             gradients = self.state.gradient_segments[k].array
             moments = [moment[k].array for moment in self.state.moments]
             dtype = segment.dtype.name
-            for start, end in segment.runs(self._masked):
+            for start, end in segment.runs(self._left_out):
                 cut = slice(start, end)
                 weights, gradient = segment.array[cut], gradients[cut]
                 if self.recipe.kind == "AdamWOptimizer":
@@ -115,9 +121,7 @@ class Optimizer:
         self._update = Sweep(updates, self._progress, (recipe.beta1, recipe.beta2, recipe.epsilon, recipe.weight_decay))
 
     def step(self, learning_rate: float) -> None:
-        """One update of all trainable parameters that are not masked."""
-        if self._masked is None or self._masked != self.state.masked:
-            self._prepare()
+        """One update of the parameters that it was prepared for."""
         for max_norm in self.recipe.max_norms:
             self._clip(max_norm)
         self._update.run(learning_rate, self.state.optimizer_step + 1)

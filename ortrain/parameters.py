@@ -35,7 +35,8 @@ class Parameter:
 
     @property
     def grad(self) -> np.ndarray | None:
-        """The gradient (a view): zeros before the first train step, None for frozen parameters, without a session, and with optimizer_in_backward."""
+        """The gradient (a view): zeros before the first train step, None for frozen parameters, without an open session, and with optimizer_in_backward. Who
+        reads one has train steps compute and hold all from then on; until then those of large weights are spent by the optimizer step that computes them."""
         return self._state.gradients.get(self._name)
 
     @property

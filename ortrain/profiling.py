@@ -146,7 +146,7 @@ def _gather(profile: Profile, runs: Iterable[tuple[Program | Call, np.ndarray]])
             steps = known[id(what)] = _steps_of(what, len(known))
             profile.steps.extend(steps)
         for step, start, end in zip(steps, moments[:-1].tolist(), moments[1:].tolist(), strict=True):
-            if end:                                    # 0: not reached
+            if start and end:                          # 0: not reached
                 step.runs += 1
                 step.seconds += (end - start) * 1e-9
                 profile.events.append(Event(step, start, end - start))

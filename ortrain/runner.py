@@ -25,6 +25,7 @@ from ortrain.errors import (
 from ortrain.ir import Model, TensorType
 from ortrain.options import RunOptions
 from ortrain.plan import NeedsStage, NeedsValues, plan_program
+from ortrain.plan.late import Updates
 from ortrain.stages import Flag, Stage
 from ortrain.state import aligned_zeros
 from ortrain.values import as_array, as_object
@@ -40,9 +41,15 @@ def _is_object(value: Any) -> bool:
 
 def bind_arena(program: Program, handle: EngineHandle) -> None:
     """Gives a program the memory that all programs of a session share; it grows to the largest, and the others are bound again when they run."""
-    if handle.arena is not None and program.arena_bytes > handle.arena.size:
-        handle.arena = None                 # before the larger one is made: the two together are what the process would need at most
-    program.bind_arena(aligned_zeros(program.arena_bytes, np.dtype(np.uint8)) if handle.arena is None else handle.arena)
+    room = program.room()
+    if handle.arena is not None and room <= handle.arena.size:
+        program.bind_arena(handle.arena)
+        return
+    held = b"" if handle.arena is None else handle.arena[: handle.held_bytes].tobytes()
+    handle.arena = None                     # before the larger one is made: the two together are what the process would need at most
+    arena = aligned_zeros(room, np.dtype(np.uint8))
+    arena[: len(held)] = np.frombuffer(held, np.uint8)
+    program.bind_arena(arena)
 
 
 class Runner:
@@ -51,8 +58,11 @@ class Runner:
     inputs: names of the user inputs in the order of the call. fixed: parameters and other arrays with an address of their own."""
 
     def __init__(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], fixed: Mapping[str, np.ndarray], handle: EngineHandle,
-                 where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False, known: Sequence[str] = ()) -> None:
+                 where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False, known: Sequence[str] = (),
+                 late: Updates | None = None) -> None:
         self.model = model
+        self.late = late
+        """What updates parameters from gradients that a run leaves until later; None where none are to be left."""
         self.empty = empty
         """Whether inputs without elements are accepted: for inference, where there is no mean over nothing."""
         self.inputs = list(inputs)
@@ -69,8 +79,8 @@ class Runner:
         self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
 
     def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None,
-            out: Sequence[Any] | None = None) -> list[np.ndarray]:
-        """The outputs for these inputs, in arrays of the caller's where `out` has some.
+            out: Sequence[Any] | None = None, complete: bool = True) -> list[np.ndarray]:
+        """The outputs for these inputs, in arrays of the caller's where `out` has some. complete: late gradients are not left until later.
 
         Raises an input error when they do not fit, OutputShapeError when `out` does not, LabelRangeError or IndexRangeError from a guard,
         TerminatedError when run_options says so."""
@@ -78,12 +88,12 @@ class Runner:
         program = self.repeatable
         if program is not None and out is None:
             try:
-                result = program.try_run(values, overwrite, terminate)
+                result = program.try_run(values, overwrite, terminate, complete=complete)
             except RuntimeError:
                 raise self.refusal(program, values) from program.cause()
             if result is not None:
                 return result
-        return self._run_stages(dict(zip(self.inputs, self.check(values), strict=True)), overwrite, terminate, out)
+        return self._run_stages(dict(zip(self.inputs, self.check(values), strict=True)), overwrite, terminate, out, complete)
 
     @property
     def repeatable(self) -> Program | None:
@@ -92,9 +102,10 @@ class Runner:
 
     def compute(self, given: Mapping[str, Any], terminate: Flag) -> list[Any]:
         """The outputs for inputs that need no check: as a part of a longer run. Raises TerminatedError when the flag is set."""
-        return self._run_stages(dict(given), False, terminate, None)
+        return self._run_stages(dict(given), False, terminate, None, True)
 
-    def _run_stages(self, given: dict[str, Any], overwrite: bool, terminate: Flag, out: Sequence[Any] | None) -> list[Any]:
+    def _run_stages(self, given: dict[str, Any], overwrite: bool, terminate: Flag, out: Sequence[Any] | None,
+                    complete: bool) -> list[Any]:
         runner = self
         self.last = None
         while True:
@@ -111,7 +122,7 @@ class Runner:
         tensors = runner._tensors(given)
         targets = None if out is None else self._targets(program, tensors, out)
         try:
-            result = program.try_run(tuple(given[name] for name in program.plan.inputs), overwrite, terminate, targets)
+            result = program.try_run(tuple(given[name] for name in program.plan.inputs), overwrite, terminate, targets, complete)
         except RuntimeError:
             raise runner.refusal(program, tuple(given[name] for name in runner.inputs)) from program.cause()
         assert result is not None, "a program refused the inputs it was planned for"
@@ -142,10 +153,6 @@ class Runner:
             raise OutputShapeError(f"expected a writable C-contiguous array {dtype}{list(shape)} for output {tensors[number]!r}, "
                                    f"got {said} ({self.where})")
         return targets
-
-    def refused_before_writing(self) -> bool:
-        """True when the last refusal came before any step that writes."""
-        return self.last is None or self.last.failed_step < self.last.first_write
 
     def arguments(self, values: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """Positional and named inputs in the order of the model. Raises InputNameError or InputCountError."""
@@ -206,13 +213,15 @@ class Runner:
             if len(self._programs) > MOST_PROGRAMS:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(key)
+        self.handle.held_bytes = max(self.handle.held_bytes, program.held_bytes)
         bind_arena(program, self.handle)
         return program
 
     def _plan(self, given: Mapping[str, Any], objects: Sequence[str]) -> Program:
         kinds = {name: TensorType.of(given[name]) for name in self.inputs if name not in self.known and name not in objects}
         known = {name: given[name].copy() for name in self.known}
-        return plan_program(self.model, kinds, self.fixed, self._tensors(given), self.handle, self.commits, known, objects=objects)
+        return plan_program(self.model, kinds, self.fixed, self._tensors(given), self.handle, self.commits, known, objects=objects,
+                            late=self.late)
 
     def forget(self) -> None:
         """Drops all programs."""

@@ -32,12 +32,12 @@ from ortrain.ir import Dim, Model
 from ortrain.loading import load_model
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
 from ortrain.optimizer import Optimizer, read_recipe
-from ortrain.optimizer_in_backward import OptimizerInBackward, check_recipe
 from ortrain.options import RunOptions, SessionOptions, check_share
 from ortrain.parameters import Parameters
 from ortrain.runner import Runner
 from ortrain.schedule import LinearSchedule
 from ortrain.state import DEFAULT_LEARNING_RATE, TrainingState
+from ortrain.updates import Updates, check_recipe
 from ortrain.values import check_device
 from ortrain.widening import narrow_outputs
 
@@ -109,14 +109,16 @@ class TrainingSession:
         self._predictors: dict[tuple[str, ...], Runner] = {}
         self._input_gradient_runners: dict[tuple[str, ...] | None, tuple[Runner, list[str]]] = {}
         bind_parameters(self.training_model.graph, state)
-        self._updates: OptimizerInBackward | None = None
+        self._updates: Updates | None = None
+        self._gradients = state.gradients_by(self)
         if self.options.optimizer_in_backward:
+            self._gradients = {}
             state.drop_gradients()
-        self._train_runner = self._make_train_runner()
-        self._eval_runner = None if self.eval_model is None else self._make_eval_runner(self.eval_model, self.eval_model.graph.outputs, "eval model")
         self._optimizer: Optimizer | None = None
         if self.optimizer_model is not None:
-            self.load_optimizer(self.optimizer_model)
+            self._take_optimizer(self.optimizer_model)
+        self._train_runner = self._make_train_runner()
+        self._eval_runner = None if self.eval_model is None else self._make_eval_runner(self.eval_model, self.eval_model.graph.outputs, "eval model")
 
     # ---- making
 
@@ -166,18 +168,20 @@ class TrainingSession:
         fixed = dict(self._parameter_arrays(graph.inputs))
         flags = {node.outputs[0] for node in graph.nodes if node.op_type == ACCUMULATOR}
         if self._updates is not None:
-            model = self._updates.put_into(model.copy())
-            graph = model.graph
             fixed |= self._updates.arrays
+            if self.options.optimizer_in_backward:
+                model = self._updates.put_into(model.copy())
+                graph = model.graph
         for name in graph.inputs:
             if name == RESET_FLAG:
                 fixed[name] = self._reset_flag
-            elif name.endswith(BUFFER_SUFFIX) and name.removesuffix(BUFFER_SUFFIX) in self.state.gradients:
-                fixed[name] = self.state.gradients[name.removesuffix(BUFFER_SUFFIX)]
+            elif name.endswith(BUFFER_SUFFIX) and name.removesuffix(BUFFER_SUFFIX) in self._gradients:
+                fixed[name] = self._gradients[name.removesuffix(BUFFER_SUFFIX)]
         buffers = {f"{name}{BUFFER_SUFFIX}" for name in self.state.trainable}               # which are not there with optimizer_in_backward
         inputs = [name for name in graph.inputs if name not in fixed and name not in buffers]
         outputs = [name for name in graph.outputs if name not in flags]
-        return Runner(model, inputs, outputs, fixed, self._handle, "training model", running_statistics(graph, fixed))
+        late = None if self.options.optimizer_in_backward else self._updates
+        return Runner(model, inputs, outputs, fixed, self._handle, "training model", running_statistics(graph, fixed), late=late)
 
     def _parameter_arrays(self, inputs: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         for name in inputs:
@@ -200,15 +204,23 @@ class TrainingSession:
         Raises InvalidModelError when the model is no optimizer model, InvalidArgumentError for one that clips gradients with optimizer_in_backward."""
         loaded = as_model(model)
         self._check_between_steps("the optimizer")
-        if self.options.optimizer_in_backward:
-            check_recipe(read_recipe(loaded))
-        self._optimizer = Optimizer(loaded, self.state, self._handle)
-        self.optimizer_model = loaded
-        self.steps.repeat_update(None, None)
-        if self.options.optimizer_in_backward:
-            self._updates = OptimizerInBackward(self._optimizer.recipe, self.state)
-            self.steps.update_in_backward(self._updates)
+        with self._lock:
+            self.steps.settle()
+            self._take_optimizer(loaded)
+            self.optimizer_model = loaded
             self._train_runner = self._make_train_runner()
+
+    def _take_optimizer(self, model: Model) -> None:
+        if self.options.optimizer_in_backward:
+            check_recipe(read_recipe(model))
+        self._optimizer = Optimizer(model, self.state, self._handle)
+        self.steps.forget()
+        recipe = self._optimizer.recipe
+        self._updates = None if recipe.max_norms else Updates(recipe, self.state)
+        if self.options.optimizer_in_backward:
+            self.steps.update_in_backward(self._updates)
+        else:
+            self.steps.update_late_with(self._updates)
 
     # ---- steps
 
@@ -227,14 +239,16 @@ class TrainingSession:
             self._ready(run_options)
             self._begin_train_step()
             runner, overwrite = self._train_runner, self.steps.overwrite
+            values = runner.arguments(inputs, named)
             self._reset_flag[0] = overwrite
             try:
-                result = runner.run(runner.arguments(inputs, named), overwrite, run_options, out)
+                result = runner.run(values, overwrite, run_options, out, self.steps.completes())
             except (IndexRangeError, LabelRangeError, OperatorFailedError, TerminatedError):
-                if not runner.refused_before_writing():
-                    self.steps.gradients_valid = False
+                if runner.last is not None:
+                    self.steps.failed(runner.last)
                 raise
-            self.steps.finished(overwrite)
+            assert runner.last is not None
+            self.steps.finished(runner.last, overwrite)
             self.steps.repeat(runner.repeatable, runner.refusal)
             return result
 
@@ -244,6 +258,14 @@ class TrainingSession:
             if not self.steps.begin():
                 missing = "an optimizer step" if self.steps.awaits_optimizer else "a reset of the gradients"
                 raise InvalidStateError(f"expected {missing} before the next train step: with optimizer_in_backward gradients cannot be added up")
+        elif not self.steps.overwrite:
+            self.keep_gradients()
+
+    def keep_gradients(self) -> None:
+        """Completes the gradients, if the last train step has left any until later; from now on train steps leave none: somebody reads them or adds to them."""
+        with self._lock:
+            self.steps.leaves_late = False
+            self.steps.settle()
 
     def eval_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
         """The eval model's outputs: the loss and the additional outputs. Raises InvalidStateError without an eval model, other errors as train_step."""
@@ -314,6 +336,9 @@ class TrainingSession:
                 return
             if not self.steps.gradients_valid:
                 raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
+            pending = self.steps.pending
+            optimizer.prepare(pending.plan.late if pending is not None else frozenset())
+            self.steps.update_late()
             optimizer.step(self.steps.learning_rate)
             self.steps.repeat_update(*optimizer.repeatable)
 
@@ -491,6 +516,8 @@ class TrainingSession:
         """Releases threads and memory; later steps raise InvalidStateError. Parameters stay readable through the state."""
         with self._lock:
             self._closed = True
+            if self.steps.pending is not None:
+                self.state.drop_gradients()
             self.steps.forget()
             for runner in (self._train_runner, self._eval_runner, *self._predictors.values(),
                            *(runner for runner, _ in self._input_gradient_runners.values())):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -76,9 +78,9 @@ class Segment:
 
 
 def segments_of(arrays: Mapping[str, np.ndarray]) -> list[Segment]:
-    """One filled segment per dtype."""
+    """One filled segment per dtype, the largest tensors first: gradients of large ones may be left untouched, and memory is taken in pages of 2 MiB."""
     by_dtype: dict[np.dtype, dict[str, tuple[int, ...]]] = {}
-    for name, array in arrays.items():
+    for name, array in sorted(arrays.items(), key=lambda item: -item[1].nbytes):
         by_dtype.setdefault(array.dtype, {})[name] = array.shape
     made = [Segment(shapes, dtype) for dtype, shapes in by_dtype.items()]
     for segment in made:
@@ -101,7 +103,8 @@ class TrainingState:
         self.initial_learning_rate = DEFAULT_LEARNING_RATE
         self.order: list[str] = [*self.trainable, *self.frozen]
         """The public order: the training model's parameter inputs, once a session has bound the state."""
-        self.gradients: dict[str, np.ndarray] = {}
+        self._gradients: dict[str, np.ndarray] = {}
+        self._gradients_by: weakref.ref[Any] | None = None
         self.keeps_gradients = True
         self.gradient_segments: list[Segment] = []
         self.moments: list[list[Segment]] = []
@@ -116,6 +119,23 @@ class TrainingState:
         views = {name: view for segment in (*self.trainable_segments, *self.frozen_segments) for name, view in segment.views.items()}
         self.trainable = {name: views[name] for name in trainable}
         self.frozen = {name: views.get(name, array) for name, array in frozen.items()}
+
+    @property
+    def gradients(self) -> dict[str, np.ndarray]:
+        """Parameter name -> its gradient, a view; empty without a session. Who asks for them has the session's train steps compute and hold all of them from
+        then on."""
+        if self._gradients_by is not None:
+            session = self._gradients_by()
+            if session is None:
+                self.drop_gradients()
+            else:
+                session.keep_gradients()
+        return self._gradients
+
+    def gradients_by(self, session: Any) -> dict[str, np.ndarray]:
+        """The same for a session, whose keep_gradients() is asked from now on to complete them; it is not kept alive for that."""
+        self._gradients_by = weakref.ref(session)
+        return self._gradients
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TrainingState:
@@ -200,12 +220,13 @@ class TrainingState:
         self.order = list(order)
         self.gradient_segments = [segment.like() for segment in self.trainable_segments]
         views = {name: view for segment in self.gradient_segments for name, view in segment.views.items()}
-        self.gradients = {name: views[name] for name in self.trainable}
+        self._gradients = {name: views[name] for name in self.trainable}
+        self._gradients_by = None
         self.keeps_gradients = True
 
     def drop_gradients(self) -> None:
-        """For a session that spends each gradient at once."""
-        self.gradient_segments, self.gradients, self.keeps_gradients = [], {}, False
+        """For a session that spends each gradient at once, or one that is gone."""
+        self.gradient_segments, self._gradients, self._gradients_by, self.keeps_gradients = [], {}, None, False
 
     def bind_moments(self, count: int) -> None:
         """Gives the state `count` moments per trainable parameter, from the checkpoint's optimizer group if it has one."""

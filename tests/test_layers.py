@@ -24,7 +24,7 @@ LAYERS = [
     {"artifacts", "state", "schedule", "values", "options"},
     {"parameters", "stages", "inference_model", "input_gradients", "binding"},
     {"optimizer", "runner", "profiling"},
-    {"optimizer_in_backward"},
+    {"updates"},
     {"session"},
     {"inference_session"},
     {"doctor", "catalogue", "_facade_runtime", "backend"},

@@ -9,6 +9,7 @@ from onnx import numpy_helper
 from ortrain import SessionOptions, TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.plan import order, planner
+from ortrain.plan.emission import Emission
 from ortrain.plan.lifetimes import live_bytes
 from ortrain.plan.recompute import OPERATIONS_PER_BYTE
 from tests.core.test_convolution import Net
@@ -87,16 +88,18 @@ NETWORKS = [residual_blocks, projected_shortcuts, preactivated_blocks, skips_by_
 SHARES = 0, 0.03, 0.1, 0.4, 1
 
 
-def trained(model, steps: int = 3, **options) -> TrainingSession:
-    """A session after some steps; the last one adds to the gradients of the one before, where there are any."""
+def trained(model, steps: int = 3, optimizer: OptimType | None = OptimType.AdamW, **options) -> TrainingSession:
+    """A session after some steps; the last one adds to the gradients of the one before, where there are any. Without an optimizer none of them lies in the
+    arena after a step."""
     statistics = {name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:]}
     names = [tensor.name for tensor in model.graph.initializer if tensor.name not in statistics]
-    session = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=names,
+    session = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=optimizer, requires_grad=names,
                                          options=SessionOptions(**options))
     for step in range(steps):
         session.train_step(*BATCH)
         if step < steps - 2 or options.get("optimizer_in_backward"):
-            session.optimizer_step()
+            if optimizer is not None:
+                session.optimizer_step()
             session.lazy_reset_grad()
     return session
 
@@ -134,7 +137,7 @@ def test_networks_take_less_memory_and_get_the_same_bits(network):
 @networks
 def test_a_larger_share_of_time_takes_less_memory_and_gives_the_same_bits(network):
     sessions = [trained(network(), recomputation=share) for share in SHARES]
-    arenas = [program_of(session).arena_bytes for session in sessions]
+    arenas = [program_of(trained(network(), 1, None, recomputation=share)).arena_bytes for share in SHARES]
     assert arenas == sorted(arenas, reverse=True) and arenas[-1] <= 0.9 * arenas[0]
     for session in sessions[1:]:
         assert_same_bits(sessions[0], session)
@@ -196,7 +199,7 @@ def test_networks_that_compute_little_for_each_byte_are_left_alone():
     x = n.op("Relu", conv_norm(n, "x", 64, 3, 1))
     for _ in range(4):
         x = n.op("Relu", n.norm(n.conv(x, 64, 1, group=64, pads=[1] * 4), 64))
-    assert AGAIN not in operators(trained(classified(n, x, 64)))
+    assert AGAIN not in operators(trained(classified(n, x, 64), recomputation=0.03))
 
 
 @pytest.mark.parametrize("share", SHARES[1:])
@@ -222,12 +225,14 @@ def test_a_check_of_an_input_is_not_taken_for_its_node():
 
 
 @networks
-def test_the_arena_is_hardly_larger_than_the_fullest_step(network, monkeypatch):
+@pytest.mark.parametrize(("optimizer", "most"), [(None, 1.03), (OptimType.AdamW, 1.1)])
+def test_the_arena_is_hardly_larger_than_the_fullest_step(network, optimizer, most, monkeypatch):
+    """A little more with an optimizer: what is held for its step lies at the beginning, where other programs leave it alone."""
     seen = []
-    monkeypatch.setattr(planner.Planner, "_lay_out", lambda self, lay_out=planner.Planner._lay_out: seen.append((self, lay_out(self))) or seen[-1][1])
-    program = program_of(trained(network()))
+    monkeypatch.setattr(Emission, "_lay_out", lambda self, lay_out=Emission._lay_out: seen.append((self, lay_out(self))) or seen[-1][1])
+    program = program_of(trained(network(), 1, optimizer))
     fullest = next(max(live_bytes(made.steps, blocks)) for made, blocks in seen if made.arena_bytes == program.arena_bytes)
-    assert fullest <= program.arena_bytes <= 1.03 * fullest
+    assert fullest <= program.arena_bytes <= most * fullest
 
 
 def test_gradients_are_held_no_longer_than_until_they_are_accumulated():
@@ -249,7 +254,7 @@ def test_what_a_step_that_stays_reads_is_made_before_it():
     steps = program_of(trained(n.model(n.op("MatMul", y, n.weight(n.rng.normal(size=(256, 10))))))).plan.steps
     made = {name: number for number, step in reversed(list(enumerate(steps))) for name in step.outputs if name}
     assert any(step.call.kernel == "dropout" for step in steps)
-    assert [] == [name for number, step in enumerate(steps) for name in step.inputs if made.get(name, -1) >= number]
+    assert [name for number, step in enumerate(steps) for name in step.inputs if made.get(name, -1) >= number] == []
 
 
 def test_the_gradient_of_a_shortcut_waits_for_that_of_the_block_beside_it(monkeypatch):
@@ -262,8 +267,10 @@ def test_the_gradient_of_a_shortcut_waits_for_that_of_the_block_beside_it(monkey
     assert_same_bits(at_once, later)
 
     def kernel_sizes(session):
-        return [step.node.attributes["kernel_shape"][0] for step in program_of(session).plan.steps if step.node.op_type == "ChannelsLastConvGrad"]
+        """Of the convolutions whose gradients of the data are computed, in this order."""
+        return [step.node.attributes["kernel_shape"][0] for step in program_of(session).plan.steps
+                if step.node.op_type == "ChannelsLastConvGrad" and step.outputs[0]]
 
-    assert kernel_sizes(at_once)[-4:] == [2, 3, 3, 3]
-    assert kernel_sizes(later)[-4:] == [3, 3, 2, 3]
-    assert kernel_sizes(trained(projected_shortcuts()))[-4:] == [3, 3, 1, 3]
+    assert kernel_sizes(at_once)[-3:] == [2, 3, 3]
+    assert kernel_sizes(later)[-3:] == [3, 3, 2]
+    assert kernel_sizes(trained(projected_shortcuts()))[-3:] == [3, 3, 1]

@@ -13,6 +13,8 @@ cdef class EngineHandle:
     # of SessionOptions, for those who plan
     cdef public bint direct_convolution
     cdef public double recomputation
+    # at the arena's beginning, what train steps leave there for their late steps: programs without such steps stay behind it
+    cdef public int64_t held_bytes
     cdef object __weakref__
 
     cdef int64_t *moments_of(self, object what, Py_ssize_t steps) except? NULL

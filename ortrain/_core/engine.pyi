@@ -15,6 +15,7 @@ class EngineHandle:
     seed: int
     direct_convolution: bool
     recomputation: float
+    held_bytes: int
     run_index: int
 
 def load_blas() -> None: ...

@@ -31,9 +31,11 @@ cdef class Program:
     cdef void **direct_address
     cdef int64_t *direct_offset
     cdef Py_ssize_t n_direct_slots
-    cdef bint overwriting, built
+    cdef Py_ssize_t n_direct_now, n_direct_slots_now     # those that are not late
+    cdef bint overwriting, overwriting_late, built
     cdef bint is_short                    # done before another thread would miss the interpreter's lock
     cdef uint8_t *arena
+    cdef Py_ssize_t base                  # where in the handle's arena the program's begins
     cdef int64_t *arena_offset            # per slot, -1 when not in the arena
     cdef int64_t *scratch_offset          # per step, -1 for none
     cdef list tensors, steps, input_ids, output_ids, direct
@@ -45,18 +47,24 @@ cdef class Program:
     cdef public Py_ssize_t failed_step
     cdef public int failed_status
     cdef public Py_ssize_t first_write
+    cdef public Py_ssize_t late_updates, late_gradients  # the first steps of what a run leaves until later: updates that compute their gradient, and gradients
+    cdef public int64_t held_bytes        # at the arena's beginning, which late steps read
+    cdef public Py_ssize_t first_lost     # the first step that writes over what an earlier run has left there
     cdef public Py_ssize_t stoppable      # steps before which a run may be stopped: those from here on are done as a whole
 
     cdef void describe(self, Tensor *t, tuple kind) except *
     cdef void point_into(self, uint8_t *arena) noexcept nogil
-    cdef void set_overwriting(self, bint overwrite) noexcept nogil
+    cdef void set_overwriting(self, bint now, bint late) noexcept nogil
+    cdef Py_ssize_t first_byte(self) noexcept
     cdef bint is_bound(self) noexcept
     cdef bint accepts(self, tuple values) noexcept
-    cdef int execute(self, tuple values, bint overwrite, const uint8_t *stop) except -1
+    cdef int execute(self, tuple values, bint overwrite, const uint8_t *stop, bint complete=*) except -1
+    cdef int run_late(self, Py_ssize_t first, Py_ssize_t end) except -1
     cdef int run_step(self, Py_ssize_t i, FloatMode outside, FloatMode *mode) noexcept nogil
-    cdef int run_steps(self, const uint8_t *stop) noexcept nogil
-    cdef int run_alone(self, const uint8_t *stop) noexcept
-    cdef int run_timed(self, const uint8_t *stop, int64_t *moments) noexcept nogil
+    cdef int run_section(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *stop, int64_t *moments) except -1
+    cdef int run_steps(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *stop) noexcept nogil
+    cdef int run_alone(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *stop) noexcept
+    cdef int run_timed(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *stop, int64_t *moments) noexcept nogil
     cdef int run_on(self, void **inputs) noexcept nogil
     cdef void *output_data(self, Py_ssize_t index, void **inputs) noexcept nogil
     cdef list results(self, tuple values, list out_arrays)

@@ -110,7 +110,7 @@ cdef class Program:
         self.keep_alive, self.step_names, self.python_steps = [], [], {}
         self.failed_step = -1
         self.first_write = 0
-        self.stoppable = <Py_ssize_t>((~<size_t>0) >> 1)
+        self.stoppable = self.late_updates = self.late_gradients = <Py_ssize_t>((~<size_t>0) >> 1)
 
     def __dealloc__(self):
         free(self.functions)
@@ -188,6 +188,7 @@ cdef class Program:
         cdef Py_ssize_t i, slot = 0, n_ints = 0, n_floats = 0
         self.arena_bytes = arena_bytes
         self.n_steps = len(self.steps)
+        self.late_updates, self.late_gradients = min(self.late_updates, self.n_steps), min(self.late_gradients, self.n_steps)
         for _, ins, outs, ints, floats, _, _ in self.steps:
             self.n_slots += len(ins) + len(outs)
             n_ints += len(ints)
@@ -268,7 +269,7 @@ cdef class Program:
         self.direct_offset = <int64_t *>calloc(total + 1, sizeof(int64_t))
         if not (self.direct_step and self.direct_function and self.direct_slot and self.direct_address and self.direct_offset):
             raise MemoryError
-        for i, (step, ids, address) in enumerate(self.direct):
+        for i, (step, ids, address) in enumerate(sorted(self.direct, key=lambda each: each[0])):
             self.direct_step[i] = step
             self.direct_function[i] = self.functions[step]
             for number in ids:
@@ -277,15 +278,26 @@ cdef class Program:
                     self.direct_address[n] = <void *><size_t>address
                     self.direct_offset[n] = self.arena_offset[slot]
                     n += 1
+            if step < self.late_updates:
+                self.n_direct_now, self.n_direct_slots_now = i + 1, n
         self.n_direct_slots = n
 
     def bind_arena(self, cnp.ndarray arena not None):
-        """Points every tensor and scratch buffer into the arena (uint8, 64-byte aligned, at least arena_bytes), which becomes the handle's: programs bound to
+        """Points every tensor and scratch buffer into the arena (uint8, 64-byte aligned, at least room()), which becomes the handle's: programs bound to
         another run again when they are bound again, so that none keeps memory which the others have left."""
-        if not self.built or arena.nbytes < self.arena_bytes:
-            raise ValueError(f"expected a finished program and an arena of {self.arena_bytes} bytes, got {arena.nbytes}")
+        if not self.built or arena.nbytes < self.room():
+            raise ValueError(f"expected a finished program and an arena of {self.room()} bytes, got {arena.nbytes}")
         self.handle.arena = arena
-        self.point_into(<uint8_t *>cnp.PyArray_DATA(arena))
+        self.base = self.first_byte()
+        self.point_into(<uint8_t *>cnp.PyArray_DATA(arena) + self.base)
+
+    cdef Py_ssize_t first_byte(self) noexcept:
+        """Where in the arena the program's part begins: behind what a train step has left there for its late steps, unless it has such steps itself."""
+        return 0 if self.held_bytes else self.handle.held_bytes
+
+    def room(self):
+        """The bytes that an arena has to have for it."""
+        return self.first_byte() + self.arena_bytes
 
     cdef void point_into(self, uint8_t *arena) noexcept nogil:
         cdef Py_ssize_t i
@@ -295,21 +307,25 @@ cdef class Program:
                 self.slots[i].data = self.arena + self.arena_offset[i]
         for i in range(self.n_steps):
             self.args[i].scratch = self.arena + self.scratch_offset[i] if self.scratch_offset[i] >= 0 else NULL
-        self.set_overwriting(False)
+        self.set_overwriting(False, False)
 
-    cdef void set_overwriting(self, bint overwrite) noexcept nogil:
+    cdef void set_overwriting(self, bint now, bint late) noexcept nogil:
+        """Whether gradients are computed in their own place: those of the run itself, and late ones."""
         cdef Py_ssize_t i
+        cdef bint overwrite
         for i in range(self.n_direct):
+            overwrite = now if i < self.n_direct_now else late
             self.functions[self.direct_step[i]] = skip if overwrite else self.direct_function[i]
         for i in range(self.n_direct_slots):
+            overwrite = now if i < self.n_direct_slots_now else late
             self.slots[self.direct_slot[i]].data = self.direct_address[i] if overwrite else <void *>(self.arena + self.direct_offset[i])
-        self.overwriting = overwrite
+        self.overwriting, self.overwriting_late = now, late
 
     cdef bint is_bound(self) noexcept:
         """Whether the handle's arena is where the program's tensors lie."""
         arena = self.handle.arena
-        return (arena is not None and self.arena == <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>arena)
-                and cnp.PyArray_NBYTES(<cnp.ndarray>arena) >= self.arena_bytes)
+        return (arena is not None and self.base == self.first_byte() and self.arena == <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>arena) + self.base
+                and cnp.PyArray_NBYTES(<cnp.ndarray>arena) >= self.base + self.arena_bytes)
 
     cdef bint accepts(self, tuple values) noexcept:
         """Whether the program can run on these inputs as they are."""
@@ -332,32 +348,49 @@ cdef class Program:
                     return False
         return True
 
-    def try_run(self, tuple values, bint overwrite=False, const uint8_t[::1] terminate=None, list out=None):
+    def try_run(self, tuple values, bint overwrite=False, const uint8_t[::1] terminate=None, list out=None, bint complete=True):
         """The outputs as fresh arrays; None when the inputs are not exactly what the program was planned for, or the arena is another than it was bound to.
 
         terminate: one byte that another thread may set: the run then stops before its next step, unless it is past `stoppable`. out: arrays that receive the outputs, which misfit()
-        has checked.
+        has checked. complete: whether late gradients are computed as well.
         Raises RuntimeError with the failed step in `failed_step` when a guard refuses or the run was stopped."""
         if not self.accepts(values):
             return None
-        if self.execute(values, overwrite, NULL if terminate is None else &terminate[0]) != STATUS_OK:
+        if self.execute(values, overwrite, NULL if terminate is None else &terminate[0], complete) != STATUS_OK:
             raise RuntimeError(self.step_names[self.failed_step])
         return self.results(values, out)
 
-    cdef int execute(self, tuple values, bint overwrite, const uint8_t *stop) except -1:
-        """Runs the steps on inputs that it accepts; the status, with `failed_step` and `failed_status` where it is not 0."""
+    cdef int execute(self, tuple values, bint overwrite, const uint8_t *stop, bint complete=True) except -1:
+        """Runs the steps on inputs that it accepts, late gradients among them if complete; the status, with `failed_step` and `failed_status` where it is
+        not 0."""
         cdef Py_ssize_t i
         cdef int status
         cdef int64_t *moments = self.handle.moments_of(self, self.n_steps)
-        if overwrite != self.overwriting:
-            self.set_overwriting(overwrite)
+        if overwrite != self.overwriting or (overwrite and complete) != self.overwriting_late:
+            self.set_overwriting(overwrite, overwrite and complete)
         for i in range(self.n_input_slots):
             self.slots[self.input_slot[i]].data = cnp.PyArray_DATA(<cnp.ndarray>PyTuple_GET_ITEM(values, self.input_index[i]))
+        status = self.run_section(0, self.late_updates, stop, moments)
+        if status == STATUS_OK and complete and self.late_gradients < self.n_steps:
+            status = self.run_section(self.late_gradients, self.n_steps, NULL, moments)
+        return status
+
+    cdef int run_late(self, Py_ssize_t first, Py_ssize_t end) except -1:
+        """Runs late steps of the run before, which overwrote gradients; whatever ran in between has left alone what they read."""
+        if not self.is_bound():
+            self.bind_arena(self.handle.arena)
+        if self.overwriting_late:
+            self.set_overwriting(self.overwriting, False)
+        return self.run_section(first, end, NULL, self.handle.moments_of(self, self.n_steps))
+
+    cdef int run_section(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *stop, int64_t *moments) except -1:
+        """Runs steps from `first` up to `end`, measured if there is a place for moments."""
+        cdef int status
         if self.is_short and moments == NULL:
-            status = self.run_alone(stop)
+            status = self.run_alone(first, end, stop)
         else:
             with nogil:
-                status = self.run_steps(stop) if moments == NULL else self.run_timed(stop, moments)
+                status = self.run_steps(first, end, stop) if moments == NULL else self.run_timed(first, end, stop, moments)
         if status != STATUS_OK:
             self.failed_status = status
         return status
@@ -370,12 +403,12 @@ cdef class Program:
             set_float_mode(wanted)
         return self.functions[i](&self.args[i])
 
-    cdef int run_steps(self, const uint8_t *stop) noexcept nogil:
-        """Runs the steps up to one that fails, or until `stop` is set."""
+    cdef int run_steps(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *stop) noexcept nogil:
+        """Runs steps up to one that fails, or until `stop` is set."""
         cdef Py_ssize_t i
         cdef int status = STATUS_OK
         cdef FloatMode outside = float_mode(), mode = outside
-        for i in range(self.n_steps):
+        for i in range(first, end):
             status = STATUS_TERMINATED if stop != NULL and i < self.stoppable and stop[0] != 0 else self.run_step(i, outside, &mode)
             if status != STATUS_OK:
                 self.failed_step = i
@@ -383,21 +416,21 @@ cdef class Program:
         set_float_mode(outside)
         return status
 
-    cdef int run_alone(self, const uint8_t *stop) noexcept:
+    cdef int run_alone(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *stop) noexcept:
         """The same with the interpreter's lock held, on this thread alone: another might need that lock, for SciPy's BLAS is fetched when a product asks for it."""
         cdef void *pool = self.handle.engine.pool
         self.handle.engine.pool = NULL
-        status = self.run_steps(stop)
+        status = self.run_steps(first, end, stop)
         self.handle.engine.pool = pool
         return status
 
-    cdef int run_timed(self, const uint8_t *stop, int64_t *moments) noexcept nogil:
+    cdef int run_timed(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *stop, int64_t *moments) noexcept nogil:
         """The same, and the time in nanoseconds at the start and after every step."""
         cdef Py_ssize_t i
         cdef int status = STATUS_OK
         cdef FloatMode outside = float_mode(), mode = outside
-        moments[0] = pool_clock()
-        for i in range(self.n_steps):
+        moments[first] = pool_clock()
+        for i in range(first, end):
             status = STATUS_TERMINATED if stop != NULL and i < self.stoppable and stop[0] != 0 else self.run_step(i, outside, &mode)
             moments[i + 1] = pool_clock()
             if status != STATUS_OK:
@@ -412,7 +445,7 @@ cdef class Program:
         cdef int status
         for i in range(self.n_input_slots):
             self.slots[self.input_slot[i]].data = inputs[self.input_index[i]]
-        status = self.run_steps(NULL)
+        status = self.run_steps(0, self.n_steps, NULL)
         if status != STATUS_OK:
             self.failed_status = status
         return status

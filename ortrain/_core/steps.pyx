@@ -79,13 +79,18 @@ cdef class Steps:
         self.lock = Lock()
         self.overwrite = self.gradients_valid = True
         self.awaits_optimizer = False
+        self.leaves_late = True
 
     def update_in_backward(self, object updates):
-        """From now on train steps update parameters. updates: an OptimizerInBackward, or None for train steps that only accumulate gradients."""
+        """From now on train steps update parameters. updates: their Updates, or None for train steps that only accumulate gradients."""
         self.forget()
         self.updates = updates
         self.progress = None if updates is None else updates.progress
         self.masked = None
+
+    def update_late_with(self, object updates):
+        """From now on late updates are these Updates."""
+        self.late, self.late_masked = updates, None
 
     def repeat(self, Program program, object refusal):
         """Takes the program that ran last, or None for none, for the next train step. refusal: called with the program and the inputs when a step of it fails,
@@ -94,7 +99,7 @@ cdef class Steps:
 
     def repeat_update(self, Sweep sweep, object masked):
         """Takes the sweep that ran last for the next optimizer step, while the state's mask is `masked`; None for none."""
-        self.sweep, self.masked = sweep, masked
+        self.sweep, self.masked, self.swept = sweep, masked, self.pending
 
     cpdef bint begin(self) except -1:
         """Makes parameters ready to be updated by the next train step; False when it may not run: without optimizer step and reset after the one before."""
@@ -124,14 +129,47 @@ cdef class Steps:
         """The next train step overwrites the gradients."""
         self.overwrite = self.gradients_valid = True
 
-    cpdef object finished(self, bint overwrote):
+    cpdef bint completes(self):
+        """Whether the next train step computes late gradients: while they are added up, and once somebody has asked for gradients."""
+        return not (self.leaves_late and self.overwrite)
+
+    cpdef object finished(self, Program program, bint overwrote):
         """What a train step that is complete leaves behind; a reset that came while it ran stays where it added to the gradients."""
+        self.pending = program if overwrote and self.leaves_late and program.held_bytes else None
         if overwrote:
             self.gradients_valid, self.overwrite = True, False
         if self.progress is not None:
             self.awaits_optimizer = True
             self.state.optimizer_step += 1
         self.handle.engine.run_index += 1
+
+    cpdef object failed(self, Program program):
+        """What a train step leaves behind that a step of a program refused."""
+        if program.failed_step >= program.first_write:
+            self.gradients_valid = False
+        if self.pending is not None and program.held_bytes and program.failed_step >= program.first_lost:
+            self.pending, self.gradients_valid = None, False
+
+    def settle(self):
+        """Computes the late gradients that the last train step has left; from now on train steps leave none. The caller has the lock."""
+        cdef Program program = self.pending
+        self.leaves_late = False
+        if program is not None:
+            (<uint8_t *>cnp.PyArray_DATA(self.reset_flag))[0] = True
+            program.run_late(program.late_gradients, program.n_steps)
+            self.pending = None
+
+    cpdef object update_late(self):
+        """Updates the parameters whose gradients the last train step has left, as the optimizer step that this is a part of. The caller has the lock."""
+        cdef double *progress
+        if self.pending is None:
+            return
+        if self.state.masked != self.late_masked:
+            self.late_masked = frozenset(self.state.masked)
+            self.late.mask(self.late_masked)
+        progress = <double *>cnp.PyArray_DATA(<cnp.ndarray>self.late.progress)
+        progress[0], progress[1] = self.learning_rate, self.state.optimizer_step + 1
+        self.pending.run_late(self.pending.late_updates, self.pending.late_gradients)
 
     def call(self, tuple values):
         """As train; one output bare, several as a tuple."""
@@ -149,14 +187,14 @@ cdef class Steps:
         if program is None or not self.lock.take_if_free():
             return None
         try:
-            if not program.accepts(values) or not self.begin():
-                return None
             overwrite = self.overwrite
+            if not program.accepts(values) or not self.begin() or self.pending is not None and not overwrite:
+                return None
             (<uint8_t *>cnp.PyArray_DATA(self.reset_flag))[0] = overwrite
-            if program.execute(values, overwrite, NULL) != 0:
-                self.gradients_valid &= program.failed_step < program.first_write
+            if program.execute(values, overwrite, NULL, self.completes()) != 0:
+                self.failed(program)
                 raise refusal(program, values) from program.cause()
-            self.finished(overwrite)
+            self.finished(program, overwrite)
             return program.results(values, None)
         finally:
             self.lock.leave()
@@ -169,8 +207,9 @@ cdef class Steps:
         if sweep is None or not self.gradients_valid or not self.lock.take_if_free():
             return False
         try:
-            if self.state.masked != self.masked:
+            if self.state.masked != self.masked or self.pending is not self.swept:
                 return False
+            self.update_late()
             step = self.state.optimizer_step + 1
             sweep.run(self.learning_rate, step)
             self.state.optimizer_step = step

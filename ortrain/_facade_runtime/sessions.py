@@ -133,12 +133,12 @@ def parameter_info(state: TrainingState, name: str) -> TypeAndShape:
 
 
 def gradient(state: TrainingState, name: str) -> OrtValue:
-    """A copy of a parameter's gradient. Raises InvalidStateError for a frozen one, before there is a session, and with optimizer_in_backward."""
+    """A copy of a parameter's gradient. Raises InvalidStateError for a frozen one, without an open session, and with optimizer_in_backward."""
     state.array(name)
     found = state.gradients.get(name)
     if found is None:
         why = ("it is frozen" if name in state.frozen else "no session has been made with the state" if state.keeps_gradients
-               else "its session spends each at once, with optimizer_in_backward")
+               else "its session spends each at once, with optimizer_in_backward, or is not open any more")
         raise InvalidStateError(f"expected a parameter with a gradient, {name!r} has none: {why}")
     return OrtValue(found.copy())
 

@@ -25,6 +25,7 @@ from ortrain.ops.channels_last_methods import (
     weight_scratch,
     winograd_block,
 )
+from ortrain.ops.conv import unread_by_gradient
 from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
 from ortrain.ops.windows import Windows, integers, windows_of
 
@@ -75,7 +76,7 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
     scratch = max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch(v, weight_method) if c.wants(1) else 0, bias_blocks * v.filters)
     block = winograd_block(v) if method == Method.WINOGRAD else row_images(v) if method == Method.WINOGRAD_ROWS else 0
     return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_rows(v), weight_method, block, slices_of(v, weight_method), bias_blocks),
-                      scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {})
+                      scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {}, unread=unread_by_gradient(c))
 
 
 @operator("ChannelsLastConv", domain=ORTRAIN, lower=conv_lower)

@@ -108,6 +108,8 @@ class KernelCall:
     """Bytes."""
     in_place: dict[int, int] = field(default_factory=dict)
     """Output index -> an input index whose memory the kernel may write it to, if count and dtype agree and the input dies here."""
+    unread: tuple[int, ...] = ()
+    """Inputs of which only the shape matters: they may be gone when the kernel runs."""
     guards: tuple[Guard, ...] = ()
     function: Callable[..., Sequence[Any]] | None = None
     """For the kernel "python": called with arrays (None: absent), gives one array per output, None where it is not wanted."""

@@ -151,7 +151,11 @@ class Layout:
         if len(data) != 4 or not self.fits(node, 1, 2, data, weight):
             return False
         inputs = [self.last_of(dy), self.last_of(x), w]
-        self.emit("ChannelsLastConvGrad", inputs, [self.new_last(node.outputs[0]), *node.outputs[1:]], node, **node.attributes, direct=int(self.direct))
+        dx, *others = node.outputs
+        # the weights' part first: x, which the data's does not read, may be gone by then
+        for outputs in (["", *others], [self.new_last(dx)]):
+            if any(outputs):
+                self.emit("ChannelsLastConvGrad", inputs, outputs, node, **node.attributes, direct=int(self.direct))
         return True
 
     def is_last(self, name: str) -> bool:

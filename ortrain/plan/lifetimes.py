@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from itertools import chain
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import TensorType
@@ -22,6 +23,8 @@ class Lifetimes:
         """Value -> the value whose memory it is under another shape."""
         self.in_place: dict[str, str] = {}
         """Value -> the value over which it is written."""
+        self.held: Collection[str] = ()
+        """Values that stay to the end besides the outputs: steps are still to come that read them."""
         self._sizes: dict[str, int] = {}
 
     def root(self, name: str) -> str:
@@ -51,8 +54,12 @@ class Lifetimes:
             size = self._sizes[name] = kind.count * numpy_dtype(kind.dtype).itemsize
         return size
 
+    def stays(self) -> Iterator[str]:
+        """The values that stay to the end."""
+        return chain(self.wanted, self.held)
+
     def _last_uses(self, steps: Sequence[Step]) -> dict[str, int]:
-        """Root value -> the last step that reads or writes it; the end for outputs."""
+        """Root value -> the last step that reads or writes it; the end for what stays."""
         last: dict[str, int] = {}
         other = self.alias.keys() | self.in_place.keys()
         for index, step in enumerate(steps):
@@ -60,7 +67,7 @@ class Lifetimes:
                 last[self.root(name) if name in other else name] = index
             for name in step.outputs:
                 last[self.root(name) if name in other else name] = index
-        for name in self.wanted:
+        for name in self.stays():
             last[self.root(name)] = len(steps)
         return last
 
@@ -83,7 +90,7 @@ class Lifetimes:
         """Fills `in_place`; returns the last uses of roots then."""
         self.in_place = {}
         last = self._last_uses(steps)
-        outputs = {self.root(name) for name in self.wanted}
+        outputs = set(map(self.root, self.stays()))
         for index, step in enumerate(steps):
             for out, source in step.call.in_place.items():
                 if out >= len(step.outputs) or source >= len(step.inputs) or not step.outputs[out] or not step.inputs[source]:

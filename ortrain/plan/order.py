@@ -17,19 +17,22 @@ def orders(steps: list[Step], lifetimes: Lifetimes, is_accumulation: Callable[[S
     """Orders of the steps, one or two, in which values are held shortly: gradients are accumulated at once, and in one of them what makes much is put off.
 
     is_accumulation, is_update: steps that add a value to a gradient, or update a parameter from one. stays: further steps that are not to be moved."""
-    deferred = defer(steps, lifetimes, lambda step: is_accumulation(step) or is_update(step), stays)
-    return [accumulate_early(order, lifetimes, is_accumulation) for order in ([steps] if deferred is steps else [deferred, steps])]
+    readers = Counter(name for step in steps for name in step.inputs)
+
+    def moves(step: Step) -> bool:
+        return is_accumulation(step) and readers[step.inputs[0]] == 1
+
+    deferred = defer(steps, lifetimes, lambda step: moves(step) or is_update(step), stays)
+    return [accumulate_early(order, lifetimes, moves) for order in ([steps] if deferred is steps else [deferred, steps])]
 
 
 def accumulate_early(steps: Sequence[Step], lifetimes: Lifetimes, is_accumulation: Callable[[Step], bool]) -> list[Step]:
     """Puts each accumulation right behind the step that makes its value: in the order of the graph, all gradients would be held to the end."""
     made = {lifetimes.root(name): moment for moment, step in enumerate(steps) for name in step.outputs if name}
-    readers = Counter(name for step in steps for name in step.inputs)
     keys = []
     for moment, step in enumerate(steps):
         sources = [made[lifetimes.root(name)] for name in step.inputs if lifetimes.root(name) in made]
-        moves = is_accumulation(step) and readers[step.inputs[0]] == 1
-        keys.append((max(sources), 1) if moves and sources else (moment, 0))
+        keys.append((max(sources), 1) if is_accumulation(step) and sources else (moment, 0))
     return [steps[moment] for moment in sorted(range(len(steps)), key=keys.__getitem__)]
 
 
@@ -59,7 +62,7 @@ def update_early(steps: list[Step], lifetimes: Lifetimes, is_update: Callable[[S
 
 def defer(steps: list[Step], lifetimes: Lifetimes, spends: Callable[[Step], bool], stays: Callable[[Step], bool]) -> list[Step]:
     """Puts off steps that make more than they free until something reads it, as the gradient of a shortcut, which is added to that of the blocks beside it
-    after these.
+    after these; and what is only spent until one of the values that it is computed of is read for the last time: they may have to be made again for it.
 
     spends: steps that accumulate a gradient, or update a parameter: they follow what they spend afterwards."""
     root = lifetimes.root
@@ -76,14 +79,15 @@ def defer(steps: list[Step], lifetimes: Lifetimes, spends: Callable[[Step], bool
     for number in reversed(range(len(steps))):
         step = steps[number]
         held = [value for value in dict.fromkeys(map(root, filter(None, step.outputs))) if value in readers]
-        if stays(step) or spends(step) or not held:
+        if stays(step) or spends(step):
             continue
-        first = min(place[reader] for value in held for reader in readers[value] if reader != number)
+        read = [value for value in dict.fromkeys(map(root, filter(None, step.inputs))) if not lifetimes.is_outside(value)]
+        last = [max((place[user] for user in users[value] if user != number), default=0) for value in read]
+        first = min((place[reader] for value in held for reader in readers[value] if reader != number), default=0) if held else min(last, default=0)
         if first <= place[number] + 1:
             continue
-        freed = [value for value in dict.fromkeys(map(root, filter(None, step.inputs)))
-                 if not lifetimes.is_outside(value) and max(place[user] for user in users[value]) == place[number]]
-        if sum(map(lifetimes.nbytes, held)) - sum(map(lifetimes.nbytes, freed)) >= LEAST_BYTES:
+        freed = [value for value, other in zip(read, last, strict=True) if other < place[number]]
+        if not held or sum(map(lifetimes.nbytes, held)) - sum(map(lifetimes.nbytes, freed)) >= LEAST_BYTES:
             place = [p - 1 if place[number] < p < first else p for p in place]
             place[number] = first - 1
             moved = True

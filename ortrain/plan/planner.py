@@ -12,7 +12,7 @@ from ortrain._core import program as core
 from ortrain._core.engine import EngineHandle
 from ortrain._core.iteration import KERNELS as ITERATION_KERNELS
 from ortrain._core.iteration import Iteration
-from ortrain._core.kernel_table import flushes_subnormals, kernels
+from ortrain._core.kernel_table import kernels
 from ortrain._core.program import Program
 from ortrain.dtypes import FLOATS, numpy_dtype
 from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError, ShapeInferenceError
@@ -27,13 +27,14 @@ from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpReco
 from ortrain.ops.subgraphs import has_graphs
 from ortrain.ops.training import ACCUMULATOR, OF_GRADIENT, UPDATED, WRITTEN
 from ortrain.plan.dense import merge_dense
+from ortrain.plan.emission import Emission
+from ortrain.plan.late import Late, Updates, put_off
 from ortrain.plan.layout import lay_out
 from ortrain.plan.lifetimes import Lifetimes
-from ortrain.plan.memory import Block, place
 from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
 from ortrain.plan.order import orders, update_early
 from ortrain.plan.recompute import recompute
-from ortrain.plan.steps import Plan, Step
+from ortrain.plan.steps import Step
 from ortrain.plan.updates import merge_updates
 
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
@@ -56,17 +57,18 @@ def _label(node: Node) -> str:
 
 def plan_program(model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
                  handle: EngineHandle, commits: Mapping[str, np.ndarray] | None = None, known: Mapping[str, np.ndarray] | None = None,
-                 states: Mapping[str, str] | None = None, objects: Collection[str] = ()) -> Program:
+                 states: Mapping[str, str] | None = None, objects: Collection[str] = (), late: Updates | None = None) -> Program:
     """The program that computes `outputs` of a model for inputs of exactly these types.
 
     inputs: user inputs in the order of the call, with static shapes. fixed: values that live outside the program (parameters, gradient
     buffers, flags) and keep their address. commits: value name -> array that receives the value at the end of a run (running statistics).
     known: user inputs that are constants of this plan. states: output -> the input whose place it may be written to. objects: inputs that are text,
-    sequences or optionals. Accumulators and updates whose buffer or parameter is in `fixed` are always computed.
+    sequences or optionals. late: what updates parameters whose gradients a run may leave until later, with its arrays in `fixed`. Accumulators and updates
+    whose buffer or parameter is in `fixed` are always computed.
 
     Raises NeedsValues when more inputs have to be known, NeedsStage when something has to run before, ShapeInferenceError, MissingKernelError or
     InvalidModelError."""
-    return Planner(model, inputs, fixed, outputs, handle, commits or {}, known or {}, states or {}, objects).build()
+    return Planner(model, inputs, fixed, outputs, handle, commits or {}, known or {}, states or {}, objects, late).build()
 
 
 class Planner:
@@ -74,7 +76,8 @@ class Planner:
 
     def __init__(self, model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
                  handle: EngineHandle, commits: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray], states: Mapping[str, str],
-                 objects: Collection[str]) -> None:
+                 objects: Collection[str], late: Updates | None) -> None:
+        self.updates, self.late = late, Late()
         self.model, self.inputs, self.fixed, self.wanted, self.handle, self.commits = model, inputs, fixed, outputs, handle, commits
         types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
         self.inference = Inference(model.opsets, types, {**model.graph.initializers, **known}, model.graph.types)
@@ -94,8 +97,8 @@ class Planner:
         self._add_commits()
         self._hoist_guards()
         self._hold_shortly()
-        blocks = self._lay_out()
-        return self._emit(blocks)
+        return Emission(self.late, self.lifetimes, self.inference, self.inputs, self.fixed, self.wanted, self.commits, self._has_effect,
+                        self._accumulates).run(self.handle)
 
     # ---- which nodes run
 
@@ -257,7 +260,8 @@ class Planner:
             return
         for guard in how.guards:
             self._add_guard(node, guard)
-        self.steps.append(Step(node, how, list(node.inputs), list(node.outputs), None, address))
+        read = ["" if index in how.unread else name for index, name in enumerate(node.inputs)]
+        self.steps.append(Step(node, how, read, list(node.outputs), None, address))
 
     def _check_written(self, node: Node) -> None:
         """Refuses a node of a model that writes over what is not the session's, an input of the user's or a constant, or with what another one writes over."""
@@ -346,12 +350,34 @@ class Planner:
             self.steps.append(Step(node, call, [value], [f"{value}::committed"], None, core.KERNELS["copy"]))
 
     def _hold_shortly(self) -> None:
-        """Orders the steps, and drops activations in between, so that few bytes are in use at once."""
-        held = sum(array.nbytes for array in self.fixed.values())
-        found = [recompute(self._update_early(order), self.lifetimes, self._again, self.handle.recomputation, held)
-                 for order in orders(self.steps, self.lifetimes, lambda step: step.guard is None and self._is_accumulation(step.node), self._is_update,
-                                     self._stays)]
-        self.steps = self._update_early(found[0] if len(found) == 1 else min(found, key=self.lifetimes.peak))     # what is made again may read parameters
+        """Orders the steps, leaves gradients of large weights until later, and drops activations in between, so that few bytes are in use at once."""
+        found = [self._held_shortly(order) for order in orders(self.steps, self.lifetimes, self._accumulates, self._is_update, self._stays)]
+        self.late = found[0] if len(found) == 1 else min(found, key=self._peak)
+        self.lifetimes.held = self.late.held(self.lifetimes)
+
+    def _held_shortly(self, order: list[Step]) -> Late:
+        order = self._update_early(order)
+        late = Late(order) if self.updates is None else put_off(order, self.lifetimes, self.inference, self.builder.names, self.updates, self._steps_of,
+                                                                self._accumulates, self._stays, self.inputs)
+        self.lifetimes.held = late.held(self.lifetimes)
+        apart = self.updates.arrays if self.updates is not None else {}
+        others = sum(array.nbytes for name, array in self.fixed.items() if name not in apart)
+        late.now = self._update_early(recompute(late.now, self.lifetimes, self._again, self.handle.recomputation, others))     # which may read parameters
+        return late
+
+    def _peak(self, late: Late) -> int:
+        self.lifetimes.held = late.held(self.lifetimes)
+        return self.lifetimes.peak(late.now)
+
+    def _accumulates(self, step: Step) -> bool:
+        return step.guard is None and self._is_accumulation(step.node)
+
+    def _steps_of(self, node: Node) -> list[Step]:
+        """A node's steps, which are not the plan's yet."""
+        before, self.steps = self.steps, []
+        self._lower(node)
+        made, self.steps = self.steps, before
+        return made
 
     def _update_early(self, steps: list[Step]) -> list[Step]:
         return update_early(steps, self.lifetimes, self._is_update, self._may_refuse)
@@ -378,108 +404,3 @@ class Planner:
 
     def _is_outside(self, root: str) -> bool:
         return root in self.inputs or root in self.fixed or root in self.inference.values or root.endswith("::committed")
-
-    def _lay_out(self) -> dict[str, Block]:
-        blocks = self.lifetimes.blocks(self.steps)
-        for index, step in enumerate(self.steps):
-            if step.call.scratch:
-                step.scratch = Block(step.call.scratch, index, index)
-        scratch = [step.scratch for step in self.steps if step.scratch]
-        self.arena_bytes = place([*blocks.values(), *scratch])
-        return blocks
-
-    # ---- the program
-
-    def _emit(self, blocks: dict[str, Block]) -> Program:
-        program = Program(self.handle)
-        numbers: dict[str, int] = {}
-
-        def tensor(name: str) -> int:
-            if not name:
-                return -1
-            if name not in numbers:
-                numbers[name] = self._add_tensor(program, name, blocks)
-            return numbers[name]
-
-        positions: dict[int, int] = {}
-        for step in self.steps:
-            if step.call.function is not None:
-                positions[id(step)] = program.add_python_step(f"python of {step.node.name or step.node.op_type}", step.call.function,
-                                                              [tensor(n) for n in step.inputs], [tensor(n) for n in step.outputs])
-                continue
-            if step.iteration is not None:
-                program.python_steps[len(positions)] = step.iteration
-                program.keep_alive.append(step.iteration)
-            positions[id(step)] = program.add_step(
-                f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor(n) for n in step.inputs],
-                [tensor(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),
-                step.scratch.offset if step.scratch else -1, flushes_subnormals(step.call.kernel))
-        program.set_inputs([tensor(name) for name in self.inputs])
-        program.set_outputs([tensor(name) for name in self.wanted])
-        same_memory: dict[str, list[int]] = {}
-        for name, number in numbers.items():
-            same_memory.setdefault(self.lifetimes.root(name), []).append(number)
-        direct = self._direct_gradients(blocks)
-        for step, value in direct:
-            program.add_direct(positions[id(step)], same_memory[self.lifetimes.root(value)], self.fixed[step.inputs[0]].ctypes.data)
-        program.first_write = self._first_write({self.lifetimes.root(value) for _, value in direct})
-        if any(map(self._is_update, self.steps)):
-            program.stoppable = program.first_write + 1
-        program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
-        program.plan = Plan(self.steps, self.inference.types, self.arena_bytes, list(self.wanted), list(self.inputs))
-        program.finish(self.arena_bytes)
-        return program
-
-    def _add_tensor(self, program: Program, name: str, blocks: dict[str, Block]) -> int:
-        if name.endswith("::committed"):
-            target = self.commits[name.removesuffix("::committed")]
-            return program.add_tensor(target.dtype.name, tuple(target.shape), address=target.ctypes.data)
-        root = self.lifetimes.root(name)
-        kind = self.inference.types[name]
-        if kind.dtype == "string":
-            raise MissingKernelError(f"expected a tensor of an element type that programs hold, got {kind.dtype} for {name!r}")
-        shape = kind.sizes
-        if len(shape) > core.MOST_AXES:
-            raise MissingKernelError(f"expected a tensor of at most {core.MOST_AXES} axes, which is what kernels take, got {list(shape)} for {name!r}")
-        if root in self.inputs:
-            return program.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
-        if root in self.fixed:
-            return program.add_tensor(kind.dtype, shape, address=self.fixed[root].ctypes.data)
-        if root in self.inference.values:
-            array = self.inference.values[root]
-            array = np.require(array, numpy_dtype(kind.dtype), ["C", "A"])
-            self.inference.values[root] = array
-            return program.add_tensor(kind.dtype, shape, address=array.ctypes.data)
-        if root not in blocks:
-            raise InvalidModelError(f"expected {name!r} to be an input, a parameter or made by a node, found neither")
-        return program.add_tensor(kind.dtype, shape, offset=blocks[root].offset)
-
-    def _first_write(self, gradients: Collection[str]) -> int:
-        """The first step that changes what outlives a run: an accumulation, an update, a commit, or what computes one of `gradients` in its own place. When a
-        step before it refuses, nothing has changed."""
-        for index, step in enumerate(self.steps):
-            if self._has_effect(step.node) or any(name.endswith("::committed") or self.lifetimes.root(name) in gradients for name in step.outputs if name):
-                return index
-        return len(self.steps)
-
-    def _direct_gradients(self, blocks: dict[str, Block]) -> list[tuple[Step, str]]:
-        """Accumulations whose value may be computed in the gradient itself while gradients are overwritten.
-
-        The value must be written by one step only, die with the accumulation, and be nothing that the user sees."""
-        writers: dict[str, int] = {}
-        for step in self.steps:
-            for name in step.outputs:
-                if name:
-                    root = self.lifetimes.root(name)
-                    writers[root] = writers.get(root, 0) + 1
-        outputs = {self.lifetimes.root(name) for name in self.wanted}
-        found, taken = [], set()
-        for step in self.steps:
-            if not self._is_accumulation(step.node) or step.guard is not None or any(n in self.wanted for n in step.outputs):
-                continue
-            root = self.lifetimes.root(step.inputs[1])
-            if (root in blocks and writers.get(root) == 1 and root not in outputs and root not in taken
-                    and self.lifetimes.nbytes(root) == self.lifetimes.nbytes(step.inputs[0])):
-                taken.add(root)
-                found.append((step, step.inputs[1]))
-        return found

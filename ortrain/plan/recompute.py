@@ -76,7 +76,7 @@ class Recomputation:
     def __init__(self, steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None], held: int) -> None:
         self.steps, self.lifetimes, self.held = steps, lifetimes, held
         self.scheduled = 0
-        self.wanted = set(map(lifetimes.unaliased, lifetimes.wanted))
+        self.wanted = set(map(lifetimes.unaliased, lifetimes.stays()))
         self.readers: dict[str, list[int]] = {}
         """Value -> the moments at which it, or it under another shape, is read."""
         for moment, step in enumerate(steps):

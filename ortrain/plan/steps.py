@@ -28,7 +28,7 @@ class Step:
 
     def operations(self, types: Mapping[str, TensorType]) -> int | None:
         """Floating-point operations of a run, None where they are not known; types: of all values. A guard stands for its node, but does nothing of it."""
-        inputs, outputs = ([types.get(name) if name else None for name in names] for names in (self.inputs, self.outputs))
+        inputs, outputs = ([types.get(name) if name else None for name in names] for names in (self.node.inputs, self.node.outputs))
         return None if self.guard is not None else operations(self.node.op_type, self.node.attributes, inputs, outputs)
 
     def traffic(self, types: Mapping[str, TensorType]) -> int:
@@ -45,6 +45,8 @@ class Plan:
     arena_bytes: int = 0
     outputs: list[str] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
+    late: frozenset[str] = frozenset()
+    """The parameters whose gradients a train step leaves to who needs them."""
 
     def __str__(self) -> str:
         lines = [f"{i:4d} {step.call.kernel:28s} {step.node}" for i, step in enumerate(self.steps)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ortrain.ops import FAMILIES
-from ortrain.plan import planner
+from ortrain.plan import emission
 from tests.ops.harness import Apart, arena_for, cast, expected, program_of, run_in_place, run_kernel, run_program, written_over
 
 UNTOUCHED = 0xFF
@@ -54,7 +54,7 @@ def test_kernels_keep_to_their_memory(sample, dtype, monkeypatch):
     """None writes beyond its outputs and scratch memory, none reads what nobody wrote: all memory is not-a-number before."""
     arrays, apart = cast(sample, dtype), Apart()
     usual = run_program(sample, arrays, 1)
-    monkeypatch.setattr(planner, "place", apart)
+    monkeypatch.setattr(emission, "place", apart)
     program, given = program_of(sample, arrays, 1)
     arena = arena_for(program)
     arena[:] = UNTOUCHED

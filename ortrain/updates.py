@@ -1,5 +1,5 @@
-"""The optimizer's updates as steps of the backward pass: each parameter is updated as soon as its gradient is complete and nothing reads the old value any
-more, so that no gradient outlives the steps between the two."""
+"""The optimizer's updates as steps of a training model's program: each as soon as its gradient is complete and nothing reads the old value any more
+(optimizer_in_backward), or all when an optimizer step spends the gradients that the train step before it has left (ortrain.plan.late)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def check_recipe(recipe: OptimizerRecipe) -> None:
                                    "gradients need be there at once")
 
 
-class OptimizerInBackward:
+class Updates:
     """What the updates in a training model read and write besides the parameters.
 
-    recipe: of the optimizer model, checked. state: bound, with its moments."""
+    recipe: of the optimizer model, without clipping. state: bound, with its moments."""
 
     def __init__(self, recipe: OptimizerRecipe, state: TrainingState) -> None:
         self.recipe = recipe
@@ -47,18 +47,19 @@ class OptimizerInBackward:
     def put_into(self, model: Model) -> Model:
         """The training model with updates in place of accumulations."""
         graph = model.graph
-        graph.nodes = [self._update_of(node) if node.op_type == ACCUMULATOR else node for node in graph.nodes]
+        graph.nodes = [self.in_place_of(node, node.inputs[1], node.outputs[0]) if node.op_type == ACCUMULATOR else node for node in graph.nodes]
         return model
 
-    def _update_of(self, node: Node) -> Node:
-        name = node.inputs[0].removesuffix(BUFFER_SUFFIX)
+    def in_place_of(self, accumulation: Node, gradient: str, flag: str) -> Node:
+        """The update of the parameter whose gradient an accumulation adds to, from this gradient; the accumulation itself where it is none of the session's."""
+        name = accumulation.inputs[0].removesuffix(BUFFER_SUFFIX)
         if name not in self.masks:
-            return node
-        inputs = [name, node.inputs[1], PROGRESS, f"{name}{MASKED_SUFFIX}", *(f"{name}{MOMENT_SUFFIX}{k}" for k in self._moments)]
+            return accumulation
+        inputs = [name, gradient, PROGRESS, f"{name}{MASKED_SUFFIX}", *(f"{name}{MOMENT_SUFFIX}{k}" for k in self._moments)]
         if not self._moments:
-            return Node("SGDUpdate", inputs, list(node.outputs), node.name, ORTRAIN)
+            return Node("SGDUpdate", inputs, [flag], accumulation.name, ORTRAIN)
         recipe = self.recipe
-        return Node("AdamWUpdate", inputs, list(node.outputs), node.name, ORTRAIN,
+        return Node("AdamWUpdate", inputs, [flag], accumulation.name, ORTRAIN,
                     {"alpha": recipe.beta1, "beta": recipe.beta2, "epsilon": recipe.epsilon, "weight_decay": recipe.weight_decay,
                      "correct_bias": int(recipe.correct_bias), "adam_mode": recipe.adam_mode})
 

@@ -1,0 +1,152 @@
+"""Lays out the memory of steps that are in order, and writes them down as a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from ortrain._core import program as core
+from ortrain._core.engine import EngineHandle
+from ortrain._core.kernel_table import flushes_subnormals
+from ortrain._core.program import Program
+from ortrain.dtypes import numpy_dtype
+from ortrain.errors import InvalidModelError, MissingKernelError
+from ortrain.ir import Node, TensorType
+from ortrain.ops.inference import Inference
+from ortrain.ops.training import UPDATED
+from ortrain.plan.late import Late
+from ortrain.plan.lifetimes import Lifetimes
+from ortrain.plan.memory import Block, aligned, place
+from ortrain.plan.steps import Plan, Step
+
+
+class Emission:
+    """The work of one program.
+
+    late: its steps. inputs, fixed, wanted, commits: as of plan_program. has_effect: nodes that are there for what they write over. is_accumulation: steps that
+    add a value to a gradient."""
+
+    def __init__(self, late: Late, lifetimes: Lifetimes, inference: Inference, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray],
+                 wanted: Sequence[str], commits: Mapping[str, np.ndarray], has_effect: Callable[[Node], bool],
+                 is_accumulation: Callable[[Step], bool]) -> None:
+        self.late, self.steps, self.lifetimes, self.inference = late, late.steps, lifetimes, inference
+        self.inputs, self.fixed, self.wanted, self.commits = inputs, fixed, wanted, commits
+        self.has_effect, self.is_accumulation = has_effect, is_accumulation
+        self.arena_bytes = 0
+
+    def run(self, handle: EngineHandle) -> Program:
+        """The finished program."""
+        blocks = self._lay_out()
+        program = Program(handle)
+        numbers: dict[str, int] = {}
+
+        def tensor(name: str) -> int:
+            if not name:
+                return -1
+            if name not in numbers:
+                numbers[name] = self._add_tensor(program, name, blocks)
+            return numbers[name]
+
+        positions: dict[int, int] = {}
+        for step in self.steps:
+            if step.call.function is not None:
+                positions[id(step)] = program.add_python_step(f"python of {step.node.name or step.node.op_type}", step.call.function,
+                                                              [tensor(n) for n in step.inputs], [tensor(n) for n in step.outputs])
+                continue
+            if step.iteration is not None:
+                program.python_steps[len(positions)] = step.iteration
+                program.keep_alive.append(step.iteration)
+            positions[id(step)] = program.add_step(
+                f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor(n) for n in step.inputs],
+                [tensor(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),
+                step.scratch.offset if step.scratch else -1, flushes_subnormals(step.call.kernel))
+        program.set_inputs([tensor(name) for name in self.inputs])
+        program.set_outputs([tensor(name) for name in self.wanted])
+        same_memory: dict[str, list[int]] = {}
+        for name, number in numbers.items():
+            same_memory.setdefault(self.lifetimes.root(name), []).append(number)
+        direct = self._direct_gradients(blocks)
+        for step, value in direct:
+            program.add_direct(positions[id(step)], same_memory[self.lifetimes.root(value)], self.fixed[step.inputs[0]].ctypes.data)
+        program.first_write = self._first_write({self.lifetimes.root(value) for _, value in direct})
+        if any(step.guard is None and step.node.op_type in UPDATED for step in self.late.now):
+            program.stoppable = program.first_write + 1
+        self._say_what_is_late(program, blocks)
+        program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
+        program.plan = Plan(self.steps, self.inference.types, self.arena_bytes, list(self.wanted), list(self.inputs), frozenset(self.late.names))
+        program.finish(self.arena_bytes)
+        return program
+
+    def _lay_out(self) -> dict[str, Block]:
+        blocks = self.lifetimes.blocks(self.steps)
+        for index, step in enumerate(self.steps):
+            if step.call.scratch:
+                step.scratch = Block(step.call.scratch, index, index)
+        for name in map(self.lifetimes.root, self.lifetimes.held):
+            blocks[name].kept = True
+        scratch = [step.scratch for step in self.steps if step.scratch]
+        self.arena_bytes = place([*blocks.values(), *scratch])
+        return blocks
+
+    def _say_what_is_late(self, program: Program, blocks: Mapping[str, Block]) -> None:
+        """Tells the program where its late steps begin, which bytes they find at the arena's beginning, and which step is the first to write there."""
+        program.late_updates = len(self.late.now)
+        program.late_gradients = program.late_updates + len(self.late.updates)
+        program.held_bytes = max((block.offset + aligned(block.size) for block in blocks.values() if block.kept), default=0)
+        parts = [*blocks.values(), *(step.scratch for step in self.steps if step.scratch)]
+        program.first_lost = min((block.first for block in parts if block.offset < program.held_bytes), default=0)
+
+    def _add_tensor(self, program: Program, name: str, blocks: dict[str, Block]) -> int:
+        if name.endswith("::committed"):
+            target = self.commits[name.removesuffix("::committed")]
+            return program.add_tensor(target.dtype.name, tuple(target.shape), address=target.ctypes.data)
+        root = self.lifetimes.root(name)
+        kind = self.inference.types[name]
+        if kind.dtype == "string":
+            raise MissingKernelError(f"expected a tensor of an element type that programs hold, got {kind.dtype} for {name!r}")
+        shape = kind.sizes
+        if len(shape) > core.MOST_AXES:
+            raise MissingKernelError(f"expected a tensor of at most {core.MOST_AXES} axes, which is what kernels take, got {list(shape)} for {name!r}")
+        if root in self.inputs:
+            return program.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
+        if root in self.fixed:
+            return program.add_tensor(kind.dtype, shape, address=self.fixed[root].ctypes.data)
+        if root in self.inference.values:
+            array = self.inference.values[root]
+            array = np.require(array, numpy_dtype(kind.dtype), ["C", "A"])
+            self.inference.values[root] = array
+            return program.add_tensor(kind.dtype, shape, address=array.ctypes.data)
+        if root not in blocks:
+            raise InvalidModelError(f"expected {name!r} to be an input, a parameter or made by a node, found neither")
+        return program.add_tensor(kind.dtype, shape, offset=blocks[root].offset)
+
+    def _first_write(self, gradients: Collection[str]) -> int:
+        """The first step that changes what outlives a run: an accumulation, an update, a commit, or what computes one of `gradients` in its own place. When a
+        step before it refuses, nothing has changed."""
+        for index, step in enumerate(self.late.now):
+            if self.has_effect(step.node) or any(name.endswith("::committed") or self.lifetimes.root(name) in gradients for name in step.outputs if name):
+                return index
+        return len(self.late.now)
+
+    def _direct_gradients(self, blocks: dict[str, Block]) -> list[tuple[Step, str]]:
+        """Accumulations whose value may be computed in the gradient itself while gradients are overwritten.
+
+        The value must be written by one step only, die with the accumulation, and be nothing that the user sees."""
+        writers: dict[str, int] = {}
+        for step in self.steps:
+            for name in step.outputs:
+                if name:
+                    root = self.lifetimes.root(name)
+                    writers[root] = writers.get(root, 0) + 1
+        outputs = {self.lifetimes.root(name) for name in self.wanted}
+        found, taken = [], set()
+        for step in self.steps:
+            if not self.is_accumulation(step) or any(n in self.wanted for n in step.outputs):
+                continue
+            root = self.lifetimes.root(step.inputs[1])
+            if (root in blocks and writers.get(root) == 1 and root not in outputs and root not in taken
+                    and self.lifetimes.nbytes(root) == self.lifetimes.nbytes(step.inputs[0])):
+                taken.add(root)
+                found.append((step, step.inputs[1]))
+        return found

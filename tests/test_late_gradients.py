@@ -1,0 +1,293 @@
+"""Gradients that a train step leaves until somebody needs them: whatever comes before the optimizer step, the bits are those of gradients that are there."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from ortrain import RunOptions, SessionOptions, TrainingSession, errors
+from ortrain.artifacts import LossType, OptimType
+from ortrain.onnxblock import optim
+from ortrain.plan.late import LEAST_BYTES, LEAST_COMPUTED
+from tests.test_optimizer_in_backward import dense_layers
+from tests.test_recomputation import BATCH, residual_blocks
+
+RNG = np.random.default_rng(31)
+COMPUTED, HELD = "w1", "w0"
+"""Of `dense()`: a weight matrix whose gradient takes more than what it is computed of, and one whose gradient itself is left."""
+
+
+def dense():
+    return dense_layers(96, 640, 512, 10)
+
+
+def rows(count):
+    return RNG.standard_normal((count, 96)).astype(np.float32), RNG.integers(0, 10, count)
+
+
+def session_of(model, optimizer=OptimType.AdamW, **options):
+    statistics = {name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:]}
+    names = [tensor.name for tensor in model.graph.initializer if tensor.name not in statistics]
+    return TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=optimizer, requires_grad=names, options=SessionOptions(**options))
+
+
+def pair(model, **options):
+    """A session as it is by default, and one that holds all gradients from the start."""
+    late, held = session_of(model, **options), session_of(model, **options)
+    held.keep_gradients()
+    return late, held
+
+
+def plan(session):
+    return session._train_runner.last.plan
+
+
+def step(session, batch):
+    loss = float(session.train_step(*batch)[0])
+    session.optimizer_step()
+    session.lazy_reset_grad()
+    return loss
+
+
+def assert_same(one, other):
+    for part in ("trainable", "frozen"):
+        for name, array in getattr(one.state, part).items():
+            np.testing.assert_array_equal(array, getattr(other.state, part)[name], err_msg=name)
+
+
+def is_pending(session):
+    return session.steps.pending is not None
+
+
+def test_large_weights_leave_what_their_gradients_are_computed_of_and_others_the_gradients():
+    late = session_of(dense())
+    step(late, rows(8))
+    sizes = {name: array.nbytes for name, array in late.state.trainable.items()}
+    assert sizes[HELD] >= LEAST_BYTES and sizes[COMPUTED] >= LEAST_COMPUTED
+    assert plan(late).late == {HELD, COMPUTED}
+    program = late._train_runner.last
+    now = plan(late).steps[: program.late_updates]
+    shapes = [plan(late).types[name].shape for made in now for name in made.outputs if name]
+    assert late.state.trainable[HELD].shape in shapes
+    assert late.state.trainable[COMPUTED].shape not in shapes
+    assert program.held_bytes < sizes[HELD] + sizes[COMPUTED]
+    assert all(not gradient.any() for name, gradient in late._gradients.items() if name in plan(late).late), "memory that nobody has written to"
+
+
+@pytest.mark.parametrize("optimizer", [OptimType.AdamW, OptimType.SGD])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("network", [dense, residual_blocks])
+def test_training_gives_the_bits_of_gradients_that_are_held(network, threads, optimizer):
+    late, held = pair(network(), optimizer=optimizer, intra_op_num_threads=threads)
+    batch = BATCH if network is residual_blocks else rows(8)
+    assert [step(late, batch) for _ in range(4)] == [step(held, batch) for _ in range(4)]
+    assert is_pending(late) and not is_pending(held)
+    assert_same(late, held)
+
+
+def test_gradients_are_there_for_who_reads_them_and_from_then_on():
+    late, held = pair(dense())
+    batch = rows(8)
+    step(late, batch), step(held, batch)
+    late.train_step(*batch), held.train_step(*batch)
+    seen = {name: late.parameters[name].grad for name in late.state.trainable}
+    for name, gradient in seen.items():
+        assert gradient.any()
+        np.testing.assert_array_equal(gradient, held.parameters[name].grad)
+    assert not is_pending(late)
+    late.optimizer_step(), held.optimizer_step()
+    late.lazy_reset_grad(), held.lazy_reset_grad()
+    other = rows(8)
+    late.train_step(*other), held.train_step(*other)
+    for name, gradient in seen.items():
+        np.testing.assert_array_equal(gradient, held.parameters[name].grad, err_msg="a view shows the gradients of later steps too")
+    late.optimizer_step(), held.optimizer_step()
+    assert_same(late, held)
+
+
+def walk(session, moves):
+    """What a program may do with a session in any order; what it sees."""
+    seen, batches = [], {count: (np.full((count, 96), 0.25, np.float32) * np.arange(96, dtype=np.float32) / 96, np.arange(count) % 10) for count in (3, 8, 200)}
+    for move in moves:
+        if move.startswith("train "):
+            seen.append(float(session.train_step(*batches[int(move.split()[1])])[0]))
+        elif move.startswith("eval "):
+            seen.append(float(session.eval_step(*batches[int(move.split()[1])])[0]))
+        elif move == "refused":
+            with pytest.raises(errors.LabelRangeError):
+                session.train_step(batches[8][0], np.full(8, 10))
+        elif move == "optimizer":
+            session.optimizer_step()
+        elif move == "reset":
+            session.lazy_reset_grad()
+        elif move == "freeze":
+            session.freeze(COMPUTED)
+        elif move == "unfreeze":
+            session.unfreeze(COMPUTED)
+        elif move == "rate":
+            session.learning_rate = 3 * session.learning_rate
+        elif move == "write":
+            session.parameters[COMPUTED].data = 0.5 * session.parameters[COMPUTED].data
+        elif move == "predict":
+            seen.append(float(session.predict(batches[200][0])[0].sum()))
+        elif move == "input gradients":
+            seen.append(float(sum(array.sum() for array in session.input_gradients(*batches[8]).values())))
+    return seen
+
+
+TRAINING = ["train 3", "train 8", "train 8", "train 200", "refused", "optimizer", "optimizer", "reset", "reset"]
+BETWEEN = ["eval 3", "eval 200", "freeze", "unfreeze", "rate", "write", "predict", "input gradients"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_comes_between_a_train_step_and_an_optimizer_step_the_bits_are_the_same(seed):
+    """Half of the walks reset after each optimizer step, as training loops do, so that gradients stay late throughout."""
+    choice = np.random.default_rng(seed)
+    moves = ["train 8", "optimizer", "reset"]
+    while len(moves) < 60:
+        move = str(choice.choice([*BETWEEN, *TRAINING]))
+        if seed % 2 == 0:
+            moves.append(move)
+        elif move.startswith("train"):
+            moves += [move, *map(str, choice.choice(BETWEEN, choice.integers(3))), "optimizer", "reset"]
+        elif move in BETWEEN or move == "refused":
+            moves.append(move)
+    late, held = pair(dense())
+    assert walk(late, moves) == walk(held, moves)
+    assert is_pending(late) == bool(seed % 2)
+    assert_same(late, held)
+    for name, gradient in late.state.gradients.items():
+        np.testing.assert_array_equal(gradient, held.state.gradients[name], err_msg=name)
+
+
+def test_an_optimizer_step_without_a_train_step_since_takes_the_same_gradients_again():
+    late, held = pair(dense())
+    moves = ["train 8", "optimizer", "reset", "eval 200", "optimizer", "write", "optimizer"]
+    assert walk(late, moves) == walk(held, moves)
+    assert is_pending(late)
+    assert_same(late, held)
+
+
+class Stopping(RunOptions):
+    """Stops a call in its first step, not before."""
+
+    terminate = False
+
+    def __init__(self):
+        super().__init__()
+        self.terminate_flag[0] = 1
+
+
+def test_a_train_step_that_is_stopped_before_it_writes_leaves_the_gradients_of_the_one_before():
+    late, held = pair(dense())
+    batch = rows(8)
+    for session in (late, held):
+        step(session, batch)
+        with pytest.raises(errors.TerminatedError):
+            session.train_step(*batch, run_options=Stopping())
+        session.optimizer_step()
+    assert is_pending(late)
+    assert_same(late, held)
+
+
+def test_gradients_that_a_stopped_train_step_has_written_over_are_not_taken_for_valid():
+    late = session_of(dense())
+    step(late, rows(8))
+    before = {name: array.copy() for name, array in late.state.trainable.items()}
+    late._train_runner.last.first_lost = 0                # as if the step at which it is stopped had written there
+    with pytest.raises(errors.TerminatedError):
+        late.train_step(*rows(8), run_options=Stopping())
+    with pytest.raises(errors.InvalidStateError, match="expected valid gradients"):
+        late.optimizer_step()
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, late.state.trainable[name])
+    late.lazy_reset_grad()
+    step(late, rows(8))
+    assert is_pending(late)
+
+
+def test_an_optimizer_that_clips_by_the_common_norm_has_all_gradients():
+    late = session_of(dense(), optimizer=optim.AdamW(clip_grad=optim.ClipGradNorm(1.0)))
+    step(late, rows(8))
+    assert not plan(late).late and not is_pending(late)
+    assert late._gradients[COMPUTED].any()
+
+
+def test_a_new_optimizer_finds_the_gradients_that_were_left():
+    late, held = pair(dense())
+    replacement = session_of(dense(), optimizer=OptimType.SGD).optimizer_model
+    batch = rows(8)
+    for session in (late, held):
+        step(session, batch)
+        session.train_step(*batch)
+        session.load_optimizer(replacement)
+        session.optimizer_step()
+        session.lazy_reset_grad()
+        step(session, batch)
+    assert_same(late, held)
+
+
+def test_gradients_are_gone_with_their_session():
+    """The memory in which they were left was the session's."""
+    late = session_of(dense())
+    step(late, rows(8))
+    state = late.state
+    late.close()
+    assert state.gradients == {}
+    late = session_of(dense())
+    step(late, rows(8))
+    state = late.state
+    del late
+    gc.collect()
+    assert state.gradients == {}
+
+
+def test_programs_of_other_shapes_and_of_evaluation_leave_alone_what_was_left():
+    late = session_of(dense())
+    step(late, rows(8))
+    held_bytes = late._train_runner.last.held_bytes
+    assert held_bytes > 0
+    kept = late._handle.arena[:held_bytes].copy()
+    late.eval_step(*rows(4000))
+    assert late._handle.arena.size > held_bytes + late._eval_runner.last.arena_bytes - 64
+    np.testing.assert_array_equal(late._handle.arena[:held_bytes], kept)
+    late.predict(rows(5000)[0])
+    np.testing.assert_array_equal(late._handle.arena[:held_bytes], kept)
+
+
+def test_late_steps_are_part_of_a_profile():
+    late = session_of(dense())
+    step(late, rows(8))
+    with late.profile() as profile:
+        step(late, rows(8))
+    program = late._train_runner.last
+    ran = {each.position for each in profile.steps if each.operator != "optimizer" and each.runs}
+    assert ran == set(range(program.late_gradients))
+    assert all(each.seconds < 10 for each in profile.steps)
+    late.keep_gradients()
+    with late.profile() as profile:
+        step(late, rows(8))
+    ran = {each.position for each in profile.steps if each.operator != "optimizer" and each.runs}
+    assert ran == {*range(program.late_updates), *range(program.late_gradients, len(plan(late).steps))}
+
+
+def test_inputs_may_be_written_over_after_the_train_step():
+    """The gradient of the first layer is computed of the batch when the optimizer step asks for it."""
+    model = dense_layers(1200, 300, 10)
+    late, held = pair(model)
+    x, labels = RNG.standard_normal((4, 1200)).astype(np.float32), np.arange(4)
+    for session in (late, held):
+        given = x.copy()
+        session.train_step(given, labels)
+        assert (given == x).all()
+        given[...] = np.nan
+        session.optimizer_step()
+    assert "w0" in plan(late).late and is_pending(late)
+    assert_same(late, held)
+
+
+def test_sessions_without_an_optimizer_hold_their_gradients():
+    session = TrainingSession.from_model(dense(), loss=LossType.CrossEntropyLoss, requires_grad=[HELD, COMPUTED])
+    session.train_step(*rows(8))
+    assert not plan(session).late and not is_pending(session)
+    assert session._gradients[COMPUTED].any()
