@@ -49,18 +49,19 @@ class SessionOptions:
     vector_products: products in float32 are left to the vector units. By default large ones are computed on bfloat16 tiles (AMX) where the processor has them,
     each number in three parts that together have all its bits: up to 1.9 times as fast, and no further from the exact sums.
     optimizer_in_backward: a train step updates each parameter as soon as its gradient is complete, as the optimizer step after it would, so that the gradients
-    are never held all at once (a quarter of what large models take). The optimizer step only ends it then: each train step has to be followed by one and by
-    a reset of the gradients, which cannot be read, added up or clipped.
+    are never held all at once. The optimizer step only ends it then: each train step has to be followed by one and by a reset of the gradients, which cannot
+    be read, added up or clipped. By default gradients lie where activations were before, until an optimizer step spends them or somebody reads them or adds to
+    them; this takes a little less still.
     recomputation: the share of a step's reckoned time, 0 to 1, that may go to computing values of the forward pass a second time, right before the backward
-    pass reads them, instead of keeping them; the bits stay the same. By default 3 %, which normalisations and activations take up. Larger shares spend it on
-    the convolutions and products that free the most memory for their time (10 %: a third of what resnet50 keeps); 0 keeps everything.
+    pass reads them, instead of keeping them; the bits stay the same. By default 6 %: normalisations, activations and the cheapest of convolutions and
+    products. Larger shares go to more of these, what frees the most memory for its time first; 0 keeps everything.
     The remaining attributes exist for scripts written for the old package; they change nothing here unless said."""
 
     intra_op_num_threads: int = 0
     direct_convolution: bool = False
     vector_products: bool = False
     optimizer_in_backward: bool = False
-    recomputation: float = 0.03
+    recomputation: float = 0.06
     inter_op_num_threads: int = 0
     log_severity_level: int = 2
     log_verbosity_level: int = 0
