@@ -53,7 +53,7 @@ class SessionOptions:
     be read, added up or clipped. By default gradients lie where activations were before, until an optimizer step spends them or somebody reads them or adds to
     them; this takes a little less still.
     recomputation: the share of a step's reckoned time, 0 to 1, that may go to computing values of the forward pass a second time, right before the backward
-    pass reads them, instead of keeping them; the bits stay the same. By default 6 %: normalisations, activations and the cheapest of convolutions and
+    pass reads them, instead of keeping them; the bits stay the same. By default 7 %: normalisations, activations and the cheapest of convolutions and
     products. Larger shares go to more of these, what frees the most memory for its time first; 0 keeps everything.
     The remaining attributes exist for scripts written for the old package; they change nothing here unless said."""
 
@@ -61,7 +61,7 @@ class SessionOptions:
     direct_convolution: bool = False
     vector_products: bool = False
     optimizer_in_backward: bool = False
-    recomputation: float = 0.06
+    recomputation: float = 0.07
     inter_op_num_threads: int = 0
     log_severity_level: int = 2
     log_verbosity_level: int = 0

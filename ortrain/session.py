@@ -517,7 +517,7 @@ class TrainingSession:
         with self._lock:
             self._closed = True
             if self.steps.pending is not None:
-                self.state.drop_gradients()
+                self.state.forget_gradients_by(self)
             self.steps.forget()
             for runner in (self._train_runner, self._eval_runner, *self._predictors.values(),
                            *(runner for runner, _ in self._input_gradient_runners.values())):

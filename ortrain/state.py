@@ -224,6 +224,11 @@ class TrainingState:
         self._gradients_by = None
         self.keeps_gradients = True
 
+    def forget_gradients_by(self, session: Any) -> None:
+        """For a session that takes with it what it has left of gradients; another one may have the state by now."""
+        if self._gradients_by is not None and self._gradients_by() is session:
+            self.drop_gradients()
+
     def drop_gradients(self) -> None:
         """For a session that spends each gradient at once, or one that is gone."""
         self.gradient_segments, self._gradients, self._gradients_by, self.keeps_gradients = [], {}, None, False

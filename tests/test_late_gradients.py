@@ -242,6 +242,17 @@ def test_gradients_are_gone_with_their_session():
     assert state.gradients == {}
 
 
+def test_a_session_that_is_closed_leaves_alone_the_gradients_of_another_one_on_its_state():
+    first = session_of(dense())
+    step(first, rows(8))
+    second = TrainingSession(first.training_model, first.state, first.eval_model, first.optimizer_model)
+    first.close()
+    step(second, rows(8))
+    step(second, rows(8))
+    second.train_step(*rows(8))
+    assert all(gradient.any() for gradient in second.state.gradients.values())
+
+
 def test_programs_of_other_shapes_and_of_evaluation_leave_alone_what_was_left():
     late = session_of(dense())
     step(late, rows(8))

@@ -130,12 +130,12 @@ cdef class Steps:
         self.overwrite = self.gradients_valid = True
 
     cpdef bint completes(self):
-        """Whether the next train step computes late gradients: while they are added up, and once somebody has asked for gradients."""
+        """Whether the next train step accumulates all gradients: when they are added up, and once somebody has asked for them."""
         return not (self.leaves_late and self.overwrite)
 
     cpdef object finished(self, Program program, bint overwrote):
         """What a train step that is complete leaves behind; a reset that came while it ran stays where it added to the gradients."""
-        self.pending = program if overwrote and self.leaves_late and program.held_bytes else None
+        self.pending = program if overwrote and self.leaves_late and program.late_gradients < program.n_steps else None
         if overwrote:
             self.gradients_valid, self.overwrite = True, False
         if self.progress is not None:
@@ -151,9 +151,8 @@ cdef class Steps:
             self.pending, self.gradients_valid = None, False
 
     def settle(self):
-        """Computes the late gradients that the last train step has left; from now on train steps leave none. The caller has the lock."""
+        """Accumulates the late gradients that the last train step has left. The caller has the lock."""
         cdef Program program = self.pending
-        self.leaves_late = False
         if program is not None:
             (<uint8_t *>cnp.PyArray_DATA(self.reset_flag))[0] = True
             program.run_late(program.late_gradients, program.n_steps)

@@ -23,7 +23,8 @@ from ortrain.plan.updates import merge_updates
 LEAST_BYTES = 1 << 16
 """Smaller gradients are not worth an update of their own."""
 LEAST_COMPUTED = 1 << 20
-"""Smaller ones are computed by the train step in any case: what they are computed of is in the caches then."""
+"""Smaller ones are computed by the train step in any case, while what they are computed of is in the caches."""
+
 
 class Updates(Protocol):
     """What late updates are made with."""
@@ -149,7 +150,7 @@ class PuttingOff:
 
     def _copies_for(self, candidate: Candidate) -> Iterator[Step]:
         """Copies of user inputs that it needs, once; from then on it reads them."""
-        for name in candidate.held:
+        for name in sorted(candidate.held):
             if name in self.inputs and name not in self.copies:
                 kind = self.inference.types[name]
                 copy = self.copies[name] = self.names.unique(f"{name}::held")
