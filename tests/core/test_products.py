@@ -24,10 +24,10 @@ SHAPES = [
     *(tuple(int(v) for v in rng.integers(1, 260, 3)) for _ in range(40)),
 ]
 # on bfloat16 tiles: rows stay and columns pass, the other way round, one chunk and several, more blocks of the result than are kept, ends of every kind,
-# operands that change places in one chunk and in several, a result past the caches
+# operands that change places in one chunk and in several, a result past the caches, two slices of a depth of even and of odd chunks
 TILED_SHAPES = [
     (64, 500, 784), (700, 300, 90), (1100, 230, 300), (2100, 60, 600), (50, 2100, 600), (600, 620, 1300), (130, 1200, 64), (97, 125, 513), (512, 512, 128),
-    (64, 96, 8192), (1030, 61, 70), (92, 1030, 250), (1100, 1552, 70),
+    (64, 96, 8192), (1030, 61, 70), (92, 1030, 250), (1100, 1552, 70), (60, 250, 2310), (250, 61, 2200),
 ]
 
 
@@ -106,11 +106,11 @@ def tiny(a, b):
 
 
 @has_tiles
-@pytest.mark.parametrize("m, n", [(230, 300), (230, 50), (90, 300)])
+@pytest.mark.parametrize("m, n, k", [(230, 300, 600), (230, 50, 600), (90, 300, 600), (90, 130, 2200)])
 @pytest.mark.parametrize("spoil", [infinite, near_the_largest, overflowing, tiny])
-def test_numbers_out_of_the_range_of_three_parts_give_what_float32_gives(spoil, m, n):
+def test_numbers_out_of_the_range_of_three_parts_give_what_float32_gives(spoil, m, n, k):
     handles = [EngineHandle(1), EngineHandle(2), EngineHandle(5), in_vectors(1)]
-    for exact, (one, two, five, vectors) in products(m, n, 600, spoil, handles):
+    for exact, (one, two, five, vectors) in products(m, n, k, spoil, handles):
         np.testing.assert_array_equal(one, two)
         np.testing.assert_array_equal(one, five)
         np.testing.assert_array_equal(np.isfinite(one), np.isfinite(vectors))

@@ -2,7 +2,8 @@
  *
  * A worker takes parts of C one after another, each a chunk of the depth at a time. Panels of one side stay in the second cache for a chunk, those of the other
  * side pass, a run at a time. The next run, and the panels that stay next, are packed between the products of the tiles; blocks of C stay in the second cache
- * until their last chunk. Chunks follow from the depth alone, and panels lie where they lie for any cut: the same bits for any number of workers.
+ * until their last chunk. A small C of a great depth is computed in slices of it, which are added up at last: each of two workers who shared such a C would
+ * pack one operand whole. Chunks and slices follow from the sizes alone, and panels lie where they lie for any cut: the same bits for any number of workers.
  *
  * 1024^3 on one core: 185 GFLOP/s in 64-byte vectors, 305 on tiles, of 490 to 550 that the tiles' unit can do. What it waits for is the second cache: operands,
  * blocks of C and what is packed are 20 KiB for each 150 ns of products. */
@@ -20,12 +21,16 @@ enum {
     STAYING_PANELS = MOST_PANELS, RUN_PANELS = 4,
     BLOCK_NUMBERS = PANEL_SIZE * PANEL_SIZE,
     KEPT_BLOCKS = 128,                              /* of C, 512 KiB, where there is more than one chunk */
+    /* From so many chunks on, to so many blocks of C: gradients of 1 x 1 filters. Two workers: 64 x 64 x 12544 158 to 242 GFLOP/s, 256 x 64 x 12544 364 to 396;
+     * 64 blocks (512 x 128 x 3136) lost more by the sum than they gained (440 to 340). */
+    SLICES = 2, SLICED_CHUNKS = 8, SLICED_BLOCKS = 32,
     FEW_PANELS = 3,                                 /* of an operand: with so few, the other one is not to be transposed */
     /* a C of 6 MiB (3136 x 512 x 128, nothing in the caches: 1.85 to 1.45 ms); from 4 MiB on, bert-mini's step took 1 % longer */
     TILED_STREAM_FROM = 3 << 19,
     STAYING_NUMBERS = STAYING_PANELS * CHUNK_STEPS * STEP_NUMBERS, RUN_NUMBERS = RUN_PANELS * CHUNK_STEPS * STEP_NUMBERS,
     TILED_FLOATS = STAYING_NUMBERS + RUN_NUMBERS + KEPT_BLOCKS * BLOCK_NUMBERS      /* two of each, of two bytes */
 };
+_Static_assert(SLICES * SLICED_BLOCKS <= KEPT_BLOCKS, "blocks of all slices are kept");
 _Static_assert(TILED_FLOATS + (1 << 16) <= PACKED_FLOATS, "the product of a block that is out of range has room too");
 
 typedef struct TiledProduct {
@@ -38,15 +43,17 @@ typedef struct TiledProduct {
     int swapped;                                    /* a and b are B and A, each transposed: a block is C's transposed */
     const WindowProduct *windows;                   /* or NULL: rows of C lie where its points have them */
     int64_t steps, chunks;                          /* of a chunk; the last one may have fewer */
-    int64_t stay, pass, across, parts, items;       /* panels of a part of C; parts along its passing side, in all, and shared out to workers */
+    int64_t staying, passing, down, across;         /* panels of C along the side that stays and the one that passes, and parts that they are cut into */
+    int64_t slices, parts, items;                   /* of the depth; parts of C in all slices, and what workers are given of them */
+    const float **kept_of;                          /* part -> where its worker keeps blocks of C, where there are slices */
 } TiledProduct;
 
 /* What becomes of a block's sums over a chunk, rows from `done` on: they are added to what is kept of the block, or, after its last chunk, go to C with it.
  * Kept blocks loaded into the tiles, as sums to go on with, cost the same time and were one chain: 8192 deep 4 times the error. */
 typedef struct Finishing { float *kept; int64_t row, column, done, rows; int first, last; } Finishing;
 
-/* A part of C at one chunk, in panels of the operand that stays and of the one that passes. */
-typedef struct Stage { int64_t chunk, staying, stays, passing, passes; } Stage;
+/* A part of C at one chunk of a slice, which has those from `first` to `end`, in panels of the operand that stays and of the one that passes. */
+typedef struct Stage { int64_t part, slice, first, end, chunk, staying, stays, passing, passes; } Stage;
 
 /* What a worker does: stages one after another. Between the products of their blocks it packs, half a tile when it is due, and finishes the block before. */
 typedef struct TiledItem {
@@ -255,12 +262,32 @@ static __attribute__((noinline)) void multiply_block_in_vectors(TiledItem *t, in
 
 /* ---- an item */
 
-static Stage stage_at(const TiledProduct *p, int64_t number)
+/* which of `parts` of so many panels has this one */
+static inline int64_t part_with(int64_t panel, int64_t panels, int64_t parts) { return ((panel + 1) * parts - 1) / panels; }
+
+static Stage stage_at(const TiledProduct *p, int64_t part)
 {
-    int64_t part = number / p->chunks, staying = part / p->across * p->stay, passing = part % p->across * p->pass;
-    int64_t rows = panels_of(p->m), columns = panels_of(p->n);
-    return (Stage){ number % p->chunks, staying, smaller(p->stay, (p->rows_stay ? rows : columns) - staying),
-                    passing, smaller(p->pass, (p->rows_stay ? columns : rows) - passing) };
+    int64_t cuts = p->down * p->across, slice = part / cuts, i = part % cuts / p->across, j = part % p->across;
+    int64_t staying = i * p->staying / p->down, passing = j * p->passing / p->across, first = slice * p->chunks / p->slices;
+    return (Stage){ part, slice, first, (slice + 1) * p->chunks / p->slices, first, staying, (i + 1) * p->staying / p->down - staying,
+                    passing, (j + 1) * p->passing / p->across - passing };
+}
+
+/* the next one of the same worker, whose parts end before `end`; 0: there is none */
+static int stage_after(const TiledProduct *p, const Stage *now, int64_t end, Stage *next)
+{
+    *next = *now;
+    if (++next->chunk < now->end) return 1;
+    if (now->part + 1 == end) return 0;
+    *next = stage_at(p, now->part + 1);
+    return 1;
+}
+
+/* which of a worker's kept blocks belongs to panel i of a stage's staying side and panel j of its passing side */
+static inline int64_t kept_block(const TiledProduct *p, const Stage *s, int64_t i, int64_t j)
+{
+    if (p->slices > 1) return (s->slice * p->staying + s->staying + i) * p->passing + s->passing + j;
+    return p->chunks > 1 ? j * s->stays + i : 0;
 }
 
 static void pack_staying(TiledItem *t, const Stage *s, int to)
@@ -275,12 +302,12 @@ static void pack_passing(TiledItem *t, const Stage *s, int64_t panel, int to)
                   steps_of_chunk(t->p, s->chunk), t->run[to], t->run_out_of_range[to]);
 }
 
-/* what becomes of the block of the product at (row, column) */
-static inline Finishing coming_of(const TiledProduct *p, float *kept, int64_t row, int64_t column, int64_t chunk)
+/* what becomes of a block of a stage, at a panel of the side that stays and one of the side that passes */
+static inline Finishing coming_of(const TiledProduct *p, const Stage *s, float *kept, int64_t staying, int64_t passing)
 {
-    int last = chunk + 1 == p->chunks;
-    if (p->swapped) { int64_t turned = row; row = column; column = turned; }
-    return (Finishing){ kept, row, column, 0, last ? smaller(PANEL_SIZE, rows_of_c(p) - row) : PANEL_SIZE, chunk == 0, last };
+    int last = p->slices == 1 && s->chunk + 1 == p->chunks;
+    int64_t row = (p->rows_stay != p->swapped ? staying : passing) * PANEL_SIZE, column = (p->rows_stay != p->swapped ? passing : staying) * PANEL_SIZE;
+    return (Finishing){ kept, row, column, 0, last ? smaller(PANEL_SIZE, rows_of_c(p) - row) : PANEL_SIZE, s->chunk == s->first, last };
 }
 
 /* all blocks of the passing panels in a run, from `panel` of the stage on */
@@ -292,10 +319,10 @@ static void multiply_run(TiledItem *t, const Stage *s, int64_t panel, int stay, 
     for (int64_t j = panel; j < end; j++, passing += steps * STEP_NUMBERS) {
         const bfloat16 *staying = t->stay[stay];
         for (int64_t i = 0; i < s->stays; i++, staying += steps * STEP_NUMBERS) {
-            int64_t staying_at = (s->staying + i) * PANEL_SIZE, passing_at = (s->passing + j) * PANEL_SIZE, which = j * s->stays + i;
-            int64_t row = p->rows_stay ? staying_at : passing_at, column = p->rows_stay ? passing_at : staying_at;
-            Finishing coming = coming_of(p, t->blocks + (p->chunks > 1 ? which * BLOCK_NUMBERS : 0), row, column, s->chunk);
-            if (t->stay_out_of_range[stay][i] | t->run_out_of_range[run][j - panel]) multiply_block_in_vectors(t, row, column, s->chunk);
+            int64_t a = p->rows_stay ? s->staying + i : s->passing + j, b = p->rows_stay ? s->passing + j : s->staying + i;
+            Finishing coming = coming_of(p, s, t->blocks + kept_block(p, s, i, j) * BLOCK_NUMBERS, s->staying + i, s->passing + j);
+            if (t->stay_out_of_range[stay][i] | t->run_out_of_range[run][j - panel])
+                multiply_block_in_vectors(t, a * PANEL_SIZE, b * PANEL_SIZE, s->chunk);
             else if (p->rows_stay) multiply_block(t, steps, staying, passing, &coming);
             else multiply_block(t, steps, passing, staying, &coming);
             t->finishing = coming;
@@ -323,15 +350,15 @@ static void start_item(TiledItem *t, const TiledProduct *p, const Stage *first, 
 static void multiply_tiled_item(void *context, int64_t item, int64_t worker)
 {
     const TiledProduct *p = context;
-    int64_t number = item * p->parts / p->items * p->chunks, end = (item + 1) * p->parts / p->items * p->chunks;
-    Stage now = stage_at(p, number), next;
+    int64_t end = (item + 1) * p->parts / p->items;
+    Stage now = stage_at(p, item * p->parts / p->items), next;
     TiledItem t;
     start_item(&t, p, &now, worker);
     begin_tiles();
-    for (int stay = 0, run = 0; number < end; stay ^= 1, now = next) {
-        int more = ++number < end;
+    for (int stay = 0, run = 0, more = 1; more; stay ^= 1, now = next) {
         int64_t steps = steps_of_chunk(p, now.chunk);
-        next = more ? stage_at(p, number) : now;
+        more = stage_after(p, &now, end, &next);
+        if (p->slices > 1) p->kept_of[now.part] = t.blocks;
         if (more) pack_staying(&t, &next, stay ^ 1);
         t.stay_credit = 0;
         t.stay_steps = now.passes * now.stays * steps;
@@ -350,6 +377,26 @@ static void multiply_tiled_item(void *context, int64_t item, int64_t worker)
     if (p->stream) end_stream();
 }
 
+/* One block of C, of which the slices are added up. */
+static void add_slices_item(void *context, int64_t item, int64_t worker)
+{
+    (void)worker;
+    const TiledProduct *p = context;
+    TiledItem t;
+    Stage s = { .staying = item / p->passing, .passing = item % p->passing };
+    int64_t cut = part_with(s.staying, p->staying, p->down) * p->across + part_with(s.passing, p->passing, p->across);
+    const float *of[SLICES];
+    for (s.slice = 0; s.slice < SLICES; s.slice++)
+        of[s.slice] = p->kept_of[s.slice * p->down * p->across + cut] + kept_block(p, &s, 0, 0) * BLOCK_NUMBERS;
+    memcpy(t.sums, of[0], sizeof(t.sums));
+    t.p = p;
+    t.finishing = coming_of(p, &s, (float *)of[1], s.staying, s.passing);
+    t.finishing.rows = smaller(PANEL_SIZE, rows_of_c(p) - t.finishing.row);
+    t.finishing.first = 0;
+    t.finishing.last = 1;
+    finish_rows(&t, PANEL_SIZE);
+}
+
 /* ---- all */
 
 static void choose_chunks(TiledProduct *p)
@@ -360,27 +407,25 @@ static void choose_chunks(TiledProduct *p)
     p->chunks = (steps + p->steps - 1) / p->steps;
 }
 
-/* the size of parts of at most `most` each that are as equal as can be: one panel alone would pass with all of its packing to wait for */
-static inline int64_t equal_parts(int64_t size, int64_t most)
-{
-    int64_t parts = (size + most - 1) / most;
-    return (size + parts - 1) / parts;
-}
+static inline int64_t parts_of(int64_t size, int64_t most) { return (size + most - 1) / most; }
 
-/* The shorter side stays, where it is short enough. Parts are as many for each worker, who takes his one after another. */
+/* The shorter side stays, where it is short enough. Parts are as many for each worker, who takes his one after another, and as equal as can be: one panel alone
+ * would pass with all of its packing to wait for, and 25 panels as 7, 7, 7 and 4 are 14 for one worker of two. */
 static void choose_parts(TiledProduct *p)
 {
     int64_t rows = panels_of(p->m), columns = panels_of(p->n), workers = p->engine->workers;
     p->rows_stay = rows <= columns || columns > STAYING_PANELS;
-    int64_t staying = p->rows_stay ? rows : columns, passing = p->rows_stay ? columns : rows;
-    p->stay = equal_parts(staying, STAYING_PANELS);
-    p->pass = p->chunks == 1 ? passing : equal_parts(passing, KEPT_BLOCKS / p->stay);
+    p->staying = p->rows_stay ? rows : columns;
+    p->passing = p->rows_stay ? columns : rows;
+    p->slices = p->chunks >= SLICED_CHUNKS && rows * columns <= SLICED_BLOCKS ? SLICES : 1;
+    p->down = parts_of(p->staying, STAYING_PANELS);
+    p->across = p->chunks == 1 || p->slices > 1 ? 1 : parts_of(p->passing, KEPT_BLOCKS / parts_of(p->staying, p->down));
     for (;;) {
-        p->across = (passing + p->pass - 1) / p->pass;
-        p->parts = (staying + p->stay - 1) / p->stay * p->across;
-        if (p->parts % workers == 0 || p->parts >= 4 * workers || (p->stay == 1 && p->pass == 1)) break;
-        if (p->pass >= p->stay) p->pass = (p->pass + 1) / 2;
-        else p->stay = (p->stay + 1) / 2;
+        p->parts = p->slices * p->down * p->across;
+        if (p->parts % workers == 0 || p->parts >= 4 * workers || (p->down == p->staying && p->across == p->passing)) break;
+        int64_t stay = parts_of(p->staying, p->down), pass = parts_of(p->passing, p->across);
+        if (pass >= stay) p->across = smaller(2 * p->across, p->passing);
+        else p->down = smaller(2 * p->down, p->staying);
     }
     p->items = smaller(p->parts, workers);
 }
@@ -403,9 +448,12 @@ static void swap_operands(TiledProduct *p)
 static void multiply_on_tiles(TiledProduct *p)
 {
     swap_operands(p);
+    const float *kept_of[KEPT_BLOCKS];
     choose_chunks(p);
     choose_parts(p);
+    p->kept_of = kept_of;
     p->engine->parallel_for(p->engine, multiply_tiled_item, p, p->items);
+    if (p->slices > 1) p->engine->parallel_for(p->engine, add_slices_item, p, p->staying * p->passing);
 }
 
 /* Whether tiles take the product; if so, it is done. As parallel_sgemm. */
