@@ -47,6 +47,7 @@ def batches(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def timed(step: Step, data: list[tuple[Any, Any]], options: argparse.Namespace, imported: float) -> dict[str, Any]:
     """Runs the steps. imported: resident memory in MB after the runtime's import; what training adds to it is `growth_mb`."""
+    loaded = memory_mb() or 0.0
     first_loss = float(step(*data[0]))
     cold_start = time.time() - options.born
     if options.pin:
@@ -65,6 +66,7 @@ def timed(step: Step, data: list[tuple[Any, Any]], options: argparse.Namespace, 
     peak = memory_mb("VmHWM")
     return {"status": "ok", "median_ms": float(np.median(times)), "min_ms": min(times), "p90_ms": float(np.quantile(times, 0.9)),
             "steps": len(times), "cold_start_s": cold_start, "peak_rss_mb": peak, "growth_mb": None if peak is None else peak - imported,
+            "loaded_growth_mb": None if peak is None else peak - loaded,
             "first_loss": first_loss}
 
 

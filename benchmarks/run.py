@@ -25,7 +25,7 @@ from benchmarks.workloads import WORKLOADS
 ROOT = Path(__file__).resolve().parent.parent
 UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE")
 """Some environments set them: they halve the speed of SciPy's products, and compile ortrain's sources at every start, as no installation does."""
-FIGURES = ("median_ms", "min_ms", "p90_ms", "cold_start_s", "peak_rss_mb", "growth_mb", "first_loss")
+FIGURES = ("median_ms", "min_ms", "p90_ms", "cold_start_s", "peak_rss_mb", "growth_mb", "loaded_growth_mb", "first_loss")
 
 Result = dict[str, Any]
 Cell = tuple[str, str, int, tuple[str, ...]]

@@ -35,6 +35,7 @@ def report(summary: Summary, machine: dict[str, Any], missing: dict[str, str], r
         lines += ["", *table(f"{title} (ortrain over the best peer)", summary, names, count, "median_ms")]
     most = max(threads, key=int)
     lines += ["", *table("Memory that training adds to the imported runtime, MB (ortrain over the best peer)", summary, names, most, "growth_mb")]
+    lines += ["", *table("Memory that steps add to the loaded artifacts, MB", summary, names, most, "loaded_growth_mb")]
     lines += ["", *table("Peak memory of the process, MB", summary, names, most, "peak_rss_mb")]
     lines += ["", *table("Cold start: process start to the first finished step, s", summary, names, most, "cold_start_s")]
     notes = [f"- {name} is left out: {reason}" for name, reason in missing.items()]
