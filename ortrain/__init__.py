@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from ortrain.inference_session import InferenceSession
     from ortrain.ops.custom import register_operator
     from ortrain.options import RunOptions, SessionOptions
-    from ortrain.session import TrainingSession, set_seed
+    from ortrain.seed import set_seed
+    from ortrain.session import TrainingSession
     from ortrain.values import OrtValue
 
 __version__ = "0.1.0"
@@ -20,7 +21,7 @@ _HOMES = {
     "SessionOptions": "ortrain.options",
     "TrainingSession": "ortrain.session",
     "register_operator": "ortrain.ops.custom",
-    "set_seed": "ortrain.session",
+    "set_seed": "ortrain.seed",
 }
 _MODULES = ("api", "artifacts", "onnxblock")
 

@@ -19,7 +19,7 @@ OLD_VERSION = "1.19.2"
 
 NAMES = {
     "InferenceSession": "ortrain.inference_session", "OrtValue": "ortrain.values", "RunOptions": "ortrain.options", "SessionOptions": "ortrain.options",
-    "GraphOptimizationLevel": "ortrain.enums", "ExecutionMode": "ortrain.enums", "set_seed": "ortrain.session",
+    "GraphOptimizationLevel": "ortrain.enums", "ExecutionMode": "ortrain.enums", "set_seed": "ortrain.seed",
 }
 """What the package itself offers, and where that is in ortrain."""
 

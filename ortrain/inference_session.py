@@ -11,9 +11,10 @@ import numpy as np
 from ortrain._core.engine import EngineHandle
 from ortrain.errors import InputCountError, InputNameError
 from ortrain.ir import Dim, Model
+from ortrain.loading import ModelSource, as_model
 from ortrain.options import RunOptions, SessionOptions
 from ortrain.runner import Runner
-from ortrain.session import ModelSource, as_model, seed
+from ortrain.seed import current_seed
 from ortrain.widening import narrow_outputs, widen
 
 
@@ -35,7 +36,7 @@ class InferenceSession:
         widen(self._model)
         narrow_outputs(self._model, self._model.graph.outputs)
         self._options = sess_options or SessionOptions()
-        self._handle = EngineHandle(self._options.threads(), seed())
+        self._handle = EngineHandle(self._options.threads(), current_seed())
         self._handle.direct_convolution = self._options.direct_convolution
         self._handle.bfloat16_tiles = not self._options.vector_products
         self._runners: dict[tuple[str, ...], Runner] = {}

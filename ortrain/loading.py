@@ -19,14 +19,23 @@ OLDEST_IR = 4
 """From IR version 4 on, an initializer need not be a graph input."""
 
 
-def load_model(source: Any) -> Model:
+ModelSource = Any
+"""A path, the bytes of a model, an onnx.ModelProto or an ortrain.ir.Model."""
+
+
+def as_model(source: ModelSource) -> Model:
+    """As load_model, but an ir.Model is loaded already and only copied."""
+    return source.copy() if isinstance(source, Model) else load_model(source)
+
+
+def load_model(source: ModelSource) -> Model:
     """A checked model from a path, bytes, an onnx.ModelProto or an ir.Model (copied).
 
     Raises ArtifactNotFoundError when the file is not there, InvalidModelError when it is no valid model or its opset is not supported."""
     return load_with_constants(source)[0]
 
 
-def load_with_constants(source: Any, opset_version: int | None = None) -> tuple[Model, frozenset[str]]:
+def load_with_constants(source: ModelSource, opset_version: int | None = None) -> tuple[Model, frozenset[str]]:
     """As load_model; also tells which initializers were Constant nodes before. opset_version: the model is converted to it first."""
     model = source.copy() if isinstance(source, Model) else _inlined(read_model(source), source)
     if opset_version is not None and opset_version != model.opset:

@@ -29,13 +29,14 @@ from ortrain.fused_training import fused_forward_model, fused_training_model
 from ortrain.inference_model import check_outputs, inference_model
 from ortrain.input_gradients import with_input_gradients
 from ortrain.ir import Dim, Model
-from ortrain.loading import load_model
+from ortrain.loading import ModelSource, as_model
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
 from ortrain.optimizer import Optimizer, read_recipe
 from ortrain.options import RunOptions, SessionOptions, check_share
 from ortrain.parameters import Parameters
 from ortrain.runner import Runner
 from ortrain.schedule import LinearSchedule
+from ortrain.seed import current_seed
 from ortrain.state import DEFAULT_LEARNING_RATE, TrainingState
 from ortrain.updates import Updates, check_recipe
 from ortrain.values import check_device
@@ -44,11 +45,6 @@ from ortrain.widening import narrow_outputs
 if TYPE_CHECKING:
     from ortrain.artifacts import Artifacts
     from ortrain.profiling import Profiling
-
-ModelSource = Any
-"""A path, the bytes of a model, an onnx.ModelProto or an ortrain.ir.Model."""
-
-_seed = 0
 
 
 def _renew_locks() -> None:
@@ -60,22 +56,6 @@ def _renew_locks() -> None:
 _sessions: weakref.WeakSet[TrainingSession] = weakref.WeakSet()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
-
-
-def set_seed(seed: int) -> None:
-    """Sets the seed of the random numbers (Dropout masks) of sessions made from now on."""
-    global _seed
-    _seed = int(seed) & (2**64 - 1)
-
-
-def seed() -> int:
-    """The seed that a new session takes."""
-    return _seed
-
-
-def as_model(source: ModelSource) -> Model:
-    """A model from a path, bytes, an onnx.ModelProto or an ir.Model (copied). Raises ArtifactNotFoundError or InvalidModelError."""
-    return source.copy() if isinstance(source, Model) else load_model(source)
 
 
 class TrainingSession:
@@ -94,7 +74,7 @@ class TrainingSession:
         self.training_model = as_model(training_model)
         self.eval_model = None if eval_model is None else as_model(eval_model)
         self.optimizer_model = None if optimizer_model is None else as_model(optimizer_model)
-        self._handle = EngineHandle(self.options.threads(), _seed)
+        self._handle = EngineHandle(self.options.threads(), current_seed())
         self._handle.direct_convolution = self.options.direct_convolution
         self._handle.bfloat16_tiles = not self.options.vector_products
         self._handle.recomputation = check_share(self.options.recomputation)
@@ -134,7 +114,7 @@ class TrainingSession:
         None. requires_grad None with an optimizer trains every float weight that reaches the loss. The rest as generate_artifacts."""
         from ortrain.artifacts import build_artifacts
 
-        source = load_model(model) if not isinstance(model, Model) else model.copy()
+        source = as_model(model)
         made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,
                                additional_output_names=list(additional_output_names) if additional_output_names else None,
                                loss_input_names=list(loss_input_names) if loss_input_names else None,

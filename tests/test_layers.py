@@ -14,7 +14,7 @@ PACKAGE = ROOT / "ortrain"
 
 # lowest first; the design's table, with the rows that building needed between them
 LAYERS = [
-    {"errors", "enums", "dtypes"},
+    {"errors", "enums", "dtypes", "seed"},
     {"ir", "_core"},
     {"ops", "formats"},
     {"sequences"},
@@ -25,8 +25,7 @@ LAYERS = [
     {"parameters", "stages", "inference_model", "input_gradients", "binding"},
     {"optimizer", "runner", "profiling"},
     {"updates"},
-    {"session"},
-    {"inference_session"},
+    {"session", "inference_session"},
     {"doctor", "catalogue", "_facade_runtime", "backend"},
     {"api", "csharp", "swift", "objc", "capi"},
     {"drop_in"},

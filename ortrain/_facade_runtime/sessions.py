@@ -12,7 +12,8 @@ from ortrain._facade_runtime.tensors import TypeAndShape
 from ortrain.errors import InvalidArgumentError, InvalidStateError, OutputShapeError, ParameterShapeError, ParameterTypeError, UnsupportedDeviceError
 from ortrain.options import RunOptions, SessionOptions
 from ortrain.schedule import LinearSchedule
-from ortrain.session import TrainingSession, set_seed
+from ortrain.seed import set_seed
+from ortrain.session import TrainingSession
 from ortrain.state import TrainingState
 from ortrain.values import OrtValue
 

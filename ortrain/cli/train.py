@@ -14,7 +14,8 @@ from ortrain.cli.common import CHECKPOINT, LOSSES, OPTIMIZERS, add_weight_argume
 from ortrain.errors import InvalidArgumentError
 from ortrain.formats.atomic import replace_file
 from ortrain.loading import load_model
-from ortrain.session import TrainingSession, set_seed
+from ortrain.seed import set_seed
+from ortrain.session import TrainingSession
 from ortrain.trainer import Trainer, save_learning_curve
 
 SETTINGS = "settings.json"
