@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
+from ortrain._core.lock import Lock
 from ortrain.errors import InputCountError, InputNameError
 from ortrain.ir import Dim, Model
 from ortrain.loading import ModelSource, as_model
@@ -39,6 +40,7 @@ class InferenceSession:
         self._handle = EngineHandle(self._options.threads(), current_seed())
         self._handle.direct_convolution = self._options.direct_convolution
         self._handle.bfloat16_tiles = not self._options.vector_products
+        self._lock = Lock(self._handle)
         self._runners: dict[tuple[str, ...], Runner] = {}
 
     def _arguments(self, names: Sequence[str]) -> list[NodeArg]:
@@ -61,7 +63,8 @@ class InferenceSession:
         return ["CPUExecutionProvider"]
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None) -> list[np.ndarray]:
-        """The named outputs (None: all) for inputs by name. Raises the input errors of TrainingSession.train_step."""
+        """The named outputs (None: all) for inputs by name; threads that share the session take turns. Raises the input errors of TrainingSession.train_step,
+        InvalidStateError out of an operator in Python that the session is running."""
         names = tuple(output_names or self._model.graph.outputs)
         unknown = [name for name in input_feed if name not in self._model.graph.inputs]
         if unknown:
@@ -69,6 +72,7 @@ class InferenceSession:
         missing = [name for name in self._model.graph.inputs if name not in input_feed]
         if missing:
             raise InputCountError(f"expected inputs {self._model.graph.inputs}, {missing} missing")
-        if names not in self._runners:
-            self._runners[names] = Runner(self._model, self._model.graph.inputs, names, {}, self._handle, "model", empty=True)
-        return self._runners[names].run(tuple(input_feed[name] for name in self._model.graph.inputs), run_options=run_options)
+        with self._lock:
+            if names not in self._runners:
+                self._runners[names] = Runner(self._model, self._model.graph.inputs, names, {}, self._handle, "model", empty=True)
+            return self._runners[names].run(tuple(input_feed[name] for name in self._model.graph.inputs), run_options=run_options)

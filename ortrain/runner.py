@@ -40,14 +40,21 @@ def _is_object(value: Any) -> bool:
 
 
 def bind_arena(program: Program, handle: EngineHandle) -> None:
-    """Gives a program the memory that all programs of a session share; it grows to the largest, and the others are bound again when they run."""
+    """Gives a program the memory that all programs of a session share; it grows to the largest, and the others are bound again when they run.
+
+    Raises MemoryError, with the memory as it was, where there is no more."""
     room = program.room()
     if handle.arena is not None and room <= handle.arena.size:
         program.bind_arena(handle.arena)
         return
-    held = b"" if handle.arena is None else handle.arena[: handle.held_bytes].tobytes()
+    size, held = (0, b"") if handle.arena is None else (handle.arena.size, handle.arena[: handle.held_bytes].tobytes())
     handle.arena = None                     # before the larger one is made: the two together are what the process would need at most
-    arena = aligned_zeros(room, np.dtype(np.uint8))
+    try:
+        arena = aligned_zeros(room, np.dtype(np.uint8))
+    except MemoryError:
+        handle.arena = aligned_zeros(size, np.dtype(np.uint8))
+        handle.arena[: len(held)] = np.frombuffer(held, np.uint8)
+        raise
     arena[: len(held)] = np.frombuffer(held, np.uint8)
     program.bind_arena(arena)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from ortrain.errors import (
     InvalidStateError,
     LabelRangeError,
     OperatorFailedError,
+    OrtrainError,
     ParameterNotFoundError,
     ParameterTypeError,
     TerminatedError,
@@ -47,17 +47,6 @@ if TYPE_CHECKING:
     from ortrain.profiling import Profiling
 
 
-def _renew_locks() -> None:
-    """In a forked child: whoever held a session's lock is not there any more."""
-    for session in _sessions:
-        session._lock.after_fork()
-
-
-_sessions: weakref.WeakSet[TrainingSession] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
-
-
 class TrainingSession:
     """A model in training: forward, backward and optimizer steps over one state.
 
@@ -82,7 +71,6 @@ class TrainingSession:
         self.steps = Steps(self._handle, state, self._reset_flag, DEFAULT_LEARNING_RATE)
         """What the steps change, and their shortest way; facades ask it before they ask the session."""
         self._lock = self.steps.lock
-        _sessions.add(self)
         self._closed = False
         self._schedule: LinearSchedule | None = None
         self._forward_outputs: list[str] | None = None
@@ -218,17 +206,21 @@ class TrainingSession:
         with self._lock:
             self._ready(run_options)
             self._begin_train_step()
-            runner, overwrite = self._train_runner, self.steps.overwrite
+            runner, overwrite, runs = self._train_runner, self.steps.overwrite, self._handle.runs
             values = runner.arguments(inputs, named)
             self._reset_flag[0] = overwrite
             try:
                 result = runner.run(values, overwrite, run_options, out, self.steps.completes())
+                assert runner.last is not None
+                self.steps.finished(runner.last, overwrite)
             except (IndexRangeError, LabelRangeError, OperatorFailedError, TerminatedError):
                 if runner.last is not None:
                     self.steps.failed(runner.last)
                 raise
-            assert runner.last is not None
-            self.steps.finished(runner.last, overwrite)
+            except BaseException as error:      # interrupted, or no memory for the results: nobody knows how far it came; what is refused has not begun
+                if self._handle.runs > runs and not isinstance(error, OrtrainError):
+                    self.steps.lose_gradients()
+                raise
             self.steps.repeat(runner.repeatable, runner.refusal)
             return result
 

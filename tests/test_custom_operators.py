@@ -116,6 +116,44 @@ def fails_at_the_second(value):
     return fragile
 
 
+def test_an_operator_cannot_use_the_session_that_runs_it():
+    """Its arena, its programs and what late gradients lie in are in use: they were written over, or freed, without a word."""
+    calls = []
+
+    def meddling(x, exponent):
+        for call in calls:
+            with pytest.raises(errors.InvalidStateError, match="operator in Python"):
+                call()
+        return power(x, exponent)
+
+    ortrain.register_operator(DOMAIN, "Meddling", meddling, gradient=power_gradient)
+    many = np.concatenate([X] * 100), np.concatenate([TARGET] * 100)
+    with start(model("Meddling", exponent=2.0)) as session, start(plain_model()) as plain:
+        for each in (session, plain):
+            each.train_step(X, TARGET)
+            each.optimizer_step()
+        calls += [lambda: session.train_step(X, TARGET), lambda: session.train_step(*many), lambda: session.eval_step(*many), lambda: session.predict(X),
+                  lambda: session.parameters["w"].grad, session.optimizer_step, session.close]
+        for _ in range(3):
+            np.testing.assert_allclose(session.train_step(X, TARGET), plain.train_step(X, TARGET), rtol=1e-6)
+            for each in (session, plain):
+                each.optimizer_step()
+                each.lazy_reset_grad()
+        np.testing.assert_allclose(session.parameters["w"].data, plain.parameters["w"].data, rtol=1e-5, atol=1e-6)
+
+
+def test_an_operator_cannot_use_the_inference_session_that_runs_it():
+    def meddling(x, exponent):
+        with pytest.raises(errors.InvalidStateError, match="operator in Python"):
+            session.run(None, {"x": np.concatenate([X] * 100)})
+        return power(x, exponent)
+
+    ortrain.register_operator(DOMAIN, "MeddlingInference", meddling)
+    session = ortrain.InferenceSession(model("MeddlingInference", exponent=2.0).SerializeToString())
+    found, wanted = (each.run(None, {"x": X})[0] for each in (session, ortrain.InferenceSession(plain_model().SerializeToString())))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
 def test_a_failing_operator_is_named_and_the_gradients_stay_as_they_were():
     ortrain.register_operator(DOMAIN, "Fragile", fails_at_the_second(lambda x: x), gradient=lambda gradients, inputs, outputs: gradients[0])
     with start(model("Fragile")) as session:

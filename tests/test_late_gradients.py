@@ -5,10 +5,11 @@ import gc
 import numpy as np
 import pytest
 
-from ortrain import RunOptions, SessionOptions, TrainingSession, errors
+from ortrain import RunOptions, SessionOptions, TrainingSession, errors, runner
 from ortrain.artifacts import LossType, OptimType
 from ortrain.onnxblock import optim
 from ortrain.plan.late import LEAST_BYTES, LEAST_COMPUTED
+from ortrain.state import aligned_zeros
 from tests.test_optimizer_in_backward import dense_layers
 from tests.test_recomputation import BATCH, residual_blocks
 
@@ -204,6 +205,71 @@ def test_gradients_that_a_stopped_train_step_has_written_over_are_not_taken_for_
     late.lazy_reset_grad()
     step(late, rows(8))
     assert is_pending(late)
+
+
+def test_a_batch_for_which_there_is_no_memory_leaves_alone_what_was_left(monkeypatch):
+    late, held = pair(dense())
+    few, many = rows(8), rows(4000)
+    for session in (late, held):
+        step(session, few)
+        session.train_step(*few)
+        size = session._handle.arena.size
+
+        def scarce(count, dtype, most=size):
+            if count * dtype.itemsize > most:
+                raise MemoryError
+            return aligned_zeros(count, dtype)
+
+        monkeypatch.setattr(runner, "aligned_zeros", scarce)
+        with pytest.raises(MemoryError):
+            session.eval_step(*many)
+        session.lazy_reset_grad()
+        with pytest.raises(MemoryError):
+            session.train_step(*many)
+        monkeypatch.undo()
+        session.optimizer_step()
+        session.lazy_reset_grad()
+        step(session, few)
+    assert is_pending(late)
+    assert_same(late, held)
+
+
+def test_gradients_are_not_taken_for_valid_after_an_interrupted_train_step(monkeypatch):
+    session, batch, other = session_of(dense()), rows(8), rows(9)
+    step(session, batch)
+    session.train_step(*batch)
+    session.lazy_reset_grad()
+    run = session._train_runner.run
+
+    def interrupted(*arguments):
+        run(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session._train_runner, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.train_step(*other)
+    monkeypatch.undo()
+    with pytest.raises(errors.InvalidStateError, match="lazy_reset_grad"):
+        session.optimizer_step()
+    session.lazy_reset_grad()
+    step(session, other)
+
+
+def test_an_input_that_cannot_be_read_leaves_alone_what_was_left():
+    class Unreadable:
+        def __array__(self, *_, **__):
+            raise ZeroDivisionError
+
+    (late, held), (x, labels) = pair(dense()), rows(8)
+    for session in (late, held):
+        step(session, (x, labels))
+        session.train_step(x, labels)
+        session.lazy_reset_grad()
+        with pytest.raises(ZeroDivisionError):
+            session.train_step(Unreadable(), labels)
+        session.optimizer_step()
+    assert is_pending(late)
+    assert_same(late, held)
 
 
 def test_an_optimizer_that_clips_by_the_common_norm_has_all_gradients():

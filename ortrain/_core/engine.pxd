@@ -15,6 +15,8 @@ cdef class EngineHandle:
     cdef public double recomputation
     # at the arena's beginning, what train steps leave there for their late steps: programs without such steps stay behind it
     cdef public int64_t held_bytes
+    cdef readonly int64_t runs           # of programs, also of parts of one, that were begun
+    cdef bint running                    # a program: not to be run, replaced or freed by an operator in Python that is a part of it
     cdef object __weakref__
 
     cdef int64_t *moments_of(self, object what, Py_ssize_t steps) except? NULL

@@ -386,11 +386,14 @@ cdef class Program:
     cdef int run_section(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *stop, int64_t *moments) except -1:
         """Runs steps from `first` up to `end`, measured if there is a place for moments."""
         cdef int status
+        self.handle.running = True
+        self.handle.runs += 1
         if self.is_short and moments == NULL:
             status = self.run_alone(first, end, stop)
         else:
             with nogil:
                 status = self.run_steps(first, end, stop) if moments == NULL else self.run_timed(first, end, stop, moments)
+        self.handle.running = False
         if status != STATUS_OK:
             self.failed_status = status
         return status

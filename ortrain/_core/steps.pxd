@@ -1,17 +1,8 @@
 cimport numpy as cnp
-from cpython.pythread cimport PyThread_type_lock
 from ortrain._core.engine cimport EngineHandle
+from ortrain._core.lock cimport Lock
 from ortrain._core.program cimport Program
 from ortrain._core.sweep cimport Sweep
-
-cdef class Lock:
-    cdef unsigned long owner
-    cdef Py_ssize_t depth, waiting
-    cdef bint is_shut
-    cdef PyThread_type_lock gate
-
-    cdef bint take_if_free(self) noexcept
-    cdef void leave(self) noexcept
 
 cdef class Steps:
     cdef EngineHandle handle
@@ -32,5 +23,6 @@ cdef class Steps:
     cpdef bint completes(self)
     cpdef object finished(self, Program program, bint overwrote)
     cpdef object failed(self, Program program)
+    cpdef object lose_gradients(self)
     cpdef object update_late(self)
     cpdef list train(self, tuple values)

@@ -2,69 +2,12 @@
 from libc.stdint cimport uint8_t
 cimport cython
 cimport numpy as cnp
-from cpython.pythread cimport (NOWAIT_LOCK, WAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident,
-                               PyThread_release_lock, PyThread_type_lock)
 from ortrain._core.engine cimport EngineHandle
+from ortrain._core.lock cimport Lock
 from ortrain._core.program cimport Program
 from ortrain._core.sweep cimport Sweep
 
 cnp.import_array()
-
-
-cdef class Lock:
-    """What threading.RLock is, at a tenth of its price where no other thread wants it: the interpreter's lock guards who has this one, and threads wait at a gate that
-    is shut only when somebody comes."""
-
-    def __cinit__(self):
-        self.gate = PyThread_allocate_lock()
-        if self.gate == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        if self.gate != NULL:
-            PyThread_free_lock(self.gate)
-
-    cdef bint take_if_free(self) noexcept:
-        """Takes the lock if no other thread has it or waits for it."""
-        cdef unsigned long me = PyThread_get_thread_ident()
-        if self.depth == 0 and self.waiting == 0:
-            self.owner = me
-        elif self.depth == 0 or self.owner != me:
-            return False
-        self.depth += 1
-        return True
-
-    cdef void leave(self) noexcept:
-        self.depth -= 1
-        if self.depth == 0 and self.is_shut:
-            self.is_shut = False
-            PyThread_release_lock(self.gate)
-
-    def __enter__(self):
-        if self.take_if_free():
-            return
-        if self.depth > 0 and not self.is_shut:         # on behalf of who has it, and will open it
-            PyThread_acquire_lock(self.gate, NOWAIT_LOCK)
-            self.is_shut = True
-        self.waiting += 1
-        with nogil:
-            PyThread_acquire_lock(self.gate, WAIT_LOCK)
-        self.waiting -= 1
-        self.owner, self.depth, self.is_shut = PyThread_get_thread_ident(), 1, True
-
-    def __exit__(self, *_):
-        self.leave()
-
-    def after_fork(self):
-        """In a forked child: whoever else held the lock or waited for it is not there any more."""
-        cdef PyThread_type_lock gate
-        mine = self.depth > 0 and self.owner == PyThread_get_thread_ident()
-        gate = PyThread_allocate_lock()                 # the old one may be held by a thread that is gone
-        if gate == NULL:
-            raise MemoryError
-        self.gate, self.is_shut, self.waiting = gate, False, 0
-        if not mine:
-            self.depth = 0
 
 
 @cython.final
@@ -76,7 +19,7 @@ cdef class Steps:
 
     def __init__(self, EngineHandle handle not None, object state, cnp.ndarray reset_flag not None, double learning_rate):
         self.handle, self.state, self.reset_flag, self.learning_rate = handle, state, reset_flag, learning_rate
-        self.lock = Lock()
+        self.lock = Lock(handle)
         self.overwrite = self.gradients_valid = True
         self.awaits_optimizer = False
         self.leaves_late = True
@@ -148,7 +91,11 @@ cdef class Steps:
         if program.failed_step >= program.first_write:
             self.gradients_valid = False
         if self.pending is not None and program.held_bytes and program.failed_step >= program.first_lost:
-            self.pending, self.gradients_valid = None, False
+            self.lose_gradients()
+
+    cpdef object lose_gradients(self):
+        """There are none until the next train step that overwrites them."""
+        self.pending, self.gradients_valid = None, False
 
     def settle(self):
         """Accumulates the late gradients that the last train step has left. The caller has the lock."""

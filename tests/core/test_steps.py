@@ -6,9 +6,11 @@ import weakref
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import ortrain
-from ortrain._core.steps import Lock
+from ortrain._core.engine import EngineHandle
+from ortrain._core.lock import Lock
 from ortrain.errors import LabelRangeError
 from ortrain.options import RunOptions
 from tests.test_session import batch, start
@@ -25,7 +27,7 @@ def run_together(work, count, seconds):
 
 
 def test_threads_take_turns_at_a_lock_that_its_owner_may_take_again():
-    lock, inside, most, turns = Lock(), [], [], []
+    lock, inside, most, turns = Lock(EngineHandle()), [], [], []
 
     def work():
         for _ in range(50):
@@ -43,7 +45,7 @@ def test_threads_take_turns_at_a_lock_that_its_owner_may_take_again():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_lock_that_another_thread_held_is_free_in_a_forked_child():
-    lock, held, done = Lock(), threading.Event(), threading.Event()
+    lock, held, done = Lock(EngineHandle()), threading.Event(), threading.Event()
 
     def hold():
         with lock:
@@ -55,7 +57,6 @@ def test_a_lock_that_another_thread_held_is_free_in_a_forked_child():
     held.wait(60)
     child = os.fork()
     if child == 0:
-        lock.after_fork()
         with lock:
             os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -75,6 +76,25 @@ def test_threads_that_share_a_session_lose_no_step():
     run_together(work, 3, 120)
     assert session.train_steps == 600
     assert session.state.optimizer_step == 600
+
+
+def test_threads_that_share_an_inference_session_get_their_own_results():
+    weights = [np.random.default_rng(k).standard_normal((256, 256)).astype(np.float32) / 16 for k in range(3)]
+    nodes = [helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"x{k + 1}"]) for k in range(3)]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x0", TensorProto.FLOAT, ["n", 256])],
+                              [helper.make_tensor_value_info("x3", TensorProto.FLOAT, ["n", 256])],
+                              [numpy_helper.from_array(weight, f"w{k}") for k, weight in enumerate(weights)])
+    session = ortrain.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    rows, wrong = iter((64, 70, 300)), []
+
+    def work():
+        x = np.random.default_rng(9).standard_normal((next(rows), 256)).astype(np.float32)
+        wanted = x @ weights[0] @ weights[1] @ weights[2]
+        results = (session.run(None, {"x0": x})[0] for _ in range(150))
+        wrong.extend(len(x) for found in results if not np.allclose(found, wanted, rtol=1e-3, atol=1e-3))
+
+    run_together(work, 3, 120)
+    assert not wrong
 
 
 def train(long_way):
