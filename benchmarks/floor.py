@@ -2,7 +2,7 @@
 
     python -m benchmarks.floor [--workloads mlp-wide ...] [--threads 1 2] [--steps 8]
 
-The floor of a step is the sum of its products' operations over the best rate of a square product, of the optimizer's bytes over the bandwidth of memory
+The floor of a step is the sum of its products' operations over the best rate of a square product, of the bytes of updates over the bandwidth of memory
 (two arrays read, one written), and of the bytes of all other operators, every input and output once, over the same. Rate and bandwidth are taken before and
 after the workload in the same process, and the better ones count. Attention counts all products, also those that a causal mask makes empty."""
 
@@ -27,8 +27,10 @@ from ortrain.options import SessionOptions
 from ortrain.profiling import OPTIMIZER, StepProfile
 from ortrain.session import TrainingSession
 
-PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Dense", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad")
+PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Dense", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad", "GemmUpdate")
 """Operators whose time is that of matrix products."""
+UPDATES = (OPTIMIZER, "AdamWUpdate", "GemmUpdate")
+"""The optimizer, and its part that spends late gradients."""
 SQUARE, STREAM = 1024, 1 << 23
 """Rows of the square product; elements of an array that no cache holds."""
 REPETITIONS = 5
@@ -54,10 +56,10 @@ class Machine:
         self.bandwidth = max(self.bandwidth, 3 * arrays[0].nbytes / seconds)
 
     def seconds(self, steps: list[StepProfile]) -> tuple[float, float, float]:
-        """The floor of products, of the optimizer and of all else."""
+        """The floor of products, of updates and of all else."""
         products = sum(step.operations or 0 for step in steps if step.operator in PRODUCTS) / self.rate
-        update = sum(step.bytes for step in steps if step.operator == OPTIMIZER) / self.bandwidth
-        return products, update, sum(step.bytes for step in steps if step.operator not in (*PRODUCTS, OPTIMIZER)) / self.bandwidth
+        update = sum(step.bytes for step in steps if step.operator in UPDATES) / self.bandwidth
+        return products, update, sum(step.bytes for step in steps if step.operator not in (*PRODUCTS, *UPDATES)) / self.bandwidth
 
 
 def best(work: Callable[[], object]) -> float:

@@ -18,7 +18,6 @@ OLDEST_OPSET = 7
 OLDEST_IR = 4
 """From IR version 4 on, an initializer need not be a graph input."""
 
-
 ModelSource = Any
 """A path, the bytes of a model, an onnx.ModelProto or an ortrain.ir.Model."""
 

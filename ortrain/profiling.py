@@ -150,6 +150,7 @@ def _gather(profile: Profile, runs: Iterable[tuple[Program | Call, np.ndarray]])
                 step.runs += 1
                 step.seconds += (end - start) * 1e-9
                 profile.events.append(Event(step, start, end - start))
+    profile.steps = [step for step in profile.steps if step.runs]          # not late gradients that nobody asked for
 
 
 def _steps_of(what: Program | Call, number: int) -> list[StepProfile]:

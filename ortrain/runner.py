@@ -51,7 +51,7 @@ def bind_arena(program: Program, handle: EngineHandle) -> None:
     handle.arena = None                     # before the larger one is made: the two together are what the process would need at most
     try:
         arena = aligned_zeros(room, np.dtype(np.uint8))
-    except MemoryError:
+    except MemoryError:                     # what was there fitted
         handle.arena = aligned_zeros(size, np.dtype(np.uint8))
         handle.arena[: len(held)] = np.frombuffer(held, np.uint8)
         raise

@@ -48,6 +48,7 @@ def register_operator(domain: str, op_type: str, forward: Callable[..., Any], *,
     None: every output is like input 0.
 
     Callables get copies and are called with the interpreter's lock, so they cost what Python costs; in models of half precision they get float32.
+    The session that runs them is not theirs to use: its calls raise InvalidStateError meanwhile.
     Raises InvalidArgumentError or ArgumentTypeError."""
     key = (canonical_domain(domain), op_type)
     if not key[0] or key[0] == DOMAIN or (key in REGISTRY and key not in _operators):

@@ -9,6 +9,7 @@ from ortrain._core.iteration import Iteration
 from ortrain.ir import Node, TensorType
 from ortrain.ops.costs import operations, traffic
 from ortrain.ops.record import Guard, KernelCall
+from ortrain.ops.training import ACCUMULATOR, WRITTEN
 from ortrain.plan.memory import Block
 
 
@@ -32,8 +33,9 @@ class Step:
         return None if self.guard is not None else operations(self.node.op_type, self.node.attributes, inputs, outputs)
 
     def traffic(self, types: Mapping[str, TensorType]) -> int:
-        """Bytes that a run at least moves."""
-        return traffic([types[name] for name in (*self.inputs, *self.outputs) if name in types])
+        """Bytes that a run at least moves; what it updates is read and written, what it accumulates may be overwritten."""
+        updated = () if self.node.op_type == ACCUMULATOR else WRITTEN.get(self.node.op_type, ())
+        return traffic([types[name] for name in (*self.inputs, *self.outputs, *(self.inputs[i] for i in updated if i < len(self.inputs))) if name in types])
 
 
 @dataclass(slots=True)
