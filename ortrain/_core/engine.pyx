@@ -7,8 +7,8 @@ from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
 from ortrain._core.kernel cimport ORTRAIN_MAX_RANK, Engine, Kernel, KernelArgs, Tensor, WorkItem, real
 
 import os
-import weakref
 
+from ortrain._core.forks import renew_in_children
 from ortrain.dtypes import NUMBERS, name_of
 from ortrain.errors import InvalidArgumentError
 
@@ -171,17 +171,6 @@ cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, i
 cdef enum:
     LEAST_WORKSPACE = 1 << 20
 
-handles = weakref.WeakSet()
-
-
-def _renew_pools():
-    for handle in handles:
-        handle.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_pools)
-
 
 cdef class EngineHandle:
     """Owns an Engine: its thread pool and packing buffers."""
@@ -205,7 +194,7 @@ cdef class EngineHandle:
         self.engine.gemm_float64_serial = gemm_float64_serial
         self.engine.seed = seed
         self.engine.run_index = 0
-        handles.add(self)
+        renew_in_children(self)
 
     def __dealloc__(self):
         pool_free(<Pool *>self.engine.pool)

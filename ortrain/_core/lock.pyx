@@ -1,23 +1,10 @@
 """Who may use a session: one thread at a time, and none out of the middle of a program."""
-import os
-import weakref
-
 from cpython.pythread cimport (NOWAIT_LOCK, WAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident,
                                PyThread_release_lock, PyThread_type_lock)
 from ortrain._core.engine cimport EngineHandle
 
+from ortrain._core.forks import renew_in_children
 from ortrain.errors import InvalidStateError
-
-locks = weakref.WeakSet()
-
-
-def _renew():
-    for lock in locks:
-        lock.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
 
 
 cdef class Lock:
@@ -32,7 +19,7 @@ cdef class Lock:
         self.gate = PyThread_allocate_lock()
         if self.gate == NULL:
             raise MemoryError
-        locks.add(self)
+        renew_in_children(self)
 
     def __dealloc__(self):
         if self.gate != NULL:
