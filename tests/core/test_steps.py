@@ -85,16 +85,16 @@ def test_threads_that_share_an_inference_session_get_their_own_results():
                               [helper.make_tensor_value_info("x3", TensorProto.FLOAT, ["n", 256])],
                               [numpy_helper.from_array(weight, f"w{k}") for k, weight in enumerate(weights)])
     session = ortrain.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
-    rows, wrong = iter((64, 70, 300)), []
+    rows, right = iter((64, 70, 300)), []
 
     def work():
         x = np.random.default_rng(9).standard_normal((next(rows), 256)).astype(np.float32)
         wanted = x @ weights[0] @ weights[1] @ weights[2]
         results = (session.run(None, {"x0": x})[0] for _ in range(150))
-        wrong.extend(len(x) for found in results if not np.allclose(found, wanted, rtol=1e-3, atol=1e-3))
+        right.extend(np.allclose(found, wanted, rtol=1e-3, atol=1e-3) for found in results)
 
     run_together(work, 3, 120)
-    assert not wrong
+    assert right == [True] * 450
 
 
 def train(long_way):
