@@ -22,6 +22,9 @@ LEAST_STEPS, MOST_STEPS = 5, 50_000
 WARM_UP_STEPS = 3
 WARM_UP_SECONDS = 0.5
 
+TIMES = array("d", bytes(8 * MOST_STEPS))
+"""Milliseconds of each step, in memory that is there before a runtime is imported: it is none of the runtime's."""
+
 Step = Callable[[Any, Any], float]
 """(input, labels) -> loss, after the optimizer has stepped and the gradients are reset."""
 
@@ -56,16 +59,16 @@ def timed(step: Step, data: list[tuple[Any, Any]], options: argparse.Namespace, 
     while done < WARM_UP_STEPS or time.perf_counter() < until:
         step(*data[done % len(data)])
         done += 1
-    times = array("d")                        # a list of floats would count as the tiny models' memory
-    until = time.perf_counter() + options.seconds
-    while len(times) < LEAST_STEPS or (len(times) < MOST_STEPS and time.perf_counter() < until):
-        x, y = data[(done + len(times)) % len(data)]
+    steps, until = 0, time.perf_counter() + options.seconds
+    while steps < LEAST_STEPS or (steps < MOST_STEPS and time.perf_counter() < until):
+        x, y = data[(done + steps) % len(data)]
         started = time.perf_counter()
         step(x, y)
-        times.append((time.perf_counter() - started) * 1e3)
-    peak = memory_mb("VmHWM")
+        TIMES[steps] = (time.perf_counter() - started) * 1e3
+        steps += 1
+    peak, times = memory_mb("VmHWM"), TIMES[:steps]
     return {"status": "ok", "median_ms": float(np.median(times)), "min_ms": min(times), "p90_ms": float(np.quantile(times, 0.9)),
-            "steps": len(times), "cold_start_s": cold_start, "peak_rss_mb": peak, "growth_mb": None if peak is None else peak - imported,
+            "steps": steps, "cold_start_s": cold_start, "peak_rss_mb": peak, "growth_mb": None if peak is None else peak - imported,
             "loaded_growth_mb": None if peak is None else peak - loaded,
             "first_loss": first_loss}
 

@@ -41,6 +41,11 @@ class OptimizerRecipe:
         """Moments per parameter in a checkpoint (SGD keeps one, all zeros)."""
         return 2 if self.kind == "AdamWOptimizer" else 1
 
+    @property
+    def writes_moments(self) -> bool:
+        """Whether updates change them."""
+        return self.kind == "AdamWOptimizer"
+
 
 def read_recipe(model: Model) -> OptimizerRecipe:
     """The recipe in an optimizer model. Raises InvalidModelError when it is none, MissingKernelError for nodes ortrain cannot run there."""
@@ -84,7 +89,7 @@ class Optimizer:
         self.recipe = read_recipe(model)
         self.state = state
         self.handle = handle
-        state.bind_moments(self.recipe.moments)
+        state.bind_moments(self.recipe.moments, self.recipe.writes_moments)
         self._masked: frozenset[str] = frozenset()
         self._left_out: frozenset[str] | None = None
         self._progress = np.zeros(2)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
+from ortrain._core.kernel_table import kernels
 from ortrain._core.program import PYTHON_FAILED, TERMINATED, Program
 from ortrain.errors import (
     EmptyBatchError,
@@ -67,6 +68,7 @@ class Runner:
     def __init__(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], fixed: Mapping[str, np.ndarray], handle: EngineHandle,
                  where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False, known: Sequence[str] = (),
                  late: Updates | None = None) -> None:
+        kernels()                           # read with the model: they are no part of what steps need
         self.model = model
         self.late = late
         """What updates parameters from gradients that a run leaves until later; None where none are to be left."""

@@ -51,7 +51,8 @@ class TrainingSession:
     """A model in training: forward, backward and optimizer steps over one state.
 
     training_model, eval_model, optimizer_model: paths, bytes, onnx.ModelProto or ortrain.ir.Model of the artifacts; eval and optimizer model may
-    be None. state: a TrainingState, which the session binds; it stays the caller's. options: threads and the like. device: only "cpu".
+    be None; with an optimizer model the memory of its moments is taken at once, which a session that only evaluates can go without. state: a TrainingState,
+    which the session binds; it stays the caller's. options: threads and the like. device: only "cpu".
 
     Raises ArtifactNotFoundError, InvalidModelError, InvalidCheckpointError when state and models do not fit, UnsupportedDeviceError."""
 

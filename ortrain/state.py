@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,10 @@ class Segment:
     def like(self) -> Segment:
         """A zeroed segment of the same layout."""
         return Segment(self.shapes, self.dtype)
+
+    def take(self) -> None:
+        """Has the system give the memory of the zeros, which it does when they are written to first."""
+        self.array.fill(0)
 
     def runs(self, masked: Iterable[str] = ()) -> list[tuple[int, int]]:
         """The stretches [start, end) of elements that hold no tensor named in `masked`."""
@@ -233,11 +238,16 @@ class TrainingState:
         """For a session that spends each gradient at once, or one that is gone."""
         self.gradient_segments, self._gradients, self._gradients_by, self.keeps_gradients = [], {}, None, False
 
-    def bind_moments(self, count: int) -> None:
-        """Gives the state `count` moments per trainable parameter, from the checkpoint's optimizer group if it has one."""
+    def bind_moments(self, count: int, written: bool = True) -> None:
+        """Gives the state `count` moments per trainable parameter, from the checkpoint's optimizer group if it has one.
+
+        written: whether updates write to them; their memory is then taken at once, so that what training needs beyond a loaded session is its plan's arena."""
         if self.moments and len(self.moments) == count:
             return
         moments = [[segment.like() for segment in self.trainable_segments] for _ in range(count)]
+        if written:
+            for segment in chain.from_iterable(moments):
+                segment.take()
         group = self.groups.get(GROUP)
         if group is not None:
             self.optimizer_step = group.step

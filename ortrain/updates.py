@@ -42,7 +42,7 @@ class Updates:
     @property
     def _moments(self) -> range:
         """Those that are read: SGD keeps one that stays zero."""
-        return range(2 if self.recipe.kind == "AdamWOptimizer" else 0)
+        return range(self.recipe.moments if self.recipe.writes_moments else 0)
 
     def put_into(self, model: Model) -> Model:
         """The training model with updates in place of accumulations."""
