@@ -27,15 +27,16 @@ from ortrain.options import SessionOptions
 from ortrain.profiling import OPTIMIZER, StepProfile
 from ortrain.session import TrainingSession
 
-PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Dense", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad", "GemmUpdate")
-"""Operators whose time is that of matrix products."""
+PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Dense", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad", "GemmUpdate", "ChannelsLastConv",
+            "ChannelsLastConvGrad")
+"""Operators whose time is that of matrix products; convolutions count as direct ones."""
 UPDATES = (OPTIMIZER, "AdamWUpdate", "GemmUpdate")
 """The optimizer, and its part that spends late gradients."""
 SQUARE, STREAM = 1024, 1 << 23
 """Rows of the square product; elements of an array that no cache holds."""
 REPETITIONS = 5
-DENSE = ("mlp-mnist", "mlp-wide", "bert-mini", "gpt-mini", "lstm")
-"""What consists of products; convolutions by Winograd need fewer operations than they count."""
+OF_PRODUCTS = ("mlp-mnist", "mlp-wide", "bert-mini", "gpt-mini", "lstm", "resnet18-cifar", "resnet50-224")
+"""What consists of them. The residual networks can be below their floors: Winograd's convolutions need fewer operations than they count."""
 
 
 @dataclass
@@ -99,7 +100,8 @@ def row(workload: str, folder: Path, threads: int, steps: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(DENSE), metavar="NAME", help="default: " + ", ".join(DENSE))
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(OF_PRODUCTS), metavar="NAME",
+                        help="default: " + ", ".join(OF_PRODUCTS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--steps", type=int, default=8, help="steps that are timed")
     options = parser.parse_args()
