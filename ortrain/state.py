@@ -245,9 +245,6 @@ class TrainingState:
         if self.moments and len(self.moments) == count:
             return
         moments = [[segment.like() for segment in self.trainable_segments] for _ in range(count)]
-        if written:
-            for segment in chain.from_iterable(moments):
-                segment.take()
         group = self.groups.get(GROUP)
         if group is not None:
             self.optimizer_step = group.step
@@ -256,6 +253,9 @@ class TrainingState:
                 for segment in segments:
                     for name, view in segment.views.items():
                         self._fill_moment(group, name, f"momentum{k}", view)
+        elif written:
+            for segment in chain.from_iterable(moments):
+                segment.take()
         self.moments = moments
 
     @staticmethod
