@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
+from ortrain._core.family import Family, related
+from ortrain._core.inserted import PYTHON_FAILED
 from ortrain._core.kernel_table import kernels
-from ortrain._core.program import PYTHON_FAILED, TERMINATED, Program
+from ortrain._core.program import TERMINATED, Program
+from ortrain._core.symbolic import SymbolicSizes
 from ortrain.errors import (
     EmptyBatchError,
     IndexRangeError,
@@ -31,8 +34,10 @@ from ortrain.stages import Flag, Stage
 from ortrain.state import aligned_zeros
 from ortrain.values import as_array, as_object
 
+LEAST_ARENA = 1 << 20
+"""Bytes, of which only those that are used are ever there: tiny networks need no other for more rows, which takes 0.1 ms, as long as 30 of their steps."""
 MOST_PROGRAMS = 32
-"""Programs kept per model; the least recently used goes first."""
+"""Programs kept per model that have no family; the least recently used goes first."""
 
 
 def _is_object(value: Any) -> bool:
@@ -51,7 +56,7 @@ def bind_arena(program: Program, handle: EngineHandle) -> None:
     size, held = (0, b"") if handle.arena is None else (handle.arena.size, handle.arena[: handle.held_bytes].tobytes())
     handle.arena = None                     # before the larger one is made: the two together are what the process would need at most
     try:
-        arena = aligned_zeros(room, np.dtype(np.uint8))
+        arena = aligned_zeros(max(room, LEAST_ARENA), np.dtype(np.uint8))
     except MemoryError:                     # what was there fitted
         handle.arena = aligned_zeros(size, np.dtype(np.uint8))
         handle.arena[: len(held)] = np.frombuffer(held, np.uint8)
@@ -86,6 +91,8 @@ class Runner:
         """What runs first where one program cannot run all. Found when a plan asks for it."""
         self.last: Program | None = None
         self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
+        self._families: list[Family] = []
+        """The one that was used last at the end."""
 
     def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None,
             out: Sequence[Any] | None = None, complete: bool = True) -> list[np.ndarray]:
@@ -131,7 +138,7 @@ class Runner:
         tensors = runner._tensors(given)
         targets = None if out is None else self._targets(program, tensors, out)
         try:
-            result = program.try_run(tuple(given[name] for name in program.plan.inputs), overwrite, terminate, targets, complete)
+            result = program.try_run(tuple(given[name] for name in program.input_names), overwrite, terminate, targets, complete)
         except RuntimeError:
             raise runner.refusal(program, tuple(given[name] for name in runner.inputs)) from program.cause()
         assert result is not None, "a program refused the inputs it was planned for"
@@ -208,7 +215,7 @@ class Runner:
         key: tuple[Any, ...] = tuple(None if name in objects else (given[name].shape, given[name].dtype) for name in self.inputs)
         if self.known:
             key += tuple(given[name].tobytes() for name in self.known)
-        program = self._programs.get(key)
+        program = self._programs.get(key) or related(self._families, tuple(given[name] for name in self.inputs))
         if program is None:
             try:
                 program = self._plan(given, objects)
@@ -216,25 +223,55 @@ class Runner:
                 if set(error.names) <= set(self.known):
                     raise
                 self.known += [name for name in error.names if name not in self.known]
-                self._programs.clear()
+                self.forget()
                 return self._program_for(given)
+        if program.family is None:
             self._programs[key] = program
             if len(self._programs) > MOST_PROGRAMS:
                 self._programs.popitem(last=False)
-        self._programs.move_to_end(key)
+            self._programs.move_to_end(key)
         self.handle.held_bytes = max(self.handle.held_bytes, program.held_bytes)
         bind_arena(program, self.handle)
         return program
 
     def _plan(self, given: Mapping[str, Any], objects: Sequence[str]) -> Program:
         kinds = {name: TensorType.of(given[name]) for name in self.inputs if name not in self.known and name not in objects}
+        axes = self._open_axes(kinds)
+        if axes and not objects and not self.known:
+            try:
+                return self._plan_for_all(kinds, axes)
+            except Exception:  # what is refused is refused below; what only plain numbers are good for is planned with them
+                pass
         known = {name: given[name].copy() for name in self.known}
-        return plan_program(self.model, kinds, self.fixed, self._tensors(given), self.handle, self.commits, known, objects=objects,
-                            late=self.late)
+        return plan_program(self.model, kinds, self.fixed, self._tensors(given), self.handle, self.commits, known, objects=objects, late=self.late)
+
+    def _open_axes(self, kinds: Mapping[str, TensorType]) -> dict[tuple[str, int], str]:
+        """(input, axis) -> the symbol that the model has for its size; nothing where an input is of no known rank or is empty."""
+        declared = {name: self.model.graph.types.get(name, kind).shape for name, kind in kinds.items()}
+        if None in declared.values() or any(kind.count == 0 for kind in kinds.values()):
+            return {}
+        return {(name, axis): size for name, shape in declared.items() for axis, size in enumerate(shape or ()) if isinstance(size, str)}
+
+    def _plan_for_all(self, kinds: Mapping[str, TensorType], axes: Mapping[tuple[str, int], str]) -> Program:
+        """A program for these sizes, and the family of those for others."""
+        symbols = list(dict.fromkeys(axes.values()))
+        numbers = {symbol: kinds[name].sizes[axis] for (name, axis), symbol in axes.items()}
+        sizes = SymbolicSizes(tuple(numbers[symbol] for symbol in symbols))
+
+        def planned(of: Mapping[str, int]) -> Program:
+            types = {name: TensorType(kind.dtype, tuple(of[axes[name, axis]] if (name, axis) in axes else size for axis, size in enumerate(kind.sizes)))
+                     for name, kind in kinds.items()}
+            return plan_program(self.model, types, self.fixed, self.outputs, self.handle, self.commits, late=self.late)
+
+        program = planned({symbol: sizes.symbol(number) for number, symbol in enumerate(symbols)})
+        open_axes = [(list(kinds).index(name), axis, symbols.index(symbol)) for (name, axis), symbol in axes.items()]
+        Family(program, sizes, open_axes, lambda chosen: planned(dict(zip(symbols, chosen, strict=True))).plan, self._families)
+        return program
 
     def forget(self) -> None:
         """Drops all programs."""
         self._programs.clear()
+        self._families.clear()
         self.last = None
 
     def refusal(self, program: Program, values: tuple[Any, ...]) -> Exception:

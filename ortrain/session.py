@@ -310,7 +310,7 @@ class TrainingSession:
             if not self.steps.gradients_valid:
                 raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
             pending = self.steps.pending
-            optimizer.prepare(pending.plan.late if pending is not None else frozenset())
+            optimizer.prepare(pending.late_names if pending is not None else frozenset())
             self.steps.update_late()
             optimizer.step(self.steps.learning_rate)
             self.steps.repeat_update(*optimizer.repeatable)

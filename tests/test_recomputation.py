@@ -229,9 +229,9 @@ def test_a_check_of_an_input_is_not_taken_for_its_node():
 def test_the_arena_is_hardly_larger_than_the_fullest_step(network, optimizer, most, monkeypatch):
     """A little more with an optimizer: what is held for its step lies at the beginning, where other programs leave it alone."""
     seen = []
-    monkeypatch.setattr(Emission, "_lay_out", lambda self, lay_out=Emission._lay_out: seen.append((self, lay_out(self))) or seen[-1][1])
+    monkeypatch.setattr(Emission, "run", lambda self, handle, run=Emission.run: seen.append((self, run(self, handle))) or seen[-1][1])
     program = program_of(trained(network(), 1, optimizer))
-    fullest = next(max(live_bytes(made.steps, blocks)) for made, blocks in seen if made.arena_bytes == program.arena_bytes)
+    fullest = next(max(live_bytes(made.steps, made.lifetimes.blocks(made.steps))) for made, planned in seen if planned is program)
     assert fullest <= program.arena_bytes <= most * fullest
 
 

@@ -3,14 +3,8 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 from ortrain._core.kernel cimport STATUS_OK, KernelArgs
+from ortrain._core.placement cimport aligned
 from ortrain._core.program cimport Program
-
-cdef enum:
-    ALIGNMENT = 64
-
-
-cdef int64_t aligned(int64_t size) noexcept nogil:
-    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
 cdef class Iteration:

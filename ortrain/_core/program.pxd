@@ -1,7 +1,9 @@
 """A program as other compiled modules see it: a loop runs its body's."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
+cimport numpy as cnp
 from ortrain._core.engine cimport EngineHandle
 from ortrain._core.kernel cimport Kernel, KernelArgs, Tensor
+from ortrain._core.placement cimport Piece
 
 cdef extern from "float_mode.h" nogil:
     ctypedef unsigned int FloatMode
@@ -12,7 +14,9 @@ cdef extern from "float_mode.h" nogil:
 
 cdef class Program:
     cdef EngineHandle handle
-    cdef Py_ssize_t n_steps, n_slots, n_inputs, n_outputs, n_patches, n_direct
+    cdef Py_ssize_t n_steps, n_slots, n_ints, n_floats, n_inputs, n_outputs, n_pieces, n_direct
+    cdef char *memory                     # of all that follows
+    cdef size_t memory_bytes
     cdef Kernel *functions
     cdef KernelArgs *args
     cdef FloatMode *modes                 # what each step adds to the caller's
@@ -25,6 +29,7 @@ cdef class Program:
     cdef Tensor *inputs                   # what each user input must look like
     cdef Tensor *outputs                  # where each user output lies
     cdef int64_t *output_source           # >= 0: arena offset; -1: fixed; -2 - i: user input i
+    cdef Py_ssize_t *output_piece         # -1 when not in the arena
     cdef Py_ssize_t *direct_step          # accumulations that may be skipped when gradients are overwritten
     cdef Kernel *direct_function
     cdef Py_ssize_t *direct_slot          # slots that then write to the gradient itself
@@ -36,23 +41,35 @@ cdef class Program:
     cdef bint is_short                    # done before another thread would miss the interpreter's lock
     cdef uint8_t *arena
     cdef Py_ssize_t base                  # where in the handle's arena the program's begins
-    cdef int64_t *arena_offset            # per slot, -1 when not in the arena
-    cdef int64_t *scratch_offset          # per step, -1 for none
-    cdef list tensors, steps, input_ids, output_ids, direct
+    cdef Piece *pieces                    # of the arena
+    cdef Py_ssize_t *slot_piece           # per slot, -1 when not in the arena
+    cdef int64_t *arena_offset
+    cdef Py_ssize_t *scratch_piece        # per step, -1 for none
+    cdef int64_t *scratch_offset
+    cdef list patches                     # (place in the memory, symbolic number)
+    cdef public object family             # of programs that differ in sizes alone, None where there is none
+    cdef object planned
+    cdef tuple symbols                    # of its family, what they are here
+    cdef public object late_names         # the parameters whose gradients a run leaves until later
+    cdef public list input_names
     cdef public dict python_steps
     cdef public list keep_alive
-    cdef public int64_t arena_bytes
+    cdef readonly int64_t arena_bytes
     cdef public list step_names
-    cdef public object plan
     cdef public Py_ssize_t failed_step
     cdef public int failed_status
     cdef public Py_ssize_t first_write
     cdef public Py_ssize_t late_updates, late_gradients  # the first steps of what a run leaves until later: updates that compute their gradient, and gradients
-    cdef public int64_t held_bytes        # at the arena's beginning, which late steps read
+    cdef readonly int64_t held_bytes          # at the arena's beginning, which late steps read
     cdef public Py_ssize_t first_lost     # the first step that writes over what an earlier run has left there
     cdef public Py_ssize_t stoppable      # steps before which a run may be stopped: those from here on are done as a whole
 
-    cdef void describe(self, Tensor *t, tuple kind) except *
+    cdef object tensor_as_laid_out(self, const Tensor *t, int64_t where)
+    cdef size_t carve(self, char *memory) noexcept
+    cdef void become(self, Program first) except *
+    cdef void find_places(self) except *
+    cpdef Py_ssize_t room(self) noexcept
+    cpdef object bind_arena(self, cnp.ndarray arena)
     cdef void point_into(self, uint8_t *arena) noexcept nogil
     cdef void set_overwriting(self, bint now, bint late) noexcept nogil
     cdef Py_ssize_t first_byte(self) noexcept

@@ -1,19 +1,13 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
+from ortrain._core.family import Family
+from ortrain._core.inserted import PythonStep
 from ortrain._core.iteration import Iteration
 
-KERNELS: dict[str, int]
 TERMINATED: int
-PYTHON_FAILED: int
-MOST_AXES: int
-
-class PythonStep:
-    error: BaseException
-    def __init__(self, function: Callable[..., Any]) -> None: ...
 
 class Program:
     keep_alive: list[Any]
@@ -29,16 +23,13 @@ class Program:
     late_gradients: int
     held_bytes: int
     first_lost: int
+    late_names: frozenset[str]
+    input_names: list[str]
+    family: Family | None
+    places: list[tuple[int, int]]
+    layout: tuple[Any, ...]
     def __init__(self, handle: EngineHandle) -> None: ...
-    def add_tensor(self, dtype: str, dims: tuple[int, ...], offset: int = -1, address: int = 0, input: int = -1) -> int: ...
-    def add_step(self, name: str, address: int, inputs: list[int], outputs: list[int], ints: tuple[int, ...] = (),
-                 floats: tuple[float, ...] = (), scratch: int = -1, flush: bool = False) -> int: ...
-    def add_python_step(self, name: str, function: Callable[..., Any], inputs: list[int], outputs: list[int]) -> int: ...
     def cause(self) -> BaseException | None: ...
-    def set_inputs(self, ids: list[int]) -> None: ...
-    def set_outputs(self, ids: list[int]) -> None: ...
-    def add_direct(self, step: int, ids: list[int], address: int) -> None: ...
-    def finish(self, arena_bytes: int) -> None: ...
     def bind_arena(self, arena: np.ndarray) -> None: ...
     def room(self) -> int: ...
     def try_run(self, values: tuple[Any, ...], overwrite: bool = False, terminate: np.ndarray | None = None,

@@ -1,17 +1,18 @@
 """A program: a flat array of kernel calls over tensors at fixed places, run by one loop without the interpreter."""
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memmove, memset
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free
+from libc.string cimport memmove
 cimport numpy as cnp
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
-from ortrain._core.arrays cimport array_at, array_over, numpy_type_of, same_dtype
+from ortrain._core.arrays cimport numpy_type_of, same_dtype
 from ortrain._core.engine cimport SHORT, EngineHandle
-from ortrain._core.kernel cimport DTYPE_INT32, ORTRAIN_MAX_RANK, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK, Kernel, KernelArgs, Tensor
+from ortrain._core.inserted cimport STATUS_PYTHON_FAILED, skip
+from ortrain._core.kernel cimport STATUS_OK, Kernel, KernelArgs, Tensor
+from ortrain._core.placement cimport Piece, aligned, place
 
 import numpy as np
 
-from ortrain._core.arrays import know_extension
-from ortrain.dtypes import NAMES, NUMBERS
+from ortrain.dtypes import NAMES
 
 cnp.import_array()
 
@@ -20,273 +21,151 @@ cdef extern from "threads.h" nogil:
     int64_t pool_clock()
 
 
-cdef int check_range(const KernelArgs *a) noexcept nogil:
-    """Refuses when an element of indices [n] (int64 or int32) is neither in [low, high) nor the ignored value. ints: low, high, has_ignored, ignored."""
-    cdef Tensor *x = &a.inputs[0]
-    cdef int64_t i, v
-    cdef int64_t low = a.ints[0], high = a.ints[1], ignored = a.ints[3]
-    cdef bint has_ignored = a.ints[2] != 0
-    for i in range(x.count):
-        v = (<int32_t *>x.data)[i] if x.dtype == DTYPE_INT32 else (<int64_t *>x.data)[i]
-        if (v < low or v >= high) and not (has_ignored and v == ignored):
-            return STATUS_INDEX_OUT_OF_RANGE
-    return STATUS_OK
-
-
-cdef int copy(const KernelArgs *a) noexcept nogil:
-    """outputs[0] = inputs[0], byte for byte; ints: size of one element."""
-    memcpy(a.outputs[0].data, a.inputs[0].data, a.inputs[0].count * a.ints[0])
-    return STATUS_OK
-
-
-cdef int skip(const KernelArgs *a) noexcept nogil:
-    """Does nothing: stands in for an accumulation whose value was computed in place."""
-    return STATUS_OK
-
-
-cdef class PythonStep:
-    """A step that is a Python callable, and the exception with which it last failed."""
-
-    cdef object function
-    cdef public object error
-
-    def __init__(self, function):
-        self.function = function
-
-    cdef void run(self, const KernelArgs *a) except *:
-        cdef Py_ssize_t i
-        cdef Tensor *t
-        cdef cnp.ndarray target
-        results = self.function(*[array_at(&a.inputs[i]) for i in range(a.n_inputs)])
-        if len(results) < a.n_outputs:
-            raise ValueError(f"expected {a.n_outputs} outputs, got {len(results)}")
-        for i in range(a.n_outputs):
-            t = &a.outputs[i]
-            if t.data == NULL:
-                continue
-            if results[i] is None:
-                memset(t.data, 0, t.count * cnp.PyArray_DescrFromType(numpy_type_of(t.dtype)).itemsize)
-                continue
-            target = <cnp.ndarray>array_over(t)
-            value = np.asarray(results[i])
-            if value.shape != (<object>target).shape or value.dtype != (<object>target).dtype:
-                raise ValueError(f"expected output {i} as {(<object>target).dtype}{list((<object>target).shape)}, got {value.dtype}{list(value.shape)}")
-            target[...] = value
-
-
-cdef int run_python(const KernelArgs *a) noexcept with gil:
-    step = <PythonStep><void *><size_t>a.ints[0]
-    try:
-        step.run(a)
-    except BaseException as error:
-        step.error = error
-        return STATUS_PYTHON_FAILED
-    return STATUS_OK
-
-
-cdef int python(const KernelArgs *a) noexcept nogil:
-    """Takes the interpreter's lock and calls a PythonStep; ints: its address (the program keeps it alive)."""
-    return run_python(a)
-
-
 # what a run reports that its RunOptions stopped; kernels have codes of their own in kernel.h
 cdef enum:
     STATUS_TERMINATED = 100
-    STATUS_PYTHON_FAILED = 101
 TERMINATED = STATUS_TERMINATED
-PYTHON_FAILED = STATUS_PYTHON_FAILED
-MOST_AXES = ORTRAIN_MAX_RANK
 
-# name -> address; the planner puts these in by itself
-KERNELS = {"check_range": <size_t>&check_range, "copy": <size_t>&copy, "python": <size_t>&python}
+
+cdef inline void *part(char *memory, size_t *end, Py_ssize_t count, size_t size) noexcept nogil:
+    """Memory for so many elements from `end` on, which is moved behind them."""
+    cdef size_t begin = end[0]
+    end[0] = (begin + count * size + 63) & ~<size_t>63
+    return NULL if memory == NULL else memory + begin
 
 
 cdef class Program:
-    """Built by ortrain.plan: tensors first, then steps, then finish(); then try_run() as often as wanted."""
+    """Built by an Assembly, or derived by a Family from one that was; then try_run() as often as wanted."""
 
     def __init__(self, EngineHandle handle not None):
         self.handle = handle
-        self.tensors, self.steps, self.input_ids, self.output_ids, self.direct = [], [], [], [], []
-        self.keep_alive, self.step_names, self.python_steps = [], [], {}
+        self.keep_alive, self.step_names, self.python_steps, self.patches = [], [], {}, []
         self.failed_step = -1
         self.first_write = 0
         self.stoppable = self.late_updates = self.late_gradients = <Py_ssize_t>((~<size_t>0) >> 1)
 
     def __dealloc__(self):
-        free(self.functions)
-        free(self.args)
-        free(self.modes)
-        free(self.slots)
-        free(self.ints)
-        free(self.floats)
-        free(self.input_slot)
-        free(self.input_index)
-        free(self.inputs)
-        free(self.outputs)
-        free(self.output_source)
-        free(self.direct_step)
-        free(self.direct_function)
-        free(self.direct_slot)
-        free(self.direct_address)
-        free(self.direct_offset)
-        free(self.arena_offset)
-        free(self.scratch_offset)
-
-    def add_tensor(self, str dtype, tuple dims, int64_t offset=-1, size_t address=0, int input=-1):
-        """Adds a tensor in the arena (offset), at a fixed address, or that is a user input; returns its number. Raises ValueError for more than MOST_AXES axes."""
-        if len(dims) > ORTRAIN_MAX_RANK:
-            raise ValueError(f"expected at most {ORTRAIN_MAX_RANK} axes, got {len(dims)}")
-        know_extension(dtype)
-        self.tensors.append((NUMBERS[dtype], dims, offset, address, input))
-        return len(self.tensors) - 1
-
-    def add_step(self, str name, size_t address, list inputs, list outputs, tuple ints=(), tuple floats=(), int64_t scratch=-1, bint flush=False):
-        """Adds a kernel call on tensors (numbers, -1: absent) with its packed attributes and scratch offset; returns the step's number.
-        flush: subnormal numbers are zero to it."""
-        self.steps.append((address, inputs, outputs, ints, floats, scratch, flush))
-        self.step_names.append(name)
-        return len(self.steps) - 1
-
-    def add_python_step(self, str name, object function, list inputs, list outputs):
-        """Adds a call of a Python function: arrays (None: absent) -> a sequence of one array per output; returns the step's number."""
-        step = PythonStep(function)
-        self.keep_alive.append(step)
-        number = self.add_step(name, <size_t>&python, inputs, outputs, (<size_t><void *>step,))
-        self.python_steps[number] = step
-        return number
+        free(self.memory)
 
     def cause(self):
         """The exception of the Python step that failed last, None when it was no such step."""
         return self.python_steps[self.failed_step].error if self.failed_status == STATUS_PYTHON_FAILED else None
 
-    def set_inputs(self, list ids):
-        """The tensors that are the user inputs, in the order of the call."""
-        self.input_ids = ids
+    @property
+    def plan(self):
+        """What the program was made from. That of one which was derived, or planned for symbolic sizes, is made when it is asked for."""
+        if self.planned is None and self.family is not None:
+            self.planned = self.family.plan_of(self)
+        return self.planned
 
-    def set_outputs(self, list ids):
-        """The tensors that are handed to the user, in order."""
-        self.output_ids = ids
+    @plan.setter
+    def plan(self, plan):
+        self.planned = plan
 
-    def add_direct(self, int step, list ids, size_t address):
-        """While gradients are overwritten, `step` is skipped and the tensors `ids` lie at `address`, the gradient itself."""
-        self.direct.append((step, set(ids), address))
+    @property
+    def places(self):
+        """(offset, size) of all blocks of the arena, in bytes."""
+        return [(self.pieces[i].offset, self.pieces[i].size) for i in range(self.n_pieces)]
 
-    cdef void describe(self, Tensor *t, tuple kind) except *:
-        cdef int i
-        memset(t, 0, sizeof(Tensor))
-        t.dtype = kind[0]
-        dims = kind[1]
-        t.rank = len(dims)
-        t.count = 1
-        for i in range(t.rank):
-            t.dims[i] = dims[i]
-            t.count *= t.dims[i]
-        t.data = <void *><size_t>kind[3]
+    cdef object tensor_as_laid_out(self, const Tensor *t, int64_t where):
+        return t.dtype, tuple([t.dims[i] for i in range(t.rank)]), t.count, where
 
-    def finish(self, int64_t arena_bytes):
-        """Lays the steps out as C arrays; nothing can be added afterwards."""
-        cdef Py_ssize_t i, slot = 0, n_ints = 0, n_floats = 0
-        self.arena_bytes = arena_bytes
-        self.n_steps = len(self.steps)
-        self.late_updates, self.late_gradients = min(self.late_updates, self.n_steps), min(self.late_gradients, self.n_steps)
-        for _, ins, outs, ints, floats, _, _ in self.steps:
-            self.n_slots += len(ins) + len(outs)
-            n_ints += len(ints)
-            n_floats += len(floats)
-        self.functions = <Kernel *>calloc(self.n_steps + 1, sizeof(Kernel))
-        self.args = <KernelArgs *>calloc(self.n_steps + 1, sizeof(KernelArgs))
-        self.modes = <FloatMode *>calloc(self.n_steps + 1, sizeof(FloatMode))
-        self.slots = <Tensor *>calloc(self.n_slots + 1, sizeof(Tensor))
-        self.arena_offset = <int64_t *>calloc(self.n_slots + 1, sizeof(int64_t))
-        self.scratch_offset = <int64_t *>calloc(self.n_steps + 1, sizeof(int64_t))
-        self.ints = <int64_t *>calloc(n_ints + 1, sizeof(int64_t))
-        self.floats = <double *>calloc(n_floats + 1, sizeof(double))
-        self.input_slot = <Py_ssize_t *>calloc(self.n_slots + 1, sizeof(Py_ssize_t))
-        self.input_index = <Py_ssize_t *>calloc(self.n_slots + 1, sizeof(Py_ssize_t))
-        if not (self.functions and self.args and self.modes and self.slots and self.arena_offset and self.scratch_offset and self.ints and self.floats
-                and self.input_slot and self.input_index):
-            raise MemoryError
-        n_ints = n_floats = 0
-        slot_of = {}
-        for i, (address, ins, outs, ints, floats, scratch, flush) in enumerate(self.steps):
-            self.functions[i] = <Kernel><size_t>address
-            self.modes[i] = FLUSH_SUBNORMALS if flush else 0
-            self.args[i].inputs = self.slots + slot
-            self.args[i].outputs = self.slots + slot + len(ins)
-            self.args[i].n_inputs = len(ins)
-            self.args[i].n_outputs = len(outs)
-            self.args[i].ints = self.ints + n_ints
-            self.args[i].floats = self.floats + n_floats
-            self.args[i].engine = &self.handle.engine
-            self.scratch_offset[i] = scratch
-            for number in [*ins, *outs]:
-                self.arena_offset[slot] = -1
-                if number >= 0:
-                    kind = self.tensors[number]
-                    self.describe(&self.slots[slot], kind)
-                    self.arena_offset[slot] = kind[2]
-                    slot_of.setdefault(number, []).append(slot)
-                    if kind[4] >= 0:
-                        self.input_slot[self.n_input_slots] = slot
-                        self.input_index[self.n_input_slots] = kind[4]
-                        self.n_input_slots += 1
-                slot += 1
-            for value in ints:
-                self.ints[n_ints] = value
-                n_ints += 1
-            for value in floats:
-                self.floats[n_floats] = value
-                n_floats += 1
-        self.is_short = not self.python_steps and sum([self.slots[i].count for i in range(self.n_slots)]) <= SHORT
-        self._lay_out_interface()
-        self._lay_out_direct(slot_of)
-        self.steps, self.tensors = [], []
+    @property
+    def layout(self):
+        """All that it runs on, for a comparison of programs: addresses of constants and of objects are left out."""
+        cdef Py_ssize_t i, j, slot
+        cdef KernelArgs *a
+        steps = []
+        for i in range(self.n_steps):
+            a = &self.args[i]
+            slot = a.inputs - self.slots
+            tensors = [self.tensor_as_laid_out(&self.slots[j], self.arena_offset[j]) for j in range(slot, slot + a.n_inputs + a.n_outputs)]
+            end = self.args[i + 1].ints if i + 1 < self.n_steps else self.ints + self.n_ints
+            ints = [] if i in self.python_steps else [a.ints[j] for j in range(end - a.ints)]
+            steps.append((self.step_names[i], tensors, ints, self.scratch_offset[i]))
+        inputs = [self.tensor_as_laid_out(&self.inputs[i], 0) for i in range(self.n_inputs)]
+        outputs = [self.tensor_as_laid_out(&self.outputs[i], self.output_source[i]) for i in range(self.n_outputs)]
+        floats = [self.floats[i] for i in range(self.n_floats)]
+        direct = [(self.direct_slot[i], self.direct_offset[i]) for i in range(self.n_direct_slots)]
+        return steps, inputs, outputs, floats, direct, self.places, self.arena_bytes, self.held_bytes, self.first_lost, self.is_short
+
+    cdef size_t carve(self, char *memory) noexcept:
+        """Points all arrays into one piece of memory; returns how many bytes it has to have. Pointers from array to array are not its business."""
+        cdef size_t end = 0
+        self.functions = <Kernel *>part(memory, &end, self.n_steps, sizeof(Kernel))
+        self.args = <KernelArgs *>part(memory, &end, self.n_steps, sizeof(KernelArgs))
+        self.modes = <FloatMode *>part(memory, &end, self.n_steps, sizeof(FloatMode))
+        self.slots = <Tensor *>part(memory, &end, self.n_slots, sizeof(Tensor))
+        self.ints = <int64_t *>part(memory, &end, self.n_ints, sizeof(int64_t))
+        self.floats = <double *>part(memory, &end, self.n_floats, sizeof(double))
+        self.input_slot = <Py_ssize_t *>part(memory, &end, self.n_input_slots, sizeof(Py_ssize_t))
+        self.input_index = <Py_ssize_t *>part(memory, &end, self.n_input_slots, sizeof(Py_ssize_t))
+        self.inputs = <Tensor *>part(memory, &end, self.n_inputs, sizeof(Tensor))
+        self.outputs = <Tensor *>part(memory, &end, self.n_outputs, sizeof(Tensor))
+        self.output_source = <int64_t *>part(memory, &end, self.n_outputs, sizeof(int64_t))
+        self.output_piece = <Py_ssize_t *>part(memory, &end, self.n_outputs, sizeof(Py_ssize_t))
+        self.direct_step = <Py_ssize_t *>part(memory, &end, self.n_direct, sizeof(Py_ssize_t))
+        self.direct_function = <Kernel *>part(memory, &end, self.n_direct, sizeof(Kernel))
+        self.direct_slot = <Py_ssize_t *>part(memory, &end, self.n_direct_slots, sizeof(Py_ssize_t))
+        self.direct_address = <void **>part(memory, &end, self.n_direct_slots, sizeof(void *))
+        self.direct_offset = <int64_t *>part(memory, &end, self.n_direct_slots, sizeof(int64_t))
+        self.pieces = <Piece *>part(memory, &end, self.n_pieces, sizeof(Piece))
+        self.slot_piece = <Py_ssize_t *>part(memory, &end, self.n_slots, sizeof(Py_ssize_t))
+        self.arena_offset = <int64_t *>part(memory, &end, self.n_slots, sizeof(int64_t))
+        self.scratch_piece = <Py_ssize_t *>part(memory, &end, self.n_steps, sizeof(Py_ssize_t))
+        self.scratch_offset = <int64_t *>part(memory, &end, self.n_steps, sizeof(int64_t))
+        return end
+
+    cdef void become(self, Program first) except *:
+        """Takes over what another program is, in a memory of its own that holds it already but for sizes."""
+        cdef Py_ssize_t i
+        self.handle, self.keep_alive, self.step_names, self.python_steps = first.handle, first.keep_alive, first.step_names, first.python_steps
+        self.late_names, self.input_names = first.late_names, first.input_names
+        self.n_steps, self.n_slots, self.n_ints, self.n_floats = first.n_steps, first.n_slots, first.n_ints, first.n_floats
+        self.n_inputs, self.n_outputs, self.n_pieces, self.n_input_slots = first.n_inputs, first.n_outputs, first.n_pieces, first.n_input_slots
+        self.n_direct, self.n_direct_slots = first.n_direct, first.n_direct_slots
+        self.n_direct_now, self.n_direct_slots_now = first.n_direct_now, first.n_direct_slots_now
+        self.first_write, self.stoppable = first.first_write, first.stoppable
+        self.late_updates, self.late_gradients = first.late_updates, first.late_gradients
+        self.failed_step = -1
+        self.memory_bytes = self.carve(self.memory)
+        for i in range(self.n_steps):
+            self.args[i].inputs = self.slots + (first.args[i].inputs - first.slots)
+            self.args[i].outputs = self.slots + (first.args[i].outputs - first.slots)
+            self.args[i].ints = self.ints + (first.args[i].ints - first.ints)
+            self.args[i].floats = self.floats + (first.args[i].floats - first.floats)
+        self.find_places()
         self.built = True
 
-    def _lay_out_interface(self):
-        cdef Py_ssize_t i
-        self.n_inputs, self.n_outputs = len(self.input_ids), len(self.output_ids)
-        self.inputs = <Tensor *>calloc(self.n_inputs + 1, sizeof(Tensor))
-        self.outputs = <Tensor *>calloc(self.n_outputs + 1, sizeof(Tensor))
-        self.output_source = <int64_t *>calloc(self.n_outputs + 1, sizeof(int64_t))
-        if not (self.inputs and self.outputs and self.output_source):
+    cdef void find_places(self) except *:
+        """Gives every block its place in the arena, and says so wherever it matters."""
+        cdef Py_ssize_t i, count = 0
+        self.arena_bytes = place(self.pieces, self.n_pieces)
+        if self.arena_bytes < 0:
             raise MemoryError
-        for i in range(self.n_inputs):
-            self.describe(&self.inputs[i], self.tensors[self.input_ids[i]])
+        for i in range(self.n_slots):
+            self.arena_offset[i] = self.pieces[self.slot_piece[i]].offset if self.slot_piece[i] >= 0 else -1
+            count += self.slots[i].count
+        for i in range(self.n_steps):
+            self.scratch_offset[i] = self.pieces[self.scratch_piece[i]].offset if self.scratch_piece[i] >= 0 else -1
         for i in range(self.n_outputs):
-            kind = self.tensors[self.output_ids[i]]
-            self.describe(&self.outputs[i], kind)
-            self.output_source[i] = -2 - kind[4] if kind[4] >= 0 else kind[2]
+            if self.output_piece[i] >= 0:
+                self.output_source[i] = self.pieces[self.output_piece[i]].offset
+        for i in range(self.n_direct_slots):
+            self.direct_offset[i] = self.arena_offset[self.direct_slot[i]]
+        self.held_bytes = self.first_lost = 0
+        for i in range(self.n_pieces):
+            if self.pieces[i].kept:
+                self.held_bytes = max(self.held_bytes, self.pieces[i].offset + aligned(self.pieces[i].size))
+        if self.held_bytes:
+            self.first_lost = min([self.pieces[i].first for i in range(self.n_pieces) if self.pieces[i].offset < self.held_bytes])
+        self.is_short = not self.python_steps and count <= SHORT
 
-    def _lay_out_direct(self, dict slot_of):
-        cdef Py_ssize_t i, n = 0
-        self.n_direct = len(self.direct)
-        total = sum(len(slot_of.get(number, ())) for _, ids, _ in self.direct for number in ids)
-        self.direct_step = <Py_ssize_t *>calloc(self.n_direct + 1, sizeof(Py_ssize_t))
-        self.direct_function = <Kernel *>calloc(self.n_direct + 1, sizeof(Kernel))
-        self.direct_slot = <Py_ssize_t *>calloc(total + 1, sizeof(Py_ssize_t))
-        self.direct_address = <void **>calloc(total + 1, sizeof(void *))
-        self.direct_offset = <int64_t *>calloc(total + 1, sizeof(int64_t))
-        if not (self.direct_step and self.direct_function and self.direct_slot and self.direct_address and self.direct_offset):
-            raise MemoryError
-        for i, (step, ids, address) in enumerate(sorted(self.direct, key=lambda each: each[0])):
-            self.direct_step[i] = step
-            self.direct_function[i] = self.functions[step]
-            for number in ids:
-                for slot in slot_of.get(number, ()):
-                    self.direct_slot[n] = slot
-                    self.direct_address[n] = <void *><size_t>address
-                    self.direct_offset[n] = self.arena_offset[slot]
-                    n += 1
-            if step < self.late_updates:
-                self.n_direct_now, self.n_direct_slots_now = i + 1, n
-        self.n_direct_slots = n
-
-    def bind_arena(self, cnp.ndarray arena not None):
+    cpdef object bind_arena(self, cnp.ndarray arena):
         """Points every tensor and scratch buffer into the arena (uint8, 64-byte aligned, at least room()), which becomes the handle's: programs bound to
         another run again when they are bound again, so that none keeps memory which the others have left."""
-        if not self.built or arena.nbytes < self.room():
-            raise ValueError(f"expected a finished program and an arena of {self.room()} bytes, got {arena.nbytes}")
+        if arena is None or not self.built or arena.nbytes < self.room():
+            raise ValueError(f"expected a finished program and an arena of {self.room()} bytes, got {None if arena is None else arena.nbytes}")
         self.handle.arena = arena
         self.base = self.first_byte()
         self.point_into(<uint8_t *>cnp.PyArray_DATA(arena) + self.base)
@@ -295,7 +174,7 @@ cdef class Program:
         """Where in the arena the program's part begins: behind what a train step has left there for its late steps, unless it has such steps itself."""
         return 0 if self.held_bytes else self.handle.held_bytes
 
-    def room(self):
+    cpdef Py_ssize_t room(self) noexcept:
         """The bytes that an arena has to have for it."""
         return self.first_byte() + self.arena_bytes
 

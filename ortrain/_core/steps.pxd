@@ -10,7 +10,7 @@ cdef class Steps:
     cdef object state, masked, refusal, updates, late, late_masked
     cdef Program program
     cdef readonly Program pending        # whose late gradients the last train step has left to who needs them
-    cdef Program swept                   # what was pending when the sweep was made: it leaves out what that updates
+    cdef object swept                    # the late names of what was pending when the sweep was made: it leaves out what that updates
     cdef Sweep sweep
     cdef cnp.ndarray reset_flag, progress
     cdef public bint leaves_late         # whether train steps may do so

@@ -3,11 +3,17 @@ from libc.stdint cimport uint8_t
 cimport cython
 cimport numpy as cnp
 from ortrain._core.engine cimport EngineHandle
+from ortrain._core.family cimport relative
 from ortrain._core.lock cimport Lock
 from ortrain._core.program cimport Program
 from ortrain._core.sweep cimport Sweep
 
 cnp.import_array()
+
+
+cdef object late_names(Program program):
+    """The parameters whose gradients a program has left until later."""
+    return None if program is None else program.late_names
 
 
 @cython.final
@@ -42,7 +48,7 @@ cdef class Steps:
 
     def repeat_update(self, Sweep sweep, object masked):
         """Takes the sweep that ran last for the next optimizer step, while the state's mask is `masked`; None for none."""
-        self.sweep, self.masked, self.swept = sweep, masked, self.pending
+        self.sweep, self.masked, self.swept = sweep, masked, late_names(self.pending)
 
     cpdef bint begin(self) except -1:
         """Makes parameters ready to be updated by the next train step; False when it may not run: without optimizer step and reset after the one before."""
@@ -125,7 +131,7 @@ cdef class Steps:
         return results[0] if len(results) == 1 else tuple(results)
 
     cpdef list train(self, tuple values):
-        """A train step with the last program; the outputs, or None when it has to go the long way: for other inputs, or while another thread
+        """A train step with the last program, or one of its family; the outputs, or None when it has to go the long way: for other inputs, or while another thread
         is in the session."""
         cdef Program program = self.program
         cdef bint overwrite
@@ -134,12 +140,15 @@ cdef class Steps:
             return None
         try:
             overwrite = self.overwrite
-            if not program.accepts(values) or not self.begin() or self.pending is not None and not overwrite:
+            if not program.accepts(values):
+                program = relative(program, values)
+            if program is None or not self.begin() or self.pending is not None and not overwrite:
                 return None
             (<uint8_t *>cnp.PyArray_DATA(self.reset_flag))[0] = overwrite
             if program.execute(values, overwrite, NULL, self.completes()) != 0:
                 self.failed(program)
                 raise refusal(program, values) from program.cause()
+            self.program = program
             self.finished(program, overwrite)
             return program.results(values, None)
         finally:
@@ -153,7 +162,7 @@ cdef class Steps:
         if sweep is None or not self.gradients_valid or not self.lock.take_if_free():
             return False
         try:
-            if self.state.masked != self.masked or self.pending is not self.swept:
+            if self.state.masked != self.masked or late_names(self.pending) != self.swept:
                 return False
             self.update_late()
             step = self.state.optimizer_step + 1

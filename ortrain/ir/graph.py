@@ -44,7 +44,7 @@ class TensorType:
     def sizes(self) -> tuple[int, ...]:
         """The shape of a static type, in numbers."""
         assert self.is_static and self.shape is not None, f"expected a static shape, got {self.shape}"
-        return tuple(map(int, self.shape))
+        return self.shape  # type: ignore[return-value]
 
     @property
     def count(self) -> int:

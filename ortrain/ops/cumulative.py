@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
@@ -16,7 +15,7 @@ def packed_axis(c: LoweringContext, axis: int) -> tuple[int, ...]:
     """outer, size, inner, exclusive, reverse"""
     dims = c.dims(0)
     axis = normalize_axis(c, axis, len(dims))
-    return (int(np.prod(dims[:axis], dtype=np.int64)), dims[axis], int(np.prod(dims[axis + 1 :], dtype=np.int64)), int(c.attribute("exclusive", 0)),
+    return (math.prod(dims[:axis]), dims[axis], math.prod(dims[axis + 1 :]), int(c.attribute("exclusive", 0)),
             int(c.attribute("reverse", 0)))
 
 

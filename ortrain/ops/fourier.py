@@ -151,14 +151,14 @@ def frames_in_steps(g: NodeBuilder) -> list[str] | None:
         return None
     step, length, window = found
     signal = g.inputs[0] if len(kind.shape or ()) == 3 else g.op("Reshape", g.inputs[0], g.constant([0, 0, 1]))
-    starts = np.arange(1 + (size - length) // step) * step
-    frames = g.op("Gather", signal, g.constant(starts[:, None] + np.arange(window)), axis=1)          # [n, frames, window, parts]
+    starts = np.arange(int(1 + (size - length) // step)) * step
+    frames = g.op("Gather", signal, g.constant(starts[:, None] + np.arange(int(window))), axis=1)          # [n, frames, window, parts]
     if g.has(2):
         frames = g.op("Mul", frames, g.op("Reshape", g.inputs[2], g.constant([window, 1])))
     attributes: dict[str, Any] = {"onesided": int(g.attribute("onesided", 1))}
     if g.opset < 20:
-        return [g.op("DFT", frames, g.constant(np.array(length)), axis=2, **attributes)]
-    return [g.op("DFT", frames, g.constant(np.array(length)), g.constant(np.array(2)), **attributes)]
+        return [g.op("DFT", frames, g.constant(np.array(length, np.int64)), axis=2, **attributes)]
+    return [g.op("DFT", frames, g.constant(np.array(length, np.int64)), g.constant(np.array(2)), **attributes)]
 
 
 @operator("STFT", expand=frames_in_steps, stop=(1, 3))

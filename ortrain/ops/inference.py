@@ -127,7 +127,7 @@ class Inference:
 def _check_sizes(context: InferenceContext, kind: TensorType) -> None:
     """Refuses an output that cannot be: of values that say sizes, no operator need look at all."""
     sizes = [size for size in kind.shape or () if isinstance(size, int)]
-    if min(sizes, default=0) < 0 or prod(sizes) > MOST_ELEMENTS:
+    if any(size < 0 for size in sizes) or prod(sizes) > MOST_ELEMENTS:
         raise context.error(f"expected sizes that are not negative, of {MOST_ELEMENTS} elements at most, got {list(kind.shape or ())}")
 
 

@@ -58,13 +58,13 @@ def lower_product(c: LoweringContext) -> KernelCall:
     batch_a, batch_b = left[:-2], right[:-2]
     if not ta and all(d == 1 for d in batch_b):
         # the batch of a is more rows of one product
-        m *= int(np.prod(batch_a, dtype=np.int64))
+        m *= prod(batch_a)
         batch_a, batch_b = (), ()
     rank = max(len(batch_a), len(batch_b))
     batch = np.broadcast_shapes(batch_a, batch_b)
     strides_a = [s * left[-1] * left[-2] for s in broadcast_strides(batch_a, batch)] if rank else []
     strides_b = [s * right[-1] * right[-2] for s in broadcast_strides(batch_b, batch)] if rank else []
-    ints = (m, n, k, ta, tb, int(np.prod(batch, dtype=np.int64)), rank, *batch, *strides_a, *strides_b)
+    ints = (m, n, k, ta, tb, prod(batch), rank, *batch, *strides_a, *strides_b)
     return KernelCall("matmul", ints, (float(c.attribute("alpha", 1.0)),))
 
 

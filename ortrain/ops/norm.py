@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,7 +31,7 @@ def check_channels(c: InferenceContext) -> None:
 def spatial(c: LoweringContext, x: int = 0) -> tuple[int, int, int]:
     """(n, c, product of the rest)"""
     dims = c.dims(x)
-    return dims[0], dims[1], int(np.prod(dims[2:], dtype=np.int64))
+    return dims[0], dims[1], math.prod(dims[2:])
 
 
 def lower_batch_norm(c: LoweringContext) -> KernelCall:
@@ -97,7 +98,7 @@ def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
 def rows_and_size(c: LoweringContext, x: int) -> tuple[int, int]:
     dims = c.dims(x)
     axis = normalize_axis(c, c.attribute("axis", -1), len(dims))
-    return int(np.prod(dims[:axis], dtype=np.int64)), int(np.prod(dims[axis:], dtype=np.int64))
+    return math.prod(dims[:axis]), math.prod(dims[axis:])
 
 
 def layer_norm_gradient(g: GradientBuilder) -> Gradients:

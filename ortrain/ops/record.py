@@ -134,7 +134,7 @@ class LoweringContext(InferenceContext):
 
     def dims(self, index: int) -> tuple[int, ...]:
         """The shape of input `index`, in numbers."""
-        return tuple(int(d) for d in self.shape(index))
+        return self.shape(index)  # type: ignore[return-value]
 
     def output_dtype(self, index: int) -> str:
         """The dtype of output `index`."""
@@ -146,7 +146,7 @@ class LoweringContext(InferenceContext):
         """The shape of output `index`, in numbers."""
         kind = self.outputs[index]
         assert kind is not None and kind.shape is not None
-        return tuple(int(d) for d in kind.shape)
+        return kind.sizes
 
 
 Inference = Callable[[InferenceContext], Sequence[TensorType]]
@@ -242,10 +242,10 @@ def broadcast_shapes(c: InferenceContext, *shapes: Shape) -> Shape:
     out: list[Dim] = []
     for axis in range(rank):
         sizes = [s[axis] for s in padded if s[axis] != 1]
-        numbers = {d for d in sizes if isinstance(d, int)}
-        if len(numbers) > 1:
+        numbers = [d for d in sizes if isinstance(d, int)]
+        if any(d != numbers[0] for d in numbers):
             raise c.error(f"expected shapes that broadcast, got {list(map(list, shapes))}")
-        out.append(numbers.pop() if numbers else sizes[0] if len(set(sizes)) == 1 else c.fresh(f"broadcast{axis}") if sizes else 1)
+        out.append(numbers[0] if numbers else sizes[0] if len(set(sizes)) == 1 else c.fresh(f"broadcast{axis}") if sizes else 1)
     return tuple(out)
 
 

@@ -73,8 +73,8 @@ def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall | Ali
         for size, is_reduced in reversed(grouped(dims, axes)):
             (reduced if is_reduced else kept).insert(0, (size, stride))
             stride *= size
-        count = int(np.prod([size for size, _ in reduced], dtype=np.int64))
-        outputs = int(np.prod([size for size, _ in kept], dtype=np.int64))
+        count = math.prod([size for size, _ in reduced])
+        outputs = math.prod([size for size, _ in kept])
         if count == 1 and kernel != "reduce_sum_square":
             return Alias()
         scratch = 8 * (-(-count // CHUNK) + 1) if outputs == 1 else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -141,7 +142,7 @@ def lower_resample(kernel: str) -> Any:
         axis, dims = int(c.attribute("axis")), c.dims(0)
         indices, weights = np.asarray(c.attribute("indices")), np.asarray(c.attribute("weights"))
         before = int(c.attribute("size")) if kernel == "resample_grad" else dims[axis]
-        head = (int(np.prod(dims[:axis], dtype=np.int64)), before, len(indices), int(np.prod(dims[axis + 1 :], dtype=np.int64)), indices.shape[1])
+        head = (math.prod(dims[:axis]), before, len(indices), math.prod(dims[axis + 1 :]), indices.shape[1])
         return KernelCall(kernel, (*head, *indices.ravel().tolist()), tuple(weights.ravel().tolist()))
 
     return lower

@@ -147,11 +147,11 @@ def cache_in_steps(g: NodeBuilder) -> list[str] | None:
     if not isinstance(length, int) or not isinstance(size, int):
         return None
     rank = len(c.shape(0))
-    at = g.constant(np.arange(length).reshape([-1 if i == axis else 1 for i in range(rank)]))
+    at = g.constant(np.arange(int(length)).reshape([-1 if i == axis else 1 for i in range(rank)]))
     if g.has(2):
         at = g.op("Add", at, g.op("Reshape", g.inputs[2], g.constant([-1, *[1] * (rank - 1)])))
     if mode == "circular":
-        at = g.op("Mod", at, g.constant(np.array(size)))
+        at = g.op("Mod", at, g.constant(np.array(int(size))))
     return [g.op("ScatterElements", g.inputs[0], g.op("Expand", at, g.shape_of(g.inputs[1])), g.inputs[1], axis=axis)]
 
 

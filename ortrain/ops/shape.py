@@ -72,8 +72,8 @@ def reshaped(c: InferenceContext, dims: Shape, target: Sequence[Dim], allowzero:
         at = list(target).index(-1)
         others = out[:at] + out[at + 1:]
         out[at] = quotient(c, dims, others, fresh_shape(c, len(out))[at])
-    elif all(isinstance(d, int) for d in (*dims, *out)) and math.prod(map(int, dims)) != math.prod(map(int, out)):
-        raise c.error(f"expected a target with {math.prod(map(int, dims))} elements for shape {list(dims)}, got {list(target)}")
+    elif all(isinstance(d, int) for d in (*dims, *out)) and math.prod(dims) != math.prod(out):
+        raise c.error(f"expected a target with {math.prod(dims)} elements for shape {list(dims)}, got {list(target)}")
     return tuple(out)
 
 

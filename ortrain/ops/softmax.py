@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ def packed(dims: tuple[int, ...], axis: int, flattened: bool) -> tuple[int, int,
     """(outer, size, inner): the softmax runs over `size`."""
     axis %= max(len(dims), 1)
     end = len(dims) if flattened else axis + 1
-    return tuple(int(np.prod(part, dtype=np.int64)) for part in (dims[:axis], dims[axis:end], dims[end:]))  # type: ignore[return-value]
+    return tuple(math.prod(part) for part in (dims[:axis], dims[axis:end], dims[end:]))  # type: ignore[return-value]
 
 
 def lower_softmax(kernel: str) -> Lowering:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from ortrain._core import program as core
+from ortrain._core.assembly import MOST_AXES, Assembly
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import flushes_subnormals
 from ortrain._core.program import Program
@@ -17,7 +17,6 @@ from ortrain.ops.inference import Inference
 from ortrain.ops.training import UPDATED
 from ortrain.plan.late import Late
 from ortrain.plan.lifetimes import Lifetimes
-from ortrain.plan.memory import Block, aligned, place
 from ortrain.plan.steps import Plan, Step
 
 
@@ -33,93 +32,82 @@ class Emission:
         self.late, self.steps, self.lifetimes, self.inference = late, late.steps, lifetimes, inference
         self.inputs, self.fixed, self.wanted, self.commits = inputs, fixed, wanted, commits
         self.has_effect, self.is_accumulation = has_effect, is_accumulation
-        self.arena_bytes = 0
 
     def run(self, handle: EngineHandle) -> Program:
         """The finished program."""
-        blocks = self._lay_out()
-        program = Program(handle)
+        assembly = Assembly(handle)
+        program = assembly.program
+        blocks = self._lay_out(assembly)
         numbers: dict[str, int] = {}
 
         def tensor(name: str) -> int:
             if not name:
                 return -1
             if name not in numbers:
-                numbers[name] = self._add_tensor(program, name, blocks)
+                numbers[name] = self._add_tensor(assembly, name, blocks)
             return numbers[name]
 
         positions: dict[int, int] = {}
-        for step in self.steps:
+        scratch = {index: assembly.add_block(step.call.scratch, index, index) for index, step in enumerate(self.steps) if step.call.scratch}
+        for index, step in enumerate(self.steps):
             if step.call.function is not None:
-                positions[id(step)] = program.add_python_step(f"python of {step.node.name or step.node.op_type}", step.call.function,
+                positions[id(step)] = assembly.add_python_step(f"python of {step.node.name or step.node.op_type}", step.call.function,
                                                               [tensor(n) for n in step.inputs], [tensor(n) for n in step.outputs])
                 continue
             if step.iteration is not None:
                 program.python_steps[len(positions)] = step.iteration
                 program.keep_alive.append(step.iteration)
-            positions[id(step)] = program.add_step(
+            positions[id(step)] = assembly.add_step(
                 f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor(n) for n in step.inputs],
                 [tensor(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),
-                step.scratch.offset if step.scratch else -1, flushes_subnormals(step.call.kernel))
-        program.set_inputs([tensor(name) for name in self.inputs])
-        program.set_outputs([tensor(name) for name in self.wanted])
+                scratch.get(index, -1), flushes_subnormals(step.call.kernel))
+        assembly.set_inputs([tensor(name) for name in self.inputs])
+        assembly.set_outputs([tensor(name) for name in self.wanted])
         same_memory: dict[str, list[int]] = {}
         for name, number in numbers.items():
             same_memory.setdefault(self.lifetimes.root(name), []).append(number)
         direct = self._direct_gradients(blocks)
         for step, value in direct:
-            program.add_direct(positions[id(step)], same_memory[self.lifetimes.root(value)], self.fixed[step.inputs[0]].ctypes.data)
+            assembly.add_direct(positions[id(step)], same_memory[self.lifetimes.root(value)], self.fixed[step.inputs[0]].ctypes.data)
         program.first_write = self._first_write({self.lifetimes.root(value) for _, value in direct})
         if any(step.guard is None and step.node.op_type in UPDATED for step in self.late.now):
             program.stoppable = program.first_write + 1
-        self._say_what_is_late(program, blocks)
-        program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
-        program.plan = Plan(self.steps, self.inference.types, self.arena_bytes, list(self.wanted), list(self.inputs), frozenset(self.late.names))
-        program.finish(self.arena_bytes)
-        return program
-
-    def _lay_out(self) -> dict[str, Block]:
-        blocks = self.lifetimes.blocks(self.steps)
-        for index, step in enumerate(self.steps):
-            if step.call.scratch:
-                step.scratch = Block(step.call.scratch, index, index)
-        for name in map(self.lifetimes.root, self.lifetimes.held):
-            blocks[name].kept = True
-        scratch = [step.scratch for step in self.steps if step.scratch]
-        self.arena_bytes = place([*blocks.values(), *scratch])
-        return blocks
-
-    def _say_what_is_late(self, program: Program, blocks: Mapping[str, Block]) -> None:
-        """Tells the program where its late steps begin, which bytes they find at the arena's beginning, and which step is the first to write there."""
         program.late_updates = len(self.late.now)
         program.late_gradients = program.late_updates + len(self.late.updates)
-        program.held_bytes = max((block.offset + aligned(block.size) for block in blocks.values() if block.kept), default=0)
-        parts = [*blocks.values(), *(step.scratch for step in self.steps if step.scratch)]
-        program.first_lost = min((block.first for block in parts if block.offset < program.held_bytes), default=0)
+        program.late_names, program.input_names = frozenset(self.late.names), list(self.inputs)
+        program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
+        assembly.finish()
+        program.plan = Plan(self.steps, self.inference.types, program.arena_bytes, list(self.wanted))
+        return program
 
-    def _add_tensor(self, program: Program, name: str, blocks: dict[str, Block]) -> int:
+    def _lay_out(self, assembly: Assembly) -> dict[str, int]:
+        """Root value -> the number of its block; what late steps read lies at the arena's beginning."""
+        kept = set(map(self.lifetimes.root, self.lifetimes.held))
+        return {name: assembly.add_block(block.size, block.first, block.last, name in kept) for name, block in self.lifetimes.blocks(self.steps).items()}
+
+    def _add_tensor(self, assembly: Assembly, name: str, blocks: Mapping[str, int]) -> int:
         if name.endswith("::committed"):
             target = self.commits[name.removesuffix("::committed")]
-            return program.add_tensor(target.dtype.name, tuple(target.shape), address=target.ctypes.data)
+            return assembly.add_tensor(target.dtype.name, tuple(target.shape), address=target.ctypes.data)
         root = self.lifetimes.root(name)
         kind = self.inference.types[name]
         if kind.dtype == "string":
             raise MissingKernelError(f"expected a tensor of an element type that programs hold, got {kind.dtype} for {name!r}")
         shape = kind.sizes
-        if len(shape) > core.MOST_AXES:
-            raise MissingKernelError(f"expected a tensor of at most {core.MOST_AXES} axes, which is what kernels take, got {list(shape)} for {name!r}")
+        if len(shape) > MOST_AXES:
+            raise MissingKernelError(f"expected a tensor of at most {MOST_AXES} axes, which is what kernels take, got {list(shape)} for {name!r}")
         if root in self.inputs:
-            return program.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
+            return assembly.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
         if root in self.fixed:
-            return program.add_tensor(kind.dtype, shape, address=self.fixed[root].ctypes.data)
+            return assembly.add_tensor(kind.dtype, shape, address=self.fixed[root].ctypes.data)
         if root in self.inference.values:
             array = self.inference.values[root]
             array = np.require(array, numpy_dtype(kind.dtype), ["C", "A"])
             self.inference.values[root] = array
-            return program.add_tensor(kind.dtype, shape, address=array.ctypes.data)
+            return assembly.add_tensor(kind.dtype, shape, address=array.ctypes.data)
         if root not in blocks:
             raise InvalidModelError(f"expected {name!r} to be an input, a parameter or made by a node, found neither")
-        return program.add_tensor(kind.dtype, shape, offset=blocks[root].offset)
+        return assembly.add_tensor(kind.dtype, shape, block=blocks[root])
 
     def _first_write(self, gradients: Collection[str]) -> int:
         """The first step that changes what outlives a run: an accumulation, an update, a commit, or what computes one of `gradients` in its own place. When a
@@ -129,7 +117,7 @@ class Emission:
                 return index
         return len(self.late.now)
 
-    def _direct_gradients(self, blocks: dict[str, Block]) -> list[tuple[Step, str]]:
+    def _direct_gradients(self, blocks: Collection[str]) -> list[tuple[Step, str]]:
         """Accumulations whose value may be computed in the gradient itself while gradients are overwritten.
 
         The value must be written by one step only, die with the accumulation, and be nothing that the user sees."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ortrain._core import program as core
+from ortrain._core.inserted import KERNELS as INSERTED
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import NameSource, Node
 from ortrain.ops.inference import Inference
@@ -156,7 +156,7 @@ class PuttingOff:
                 copy = self.copies[name] = self.names.unique(f"{name}::held")
                 self.inference.types[copy] = kind
                 call = KernelCall("copy", (numpy_dtype(kind.dtype).itemsize,))
-                yield Step(Node("Identity", [name], [copy], f"copy of {name}"), call, [name], [copy], None, core.KERNELS["copy"])
+                yield Step(Node("Identity", [name], [copy], f"copy of {name}"), call, [name], [copy], None, INSERTED["copy"])
 
     def _held(self, name: str) -> str:
         copy = self.copies.get(self.lifetimes.unaliased(name))

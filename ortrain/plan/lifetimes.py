@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain
 
+from ortrain._core.symbolic import plain
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import TensorType
 from ortrain.plan.memory import Block, aligned
@@ -113,10 +114,11 @@ def live_bytes(steps: Sequence[Step], blocks: Mapping[str, Block]) -> list[int]:
     """The bytes in use at each step, its scratch among them."""
     change = [0] * (len(steps) + 2)
     for block in blocks.values():
-        change[block.first] += aligned(block.size)
-        change[min(block.last, len(steps)) + 1] -= aligned(block.size)
+        size = aligned(plain(block.size))
+        change[block.first] += size
+        change[min(block.last, len(steps)) + 1] -= size
     live, found = 0, []
     for index, step in enumerate(steps):
         live += change[index]
-        found.append(live + (aligned(step.call.scratch) if step.call.scratch else 0))
+        found.append(live + (aligned(plain(step.call.scratch)) if step.call.scratch else 0))
     return found

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ortrain._core import program as core
 from ortrain._core.engine import EngineHandle
+from ortrain._core.inserted import KERNELS as INSERTED
 from ortrain._core.iteration import KERNELS as ITERATION_KERNELS
 from ortrain._core.iteration import Iteration
 from ortrain._core.kernel_table import kernels
@@ -254,7 +254,7 @@ class Planner:
                     raise self.unknowns.outside(node, error) from error
                 raise
             how = reference.lower(context)
-            address = core.KERNELS["python"]
+            address = INSERTED["python"]
         if isinstance(how, Alias):
             self.lifetimes.alias[node.outputs[0]] = self.lifetimes.root(node.inputs[how.input])
             return
@@ -314,7 +314,7 @@ class Planner:
         if key not in self._guarded:
             self._guarded.add(key)
             call = KernelCall("check_range", (guard.low, guard.high, int(guard.ignored is not None), guard.ignored or 0))
-            self.steps.append(Step(node, call, [source], [], guard, core.KERNELS["check_range"]))
+            self.steps.append(Step(node, call, [source], [], guard, INSERTED["check_range"]))
 
     def _context(self, node: Node, record: OpRecord) -> LoweringContext:
         seen = self.inference.context(node)
@@ -331,7 +331,7 @@ class Planner:
 
     def _address(self, node: Node, call: KernelCall) -> int:
         if call.function is not None:
-            return int(core.KERNELS["python"])
+            return INSERTED["python"]
         types = [self.inference.types[name].dtype for name in (*node.inputs, *node.outputs) if name in self.inference.types]
         table = kernels()
         for dtype in types:
@@ -347,7 +347,7 @@ class Planner:
         for value, target in self.commits.items():
             call = KernelCall("copy", (target.itemsize,))
             node = Node(COMMIT, [value], [], f"commit of {value}")
-            self.steps.append(Step(node, call, [value], [f"{value}::committed"], None, core.KERNELS["copy"]))
+            self.steps.append(Step(node, call, [value], [f"{value}::committed"], None, INSERTED["copy"]))
 
     def _hold_shortly(self) -> None:
         """Orders the steps, leaves gradients of large weights until later, and drops activations in between, so that few bytes are in use at once."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ortrain._core.symbolic import plain
 from ortrain.plan.lifetimes import Lifetimes, live_bytes
 from ortrain.plan.steps import Step
 
@@ -163,13 +164,13 @@ class Recomputation:
             made = again(step)
             if made is not None:
                 names = {value: made.outputs[0]} | {name: self.lifetimes.renamed(name, made.outputs[0]) for name in aliases.get(value, ())}
-                found.append(Candidate(value, moment, made, names, size, self.cost([made])))
+                found.append(Candidate(value, moment, made, names, plain(size), self.cost([made])))
         return {c.value: c for c in sorted(found, key=lambda c: (c.cost / c.size, -c.size))}
 
     def cost(self, steps: Sequence[Step]) -> int:
         """Their time in operations: those that they do, and bytes that they move."""
         types = self.lifetimes.types
-        return sum((step.operations(types) or 0) + OPERATIONS_PER_BYTE * step.traffic(types) for step in steps)
+        return sum(plain(step.operations(types) or 0) + OPERATIONS_PER_BYTE * plain(step.traffic(types)) for step in steps)
 
     @staticmethod
     def _gap(readers: Sequence[int], candidate: Candidate, moment: int) -> tuple[int, int] | None:
@@ -211,7 +212,7 @@ class Recomputation:
     def _is_there(self, name: str, moment: int, candidate: Candidate) -> bool:
         """Whether a value is in the arena at a moment anyway, or lies outside of it, or may stay until then."""
         return (self.lifetimes.is_outside(name) or name in self.wanted or self.readers.get(name, (0,))[-1] >= moment
-                or SMALL * self.lifetimes.nbytes(name) <= candidate.size)
+                or SMALL * plain(self.lifetimes.nbytes(name)) <= candidate.size)
 
 
 def _renamed(step: Step, names: dict[str, str]) -> Step:

@@ -10,7 +10,6 @@ from ortrain.ir import Node, TensorType
 from ortrain.ops.costs import operations, traffic
 from ortrain.ops.record import Guard, KernelCall
 from ortrain.ops.training import ACCUMULATOR, WRITTEN
-from ortrain.plan.memory import Block
 
 
 @dataclass(slots=True)
@@ -23,7 +22,6 @@ class Step:
     outputs: list[str]
     guard: Guard | None = None
     address: int = 0
-    scratch: Block | None = None
     iteration: Iteration | None = None
     """What a Loop or Scan runs."""
 
@@ -46,9 +44,6 @@ class Plan:
     types: dict[str, TensorType]
     arena_bytes: int = 0
     outputs: list[str] = field(default_factory=list)
-    inputs: list[str] = field(default_factory=list)
-    late: frozenset[str] = frozenset()
-    """The parameters whose gradients a train step leaves to who needs them."""
 
     def __str__(self) -> str:
         lines = [f"{i:4d} {step.call.kernel:28s} {step.node}" for i, step in enumerate(self.steps)]

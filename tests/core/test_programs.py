@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from ortrain._core.assembly import MOST_AXES, Assembly
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
-from ortrain._core.program import MOST_AXES, Program
 from ortrain.errors import MissingKernelError, OrtrainError
 from ortrain.inference_session import InferenceSession
 
@@ -27,7 +27,7 @@ def test_tensors_have_as_many_axes_as_kernels_take():
 
 def test_the_core_refuses_more_axes_than_its_tensors_have():
     with pytest.raises(ValueError, match="at most 8 axes, got 9"):
-        Program(EngineHandle()).add_tensor("float32", (1,) * 9)
+        Assembly(EngineHandle()).add_tensor("float32", (1,) * 9)
     with pytest.raises(ValueError, match="at most 8 axes, got 9"):
         call_kernel(kernels()["relu", "float32"], [np.zeros((1,) * 9, np.float32)], [np.zeros((1,) * 9, np.float32)])
 

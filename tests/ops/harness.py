@@ -1,11 +1,13 @@
 """Runs one sample through its record and its kernel, without a program."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
+from ortrain._core.placement import keep_apart
 from ortrain._core.program import Program
 from ortrain.dtypes import name_of
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
@@ -15,7 +17,6 @@ from ortrain.ops.inference import Inference
 from ortrain.ops.record import REGISTRY, Alias, InferenceContext, KernelCall, LoweringContext
 from ortrain.ops.training import WRITTEN
 from ortrain.plan import plan_program
-from ortrain.plan.memory import Block, aligned
 from tests.ops.samples import Sample
 
 
@@ -51,14 +52,15 @@ def opsets_of(sample: Sample) -> dict[str, int]:
     return {"": 17 if sample.domain else sample.opset, "com.microsoft": 1}
 
 
-def program_of(sample: Sample, arrays, workers: int) -> tuple[Program, tuple[np.ndarray, ...]]:
-    """A program of the sample's node alone, and what it takes; what the node writes over is the program's own."""
+def program_of(sample: Sample, arrays, workers: int, type_of=TensorType.of) -> tuple[Program, tuple[np.ndarray, ...]]:
+    """A program of the sample's node alone, and what it takes; what the node writes over is the program's own. type_of: what it is planned for in the place of
+    an array."""
     node, _, values, _ = contexts(sample, arrays)
     graph = Graph(inputs=[n for n, v in zip(node.inputs, values, strict=True) if n and v is None], nodes=[node], outputs=list(node.outputs))
     graph.initializers = {n: v for n, v in zip(node.inputs, values, strict=True) if v is not None}
     fixed = {node.inputs[i]: arrays[i].copy() for i in WRITTEN.get(node.op_type, ()) if i < len(arrays) and arrays[i] is not None}
     given = {n: x for n, x in zip(node.inputs, arrays, strict=True) if n in graph.inputs and n not in fixed}
-    kinds = {n: TensorType.of(x) for n, x in given.items()}
+    kinds = {n: type_of(x) for n, x in given.items()}
     return plan_program(Model(graph, opsets_of(sample)), kinds, fixed, node.outputs, EngineHandle(workers)), tuple(given.values())
 
 
@@ -75,22 +77,24 @@ def arena_for(program) -> np.ndarray:
     return raw[start:start + program.arena_bytes]
 
 
-class Apart:
-    """Stands for ortrain.plan.memory.place: every block has bytes of its own, between gaps that no kernel may touch."""
+GAP = 256
 
-    GAP = 256
 
-    def __init__(self) -> None:
-        self.gaps: list[slice] = []
-        """Of the plan that was made last: bodies of iterations, which lie in the scratch memory of a step, come before."""
+@contextmanager
+def kept_apart() -> Iterator[None]:
+    """Programs that are made meanwhile have bytes of their own for every block, between gaps that no kernel may touch."""
+    keep_apart(GAP)
+    try:
+        yield
+    finally:
+        keep_apart(0)
 
-    def __call__(self, blocks: Sequence[Block]) -> int:
-        self.gaps, end = [slice(0, self.GAP)], self.GAP
-        for block in blocks:
-            block.offset = end
-            end = aligned(block.offset + block.size) + self.GAP
-            self.gaps.append(slice(block.offset + block.size, end))
-        return end
+
+def gaps_of(program) -> list[slice]:
+    """The bytes of its arena that belong to no block."""
+    ends = [0, *(offset + size for offset, size in program.places)]
+    starts = [*(offset for offset, _ in program.places), program.arena_bytes]
+    return [slice(end, start) for end, start in zip(ends, starts, strict=True)]
 
 
 def lowered(sample: Sample, arrays, tiles: bool = True) -> tuple[KernelCall | Alias, list[TensorType]]:

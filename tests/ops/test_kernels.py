@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from ortrain.ops import FAMILIES
-from ortrain.plan import emission
-from tests.ops.harness import Apart, arena_for, cast, expected, program_of, run_in_place, run_kernel, run_program, written_over
+from tests.ops.harness import arena_for, cast, expected, gaps_of, kept_apart, program_of, run_in_place, run_kernel, run_program, written_over
 
 UNTOUCHED = 0xFF
 
@@ -50,15 +49,15 @@ def test_kernels_write_over_an_input_what_they_write_elsewhere(sample, dtype):
 
 @pytest.mark.parametrize("sample", all_samples())
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_kernels_keep_to_their_memory(sample, dtype, monkeypatch):
+def test_kernels_keep_to_their_memory(sample, dtype):
     """None writes beyond its outputs and scratch memory, none reads what nobody wrote: all memory is not-a-number before."""
-    arrays, apart = cast(sample, dtype), Apart()
+    arrays = cast(sample, dtype)
     usual = run_program(sample, arrays, 1)
-    monkeypatch.setattr(emission, "place", apart)
-    program, given = program_of(sample, arrays, 1)
+    with kept_apart():
+        program, given = program_of(sample, arrays, 1)
     arena = arena_for(program)
     arena[:] = UNTOUCHED
     program.bind_arena(arena)
     for alone, together in zip(program.try_run(given), usual, strict=True):
         assert alone.tobytes() == together.tobytes()
-    assert all((arena[gap] == UNTOUCHED).all() for gap in apart.gaps)
+    assert all((arena[gap] == UNTOUCHED).all() for gap in gaps_of(program))

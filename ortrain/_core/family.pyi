@@ -1,0 +1,13 @@
+from collections.abc import Callable
+from typing import Any
+
+from ortrain._core.program import Program
+from ortrain._core.symbolic import SymbolicSizes
+
+class Family:
+    def __init__(self, first: Program, sizes: SymbolicSizes, axes: list[tuple[int, int, int]], plan_for: Callable[[tuple[int, ...]], Any],
+                 kin: list[Family]) -> None: ...
+    def plan_of(self, program: Program) -> Any: ...
+    def find(self, values: tuple[Any, ...]) -> Program | None: ...
+
+def related(kin: list[Family], values: tuple[Any, ...]) -> Program | None: ...

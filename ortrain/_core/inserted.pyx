@@ -1,0 +1,81 @@
+"""Kernels that the planner puts in by itself: checks, copies, and calls of Python."""
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcpy, memset
+cimport numpy as cnp
+from ortrain._core.arrays cimport array_at, array_over, numpy_type_of
+from ortrain._core.kernel cimport DTYPE_INT32, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK, KernelArgs, Tensor
+
+import numpy as np
+
+cnp.import_array()
+
+
+cdef int check_range(const KernelArgs *a) noexcept nogil:
+    """Refuses when an element of indices [n] (int64 or int32) is neither in [low, high) nor the ignored value. ints: low, high, has_ignored, ignored."""
+    cdef Tensor *x = &a.inputs[0]
+    cdef int64_t i, v
+    cdef int64_t low = a.ints[0], high = a.ints[1], ignored = a.ints[3]
+    cdef bint has_ignored = a.ints[2] != 0
+    for i in range(x.count):
+        v = (<int32_t *>x.data)[i] if x.dtype == DTYPE_INT32 else (<int64_t *>x.data)[i]
+        if (v < low or v >= high) and not (has_ignored and v == ignored):
+            return STATUS_INDEX_OUT_OF_RANGE
+    return STATUS_OK
+
+
+cdef int copy(const KernelArgs *a) noexcept nogil:
+    """outputs[0] = inputs[0], byte for byte; ints: size of one element."""
+    memcpy(a.outputs[0].data, a.inputs[0].data, a.inputs[0].count * a.ints[0])
+    return STATUS_OK
+
+
+cdef int skip(const KernelArgs *a) noexcept nogil:
+    """Does nothing: stands in for an accumulation whose value was computed in place."""
+    return STATUS_OK
+
+
+cdef class PythonStep:
+    """A step that is a Python callable, and the exception with which it last failed."""
+
+    def __init__(self, function):
+        self.function = function
+
+    cdef void run(self, const KernelArgs *a) except *:
+        cdef Py_ssize_t i
+        cdef Tensor *t
+        cdef cnp.ndarray target
+        results = self.function(*[array_at(&a.inputs[i]) for i in range(a.n_inputs)])
+        if len(results) < a.n_outputs:
+            raise ValueError(f"expected {a.n_outputs} outputs, got {len(results)}")
+        for i in range(a.n_outputs):
+            t = &a.outputs[i]
+            if t.data == NULL:
+                continue
+            if results[i] is None:
+                memset(t.data, 0, t.count * cnp.PyArray_DescrFromType(numpy_type_of(t.dtype)).itemsize)
+                continue
+            target = <cnp.ndarray>array_over(t)
+            value = np.asarray(results[i])
+            if value.shape != (<object>target).shape or value.dtype != (<object>target).dtype:
+                raise ValueError(f"expected output {i} as {(<object>target).dtype}{list((<object>target).shape)}, got {value.dtype}{list(value.shape)}")
+            target[...] = value
+
+
+cdef int run_python(const KernelArgs *a) noexcept with gil:
+    step = <PythonStep><void *><size_t>a.ints[0]
+    try:
+        step.run(a)
+    except BaseException as error:
+        step.error = error
+        return STATUS_PYTHON_FAILED
+    return STATUS_OK
+
+
+cdef int python(const KernelArgs *a) noexcept nogil:
+    """Takes the interpreter's lock and calls a PythonStep; ints: its address (the program keeps it alive)."""
+    return run_python(a)
+
+
+PYTHON_FAILED = STATUS_PYTHON_FAILED
+# name -> address
+KERNELS = {"check_range": <size_t>&check_range, "copy": <size_t>&copy, "python": <size_t>&python}

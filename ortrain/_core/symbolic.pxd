@@ -1,0 +1,45 @@
+"""Symbolic sizes as other compiled modules see them: a program takes down where they stand in it."""
+from libc.stdint cimport int64_t
+
+cdef struct Linear:                       # coefficient * nodes[node] + offset
+    int64_t coefficient
+    int64_t offset
+    Py_ssize_t node
+
+
+cdef struct Node:                         # what a product, quotient, remainder or sum of two linear terms is; a symbol has none
+    int operation
+    Linear left
+    Linear right
+    int64_t low                           # what its value has to be for all that was decided to be decided again
+    int64_t high
+
+
+cdef struct Hole:                         # a value that a node must not have
+    Py_ssize_t node
+    int64_t value
+
+
+cdef class SymbolicSizes:
+    cdef Node *nodes
+    cdef Hole *holes
+    cdef int64_t *values                  # of the nodes, for the sizes in hand
+    cdef readonly Py_ssize_t n_symbols, n_nodes, n_holes
+    cdef Py_ssize_t node_room, hole_room
+    cdef dict known, excluded
+    cdef readonly bint failed
+
+    cdef Py_ssize_t add_node(self, int operation, Linear left, Linear right, int64_t value) except -1
+    cdef object made(self, int64_t coefficient, Py_ssize_t node, int64_t offset)
+    cdef object bound(self, Py_ssize_t node, int64_t low, int64_t high)
+    cdef object exclude(self, Py_ssize_t node, int64_t value)
+    cdef bint evaluate(self, const int64_t *symbols, int64_t *values) noexcept nogil
+
+
+cdef class SymbolicInt:
+    cdef SymbolicSizes sizes
+    cdef Linear term
+    cdef int64_t number                   # its value for the sizes in hand
+
+
+cdef bint linear(const Linear *term, const int64_t *values, int64_t *result) noexcept nogil

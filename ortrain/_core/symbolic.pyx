@@ -1,0 +1,490 @@
+"""Sizes that follow from those of the inputs: a plan that is made with them says what it would have been for other inputs, and for which it is another one."""
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
+from libc.stdlib cimport free, malloc, realloc
+from cpython.object cimport Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, Py_NE
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__) || defined(__clang__)
+    static inline int multiply_overflows(int64_t a, int64_t b, int64_t *result) { return __builtin_mul_overflow(a, b, result); }
+    static inline int add_overflows(int64_t a, int64_t b, int64_t *result) { return __builtin_add_overflow(a, b, result); }
+    #else
+    static inline int add_overflows(int64_t a, int64_t b, int64_t *result)
+    {
+        if (b > 0 ? a > INT64_MAX - b : a < INT64_MIN - b) return 1;
+        *result = a + b;
+        return 0;
+    }
+    static inline int multiply_overflows(int64_t a, int64_t b, int64_t *result)
+    {
+        if (a != 0 && b != 0) {
+            if ((a == -1 && b == INT64_MIN) || (b == -1 && a == INT64_MIN)) return 1;
+            if (a != -1 && b != -1 && (a > 0 ? b > INT64_MAX / a || b < INT64_MIN / a : b > INT64_MIN / a || b < INT64_MAX / a)) return 1;
+        }
+        *result = a * b;
+        return 0;
+    }
+    #endif
+    """
+    bint multiply_overflows(int64_t a, int64_t b, int64_t *result) nogil
+    bint add_overflows(int64_t a, int64_t b, int64_t *result) nogil
+    object PyLong_FromLongLong(long long value)
+    long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
+    bint PyLong_Check(object value)
+
+cdef enum:
+    SYMBOL
+    SUM
+    PRODUCT
+    QUOTIENT
+    REMAINDER
+
+cdef enum:
+    MOST_NODES = 1 << 14                  # beyond which evaluating them takes as long as steps do
+
+
+cdef inline int64_t floor_quotient(int64_t a, int64_t b) noexcept nogil:
+    """As Python divides; b is neither 0 nor -1."""
+    cdef int64_t quotient = a // b        # C's: towards zero
+    return quotient - 1 if a % b != 0 and (a < 0) != (b < 0) else quotient
+
+
+cdef bint linear(const Linear *term, const int64_t *values, int64_t *result) noexcept nogil:
+    """coefficient * value + offset; False where no int64 holds it."""
+    return not multiply_overflows(term.coefficient, values[term.node], result) and not add_overflows(result[0], term.offset, result)
+
+
+cdef bint operate(int operation, int64_t left, int64_t right, int64_t *result) noexcept nogil:
+    """The value of a node; False where no int64 holds it."""
+    if operation == SUM:
+        return not add_overflows(left, right, result)
+    if operation == PRODUCT:
+        return not multiply_overflows(left, right, result)
+    if right == 0 or right == -1:
+        return False
+    result[0] = floor_quotient(left, right)
+    if operation == REMAINDER:
+        result[0] = left - result[0] * right
+    return True
+
+
+cdef bint as_number(object value, int64_t *result) except *:
+    """Whether a value is a plain int that int64 holds."""
+    cdef int overflow = 0
+    if not PyLong_Check(value):
+        return False
+    result[0] = PyLong_AsLongLongAndOverflow(value, &overflow)
+    return overflow == 0
+
+
+cdef class SymbolicSizes:
+    """The sizes of some inputs, what was computed of them, and what was found out about it.
+
+    Every result is a node: a product, a quotient, a remainder or a sum of two that are linear in earlier nodes. Every comparison narrows what a node may be; whoever
+    asks for the plain number narrows it to that. For other sizes of which no node leaves its limits, the same computation takes the same decisions."""
+
+    def __init__(self, tuple numbers):
+        """numbers: the symbols' values at hand, at least 1 as all others: what is empty is planned by itself."""
+        cdef Linear none = Linear(0, 0, 0)
+        self.known, self.excluded = {}, {}
+        for number in numbers:
+            self.bound(self.add_node(SYMBOL, none, none, number), 1, INT64_MAX)
+        self.n_symbols = self.n_nodes
+
+    def __dealloc__(self):
+        free(self.nodes)
+        free(self.holes)
+        free(self.values)
+
+    @property
+    def numbers(self):
+        """The symbols' values at hand."""
+        return tuple([self.values[i] for i in range(self.n_symbols)])
+
+    def symbol(self, Py_ssize_t index):
+        """A symbol as a SymbolicInt."""
+        if not 0 <= index < self.n_symbols:
+            raise IndexError(f"expected a symbol below {self.n_symbols}, got {index}")
+        return self.made(1, index, 0)
+
+    def limits(self, Py_ssize_t index):
+        """(least, greatest) number of a symbol with which all decisions stay what they were, as far as they hang on it alone."""
+        if not 0 <= index < self.n_symbols:
+            raise IndexError(f"expected a symbol below {self.n_symbols}, got {index}")
+        return self.nodes[index].low, self.nodes[index].high
+
+    def holds_for(self, tuple numbers):
+        """Whether for these numbers all decisions are known to be what they were."""
+        cdef Py_ssize_t i
+        cdef int64_t *values
+        cdef bint found
+        if len(numbers) != self.n_symbols:
+            raise ValueError(f"expected {self.n_symbols} numbers, got {len(numbers)}")
+        values = <int64_t *>malloc((self.n_symbols + self.n_nodes + 1) * sizeof(int64_t))
+        if values == NULL:
+            raise MemoryError
+        try:
+            for i in range(self.n_symbols):
+                values[i] = numbers[i]
+            found = self.evaluate(values, values + self.n_symbols)
+        finally:
+            free(values)
+        return found
+
+    cdef Py_ssize_t add_node(self, int operation, Linear left, Linear right, int64_t value) except -1:
+        cdef Py_ssize_t room
+        if self.n_nodes == self.node_room:
+            room = 2 * self.node_room + 64
+            nodes = <Node *>realloc(self.nodes, room * sizeof(Node))
+            if nodes == NULL:
+                raise MemoryError
+            self.nodes = nodes
+            values = <int64_t *>realloc(self.values, room * sizeof(int64_t))
+            if values == NULL:
+                raise MemoryError
+            self.values, self.node_room = values, room
+        self.nodes[self.n_nodes] = Node(operation, left, right, INT64_MIN, INT64_MAX)
+        self.values[self.n_nodes] = value
+        self.n_nodes += 1
+        if self.n_nodes > MOST_NODES:
+            self.failed = True
+        return self.n_nodes - 1
+
+    cdef object made(self, int64_t coefficient, Py_ssize_t node, int64_t offset):
+        """coefficient * node + offset: a plain int where it hangs on no node."""
+        cdef SymbolicInt result
+        if coefficient == 0:
+            return PyLong_FromLongLong(offset)
+        result = SymbolicInt.__new__(SymbolicInt)
+        result.sizes = self
+        result.term = Linear(coefficient, offset, node)
+        if not linear(&result.term, self.values, &result.number):
+            return coefficient * pinned(self.made(1, node, 0)) + offset
+        return result
+
+    cdef object bound(self, Py_ssize_t node, int64_t low, int64_t high):
+        self.nodes[node].low = max(self.nodes[node].low, low)
+        self.nodes[node].high = min(self.nodes[node].high, high)
+
+    cdef object exclude(self, Py_ssize_t node, int64_t value):
+        key = (node, value)
+        if key in self.excluded or not self.nodes[node].low <= value <= self.nodes[node].high:
+            return
+        if self.n_holes == self.hole_room:
+            room = 2 * self.hole_room + 16
+            holes = <Hole *>realloc(self.holes, <size_t>room * sizeof(Hole))
+            if holes == NULL:
+                raise MemoryError
+            self.holes, self.hole_room = holes, room
+        self.excluded[key] = True
+        self.holes[self.n_holes] = Hole(node, value)
+        self.n_holes += 1
+
+    cdef bint evaluate(self, const int64_t *symbols, int64_t *values) noexcept nogil:
+        """Computes all nodes for other symbols; False where some decision would be another, or may be."""
+        cdef Py_ssize_t i
+        cdef int64_t left, right
+        cdef Node *node
+        if self.failed:
+            return False
+        for i in range(self.n_nodes):
+            node = &self.nodes[i]
+            if node.operation == SYMBOL:
+                values[i] = symbols[i]
+            elif not (linear(&node.left, values, &left) and linear(&node.right, values, &right) and operate(node.operation, left, right, &values[i])):
+                return False
+            if values[i] < node.low or values[i] > node.high:
+                return False
+        for i in range(self.n_holes):
+            if values[self.holes[i].node] == self.holes[i].value:
+                return False
+        return True
+
+
+cdef object pinned(object value):
+    """The plain number: of a symbolic one, which from now on is to be no other."""
+    cdef SymbolicInt x
+    if not isinstance(value, SymbolicInt):
+        return value
+    x = <SymbolicInt>value
+    x.sizes.bound(x.term.node, x.sizes.values[x.term.node], x.sizes.values[x.term.node])
+    return PyLong_FromLongLong(x.number)
+
+
+def plain(value):
+    """The number for the sizes at hand, of which nothing is to follow: for choices that change no result."""
+    return PyLong_FromLongLong((<SymbolicInt>value).number) if isinstance(value, SymbolicInt) else value
+
+
+cdef object combined(int operation, SymbolicInt like, object left, object right):
+    """A node for two numbers, of which at least one is symbolic."""
+    cdef Linear a, b
+    cdef int64_t value, x, y
+    cdef SymbolicSizes sizes = like.sizes
+    if not as_term(sizes, left, &a, &x) or not as_term(sizes, right, &b, &y) or not operate(operation, x, y, &value):
+        return None
+    key = (operation, a.coefficient, a.node, a.offset, b.coefficient, b.node, b.offset)
+    node = sizes.known.get(key)
+    if node is None:
+        node = sizes.known[key] = sizes.add_node(operation, a, b, value)
+    return sizes.made(1, node, 0)
+
+
+cdef bint as_term(SymbolicSizes sizes, object value, Linear *term, int64_t *number) except *:
+    """A number as a linear term; False for what is none, or is of other sizes."""
+    cdef SymbolicInt x
+    if not isinstance(value, SymbolicInt):
+        term[0] = Linear(0, 0, 0)
+        if not as_number(value, &term.offset):
+            return False
+        number[0] = term.offset
+        return True
+    x = <SymbolicInt>value
+    term[0], number[0] = x.term, x.number
+    return x.sizes is sizes
+
+
+cdef object add(object left, object right, int64_t sign):
+    """left + sign * right"""
+    cdef SymbolicInt x = <SymbolicInt>left if isinstance(left, SymbolicInt) else <SymbolicInt>right
+    cdef Linear a, b
+    cdef int64_t i, j, coefficient, offset
+    if not as_term(x.sizes, left, &a, &i) or not as_term(x.sizes, right, &b, &j):
+        return plainly(left, right, sign)
+    if multiply_overflows(b.coefficient, sign, &b.coefficient) or multiply_overflows(b.offset, sign, &b.offset) or add_overflows(a.offset, b.offset, &offset):
+        return plainly(left, right, sign)
+    if a.coefficient != 0 and b.coefficient != 0 and a.node != b.node:
+        if a.node > b.node:
+            a, b = b, a
+        a.offset = b.offset = 0
+        found = combined(SUM, x, x.sizes.made(a.coefficient, a.node, 0), x.sizes.made(b.coefficient, b.node, 0))
+        return plainly(left, right, sign) if found is None else found + PyLong_FromLongLong(offset)
+    if add_overflows(a.coefficient, b.coefficient, &coefficient):
+        return plainly(left, right, sign)
+    return x.sizes.made(coefficient, a.node if a.coefficient != 0 else b.node, offset)
+
+
+cdef object plainly(object left, object right, int64_t sign):
+    """The same without symbols."""
+    return pinned(left) + pinned(right) if sign > 0 else pinned(left) - pinned(right)
+
+
+cdef object multiply(object left, object right):
+    cdef SymbolicInt x = <SymbolicInt>left if isinstance(left, SymbolicInt) else <SymbolicInt>right
+    cdef object other = right if isinstance(left, SymbolicInt) else left
+    cdef int64_t factor, coefficient, offset
+    if isinstance(other, SymbolicInt):
+        if not earlier(left, right):
+            left, right = right, left
+        found = combined(PRODUCT, x, left, right)
+    elif as_number(other, &factor):
+        if not multiply_overflows(x.term.coefficient, factor, &coefficient) and not multiply_overflows(x.term.offset, factor, &offset):
+            return x.sizes.made(coefficient, x.term.node, offset)
+        found = None
+    else:
+        found = None
+    return pinned(left) * pinned(right) if found is None else found
+
+
+cdef bint earlier(SymbolicInt left, SymbolicInt right) noexcept:
+    """One of the two orders of factors, so that a * b is b * a."""
+    if left.term.node != right.term.node:
+        return left.term.node < right.term.node
+    if left.term.coefficient != right.term.coefficient:
+        return left.term.coefficient < right.term.coefficient
+    return left.term.offset <= right.term.offset
+
+
+cdef object divide(int operation, object left, object right):
+    """left // right or left % right."""
+    cdef SymbolicInt x
+    cdef int64_t divisor
+    if isinstance(left, SymbolicInt) and as_number(right, &divisor) and divisor > 0:
+        x = <SymbolicInt>left
+        if x.term.coefficient % divisor == 0:
+            if operation == REMAINDER:
+                return PyLong_FromLongLong(x.term.offset - floor_quotient(x.term.offset, divisor) * divisor)
+            return x.sizes.made(x.term.coefficient // divisor, x.term.node, floor_quotient(x.term.offset, divisor))
+    found = combined(operation, <SymbolicInt>(left if isinstance(left, SymbolicInt) else right), left, right)
+    if found is None:
+        return pinned(left) // pinned(right) if operation == QUOTIENT else pinned(left) % pinned(right)
+    return found
+
+
+cdef bint decide(SymbolicInt x, int operation) except *:
+    """Whether x < 0, x <= 0 or x == 0, for the sizes at hand and for all others from now on."""
+    cdef int64_t coefficient = x.term.coefficient, node = x.term.node, offset = x.term.offset, at
+    cdef SymbolicSizes sizes = x.sizes
+    cdef bint found
+    if offset == INT64_MIN or coefficient == INT64_MIN:
+        return {Py_LT: pinned(x) < 0, Py_LE: pinned(x) <= 0, Py_EQ: pinned(x) == 0}[operation]
+    if operation == Py_EQ:
+        if x.number == 0:
+            pinned(x)
+        elif offset % coefficient == 0:
+            sizes.exclude(node, -offset // coefficient)
+        return x.number == 0
+    if operation == Py_LT:                                   # x < 0 is x + 1 <= 0
+        offset += 1
+    found = x.number < 0 if operation == Py_LT else x.number <= 0
+    # coefficient * node <= -offset, or not
+    if coefficient > 0:
+        at = floor_quotient(-offset, coefficient)
+        if found:
+            sizes.bound(node, INT64_MIN, at)
+        else:
+            sizes.bound(node, at + 1, INT64_MAX)
+    else:
+        at = -floor_quotient(-offset, -coefficient)            # node >= at, or not
+        if found:
+            sizes.bound(node, at, INT64_MAX)
+        else:
+            sizes.bound(node, INT64_MIN, at - 1)
+    return found
+
+
+cdef object compared(object left, object right, int operation):
+    """A comparison of two numbers, of which at least one is symbolic; NotImplemented for what is no number."""
+    if operation == Py_GT or operation == Py_GE:
+        return compared(right, left, Py_LT if operation == Py_GT else Py_LE)
+    if operation == Py_NE:
+        found = compared(left, right, Py_EQ)
+        return found if found is NotImplemented else not found
+    for value in (left, right):
+        if not isinstance(value, (SymbolicInt, int)):
+            return pinned(left) < pinned(right) if operation == Py_LT else pinned(left) <= pinned(right) if operation == Py_LE else NotImplemented
+    difference = add(left, right, -1)
+    if isinstance(difference, SymbolicInt):
+        return decide(<SymbolicInt>difference, operation)
+    return difference < 0 if operation == Py_LT else difference <= 0 if operation == Py_LE else difference == 0
+
+
+cdef class SymbolicInt:
+    """An int that follows from symbols: calculates and compares as it, says to be one to isinstance, and is one to the type checker.
+
+    It is no subclass: whatever reads an int's value in C would do so unseen. What asks for the plain number (int(), an index, a float, a dict's key, its text) gets
+    it, and the SymbolicSizes remember that it is to be that."""
+
+    def __init__(self):
+        raise TypeError("expected a SymbolicInt to be made by SymbolicSizes.symbol")
+
+    @property
+    def __class__(self):
+        return int
+
+    def __add__(self, other):
+        return add(self, other, 1)
+
+    def __radd__(self, other):
+        return add(other, self, 1)
+
+    def __sub__(self, other):
+        return add(self, other, -1)
+
+    def __rsub__(self, other):
+        return add(other, self, -1)
+
+    def __mul__(self, other):
+        return multiply(self, other)
+
+    def __rmul__(self, other):
+        return multiply(other, self)
+
+    def __floordiv__(self, other):
+        return divide(QUOTIENT, self, other)
+
+    def __rfloordiv__(self, other):
+        return divide(QUOTIENT, other, self)
+
+    def __mod__(self, other):
+        return divide(REMAINDER, self, other)
+
+    def __rmod__(self, other):
+        return divide(REMAINDER, other, self)
+
+    def __divmod__(self, other):
+        return divide(QUOTIENT, self, other), divide(REMAINDER, self, other)
+
+    def __rdivmod__(self, other):
+        return divide(QUOTIENT, other, self), divide(REMAINDER, other, self)
+
+    def __neg__(self):
+        return add(0, self, -1)
+
+    def __pos__(self):
+        return self
+
+    def __abs__(self):
+        return self if self >= 0 else -self
+
+    def __truediv__(self, other):
+        return pinned(self) / pinned(other)
+
+    def __rtruediv__(self, other):
+        return pinned(other) / pinned(self)
+
+    def __pow__(self, other, modulo):
+        return pow(pinned(self), pinned(other), modulo)
+
+    def __rpow__(self, other, modulo):
+        return pow(pinned(other), pinned(self), modulo)
+
+    def __lshift__(self, other):
+        return pinned(self) << pinned(other)
+
+    def __rlshift__(self, other):
+        return pinned(other) << pinned(self)
+
+    def __rshift__(self, other):
+        return pinned(self) >> pinned(other)
+
+    def __rrshift__(self, other):
+        return pinned(other) >> pinned(self)
+
+    def __and__(self, other):
+        return pinned(self) & pinned(other)
+
+    def __rand__(self, other):
+        return pinned(other) & pinned(self)
+
+    def __or__(self, other):
+        return pinned(self) | pinned(other)
+
+    def __ror__(self, other):
+        return pinned(other) | pinned(self)
+
+    def __xor__(self, other):
+        return pinned(self) ^ pinned(other)
+
+    def __rxor__(self, other):
+        return pinned(other) ^ pinned(self)
+
+    def __richcmp__(self, other, int operation):
+        return compared(self, other, operation)
+
+    def __bool__(self):
+        return not decide(self, Py_EQ)
+
+    def __hash__(self):
+        return hash(pinned(self))
+
+    def __index__(self):
+        return pinned(self)
+
+    def __int__(self):
+        return pinned(self)
+
+    def __float__(self):
+        return float(pinned(self))
+
+    def __round__(self, digits=None):
+        return round(pinned(self), digits)
+
+    def __repr__(self):
+        return repr(pinned(self))
+
+    def __format__(self, how):
+        return format(pinned(self), how)
+
+    def __getattr__(self, name):
+        return getattr(pinned(self), name)

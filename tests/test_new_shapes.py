@@ -1,0 +1,215 @@
+"""Sizes that a model leaves open: a program for a new one is derived from one that was planned for another; its bits are those of one planned for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+import ortrain.runner
+from ortrain import InferenceSession, SessionOptions, TrainingSession, errors
+from ortrain.artifacts import LossType, OptimType
+from ortrain.runner import Runner
+from tests.test_late_gradients import assert_same
+from tests.test_optimizer_in_backward import dense_layers
+from tests.test_recomputation import residual_blocks
+
+RNG = np.random.default_rng(7)
+
+
+def opened(model):
+    """The model for any number of rows."""
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.tensor_type.shape.dim:
+            value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    return model
+
+
+def small():
+    return dense_layers(16, 32, 32, 4)
+
+
+def large():
+    """Whose gradients are left until later, some as what they are computed of."""
+    return dense_layers(96, 640, 512, 4)
+
+
+def convolutional():
+    return opened(residual_blocks(16, 2))
+
+
+def biased():
+    """A layer whose bias is added by itself, which one row need not be spread for."""
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[n, 16] x) => (float[n, 4] y) { z = MatMul(x, w) y = Add(z, b) }')
+    rng = np.random.default_rng(8)
+    for name, shape in (("w", (16, 4)), ("b", (4,))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    return model
+
+
+MODELS = {small: (16,), large: (96,), convolutional: (3, 16, 16), biased: (16,)}
+models = pytest.mark.parametrize("network", MODELS)
+
+
+def rows(network, count):
+    return RNG.standard_normal((count, *MODELS[network])).astype(np.float32), RNG.integers(0, 4, count)
+
+
+def session_of(model, optimizer=OptimType.AdamW, **options):
+    statistics = {name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:]}
+    names = [tensor.name for tensor in model.graph.initializer if tensor.name not in statistics]
+    return TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=optimizer, requires_grad=names, options=SessionOptions(**options))
+
+
+def planning_each(session):
+    """The session, which from now on plans for every shape."""
+    session._train_runner._open_axes = lambda kinds: {}
+    return session
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """The types of inputs that were planned for, one by one."""
+    seen = []
+
+    def counted(model, inputs, *arguments, **options):
+        seen.append(inputs)
+        return plan(model, inputs, *arguments, **options)
+
+    plan = ortrain.runner.plan_program
+    monkeypatch.setattr(ortrain.runner, "plan_program", counted)
+    return seen
+
+
+@models
+@pytest.mark.parametrize("options", [{}, {"intra_op_num_threads": 2}, {"optimizer_in_backward": True}, {"recomputation": 1.0}], ids=str)
+def test_training_on_many_sizes_gives_the_bits_of_plans_for_each(network, options):
+    derived, planned = session_of(network(), **options), planning_each(session_of(network(), **options))
+    for count in (8, 5, 8, 12, 33, 2, 1, 40, 5, 6):
+        batch = rows(network, count)
+        for session in (derived, planned):
+            session.loss = session.train_step(*batch)[0]
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        assert derived.loss.tobytes() == planned.loss.tobytes()
+    assert_same(derived, planned)
+
+
+@models
+def test_gradients_of_several_sizes_add_up_to_the_bits_of_plans_for_each(network):
+    derived, planned = session_of(network()), planning_each(session_of(network()))
+    for counts in ((8, 5), (9, 3, 4), (20, 2)):
+        for session in (derived, planned):
+            rng = np.random.default_rng(3)
+            for count in counts:
+                session.train_step(rng.standard_normal((count, *MODELS[network])).astype(np.float32), rng.integers(0, 4, count))
+            session.optimizer_step()
+            session.lazy_reset_grad()
+    assert_same(derived, planned)
+
+
+@models
+def test_a_derived_program_is_the_one_that_is_planned(network):
+    derived, planned = session_of(network()), planning_each(session_of(network()))
+    for session in (derived, planned):
+        for count in (8, 6):
+            session.train_step(*rows(network, count))
+    derived.eval_step(*rows(network, 6))
+    derived._train_runner.run(rows(network, 6))           # by the long way, which says which program it took
+    assert derived._train_runner.last.family is not None
+    assert derived._train_runner.last.layout == planned._train_runner.last.layout
+    assert str(derived._train_runner.last.plan) == str(planned._train_runner.last.plan)
+
+
+def test_sizes_of_one_range_are_planned_once(plans):
+    session = session_of(small())
+    for count in (32, 31, 2, 100, 7, 500, 3):
+        session.train_step(*rows(small, count))
+    assert len(plans) == 1
+
+
+def test_evaluation_and_inference_are_planned_once(plans):
+    session, inference = session_of(small()), InferenceSession(small())
+    for count in (32, 31, 2, 100):
+        x, labels = rows(small, count)
+        session.eval_step(x, labels)
+        scores = session.predict(x)[0]
+        np.testing.assert_allclose(inference.run(None, {"x0": x})[0], scores, rtol=1e-5, atol=1e-6)
+        assert scores.shape == (count, 4)
+    assert len(plans) == 3
+
+
+def test_one_row_is_another_plan_and_comes_back(plans):
+    session = session_of(biased())
+    for count in (8, 1, 9, 1, 10, 1):
+        session.train_step(*rows(biased, count))
+    assert [inputs["labels"].shape[0] for inputs in plans] == [8, 1]
+
+
+def test_more_sizes_than_are_kept(plans):
+    session, planned = session_of(small()), planning_each(session_of(small()))
+    for count in (*range(2, 60), *range(2, 60)):
+        batch = rows(small, count)
+        assert session.train_step(*batch)[0].tobytes() == planned.train_step(*batch)[0].tobytes()
+    assert len([inputs for inputs in plans if type(inputs[session._train_runner.inputs[0]].shape[0]) is not int]) == 1
+
+
+def test_a_label_out_of_range_is_refused_for_a_new_size_and_nothing_changes():
+    session = session_of(small())
+    session.train_step(*rows(small, 8))
+    session.optimizer_step()
+    session.lazy_reset_grad()
+    before = {name: array.copy() for name, array in session.state.trainable.items()}
+    x, labels = rows(small, 6)
+    labels[5] = 4
+    with pytest.raises(errors.LabelRangeError, match=r"in \[0, 4\), got 4"):
+        session.train_step(x, labels)
+    assert session.gradients_valid
+    for name, array in session.state.trainable.items():
+        np.testing.assert_array_equal(array, before[name])
+    labels[5] = 3
+    session.train_step(x, labels)
+
+
+@pytest.mark.parametrize(("x", "labels", "error"), [
+    ((6, 16), (5,), errors.InputShapeError), ((6, 15), (6,), errors.InputShapeError), ((6, 16, 1), (6,), errors.InputRankError),
+    ((0, 16), (0,), errors.EmptyBatchError)])
+def test_inputs_that_do_not_fit_each_other_are_refused(x, labels, error):
+    session = session_of(small())
+    session.train_step(*rows(small, 8))
+    with pytest.raises(error):
+        session.train_step(np.zeros(x, np.float32), np.zeros(labels, np.int64))
+    session.train_step(*rows(small, 6))
+
+
+def test_inputs_of_other_types_and_layouts_take_the_long_way():
+    session, other = session_of(small()), session_of(small())
+    x, labels = rows(small, 6)
+    session.train_step(*rows(small, 8))
+    first = session.train_step(np.asfortranarray(x), labels[::-1][::-1])
+    assert first[0].tobytes() == other.train_step(x, labels)[0].tobytes()
+    assert session.train_step(x.tolist(), labels)[0].shape == ()
+
+
+def test_a_profile_counts_what_a_derived_program_does():
+    session, planned = session_of(small()), planning_each(session_of(small()))
+    counted = []
+    for made in (session, planned):
+        made.train_step(*rows(small, 8))
+        with made.profile() as profile:
+            made.train_step(*rows(small, 24))
+        counted.append([(row.operations, row.bytes) for row in profile.steps])
+    assert counted[0] == counted[1]
+
+
+def test_what_only_plain_numbers_are_good_for_is_planned_with_them(monkeypatch):
+    def refuse(self, kinds, axes):
+        raise TypeError("expected a plain number")
+
+    monkeypatch.setattr(Runner, "_plan_for_all", refuse)
+    session, planned = session_of(small()), planning_each(session_of(small()))
+    for count in (8, 5):
+        batch = rows(small, count)
+        assert session.train_step(*batch)[0].tobytes() == planned.train_step(*batch)[0].tobytes()
