@@ -49,6 +49,30 @@ def biased():
     return model
 
 
+HEADS, WIDTH = 2, 16
+ATTENTION = [
+    "shape = Shape(ids) batch = Gather(shape, zero) length = Gather(shape, one) p = Slice(positions, zero, length, zero) e = Gather(words, ids) x = Add(e, p)",
+    "n = LayerNormalization(x, scale, shift) split = Concat<axis=0>(batch, length, heads, rest) whole = Concat<axis=0>(batch, length, rest)",
+    *(f"{name}m = MatMul(n, {name}w) {name}r = Reshape({name}m, split) {name} = Transpose<perm=[{order}]>({name}r)"
+      for name, order in (("q", "0,2,1,3"), ("k", "0,2,3,1"), ("v", "0,2,1,3"))),
+    "s = MatMul(q, k) a = Softmax<axis=-1>(s) c = MatMul(a, v) ct = Transpose<perm=[0,2,1,3]>(c) cr = Reshape(ct, whole) o = MatMul(cr, ow) z = Add(x, o)",
+    "m = ReduceMean<keepdims=0>(z, one) y = MatMul(m, classes)"]
+"""A transformer's layer as exporters write it: with shapes that are computed from those of its input."""
+
+
+def attention():
+    """For any number of texts of any length."""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> g (int64[texts, words] ids) => (float[texts, 4] y) {{ {" ".join(ATTENTION)} }}')
+    rng = np.random.default_rng(9)
+    whole = {"zero": [0], "one": [1], "heads": [HEADS], "rest": [-1]}
+    shapes = {"words": (50, WIDTH), "positions": (200, WIDTH), "scale": (WIDTH,), "shift": (WIDTH,), "classes": (WIDTH, 4),
+              **{f"{name}w": (WIDTH, WIDTH) for name in "qkvo"}}
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) / 4 for name, shape in shapes.items()}
+    for name, array in (arrays | {name: np.array(value, np.int64) for name, value in whole.items()}).items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model, list(shapes)
+
+
 MODELS = {small: (16,), large: (96,), convolutional: (3, 16, 16), biased: (16,)}
 models = pytest.mark.parametrize("network", MODELS)
 
@@ -121,6 +145,22 @@ def test_a_derived_program_is_the_one_that_is_planned(network):
     assert derived._train_runner.last.family is not None
     assert derived._train_runner.last.layout == planned._train_runner.last.layout
     assert str(derived._train_runner.last.plan) == str(planned._train_runner.last.plan)
+
+
+def test_texts_of_any_number_and_length_give_the_bits_of_plans_for_each(plans):
+    model, names = attention()
+    derived, planned = (TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=names) for _ in range(2))
+    planning_each(planned)
+    for texts, length in ((8, 32), (8, 31), (7, 32), (5, 47), (3, 130), (8, 32), (1, 9), (9, 1), (6, 40)):
+        batch = RNG.integers(0, 50, (texts, length)), RNG.integers(0, 4, texts)
+        for session in (derived, planned):
+            session.loss = session.train_step(*batch)[0]
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        assert derived.loss.tobytes() == planned.loss.tobytes(), (texts, length)
+    assert_same(derived, planned)
+    symbolic = [inputs for inputs in plans if type(inputs["ids"].shape[0]) is not int]
+    assert len(symbolic) < 7, "and of some of these shapes there was no plan"
 
 
 def test_sizes_of_one_range_are_planned_once(plans):

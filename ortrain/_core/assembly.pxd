@@ -6,7 +6,7 @@ from ortrain._core.program cimport Program
 
 cdef class Assembly:
     cdef readonly Program program
-    cdef list tensors, steps, blocks, input_ids, output_ids, direct
+    cdef list tensors, steps, blocks, numbers, input_ids, output_ids, direct
 
     cdef int64_t take(self, object value, int64_t *where) except? -1
     cdef object describe(self, Tensor *t, tuple kind)

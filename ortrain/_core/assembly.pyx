@@ -19,19 +19,21 @@ cdef class Assembly:
 
     def __init__(self, EngineHandle handle not None):
         self.program = Program(handle)
-        self.tensors, self.steps, self.blocks, self.input_ids, self.output_ids, self.direct = [], [], [], [], [], []
+        self.tensors, self.steps, self.blocks, self.numbers, self.input_ids, self.output_ids, self.direct = [], [], [], [], [], [], []
 
     def add_block(self, size, Py_ssize_t first, Py_ssize_t last, bint kept=False):
         """Adds a piece of the arena in bytes, in use from one step to another, both included; returns its number. kept: it lies at the beginning, before all others."""
         self.blocks.append((size, first, last, kept))
         return len(self.blocks) - 1
 
-    def add_tensor(self, str dtype, tuple dims, Py_ssize_t block=-1, size_t address=0, int input=-1):
-        """Adds a tensor in a block of the arena, at a fixed address, or that is a user input; returns its number. Raises ValueError for more than MOST_AXES axes."""
+    def add_tensor(self, str dtype, tuple dims, Py_ssize_t block=-1, size_t address=0, int input=-1, tuple numbers=()):
+        """Adds a tensor in a block of the arena, at a fixed address, that is a user input, or that the program holds itself, of these numbers of int64; returns its
+        own. Raises ValueError for more than MOST_AXES axes."""
         if len(dims) > ORTRAIN_MAX_RANK:
             raise ValueError(f"expected at most {ORTRAIN_MAX_RANK} axes, got {len(dims)}")
         know_extension(dtype)
-        self.tensors.append((NUMBERS[dtype], dims, block, address, input))
+        self.tensors.append((NUMBERS[dtype], dims, block, address, input, len(self.numbers) if numbers else -1))
+        self.numbers.extend(numbers)
         return len(self.tensors) - 1
 
     def add_step(self, str name, size_t address, list inputs, list outputs, tuple ints=(), tuple floats=(), Py_ssize_t scratch=-1, bint flush=False):
@@ -80,7 +82,7 @@ cdef class Assembly:
             self.take(dims[i], &t.dims[i])
             count = count * dims[i]
         self.take(count, &t.count)
-        t.data = <void *><size_t>kind[3]
+        t.data = <void *><size_t>kind[3] if kind[5] < 0 else <void *>(self.program.numbers + <Py_ssize_t>kind[5])
 
     def finish(self):
         """The program, whose steps are C arrays now, and whose blocks have their places in the arena."""
@@ -91,6 +93,8 @@ cdef class Assembly:
         if p.memory == NULL:
             raise MemoryError
         p.carve(p.memory)
+        for i, value in enumerate(self.numbers):
+            self.take(value, &p.numbers[<Py_ssize_t>i])
         for i, (size, first, last, kept) in enumerate(self.blocks):
             self.take(size, &p.pieces[<Py_ssize_t>i].size)
             p.pieces[<Py_ssize_t>i].first, p.pieces[<Py_ssize_t>i].last, p.pieces[<Py_ssize_t>i].kept = first, last, kept
@@ -105,7 +109,7 @@ cdef class Assembly:
         """How much there is of everything."""
         cdef Program p = self.program
         p.n_steps, p.n_pieces, p.n_direct = len(self.steps), len(self.blocks), len(self.direct)
-        p.n_inputs, p.n_outputs = len(self.input_ids), len(self.output_ids)
+        p.n_inputs, p.n_outputs, p.n_numbers = len(self.input_ids), len(self.output_ids), len(self.numbers)
         p.late_updates, p.late_gradients = min(p.late_updates, p.n_steps), min(p.late_gradients, p.n_steps)
         uses = [0] * len(self.tensors)
         for _, ins, outs, ints, floats, _, _ in self.steps:

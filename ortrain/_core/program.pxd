@@ -23,6 +23,8 @@ cdef class Program:
     cdef Tensor *slots                    # the tensors of all steps, one after another
     cdef int64_t *ints
     cdef double *floats
+    cdef int64_t *numbers                 # tensors that are constants of symbolic sizes
+    cdef Py_ssize_t n_numbers
     cdef Py_ssize_t *input_slot           # (input, slot) pairs
     cdef Py_ssize_t *input_index
     cdef Py_ssize_t n_input_slots
@@ -64,8 +66,10 @@ cdef class Program:
     cdef public Py_ssize_t first_lost     # the first step that writes over what an earlier run has left there
     cdef public Py_ssize_t stoppable      # steps before which a run may be stopped: those from here on are done as a whole
 
+    cdef object slot_as_laid_out(self, Py_ssize_t slot)
     cdef object tensor_as_laid_out(self, const Tensor *t, int64_t where)
     cdef size_t carve(self, char *memory) noexcept
+    cdef void *moved(self, void *data, Program first) noexcept
     cdef void become(self, Program first) except *
     cdef void find_places(self) except *
     cpdef Py_ssize_t room(self) noexcept

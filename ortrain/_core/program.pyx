@@ -7,7 +7,7 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from ortrain._core.arrays cimport numpy_type_of, same_dtype
 from ortrain._core.engine cimport SHORT, EngineHandle
 from ortrain._core.inserted cimport STATUS_PYTHON_FAILED, skip
-from ortrain._core.kernel cimport STATUS_OK, Kernel, KernelArgs, Tensor
+from ortrain._core.kernel cimport DTYPE_INT64, ORTRAIN_MAX_RANK, STATUS_OK, Kernel, KernelArgs, Tensor
 from ortrain._core.placement cimport Piece, aligned, place
 
 import numpy as np
@@ -70,16 +70,25 @@ cdef class Program:
     cdef object tensor_as_laid_out(self, const Tensor *t, int64_t where):
         return t.dtype, tuple([t.dims[i] for i in range(t.rank)]), t.count, where
 
+    cdef object slot_as_laid_out(self, Py_ssize_t slot):
+        """A tensor of a step; of a constant shape what it holds, too."""
+        cdef Tensor *t = &self.slots[slot]
+        cdef bint constant = self.arena_offset[slot] < 0 and t.dtype == DTYPE_INT64 and t.count <= ORTRAIN_MAX_RANK and t.data != NULL
+        for i in range(self.n_input_slots):
+            constant = constant and self.input_slot[i] != slot
+        held = [(<int64_t *>t.data)[i] for i in range(t.count)] if constant else []
+        return self.tensor_as_laid_out(t, self.arena_offset[slot]), held
+
     @property
     def layout(self):
-        """All that it runs on, for a comparison of programs: addresses of constants and of objects are left out."""
+        """All that it runs on, for a comparison of programs that nobody has run: addresses of constants and of objects are left out."""
         cdef Py_ssize_t i, j, slot
         cdef KernelArgs *a
         steps = []
         for i in range(self.n_steps):
             a = &self.args[i]
             slot = a.inputs - self.slots
-            tensors = [self.tensor_as_laid_out(&self.slots[j], self.arena_offset[j]) for j in range(slot, slot + a.n_inputs + a.n_outputs)]
+            tensors = [self.slot_as_laid_out(j) for j in range(slot, slot + a.n_inputs + a.n_outputs)]
             end = self.args[i + 1].ints if i + 1 < self.n_steps else self.ints + self.n_ints
             ints = [] if i in self.python_steps else [a.ints[j] for j in range(end - a.ints)]
             steps.append((self.step_names[i], tensors, ints, self.scratch_offset[i]))
@@ -98,6 +107,7 @@ cdef class Program:
         self.slots = <Tensor *>part(memory, &end, self.n_slots, sizeof(Tensor))
         self.ints = <int64_t *>part(memory, &end, self.n_ints, sizeof(int64_t))
         self.floats = <double *>part(memory, &end, self.n_floats, sizeof(double))
+        self.numbers = <int64_t *>part(memory, &end, self.n_numbers, sizeof(int64_t))
         self.input_slot = <Py_ssize_t *>part(memory, &end, self.n_input_slots, sizeof(Py_ssize_t))
         self.input_index = <Py_ssize_t *>part(memory, &end, self.n_input_slots, sizeof(Py_ssize_t))
         self.inputs = <Tensor *>part(memory, &end, self.n_inputs, sizeof(Tensor))
@@ -116,12 +126,17 @@ cdef class Program:
         self.scratch_offset = <int64_t *>part(memory, &end, self.n_steps, sizeof(int64_t))
         return end
 
+    cdef void *moved(self, void *data, Program first) noexcept:
+        """Where data are that lay at some place in another program: elsewhere, if that was in its own memory."""
+        cdef char *where = <char *>data
+        return self.memory + (where - first.memory) if first.memory <= where < first.memory + first.memory_bytes else data
+
     cdef void become(self, Program first) except *:
         """Takes over what another program is, in a memory of its own that holds it already but for sizes."""
         cdef Py_ssize_t i
         self.handle, self.keep_alive, self.step_names, self.python_steps = first.handle, first.keep_alive, first.step_names, first.python_steps
         self.late_names, self.input_names = first.late_names, first.input_names
-        self.n_steps, self.n_slots, self.n_ints, self.n_floats = first.n_steps, first.n_slots, first.n_ints, first.n_floats
+        self.n_steps, self.n_slots, self.n_ints, self.n_floats, self.n_numbers = first.n_steps, first.n_slots, first.n_ints, first.n_floats, first.n_numbers
         self.n_inputs, self.n_outputs, self.n_pieces, self.n_input_slots = first.n_inputs, first.n_outputs, first.n_pieces, first.n_input_slots
         self.n_direct, self.n_direct_slots = first.n_direct, first.n_direct_slots
         self.n_direct_now, self.n_direct_slots_now = first.n_direct_now, first.n_direct_slots_now
@@ -134,6 +149,11 @@ cdef class Program:
             self.args[i].outputs = self.slots + (first.args[i].outputs - first.slots)
             self.args[i].ints = self.ints + (first.args[i].ints - first.ints)
             self.args[i].floats = self.floats + (first.args[i].floats - first.floats)
+        if self.n_numbers:
+            for i in range(self.n_slots):
+                self.slots[i].data = self.moved(self.slots[i].data, first)
+            for i in range(self.n_outputs):
+                self.outputs[i].data = self.moved(self.outputs[i].data, first)
         self.find_places()
         self.built = True
 

@@ -313,34 +313,42 @@ cdef object divide(int operation, object left, object right):
 
 cdef bint decide(SymbolicInt x, int operation) except *:
     """Whether x < 0, x <= 0 or x == 0, for the sizes at hand and for all others from now on."""
-    cdef int64_t coefficient = x.term.coefficient, node = x.term.node, offset = x.term.offset, at
-    cdef SymbolicSizes sizes = x.sizes
-    cdef bint found
-    if offset == INT64_MIN or coefficient == INT64_MIN:
-        return {Py_LT: pinned(x) < 0, Py_LE: pinned(x) <= 0, Py_EQ: pinned(x) == 0}[operation]
-    if operation == Py_EQ:
-        if x.number == 0:
-            pinned(x)
-        elif offset % coefficient == 0:
-            sizes.exclude(node, -offset // coefficient)
-        return x.number == 0
-    if operation == Py_LT:                                   # x < 0 is x + 1 <= 0
-        offset += 1
-    found = x.number < 0 if operation == Py_LT else x.number <= 0
-    # coefficient * node <= -offset, or not
-    if coefficient > 0:
-        at = floor_quotient(-offset, coefficient)
-        if found:
-            sizes.bound(node, INT64_MIN, at)
-        else:
-            sizes.bound(node, at + 1, INT64_MAX)
+    if x.term.coefficient == INT64_MIN or x.term.offset == INT64_MIN:
+        pinned(x)
+    elif operation == Py_EQ:
+        decide_zero(x)
     else:
-        at = -floor_quotient(-offset, -coefficient)            # node >= at, or not
+        # x < 0 is x <= -1
+        decide_limit(x, -1 - x.term.offset if operation == Py_LT else -x.term.offset, x.number < 0 if operation == Py_LT else x.number <= 0)
+    return x.number < 0 if operation == Py_LT else x.number <= 0 if operation == Py_LE else x.number == 0
+
+
+cdef object decide_zero(SymbolicInt x):
+    """Narrows the node of x to those values with which x is 0 if it is now, or is not."""
+    if x.number == 0:
+        pinned(x)
+    elif x.term.offset % x.term.coefficient == 0:
+        x.sizes.exclude(x.term.node, -x.term.offset // x.term.coefficient)
+
+
+cdef object decide_limit(SymbolicInt x, int64_t limit, bint found):
+    """Narrows the node of x to those values with which coefficient * node <= limit, if found, or is not."""
+    cdef int64_t coefficient = x.term.coefficient, at
+    if limit == INT64_MIN and coefficient < 0:
+        if coefficient != -1:                               # -1 * node is never that small
+            pinned(x)
+    elif coefficient > 0:
+        at = floor_quotient(limit, coefficient)
         if found:
-            sizes.bound(node, at, INT64_MAX)
+            x.sizes.bound(x.term.node, INT64_MIN, at)
         else:
-            sizes.bound(node, INT64_MIN, at - 1)
-    return found
+            x.sizes.bound(x.term.node, at + 1, INT64_MAX)
+    else:
+        at = -floor_quotient(limit, -coefficient)            # node >= at, or not
+        if found:
+            x.sizes.bound(x.term.node, at, INT64_MAX)
+        else:
+            x.sizes.bound(x.term.node, INT64_MIN, at - 1)
 
 
 cdef object compared(object left, object right, int operation):

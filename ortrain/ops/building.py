@@ -11,6 +11,7 @@ from ortrain import dtypes
 from ortrain.errors import MissingGradientError, ShapeInferenceError
 from ortrain.ir import Graph, NameSource, Node, Shape, TensorType
 from ortrain.ops.inference import Inference
+from ortrain.ops.known import is_symbolic
 from ortrain.ops.record import MICROSOFT, InferenceContext
 
 
@@ -61,12 +62,19 @@ class GraphBuilder:
         self.inference.types.setdefault(name, TensorType.of(array))      # it may have been made for a graph inside a node
         return name
 
+    def whole_numbers(self, numbers: Sequence[int], label: str = "constant") -> str:
+        """A constant of int64, whose elements may be symbolic."""
+        if not is_symbolic(numbers):
+            return self.constant(np.array(numbers, np.int64), label)
+        name = self.names.unique(f"gradient::{label}")
+        self.inference.know(name, numbers, TensorType("int64", (len(numbers),)))
+        return name
+
     def shape_of(self, value: str) -> str:
         """The shape of a value as int64: a constant when known, else a Shape node."""
         kind = self.inference.types[value]
         if kind.is_static:
-            assert kind.shape is not None
-            return self.constant(np.array(kind.shape, np.int64), "shape")
+            return self.whole_numbers(kind.sizes, "shape")
         output = self.names.unique(f"{value}_shape")
         self.emit(Node("Shape", [value], [output], self.names.unique(f"{value}_Grad/Shape")))
         return output
@@ -208,6 +216,8 @@ class NodeBuilder:
     def constant(self, array: np.ndarray | Sequence[int], like: str | None = None) -> str:
         """Adds an initializer (ints as int64; with `like` cast to that value's dtype) and returns its name; equal ones are shared."""
         if not isinstance(array, np.ndarray):
+            if like is None:
+                return self.builder.whole_numbers(array)
             array = np.array(array, np.int64)
         if like is not None:
             array = array.astype(dtypes.numpy_dtype(self.type(like).dtype))

@@ -159,7 +159,7 @@ def slice_bounds(c: InferenceContext, first: int, rank: int) -> Bounds | None:
     if c.opset < 10 and c.node.domain != MICROSOFT:
         starts, ends, axes, steps = list(c.attribute("starts")), list(c.attribute("ends")), c.attribute("axes"), None
     else:
-        if any(c.has(i) and c.value(i) is None for i in range(first, first + 4)):
+        if any(c.has(i) and not c.knows(i) for i in range(first, first + 4)):
             return None
         lists = [known_dims(c, i) for i in range(first, first + 4)]
         starts, ends, axes, steps = lists[0] or [], lists[1] or [], lists[2], lists[3]
@@ -170,10 +170,17 @@ def slice_bounds(c: InferenceContext, first: int, rank: int) -> Bounds | None:
     return list(zip(distinct_axes(c, list(axes), rank), starts, ends, steps, strict=True))
 
 
+def taken(size: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """(first, count) of what a slice takes of a dimension, as Python's own slices do; written out, so that a symbolic size stays one."""
+    least, most = (0, size) if step > 0 else (-1, size - 1)
+    first, last = (min(max(limit + size if limit < 0 else limit, least), most) for limit in (start, end))
+    return first, max(0, -((first - last) // step))
+
+
 def sliced(size: Dim, start: int, end: int, step: int, unknown: Dim) -> Dim:
     """The size of one sliced dimension."""
     if isinstance(size, int):
-        return len(range(*slice(start, end, step).indices(size)))
+        return taken(size, start, end, step)[1]
     whole = (step == 1 and start == 0 and end >= FOREVER) or (step == -1 and (start == -1 or start >= FOREVER) and end <= -FOREVER)
     return size if whole else unknown
 
@@ -194,9 +201,8 @@ def slice_box(c: InferenceContext, dims: Sequence[int], bounds: Bounds | None) -
         raise c.error("expected limits that are known before running, got values that are computed")
     sizes, strides, offset = list(dims), strides_of(dims), 0
     for axis, start, end, step in bounds:
-        taken = range(*slice(start, end, step).indices(dims[axis]))
-        sizes[axis] = len(taken)
-        offset += taken.start * strides[axis] if taken else 0
+        first, sizes[axis] = taken(dims[axis], start, end, step)
+        offset += first * strides[axis] if sizes[axis] else 0
         strides[axis] *= step
     return sizes, strides, offset
 

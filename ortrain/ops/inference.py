@@ -12,6 +12,7 @@ from ortrain.errors import MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, Node, Shape, TensorType
 from ortrain.ops.absent import reason_of
 from ortrain.ops.agreement import check_agreement
+from ortrain.ops.known import KnownInputs, KnownValues, is_symbolic
 from ortrain.ops.record import InferenceContext, OpRecord, canonical_domain, record_of
 from ortrain.ops.sizes import follow
 
@@ -67,7 +68,8 @@ class Inference:
     def context(self, node: Node) -> InferenceContext:
         """The inference context of a node whose inputs have been visited."""
         types = [self.types.get(name) if name else None for name in node.inputs]
-        values = [self.values.get(name) if name else None for name in node.inputs]
+        values: Sequence[np.ndarray | None] = (KnownInputs(self.values, list(node.inputs)) if isinstance(self.values, KnownValues)
+                                               else [self.values.get(name) if name else None for name in node.inputs])
         context = InferenceContext(node, types, values, self.opset_of(node))
         context.scope = self
         context.declared = [self._declared_type(name) for name in node.outputs]
@@ -93,6 +95,8 @@ class Inference:
                 _check_sizes(context, kind)
                 self.types[name] = kind
                 self._learn(name, kind)
+        if self._follows_symbols(node, context):
+            self._follow_sizes(node, context, outputs)
         self._fold(node, record, context, outputs)
         self._follow_sizes(node, context, outputs)
         return record
@@ -108,10 +112,24 @@ class Inference:
         self.sizes[name] = found
         numbers = [size for size in found if isinstance(size, int)]
         if len(numbers) == len(found):
+            self.know(name, numbers, kind)
+
+    def know(self, name: str, numbers: Sequence[int], kind: TensorType) -> None:
+        """Notes a constant of integers, which may be symbolic."""
+        self.types[name], self.sizes[name] = kind, tuple(numbers)
+        if isinstance(self.values, KnownValues) and is_symbolic(numbers):
+            self.values.hold(name, numbers, kind.dtype, kind.sizes)
+        else:
             self.values[name] = np.array(numbers, kind.dtype).reshape(kind.sizes)
 
+    def _follows_symbols(self, node: Node, context: InferenceContext) -> bool:
+        """Whether shape arithmetic is on symbolic sizes: it is followed, and not evaluated, which would ask for plain numbers."""
+        return isinstance(self.values, KnownValues) and any(self.values.held(name) is not None for name in node.inputs) or node.op_type in SHAPE_ONLY and any(
+            kind is not None and is_symbolic(kind.shape or ()) for kind in context.types)
+
     def _fold(self, node: Node, record: OpRecord, context: InferenceContext, outputs: Sequence[TensorType]) -> None:
-        if record.evaluate is None or record.random or any(not kind.is_static or kind.sequence or kind.optional for kind in outputs):
+        followed = all(not name or name in self.values for name in node.outputs)
+        if record.evaluate is None or record.random or followed or any(not kind.is_static or kind.sequence or kind.optional for kind in outputs):
             return
         if node.op_type in SHAPE_ONLY:
             known = all(kind is not None and kind.is_static for kind in context.types)

@@ -55,17 +55,23 @@ class InferenceContext:
     def dtype(self, index: int) -> str:
         return self.type(index).dtype
 
+    def knows(self, index: int) -> bool:
+        """Whether the value of input `index` is known before running: asked so, symbolic sizes in it stay what they are."""
+        names = getattr(self.values, "known", None)
+        if names is not None:
+            return index < len(self.values) and self.node.inputs[index] in names
+        return self.value(index) is not None
+
     def value(self, index: int) -> np.ndarray | None:
         """The value of input `index` if it is known before running, else None."""
         return self.values[index] if index < len(self.values) else None
 
     def sizes(self, index: int) -> tuple[Dim, ...] | None:
         """The elements of an integer input of at most one axis, symbols among them; None when they are not known."""
-        value = self.value(index)
-        if value is not None:
-            return tuple(int(size) for size in value.reshape(-1)) if value.dtype.kind in "iu" else None
-        found: dict[str, tuple[Dim, ...]] = self.scope.sizes if self.scope is not None else {}
-        return found.get(self.node.inputs[index]) if self.has(index) else None
+        followed: dict[str, tuple[Dim, ...]] = self.scope.sizes if self.scope is not None else {}
+        found = followed.get(self.node.inputs[index]) if self.has(index) else None
+        value = self.value(index) if found is None else None
+        return tuple(int(size) for size in value.reshape(-1)) if value is not None and value.dtype.kind in "iu" else found
 
     def known(self, index: int) -> np.ndarray:
         """The value of input `index`, which is known."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, TensorType
@@ -149,7 +149,7 @@ def infer_layer(layer: Layer, summary: str) -> Inference:
 
 def lower_layer(layer: Layer) -> Callable[[LoweringContext], KernelCall]:
     def lower(c: LoweringContext) -> KernelCall:
-        steps, rows, inputs, hidden, directions = (int(size) for size in sizes_of(c, layer))
+        steps, rows, inputs, hidden, directions = cast(tuple[int, ...], sizes_of(c, layer))
         gates = 0 if layer.gates > 1 and c.wants(layer.states + len(layer.saved) - 1) else directions * steps * rows * layer.gates * hidden
         space = layer.scratch(steps, rows, inputs, hidden, directions) + (gates if layer.gates > 1 else 0)
         guards = (Guard(LENGTHS, 0, steps + 1),) if c.has(LENGTHS) else ()

@@ -34,11 +34,15 @@ def reshape_gradient(g: GradientBuilder) -> Gradients:
 def shape_value(g: GradientBuilder, value: str) -> str:
     """The shape of a value as int64: a constant when known, else a Shape node."""
     kind = g.type(value)
-    return str(g.constant(np.array(kind.shape, np.int64)) if kind.is_static else g.op("Shape", value))
+    return str(g.constant(kind.sizes) if kind.is_static else g.op("Shape", value))
 
 
 def known_dims(c: InferenceContext, index: int) -> list[int] | None:
     """The elements of an integer input whose value is known, else None."""
+    sizes = c.sizes(index)
+    if sizes is not None:
+        numbers = [size for size in sizes if isinstance(size, int)]
+        return numbers if len(numbers) == len(sizes) else None
     value = c.value(index)
     return None if value is None else [int(v) for v in value.reshape(-1)]
 
@@ -223,7 +227,7 @@ def shape_of(c: InferenceContext) -> list[TensorType]:
 
 
 def evaluate_size(c: InferenceContext) -> list[np.ndarray]:
-    return [np.array(math.prod(int(d) for d in c.shape(0)), np.int64)]
+    return [np.array(math.prod(c.shape(0)), np.int64)]
 
 
 @operator("Size", lower=write_evaluated(evaluate_size), evaluate=evaluate_size, differentiable=False)
@@ -295,7 +299,7 @@ def constant_of_shape(c: InferenceContext) -> list[TensorType]:
 
 def range_count(c: InferenceContext) -> int | None:
     """The number of elements of Range, if its limits are known."""
-    if any(c.value(i) is None for i in range(3)):
+    if any(not c.knows(i) for i in range(3)):
         return None
     start, limit, delta = (c.values[i].item() for i in range(3))  # type: ignore[union-attr]
     if delta == 0:
@@ -455,6 +459,6 @@ def evaluate_broadcast_gradient_args(c: InferenceContext) -> list[np.ndarray]:
           evaluate=evaluate_broadcast_gradient_args, differentiable=False)
 def broadcast_gradient_args(c: InferenceContext) -> list[TensorType]:
     """(axes of A, axes of B) over which a gradient of the broadcast shape is summed to come back to shape A or B, last to first"""
-    if c.value(0) is None or c.value(1) is None:
+    if not c.knows(0) or not c.knows(1):
         return [TensorType("int64", fresh_shape(c, 1, 0)), TensorType("int64", fresh_shape(c, 1, 1))]
     return [TensorType.of(axes) for axes in evaluate_broadcast_gradient_args(c)]

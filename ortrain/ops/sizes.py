@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from ortrain.ir import Dim
 from ortrain.ops.record import InferenceContext
 
@@ -24,6 +22,11 @@ def _shape(c: InferenceContext) -> Sizes | None:
     if kind is None or kind.shape is None:
         return None
     return tuple(kind.shape[int(c.attribute("start", 0)) : c.attribute("end")])
+
+
+def _size(c: InferenceContext) -> Sizes | None:
+    kind = c.types[0]
+    return (kind.count,) if kind is not None and kind.is_static else None
 
 
 def _same(c: InferenceContext) -> Sizes | None:
@@ -77,7 +80,7 @@ def _computed(number: Callable[[int, int], int], neutral: int | None, right_only
 
     def rule(c: InferenceContext) -> Sizes | None:
         a, b = c.sizes(0), c.sizes(1)
-        if a is None or b is None or len(a) != len(b) and 1 not in (len(a), len(b)) or c.value(1) is not None and not np.all(c.value(1)) and neutral == 1:
+        if a is None or b is None or len(a) != len(b) and 1 not in (len(a), len(b)) or neutral == 1 and 0 in b:
             return None
         count = max(len(a), len(b))
         pairs = zip(_repeated(a, count), _repeated(b, count), strict=True)
@@ -91,7 +94,8 @@ def _repeated(sizes: Sizes, count: int) -> Sequence[Dim]:
 
 
 RULES: dict[str, Callable[[InferenceContext], Sizes | None]] = {
-    "Shape": _shape, "Identity": _same, "Cast": _same, "Squeeze": _same, "Unsqueeze": _same, "Reshape": _same, "Gather": _gather, "Slice": _slice,
+    "Shape": _shape, "Size": _size,
+    "Identity": _same, "Cast": _same, "Squeeze": _same, "Unsqueeze": _same, "Reshape": _same, "Gather": _gather, "Slice": _slice,
     "Concat": _concat, "Add": _computed(lambda a, b: a + b, 0, False), "Sub": _computed(lambda a, b: a - b, 0, True),
     "Mul": _computed(lambda a, b: a * b, 1, False), "Div": _computed(_quotient, 1, True),
 }

@@ -14,6 +14,7 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidModelError, MissingKernelError
 from ortrain.ir import Node, TensorType
 from ortrain.ops.inference import Inference
+from ortrain.ops.known import KnownValues
 from ortrain.ops.training import UPDATED
 from ortrain.plan.late import Late
 from ortrain.plan.lifetimes import Lifetimes
@@ -101,9 +102,13 @@ class Emission:
         if root in self.fixed:
             return assembly.add_tensor(kind.dtype, shape, address=self.fixed[root].ctypes.data)
         if root in self.inference.values:
-            array = self.inference.values[root]
+            values = self.inference.values
+            numbers = values.held(root) if isinstance(values, KnownValues) and kind.dtype == "int64" else None
+            if numbers is not None:
+                return assembly.add_tensor(kind.dtype, shape, numbers=numbers)
+            array = values[root]
             array = np.require(array, numpy_dtype(kind.dtype), ["C", "A"])
-            self.inference.values[root] = array
+            values[root] = array
             return assembly.add_tensor(kind.dtype, shape, address=array.ctypes.data)
         if root not in blocks:
             raise InvalidModelError(f"expected {name!r} to be an input, a parameter or made by a node, found neither")

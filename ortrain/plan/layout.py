@@ -121,7 +121,7 @@ class Layout:
         channels, plane = (dims[1], dims[2] * dims[3]) if order == LAST else (dims[3], dims[1] * dims[2])
         like = Node("Transpose", [], [], target)
         if channels == 1 or plane == 1:
-            self.emit("Reshape", [source, self.builder.constant(np.array(moved, np.int64), "shape")], [target], like, "")
+            self.emit("Reshape", [source, self.builder.whole_numbers(moved, "shape")], [target], like, "")
         else:
             self.emit("Transpose", [source], [target], like, "", perm=order)
 
@@ -227,7 +227,7 @@ class Layout:
         dims, out = self.sizes(node.inputs[0]), self.sizes(node.outputs[0])
         if len(dims) != 4 or len(out) != 4 or dims[2:] != (1, 1) or dims[:2] != out[:2] or out[2:] == (1, 1) or not self.last:
             return False
-        shape = self.builder.constant(np.array([out[axis] for axis in LAST], np.int64), "shape")
+        shape = self.builder.whole_numbers([out[axis] for axis in LAST], "shape")
         self.emit("Expand", [self.last_of(node.inputs[0]), shape], [self.new_last(node.outputs[0])], node, "")
         return True
 

@@ -22,6 +22,7 @@ from ortrain.ops.costs import is_known
 from ortrain.ops.definitions import defined
 from ortrain.ops.expansion import expand, named_as
 from ortrain.ops.inference import Inference
+from ortrain.ops.known import KnownValues, is_symbolic
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
 from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, canonical_domain, record_of
 from ortrain.ops.subgraphs import has_graphs
@@ -80,12 +81,14 @@ class Planner:
         self.updates, self.late = late, Late()
         self.model, self.inputs, self.fixed, self.wanted, self.handle, self.commits = model, inputs, fixed, outputs, handle, commits
         types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
-        self.inference = Inference(model.opsets, types, {**model.graph.initializers, **known}, model.graph.types)
+        values = KnownValues({**model.graph.initializers, **known}) if any(is_symbolic(kind.shape or ()) for kind in inputs.values()) else {
+            **model.graph.initializers, **known}
+        self.inference = Inference(model.opsets, types, values, model.graph.types)
         self.builder = GraphBuilder(self.inference, NameSource(model.graph.names()), model.opset)
         self.unknowns = Unknowns(model.graph, inputs, objects, self.inference)
         self.lifetimes = Lifetimes(self.inference.types, self._is_outside, outputs, states)
         self.steps: list[Step] = []
-        self._guarded: set[tuple[str, int, int, int | None]] = set()
+        self._guarded: list[tuple[str, int, int, int | None]] = []
         self.iterations: dict[str, Iteration] = {}
         """What Loops and Scans run, by the name of their first output."""
 
@@ -312,7 +315,7 @@ class Planner:
             return
         key = (self.lifetimes.root(source), guard.low, guard.high, guard.ignored)
         if key not in self._guarded:
-            self._guarded.add(key)
+            self._guarded.append(key)
             call = KernelCall("check_range", (guard.low, guard.high, int(guard.ignored is not None), guard.ignored or 0))
             self.steps.append(Step(node, call, [source], [], guard, INSERTED["check_range"]))
 
@@ -320,7 +323,7 @@ class Planner:
         seen = self.inference.context(node)
         outputs = [self.inference.types.get(name) if name else None for name in node.outputs]
         context = LoweringContext(node, seen.types, seen.values, seen.opset, outputs)
-        context.declared = seen.declared
+        context.declared, context.scope = seen.declared, seen.scope
         context.tiles = self.handle.bfloat16_tiles
         for kind in (*seen.types, *outputs):
             if kind is not None and not kind.is_static:

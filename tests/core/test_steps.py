@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortrain
+from ortrain import runner
 from ortrain._core.engine import EngineHandle
 from ortrain._core.lock import Lock
 from ortrain.errors import LabelRangeError
@@ -140,7 +141,8 @@ def test_another_program_that_needs_more_memory_leaves_the_next_step_right():
     assert session.train_step(x, labels)[0] == first
 
 
-def test_of_the_memory_of_programs_only_the_largest_is_kept():
+def test_of_the_memory_of_programs_only_the_largest_is_kept(monkeypatch):
+    monkeypatch.setattr(runner, "LEAST_ARENA", 0)
     session, (x, labels) = start(), batch()
     arenas = []
     for times in (1, 10, 100):

@@ -15,7 +15,7 @@ from ortrain._core.symbolic import SymbolicInt, SymbolicSizes, plain
 CALCULATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod}
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "max": max, "min": min}
 sizes = st.integers(1, 300)
-terms = st.recursive(st.one_of(st.sampled_from(["a", "b"]), st.integers(-9, 70)),
+terms = st.recursive(st.one_of(st.sampled_from(["a", "b"]), st.integers(-9, 70), st.sampled_from([2**63 - 1, -(2**63), 2**62, 2**40])),
                      lambda inner: st.tuples(st.sampled_from(sorted(CALCULATIONS)), inner, inner), max_leaves=6)
 decisions = st.tuples(st.sampled_from([*sorted(COMPARISONS), "int", "bool"]), terms, terms)
 
