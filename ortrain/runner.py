@@ -10,7 +10,7 @@ import numpy as np
 
 from ortrain._core.engine import EngineHandle
 from ortrain._core.family import Family, related
-from ortrain._core.inserted import PYTHON_FAILED
+from ortrain._core.inserted import PYTHON_FAILED, PythonStep
 from ortrain._core.kernel_table import kernels
 from ortrain._core.program import TERMINATED, Program
 from ortrain._core.symbolic import SymbolicSizes
@@ -93,6 +93,8 @@ class Runner:
         self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
         self._families: list[Family] = []
         """The one that was used last at the end."""
+        self.derives = True
+        """Whether plans are made for open sizes; not where that has failed once, and a plan for plain numbers was one."""
 
     def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None,
             out: Sequence[Any] | None = None, complete: bool = True) -> list[np.ndarray]:
@@ -237,13 +239,18 @@ class Runner:
     def _plan(self, given: Mapping[str, Any], objects: Sequence[str]) -> Program:
         kinds = {name: TensorType.of(given[name]) for name in self.inputs if name not in self.known and name not in objects}
         axes = self._open_axes(kinds)
-        if axes and not objects and not self.known:
+        tried = bool(axes) and not objects and not self.known and self.derives
+        if tried:
             try:
-                return self._plan_for_all(kinds, axes)
+                program = self._plan_for_all(kinds, axes)
             except Exception:  # what is refused is refused below; what only plain numbers are good for is planned with them
-                pass
+                program = None
+            if program is not None:
+                return program
         known = {name: given[name].copy() for name in self.known}
-        return plan_program(self.model, kinds, self.fixed, self._tensors(given), self.handle, self.commits, known, objects=objects, late=self.late)
+        program = plan_program(self.model, kinds, self.fixed, self._tensors(given), self.handle, self.commits, known, objects=objects, late=self.late)
+        self.derives = self.derives and not tried
+        return program
 
     def _open_axes(self, kinds: Mapping[str, TensorType]) -> dict[tuple[str, int], str]:
         """(input, axis) -> the symbol that the model has for its size; nothing where an input is of no known rank or is empty."""
@@ -252,20 +259,19 @@ class Runner:
             return {}
         return {(name, axis): size for name, shape in declared.items() for axis, size in enumerate(shape or ()) if isinstance(size, str)}
 
-    def _plan_for_all(self, kinds: Mapping[str, TensorType], axes: Mapping[tuple[str, int], str]) -> Program:
-        """A program for these sizes, and the family of those for others."""
+    def _plan_for_all(self, kinds: Mapping[str, TensorType], axes: Mapping[tuple[str, int], str]) -> Program | None:
+        """A program for these sizes, and the family of those for others; None for one that calls Python, which gets plain numbers."""
         symbols = list(dict.fromkeys(axes.values()))
         numbers = {symbol: kinds[name].sizes[axis] for (name, axis), symbol in axes.items()}
         sizes = SymbolicSizes(tuple(numbers[symbol] for symbol in symbols))
-
-        def planned(of: Mapping[str, int]) -> Program:
-            types = {name: TensorType(kind.dtype, tuple(of[axes[name, axis]] if (name, axis) in axes else size for axis, size in enumerate(kind.sizes)))
-                     for name, kind in kinds.items()}
-            return plan_program(self.model, types, self.fixed, self.outputs, self.handle, self.commits, late=self.late)
-
-        program = planned({symbol: sizes.symbol(number) for number, symbol in enumerate(symbols)})
-        open_axes = [(list(kinds).index(name), axis, symbols.index(symbol)) for (name, axis), symbol in axes.items()]
-        Family(program, sizes, open_axes, lambda chosen: planned(dict(zip(symbols, chosen, strict=True))).plan, self._families)
+        number_of = {place: symbols.index(symbol) for place, symbol in axes.items()}
+        types = {name: TensorType(kind.dtype, tuple(sizes.symbol(number_of[name, axis]) if (name, axis) in axes else size
+                                                    for axis, size in enumerate(kind.sizes))) for name, kind in kinds.items()}
+        program = plan_program(self.model, types, self.fixed, self.outputs, self.handle, self.commits, late=self.late)
+        if any(isinstance(step, PythonStep) for step in program.python_steps.values()):
+            return None
+        open_axes = [(list(kinds).index(name), axis, number) for (name, axis), number in number_of.items()]
+        Family(program, sizes, open_axes, program.plan.at_sizes, self._families)
         return program
 
     def forget(self) -> None:

@@ -244,6 +244,35 @@ def test_a_profile_counts_what_a_derived_program_does():
     assert counted[0] == counted[1]
 
 
+def test_a_derived_program_that_computes_again_says_which_steps_it_has():
+    """What is computed again was chosen for another size: the plan that is shown is that of the program, not the one that would be made."""
+    session = session_of(convolutional(), recomputation=1.0)
+    for count in (8, 6):
+        session.train_step(*rows(convolutional, count))
+    session._train_runner.run(rows(convolutional, 6))
+    program = session._train_runner.last
+    assert len(program.plan.steps) == len(program.step_names)
+    assert all(type(size) is int for kind in program.plan.types.values() for size in kind.shape)
+
+
+def test_an_operator_in_python_is_planned_for_plain_numbers(plans):
+    seen = []
+
+    def infer(inputs):
+        ((dtype, shape),) = inputs
+        seen.extend(size for size in shape if not isinstance(size, str))
+        return [(dtype, shape)]
+
+    ortrain.register_operator("test.sizes", "Doubled", lambda x: x * 2, infer=infer)
+    text = '<ir_version: 8, opset_import: ["" : 17, "test.sizes" : 1]> g (float[n, 3] x) => (float[n, 3] y) { y = test.sizes.Doubled(x) }'
+    inference = InferenceSession(onnx.parser.parse_model(text))
+    for count in (4, 2):
+        x = np.ones((count, 3), np.float32)
+        np.testing.assert_array_equal(inference.run(None, {"x": x})[0], x * 2)
+    assert [inputs["x"].shape for inputs in plans if type(inputs["x"].shape[0]) is int] == [(4, 3), (2, 3)]
+    assert seen and all(type(size) is int for size in seen)
+
+
 def test_what_only_plain_numbers_are_good_for_is_planned_with_them(monkeypatch):
     def refuse(self, kinds, axes):
         raise TypeError("expected a plain number")

@@ -7,7 +7,9 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from ortrain._core.arrays cimport same_dtype
 from ortrain._core.kernel cimport ORTRAIN_MAX_RANK, Tensor
 from ortrain._core.program cimport Program
-from ortrain._core.symbolic cimport SymbolicInt, linear
+from ortrain._core.symbolic cimport SymbolicInt, evaluated, linear
+
+from ortrain._core.symbolic import plain
 
 cnp.import_array()
 
@@ -16,11 +18,15 @@ cdef enum:
     MOST_FAMILIES = 8                     # of a model
 
 
+cdef object number_of(SymbolicInt number, list nodes):
+    return number.term.coefficient * nodes[number.term.node] + number.term.offset
+
+
 cdef class Family:
     """The programs that a plan for symbolic sizes stands for.
 
-    first: the program that was planned, finished. axes: (input, axis, symbol) of every axis of the inputs that is one. plan_for: called with a tuple of the
-    symbols' numbers, gives the plan. kin: the families of the same model, to which it is added."""
+    first: the program that was planned, finished. axes: (input, axis, symbol) of every axis of the inputs that is one. plan_for: called with a function from
+    symbolic numbers to plain ones, gives the plan. kin: the families of the same model, to which it is added."""
 
     def __init__(self, Program first not None, SymbolicSizes sizes not None, list axes, object plan_for, list kin not None):
         cdef Py_ssize_t i
@@ -42,9 +48,10 @@ cdef class Family:
                 raise ValueError("expected a program that was planned for these sizes")
             self.patches[i] = Patch(where, number.term)
         first.patches = []
+        sizes.sealed = True
         first.family, first.symbols, first.planned = self, sizes.numbers, None
         self.programs[first.symbols] = first
-        if first.python_steps:                # what they call, they call for these sizes
+        if first.python_steps:                # a loop's body was planned for these sizes
             sizes.failed = True
         self.kin = kin
         kin.append(self)
@@ -57,7 +64,17 @@ cdef class Family:
 
     def plan_of(self, Program program not None):
         """The plan of a program of the family."""
-        return self.plan_for(program.symbols)
+        cdef int64_t *values
+        if program is self.first:
+            plan = self.plan_for(plain)
+        else:
+            values = evaluated(self.sizes, program.symbols)
+            assert values != NULL, "expected a program of this family"
+            numbers = [values[i] for i in range(self.sizes.n_nodes)]
+            free(values)
+            plan = self.plan_for(lambda number: number_of(<SymbolicInt>number, numbers))
+        plan.arena_bytes = program.arena_bytes
+        return plan
 
     cpdef Program find(self, tuple values):
         """The program for these inputs; None where they are of no shape that the family has one for."""

@@ -28,6 +28,7 @@ cdef class SymbolicSizes:
     cdef Py_ssize_t node_room, hole_room
     cdef dict known, excluded
     cdef readonly bint failed
+    cdef bint sealed                      # what is decided from now on is no part of the plan
 
     cdef Py_ssize_t add_node(self, int operation, Linear left, Linear right, int64_t value) except -1
     cdef object made(self, int64_t coefficient, Py_ssize_t node, int64_t offset)
@@ -42,4 +43,5 @@ cdef class SymbolicInt:
     cdef int64_t number                   # its value for the sizes in hand
 
 
+cdef int64_t *evaluated(SymbolicSizes sizes, tuple numbers) except? NULL
 cdef bint linear(const Linear *term, const int64_t *values, int64_t *result) noexcept nogil

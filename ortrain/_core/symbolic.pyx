@@ -115,21 +115,9 @@ cdef class SymbolicSizes:
 
     def holds_for(self, tuple numbers):
         """Whether for these numbers all decisions are known to be what they were."""
-        cdef Py_ssize_t i
-        cdef int64_t *values
-        cdef bint found
-        if len(numbers) != self.n_symbols:
-            raise ValueError(f"expected {self.n_symbols} numbers, got {len(numbers)}")
-        values = <int64_t *>malloc((self.n_symbols + self.n_nodes + 1) * sizeof(int64_t))
-        if values == NULL:
-            raise MemoryError
-        try:
-            for i in range(self.n_symbols):
-                values[i] = numbers[i]
-            found = self.evaluate(values, values + self.n_symbols)
-        finally:
-            free(values)
-        return found
+        cdef int64_t *values = evaluated(self, numbers)
+        free(values)
+        return values != NULL
 
     cdef Py_ssize_t add_node(self, int operation, Linear left, Linear right, int64_t value) except -1:
         cdef Py_ssize_t room
@@ -163,12 +151,14 @@ cdef class SymbolicSizes:
         return result
 
     cdef object bound(self, Py_ssize_t node, int64_t low, int64_t high):
+        if self.sealed:
+            return
         self.nodes[node].low = max(self.nodes[node].low, low)
         self.nodes[node].high = min(self.nodes[node].high, high)
 
     cdef object exclude(self, Py_ssize_t node, int64_t value):
         key = (node, value)
-        if key in self.excluded or not self.nodes[node].low <= value <= self.nodes[node].high:
+        if self.sealed or key in self.excluded or not self.nodes[node].low <= value <= self.nodes[node].high:
             return
         if self.n_holes == self.hole_room:
             room = 2 * self.hole_room + 16
@@ -201,6 +191,24 @@ cdef class SymbolicSizes:
         return True
 
 
+cdef int64_t *evaluated(SymbolicSizes sizes, tuple numbers) except? NULL:
+    """The values of all nodes for these numbers, to be freed; NULL where some decision would be another, or may be."""
+    cdef Py_ssize_t i
+    cdef int64_t *values
+    if len(numbers) != sizes.n_symbols:
+        raise ValueError(f"expected {sizes.n_symbols} numbers, got {len(numbers)}")
+    given = [<int64_t>number for number in numbers]
+    values = <int64_t *>malloc((sizes.n_nodes + 1) * sizeof(int64_t))
+    if values == NULL:
+        raise MemoryError
+    for i in range(sizes.n_symbols):                         # the first nodes are the symbols
+        values[i] = given[i]
+    if not sizes.evaluate(values, values):
+        free(values)
+        return NULL
+    return values
+
+
 cdef object pinned(object value):
     """The plain number: of a symbolic one, which from now on is to be no other."""
     cdef SymbolicInt x
@@ -221,7 +229,7 @@ cdef object combined(int operation, SymbolicInt like, object left, object right)
     cdef Linear a, b
     cdef int64_t value, x, y
     cdef SymbolicSizes sizes = like.sizes
-    if not as_term(sizes, left, &a, &x) or not as_term(sizes, right, &b, &y) or not operate(operation, x, y, &value):
+    if sizes.sealed or not as_term(sizes, left, &a, &x) or not as_term(sizes, right, &b, &y) or not operate(operation, x, y, &value):
         return None
     key = (operation, a.coefficient, a.node, a.offset, b.coefficient, b.node, b.offset)
     node = sizes.known.get(key)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ortrain.errors import ArgumentTypeError, ArtifactNotFoundError, InvalidArgumentError
-from ortrain.ir import TensorType
+from ortrain.ir import Shape, TensorType
 from ortrain.ops.building import GradientBuilder
 from ortrain.ops.record import REGISTRY, InferenceContext, KernelCall, LoweringContext, OpRecord, canonical_domain, operator
 
@@ -83,11 +83,16 @@ def _infer(c: InferenceContext) -> list[TensorType]:
     user = _custom(c).infer
     if user is None:
         return [c.type(0)] * len(c.node.outputs)
-    given = [None if kind is None else (kind.dtype, kind.shape) for kind in c.types]
+    given = [None if kind is None else (kind.dtype, _plain(kind.shape)) for kind in c.types]
     found = [TensorType(str(dtype), None if shape is None else tuple(shape)) for dtype, shape in user(given, **c.node.attributes)]
     if len(found) < len(c.node.outputs):
         raise c.error(f"expected infer to give {len(c.node.outputs)} outputs, got {len(found)}")
     return found
+
+
+def _plain(shape: Shape | None) -> Shape | None:
+    """A shape without symbolic numbers, which are a plan's own."""
+    return None if shape is None else tuple(int(size) if isinstance(size, int) else size for size in shape)
 
 
 def _lower(c: LoweringContext) -> KernelCall:

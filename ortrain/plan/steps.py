@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ortrain._core.iteration import Iteration
 from ortrain.ir import Node, TensorType
 from ortrain.ops.costs import operations, traffic
+from ortrain.ops.known import is_symbolic
 from ortrain.ops.record import Guard, KernelCall
 from ortrain.ops.training import ACCUMULATOR, WRITTEN
 
@@ -44,6 +46,22 @@ class Plan:
     types: dict[str, TensorType]
     arena_bytes: int = 0
     outputs: list[str] = field(default_factory=list)
+
+    def at_sizes(self, number: Callable[[int], int]) -> Plan:
+        """The plan in plain numbers. number: what a symbolic one is."""
+        def plain(value: Any) -> Any:
+            if isinstance(value, int):
+                return number(value) if is_symbolic((value,)) else value
+            return type(value)(map(plain, value)) if isinstance(value, list | tuple) else value
+
+        def step_of(step: Step) -> Step:
+            guard = step.guard and replace(step.guard, low=plain(step.guard.low), high=plain(step.guard.high))
+            call = replace(step.call, ints=plain(step.call.ints), scratch=plain(step.call.scratch))
+            attributes = {name: plain(value) for name, value in step.node.attributes.items()}
+            return replace(step, node=replace(step.node, attributes=attributes), call=call, guard=guard)
+
+        types = {name: replace(kind, shape=plain(kind.shape)) for name, kind in self.types.items()}
+        return Plan([step_of(step) for step in self.steps], types, self.arena_bytes, self.outputs)
 
     def __str__(self) -> str:
         lines = [f"{i:4d} {step.call.kernel:28s} {step.node}" for i, step in enumerate(self.steps)]
