@@ -196,6 +196,18 @@ def test_more_sizes_than_are_kept(plans):
     assert len([inputs for inputs in plans if type(inputs[session._train_runner.inputs[0]].shape[0]) is not int]) == 1
 
 
+def test_lengths_that_are_planned_one_by_one_are_planned_once(plans):
+    """Positions are a constant of as many elements as there are: no other length's program can be derived."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) {
+        shape = Shape(x) length = Squeeze(shape) places = Range(zero, length, one) numbers = Cast<to=1>(places) y = Mul(x, numbers) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(numpy_helper.from_array(np.array(value, np.int64), name) for name, value in (("zero", 0), ("one", 1)))
+    inference = InferenceSession(model)
+    for length in (*range(2, 22), *range(2, 22)):
+        np.testing.assert_array_equal(inference.run(None, {"x": np.ones(length, np.float32)})[0], np.arange(length))
+    assert len(plans) == 20
+
+
 def test_a_label_out_of_range_is_refused_for_a_new_size_and_nothing_changes():
     session = session_of(small())
     session.train_step(*rows(small, 8))

@@ -15,7 +15,7 @@ cnp.import_array()
 
 cdef enum:
     MOST_PROGRAMS = 8                     # of a family, kept: another costs a few microseconds
-    MOST_FAMILIES = 8                     # of a model
+    MOST_FAMILIES = 32                    # of a model, where a plan may hold for one size alone
 
 
 cdef object number_of(SymbolicInt number, list nodes):
@@ -153,7 +153,8 @@ cpdef Program related(list kin, tuple values):
 
 
 cdef Program relative(Program program, tuple values):
-    """The program for these inputs that was planned for the same model, or is derived from one, ready to run; None where there is none, or where it needs a larger arena first."""
+    """The program for these inputs that was planned for the same model, or is derived from one, ready to run; None where there is none, or where it needs a
+    larger arena first."""
     cdef Program found
     if program.family is None:
         return None
