@@ -8,5 +8,5 @@ cdef struct Piece:                        # memory in use from step `first` to s
     Py_ssize_t kept                       # whether it lies at the beginning, before all others
     int64_t offset
 
-cdef int64_t aligned(int64_t size) noexcept nogil
+cpdef int64_t aligned(int64_t size) noexcept nogil
 cdef int64_t place(Piece *pieces, Py_ssize_t count) noexcept nogil

@@ -24,7 +24,7 @@ cdef struct Placed:
     Py_ssize_t last
 
 
-cdef int64_t aligned(int64_t size) noexcept nogil:
+cpdef int64_t aligned(int64_t size) noexcept nogil:
     """The size rounded up to the alignment; never 0, so that every piece has an address of its own."""
     return max(ALIGNMENT, (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
 

@@ -3,31 +3,11 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from cpython.object cimport Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, Py_NE
 
-cdef extern from *:
-    """
-    #if defined(__GNUC__) || defined(__clang__)
-    static inline int multiply_overflows(int64_t a, int64_t b, int64_t *result) { return __builtin_mul_overflow(a, b, result); }
-    static inline int add_overflows(int64_t a, int64_t b, int64_t *result) { return __builtin_add_overflow(a, b, result); }
-    #else
-    static inline int add_overflows(int64_t a, int64_t b, int64_t *result)
-    {
-        if (b > 0 ? a > INT64_MAX - b : a < INT64_MIN - b) return 1;
-        *result = a + b;
-        return 0;
-    }
-    static inline int multiply_overflows(int64_t a, int64_t b, int64_t *result)
-    {
-        if (a != 0 && b != 0) {
-            if ((a == -1 && b == INT64_MIN) || (b == -1 && a == INT64_MIN)) return 1;
-            if (a != -1 && b != -1 && (a > 0 ? b > INT64_MAX / a || b < INT64_MIN / a : b > INT64_MIN / a || b < INT64_MAX / a)) return 1;
-        }
-        *result = a * b;
-        return 0;
-    }
-    #endif
-    """
-    bint multiply_overflows(int64_t a, int64_t b, int64_t *result) nogil
-    bint add_overflows(int64_t a, int64_t b, int64_t *result) nogil
+cdef extern from "overflow.h" nogil:
+    bint multiply_overflows(int64_t a, int64_t b, int64_t *result)
+    bint add_overflows(int64_t a, int64_t b, int64_t *result)
+
+cdef extern from "Python.h":
     object PyLong_FromLongLong(long long value)
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
     bint PyLong_Check(object value)
@@ -285,13 +265,10 @@ cdef object multiply(object left, object right):
         if not earlier(left, right):
             left, right = right, left
         found = combined(PRODUCT, x, left, right)
-    elif as_number(other, &factor):
-        if not multiply_overflows(x.term.coefficient, factor, &coefficient) and not multiply_overflows(x.term.offset, factor, &offset):
-            return x.sizes.made(coefficient, x.term.node, offset)
-        found = None
-    else:
-        found = None
-    return pinned(left) * pinned(right) if found is None else found
+        return pinned(left) * pinned(right) if found is None else found
+    if as_number(other, &factor) and not multiply_overflows(x.term.coefficient, factor, &coefficient) and not multiply_overflows(x.term.offset, factor, &offset):
+        return x.sizes.made(coefficient, x.term.node, offset)
+    return pinned(left) * pinned(right)
 
 
 cdef bint earlier(SymbolicInt left, SymbolicInt right) noexcept:

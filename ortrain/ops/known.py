@@ -56,6 +56,10 @@ class KnownInputs(Sequence[np.ndarray | None]):
     def __init__(self, values: KnownValues, names: Sequence[str]) -> None:
         self.known, self.names = values, names
 
+    def has(self, index: int) -> bool:
+        """Whether an input is there and known: nothing is read."""
+        return index < len(self.names) and self.names[index] in self.known
+
     def __len__(self) -> int:
         return len(self.names)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ortrain.errors import ShapeInferenceError
 from ortrain.ir import Dim, Node, Shape, TensorType
+from ortrain.ops.known import KnownInputs
 
 MICROSOFT = "com.microsoft"
 ORTRAIN = "ortrain"
@@ -57,9 +58,8 @@ class InferenceContext:
 
     def knows(self, index: int) -> bool:
         """Whether the value of input `index` is known before running: asked so, symbolic sizes in it stay what they are."""
-        names = getattr(self.values, "known", None)
-        if names is not None:
-            return index < len(self.values) and self.node.inputs[index] in names
+        if isinstance(self.values, KnownInputs):
+            return self.values.has(index)
         return self.value(index) is not None
 
     def value(self, index: int) -> np.ndarray | None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
+from ortrain._core.placement import aligned
 from ortrain._core.symbolic import plain
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import TensorType
-from ortrain.plan.memory import Block, aligned
 from ortrain.plan.steps import Step
+
+
+@dataclass(slots=True)
+class Block:
+    """A piece of memory in bytes that is in use from step `first` to step `last`, both included."""
+
+    size: int
+    first: int
+    last: int
 
 
 class Lifetimes:

@@ -81,9 +81,9 @@ class Planner:
         self.updates, self.late = late, Late()
         self.model, self.inputs, self.fixed, self.wanted, self.handle, self.commits = model, inputs, fixed, outputs, handle, commits
         types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
-        values = KnownValues({**model.graph.initializers, **known}) if any(is_symbolic(kind.shape or ()) for kind in inputs.values()) else {
-            **model.graph.initializers, **known}
-        self.inference = Inference(model.opsets, types, values, model.graph.types)
+        values = {**model.graph.initializers, **known}
+        symbolic = any(is_symbolic(kind.shape or ()) for kind in inputs.values())
+        self.inference = Inference(model.opsets, types, KnownValues(values) if symbolic else values, model.graph.types)
         self.builder = GraphBuilder(self.inference, NameSource(model.graph.names()), model.opset)
         self.unknowns = Unknowns(model.graph, inputs, objects, self.inference)
         self.lifetimes = Lifetimes(self.inference.types, self._is_outside, outputs, states)
