@@ -34,7 +34,7 @@ from ortrain.stages import Flag, Stage
 from ortrain.state import aligned_zeros
 from ortrain.values import as_array, as_object
 
-LEAST_ARENA = 1 << 20
+LEAST_ARENA = 1 << 22
 """Bytes, of which only those that are used are ever there: tiny networks need no other for more rows, which takes 0.1 ms, as long as 30 of their steps."""
 MOST_PROGRAMS = 32
 """Programs kept per model that have no family; the least recently used goes first."""

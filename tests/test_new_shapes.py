@@ -10,6 +10,7 @@ from onnx import numpy_helper
 
 import ortrain.runner
 from ortrain import InferenceSession, SessionOptions, TrainingSession, errors
+from ortrain._core.symbolic import plain
 from ortrain.artifacts import LossType, OptimType
 from ortrain.runner import Runner
 from tests.test_late_gradients import assert_same
@@ -168,6 +169,48 @@ def test_sizes_of_one_range_are_planned_once(plans):
     for count in (32, 31, 2, 100, 7, 500, 3):
         session.train_step(*rows(small, count))
     assert len(plans) == 1
+
+
+def test_what_spares_memory_is_not_chosen_anew_where_the_memory_is_there(plans):
+    counts = (32, 600, 2000, 16, 511, 512)                # 512 rows and more are worth another order of the steps
+    session, planned = session_of(small()), planning_each(session_of(small()))
+    for count in counts:
+        batch = rows(small, count)
+        for each in (session, planned):
+            each.loss = each.train_step(*batch)[0]
+            each.optimizer_step()
+            each.lazy_reset_grad()
+        assert session.loss.tobytes() == planned.loss.tobytes()
+    assert_same(session, planned)
+    assert len(plans) == 1 + len(counts)
+
+
+def test_what_spares_memory_is_chosen_anew_where_more_is_needed(plans, monkeypatch):
+    monkeypatch.setattr(ortrain.runner, "LEAST_ARENA", 0)
+    session = session_of(small())
+    for count in (32, 600, 33, 599):
+        session.train_step(*rows(small, count))
+    assert [plain(inputs["labels"].shape[0]) for inputs in plans] == [32, 600]
+
+
+@models
+def test_sizes_that_came_before_change_no_bit(network):
+    """For they decide which choices about memory are kept."""
+    large_count = 60 if network is convolutional else 600
+    sessions = [session_of(network()) for _ in range(2)]
+    for session, before in zip(sessions, ((2, large_count), (large_count, 2)), strict=True):
+        for count in before:
+            session.train_step(*rows(network, count))
+            session.lazy_reset_grad()
+    for count in (2, large_count, 9, 40):
+        batch = rows(network, count)
+        for session in sessions:
+            session.loss = session.train_step(*batch)[0]
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        assert sessions[0].loss.tobytes() == sessions[1].loss.tobytes()
+    for name, array in sessions[0].state.trainable.items():
+        np.testing.assert_array_equal(array, sessions[1].state.trainable[name], err_msg=name)
 
 
 def test_evaluation_and_inference_are_planned_once(plans):

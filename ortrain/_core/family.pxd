@@ -19,10 +19,11 @@ cdef class Family:
     cdef object plan_for
     cdef list kin                         # the families of the same model, the one that was used last at the end
 
-    cpdef Program find(self, tuple values)
+    cpdef Program find(self, tuple values, bint sparing=*)
     cdef object read(self, tuple values)
-    cdef Program derived(self, tuple symbols)
+    cdef Program derived(self, tuple symbols, bint sparing)
 
 
 cpdef Program related(list kin, tuple values)
+cdef bint fits(Program program)
 cdef Program relative(Program program, tuple values)

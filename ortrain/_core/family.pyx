@@ -68,7 +68,7 @@ cdef class Family:
         if program is self.first:
             plan = self.plan_for(plain)
         else:
-            values = evaluated(self.sizes, program.symbols)
+            values = evaluated(self.sizes, program.symbols, False)
             assert values != NULL, "expected a program of this family"
             numbers = [values[i] for i in range(self.sizes.n_nodes)]
             free(values)
@@ -76,15 +76,17 @@ cdef class Family:
         plan.arena_bytes = program.arena_bytes
         return plan
 
-    cpdef Program find(self, tuple values):
-        """The program for these inputs; None where they are of no shape that the family has one for."""
+    cpdef Program find(self, tuple values, bint sparing=True):
+        """The program for these inputs; None where they are of no shape that the family has one for.
+
+        sparing: it is the one that would be planned; else it may need more memory than that, but no more than there is."""
         cdef Program program
         symbols = self.read(values)
         if symbols is None:
             return None
         program = self.programs.pop(symbols, None)
         if program is None:
-            program = self.derived(<tuple>symbols)
+            program = self.derived(<tuple>symbols, sparing)
         if program is not None:
             self.programs[symbols] = program
             if len(self.programs) > MOST_PROGRAMS:
@@ -117,12 +119,12 @@ cdef class Family:
                     return None
         return tuple([self.numbers[i] for i in range(self.sizes.n_symbols)])
 
-    cdef Program derived(self, tuple symbols):
-        """The program for the symbols that were read last; None where the plan for them may be another."""
+    cdef Program derived(self, tuple symbols, bint sparing):
+        """The program for the symbols that were read last; None where the plan for them may be another, or has to be."""
         cdef Program first = self.first, program
         cdef int64_t *values = self.numbers + self.sizes.n_symbols
         cdef Py_ssize_t i
-        if not self.sizes.evaluate(self.numbers, values):
+        if not self.sizes.evaluate(self.numbers, values, sparing):
             return None
         program = Program.__new__(Program)
         program.memory = <char *>malloc(first.memory_bytes)
@@ -134,21 +136,29 @@ cdef class Family:
                 return None
         program.become(first)
         program.family, program.symbols = self, symbols
-        return program
+        return program if sparing or fits(program) else None
+
+
+cdef bint fits(Program program):
+    """Whether it can run in the memory that there is."""
+    return program.held_bytes <= program.handle.held_bytes and program.handle.arena is not None and program.room() <= program.handle.arena.nbytes
 
 
 cpdef Program related(list kin, tuple values):
-    """The program for these inputs among those of some families, of which the one that has it becomes the last; None where there is none."""
+    """The program for these inputs among those of some families, of which the one that has it becomes the last; None where there is none.
+
+    What spares memory is not chosen anew where the memory is there: planning takes as long as hundreds of steps of a small network."""
     cdef Py_ssize_t i
     cdef Family family
     cdef Program found
-    for i in range(len(kin) - 1, -1, -1):
-        family = kin[i]
-        found = family.find(values)
-        if found is not None:
-            if i < len(kin) - 1:
-                kin.append(kin.pop(i))
-            return found
+    for sparing in (True, False):
+        for i in range(len(kin) - 1, -1, -1):
+            family = kin[i]
+            found = family.find(values, sparing)
+            if found is not None:
+                if i < len(kin) - 1:
+                    kin.append(kin.pop(i))
+                return found
     return None
 
 
@@ -159,7 +169,7 @@ cdef Program relative(Program program, tuple values):
     if program.family is None:
         return None
     found = related((<Family>program.family).kin, values)
-    if found is None or found.held_bytes > found.handle.held_bytes or found.handle.arena is None or found.handle.arena.nbytes < found.room():
+    if found is None or not fits(found):
         return None
     if not found.is_bound():
         found.bind_arena(found.handle.arena)

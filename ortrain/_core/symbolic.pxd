@@ -7,12 +7,17 @@ cdef struct Linear:                       # coefficient * nodes[node] + offset
     Py_ssize_t node
 
 
-cdef struct Node:                         # what a product, quotient, remainder or sum of two linear terms is; a symbol has none
+cdef struct Limits:
+    int64_t low
+    int64_t high
+
+
+cdef struct Node:                         # what an operation on two linear terms gives; a symbol has none
     int operation
     Linear left
     Linear right
-    int64_t low                           # what its value has to be for all that was decided to be decided again
-    int64_t high
+    Limits decided                        # what its value has to be for all that was decided to be decided again
+    Limits spared                         # and for what decides about memory alone
 
 
 cdef struct Hole:                         # a value that a node must not have
@@ -29,12 +34,13 @@ cdef class SymbolicSizes:
     cdef dict known, excluded
     cdef readonly bint failed
     cdef bint sealed                      # what is decided from now on is no part of the plan
+    cdef bint spares_only                 # what is decided now is about memory alone
 
     cdef Py_ssize_t add_node(self, int operation, Linear left, Linear right, int64_t value) except -1
     cdef object made(self, int64_t coefficient, Py_ssize_t node, int64_t offset)
     cdef object bound(self, Py_ssize_t node, int64_t low, int64_t high)
     cdef object exclude(self, Py_ssize_t node, int64_t value)
-    cdef bint evaluate(self, const int64_t *symbols, int64_t *values) noexcept nogil
+    cdef bint evaluate(self, const int64_t *symbols, int64_t *values, bint sparing) noexcept nogil
 
 
 cdef class SymbolicInt:
@@ -43,5 +49,5 @@ cdef class SymbolicInt:
     cdef int64_t number                   # its value for the sizes in hand
 
 
-cdef int64_t *evaluated(SymbolicSizes sizes, tuple numbers) except? NULL
+cdef int64_t *evaluated(SymbolicSizes sizes, tuple numbers, bint sparing) except? NULL
 cdef bint linear(const Linear *term, const int64_t *values, int64_t *result) noexcept nogil

@@ -18,6 +18,8 @@ cdef enum:
     PRODUCT
     QUOTIENT
     REMAINDER
+    SMALLER
+    LARGER
 
 cdef enum:
     MOST_NODES = 1 << 14                  # beyond which evaluating them takes as long as steps do
@@ -40,6 +42,9 @@ cdef bint operate(int operation, int64_t left, int64_t right, int64_t *result) n
         return not add_overflows(left, right, result)
     if operation == PRODUCT:
         return not multiply_overflows(left, right, result)
+    if operation == SMALLER or operation == LARGER:
+        result[0] = left if (left < right) == (operation == SMALLER) else right
+        return True
     if right == 0 or right == -1:
         return False
     result[0] = floor_quotient(left, right)
@@ -60,8 +65,9 @@ cdef bint as_number(object value, int64_t *result) except *:
 cdef class SymbolicSizes:
     """The sizes of some inputs, what was computed of them, and what was found out about it.
 
-    Every result is a node: a product, a quotient, a remainder or a sum of two that are linear in earlier nodes. Every comparison narrows what a node may be; whoever
-    asks for the plain number narrows it to that. For other sizes of which no node leaves its limits, the same computation takes the same decisions."""
+    Every result is a node: a product, a quotient, a remainder, a sum or the smaller or larger of two that are linear in earlier nodes. Every comparison narrows what
+    a node may be; whoever asks for the plain number narrows it to that. For other sizes of which no node leaves its limits, the same computation takes the same
+    decisions. What spares() was asked has limits of its own: beyond them the plan is right, and may hold more memory than need be."""
 
     def __init__(self, tuple numbers):
         """numbers: the symbols' values at hand, at least 1 as all others: what is empty is planned by itself."""
@@ -87,15 +93,16 @@ cdef class SymbolicSizes:
             raise IndexError(f"expected a symbol below {self.n_symbols}, got {index}")
         return self.made(1, index, 0)
 
-    def limits(self, Py_ssize_t index):
-        """(least, greatest) number of a symbol with which all decisions stay what they were, as far as they hang on it alone."""
+    def limits(self, Py_ssize_t index, bint sparing=True):
+        """(least, greatest) number of a symbol with which all decisions stay what they were, as far as they hang on it alone. sparing: those of spares() too."""
         if not 0 <= index < self.n_symbols:
             raise IndexError(f"expected a symbol below {self.n_symbols}, got {index}")
-        return self.nodes[index].low, self.nodes[index].high
+        hard, spare = self.nodes[index].decided, self.nodes[index].spared
+        return (max(hard.low, spare.low), min(hard.high, spare.high)) if sparing else (hard.low, hard.high)
 
-    def holds_for(self, tuple numbers):
-        """Whether for these numbers all decisions are known to be what they were."""
-        cdef int64_t *values = evaluated(self, numbers)
+    def holds_for(self, tuple numbers, bint sparing=True):
+        """Whether for these numbers all decisions are known to be what they were. sparing: those of spares() too."""
+        cdef int64_t *values = evaluated(self, numbers, sparing)
         free(values)
         return values != NULL
 
@@ -111,7 +118,7 @@ cdef class SymbolicSizes:
             if values == NULL:
                 raise MemoryError
             self.values, self.node_room = values, room
-        self.nodes[self.n_nodes] = Node(operation, left, right, INT64_MIN, INT64_MAX)
+        self.nodes[self.n_nodes] = Node(operation, left, right, Limits(INT64_MIN, INT64_MAX), Limits(INT64_MIN, INT64_MAX))
         self.values[self.n_nodes] = value
         self.n_nodes += 1
         if self.n_nodes > MOST_NODES:
@@ -131,14 +138,15 @@ cdef class SymbolicSizes:
         return result
 
     cdef object bound(self, Py_ssize_t node, int64_t low, int64_t high):
+        cdef Limits *limits = &self.nodes[node].spared if self.spares_only else &self.nodes[node].decided
         if self.sealed:
             return
-        self.nodes[node].low = max(self.nodes[node].low, low)
-        self.nodes[node].high = min(self.nodes[node].high, high)
+        limits.low = max(limits.low, low)
+        limits.high = min(limits.high, high)
 
     cdef object exclude(self, Py_ssize_t node, int64_t value):
         key = (node, value)
-        if self.sealed or key in self.excluded or not self.nodes[node].low <= value <= self.nodes[node].high:
+        if self.sealed or key in self.excluded or not self.nodes[node].decided.low <= value <= self.nodes[node].decided.high:
             return
         if self.n_holes == self.hole_room:
             room = 2 * self.hole_room + 16
@@ -150,7 +158,7 @@ cdef class SymbolicSizes:
         self.holes[self.n_holes] = Hole(node, value)
         self.n_holes += 1
 
-    cdef bint evaluate(self, const int64_t *symbols, int64_t *values) noexcept nogil:
+    cdef bint evaluate(self, const int64_t *symbols, int64_t *values, bint sparing) noexcept nogil:
         """Computes all nodes for other symbols; False where some decision would be another, or may be."""
         cdef Py_ssize_t i
         cdef int64_t left, right
@@ -163,7 +171,7 @@ cdef class SymbolicSizes:
                 values[i] = symbols[i]
             elif not (linear(&node.left, values, &left) and linear(&node.right, values, &right) and operate(node.operation, left, right, &values[i])):
                 return False
-            if values[i] < node.low or values[i] > node.high:
+            if values[i] < node.decided.low or values[i] > node.decided.high or sparing and (values[i] < node.spared.low or values[i] > node.spared.high):
                 return False
         for i in range(self.n_holes):
             if values[self.holes[i].node] == self.holes[i].value:
@@ -171,7 +179,7 @@ cdef class SymbolicSizes:
         return True
 
 
-cdef int64_t *evaluated(SymbolicSizes sizes, tuple numbers) except? NULL:
+cdef int64_t *evaluated(SymbolicSizes sizes, tuple numbers, bint sparing) except? NULL:
     """The values of all nodes for these numbers, to be freed; NULL where some decision would be another, or may be."""
     cdef Py_ssize_t i
     cdef int64_t *values
@@ -183,7 +191,7 @@ cdef int64_t *evaluated(SymbolicSizes sizes, tuple numbers) except? NULL:
         raise MemoryError
     for i in range(sizes.n_symbols):                         # the first nodes are the symbols
         values[i] = given[i]
-    if not sizes.evaluate(values, values):
+    if not sizes.evaluate(values, values, sparing):
         free(values)
         return NULL
     return values
@@ -202,6 +210,20 @@ cdef object pinned(object value):
 def plain(value):
     """The number for the sizes at hand, of which nothing is to follow: for choices that change no result."""
     return PyLong_FromLongLong((<SymbolicInt>value).number) if isinstance(value, SymbolicInt) else value
+
+
+def spares(left, right):
+    """Whether left >= right, where that decides about memory alone: what follows has to be right whatever the answer."""
+    cdef SymbolicSizes sizes
+    for value in (left, right):
+        if isinstance(value, SymbolicInt):
+            sizes = (<SymbolicInt>value).sizes
+            sizes.spares_only = True
+            try:
+                return left >= right
+            finally:
+                sizes.spares_only = False
+    return left >= right
 
 
 cdef object combined(int operation, SymbolicInt like, object left, object right):
@@ -472,6 +494,16 @@ cdef class SymbolicInt:
 
     def __round__(self, digits=None):
         return round(pinned(self), digits)
+
+    def smaller(self, other):
+        """min(self, other), without deciding which."""
+        found = combined(SMALLER, self, self, other)
+        return min(pinned(self), pinned(other)) if found is None else found
+
+    def larger(self, other):
+        """max(self, other), without deciding which."""
+        found = combined(LARGER, self, self, other)
+        return max(pinned(self), pinned(other)) if found is None else found
 
     def __repr__(self):
         return repr(pinned(self))

@@ -11,6 +11,7 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.broadcasting import broadcast_strides
 from ortrain.ops.building import GradientBuilder
+from ortrain.ops.known import larger, smaller
 from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
 
 BLOCK, CAUSAL_BLOCK = 128, 64
@@ -26,9 +27,9 @@ def lower_attention(c: LoweringContext, q: int, mask: int, buffers: int, by_head
     (n, rows, heads, size), (_, keys, _, _), (_, _, _, width) = (c.dims(q + i) for i in range(3))
     causal = c.has(mask) and rows == keys and hides_later_keys(c.value(mask), rows)
     steps = broadcast_strides(c.dims(mask), (n, heads, rows, keys)) if c.has(mask) else [0] * 4
-    block = min(rows, CAUSAL_BLOCK if causal else BLOCK)
+    block = smaller(rows, CAUSAL_BLOCK if causal else BLOCK)
     units = n * heads * (1 if by_head else -(-rows // max(block, 1)))
-    lanes = max(1, min(LANES, units))
+    lanes = larger(1, smaller(LANES, units))
     scratch = lanes * buffers * block * keys * numpy_dtype(c.dtype(0)).itemsize
     kernel = "attention_grad" if by_head else "attention"
     return KernelCall(kernel, (n, heads, rows, keys, size, width, int(causal), block, lanes, *steps), (float(c.attribute("scale", 1.0)),), scratch=scratch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,6 +14,16 @@ from ortrain.ir import Dim
 def is_symbolic(sizes: Sequence[Dim]) -> bool:
     """Whether some of the sizes follow from symbols of a plan (SymbolicInt): these say to be ints, and are none."""
     return any(isinstance(size, int) and not issubclass(type(size), int) for size in sizes)
+
+
+def smaller(a: int, b: int) -> int:
+    """min(a, b); of symbolic sizes it is left open which it is."""
+    return cast(Any, a).smaller(b) if is_symbolic((a,)) else cast(Any, b).smaller(a) if is_symbolic((b,)) else min(a, b)
+
+
+def larger(a: int, b: int) -> int:
+    """max(a, b); of symbolic sizes it is left open which it is."""
+    return cast(Any, a).larger(b) if is_symbolic((a,)) else cast(Any, b).larger(a) if is_symbolic((b,)) else max(a, b)
 
 
 class Held:

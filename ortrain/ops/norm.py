@@ -9,6 +9,7 @@ import numpy as np
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.known import larger
 from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
 
 Gradients = Sequence[str | None]
@@ -145,8 +146,8 @@ MOST_BLOCKS = 16
 
 def lower_layer_norm_grad(c: LoweringContext) -> KernelCall:
     rows, size = rows_and_size(c, 1)
-    blocks = -(-rows // max(1, -(-rows // MOST_BLOCKS)))
-    return KernelCall("layer_norm_grad", (rows, size, max(1, -(-rows // MOST_BLOCKS))), scratch=8 * 2 * size * max(blocks, 1))
+    block = larger(1, -(-rows // MOST_BLOCKS))
+    return KernelCall("layer_norm_grad", (rows, size, block), scratch=8 * 2 * size * larger(1, -(-rows // block)))
 
 
 @operator("LayerNormalizationGrad", domain=MICROSOFT, lower=lower_layer_norm_grad)

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from ortrain._core.inserted import KERNELS as INSERTED
+from ortrain._core.symbolic import spares
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import NameSource, Node
 from ortrain.ops.inference import Inference
@@ -121,7 +122,7 @@ class PuttingOff:
             maker = made[value]
             if nbytes(value) >= LEAST_COMPUTED and readers[value] == 1 and value not in wanted and not stays(maker) and not is_accumulation(maker):
                 sources = self._sources(maker)
-                if sources is not None and sum(nbytes(name) for name in sources - held) <= nbytes(value):
+                if sources is not None and spares(nbytes(value), sum(nbytes(name) for name in sources - held)):
                     candidate = Candidate(step, value, maker, sources)
             held |= candidate.held
             yield candidate

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from ortrain._core.symbolic import spares
 from ortrain.plan.lifetimes import Lifetimes
 from ortrain.plan.steps import Step
 
@@ -87,7 +88,7 @@ def defer(steps: list[Step], lifetimes: Lifetimes, spends: Callable[[Step], bool
         if first <= place[number] + 1:
             continue
         freed = [value for value, other in zip(read, last, strict=True) if other < place[number]]
-        if not held or sum(map(lifetimes.nbytes, held)) - sum(map(lifetimes.nbytes, freed)) >= LEAST_BYTES:
+        if not held or spares(sum(map(lifetimes.nbytes, held)) - sum(map(lifetimes.nbytes, freed)), LEAST_BYTES):
             place = [p - 1 if place[number] < p < first else p for p in place]
             place[number] = first - 1
             moved = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ortrain._core.symbolic import plain
+from ortrain._core.symbolic import plain, spares
 from ortrain.plan.lifetimes import Lifetimes, live_bytes
 from ortrain.plan.steps import Step
 
@@ -159,7 +159,7 @@ class Recomputation:
             if value not in self.readers or step.guard is not None or value in self.wanted or self.lifetimes.is_outside(value):
                 continue
             size = self.lifetimes.nbytes(value)
-            if size < LEAST_BYTES or SMALL * sum(self.lifetimes.nbytes(name) for name in others if name) > size:
+            if not (spares(size, LEAST_BYTES) and spares(size, SMALL * sum(self.lifetimes.nbytes(name) for name in others if name))):
                 continue
             made = again(step)
             if made is not None:

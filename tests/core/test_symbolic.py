@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortrain._core.symbolic import SymbolicInt, SymbolicSizes, plain
+from ortrain._core.symbolic import SymbolicInt, SymbolicSizes, plain, spares
+from ortrain.ops.known import larger, smaller
 
-CALCULATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod}
+CALCULATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "smaller": smaller, "larger": larger}
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "max": max, "min": min}
 sizes = st.integers(1, 300)
 terms = st.recursive(st.one_of(st.sampled_from(["a", "b"]), st.integers(-9, 70), st.sampled_from([2**63 - 1, -(2**63), 2**62, 2**40])),
@@ -67,6 +68,22 @@ def test_a_comparison_narrows_a_symbol_no_further_than_it_has_to():
     assert not -3 * n > -12
     assert found.limits(0) == (4, 247)
     assert found.holds_for((247,)) and not found.holds_for((248,)) and not found.holds_for((7,))
+
+
+def test_the_smaller_of_two_is_not_decided():
+    found, n = number()
+    block = larger(1, smaller(n, 128))
+    assert plain(block) == 32 and smaller(5, 3) == 3 and larger(5, 3) == 5
+    assert found.limits(0) == (1, np.iinfo(np.int64).max)
+    assert 3 * block < 100
+    assert found.holds_for((33,)) and not found.holds_for((34,)) and not found.holds_for((200,)), "what is decided of it narrows what it is computed of"
+
+
+def test_what_spares_memory_has_limits_of_its_own():
+    found, n = number()
+    assert not spares(4 * n, 512) and spares(n, 2) and spares(3, 2) and n < 1000
+    assert found.limits(0) == (2, 127) and found.limits(0, sparing=False) == (1, 999)
+    assert found.holds_for((128,), sparing=False) and not found.holds_for((128,)) and not found.holds_for((1000,), sparing=False)
 
 
 def test_equal_terms_need_no_comparison():
