@@ -34,8 +34,9 @@ from ortrain.stages import Flag, Stage
 from ortrain.state import aligned_zeros
 from ortrain.values import as_array, as_object
 
-LEAST_ARENA = 1 << 22
-"""Bytes, of which only those that are used are ever there: tiny networks need no other for more rows, which takes 0.1 ms, as long as 30 of their steps."""
+LEAST_ARENA = 3 << 20
+"""Bytes, of which only those that are used are ever there: small networks need no other for more rows, which takes 0.1 ms, as long as 30 steps of a tiny one,
+and while it suffices they are not planned anew for the sake of memory. From 4 MiB on NumPy asks for huge pages: 2 MB more than a dense network uses."""
 MOST_PROGRAMS = 32
 """Programs kept per model that have no family; the least recently used goes first."""
 

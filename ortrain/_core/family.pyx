@@ -79,7 +79,7 @@ cdef class Family:
     cpdef Program find(self, tuple values, bint sparing=True):
         """The program for these inputs; None where they are of no shape that the family has one for.
 
-        sparing: it is the one that would be planned; else it may need more memory than that, but no more than there is."""
+        sparing: if a new one is derived, it is the one that would be planned; else it may need more memory than that, but no more than there is."""
         cdef Program program
         symbols = self.read(values)
         if symbols is None:
