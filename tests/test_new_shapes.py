@@ -94,6 +94,14 @@ def planning_each(session):
     return session
 
 
+def train(session, batch):
+    """One step; the bits of its loss."""
+    loss = session.train_step(*batch)[0].tobytes()
+    session.optimizer_step()
+    session.lazy_reset_grad()
+    return loss
+
+
 @pytest.fixture
 def plans(monkeypatch):
     """The types of inputs that were planned for, one by one."""
@@ -114,11 +122,7 @@ def test_training_on_many_sizes_gives_the_bits_of_plans_for_each(network, option
     derived, planned = session_of(network(), **options), planning_each(session_of(network(), **options))
     for count in (8, 5, 8, 12, 33, 2, 1, 40, 5, 6):
         batch = rows(network, count)
-        for session in (derived, planned):
-            session.loss = session.train_step(*batch)[0]
-            session.optimizer_step()
-            session.lazy_reset_grad()
-        assert derived.loss.tobytes() == planned.loss.tobytes()
+        assert train(derived, batch) == train(planned, batch)
     assert_same(derived, planned)
 
 
@@ -154,11 +158,7 @@ def test_texts_of_any_number_and_length_give_the_bits_of_plans_for_each(plans):
     planning_each(planned)
     for texts, length in ((8, 32), (8, 31), (7, 32), (5, 47), (3, 130), (8, 32), (1, 9), (9, 1), (6, 40)):
         batch = RNG.integers(0, 50, (texts, length)), RNG.integers(0, 4, texts)
-        for session in (derived, planned):
-            session.loss = session.train_step(*batch)[0]
-            session.optimizer_step()
-            session.lazy_reset_grad()
-        assert derived.loss.tobytes() == planned.loss.tobytes(), (texts, length)
+        assert train(derived, batch) == train(planned, batch), (texts, length)
     assert_same(derived, planned)
     symbolic = [inputs for inputs in plans if type(inputs["ids"].shape[0]) is not int]
     assert len(symbolic) < 7, "and of some of these shapes there was no plan"
@@ -176,11 +176,7 @@ def test_what_spares_memory_is_not_chosen_anew_where_the_memory_is_there(plans):
     session, planned = session_of(small()), planning_each(session_of(small()))
     for count in counts:
         batch = rows(small, count)
-        for each in (session, planned):
-            each.loss = each.train_step(*batch)[0]
-            each.optimizer_step()
-            each.lazy_reset_grad()
-        assert session.loss.tobytes() == planned.loss.tobytes()
+        assert train(session, batch) == train(planned, batch)
     assert_same(session, planned)
     assert len(plans) == 1 + len(counts)
 
@@ -204,11 +200,7 @@ def test_sizes_that_came_before_change_no_bit(network):
             session.lazy_reset_grad()
     for count in (2, large_count, 9, 40):
         batch = rows(network, count)
-        for session in sessions:
-            session.loss = session.train_step(*batch)[0]
-            session.optimizer_step()
-            session.lazy_reset_grad()
-        assert sessions[0].loss.tobytes() == sessions[1].loss.tobytes()
+        assert train(sessions[0], batch) == train(sessions[1], batch)
     for name, array in sessions[0].state.trainable.items():
         np.testing.assert_array_equal(array, sessions[1].state.trainable[name], err_msg=name)
 

@@ -1,7 +1,8 @@
 """Families of programs as other compiled modules see them."""
 from libc.stdint cimport int64_t
 from ortrain._core.program cimport Program
-from ortrain._core.symbolic cimport Linear, SymbolicSizes
+from ortrain._core.symbolic cimport SymbolicSizes
+from ortrain._core.terms cimport Linear
 
 cdef struct Patch:                        # a number in a program's memory that follows from symbols
     Py_ssize_t where                      # in bytes

@@ -7,7 +7,8 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from ortrain._core.arrays cimport same_dtype
 from ortrain._core.kernel cimport ORTRAIN_MAX_RANK, Tensor
 from ortrain._core.program cimport Program
-from ortrain._core.symbolic cimport SymbolicInt, evaluated, linear
+from ortrain._core.symbolic cimport SymbolicInt, evaluated
+from ortrain._core.terms cimport linear
 
 from ortrain._core.symbolic import plain
 

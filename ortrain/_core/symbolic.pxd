@@ -1,11 +1,6 @@
 """Symbolic sizes as other compiled modules see them: a program takes down where they stand in it."""
 from libc.stdint cimport int64_t
-
-cdef struct Linear:                       # coefficient * nodes[node] + offset
-    int64_t coefficient
-    int64_t offset
-    Py_ssize_t node
-
+from ortrain._core.terms cimport Linear
 
 cdef struct Limits:
     int64_t low
@@ -50,4 +45,3 @@ cdef class SymbolicInt:
 
 
 cdef int64_t *evaluated(SymbolicSizes sizes, tuple numbers, bint sparing) except? NULL
-cdef bint linear(const Linear *term, const int64_t *values, int64_t *result) noexcept nogil

@@ -2,10 +2,8 @@
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from cpython.object cimport Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, Py_NE
-
-cdef extern from "overflow.h" nogil:
-    bint multiply_overflows(int64_t a, int64_t b, int64_t *result)
-    bint add_overflows(int64_t a, int64_t b, int64_t *result)
+from ortrain._core.terms cimport (LARGER, PRODUCT, QUOTIENT, REMAINDER, SMALLER, SUM, SYMBOL, Linear, add_overflows, floor_quotient, linear, multiply_overflows,
+                                  operate)
 
 cdef extern from "Python.h":
     object PyLong_FromLongLong(long long value)
@@ -13,44 +11,7 @@ cdef extern from "Python.h":
     bint PyLong_Check(object value)
 
 cdef enum:
-    SYMBOL
-    SUM
-    PRODUCT
-    QUOTIENT
-    REMAINDER
-    SMALLER
-    LARGER
-
-cdef enum:
     MOST_NODES = 1 << 14                  # beyond which evaluating them takes as long as steps do
-
-
-cdef inline int64_t floor_quotient(int64_t a, int64_t b) noexcept nogil:
-    """As Python divides; b is neither 0 nor -1."""
-    cdef int64_t quotient = a // b        # C's: towards zero
-    return quotient - 1 if a % b != 0 and (a < 0) != (b < 0) else quotient
-
-
-cdef bint linear(const Linear *term, const int64_t *values, int64_t *result) noexcept nogil:
-    """coefficient * value + offset; False where no int64 holds it."""
-    return not multiply_overflows(term.coefficient, values[term.node], result) and not add_overflows(result[0], term.offset, result)
-
-
-cdef bint operate(int operation, int64_t left, int64_t right, int64_t *result) noexcept nogil:
-    """The value of a node; False where no int64 holds it."""
-    if operation == SUM:
-        return not add_overflows(left, right, result)
-    if operation == PRODUCT:
-        return not multiply_overflows(left, right, result)
-    if operation == SMALLER or operation == LARGER:
-        result[0] = left if (left < right) == (operation == SMALLER) else right
-        return True
-    if right == 0 or right == -1:
-        return False
-    result[0] = floor_quotient(left, right)
-    if operation == REMAINDER:
-        result[0] = left - result[0] * right
-    return True
 
 
 cdef bint as_number(object value, int64_t *result) except *:
