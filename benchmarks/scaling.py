@@ -2,8 +2,9 @@
 
     python -m benchmarks scaling [--threads 1] [--seconds 0.3] [--only batch ...]
 
-A row has the time of a step, that time per unit (sample, layer, token), GFLOP/s, what planning for the shape took, and what the first step of another number of
-rows costs more than its second: both also in steps. Cost grows as the work does where GFLOP/s do not fall from row to row."""
+A row has the time of a step, that time per unit (sample, layer, token), GFLOP/s, and what planning for the shape took, also in steps. Cost grows as the work
+does where GFLOP/s do not fall from row to row. "sizes": one session meets numbers of rows one after another; what the first step of each costs more than
+others."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from benchmarks.workloads import VOCABULARY, WORKLOADS, Workload, mlp, transformer
@@ -27,8 +29,10 @@ SWEEPS: dict[str, tuple[str, dict[int, Workload]]] = {
 }
 
 
-OTHERS = 5
-"""Numbers of rows that are new to a session, of which the best counts."""
+SIZES = {"mlp-tiny": Workload(mlp(16, 32, 32, 4), (1, 16), 4, 1), "cnn-lenet": WORKLOADS["cnn-lenet"],
+         **{f"{n} dense layers of {WIDTH}": Workload(mlp(*[WIDTH] * n, 10), (32, WIDTH), 10, 32) for n in (4, 16)}}
+MET = (64, 1, 2, 3, 33, 128, 512, 600, 1300, 2000, 4096, 5000, 64)
+"""Numbers of rows, in the order in which a session meets them."""
 
 
 def session_of(workload: Workload, threads: int) -> Any:
@@ -44,27 +48,8 @@ def session_of(workload: Workload, threads: int) -> Any:
                                       options=SessionOptions(intra_op_num_threads=threads))
 
 
-def first_of_others(session: Any, workload: Workload) -> float | None:
-    """Seconds that the first train step of a new number of rows takes longer than the third, the best of some; None where there can be no other number."""
-    if workload.high:
-        return None
-    found = []
-    for other in range(1, OTHERS + 1):
-        rows = workload.rows - other if workload.rows > OTHERS else workload.rows + other
-        (batch,) = replace(workload, input=(rows, *workload.input[1:]), rows=rows).batches(1)
-        taken = []
-        for _ in range(3):
-            begin = time.perf_counter()
-            session.train_step(*batch)
-            taken.append(time.perf_counter() - begin)
-            session.optimizer_step()
-            session.lazy_reset_grad()
-        found.append(taken[0] - taken[2])
-    return max(min(found), 0.0)
-
-
-def measured(workload: Workload, threads: int, seconds: float) -> tuple[float, float, float | None, int]:
-    """(seconds of a step, the best; seconds of planning, the best of three; those of another number of rows; floating-point operations of a step)"""
+def measured(workload: Workload, threads: int, seconds: float) -> tuple[float, float, int]:
+    """(seconds of a step, the best; seconds of planning, the best of three; floating-point operations of a step)"""
     session, (batch,) = session_of(workload, threads), workload.batches(1)
 
     def step() -> None:
@@ -95,7 +80,7 @@ def measured(workload: Workload, threads: int, seconds: float) -> tuple[float, f
             break
     with session.profile() as profile:
         step()
-    return best, max(min(plans) - best, 0.0), first_of_others(session, workload), sum(row.operations or 0 for row in profile.steps)
+    return best, max(min(plans) - best, 0.0), sum(row.operations or 0 for row in profile.steps)
 
 
 def table(name: str, threads: int, seconds: float) -> Iterator[str]:
@@ -103,13 +88,36 @@ def table(name: str, threads: int, seconds: float) -> Iterator[str]:
     title, rows = SWEEPS[name]
     yield f"### {title}, {threads} thread{'s' if threads > 1 else ''}"
     yield ""
-    yield "| size | step, ms | per unit, µs | GFLOP/s | planning, ms | in steps | other rows, ms | in steps |"
-    yield "|---:|---:|---:|---:|---:|---:|---:|---:|"
+    yield "| size | step, ms | per unit, µs | GFLOP/s | planning, ms | in steps |"
+    yield "|---:|---:|---:|---:|---:|---:|"
     for size, workload in rows.items():
-        step, plan, other, work = measured(workload, threads, seconds)
+        step, plan, work = measured(workload, threads, seconds)
         label, unit = (list(WORKLOADS)[size], "-") if name == "plan" else (str(size), f"{step / size * 1e6:.2f}")
-        first = "- | -" if other is None else f"{other * 1e3:.3f} | {other / step:.1f}"
-        yield f"| {label} | {step * 1e3:.4f} | {unit} | {work / step * 1e-9:.1f} | {plan * 1e3:.2f} | {plan / step:.1f} | {first} |"
+        yield f"| {label} | {step * 1e3:.4f} | {unit} | {work / step * 1e-9:.1f} | {plan * 1e3:.2f} | {plan / step:.1f} |"
+    yield ""
+
+
+def met(name: str, threads: int) -> Iterator[str]:
+    """One session that meets one number of rows after another, as markdown."""
+    workload = SIZES[name]
+    session = session_of(workload, threads)
+    yield f"### {name}, rows met one after another, {threads} thread{'s' if threads > 1 else ''}"
+    yield ""
+    yield "| rows | step, ms | the first one more, ms | in steps | planned |"
+    yield "|---:|---:|---:|---:|---|"
+    for rows in MET:
+        (batch,) = replace(workload, input=(rows, *workload.input[1:]), rows=rows).batches(1)
+        families, trained, steps = len(session._train_runner._families), [], []
+        while len(steps) < 4 or len(steps) < 30 and sum(steps) < 0.1:
+            begin = time.perf_counter()
+            session.train_step(*batch)
+            trained.append(time.perf_counter() - begin)
+            session.optimizer_step()
+            session.lazy_reset_grad()
+            steps.append(time.perf_counter() - begin)
+        step, more = min(steps), max(trained[0] - min(trained[1:]), 0.0)
+        planned = len(session._train_runner._families) > families
+        yield f"| {rows} | {step * 1e3:.4f} | {more * 1e3:.3f} | {more / step:.1f} | {'yes' if planned else ''} |"
     yield ""
 
 
@@ -117,8 +125,9 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks scaling", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.3, help="time spent in timed steps, for each row")
-    parser.add_argument("--only", nargs="+", choices=SWEEPS, default=list(SWEEPS))
+    parser.add_argument("--only", nargs="+", choices=[*SWEEPS, "sizes"], default=[*SWEEPS, "sizes"])
     options = parser.parse_args(arguments)
     for name in options.only:
-        for line in table(name, options.threads, options.seconds):
+        lines = [met(network, options.threads) for network in SIZES] if name == "sizes" else [table(name, options.threads, options.seconds)]
+        for line in chain.from_iterable(lines):
             print(line, flush=True)
