@@ -353,20 +353,28 @@ class Planner:
             self.steps.append(Step(node, call, [value], [f"{value}::committed"], None, INSERTED["copy"]))
 
     def _hold_shortly(self) -> None:
-        """Orders the steps, leaves gradients of large weights until later, and drops activations in between, so that few bytes are in use at once."""
-        found = [self._held_shortly(order) for order in orders(self.steps, self.lifetimes, self._accumulates, self._is_update, self._stays)]
-        self.late = found[0] if len(found) == 1 else min(found, key=self._peak)
+        """Orders the steps, leaves gradients of large weights until later, and drops activations in between, so that few bytes are in use at once.
+
+        Recomputation takes most of the time of planning a deep network: for the usual order it is tried only where that holds less without it. That of resnet50
+        holds 330.6 MB then, not 331.7, but with it 175, not 151."""
+        first, *others = map(self._put_off, orders(self.steps, self.lifetimes, self._accumulates, self._is_update, self._stays))
+        tried = [first, *(late for late in others if self._peak(late) < self._peak(first))]
+        for late in tried:
+            self._recompute(late)
+        self.late = first if len(tried) == 1 else min(tried, key=self._peak)
         self.lifetimes.held = self.late.held(self.lifetimes)
 
-    def _held_shortly(self, order: list[Step]) -> Late:
+    def _put_off(self, order: list[Step]) -> Late:
         order = self._update_early(order)
-        late = Late(order) if self.updates is None else put_off(order, self.lifetimes, self.inference, self.builder.names, self.updates, self._steps_of,
-                                                                self._accumulates, self._stays, self.inputs)
+        if self.updates is None:
+            return Late(order)
+        return put_off(order, self.lifetimes, self.inference, self.builder.names, self.updates, self._steps_of, self._accumulates, self._stays, self.inputs)
+
+    def _recompute(self, late: Late) -> None:
         self.lifetimes.held = late.held(self.lifetimes)
         apart = self.updates.arrays if self.updates is not None else {}
         others = sum(array.nbytes for name, array in self.fixed.items() if name not in apart)
         late.now = self._update_early(recompute(late.now, self.lifetimes, self._again, self.handle.recomputation, others))     # which may read parameters
-        return late
 
     def _peak(self, late: Late) -> int:
         self.lifetimes.held = late.held(self.lifetimes)

@@ -77,6 +77,7 @@ class Recomputation:
     def __init__(self, steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None], held: int) -> None:
         self.steps, self.lifetimes, self.held = steps, lifetimes, held
         self.scheduled = 0
+        self.tried: set[frozenset[tuple[str, int]]] = set()
         self.wanted = set(map(lifetimes.unaliased, lifetimes.stays()))
         self.readers: dict[str, list[int]] = {}
         """Value -> the moments at which it, or it under another shape, is read."""
@@ -113,8 +114,10 @@ class Recomputation:
             yield found
 
     def _lowest(self, trials: Sequence[Chosen], than: Schedule) -> tuple[Chosen, Schedule] | None:
-        """The first of those with the lowest peak, if it is lower than another's, as far as there is time to try them."""
-        found = min(((trial, self._schedule(trial)) for trial in trials if self.scheduled < MOST_SCHEDULED), key=lambda pair: pair[1].peak, default=None)
+        """The first of those with the lowest peak, if it is lower than another's, as far as there is time to try them. What was no lower once never is."""
+        untried = [trial for trial in trials if frozenset(trial.items()) not in self.tried]
+        self.tried.update(frozenset(trial.items()) for trial in untried)
+        found = min(((trial, self._schedule(trial)) for trial in untried if self.scheduled < MOST_SCHEDULED), key=lambda pair: pair[1].peak, default=None)
         return found if found is not None and found[1].peak < than.peak else None
 
     def _more(self, chosen: Chosen, moment: int, budget: float) -> list[list[Candidate]]:
