@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from math import prod
 from typing import Any
 
 from benchmarks.workloads import VOCABULARY, WORKLOADS, Workload, mlp, transformer
@@ -29,10 +30,12 @@ SWEEPS: dict[str, tuple[str, dict[int, Workload]]] = {
 }
 
 
-SIZES = {"mlp-tiny": Workload(mlp(16, 32, 32, 4), (1, 16), 4, 1), "cnn-lenet": WORKLOADS["cnn-lenet"],
-         **{f"{n} dense layers of {WIDTH}": Workload(mlp(*[WIDTH] * n, 10), (32, WIDTH), 10, 32) for n in (4, 16)}}
+SIZES = {"mlp-tiny": Workload(mlp(16, 32, 32, 4), (1, 16), 4, 1), **{name: WORKLOADS[name] for name in ("cnn-lenet", "mobilenetv2-full")},
+         **{f"{n} dense layers of {WIDTH}": Workload(mlp(*[WIDTH] * n, 10), (32, WIDTH), 10, 32) for n in (4, 16, 64)}}
 MET = (64, 1, 2, 3, 33, 128, 512, 600, 1300, 2000, 4096, 5000, 64)
-"""Numbers of rows, in the order in which a session meets them."""
+"""Numbers of rows, in the order in which a session meets them …"""
+MOST_ELEMENTS = 1 << 22
+"""… as far as its input has no more elements."""
 
 
 def session_of(workload: Workload, threads: int) -> Any:
@@ -105,7 +108,7 @@ def met(name: str, threads: int) -> Iterator[str]:
     yield ""
     yield "| rows | step, ms | the first one more, ms | in steps | planned |"
     yield "|---:|---:|---:|---:|---|"
-    for rows in MET:
+    for rows in (rows for rows in MET if rows * prod(workload.input[1:]) <= MOST_ELEMENTS):
         (batch,) = replace(workload, input=(rows, *workload.input[1:]), rows=rows).batches(1)
         families, trained, steps = len(session._train_runner._families), [], []
         while len(steps) < 4 or len(steps) < 30 and sum(steps) < 0.1:

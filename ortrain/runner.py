@@ -27,6 +27,7 @@ from ortrain.errors import (
     TerminatedError,
 )
 from ortrain.ir import Model, TensorType
+from ortrain.ops.shape import shows_spread_axes
 from ortrain.options import RunOptions
 from ortrain.plan import NeedsStage, NeedsValues, plan_program
 from ortrain.plan.late import Updates
@@ -94,8 +95,8 @@ class Runner:
         self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
         self._families: list[Family] = []
         """The one that was used last at the end."""
-        self.derives = True
-        """Whether plans are made for open sizes; not where that has failed once, and a plan for plain numbers was one."""
+        self.derives = not shows_spread_axes(model.graph, outputs)
+        """Whether plans are made for open sizes; not where that has failed and a plan for plain numbers was one, or more than sizes would differ."""
 
     def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None,
             out: Sequence[Any] | None = None, complete: bool = True) -> list[np.ndarray]:

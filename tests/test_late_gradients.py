@@ -239,7 +239,8 @@ def test_a_batch_for_which_there_is_no_memory_leaves_alone_what_was_left(monkeyp
 
 
 def test_gradients_are_not_taken_for_valid_after_an_interrupted_train_step(monkeypatch):
-    session, batch, other = session_of(dense()), rows(8), rows(9)
+    session, batch, (x, labels) = session_of(dense()), rows(8), rows(8)
+    other = np.asfortranarray(x), labels                  # takes the long way
     step(session, batch)
     session.train_step(*batch)
     session.lazy_reset_grad()
@@ -257,6 +258,22 @@ def test_gradients_are_not_taken_for_valid_after_an_interrupted_train_step(monke
         session.optimizer_step()
     session.lazy_reset_grad()
     step(session, other)
+
+
+def test_an_evaluation_leaves_alone_what_more_rows_have_left():
+    late, held = pair(dense())
+    seen = []
+    for session in (late, held):
+        rng = np.random.default_rng(5)
+        for count in (8, 9, 30):
+            x, labels = rng.standard_normal((count, 96)).astype(np.float32), rng.integers(0, 10, count)
+            session.train_step(x, labels)
+            seen.append(is_pending(session))
+            session.eval_step(x[:5], labels[:5])
+            session.optimizer_step()
+            session.lazy_reset_grad()
+    assert seen[1:3] == [True, True] and not any(seen[3:])
+    assert_same(late, held)
 
 
 def test_an_input_that_cannot_be_read_leaves_alone_what_was_left():

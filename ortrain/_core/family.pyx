@@ -142,7 +142,7 @@ cdef class Family:
 
 cdef bint fits(Program program):
     """Whether it can run in the memory that there is."""
-    return program.held_bytes <= program.handle.held_bytes and program.handle.arena is not None and program.room() <= program.handle.arena.nbytes
+    return program.handle.arena is not None and program.room() <= program.handle.arena.nbytes
 
 
 cpdef Program related(list kin, tuple values):
@@ -172,6 +172,7 @@ cdef Program relative(Program program, tuple values):
     found = related((<Family>program.family).kin, values)
     if found is None or not fits(found):
         return None
+    found.handle.held_bytes = max(found.handle.held_bytes, found.held_bytes)
     if not found.is_bound():
         found.bind_arena(found.handle.arena)
     return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ortrain.ops.known import is_single, is_spread
+
 
 def contiguous_strides(dims: Sequence[int]) -> list[int]:
     """Strides in elements of a C-contiguous tensor."""
@@ -16,14 +18,14 @@ def contiguous_strides(dims: Sequence[int]) -> list[int]:
 def broadcast_strides(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
     """Strides of a tensor of `shape` read as a tensor of `dims`; 0 along broadcast axes."""
     padded = [1] * (len(dims) - len(shape)) + list(shape)
-    return [0 if size == 1 and want != 1 else stride for size, want, stride in zip(padded, dims, contiguous_strides(padded), strict=True)]
+    return [0 if is_spread(size, want) else stride for size, want, stride in zip(padded, dims, contiguous_strides(padded), strict=True)]
 
 
 def merged(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
     """Dims and strides with neighbouring axes merged wherever all tensors walk them as one; axes of size 1 vanish; at least one axis stays."""
     axes: list[tuple[int, list[int]]] = []
     for axis, size in enumerate(dims):
-        if size == 1:
+        if is_single(size):
             continue
         steps = [s[axis] for s in strides]
         if axes and all(previous == step * size for previous, step in zip(axes[-1][1], steps, strict=True)):

@@ -19,13 +19,12 @@ from ortrain.ops.channels_last_methods import (
     method_of,
     row_images,
     rows_at_a_time,
-    slices_of,
     up,
-    weight_method_of,
-    weight_scratch,
+    weight_way,
     winograd_block,
 )
 from ortrain.ops.conv import unread_by_gradient
+from ortrain.ops.known import larger, smaller
 from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
 from ortrain.ops.windows import Windows, integers, windows_of
 
@@ -70,12 +69,12 @@ def conv_lower(c: LoweringContext) -> KernelCall:
 def conv_grad_lower(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 1, 2)
     method = method_of(v, bool(c.attribute("direct", 0)), has_tiles(c))
-    weight_method = weight_method_of(v, method, has_tiles(c))
+    weight_method, slices, weight_scratch = weight_way(v, method, has_tiles(c))
     method = Method.ROWS if method == Method.WINDOWS else method
-    bias_blocks = min(SPREAD, max(1, v.pixels // 64))
-    scratch = max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch(v, weight_method) if c.wants(1) else 0, bias_blocks * v.filters)
+    bias_blocks = smaller(SPREAD, larger(1, v.pixels // 64))
+    scratch = larger(data_scratch(v, method) if c.wants(0) else 0, weight_scratch if c.wants(1) else 0, bias_blocks * v.filters)
     block = winograd_block(v) if method == Method.WINOGRAD else row_images(v) if method == Method.WINOGRAD_ROWS else 0
-    return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_rows(v), weight_method, block, slices_of(v, weight_method), bias_blocks),
+    return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_rows(v), weight_method, block, slices, bias_blocks),
                       scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {}, unread=unread_by_gradient(c))
 
 
@@ -110,7 +109,7 @@ OPEN, CLOSED = 1, 2
 def norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int]) -> KernelCall:
     dims = c.dims(x)
     pixels, channels = prod(dims[:3]), dims[3]
-    rows = max(64, -(-pixels // (2 * SPREAD)))
+    rows = larger(64, -(-pixels // (2 * SPREAD)))
     limited, low, high = limits(c)
     floats = (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)), low, high)
     scratch = -(-pixels // rows) * 2 * channels * 8 + 5 * channels * ITEM_SIZE[c.dtype(x)]

@@ -7,6 +7,7 @@ from enum import IntEnum
 from math import prod
 from typing import Any
 
+from ortrain.ops.known import either, larger, reaches, smaller
 from ortrain.ops.windows import Windows
 
 LEAST_CHANNELS = 16
@@ -144,18 +145,13 @@ def method_of(v: Geometry, direct: bool, tiles: bool = False) -> Method:
 
 
 def method_in_vectors(v: Geometry, direct: bool) -> Method:
-    """The fastest way without tiles.
-
-    By phases, with stride 2, Winograd's gains a quarter to a third on maps that its tiles fill and nothing on 14 x 14 with 256 channels."""
+    """The fastest way without tiles."""
     if v.taps == 1 and v.group == 1 and v.pads == (0, 0) and all(
             (out - 1) * stride < size for out, stride, size in zip((v.out_rows, v.out_columns), v.strides, (v.rows, v.columns), strict=True)):
         return Method.PRODUCT
     three = v.kernel == (3, 3) and v.dilations == (1, 1) and v.group == 1
-    # phases pay where tiles are filled, and where filters of many channels would be packed for few pixels (512 on 14 x 14: 8.5 to 6.8 ms forward)
-    pay = 7 * 16 * tiles_of(v) <= 8 * v.pixels or (min(v.channels, v.filters) >= 512 and tiles_of(v) <= FEW_TILES)
-    phases = v.strides == (2, 2) and v.pads == (1, 1) and pay
     whole = v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096
-    if not direct and three and whole and (phases or (v.strides == (1, 1) and max(v.pads) <= 2)):
+    if not direct and three and whole and (phases_pay(v) or (v.strides == (1, 1) and max(v.pads) <= 2)):
         return Method.WINOGRAD
     if v.group == v.channels == v.filters and v.channels >= LEAST_CHANNELS and v.taps <= MOST_TAPS:
         return Method.DEPTHWISE
@@ -164,6 +160,14 @@ def method_in_vectors(v: Geometry, direct: bool) -> Method:
         return Method.WINOGRAD_ROWS
     in_place = v.group == 1 and v.dilations[1] == 1 and v.filters >= LEAST_CHANNELS
     return Method.WINDOWS if in_place and wide_rows(v) <= ROOM and not reads_filters_often(v) else Method.ROWS
+
+
+def phases_pay(v: Geometry) -> bool:
+    """Whether Winograd's way pays for 3 x 3 with stride 2, by phases: a quarter to a third where its tiles are filled, nothing for 256 channels on 14 x 14.
+
+    Filters of many channels would else be packed for few pixels (512 on 14 x 14: 8.5 to 6.8 ms forward)."""
+    filled = 7 * 16 * tiles_of(v) <= 8 * v.pixels
+    return v.strides == (2, 2) and v.pads == (1, 1) and (filled or (min(v.channels, v.filters) >= 512 and tiles_of(v) <= FEW_TILES))
 
 
 def reads_filters_often(v: Geometry) -> bool:
@@ -186,7 +190,7 @@ def fits(v: Geometry) -> bool:
     if v.group > 1 and method_of(v, True) != Method.DEPTHWISE and min(v.channels, v.filters) < 8 * v.group:
         return False
     spare = up(v.group_filters, PACKED_COLUMNS) if v.group_filters % PACKED_COLUMNS else 0
-    gathered = weight_method_of(v, Method.ROWS) == Method.ROWS
+    gathered = weight_method_of(v, Method.ROWS, False, True) == Method.ROWS
     return 6 * (v.depth + up(v.group_filters, PACKED_COLUMNS)) <= ROOM and GRADIENT_ROWS * (v.depth + spare) * gathered <= ROOM
 
 
@@ -197,7 +201,7 @@ def rows_at_a_time(v: Geometry) -> int:
     if rows < LEAST_ROWS and LEAST_ROWS * width <= ROOM // 2:
         rows = LEAST_ROWS
     rows = min(rows, ROOM // width)
-    return max(min(rows, LEAST_ROWS), min(rows, up(-(-v.pixels // SPREAD), 6)))
+    return larger(min(rows, LEAST_ROWS), smaller(rows, up(-(-v.pixels // SPREAD), 6)))
 
 
 def data_rows(v: Geometry) -> int:
@@ -209,9 +213,16 @@ def data_rows(v: Geometry) -> int:
     return -(-inside // blocks)
 
 
-def weight_method_of(v: Geometry, method: Method, tiles: bool = False) -> Method:
-    """The way of the weights' gradient, where that of the convolution is known."""
-    if method == Method.PRODUCT and v.pixels >= BLOCK_PIXELS and v.filters * v.channels < PRODUCT_WEIGHTS:
+def weight_way(v: Geometry, method: Method, tiles: bool) -> tuple[int, int, int]:
+    """(method, partial sums, elements of scratch) of the weights' gradient, where the way of the convolution is known."""
+    ways = [weight_method_of(v, method, tiles, many) for many in (True, False)]
+    many = reaches(v.pixels, BLOCK_PIXELS)
+    return either(many, *ways), either(many, *(slices_of(v, way) for way in ways)), either(many, *(weight_scratch(v, way) for way in ways))
+
+
+def weight_method_of(v: Geometry, method: Method, tiles: bool, many: bool) -> Method:
+    """The same for `many` pixels, BLOCK_PIXELS at least, or for fewer."""
+    if method == Method.PRODUCT and many and v.filters * v.channels < PRODUCT_WEIGHTS:
         return method if tiles and v.strides == (1, 1) and on_tiles(v.filters, v.channels, v.pixels) else Method.BLOCKS
     wide = v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
     return Method.BLOCKS if method in (Method.ROWS, Method.WINDOWS) and wide else method
@@ -223,10 +234,10 @@ def slices_of(v: Geometry, method: Method) -> int:
         return winograd_slices(v)
     if method == Method.BLOCKS:
         items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
-        return max(1, min(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
+        return larger(1, smaller(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
     if method == Method.WINDOWS:
-        return max(1, min(SPREAD, v.images * v.out_rows, MOST_SUMS // (v.depth * v.filters)))
-    return max(1, min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
+        return larger(1, smaller(min(SPREAD, MOST_SUMS // (v.depth * v.filters)), v.images * v.out_rows))
+    return larger(1, smaller(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
 
 
 def row_planes(v: Geometry, images: int) -> int:
@@ -244,7 +255,7 @@ def fits_rows(v: Geometry) -> bool:
 
 def row_images(v: Geometry) -> int:
     """Images transformed at a time for the weights' gradient: four megabytes of planes."""
-    return max(1, min(v.images, (1 << 20) // row_planes(v, 1)))
+    return larger(1, smaller(v.images, (1 << 20) // row_planes(v, 1)))
 
 
 def row_filters(v: Geometry, depth: int, outputs: int) -> int:
@@ -299,7 +310,7 @@ def seen(v: Geometry) -> int:
 
 def packed_points(v: Geometry) -> int:
     """Elements of the weights of a 1 x 1 convolution in panels (channels_last_points.h)."""
-    return v.channels * v.filters if v.pixels >= POINT_PIXELS else 0
+    return v.channels * v.filters * reaches(v.pixels, POINT_PIXELS)
 
 
 def forward_scratch(v: Geometry, method: Method) -> int:

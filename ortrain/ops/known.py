@@ -21,9 +21,32 @@ def smaller(a: int, b: int) -> int:
     return cast(Any, a).smaller(b) if is_symbolic((a,)) else cast(Any, b).smaller(a) if is_symbolic((b,)) else min(a, b)
 
 
-def larger(a: int, b: int) -> int:
-    """max(a, b); of symbolic sizes it is left open which it is."""
-    return cast(Any, a).larger(b) if is_symbolic((a,)) else cast(Any, b).larger(a) if is_symbolic((b,)) else max(a, b)
+def larger(a: int, b: int, *more: int) -> int:
+    """max(a, b, ...); of symbolic sizes it is left open which it is."""
+    found = cast(Any, a).larger(b) if is_symbolic((a,)) else cast(Any, b).larger(a) if is_symbolic((b,)) else max(a, b)
+    return larger(found, *more) if more else found
+
+
+def reaches(size: int, limit: int) -> int:
+    """1 where a size reaches a limit above 0, else 0; of a symbolic size it is left open."""
+    return smaller(1, size // limit)
+
+
+def either(condition: int, yes: int, no: int) -> int:
+    """One number where a condition is 1, another where it is 0."""
+    return no + condition * (yes - no)
+
+
+def is_single(size: Dim) -> bool:
+    """Whether an axis is known to have one element, which need not be walked: where its size is open, one is walked as many are."""
+    return not is_symbolic((size,)) and size == 1
+
+
+def is_spread(size: int, other: int) -> bool:
+    """Whether an axis of one element is read again and again along another's; where that may turn out to have one element too, it may be."""
+    if is_symbolic((size,)):
+        return not is_single(other) and size != other and size == 1
+    return size == 1 and not is_single(other)
 
 
 class Held:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ortrain.errors import ShapeInferenceError
 from ortrain.ir import Dim, Node, Shape, TensorType
-from ortrain.ops.known import KnownInputs
+from ortrain.ops.known import KnownInputs, is_single
 
 MICROSOFT = "com.microsoft"
 ORTRAIN = "ortrain"
@@ -247,8 +247,11 @@ def broadcast_shapes(c: InferenceContext, *shapes: Shape) -> Shape:
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     out: list[Dim] = []
     for axis in range(rank):
-        sizes = [s[axis] for s in padded if s[axis] != 1]
+        sizes = [s[axis] for s in padded if not is_single(s[axis])]
         numbers = [d for d in sizes if isinstance(d, int)]
+        if any(d != numbers[0] for d in numbers):
+            sizes = [d for d in sizes if d != 1]             # of those that are open one may be 1 now
+            numbers = [d for d in sizes if isinstance(d, int)]
         if any(d != numbers[0] for d in numbers):
             raise c.error(f"expected shapes that broadcast, got {list(map(list, shapes))}")
         out.append(numbers[0] if numbers else sizes[0] if len(set(sizes)) == 1 else c.fresh(f"broadcast{axis}") if sizes else 1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.known import is_single, is_symbolic
 from ortrain.ops.record import MICROSOFT, ORTRAIN, Alias, Expansion, InferenceContext, KernelCall, LoweringContext, distinct_axes, operator
 
 Gradients = Sequence[str | None]
@@ -45,16 +47,19 @@ def infer_reduction(c: InferenceContext) -> list[TensorType]:
 
 
 def grouped(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
-    """(size, reduced) groups of neighbouring axes of one kind; axes of size 1 vanish."""
+    """(size, reduced) groups of neighbouring axes of one kind; those of size 1 vanish.
+
+    One whose size is open may stay where it is the first, or is reduced. Where it is kept it would part what is summed at once: another order of additions."""
     groups: list[tuple[int, bool]] = []
-    for axis, size in enumerate(dims):
-        if size == 1:
-            continue
-        if groups and groups[-1][1] == (axis in axes):
-            groups[-1] = (groups[-1][0] * size, groups[-1][1])
-        else:
-            groups.append((size, axis in axes))
-    return groups or [(1, False)]
+    for size, reduced in merged_kinds((size, axis in axes) for axis, size in enumerate(dims) if is_symbolic((size,)) or size != 1):
+        if size != 1 if groups and not reduced else not is_single(size):
+            groups.append((size, reduced))
+    return merged_kinds(groups) or [(1, False)]
+
+
+def merged_kinds(groups: Iterable[tuple[int, bool]]) -> list[tuple[int, bool]]:
+    """The groups, neighbours of one kind as one."""
+    return [(math.prod(size for size, _ in together), reduced) for reduced, together in itertools.groupby(groups, key=lambda group: group[1])]
 
 
 def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall | Alias]:
@@ -75,7 +80,7 @@ def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall | Ali
             stride *= size
         count = math.prod([size for size, _ in reduced])
         outputs = math.prod([size for size, _ in kept])
-        if count == 1 and kernel != "reduce_sum_square":
+        if is_single(count) and kernel != "reduce_sum_square":
             return Alias()
         scratch = 8 * (-(-count // CHUNK) + 1) if outputs == 1 else 0
         ints = [len(kept), *(s for s, _ in kept), *(t for _, t in kept), len(reduced), *(s for s, _ in reduced), *(t for _, t in reduced)]

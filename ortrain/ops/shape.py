@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ortrain.dtypes import name_of
-from ortrain.ir import Dim, Shape, TensorType
+from ortrain.ir import Dim, Graph, Shape, TensorType
 from ortrain.ops.building import GradientBuilder
+from ortrain.ops.known import is_single, is_spread
 from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, distinct_axes, operator
 from ortrain.ops.strided import fresh_shape, is_whole_copy, length_of, pack_box, strides_of
 
@@ -325,11 +326,9 @@ def range_(c: InferenceContext) -> list[TensorType]:
 def lower_expand(c: LoweringContext) -> KernelCall | Alias:
     source, out = c.dims(0), c.output_dims(0)
     dims = (1,) * (len(out) - len(source)) + source
-    if dims == out:
-        return Alias(0)
-    strides = [0 if d == 1 else s for d, s in zip(dims, strides_of(dims), strict=True)]
+    strides = [0 if is_spread(d, want) else s for d, want, s in zip(dims, out, strides_of(dims), strict=True)]
     ints = pack_box(out, strides_of(out), strides)
-    return Alias(0) if is_whole_copy(ints) else KernelCall("strided_copy", ints)
+    return Alias(0) if is_whole_copy(ints) or (0 in dims and dims == out) else KernelCall("strided_copy", ints)
 
 
 def evaluate_expand(c: InferenceContext) -> list[np.ndarray]:
@@ -448,11 +447,22 @@ def evaluate_broadcast_gradient_args(c: InferenceContext) -> list[np.ndarray]:
     rank = max(len(a), len(b))
     a_from, b_from = rank - len(a), rank - len(b)
     full_a, full_b = [1] * a_from + a, [1] * b_from + b
-    if any(x != y and 1 not in (x, y) for x, y in zip(full_a, full_b, strict=True)):
+    if any(not is_single(x) and not is_single(y) and x != y and 1 not in (x, y) for x, y in zip(full_a, full_b, strict=True)):
         raise c.error(f"expected shapes that broadcast, got {a} and {b}")
     backwards = range(rank - 1, -1, -1)
-    return [np.array([i for i in backwards if i < a_from or (full_a[i] == 1 and full_b[i] != 1)], np.int64),
-            np.array([i for i in backwards if i < b_from or (full_b[i] == 1 and full_a[i] != 1)], np.int64)]
+    return [np.array([i for i in backwards if i < a_from or is_spread(full_a[i], full_b[i])], np.int64),
+            np.array([i for i in backwards if i < b_from or is_spread(full_b[i], full_a[i])], np.int64)]
+
+
+def shows_spread_axes(graph: Graph, outputs: Iterable[str]) -> bool:
+    """Whether more than sums, to which an axis of one element is as none, reads which axes a BroadcastGradientArgs has found."""
+    nodes = list(graph.all_nodes())
+    axes = {name for node in nodes if node.op_type == "BroadcastGradientArgs" for name in node.outputs}
+    summed = [node for node in nodes if node.op_type in ("ReduceSum", "ReduceSumTraining") and node.attributes.get("keepdims", 1)
+              and node.attributes.get("noop_with_empty_axes", 0)]
+    read = {id(node): node.inputs for node in nodes} | {id(node): node.inputs[:1] + node.inputs[2:] for node in summed}
+    inner = (name for node in nodes for graph in node.graphs.values() for name in graph.outputs)
+    return not axes.isdisjoint([*outputs, *inner, *(name for inputs in read.values() for name in inputs)])
 
 
 @operator("BroadcastGradientArgs", domain=MICROSOFT, lower=write_evaluated(evaluate_broadcast_gradient_args),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortrain._core.symbolic import SymbolicInt, SymbolicSizes, plain, spares
-from ortrain.ops.known import larger, smaller
+from ortrain.ops.known import is_single, is_spread, larger, smaller
 
 CALCULATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "smaller": smaller, "larger": larger}
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "max": max, "min": min}
@@ -84,6 +84,16 @@ def test_what_spares_memory_has_limits_of_its_own():
     assert not spares(4 * n, 512) and spares(n, 2) and spares(3, 2) and n < 1000
     assert found.limits(0) == (2, 127) and found.limits(0, sparing=False) == (1, 999)
     assert found.holds_for((128,), sparing=False) and not found.holds_for((128,)) and not found.holds_for((1000,), sparing=False)
+
+
+def test_an_axis_of_one_element_may_be_walked_as_one_of_many():
+    for size in (32, 1):
+        found, n = number(size)
+        assert not is_single(n) and not is_single(n // 2) and is_single(1) and not is_single("rows")
+        assert is_spread(1, n) and not is_spread(n, 1) and not is_spread(n, n)
+        assert found.holds_for((1,)) and found.holds_for((32,)) and found.n_holes == 0
+    assert is_spread(n, 5), "one element now, and no more"
+    assert found.limits(0) == (1, 1)
 
 
 def test_equal_terms_need_no_comparison():

@@ -1,5 +1,6 @@
 /* Reductions. ints: outputs, reduced count, kept groups: number, sizes, strides; reduced groups: number, sizes, strides (elements).
- * Sums run over sixteen lanes and blocks in a fixed order: the same bits for any number of threads. */
+ * Sums run over sixteen lanes and blocks in a fixed order: the same bits for any number of threads. They begin with -0, which changes nothing that is added to it:
+ * the sum of one element is that element. */
 #ifndef ORTRAIN_REDUCE_H
 #define ORTRAIN_REDUCE_H
 #include "kernel.h"
@@ -120,8 +121,8 @@ static int NAME(const KernelArgs *args)                                         
     return d == DTYPE_FLOAT32 ? NAME##_float(args) : d == DTYPE_FLOAT64 ? NAME##_double(args)                     \
         : d == DTYPE_INT64 ? NAME##_int64_t(args) : NAME##_int32_t(args);                                         \
 }
-NUMBER_REDUCE(reduce_sum, 0, 0, 0, v, b + v, a)
-FLOAT_REDUCE(reduce_mean, 0, v, b + v, a / count)      /* no integers: the mean of nothing would divide by 0 */
+NUMBER_REDUCE(reduce_sum, -0.0f, 0, 0, v, b + v, count ? a : 0)
+FLOAT_REDUCE(reduce_mean, -0.0f, v, b + v, a / count)      /* no integers: the mean of nothing would divide by 0 */
 static int reduce_mean(const KernelArgs *args)
 { return args->inputs[0].dtype == DTYPE_FLOAT32 ? reduce_mean_float(args) : reduce_mean_double(args); }
 NUMBER_REDUCE(reduce_sum_square, 0, 0, 0, v * v, b + v, a)
