@@ -9,7 +9,19 @@ from ortrain.ir import TensorType
 from ortrain.ops.broadcasting import packed
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import binary, infer_broadcast, same_as_input, unary
-from ortrain.ops.record import MICROSOFT, ORTRAIN, Expansion, GradientRule, InferenceContext, KernelCall, Lowering, LoweringContext, operator
+from ortrain.ops.record import (
+    MICROSOFT,
+    ORTRAIN,
+    Expansion,
+    GradientRule,
+    InferenceContext,
+    KernelCall,
+    Lowering,
+    LoweringContext,
+    check_alike,
+    check_broadcasts,
+    operator,
+)
 
 Gradients = Sequence[str | None]
 
@@ -193,6 +205,8 @@ def lower_ternary(kernel: str) -> Lowering:
 @operator("PReluGrad", domain=ORTRAIN, lower=lower_ternary("prelu_grad"))
 def prelu_grad(c: InferenceContext) -> list[TensorType]:
     """dx = dY where x >= 0 else slope dY, of (dY, x, slope)"""
+    check_alike(c, 0, 1)
+    check_broadcasts(c, 2, c.shape(0))
     return same_as_input(c)
 
 

@@ -12,7 +12,7 @@ from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.broadcasting import broadcast_strides
 from ortrain.ops.building import GradientBuilder
 from ortrain.ops.known import larger, smaller
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_broadcasts, check_shape, operator
 
 BLOCK, CAUSAL_BLOCK = 128, 64
 """Query rows whose scores are held at a time. Smaller blocks skip more of what a causal mask hides, and pack the keys more often."""
@@ -60,6 +60,8 @@ def check_heads(c: InferenceContext, first: int) -> tuple[Shape, Shape, Shape]:
 
     if any(len(shape) != 4 for shape in (q, k, v)) or any(differ(q[i], k[i]) for i in (0, 2, 3)) or any(differ(k[i], v[i]) for i in range(3)):
         raise c.error(f"expected q [n, rows, heads, size], k [n, keys, heads, size] and v [n, keys, heads, width], got {list(q)}, {list(k)} and {list(v)}")
+    if c.has(first + 3):
+        check_broadcasts(c, first + 3, (q[0], q[2], q[1], k[1]))
     return q, k, v
 
 
@@ -74,4 +76,7 @@ def attention(c: InferenceContext) -> list[TensorType]:
 def attention_grad(c: InferenceContext) -> list[TensorType]:
     """(dq, dk, dv) of (dy, q, k, v, mask, y, log sums)"""
     q, k, v = check_heads(c, 1)
+    for index in (0, 5):
+        check_shape(c, f"input {index}", c.shape(index), (*q[:3], v[3]))
+    check_shape(c, "the logarithms of sums", c.shape(6), (q[0], q[2], q[1]))
     return [TensorType(c.dtype(0), shape) for shape in (q, k, v)]

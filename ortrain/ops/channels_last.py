@@ -4,16 +4,20 @@ No model has these operators: ortrain.plan.layout makes them where every size is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, prod
 from typing import Any
 
-from ortrain.ir import Node, TensorType
+from ortrain.ir import Dim, Node, Shape, TensorType
 from ortrain.ops.channels_last_methods import (
+    LEAST_CHANNELS,
     SPREAD,
     Geometry,
     Method,
     data_rows,
     data_scratch,
+    fits,
     forward_scratch,
     geometry_of,
     method_of,
@@ -25,7 +29,7 @@ from ortrain.ops.channels_last_methods import (
 )
 from ortrain.ops.conv import unread_by_gradient
 from ortrain.ops.known import larger, smaller
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_alike, check_gradient, check_shape, operator
 from ortrain.ops.windows import Windows, integers, windows_of
 
 ITEM_SIZE = {"float32": 4, "float64": 8}
@@ -38,7 +42,7 @@ def conv_windows(c: InferenceContext, x: int, w: int) -> Windows:
     """The windows of a convolution whose data [n, h, w, c] and weight [k, c / group, kh, kw] are inputs x and w."""
     data, weight = c.shape(x), c.shape(w)
     group = int(c.attribute("group", 1))
-    if len(data) != 4 or len(weight) != 4 or data[3] != int(weight[1]) * group:
+    if len(data) != 4 or len(weight) != 4 or group < 1 or data[3] != int(weight[1]) * group or int(weight[0]) % group:
         raise c.error(f"expected data [n, h, w, c] and weight [k, c / {group}, kh, kw], got {list(data)} and {list(weight)}")
     return windows_of(c, data[1:3], [int(size) for size in weight[2:]])
 
@@ -81,8 +85,17 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
 @operator("ChannelsLastConv", domain=ORTRAIN, lower=conv_lower)
 def conv(c: InferenceContext) -> list[TensorType]:
     """y [n, oh, ow, k] = Conv of x [n, h, w, c], w and bias; then of frozen statistics scale (y - mean) / sqrt(var + epsilon) + shift; then limited"""
-    windows = conv_windows(c, 0, 1)
-    return [TensorType(c.dtype(0), (c.shape(0)[0], *windows.output, c.shape(1)[0]))]
+    windows, filters = conv_windows(c, 0, 1), c.shape(1)[0]
+    check_vectors(c, filters, *range(2, len(c.node.inputs)))
+    if not fits(geometry_of(c.type(0).sizes, int(filters), int(c.attribute("group", 1)), windows)):
+        raise c.error(f"expected sizes that the ways of a convolution take, got {list(c.shape(0))} and {list(c.shape(1))}")
+    return [TensorType(c.dtype(0), (c.shape(0)[0], *windows.output, filters))]
+
+
+def conv_of_two(c: InferenceContext) -> Sequence[TensorType]:
+    """ChannelsLastConv of data and weight alone, whatever is behind them."""
+    c.node = replace(c.node, inputs=c.node.inputs[:2])
+    return conv(c)
 
 
 def adds_in_product(grad: Node, weight: TensorType) -> bool:
@@ -94,7 +107,7 @@ def adds_in_product(grad: Node, weight: TensorType) -> bool:
 @operator("ChannelsLastConvGrad", domain=ORTRAIN, lower=conv_grad_lower)
 def conv_grad(c: InferenceContext) -> list[TensorType]:
     """dx, dw, db of (dy, x, w); with input 3 and w of [k, c, 1, 1] dx + input 3"""
-    conv_windows(c, 1, 2)
+    check_gradient(c, conv_of_two)
     if c.has(3) and (c.shape(3) != c.shape(1) or not adds_in_product(c.node, c.type(2))):
         raise c.error(f"expected a gradient of x of a 1 x 1 convolution to add to, got {list(c.shape(3))}")
     return [c.type(1), c.type(2), TensorType(c.dtype(2), (c.shape(2)[0],))][: len(c.node.outputs)]
@@ -102,8 +115,22 @@ def conv_grad(c: InferenceContext) -> list[TensorType]:
 
 # Batch normalisation
 
+
+def check_vectors(c: InferenceContext, channels: Dim, *indices: int) -> None:
+    """Refuses inputs that are not one number for each channel; absent ones are left out."""
+    for index in indices:
+        if c.has(index):
+            check_shape(c, f"input {index}", c.shape(index), (channels,))
+
+
 OPEN, CLOSED = 1, 2
 """Whether the limits themselves let a gradient through: ReLU's do not, Clip's do (channels_last_norm.h)."""
+
+
+def check_normalised(c: InferenceContext, x: int, vectors: tuple[int, ...]) -> None:
+    if len(c.shape(x)) != 4:
+        raise c.error(f"expected x [n, h, w, c], got {list(c.shape(x))}")
+    check_vectors(c, c.shape(x)[3], *vectors)
 
 
 def norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int]) -> KernelCall:
@@ -142,20 +169,24 @@ def norm_again(node: Node, y: str) -> Node | None:
 @operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower, again=norm_again)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
     """BatchNormInternal of x [n, h, w, c], then a residual (input 5) added, then limited to [low, high]"""
-    if len(c.shape(0)) != 4 or c.shape(1) != c.shape(0)[3:]:
-        raise c.error(f"expected x [n, h, w, c] and scale [c], got {list(c.shape(0))} and {list(c.shape(1))}")
+    check_normalised(c, 0, (1, 2, 3, 4))
+    check_alike(c, 0, 5)
     return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
 
 
 @operator("ChannelsLastBatchNormalizationAgain", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_again", 0, over_residual(c)))
 def batch_normalization_again(c: InferenceContext) -> list[TensorType]:
     """The y of a training BatchNormInternal again, of (x, scale, bias, mean, 1 / deviation, residual): the same bits"""
+    check_normalised(c, 0, (1, 2, 3, 4))
+    check_alike(c, 0, 5)
     return [c.type(0)]
 
 
 @operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=norm_grad_lower)
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias, dz) of (dy, x, scale, mean, 1 / deviation, bias, y); dz is dy behind the limits: of y where it is given, else of what x gives"""
+    check_normalised(c, 1, (2, 3, 4, 5))
+    check_alike(c, 1, 0, 6)
     return [c.type(1), c.type(2), c.type(2), c.type(0)][: len(c.node.outputs)]
 
 
@@ -176,11 +207,16 @@ def max_pool_grad_lower(c: LoweringContext) -> KernelCall:
     return KernelCall("channels_last_max_pool_grad", geometry_of(data, data[3], 1, pool_windows(c, data[1:3])).ints())
 
 
+def pooled(c: InferenceContext, data: Shape) -> Shape:
+    if len(data) != 4 or int(data[3]) < LEAST_CHANNELS:
+        raise c.error(f"expected x [n, h, w, c] of {LEAST_CHANNELS} channels at least, got {list(data)}")
+    return (data[0], *pool_windows(c, data[1:3]).output, data[3])
+
+
 @operator("ChannelsLastMaxPool", domain=ORTRAIN, lower=max_pool_lower)
 def max_pool(c: InferenceContext) -> list[TensorType]:
     """MaxPool of x [n, h, w, c]; then the number of the tap that won (the first of equals)"""
-    data = c.shape(0)
-    shape = (data[0], *pool_windows(c, data[1:3]).output, data[3])
+    shape = pooled(c, c.shape(0))
     return [TensorType(c.dtype(0), shape), TensorType("int32", shape)][: len(c.node.outputs)]
 
 
@@ -189,4 +225,6 @@ def max_pool_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dy, winning taps, y where a ReLU stands before the pool and dx is the gradient before it); attribute spatial: h and w of x"""
     height, width = integers(c, "spatial", 2, 1)
     dims = c.shape(0)
+    check_shape(c, "a gradient", dims, pooled(c, (*dims[:1], height, width, *dims[3:])))
+    check_alike(c, 0, 1, 2)
     return [TensorType(c.dtype(0), (dims[0], height, width, dims[3]))]

@@ -14,7 +14,18 @@ from ortrain.ir import TensorType
 from ortrain.ops import definitions
 from ortrain.ops.broadcasting import packed
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, Alias, InferenceContext, KernelCall, Lowering, LoweringContext, broadcast_shapes, operator
+from ortrain.ops.record import (
+    MICROSOFT,
+    ORTRAIN,
+    Alias,
+    InferenceContext,
+    KernelCall,
+    Lowering,
+    LoweringContext,
+    broadcast_shapes,
+    check_broadcasts,
+    operator,
+)
 
 Gradients = Sequence[str | None]
 
@@ -230,6 +241,8 @@ def lower_extreme_gradient(kernel: str) -> Lowering:
 
 def infer_extreme_gradient(c: InferenceContext) -> list[TensorType]:
     """da = dY where a is the extreme of (a, b), dY / 2 where they are equal, else 0"""
+    for index in (1, 2):
+        check_broadcasts(c, index, c.shape(0))
     return same_as_input(c)
 
 

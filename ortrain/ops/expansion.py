@@ -44,6 +44,11 @@ def named_as(made: Sequence[Node], node: Node, results: Sequence[str], builder: 
         else:
             copies.append((final.get(result, result), own))
     types, values = builder.inference.types, builder.inference.values
+    for result, own in wanted:
+        said, found = types.get(own), types[result]
+        if said is not None and said.is_static and found.is_static and said.shape != found.shape:
+            raise builder.inference.context(node).error(
+                f"expected inputs that fit each other, got some of which output {own!r} would be {list(said.sizes)} and {list(found.sizes)}")
     for result, own in final.items():
         types[own] = types[result]
         if result in values:

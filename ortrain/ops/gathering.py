@@ -10,7 +10,7 @@ import numpy as np
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.building import GradientBuilder
-from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, check_alike, check_shape, normalize_axis, operator
 from ortrain.ops.shape import Gradients, known_dims, shape_value
 from ortrain.ops.strided import fresh_shape, length_of, strides_of
 
@@ -82,6 +82,7 @@ def gather_grad(c: InferenceContext) -> list[TensorType]:
     known, dy, indices = known_dims(c, 0), c.shape(2), c.shape(1)
     rank = len(dy) - len(indices) + 1
     axis = normalize_axis(c, c.attribute("axis", 0), rank)
+    check_shape(c, "dy", dy, (*dy[:axis], *indices, *dy[axis + len(indices):]))
     size: Dim = fresh_shape(c, rank)[axis] if known is None else known[axis] if len(known) == rank else -1
     out = (*dy[:axis], size, *dy[axis + len(indices):])
     if known is not None and (len(known) != rank or any(isinstance(d, int) and d != k for d, k in zip(out, known, strict=True))):
@@ -133,6 +134,7 @@ def gather_elements(c: InferenceContext) -> list[TensorType]:
 def gather_elements_grad(c: InferenceContext) -> list[TensorType]:
     """dx = zeros with each dy[i] added where GatherElements took it, of (dy, shape of x, indices)"""
     check_indices(c, 2)
+    check_alike(c, 2, 0)
     return [TensorType(c.dtype(0), data_shape(c, 1, len(c.shape(2))))]
 
 
@@ -182,8 +184,14 @@ def gather_nd(c: InferenceContext) -> list[TensorType]:
 @operator("GatherNDGrad", domain=MICROSOFT, lower=lower_tuples("gather_nd_grad"), differentiable=False)
 def gather_nd_grad(c: InferenceContext) -> list[TensorType]:
     """dx = zeros with each slice of dy added where GatherND took it, of (shape of x, indices, dy)"""
-    check_indices(c, 1)
-    return [TensorType(c.dtype(2), data_shape(c, 0, None))]
+    dims, batch = data_shape(c, 0, None), int(c.attribute("batch_dims", 0))
+    if dims is None:
+        check_indices(c, 1)
+    else:
+        k = check_tuples(c, len(dims), batch)
+        check_shape(c, "indices", c.shape(1), (*dims[:batch], *c.shape(1)[batch:]))
+        check_shape(c, "dy", c.shape(2), (*c.shape(1)[:-1], *dims[batch + k:]))
+    return [TensorType(c.dtype(2), dims)]
 
 
 def lower_one_hot(c: LoweringContext) -> KernelCall:
@@ -207,5 +215,6 @@ def one_hot(c: InferenceContext) -> list[TensorType]:
     """y = values[1] where the position along a new axis of size depth is the index, else values[0]"""
     dims, depth = c.shape(0), known_dims(c, 1)
     axis = normalize_axis(c, c.attribute("axis", -1), len(dims) + 1)
+    check_shape(c, "values", c.shape(2), (2,))
     size: Dim = fresh_shape(c, len(dims) + 1)[axis] if depth is None else depth[0]
     return [TensorType(c.dtype(2), (*dims[:axis], size, *dims[axis:]))]

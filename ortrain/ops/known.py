@@ -98,5 +98,5 @@ class KnownInputs(Sequence[np.ndarray | None]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self.known.get(name) for name in self.names[index]]
+            return KnownInputs(self.known, self.names[index])
         return self.known.get(self.names[index])

@@ -11,7 +11,7 @@ from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.activation import fused_activation
 from ortrain.ops.broadcasting import broadcast_strides
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, check_broadcasts, operator
 
 Gradients = Sequence[str | None]
 
@@ -211,8 +211,8 @@ def general_product(c: InferenceContext) -> list[TensorType]:
     a = swapped(c.shape(0)) if c.attribute("transA", 0) else c.shape(0)
     b = swapped(c.shape(1)) if c.attribute("transB", 0) else c.shape(1)
     equal_or_open(c, a[1], b[0], "the inner sizes")
-    if c.has(2) and len(c.shape(2)) > 2:
-        raise c.error(f"expected a third input that broadcasts to a matrix, got {list(c.shape(2))}")
+    if c.has(2):
+        check_broadcasts(c, 2, (a[0], b[1]))
     return [TensorType(one_dtype(c), (a[0], b[1]))]
 
 

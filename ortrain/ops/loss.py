@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortrain.ir import TensorType
+from ortrain.ir import Shape, TensorType
 from ortrain.ops.building import GradientBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, check_shape, operator
 
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 IGNORED_BY_DEFAULT = -1
@@ -47,17 +47,23 @@ def loss_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [dscores, None, None]
 
 
+def check_loss(c: InferenceContext, first: int) -> tuple[Shape, Shape]:
+    """The shapes of scores and labels, inputs from the first on, with weights of classes or none behind them."""
+    scores, labels = c.shape(first), c.shape(first + 1)
+    if len(scores) < 2 or len(labels) != len(scores) - 1:
+        raise c.error(f"expected scores [n, c, d…] and labels [n, d…], got {list(scores)} and {list(labels)}")
+    check_shape(c, "labels", labels, (scores[0], *scores[2:]))
+    if c.dtype(first + 1) not in ("int32", "int64"):
+        raise c.error(f"expected int32 or int64 labels, got {c.dtype(first + 1)}")
+    if c.has(first + 2):
+        check_shape(c, "weights", c.shape(first + 2), scores[1:2])
+    return scores, labels
+
+
 @operator("SoftmaxCrossEntropyLoss", lower=lower_loss, gradient=loss_gradient, stop=(1, 2))
 def softmax_cross_entropy_loss(c: InferenceContext) -> list[TensorType]:
     """loss = -w[label] log softmax(scores)[label], reduced; scores [n, c, d…], labels [n, d…]; second output: log softmax(scores)"""
-    scores, labels = c.shape(0), c.shape(1)
-    if len(scores) < 2 or len(labels) != len(scores) - 1:
-        raise c.error(f"expected scores [n, c, d…] and labels [n, d…], got {list(scores)} and {list(labels)}")
-    for have, want in zip(labels, (scores[0], *scores[2:]), strict=True):
-        if isinstance(have, int) and isinstance(want, int) and have != want:
-            raise c.error(f"expected labels of shape {[scores[0], *scores[2:]]}, got {list(labels)}")
-    if c.dtype(1) not in ("int32", "int64"):
-        raise c.error(f"expected int32 or int64 labels, got {c.dtype(1)}")
+    scores, labels = check_loss(c, 0)
     shape = labels if reduction_of(c) == REDUCTIONS["none"] else ()
     return [TensorType(c.dtype(0), shape), TensorType(c.dtype(0), scores)]
 
@@ -70,7 +76,12 @@ def lower_loss_gradient(c: LoweringContext) -> KernelCall:
 @operator("SoftmaxCrossEntropyLossGrad", domain=MICROSOFT, lower=lower_loss_gradient)
 def softmax_cross_entropy_loss_grad(c: InferenceContext) -> list[TensorType]:
     """dscores = dloss w (softmax - onehot), of (dloss, log softmax, labels, weight)"""
-    return [TensorType(c.dtype(1), c.shape(1))]
+    scores, labels = check_loss(c, 1)
+    if reduction_of(c) == REDUCTIONS["none"]:
+        check_shape(c, "dloss", c.shape(0), labels)
+    elif any(isinstance(size, int) and size != 1 for size in c.shape(0)):
+        raise c.error(f"expected dloss of one element, got {list(c.shape(0))}")
+    return [TensorType(c.dtype(1), scores)]
 
 
 def lower_loss_and_gradient(c: LoweringContext) -> KernelCall:

@@ -10,7 +10,7 @@ import numpy as np
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.known import larger
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_alike, check_shape, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 
@@ -90,6 +90,9 @@ def batch_norm_internal(c: InferenceContext) -> list[TensorType]:
 @operator("BatchNormalizationGrad", domain=MICROSOFT, lower=lambda c: KernelCall("batch_norm_grad", spatial(c, 1)))
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias) of (dy, x, scale, batch mean, 1 / deviation)"""
+    check_alike(c, 1, 0)
+    for index in (2, 3, 4):
+        check_shape(c, f"input {index}", c.shape(index), c.shape(1)[1:2])
     return [c.type(1), c.type(2), c.type(2)]
 
 
@@ -153,6 +156,12 @@ def lower_layer_norm_grad(c: LoweringContext) -> KernelCall:
 @operator("LayerNormalizationGrad", domain=MICROSOFT, lower=lower_layer_norm_grad)
 def layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias) of (dy, x, scale, mean, 1 / deviation)"""
+    shape = c.shape(1)
+    axis = normalize_axis(c, c.attribute("axis", -1), len(shape))
+    check_alike(c, 1, 0)
+    check_shape(c, "input 2", c.shape(2), shape[axis:])
+    for index in (3, 4):
+        check_shape(c, f"input {index}", c.shape(index), (*shape[:axis], *(1 for _ in shape[axis:])))
     return [c.type(1), c.type(2), c.type(2)]
 
 

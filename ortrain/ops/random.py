@@ -11,7 +11,7 @@ import numpy as np
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import Shape, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, check_shape, operator
+from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, check_alike, check_broadcasts, check_shape, operator
 
 
 def is_inference(c: InferenceContext) -> bool:
@@ -159,6 +159,7 @@ def bias_softmax_dropout_in_steps(g: NodeBuilder) -> list[str]:
 @operator("BiasSoftmaxDropout", domain=MICROSOFT, expand=bias_softmax_dropout_in_steps, stop=(2,), random=True)
 def bias_softmax_dropout(c: InferenceContext) -> list[TensorType]:
     """(y, mask, s): s = Softmax of x + bias, y = Dropout of s, always as in training; of (x, bias, ratio)"""
+    check_broadcasts(c, 1, c.shape(0))
     return [c.type(0), TensorType("bool", c.type(0).shape), c.type(0)]
 
 
@@ -171,4 +172,5 @@ def softmax_dropout_gradient(g: NodeBuilder) -> list[str]:
 @operator("SoftmaxDropoutGrad", domain=MICROSOFT, expand=softmax_dropout_gradient, differentiable=False)
 def softmax_dropout_grad(c: InferenceContext) -> list[TensorType]:
     """dx of BiasSoftmaxDropout, of (dy, mask, softmax, ratio)"""
+    check_alike(c, 0, 1, 2)
     return [c.type(0)]

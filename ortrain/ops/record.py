@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -262,6 +262,31 @@ def check_shape(c: InferenceContext, what: str, got: Sequence[Dim], wanted: Sequ
     """Refuses a shape that is known to be another one; symbols may be anything."""
     if len(got) != len(wanted) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(got, wanted, strict=True)):
         raise c.error(f"expected {what} of shape {list(wanted)}, got {list(got)}")
+
+
+def check_alike(c: InferenceContext, first: int, *others: int) -> None:
+    """Refuses inputs that are known not to have the shape of the first of them; absent ones are left out."""
+    shape = c.type(first).shape
+    for index in others:
+        if shape is not None and c.has(index) and c.type(index).shape is not None:
+            check_shape(c, f"input {index}", c.shape(index), shape)
+
+
+def check_broadcasts(c: InferenceContext, index: int, target: Shape) -> None:
+    """Refuses an input that is known not to broadcast to a shape."""
+    have = c.shape(index)
+    pairs = zip(have, target[len(target) - len(have):], strict=True) if len(have) <= len(target) else [(0, 1)]
+    if any(isinstance(a, int) and isinstance(b, int) and not is_single(a) and a not in (b, 1) for a, b in pairs):
+        raise c.error(f"expected input {index} to broadcast to {list(target)}, got {list(have)}")
+
+
+def check_gradient(c: InferenceContext, infer: Inference) -> None:
+    """Refuses a gradient, input 0, that is known not to have the shape of what an operator makes of the inputs behind it, and inputs that this refuses."""
+    of_operator = InferenceContext(replace(c.node, inputs=c.node.inputs[1:]), c.types[1:], c.values[1:], c.opset)
+    of_operator.scope = c.scope
+    shape = infer(of_operator)[0].shape
+    if shape is not None:
+        check_shape(c, "a gradient", c.shape(0), shape)
 
 
 def normalize_axis(c: InferenceContext, axis: int, rank: int) -> int:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ortrain.dtypes import numpy_dtype
-from ortrain.ir import Dim, TensorType
+from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, Guard, Inference, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.record import MICROSOFT, Guard, Inference, InferenceContext, KernelCall, LoweringContext, check_shape, operator
 from ortrain.ops.recurrent_steps import ACTIVATIONS, layer_in_steps
 
 Gradients = Sequence[str | None]
@@ -95,6 +95,8 @@ def activation_of(c: InferenceContext, layer: Layer) -> int | None:
 
 def check_compiled(c: InferenceContext, layer: Layer) -> None:
     """Refuses what the kernels have no form of."""
+    if c.node.domain == MICROSOFT and direction_of(c)[1] > 1:
+        raise c.error(f"expected one direction, got {c.attribute('direction')!r}")
     if activation_of(c, layer) is None:
         raise c.error(f"expected the activations {layer.activations[0]} of {layer.name} and neither clip nor input_forget, got "
                       f"{ {name: c.attribute(name) for name in ('activations', 'clip', 'input_forget') if c.attribute(name)} }")
@@ -127,6 +129,12 @@ def fits(have: Sequence[Dim], want: Sequence[Dim]) -> bool:
     return len(have) == len(want) and all(not isinstance(h, int) or not isinstance(w, int) or h == w for h, w in zip(have, want, strict=True))
 
 
+def saved_first(c: InferenceContext, steps: Dim) -> tuple[Dim, Dim]:
+    """The first two sizes of what is saved for the gradient: the old package's form is of one direction."""
+    directions = direction_of(c)[1]
+    return (steps, 1) if c.node.domain == MICROSOFT else (directions, steps)
+
+
 # ---- forward
 
 
@@ -139,8 +147,7 @@ def infer_layer(layer: Layer, summary: str) -> Inference:
         batch_first = bool(c.attribute("layout", 0))
         y: tuple[Dim, ...] = (rows, steps, directions, hidden) if batch_first else (steps, directions, rows, hidden)
         state: tuple[Dim, ...] = (rows, directions, hidden) if batch_first else (directions, rows, hidden)
-        first: tuple[Dim, ...] = (steps, 1) if c.node.domain == MICROSOFT else (directions, steps)
-        kinds = [y, *[state] * (layer.states - 1), *((*first, rows, width * hidden) for width in layer.saved)]
+        kinds = [y, *[state] * (layer.states - 1), *((*saved_first(c, steps), rows, width * hidden) for width in layer.saved)]
         return [TensorType(c.dtype(0), shape) for shape in kinds]
 
     infer.__doc__ = summary
@@ -261,9 +268,24 @@ class GradientForm:
         rows, hidden, directions = c.shape(0)[1], c.shape(2)[2], c.shape(2)[0]
         if isinstance(hidden, str):
             raise c.error(f"expected R with a known size, got {list(c.shape(2))}")
+        self.check(c, c.shape(0), hidden)
         state = TensorType(x.dtype, (directions, rows, hidden))
         found = [x, w, r, TensorType(x.dtype, (directions, 2 * self.layer.gates * hidden)), state]
         return [*found, state, TensorType(x.dtype, (directions, 3 * hidden))] if self.layer.cell else found
+
+    def check(self, c: InferenceContext, shape: Shape, hidden: int) -> None:
+        """Refuses inputs that are known to be of other sizes than x and R say."""
+        steps, rows, inputs = shape
+        gates, directions = self.layer.gates * hidden, direction_of(c)[1]
+        every, last = (steps, directions, rows), (directions, rows, hidden)
+        wanted: list[tuple[Dim, ...]] = [
+            shape, (directions, gates, inputs), (directions, gates, hidden), *([(directions, 2 * gates)] if self.layer is GRU else []), (rows,), last,
+            *([last] if self.layer.cell else []), (*every, hidden), *((*saved_first(c, steps), rows, width * hidden) for width in self.layer.saved),
+            (*every, hidden), last,
+            *([last, (directions, 3 * hidden)] if self.layer.cell else [])]
+        for index, sizes in enumerate(wanted):
+            if c.has(index):
+                check_shape(c, f"input {index}", c.shape(index), sizes)
 
     def lower(self, c: LoweringContext) -> KernelCall:
         steps, rows, inputs = c.dims(0)

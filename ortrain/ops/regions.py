@@ -7,7 +7,7 @@ from typing import Any
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder
-from ortrain.ops.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, check_shape, operator
+from ortrain.ops.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, check_gradient, check_shape, operator
 from ortrain.ops.sampling import check_plane
 
 TRANSFORMATIONS = ("output_half_pixel", "half_pixel")
@@ -70,6 +70,7 @@ def roi_align(c: InferenceContext) -> list[TensorType]:
 @operator("RoiAlignGrad", domain=ORTRAIN, lower=lower_align("roi_align_grad", 1))
 def roi_align_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dY, x, regions, images): the mean's shares, or all of dY where the largest was (the first of equals)"""
+    check_gradient(c, roi_align)
     return [c.type(1)]
 
 
@@ -110,4 +111,5 @@ def max_roi_pool(c: InferenceContext) -> list[TensorType]:
 @operator("MaxRoiPoolGrad", domain=ORTRAIN, lower=lower_pool("max_roi_pool_grad", 1))
 def max_roi_pool_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dY, x, regions): each dY to the element that was the largest of its bin (the first of equals)"""
+    check_gradient(c, max_roi_pool)
     return [c.type(1)]

@@ -12,7 +12,7 @@ from ortrain.ir import Dim, Node, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
 from ortrain.ops.interpolation import COORDINATES, MODES, ROUNDING, Axis, Interpolation, table
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 
@@ -148,9 +148,15 @@ def lower_resample(kernel: str) -> Any:
     return lower
 
 
-def _with_size(c: InferenceContext) -> list[TensorType]:
-    shape = list(c.shape(0))
-    shape[int(c.attribute("axis"))] = int(c.attribute("size"))
+def _with_size(c: InferenceContext, before: int | None = None) -> list[TensorType]:
+    """The type with `size` elements along the axis. before: those of what is read there, by default x's."""
+    shape, axis, size = list(c.shape(0)), int(c.attribute("axis")), int(c.attribute("size"))
+    indices, weights = np.asarray(c.attribute("indices")), np.asarray(c.attribute("weights"))
+    source, after = (shape[axis], size) if before is None else (before, shape[axis])
+    fit = indices.ndim == 2 and indices.shape == weights.shape and (not isinstance(after, int) or len(indices) == after)
+    if not fit or indices.size and (indices.min() < 0 or isinstance(source, int) and indices.max() >= source):
+        raise c.error(f"expected as many weights as indices below {source}, for {after} elements, got {list(weights.shape)} and {list(indices.shape)}")
+    shape[axis] = size
     return [TensorType(c.dtype(0), tuple(shape))]
 
 
@@ -168,7 +174,7 @@ def resample_axis(c: InferenceContext) -> list[TensorType]:
 @operator("ResampleAxisGrad", domain=ORTRAIN, lower=lower_resample("resample_grad"))
 def resample_axis_grad(c: InferenceContext) -> list[TensorType]:
     """dx of dY: the adjoint of ResampleAxis, of `size` elements along the axis"""
-    return _with_size(c)
+    return _with_size(c, int(c.attribute("size")))
 
 
 def gradient_in_steps(g: NodeBuilder) -> list[str]:
@@ -180,8 +186,10 @@ def gradient_in_steps(g: NodeBuilder) -> list[str]:
     c = g.context()
     of_resize = InferenceContext(c.node, c.types[1:], c.values[1:], g.opset)
     of_resize.node = Node(str(g.attribute("operator", "Resize")), c.node.inputs[1:], c.node.outputs, c.node.name, "", c.node.attributes)
-    sizes = list(kind.sizes)
-    for axis, _, indices, weights, _ in reversed(chain(of_resize, kind.sizes)):
+    sizes, axes = list(kind.sizes), chain(of_resize, kind.sizes)
+    resized = {axis: size for axis, size, *_ in axes}
+    check_shape(c, "a gradient", c.shape(0), [resized.get(axis, size) for axis, size in enumerate(sizes)])
+    for axis, _, indices, weights, _ in reversed(axes):
         dy = g.op("ResampleAxisGrad", dy, domain=ORTRAIN, axis=axis, size=sizes[axis], indices=indices, weights=weights)
     return [dy]
 

@@ -10,7 +10,7 @@ import numpy as np
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.conv import same_float
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, operator
+from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_shape, operator
 from ortrain.ops.shape import known_dims
 from ortrain.ops.windows import Windows, integers, windows_of
 
@@ -84,6 +84,7 @@ def grid_sample(c: InferenceContext) -> list[TensorType]:
 @operator("GridSampleGrad", domain=ORTRAIN, lower=lower_grid("grid_sample_grad", 1))
 def grid_sample_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dgrid) of (dY, x, grid), each only where asked for; at kinks the slope to the right"""
+    check_gradient(c, grid_sample)
     return [c.type(1), c.type(2)]
 
 
@@ -209,4 +210,5 @@ def deformable_columns(c: InferenceContext) -> list[TensorType]:
 @operator("DeformableColumnsGrad", domain=ORTRAIN, lower=lower_columns("deformable_columns_grad", 1))
 def deformable_columns_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, doffset, dmask) of (dY, x, offset, mask), each only where asked for"""
+    check_gradient(c, deformable_columns)
     return [c.type(1), c.type(2), *([c.type(3)] if c.has(3) else [])]

@@ -10,7 +10,7 @@ from ortrain.dtypes import NUMBERS, numpy_dtype
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.gathering import check_elements, check_indices, check_tuples, element_ints, tuple_ints, zeros_like
-from ortrain.ops.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
+from ortrain.ops.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, check_gradient, check_shape, normalize_axis, operator
 from ortrain.ops.shape import Gradients
 
 REDUCTIONS = {"mul": 0, "max": 1, "min": 2}
@@ -103,6 +103,7 @@ def lower_tuples_gradient(c: LoweringContext) -> KernelCall:
 
 def infer_product_gradient(c: InferenceContext) -> list[TensorType]:
     """(ddata, dupdates) of (dY, data, indices, updates) where updates are multiplied; nothing is divided, so that zeros do no harm"""
+    check_gradient(c, scatter_elements if c.node.op_type == "ScatterElementsProductGrad" else scatter_nd)
     return [c.type(1), c.type(3)]
 
 

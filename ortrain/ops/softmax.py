@@ -10,13 +10,19 @@ import numpy as np
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, Lowering, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, Lowering, LoweringContext, check_alike, normalize_axis, operator
 
 
 def infer_softmax(c: InferenceContext) -> list[TensorType]:
     """y = softmax(x) along an axis (below opset 13: over all axes from `axis` on)"""
     normalize_axis(c, c.attribute("axis", -1), max(len(c.shape(0)), 1))
     return [c.type(0)]
+
+
+def infer_gradient(c: InferenceContext) -> list[TensorType]:
+    """dx of (dy, y)"""
+    check_alike(c, 0, 1)
+    return infer_softmax(c)
 
 
 def packed(dims: tuple[int, ...], axis: int, flattened: bool) -> tuple[int, int, int]:
@@ -52,8 +58,8 @@ def gradient_by(name: str) -> Callable[[Any], Sequence[str | None]]:
 def _register() -> None:
     for name, kernel in (("Softmax", "softmax"), ("LogSoftmax", "log_softmax")):
         operator(name, lower=lower_softmax(kernel), gradient=gradient_by(f"{name}Grad"))(infer_softmax)
-        operator(f"{name}Grad", domain=MICROSOFT, lower=lower_gradient(f"{kernel}_grad", True))(infer_softmax)
-        operator(f"{name}Grad_13", domain=MICROSOFT, lower=lower_gradient(f"{kernel}_grad", False))(infer_softmax)
+        operator(f"{name}Grad", domain=MICROSOFT, lower=lower_gradient(f"{kernel}_grad", True))(infer_gradient)
+        operator(f"{name}Grad_13", domain=MICROSOFT, lower=lower_gradient(f"{kernel}_grad", False))(infer_gradient)
 
 
 _register()

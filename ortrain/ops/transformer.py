@@ -11,7 +11,7 @@ import numpy as np
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, InferenceContext, check_broadcasts, normalize_axis, operator
 
 HIDDEN = float(np.finfo(np.float32).min)
 """What is added to the scores of later keys where attention is causal; padding has the node's own mask_filter_value."""
@@ -380,4 +380,5 @@ def bias_softmax_in_steps(g: NodeBuilder) -> list[str]:
 def bias_softmax(c: InferenceContext) -> list[TensorType]:
     """y = Softmax of x + bias over all axes from `axis` on"""
     normalize_axis(c, int(c.attribute("axis", 1)), len(c.shape(0)))
+    check_broadcasts(c, 1, c.shape(0))
     return [c.type(0)]

@@ -8,7 +8,7 @@ from typing import Any
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.conv import ITEM_SIZE, LANES, SCRATCH, Geometry, ceil_div, data_phase, same_float
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, operator
 from ortrain.ops.windows import Windows, auto_pad_of, integers, packed
 
 
@@ -120,6 +120,15 @@ def lower_adjoint(c: LoweringContext) -> KernelCall:
 @operator("ConvInputGrad", domain=ORTRAIN, lower=lower_adjoint)
 def conv_input_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dy, nothing, w): the adjoint of Conv with respect to its data, of the spatial sizes in output_shape"""
-    channels = c.shape(2)[1]
-    group = int(c.attribute("group", 1))
+    dy, weight = c.shape(0), c.shape(2)
+    channels, rank, group = weight[1], len(dy) - 2, int(c.attribute("group", 1))
+    if len(weight) != len(dy) or group < 1 or len(c.attribute("output_shape")) != rank or any(isinstance(n, str) for n in weight[2:]):
+        raise c.error(f"expected a gradient and a weight of one rank, and a size of each of its axes, got {list(dy)} and {list(weight)}")
+    check_shape(c, "a gradient", dy[:2], (dy[0], weight[0]))
+    pads, strides, dilations = integers(c, "pads", 2 * rank, 0), integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1)
+    for axis, size in enumerate(c.attribute("output_shape")):
+        seen = (size + pads[axis] + pads[rank + axis] - dilations[axis] * (int(weight[2 + axis]) - 1) - 1) // strides[axis] + 1
+        have = dy[2 + axis]
+        if isinstance(have, int) and have > seen:
+            raise c.error(f"expected at most {seen} windows along axis {axis}, got {have}")
     return [TensorType(c.dtype(0), (c.shape(0)[0], channels * group if isinstance(channels, int) else c.fresh("channels"), *c.attribute("output_shape")))]

@@ -1,0 +1,67 @@
+"""A model may say of every operator's inputs what it likes: sizes that do not fit each other are refused, or what is computed of them keeps to its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from ortrain.errors import OrtrainError
+from ortrain.ops.training import WRITTEN
+from tests.ops.harness import cast, gaps_of, kept_apart, program_of
+from tests.ops.test_kernels import all_samples
+
+MOST_ELEMENTS = 1 << 22
+GROWTHS = (lambda size: size + 1, lambda size: 40 * size, lambda size: 1)
+MARGIN = 4096
+PATTERNS = (0x3F, 0xC1)
+"""Bytes of numbers, and of negative ones, around all memory that a program has."""
+
+
+def resized(sample, arrays) -> Iterator[list[np.ndarray | None]]:
+    """The sample's arrays with one of them larger or smaller along one axis: what is an index is 0 then."""
+    rng = np.random.default_rng(0)
+    for i, x in enumerate(arrays):
+        if x is None or i in sample.constants or i in WRITTEN.get(sample.op_type, ()):
+            continue
+        for axis, size in enumerate(x.shape):
+            for growth in GROWTHS:
+                shape = [*x.shape[:axis], growth(size), *x.shape[axis + 1:]]
+                if shape != list(x.shape) and np.prod(shape) <= MOST_ELEMENTS:
+                    other = (rng.standard_normal if x.dtype.kind == "f" else np.zeros)(shape).astype(x.dtype)
+                    yield [other if j == i else y for j, y in enumerate(arrays)]
+
+
+def surrounded(array: np.ndarray, pattern: int) -> np.ndarray:
+    raw = np.full(array.nbytes + 2 * MARGIN, pattern, np.uint8)
+    inner = raw[MARGIN : MARGIN + array.nbytes].view(array.dtype).reshape(array.shape)
+    inner[...] = array
+    return inner
+
+
+def results(program, given, pattern: int) -> list[bytes] | None:
+    """What a program gives, None where it refuses, with a pattern in all memory that it was not given; asserts that this is still there."""
+    raw = np.full(program.arena_bytes + 64 + 2 * MARGIN, pattern, np.uint8)
+    start = MARGIN + -(raw.ctypes.data + MARGIN) % 64
+    arena = raw[start : start + program.arena_bytes]
+    program.bind_arena(arena)
+    try:
+        found = [np.asarray(y).tobytes() for y in program.try_run(tuple(surrounded(x, pattern) for x in given))]
+    except RuntimeError:
+        found = None
+    kept = [raw[:start], raw[start + program.arena_bytes :], *(arena[gap] for gap in gaps_of(program))]
+    assert all((part == pattern).all() for part in kept), "wrote where nothing of its own is"
+    return found
+
+
+@pytest.mark.parametrize("sample", all_samples())
+def test_sizes_that_do_not_fit_are_refused_or_do_no_harm(sample):
+    for arrays in resized(sample, cast(sample, "float32")):
+        try:
+            with kept_apart():
+                program, given = program_of(sample, arrays, 1)
+        except OrtrainError:
+            continue
+        first, second = (results(program, given, pattern) for pattern in PATTERNS)
+        assert first == second, "read what nothing of its own is"
