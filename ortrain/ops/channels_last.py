@@ -210,7 +210,10 @@ def max_pool_grad_lower(c: LoweringContext) -> KernelCall:
 def pooled(c: InferenceContext, data: Shape) -> Shape:
     if len(data) != 4 or int(data[3]) < LEAST_CHANNELS:
         raise c.error(f"expected x [n, h, w, c] of {LEAST_CHANNELS} channels at least, got {list(data)}")
-    return (data[0], *pool_windows(c, data[1:3]).output, data[3])
+    windows = pool_windows(c, data[1:3])
+    if any(int(pad or 0) >= size for pads in (windows.begins, windows.ends) for pad, size in zip(pads, windows.kernel, strict=True)):
+        raise c.error(f"expected pads smaller than the kernel {list(windows.kernel)}, got {list(windows.begins)} and {list(windows.ends)}")
+    return (data[0], *windows.output, data[3])
 
 
 @operator("ChannelsLastMaxPool", domain=ORTRAIN, lower=max_pool_lower)

@@ -151,6 +151,8 @@ def lower_resample(kernel: str) -> Any:
 def _with_size(c: InferenceContext, before: int | None = None) -> list[TensorType]:
     """The type with `size` elements along the axis. before: those of what is read there, by default x's."""
     shape, axis, size = list(c.shape(0)), int(c.attribute("axis")), int(c.attribute("size"))
+    if not 0 <= axis < len(shape):
+        raise c.error(f"expected an axis in [0, {len(shape)}), got {axis}")
     indices, weights = np.asarray(c.attribute("indices")), np.asarray(c.attribute("weights"))
     source, after = (shape[axis], size) if before is None else (before, shape[axis])
     fit = indices.ndim == 2 and indices.shape == weights.shape and (not isinstance(after, int) or len(indices) == after)

@@ -26,6 +26,8 @@ def transposed_windows(c: InferenceContext, x: int, w: int) -> Windows:
     extra, pads = integers(c, "output_padding", rank, 0), integers(c, "pads", 2 * rank, 0)
     wanted = c.attribute("output_shape")
     wanted = tuple(int(v) for v in wanted)[-rank:] if wanted else None
+    if wanted is not None and len(wanted) != rank:
+        raise c.error(f"expected an output_shape of {rank} sizes, got {list(wanted)}")
     begins: list[int | None] = []
     ends: list[int | None] = []
     output: list[Dim] = []

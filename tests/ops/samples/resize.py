@@ -70,4 +70,6 @@ SAMPLES = [
 REFUSALS = [
     Refusal("Resize", [X, NONE, np.array([2.0, 2.0])], constants=(1, 2)), Refusal("Resize", [X, NONE, SCALES], {"mode": "best"}, constants=(1, 2)),
     *[Refusal("Resize", [X, NONE, np.array([1, 1, 2, scale])], constants=(1, 2), match="positive scales") for scale in (0.0, -1.0, np.nan, np.inf)],
+    *[Refusal("ResampleAxis", [X], {"axis": axis, "size": 1, "indices": np.array([[place]]), "weights": np.ones((1, 1))}, domain="ortrain", match=match)
+      for axis, place, match in ((-1, 0, "an axis"), (9, 0, "an axis"), (2, -1, "indices below"), (2, 99, "indices below"))],
 ]

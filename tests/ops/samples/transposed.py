@@ -52,4 +52,5 @@ REFUSALS = [
     Refusal("ConvTranspose", [np.zeros((1, 3, 4)), np.zeros((2, 3, 3))]), Refusal("ConvTranspose", [np.zeros((1, 3)), np.zeros((3, 3))]),
     Refusal("ConvTranspose", [np.zeros((1, 3, 1)), np.zeros((3, 3, 2))], {"pads": (2, 2)}),
     Refusal("ConvTranspose", [np.zeros((1, 3, 4)), np.zeros((3, 3, 2))], {"strides": (0,)}, match="positive"),
+    Refusal("ConvTranspose", [np.zeros((1, 3, 4, 4)), np.zeros((3, 3, 2, 2))], {"output_shape": (5,)}, match="output_shape of 2"),
 ]
