@@ -18,8 +18,8 @@ from ortrain.ops.record import (
     KernelCall,
     Lowering,
     LoweringContext,
-    check_alike,
     check_broadcasts,
+    check_inputs,
     operator,
 )
 
@@ -205,7 +205,7 @@ def lower_ternary(kernel: str) -> Lowering:
 @operator("PReluGrad", domain=ORTRAIN, lower=lower_ternary("prelu_grad"))
 def prelu_grad(c: InferenceContext) -> list[TensorType]:
     """dx = dY where x >= 0 else slope dY, of (dY, x, slope)"""
-    check_alike(c, 0, 1)
+    check_inputs(c, c.shape(0), 1)
     check_broadcasts(c, 2, c.shape(0))
     return same_as_input(c)
 

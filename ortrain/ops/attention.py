@@ -12,7 +12,7 @@ from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.broadcasting import broadcast_strides
 from ortrain.ops.building import GradientBuilder
 from ortrain.ops.known import larger, smaller
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_broadcasts, check_shape, operator
+from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_broadcasts, check_inputs, operator
 
 BLOCK, CAUSAL_BLOCK = 128, 64
 """Query rows whose scores are held at a time. Smaller blocks skip more of what a causal mask hides, and pack the keys more often."""
@@ -76,7 +76,6 @@ def attention(c: InferenceContext) -> list[TensorType]:
 def attention_grad(c: InferenceContext) -> list[TensorType]:
     """(dq, dk, dv) of (dy, q, k, v, mask, y, log sums)"""
     q, k, v = check_heads(c, 1)
-    for index in (0, 5):
-        check_shape(c, f"input {index}", c.shape(index), (*q[:3], v[3]))
-    check_shape(c, "the logarithms of sums", c.shape(6), (q[0], q[2], q[1]))
+    check_inputs(c, (*q[:3], v[3]), 0, 5)
+    check_inputs(c, (q[0], q[2], q[1]), 6)
     return [TensorType(c.dtype(0), shape) for shape in (q, k, v)]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf, prod
 from typing import Any
 
-from ortrain.ir import Dim, Node, Shape, TensorType
+from ortrain.ir import Node, Shape, TensorType
 from ortrain.ops.channels_last_methods import (
     LEAST_CHANNELS,
     SPREAD,
@@ -29,7 +29,7 @@ from ortrain.ops.channels_last_methods import (
 )
 from ortrain.ops.conv import unread_by_gradient
 from ortrain.ops.known import larger, smaller
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_alike, check_gradient, check_shape, operator
+from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_inputs, check_shape, operator
 from ortrain.ops.windows import Windows, integers, windows_of
 
 ITEM_SIZE = {"float32": 4, "float64": 8}
@@ -86,7 +86,7 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
 def conv(c: InferenceContext) -> list[TensorType]:
     """y [n, oh, ow, k] = Conv of x [n, h, w, c], w and bias; then of frozen statistics scale (y - mean) / sqrt(var + epsilon) + shift; then limited"""
     windows, filters = conv_windows(c, 0, 1), c.shape(1)[0]
-    check_vectors(c, filters, *range(2, len(c.node.inputs)))
+    check_inputs(c, (filters,), *((2,) if c.has(2) else ()), *range(3, 7 if len(c.node.inputs) > 3 else 3))
     if not fits(geometry_of(c.type(0).sizes, int(filters), int(c.attribute("group", 1)), windows)):
         raise c.error(f"expected sizes that the ways of a convolution take, got {list(c.shape(0))} and {list(c.shape(1))}")
     return [TensorType(c.dtype(0), (c.shape(0)[0], *windows.output, filters))]
@@ -115,22 +115,16 @@ def conv_grad(c: InferenceContext) -> list[TensorType]:
 
 # Batch normalisation
 
-
-def check_vectors(c: InferenceContext, channels: Dim, *indices: int) -> None:
-    """Refuses inputs that are not one number for each channel; absent ones are left out."""
-    for index in indices:
-        if c.has(index):
-            check_shape(c, f"input {index}", c.shape(index), (channels,))
-
-
 OPEN, CLOSED = 1, 2
 """Whether the limits themselves let a gradient through: ReLU's do not, Clip's do (channels_last_norm.h)."""
 
 
-def check_normalised(c: InferenceContext, x: int, vectors: tuple[int, ...]) -> None:
+def check_normalised(c: InferenceContext, x: int, *vectors: int, alike: tuple[int, ...]) -> None:
+    """Refuses what is no x, vectors with a number for each channel, and inputs of x's shape, of which only input 0 has to be there."""
     if len(c.shape(x)) != 4:
         raise c.error(f"expected x [n, h, w, c], got {list(c.shape(x))}")
-    check_vectors(c, c.shape(x)[3], *vectors)
+    check_inputs(c, c.shape(x)[3:], *vectors)
+    check_inputs(c, c.shape(x), *(index for index in alike if index == 0 or c.has(index)))
 
 
 def norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int]) -> KernelCall:
@@ -169,24 +163,22 @@ def norm_again(node: Node, y: str) -> Node | None:
 @operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower, again=norm_again)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
     """BatchNormInternal of x [n, h, w, c], then a residual (input 5) added, then limited to [low, high]"""
-    check_normalised(c, 0, (1, 2, 3, 4))
-    check_alike(c, 0, 5)
+    check_normalised(c, 0, 1, 2, 3, 4, alike=(5,))
     return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
 
 
 @operator("ChannelsLastBatchNormalizationAgain", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_again", 0, over_residual(c)))
 def batch_normalization_again(c: InferenceContext) -> list[TensorType]:
     """The y of a training BatchNormInternal again, of (x, scale, bias, mean, 1 / deviation, residual): the same bits"""
-    check_normalised(c, 0, (1, 2, 3, 4))
-    check_alike(c, 0, 5)
+    check_normalised(c, 0, 1, 2, 3, 4, alike=(5,))
     return [c.type(0)]
 
 
 @operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=norm_grad_lower)
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias, dz) of (dy, x, scale, mean, 1 / deviation, bias, y); dz is dy behind the limits: of y where it is given, else of what x gives"""
-    check_normalised(c, 1, (2, 3, 4, 5))
-    check_alike(c, 1, 0, 6)
+    check_normalised(c, 1, 2, 3, 4, *((5,) if c.has(5) or limits(c)[0] and not c.has(6) else ()), alike=(0, 6))
+    check_inputs(c, None, *((6,) if c.wants(3) else ()))
     return [c.type(1), c.type(2), c.type(2), c.type(0)][: len(c.node.outputs)]
 
 
@@ -229,5 +221,5 @@ def max_pool_grad(c: InferenceContext) -> list[TensorType]:
     height, width = integers(c, "spatial", 2, 1)
     dims = c.shape(0)
     check_shape(c, "a gradient", dims, pooled(c, (*dims[:1], height, width, *dims[3:])))
-    check_alike(c, 0, 1, 2)
+    check_inputs(c, dims, *((1, 2) if c.has(2) else (1,)))
     return [TensorType(c.dtype(0), (dims[0], height, width, dims[3]))]

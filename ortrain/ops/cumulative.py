@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, Lowering, LoweringContext, check_alike, normalize_axis, operator
+from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, Lowering, LoweringContext, check_inputs, normalize_axis, operator
 
 
 def packed_axis(c: LoweringContext, axis: int) -> tuple[int, ...]:
@@ -70,5 +70,5 @@ def cumulative_product(c: InferenceContext) -> list[TensorType]:
 @operator("CumulativeProductGrad", domain=ORTRAIN, lower=lower_product("running_product_grad"))
 def cumulative_product_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dY, x) without a division: what comes before an element times what dY and the elements after it add up to"""
-    check_alike(c, 0, 1)
+    check_inputs(c, c.shape(0), 1)
     return same_as_input(c)

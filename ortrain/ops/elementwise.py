@@ -24,6 +24,7 @@ from ortrain.ops.record import (
     LoweringContext,
     broadcast_shapes,
     check_broadcasts,
+    check_inputs,
     operator,
 )
 
@@ -482,4 +483,5 @@ def scale_gradient(g: GradientBuilder) -> Gradients:
           evaluate=evaluate_scale, gradient=scale_gradient, stop=(1,))
 def scale(c: InferenceContext) -> list[TensorType]:
     """y = x s, or x / s with scale_down; s has one element, float or int64"""
+    check_inputs(c, None, 1)
     return same_as_input(c)

@@ -10,7 +10,7 @@ import numpy as np
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.building import GradientBuilder
-from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, check_alike, check_shape, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, check_inputs, check_shape, normalize_axis, operator
 from ortrain.ops.shape import Gradients, known_dims, shape_value
 from ortrain.ops.strided import fresh_shape, length_of, strides_of
 
@@ -134,7 +134,7 @@ def gather_elements(c: InferenceContext) -> list[TensorType]:
 def gather_elements_grad(c: InferenceContext) -> list[TensorType]:
     """dx = zeros with each dy[i] added where GatherElements took it, of (dy, shape of x, indices)"""
     check_indices(c, 2)
-    check_alike(c, 2, 0)
+    check_inputs(c, c.shape(2), 0)
     return [TensorType(c.dtype(0), data_shape(c, 1, len(c.shape(2))))]
 
 

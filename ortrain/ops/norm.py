@@ -10,7 +10,7 @@ import numpy as np
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
 from ortrain.ops.known import larger
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_alike, check_shape, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_inputs, check_shape, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 
@@ -90,9 +90,8 @@ def batch_norm_internal(c: InferenceContext) -> list[TensorType]:
 @operator("BatchNormalizationGrad", domain=MICROSOFT, lower=lambda c: KernelCall("batch_norm_grad", spatial(c, 1)))
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias) of (dy, x, scale, batch mean, 1 / deviation)"""
-    check_alike(c, 1, 0)
-    for index in (2, 3, 4):
-        check_shape(c, f"input {index}", c.shape(index), c.shape(1)[1:2])
+    check_inputs(c, c.shape(1), 0)
+    check_inputs(c, c.shape(1)[1:2], 2, 3, 4)
     return [c.type(1), c.type(2), c.type(2)]
 
 
@@ -118,9 +117,7 @@ def layer_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(var + epsilon) + bias over the axes from `axis` on; then mean and 1 / deviation (Ba et al., arXiv 1607.06450)"""
     shape = c.shape(0)
     axis = normalize_axis(c, c.attribute("axis", -1), len(shape))
-    for i in (1, 2):
-        if c.has(i):
-            check_shape(c, f"input {i}", c.shape(i), shape[axis:])
+    check_inputs(c, shape[axis:], *((1, 2) if c.has(2) else (1,)))
     reduced = TensorType(c.dtype(0), (*shape[:axis], *(1 for _ in shape[axis:])))
     return [c.type(0), reduced, reduced]
 
@@ -158,10 +155,9 @@ def layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias) of (dy, x, scale, mean, 1 / deviation)"""
     shape = c.shape(1)
     axis = normalize_axis(c, c.attribute("axis", -1), len(shape))
-    check_alike(c, 1, 0)
-    check_shape(c, "input 2", c.shape(2), shape[axis:])
-    for index in (3, 4):
-        check_shape(c, f"input {index}", c.shape(index), (*shape[:axis], *(1 for _ in shape[axis:])))
+    check_inputs(c, shape, 0)
+    check_inputs(c, shape[axis:], 2)
+    check_inputs(c, (*shape[:axis], *(1 for _ in shape[axis:])), 3, 4)
     return [c.type(1), c.type(2), c.type(2)]
 
 

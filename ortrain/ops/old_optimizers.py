@@ -8,7 +8,7 @@ import numpy as np
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import TensorType
 from ortrain.ops.building import NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, check_shape, operator
+from ortrain.ops.record import MICROSOFT, InferenceContext, check_inputs, operator
 
 
 class Update:
@@ -89,7 +89,7 @@ def descent(g: NodeBuilder) -> list[str]:
 @operator("SGDOptimizer", domain=MICROSOFT, expand=descent, differentiable=False)
 def sgd_optimizer(c: InferenceContext) -> list[TensorType]:
     """(w - rate gradient, -rate gradient) of (rate, w, gradient)"""
-    check_shape(c, "a gradient", c.shape(2), c.shape(1))
+    check_inputs(c, c.shape(1), 2)
     return [c.type(1), c.type(1)]
 
 
@@ -121,8 +121,7 @@ def adam_optimizer(c: InferenceContext) -> list[TensorType]:
     """(step + 1, moments, w, its change, w in half precision) of (rate, step, w, gradient, moments, w in half precision, loss scale, norm, update signal)"""
     if c.attribute("weight_decay_mode", 0) not in (0, 1):
         raise c.error(f"expected a weight_decay_mode of 0 or 1, got {c.attribute('weight_decay_mode')}")
-    for index in (3, 4, 5):
-        check_shape(c, f"input {index}", c.shape(index), c.shape(2))
+    check_inputs(c, c.shape(2), 3, 4, 5)
     return [c.type(1), c.type(4), c.type(5), c.type(2), c.type(3), c.type(6) if c.has(6) else c.type(2)]
 
 
@@ -185,7 +184,6 @@ def lamb_optimizer(c: InferenceContext) -> list[TensorType]:
         raise c.error("expected a learning rate, input 3, got none")
     kinds = [c.type(4) if c.has(4) else TensorType("int64", ())]
     for place in range(GROUP, len(c.node.inputs), GROUP):
-        for index in (1, 2, 3):
-            check_shape(c, f"input {place + index}", c.shape(place + index), c.shape(place))
+        check_inputs(c, c.shape(place), place + 1, place + 2, place + 3)
         kinds += [c.type(place + index) if c.has(place + index) else c.type(place) for index in range(GROUP)]
     return kinds

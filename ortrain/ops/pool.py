@@ -11,7 +11,7 @@ from ortrain.dtypes import NUMBERS
 from ortrain.errors import MissingGradientError
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, check_alike, operator
+from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
 from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
 
 FLOATS = ("float32", "float64")
@@ -226,7 +226,7 @@ def max_pool_grad(c: InferenceContext) -> list[TensorType]:
     """dx = 0, then dx[indices] += dy, of (dy, indices); indices are flat positions in dx"""
     if c.dtype(1) != "int64":
         raise c.error(f"expected int64 indices, got {c.dtype(1)}")
-    check_alike(c, 0, 1)
+    check_inputs(c, c.shape(0), 1)
     return [gradient_type(c)]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import Shape, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, check_alike, check_broadcasts, check_shape, operator
+from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, check_broadcasts, check_inputs, check_shape, operator
 
 
 def is_inference(c: InferenceContext) -> bool:
@@ -172,5 +172,5 @@ def softmax_dropout_gradient(g: NodeBuilder) -> list[str]:
 @operator("SoftmaxDropoutGrad", domain=MICROSOFT, expand=softmax_dropout_gradient, differentiable=False)
 def softmax_dropout_grad(c: InferenceContext) -> list[TensorType]:
     """dx of BiasSoftmaxDropout, of (dy, mask, softmax, ratio)"""
-    check_alike(c, 0, 1, 2)
+    check_inputs(c, c.shape(0), 1, 2)
     return [c.type(0)]

@@ -264,12 +264,12 @@ def check_shape(c: InferenceContext, what: str, got: Sequence[Dim], wanted: Sequ
         raise c.error(f"expected {what} of shape {list(wanted)}, got {list(got)}")
 
 
-def check_alike(c: InferenceContext, first: int, *others: int) -> None:
-    """Refuses inputs that are known not to have the shape of the first of them; absent ones are left out."""
-    shape = c.type(first).shape
-    for index in others:
-        if shape is not None and c.has(index) and c.type(index).shape is not None:
-            check_shape(c, f"input {index}", c.shape(index), shape)
+def check_inputs(c: InferenceContext, shape: Sequence[Dim] | None, *indices: int) -> None:
+    """Refuses inputs that are absent, or known to have another shape; None: any."""
+    for index in indices:
+        have = c.type(index).shape
+        if shape is not None and have is not None:
+            check_shape(c, f"input {index}", have, shape)
 
 
 def check_broadcasts(c: InferenceContext, index: int, target: Shape) -> None:

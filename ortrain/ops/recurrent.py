@@ -12,7 +12,7 @@ from typing import Any, cast
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, Guard, Inference, InferenceContext, KernelCall, LoweringContext, check_shape, operator
+from ortrain.ops.record import MICROSOFT, Guard, Inference, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
 from ortrain.ops.recurrent_steps import ACTIVATIONS, layer_in_steps
 
 Gradients = Sequence[str | None]
@@ -117,16 +117,10 @@ def sizes_of(c: InferenceContext, layer: Layer) -> tuple[Dim, Dim, Dim, int, int
         1: (directions, layer.gates * hidden, inputs), 2: (directions, layer.gates * hidden, hidden), 3: (directions, 2 * layer.gates * hidden),
         LENGTHS: (rows,), INITIAL: state, **({CELL: state, PEEPHOLES: (directions, 3 * hidden)} if layer.cell else {})}
     for index, shape in wanted.items():
-        if c.has(index) and not fits(c.shape(index), shape):
-            raise c.error(f"expected input {index} of shape {list(shape)}, got {list(c.shape(index))}")
+        check_inputs(c, shape, *((index,) if c.has(index) else ()))
     if c.has(LENGTHS) and c.dtype(LENGTHS) != "int32":
         raise c.error(f"expected lengths of int32, got {c.dtype(LENGTHS)}")
     return steps, rows, inputs, hidden, directions
-
-
-def fits(have: Sequence[Dim], want: Sequence[Dim]) -> bool:
-    """True unless two known sizes differ."""
-    return len(have) == len(want) and all(not isinstance(h, int) or not isinstance(w, int) or h == w for h, w in zip(have, want, strict=True))
 
 
 def saved_first(c: InferenceContext, steps: Dim) -> tuple[Dim, Dim]:
@@ -278,14 +272,14 @@ class GradientForm:
         steps, rows, inputs = shape
         gates, directions = self.layer.gates * hidden, direction_of(c)[1]
         every, last = (steps, directions, rows), (directions, rows, hidden)
-        wanted: list[tuple[Dim, ...]] = [
+        of_layer: list[Shape] = [
             shape, (directions, gates, inputs), (directions, gates, hidden), *([(directions, 2 * gates)] if self.layer is GRU else []), (rows,), last,
-            *([last] if self.layer.cell else []), (*every, hidden), *((*saved_first(c, steps), rows, width * hidden) for width in self.layer.saved),
-            (*every, hidden), last,
-            *([last, (directions, 3 * hidden)] if self.layer.cell else [])]
-        for index, sizes in enumerate(wanted):
-            if c.has(index):
-                check_shape(c, f"input {index}", c.shape(index), sizes)
+            *([last] if self.layer.cell else [])]
+        kept: list[Shape] = [(*every, hidden), *((*saved_first(c, steps), rows, width * hidden) for width in self.layer.saved)]
+        gradients: list[Shape] = [(*every, hidden), last, *([last, (directions, 3 * hidden)] if self.layer.cell else [])]
+        for index, sizes in enumerate((*of_layer, *kept, *gradients)):
+            if c.has(index) or index in (1, 2) or 0 <= index - len(of_layer) < len(kept):
+                check_inputs(c, sizes, index)
 
     def lower(self, c: LoweringContext) -> KernelCall:
         steps, rows, inputs = c.dims(0)

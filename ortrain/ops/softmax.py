@@ -10,7 +10,7 @@ import numpy as np
 
 from ortrain.ir import TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, Lowering, LoweringContext, check_alike, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, Lowering, LoweringContext, check_inputs, normalize_axis, operator
 
 
 def infer_softmax(c: InferenceContext) -> list[TensorType]:
@@ -21,7 +21,7 @@ def infer_softmax(c: InferenceContext) -> list[TensorType]:
 
 def infer_gradient(c: InferenceContext) -> list[TensorType]:
     """dx of (dy, y)"""
-    check_alike(c, 0, 1)
+    check_inputs(c, c.shape(0), 1)
     return infer_softmax(c)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import TensorType
 from ortrain.ops.building import NodeBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
 
 ACCUMULATOR = "InPlaceAccumulatorV2"
 RESET_FLAG = "lazy_reset_grad"
@@ -30,11 +30,8 @@ def adamw_call(c: LoweringContext) -> KernelCall:
 
 def check_update(c: InferenceContext, moments: int) -> list[TensorType]:
     """Weights, gradient, progress ([2]: the learning rate, and which step it is), masked (bool [1] or absent: the weights stay), moments."""
-    for index in (1, *range(4, 4 + moments)):
-        if c.shape(index) != c.shape(0):
-            raise c.error(f"expected input {index} of the weights' shape {list(c.shape(0))}, got {list(c.shape(index))}")
-    if c.shape(2) != (2,):
-        raise c.error(f"expected progress of shape [2], got {list(c.shape(2))}")
+    check_inputs(c, c.shape(0), 1, *range(4, 4 + moments))
+    check_inputs(c, (2,), 2)
     return [TensorType("bool", (1,))]
 
 
@@ -79,6 +76,8 @@ def gemm_update(c: InferenceContext) -> list[TensorType]:
     a, b = (c.shape(i)[::-1] if c.attribute(name, 0) else c.shape(i) for i, name in enumerate(("transA", "transB")))
     if len(a) != 2 or len(b) != 2 or a[1] != b[0] or c.shape(2) != (a[0], b[1]):
         raise c.error(f"expected matrices whose product has the weights' shape, got {[list(c.shape(i)) for i in range(3)]}")
+    check_inputs(c, (2,), 4)
+    check_inputs(c, c.shape(2), *((6, 7) if len(c.node.inputs) > 6 else ()))
     return [TensorType("bool", (1,))]
 
 

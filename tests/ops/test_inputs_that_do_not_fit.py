@@ -1,8 +1,10 @@
-"""A model may say of every operator's inputs what it likes: sizes that do not fit each other are refused, or what is computed of them keeps to its memory."""
+"""A model may say of every operator's inputs what it likes: sizes that do not fit each other, and inputs that are not there, are refused, or what is computed
+of them keeps to its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,6 +57,11 @@ def results(program, given, pattern: int) -> list[bytes] | None:
     return found
 
 
+def check_harmless(program, given) -> None:
+    first, second = (results(program, given, pattern) for pattern in PATTERNS)
+    assert first == second, "read what nothing of its own is"
+
+
 @pytest.mark.parametrize("sample", all_samples())
 def test_sizes_that_do_not_fit_are_refused_or_do_no_harm(sample):
     for arrays in resized(sample, cast(sample, "float32")):
@@ -63,5 +70,24 @@ def test_sizes_that_do_not_fit_are_refused_or_do_no_harm(sample):
                 program, given = program_of(sample, arrays, 1)
         except OrtrainError:
             continue
-        first, second = (results(program, given, pattern) for pattern in PATTERNS)
-        assert first == second, "read what nothing of its own is"
+        check_harmless(program, given)
+
+
+def without(arrays) -> Iterator[list[np.ndarray | None]]:
+    """The sample's arrays without one of them, or without all from one on."""
+    for i, x in enumerate(arrays):
+        yield arrays[:i]
+        if x is not None:
+            yield [None if j == i else y for j, y in enumerate(arrays)]
+
+
+@pytest.mark.parametrize("sample", all_samples())
+def test_inputs_that_are_not_there_are_refused_or_do_no_harm(sample):
+    for arrays in without(cast(sample, "float32")):
+        fewer = replace(sample, inputs=arrays, constants=tuple(index for index in sample.constants if index < len(arrays)))
+        try:
+            with kept_apart():
+                program, given = program_of(fewer, arrays, 1)
+        except Exception:                             # not all are named
+            continue
+        check_harmless(program, given)
