@@ -14,7 +14,7 @@ from ortrain.ops.expansion import expand
 from ortrain.ops.inference import Inference, infer, infer_graph
 from ortrain.ops.integer import through_products
 from ortrain.ops.quantization import paired
-from ortrain.ops.record import OpRecord, canonical_domain, record_of
+from ortrain.ops.record import OpRecord, ask, canonical_domain, record_of
 
 
 def add_gradient(model: Model, loss: str, wanted: Sequence[str]) -> dict[str, str]:
@@ -144,7 +144,7 @@ class Sweep(GraphBuilder):
             raise MissingGradientError(f"expected a gradient of {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r}), which ortrain "
                                        "does not have yet")
         rule = GradientBuilder(self, node, dy, frozenset(i for i, name in enumerate(node.inputs) if name in depends and i not in record.stop))
-        for index, gradient in enumerate(record.gradient(rule)):
+        for index, gradient in enumerate(ask(node, record.gradient, rule)):
             if gradient is not None and rule.needs(index):
                 self.parts.setdefault(node.inputs[index], []).append(self.unbroadcast(gradient, node.inputs[index]))
 

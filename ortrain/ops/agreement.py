@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ortrain.dtypes import FLOATS
-from ortrain.ops.record import MICROSOFT, ORTRAIN, REGISTRY, InferenceContext, OpRecord
+from ortrain.ops.record import DOMAINS, MICROSOFT, ORTRAIN, REGISTRY, InferenceContext, OpRecord
 
 WHOLE = frozenset({"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "int4", "uint4", "int2", "uint2"})
 INDEX, FLOAT, BOOL = frozenset({"int32", "int64"}), FLOATS, frozenset({"bool"})
 NUMBER = WHOLE | FLOAT
-DOMAINS = ("", MICROSOFT, ORTRAIN)
 ANY = None
 
 Own = dict[int, frozenset[str] | None]
@@ -42,7 +41,7 @@ OWN: dict[tuple[str, str], Own] = {
 
 def check_agreement(c: InferenceContext, record: OpRecord) -> None:
     """Refuses inputs of element types that the operator's kernel does not take together. Raises ShapeInferenceError."""
-    if record.lower is None or REGISTRY.get((record.domain, record.op_type)) is not record or record.domain not in DOMAINS:
+    if record.lower is None or REGISTRY.get((record.domain, record.op_type)) is not record or record.domain not in DOMAINS or record.by_user:
         return
     own = OWN.get((record.domain, record.op_type), {})
     shared = ""

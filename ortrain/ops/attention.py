@@ -65,14 +65,14 @@ def check_heads(c: InferenceContext, first: int) -> tuple[Shape, Shape, Shape]:
     return q, k, v
 
 
-@operator("Attention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 3, 1, False), gradient=attention_gradient, stop=(3,))
+@operator("Attention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 3, 1, False), gradient=attention_gradient, stop=(3,), written=1)
 def attention(c: InferenceContext) -> list[TensorType]:
     """y = softmax(scale q k' + mask) v for every image and head; q [n, rows, heads, size], k and v [n, keys, heads, …]; then log of the softmax's sums"""
     q, _, v = check_heads(c, 0)
     return [TensorType(c.dtype(0), (*q[:3], v[3])), TensorType(c.dtype(0), (q[0], q[2], q[1]))]
 
 
-@operator("AttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 4, 2, True), differentiable=False)
+@operator("AttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 4, 2, True), differentiable=False, written=3)
 def attention_grad(c: InferenceContext) -> list[TensorType]:
     """(dq, dk, dv) of (dy, q, k, v, mask, y, log sums)"""
     q, k, v = check_heads(c, 1)

@@ -160,7 +160,7 @@ def norm_again(node: Node, y: str) -> Node | None:
     return Node("ChannelsLastBatchNormalizationAgain", [*node.inputs[:3], mean, inverse, *node.inputs[5:]], [y], node.name, ORTRAIN, node.attributes)
 
 
-@operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower, again=norm_again)
+@operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower, again=norm_again, written=1)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
     """BatchNormInternal of x [n, h, w, c], then a residual (input 5) added, then limited to [low, high]"""
     check_normalised(c, 0, 1, 2, 3, 4, alike=(5,))
@@ -178,7 +178,8 @@ def batch_normalization_again(c: InferenceContext) -> list[TensorType]:
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias, dz) of (dy, x, scale, mean, 1 / deviation, bias, y); dz is dy behind the limits: of y where it is given, else of what x gives"""
     check_normalised(c, 1, 2, 3, 4, *((5,) if c.has(5) or limits(c)[0] and not c.has(6) else ()), alike=(0, 6))
-    check_inputs(c, None, *((6,) if c.wants(3) else ()))
+    if c.wants(3) and not (limits(c)[0] and c.has(6)):
+        raise c.error("expected y and limits where dz is asked for, which is dy where there are none, got none")
     return [c.type(1), c.type(2), c.type(2), c.type(0)][: len(c.node.outputs)]
 
 
@@ -208,7 +209,7 @@ def pooled(c: InferenceContext, data: Shape) -> Shape:
     return (data[0], *windows.output, data[3])
 
 
-@operator("ChannelsLastMaxPool", domain=ORTRAIN, lower=max_pool_lower)
+@operator("ChannelsLastMaxPool", domain=ORTRAIN, lower=max_pool_lower, written=1)
 def max_pool(c: InferenceContext) -> list[TensorType]:
     """MaxPool of x [n, h, w, c]; then the number of the tap that won (the first of equals)"""
     shape = pooled(c, c.shape(0))

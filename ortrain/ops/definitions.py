@@ -42,7 +42,7 @@ def defined(domain: str, op_type: str) -> OpRecord | None:
     constant = op_type in CONSTANT or op_type in RANDOM or domain == "ai.onnx.ml"
     summary = f"{op_type} as ONNX defines it"
     return OpRecord(op_type, domain, infer, lower, None, not constant, None if op_type in RANDOM else evaluate, frozenset(), body, False,
-                    op_type in RANDOM, summary)
+                    op_type in RANDOM, summary=summary)
 
 
 # ---- ONNX's own forms of what the IR has

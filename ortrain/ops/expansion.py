@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ortrain.ir import Node
 from ortrain.ops.building import GraphBuilder, NodeBuilder
-from ortrain.ops.record import OpRecord, record_of
+from ortrain.ops.record import OpRecord, ask, record_of
 
 
 def expand(node: Node, builder: GraphBuilder, whole: Callable[[OpRecord], bool] = lambda record: False) -> list[Node] | None:
@@ -18,7 +18,7 @@ def expand(node: Node, builder: GraphBuilder, whole: Callable[[OpRecord], bool] 
         return None
     before, builder.added = builder.added, []
     try:
-        results = record.expand(NodeBuilder(builder, node))
+        results = ask(node, record.expand, NodeBuilder(builder, node))
         if results is None:
             return None
         made = [piece for added in builder.added for piece in (_unless(whole, added, builder) or [added])]
@@ -36,6 +36,8 @@ def named_as(made: Sequence[Node], node: Node, results: Sequence[str], builder: 
     """The made nodes, their results under the names that the expanded node gave."""
     produced = {name for piece in made for name in piece.outputs}
     wanted = [(result, own) for result, own in zip(results, node.outputs, strict=False) if own]
+    if not all(result for result, _ in wanted):
+        raise builder.inference.context(node).error(f"expected inputs and attributes that something can be computed of, got {node}")
     final: dict[str, str] = {}
     copies: list[tuple[str, str]] = []
     for result, own in wanted:

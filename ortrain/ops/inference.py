@@ -12,8 +12,9 @@ from ortrain.errors import MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, Node, Shape, TensorType
 from ortrain.ops.absent import reason_of
 from ortrain.ops.agreement import check_agreement
+from ortrain.ops.attributes import check_attributes
 from ortrain.ops.known import KnownInputs, KnownValues, is_symbolic
-from ortrain.ops.record import InferenceContext, OpRecord, canonical_domain, record_of
+from ortrain.ops.record import InferenceContext, OpRecord, ask, canonical_domain, record_of
 from ortrain.ops.sizes import follow
 
 SHAPE_ONLY = frozenset({"Shape", "Size", "ConcatTraining"})
@@ -83,12 +84,15 @@ class Inference:
                 f"expected an operator that ortrain knows, got {node.domain or 'ai.onnx'}::{node.op_type}{reason_of(node)} (node {node.name!r})")
         context = self.context(node)
         try:
-            outputs = record.infer(context)
+            check_attributes(node, record)
+            outputs = ask(node, record.infer, context)
+            _check_outputs(context, outputs)
             check_agreement(context, record)
         except ShapeInferenceError:
-            if canonical_domain(node.domain) != "" or node.graphs or not _is_unusual(context):
+            by_onnx = _by_onnx(context) if canonical_domain(node.domain) == "" and not node.graphs and _is_unusual(context) else None
+            if by_onnx is None:
                 raise
-            outputs = _by_onnx(context)
+            outputs = by_onnx
             self.foreign.update(node.outputs)
         for name, kind in zip(node.outputs, outputs, strict=False):
             if name:
@@ -106,7 +110,7 @@ class Inference:
         name, kind = node.outputs[0] if node.outputs else "", outputs[0] if outputs else None
         if not name or name in self.values or kind is None or kind.dtype not in ("int64", "int32") or not kind.is_static or len(kind.sizes) > 1:
             return
-        found = follow(context)
+        found = ask(context.node, follow, context)
         if found is None or len(found) != kind.count:
             return
         self.sizes[name] = found
@@ -137,9 +141,15 @@ class Inference:
             known = all(not name or name in self.values for name in node.inputs)
         if not known or any(kind.count > FOLD_LIMIT for kind in outputs):
             return
-        for name, array in zip(node.outputs, record.evaluate(context), strict=False):
+        for name, array in zip(node.outputs, ask(node, record.evaluate, context), strict=False):
             if name and array is not None:
                 self.values[name] = np.ascontiguousarray(array).reshape(np.shape(array))
+
+
+def _check_outputs(context: InferenceContext, kinds: Sequence[TensorType]) -> None:
+    """Refuses a node that asks for more outputs than its operator has."""
+    if any(context.node.outputs[len(kinds):]):
+        raise context.error(f"expected {len(kinds)} outputs at most, got {len(context.node.outputs)}")
 
 
 def _check_sizes(context: InferenceContext, kind: TensorType) -> None:
@@ -155,11 +165,12 @@ def _is_unusual(context: InferenceContext) -> bool:
     return any(kind.shape is None for kind in kinds) or bool(kinds) and kinds[0].dtype not in DIFFERENTIABLE
 
 
-def _by_onnx(context: InferenceContext) -> Sequence[TensorType]:
-    """What ONNX's own inference can say of a node of which some input has no known rank."""
-    from ortrain.ops.definitions import infer as infer_node  # which stands on this module
+def _by_onnx(context: InferenceContext) -> Sequence[TensorType] | None:
+    """What ONNX's own inference can say of a node of which some input has no known rank; None where ONNX does not define the operator."""
+    from ortrain.ops.definitions import defined  # which stands on this module
+    from ortrain.ops.definitions import infer as infer_node
 
-    return infer_node(context)
+    return None if defined("", context.node.op_type) is None else infer_node(context)
 
 
 def common_type(c: InferenceContext, what: str, label: str, first: TensorType, second: TensorType) -> TensorType:

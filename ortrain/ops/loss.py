@@ -60,7 +60,7 @@ def check_loss(c: InferenceContext, first: int) -> tuple[Shape, Shape]:
     return scores, labels
 
 
-@operator("SoftmaxCrossEntropyLoss", lower=lower_loss, gradient=loss_gradient, stop=(1, 2))
+@operator("SoftmaxCrossEntropyLoss", lower=lower_loss, gradient=loss_gradient, stop=(1, 2), written=1)
 def softmax_cross_entropy_loss(c: InferenceContext) -> list[TensorType]:
     """loss = -w[label] log softmax(scores)[label], reduced; scores [n, c, d…], labels [n, d…]; second output: log softmax(scores)"""
     scores, labels = check_loss(c, 0)
@@ -90,7 +90,7 @@ def lower_loss_and_gradient(c: LoweringContext) -> KernelCall:
                       in_place={1: 0})
 
 
-@operator("LossAndGradient", domain=ORTRAIN, lower=lower_loss_and_gradient, differentiable=False)
+@operator("LossAndGradient", domain=ORTRAIN, lower=lower_loss_and_gradient, differentiable=False, written=2)
 def loss_and_gradient(c: InferenceContext) -> list[TensorType]:
     """SoftmaxCrossEntropyLoss reduced to a number, and its gradient dscores = dloss w (softmax - onehot) of a constant `dloss`; plans merge them, no file
     has it"""

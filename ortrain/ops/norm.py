@@ -64,11 +64,19 @@ def channels(g: GradientBuilder, vector: str, rank: int) -> str:
     return str(g.op("Reshape", vector, g.constant([-1] + [1] * (rank - 2))))
 
 
-@operator("BatchNormalization", lower=lower_batch_norm, gradient=batch_norm_gradient, stop=(3, 4))
+def batch_norm_in_steps(g: NodeBuilder) -> list[str] | None:
+    """Outside training statistics come out as they went in: old exporters list them, and those of the batch after them."""
+    if g.attribute("training_mode", 0) or not any(g.outputs[1:]):
+        return None
+    y = g.op("BatchNormalization", *g.inputs, **g.node.attributes)
+    return [y, *(g.inputs[3], g.inputs[4]) * 2]
+
+
+@operator("BatchNormalization", lower=lower_batch_norm, gradient=batch_norm_gradient, stop=(3, 4), expand=batch_norm_in_steps, written=1)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(var + epsilon) + bias; in training mode of the batch's own statistics (Ioffe and Szegedy, arXiv 1502.03167)"""
     check_channels(c)
-    return [c.type(0), c.type(3), c.type(4)]
+    return [c.type(0), *(c.type(3), c.type(4)) * (1 if c.attribute("training_mode", 0) else 2)]
 
 
 def internal_gradient(g: GradientBuilder) -> Gradients:
@@ -79,7 +87,7 @@ def internal_gradient(g: GradientBuilder) -> Gradients:
     return [*(name if want else None for name, want in zip(found, wanted, strict=True)), None, None]
 
 
-@operator("BatchNormInternal", domain=MICROSOFT, gradient=internal_gradient, stop=(3, 4),
+@operator("BatchNormInternal", domain=MICROSOFT, gradient=internal_gradient, stop=(3, 4), written=1,
           lower=lambda c: KernelCall("batch_norm_train", spatial(c), (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)))))
 def batch_norm_internal(c: InferenceContext) -> list[TensorType]:
     """BatchNormalization on batch statistics; outputs (y, running mean, running variance, batch mean, 1 / sqrt(batch variance + epsilon))"""
@@ -111,7 +119,7 @@ def layer_norm_gradient(g: GradientBuilder) -> Gradients:
     return [found[0], found[1], found[2] if has_bias else None]
 
 
-@operator("LayerNormalization", gradient=layer_norm_gradient,
+@operator("LayerNormalization", gradient=layer_norm_gradient, written=1,
           lower=lambda c: KernelCall("layer_norm", rows_and_size(c, 0), (float(c.attribute("epsilon", 1e-5)),), in_place={0: 0}))
 def layer_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(var + epsilon) + bias over the axes from `axis` on; then mean and 1 / deviation (Ba et al., arXiv 1607.06450)"""
@@ -234,7 +242,8 @@ def local_response_in_steps(g: NodeBuilder) -> list[str]:
     channels_ = g.shape(x)[1]
     if not isinstance(channels_, int):
         raise g.error("expected a number of channels that is known, got a symbol")
-    window = np.arange(channels_)[:, None] + np.arange(size)[None, :] - (size - 1) // 2
+    before, after = min((size - 1) // 2, channels_), min(size // 2, channels_)         # there is nothing beyond
+    window = np.arange(channels_)[:, None] + np.arange(-before, after + 1)[None, :]
     inside = ((window >= 0) & (window < channels_)).astype(np.float64)
     squares = g.op("ResampleAxis", g.op("Mul", x, x), domain=ORTRAIN, axis=1, size=channels_, indices=np.clip(window, 0, channels_ - 1), weights=inside)
     share = g.op("Mul", squares, g.scalar(float(g.attribute("alpha", 1e-4)) / size, x))

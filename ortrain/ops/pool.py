@@ -188,7 +188,7 @@ def small_integers_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("Cast", found[0], to=NUMBERS[g.type(x).dtype]), found[1]]
 
 
-@operator("MaxPool", lower=windowed("max_pool"), gradient=max_pool_gradient, expand=small_integers_in_steps)
+@operator("MaxPool", lower=windowed("max_pool"), gradient=max_pool_gradient, expand=small_integers_in_steps, written=1)
 def max_pool(c: InferenceContext) -> list[TensorType]:
     """y[n, c, o] = max over taps t of x[n, c, o * stride + t * dilation - pad]; indices: its flat position in x (first of equals)"""
     dtype = c.dtype(0) if c.dtype(0) in SMALL_INTEGERS else checked_float(c)

@@ -42,7 +42,7 @@ def dropout_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [g.op("DropoutGrad", g.dy, g.output(1), ratio, mode, domain=MICROSOFT), *rest]
 
 
-@operator("Dropout", lower=lower_dropout, gradient=dropout_gradient, stop=(1, 2), random=True)
+@operator("Dropout", lower=lower_dropout, gradient=dropout_gradient, stop=(1, 2), random=True, written=1)
 def dropout(c: InferenceContext) -> list[TensorType]:
     """y = x · mask / (1 - ratio), the mask true with probability 1 - ratio; y = x when not training"""
     kind, ratio = c.type(0), c.attribute("ratio") if c.opset < 12 else c.value(1)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ortrain.errors import ShapeInferenceError
+from ortrain.errors import OrtrainError, ShapeInferenceError
 from ortrain.ir import Dim, Node, Shape, TensorType
 from ortrain.ops.known import KnownInputs, is_single
 
 MICROSOFT = "com.microsoft"
 ORTRAIN = "ortrain"
 """The domain of training operators that neither ONNX nor the old package has."""
+DOMAINS = ("", MICROSOFT, ORTRAIN)
 
 
 class InferenceContext:
@@ -189,6 +190,10 @@ class OpRecord:
     """True when the gradient rule is for nodes that stand for themselves: others are expanded before the gradient is taken."""
     random: bool = False
     """True when two runs may differ (never folded or merged)."""
+    written: int = 0
+    """Outputs, from the first on, that the kernel writes whether they are asked for or not; it looks whether the others are there."""
+    by_user: bool = False
+    """True for an operator that the user registered: nothing is known of its inputs and attributes."""
     summary: str = ""
     again: Again | None = None
     """How the first output is had again in the backward pass, where keeping it would take more memory than it is worth (ortrain.plan.recompute)."""
@@ -211,6 +216,7 @@ def operator(
     expand_first: bool = False,
     again: Again | None = None,
     random: bool = False,
+    written: int = 0,
 ) -> Callable[[Inference], Inference]:
     """Decorates an inference function into the record of `op_type`; a string for `lower` names a kernel that needs no attributes."""
 
@@ -218,8 +224,8 @@ def operator(
         key = (domain, op_type)
         assert key not in REGISTRY, f"two records for {key}"
         how = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
-        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), expand, expand_first, random,
-                                 (infer.__doc__ or "").strip(), again)
+        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), expand, expand_first, random, written,
+                                 summary=(infer.__doc__ or "").strip(), again=again)
         return infer
 
     return register
@@ -234,6 +240,20 @@ def record_of(node: Node) -> OpRecord | None:
     key = canonical_domain(node.domain), node.op_type
     found = REGISTRY.get(key)
     return found if found is not None else next((record for source in FALLBACK if (record := source(*key)) is not None), None)
+
+
+Said = TypeVar("Said")
+
+
+def ask(node: Node, rule: Callable[..., Said], *arguments: Any) -> Said:
+    """What a rule of a record says of a node. What the rule trips over, for nobody has looked at all that a file can say, is a ShapeInferenceError too."""
+    try:
+        return rule(*arguments)
+    except OrtrainError:
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ShapeInferenceError(f"expected inputs and attributes that {node.op_type} can have, got {node}: {type(error).__name__}: {error} "
+                                  f"(node {node.name!r})") from error
 
 
 def canonical_domain(domain: str) -> str:

@@ -107,8 +107,8 @@ def infer_product_gradient(c: InferenceContext) -> list[TensorType]:
     return [c.type(1), c.type(3)]
 
 
-operator("ScatterElementsProductGrad", domain=ORTRAIN, lower=lower_elements_gradient)(infer_product_gradient)
-operator("ScatterNDProductGrad", domain=ORTRAIN, lower=lower_tuples_gradient)(infer_product_gradient)
+operator("ScatterElementsProductGrad", domain=ORTRAIN, lower=lower_elements_gradient, written=2)(infer_product_gradient)
+operator("ScatterNDProductGrad", domain=ORTRAIN, lower=lower_tuples_gradient, written=2)(infer_product_gradient)
 
 
 # ---- the operators

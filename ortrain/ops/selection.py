@@ -52,7 +52,7 @@ def lower_top_k(c: LoweringContext) -> KernelCall:
     return KernelCall("top_k", (*around(c, axis), k, int(not c.attribute("largest", 1))))
 
 
-@operator("TopK", lower=lower_top_k, gradient=top_k_gradient, stop=(1,))
+@operator("TopK", lower=lower_top_k, gradient=top_k_gradient, stop=(1,), written=2)
 def top_k(c: InferenceContext) -> list[TensorType]:
     """The k largest (or smallest) elements along an axis, and their indices; of equal ones the first"""
     shape: list[Dim] = list(c.shape(0))

@@ -24,7 +24,7 @@ from ortrain.ops.expansion import expand, named_as
 from ortrain.ops.inference import Inference
 from ortrain.ops.known import KnownValues, is_symbolic
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
-from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, canonical_domain, record_of
+from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, ask, canonical_domain, record_of
 from ortrain.ops.subgraphs import has_graphs
 from ortrain.ops.training import ACCUMULATOR, OF_GRADIENT, UPDATED, WRITTEN
 from ortrain.plan.dense import merge_dense
@@ -226,14 +226,17 @@ class Planner:
         return live
 
     def _is_accumulation(self, node: Node) -> bool:
-        return node.op_type == ACCUMULATOR and node.inputs[0] in self.fixed
+        return node.op_type == ACCUMULATOR and self._writes_over(node, 0)
 
     def _is_update(self, step: Step) -> bool:
         return step.guard is None and step.node.op_type in UPDATED
 
     def _has_effect(self, node: Node) -> bool:
         """Whether a node is there for what it writes over: a gradient or a parameter."""
-        return self._is_accumulation(node) or node.op_type in UPDATED and node.inputs[UPDATED[node.op_type]] in self.fixed
+        return self._is_accumulation(node) or node.op_type in UPDATED and self._writes_over(node, UPDATED[node.op_type])
+
+    def _writes_over(self, node: Node, index: int) -> bool:
+        return index < len(node.inputs) and node.inputs[index] in self.fixed
 
     # ---- lowering
 
@@ -241,6 +244,7 @@ class Planner:
         record = record_of(node)
         assert record is not None
         self._check_written(node)
+        node = self._complete(node, record)
         context = self._context(node, record)
         iteration = self.iterations.get(_label(node)) if node.op_type in ("Loop", "Scan") else None
         if iteration is not None:
@@ -265,6 +269,16 @@ class Planner:
             self._add_guard(node, guard)
         read = ["" if index in how.unread else name for index, name in enumerate(node.inputs)]
         self.steps.append(Step(node, how, read, list(node.outputs), None, address))
+
+    def _complete(self, node: Node, record: OpRecord) -> Node:
+        """The node with a name for each output that its kernel writes though nobody asks for it."""
+        if all(node.outputs[: record.written]) and len(node.outputs) >= record.written:
+            return node
+        given = [*node.outputs, *[""] * (record.written - len(node.outputs))]
+        fresh = [name or self.builder.names.unique(f"{node.name or node.op_type}::unused") for name in given[: record.written]]
+        node = replace(node, outputs=fresh + given[record.written :])
+        self.inference.visit(node)
+        return node
 
     def _check_written(self, node: Node) -> None:
         """Refuses a node of a model that writes over what is not the session's, an input of the user's or a constant, or with what another one writes over."""
@@ -298,7 +312,7 @@ class Planner:
         """What the record asks for, and the address of its kernel."""
         if record.lower is None or not self.inference.foreign.isdisjoint(node.outputs):
             raise MissingKernelError(f"expected an operator with a kernel, got {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r})")
-        how = record.lower(context)
+        how = ask(node, record.lower, context)
         return how, 0 if isinstance(how, Alias) else self._address(node, how)
 
     def _add_guard(self, node: Node, guard: Guard) -> None:

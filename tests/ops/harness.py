@@ -1,6 +1,6 @@
 """Runs one sample through its record and its kernel, without a program."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -52,16 +52,18 @@ def opsets_of(sample: Sample) -> dict[str, int]:
     return {"": 17 if sample.domain else sample.opset, "com.microsoft": 1}
 
 
-def program_of(sample: Sample, arrays, workers: int, type_of=TensorType.of) -> tuple[Program, tuple[np.ndarray, ...]]:
+def program_of(sample: Sample, arrays, workers: int, type_of=TensorType.of, outputs: Sequence[str] | None = None) -> tuple[Program, tuple[np.ndarray, ...]]:
     """A program of the sample's node alone, and what it takes; what the node writes over is the program's own. type_of: what it is planned for in the place of
-    an array."""
+    an array. outputs: the node's, "" where absent, in the place of the sample's."""
     node, _, values, _ = contexts(sample, arrays)
-    graph = Graph(inputs=[n for n, v in zip(node.inputs, values, strict=True) if n and v is None], nodes=[node], outputs=list(node.outputs))
+    node.outputs = node.outputs if outputs is None else list(outputs)
+    wanted = list(filter(None, node.outputs))
+    graph = Graph(inputs=[n for n, v in zip(node.inputs, values, strict=True) if n and v is None], nodes=[node], outputs=wanted)
     graph.initializers = {n: v for n, v in zip(node.inputs, values, strict=True) if v is not None}
     fixed = {node.inputs[i]: arrays[i].copy() for i in WRITTEN.get(node.op_type, ()) if i < len(arrays) and arrays[i] is not None}
     given = {n: x for n, x in zip(node.inputs, arrays, strict=True) if n in graph.inputs and n not in fixed}
     kinds = {n: type_of(x) for n, x in given.items()}
-    return plan_program(Model(graph, opsets_of(sample)), kinds, fixed, node.outputs, EngineHandle(workers)), tuple(given.values())
+    return plan_program(Model(graph, opsets_of(sample)), kinds, fixed, wanted, EngineHandle(workers)), tuple(given.values())
 
 
 def run_program(sample: Sample, arrays, workers: int) -> list[np.ndarray]:

@@ -1,5 +1,5 @@
-"""A model may say of every operator's inputs what it likes: sizes that do not fit each other, and inputs that are not there, are refused, or what is computed
-of them keeps to its memory."""
+"""A model may say of every operator's inputs, attributes and outputs what it likes: sizes that do not fit each other, inputs that are not there, attributes
+that make no sense and outputs that it does not have are refused by name, or what is computed keeps to its memory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from tests.ops.test_kernels import all_samples
 
 MOST_ELEMENTS = 1 << 22
 GROWTHS = (lambda size: size + 1, lambda size: 40 * size, lambda size: 1)
+CHANGES = (lambda number: number + 1, lambda number: -number - 1, lambda number: 3 * number + 5, lambda number: -(2**63), lambda number: 0)
+OTHERS = ("text", 1.5, float("nan"), (), (1, 2), (-1,) * 8, ("text",), np.ones((2, 2), np.float32))
+"""Values of attributes, one of each kind that files have."""
 MARGIN = 4096
 PATTERNS = (0x3F, 0xC1)
 """Bytes of numbers, and of negative ones, around all memory that a program has."""
@@ -62,15 +65,19 @@ def check_harmless(program, given) -> None:
     assert first == second, "read what nothing of its own is"
 
 
+def check_refused_or_harmless(sample, arrays, outputs=None) -> None:
+    try:
+        with kept_apart():
+            program, given = program_of(sample, arrays, 1, outputs=outputs)
+    except OrtrainError:
+        return
+    check_harmless(program, given)
+
+
 @pytest.mark.parametrize("sample", all_samples())
 def test_sizes_that_do_not_fit_are_refused_or_do_no_harm(sample):
     for arrays in resized(sample, cast(sample, "float32")):
-        try:
-            with kept_apart():
-                program, given = program_of(sample, arrays, 1)
-        except OrtrainError:
-            continue
-        check_harmless(program, given)
+        check_refused_or_harmless(sample, arrays)
 
 
 def without(arrays) -> Iterator[list[np.ndarray | None]]:
@@ -84,10 +91,40 @@ def without(arrays) -> Iterator[list[np.ndarray | None]]:
 @pytest.mark.parametrize("sample", all_samples())
 def test_inputs_that_are_not_there_are_refused_or_do_no_harm(sample):
     for arrays in without(cast(sample, "float32")):
-        fewer = replace(sample, inputs=arrays, constants=tuple(index for index in sample.constants if index < len(arrays)))
-        try:
-            with kept_apart():
-                program, given = program_of(fewer, arrays, 1)
-        except Exception:                             # not all are named
-            continue
-        check_harmless(program, given)
+        check_refused_or_harmless(replace(sample, inputs=arrays, constants=tuple(index for index in sample.constants if index < len(arrays))), arrays)
+
+
+def altered(attributes) -> Iterator[dict]:
+    """The sample's attributes without one of them, or with one that has another value or is of another kind."""
+    for name, value in attributes.items():
+        yield {other: kept for other, kept in attributes.items() if other != name}
+        numbers = value if isinstance(value, tuple) else (value,)
+        if all(isinstance(number, int) for number in numbers):
+            yield from (attributes | {name: tuple(map(change, numbers)) if isinstance(value, tuple) else change(value)} for change in CHANGES)
+        yield from (attributes | {name: other} for other in OTHERS)
+
+
+@pytest.mark.parametrize("sample", [sample for sample in all_samples() if sample.values[0].attributes])
+def test_attributes_that_make_no_sense_are_refused_or_do_no_harm(sample):
+    for attributes in altered(sample.attributes):
+        check_refused_or_harmless(replace(sample, attributes=attributes), cast(sample, "float32"))
+
+
+MOST_OUTPUTS = 8
+
+
+def other_outputs(count: int) -> Iterator[list[str]]:
+    """Fewer and more outputs than the sample's, all but one, and one alone."""
+    for size in range(1, MOST_OUTPUTS):
+        if size != count:
+            yield [f"y{i}" for i in range(size)]
+        for absent in range(size):
+            if size >= count > 1:
+                yield ["" if i == absent else f"y{i}" for i in range(size)]
+        yield [""] * size + [f"y{size}"]
+
+
+@pytest.mark.parametrize("sample", all_samples())
+def test_outputs_that_are_not_asked_for_or_not_there_are_refused_or_do_no_harm(sample):
+    for outputs in other_outputs(sample.outputs):
+        check_refused_or_harmless(sample, cast(sample, "float32"), outputs)

@@ -1,0 +1,53 @@
+"""The kinds of attributes are those of ONNX's schemas, and every attribute that a sample has is among them."""
+
+import re
+from dataclasses import replace
+
+import onnx.defs
+import pytest
+
+from ortrain.errors import InvalidModelError
+from ortrain.ops.attributes import EITHER, INTEGER, INTEGERS, NUMBER, NUMBERS, OF_NAME, TEXT, TEXTS
+from ortrain.ops.record import DOMAINS, REGISTRY
+from tests.ops.harness import cast, program_of
+from tests.ops.samples import Sample
+from tests.ops.test_kernels import all_samples
+
+KIND = onnx.defs.OpSchema.AttrType
+NAMES_OF_KIND = {KIND.INT: INTEGER, KIND.FLOAT: NUMBER, KIND.STRING: TEXT, KIND.INTS: INTEGERS, KIND.FLOATS: NUMBERS, KIND.STRINGS: TEXTS}
+FIRST_CAST = ("Cast", 1)
+"""It had the type's name."""
+
+
+def stated():
+    """(operator, version, attribute, kind) of all versions of ONNX's operators that have a record."""
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if ("", schema.name) in REGISTRY and schema.domain == "":
+            for attribute in schema.attributes.values():
+                yield schema.name, schema.since_version, attribute.name, attribute.type
+
+
+def test_kinds_are_those_of_onnx():
+    for op_type, version, name, kind in stated():
+        if name in EITHER or kind not in NAMES_OF_KIND or (op_type, version) == FIRST_CAST:
+            continue
+        allowed = INTEGER | NUMBER if kind == KIND.INT else NAMES_OF_KIND[kind]            # a number may be an integer
+        assert name in allowed, f"{op_type} {version}: {name} is {kind}"
+
+
+def test_no_name_is_of_two_kinds():
+    groups = (INTEGER, NUMBER, TEXT, INTEGERS, NUMBERS, TEXTS, EITHER)
+    assert sum(map(len, groups)) == len(frozenset().union(*groups))
+
+
+def test_every_attribute_of_a_sample_has_a_kind():
+    samples = [case.values[0] for case in all_samples()]
+    unknown = {name for sample in samples if sample.domain in DOMAINS for name in sample.attributes} - OF_NAME.keys() - EITHER
+    assert not unknown
+
+
+@pytest.mark.parametrize("value", ["last", 0.5, (1,)])
+def test_an_attribute_of_another_kind_is_refused_with_its_name_and_value(value):
+    concat: Sample = next(case.values[0] for case in all_samples() if case.values[0].op_type == "Concat")
+    with pytest.raises(InvalidModelError, match=re.escape(f"expected attribute axis to be an integer, got {value!r}")):
+        program_of(replace(concat, attributes={"axis": value}), cast(concat, "float32"), 1)
