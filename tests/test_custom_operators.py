@@ -82,6 +82,25 @@ def test_several_outputs_have_the_types_that_infer_says():
         np.testing.assert_allclose(session.parameters["w"].grad, wanted, rtol=1e-4, atol=1e-6)
 
 
+def test_an_operator_in_the_old_packages_domain_takes_inputs_of_different_types():
+    def gradient(gradients, inputs, outputs):
+        dx = np.zeros_like(inputs[0])
+        dx[:, inputs[1]] = gradients[0]
+        return dx, None
+
+    ortrain.register_operator("com.microsoft", "PickColumns", lambda x, columns: x[:, columns], gradient=gradient,
+                              infer=lambda inputs: [(inputs[0][0], (inputs[0][1][0], *inputs[1][1]))])
+    proto = plain_model()
+    columns = numpy_helper.from_array(np.array([2, 0, 1]), "columns")
+    proto.graph.initializer.append(columns)
+    proto.graph.node[2].output[0] = "z"
+    proto.graph.node.append(helper.make_node("PickColumns", ["z", "columns"], ["y"], domain="com.microsoft"))
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    with start(proto) as session, start(plain_model()) as plain:
+        np.testing.assert_array_equal(session.train_step(X, TARGET[:, [2, 0, 1]]), plain.train_step(X, TARGET))
+        np.testing.assert_array_equal(session.parameters["w"].grad, plain.parameters["w"].grad)
+
+
 def test_artifacts_name_the_operator_and_find_it_in_a_python_file(tmp_path):
     library = tmp_path / "operators.py"
     library.write_text(textwrap.dedent(f"""

@@ -139,7 +139,7 @@ def lower_gradient(c: LoweringContext) -> KernelCall:
     return KernelCall("python", function=run)
 
 
-@operator(GRADIENT, domain=DOMAIN, lower=lower_gradient, differentiable=False, random=True)
+@operator(GRADIENT, domain=DOMAIN, lower=lower_gradient, differentiable=False, random=True, by_user=True)
 def custom_gradient(c: InferenceContext) -> list[TensorType]:
     """The gradients of a registered operator's inputs, by its own callable"""
     n = int(c.attribute("outputs_of_operator", 1))

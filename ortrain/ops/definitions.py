@@ -154,8 +154,25 @@ def reference_function(node: Node, opset: int) -> Callable[..., list[Any]]:
     return run
 
 
+def check_types(c: InferenceContext) -> None:
+    """Refuses element types that ONNX does not define the operator for: its reference would take them, and be slow or wrong."""
+    import onnx.helper
+
+    inputs, bound = _schema(c).inputs, dict[str, str]()
+    for index, kind in enumerate(c.types):
+        formal = inputs[min(index, len(inputs) - 1)]
+        if kind is None or kind.sequence or kind.optional:
+            continue
+        name = f"tensor({onnx.helper.tensor_dtype_to_string(NUMBERS[kind.dtype]).removeprefix('TensorProto.').lower()})"
+        if name not in formal.types:
+            raise c.error(f"expected input {index} of {' or '.join(sorted(formal.types))}, got {name}")
+        if formal.is_homogeneous and bound.setdefault(formal.type_str, name) != name:
+            raise c.error(f"expected input {index} of {bound[formal.type_str]} as those before it, got {name}")
+
+
 def lower(c: LoweringContext) -> KernelCall:
     """A Python step."""
+    check_types(c)
     try:
         run = _reference(c)
     except Exception as error:

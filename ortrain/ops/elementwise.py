@@ -25,6 +25,7 @@ from ortrain.ops.record import (
     broadcast_shapes,
     check_broadcasts,
     check_inputs,
+    check_numbers,
     operator,
 )
 
@@ -484,4 +485,5 @@ def scale_gradient(g: GradientBuilder) -> Gradients:
 def scale(c: InferenceContext) -> list[TensorType]:
     """y = x s, or x / s with scale_down; s has one element, float or int64"""
     check_inputs(c, None, 1)
+    check_numbers(c, 1)
     return same_as_input(c)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ortrain.ir import Dim, Node, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, Alias, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.record import MICROSOFT, ORTRAIN, Alias, InferenceContext, KernelCall, LoweringContext, check_numbers, normalize_axis, operator
 from ortrain.ops.shape import Gradients, known_dims, padded
 from ortrain.ops.strided import fresh_shape, pack_box, strides_of
 
@@ -142,6 +142,7 @@ def lower_pad(c: LoweringContext) -> KernelCall | Alias:
 @operator("Pad", lower=lower_pad, gradient=pad_gradient, stop=(1, 2, 3), expand=gather_borders)
 def pad(c: InferenceContext) -> list[TensorType]:
     """y = x within a border: a constant, or (edge, reflect, wrap) elements of x; negative pads cut off"""
+    check_numbers(c, 2)
     dims, pads = c.shape(0), pads_of(c)
     unknown = fresh_shape(c, len(dims))
     if pads is None:

@@ -11,7 +11,18 @@ import numpy as np
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import Shape, TensorType
 from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, check_broadcasts, check_inputs, check_shape, operator
+from ortrain.ops.record import (
+    MICROSOFT,
+    Alias,
+    InferenceContext,
+    KernelCall,
+    LoweringContext,
+    check_broadcasts,
+    check_inputs,
+    check_numbers,
+    check_shape,
+    operator,
+)
 
 
 def is_inference(c: InferenceContext) -> bool:
@@ -45,6 +56,7 @@ def dropout_gradient(g: GradientBuilder) -> Sequence[str | None]:
 @operator("Dropout", lower=lower_dropout, gradient=dropout_gradient, stop=(1, 2), random=True, written=1)
 def dropout(c: InferenceContext) -> list[TensorType]:
     """y = x · mask / (1 - ratio), the mask true with probability 1 - ratio; y = x when not training"""
+    check_numbers(c, 1, 2)
     kind, ratio = c.type(0), c.attribute("ratio") if c.opset < 12 else c.value(1)
     if ratio is not None and not 0 <= float(np.asarray(ratio).reshape(-1)[0]) < 1:
         raise c.error(f"expected a ratio in [0, 1), got {np.asarray(ratio)}")
@@ -56,6 +68,7 @@ def dropout_grad(c: InferenceContext) -> list[TensorType]:
     """dx = dy / (1 - ratio) where the mask is true, else 0, of (dy, mask, ratio 0.5, training_mode); dy when ratio is 0"""
     if c.dtype(1) != "bool":
         raise c.error(f"expected a mask of bool, got {c.dtype(1)}")
+    check_numbers(c, 2, 3)
     return [c.type(0)]
 
 

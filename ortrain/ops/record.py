@@ -193,7 +193,7 @@ class OpRecord:
     written: int = 0
     """Outputs, from the first on, that the kernel writes whether they are asked for or not; it looks whether the others are there."""
     by_user: bool = False
-    """True for an operator that the user registered: nothing is known of its inputs and attributes."""
+    """True for an operator that the user registered, and for its gradient: nothing is known of its inputs and attributes."""
     summary: str = ""
     again: Again | None = None
     """How the first output is had again in the backward pass, where keeping it would take more memory than it is worth (ortrain.plan.recompute)."""
@@ -217,6 +217,7 @@ def operator(
     again: Again | None = None,
     random: bool = False,
     written: int = 0,
+    by_user: bool = False,
 ) -> Callable[[Inference], Inference]:
     """Decorates an inference function into the record of `op_type`; a string for `lower` names a kernel that needs no attributes."""
 
@@ -225,7 +226,7 @@ def operator(
         assert key not in REGISTRY, f"two records for {key}"
         how = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
         REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), expand, expand_first, random, written,
-                                 summary=(infer.__doc__ or "").strip(), again=again)
+                                 by_user, summary=(infer.__doc__ or "").strip(), again=again)
         return infer
 
     return register
@@ -290,6 +291,13 @@ def check_inputs(c: InferenceContext, shape: Sequence[Dim] | None, *indices: int
         have = c.type(index).shape
         if shape is not None and have is not None:
             check_shape(c, f"input {index}", have, shape)
+
+
+def check_numbers(c: InferenceContext, *indices: int) -> None:
+    """Refuses inputs that are given and known not to have one element, whatever their rank."""
+    for index in indices:
+        if c.has(index) and any(isinstance(size, int) and size != 1 for size in c.type(index).shape or ()):
+            raise c.error(f"expected one number as input {index}, got {list(c.shape(index))}")
 
 
 def check_broadcasts(c: InferenceContext, index: int, target: Shape) -> None:

@@ -56,6 +56,20 @@ def test_a_node_is_run():
     assert backend.run_node(helper.make_node("Relu", ["x"], ["y"]), [np.array([-1, 2], np.float32)]).y.tolist() == [0, 2]
 
 
+def test_the_largest_values_come_without_their_places_where_only_they_are_asked_for():
+    x = np.array([[3, 1, 2], [4, 6, 5]], np.float32)
+    assert backend.run_node(helper.make_node("TopK", ["x", "k"], ["y"]), [x, np.array([2])]).y.tolist() == [[3, 2], [6, 5]]
+
+
+def test_statistics_come_out_as_they_went_in_where_batch_normalization_does_not_train():
+    x, scale, bias, mean, variance = (np.arange(1, 1 + n, dtype=np.float32).reshape(shape) for n, shape in ((12, (2, 3, 2)), *[(3, (3,))] * 4))
+    node = helper.make_node("BatchNormalization", ["x", "scale", "bias", "mean", "variance"], ["y", "new_mean", "new_variance"])
+    found = backend.run_node(node, [x, scale, bias, mean, variance])
+    y = (x - mean[:, None]) / np.sqrt(variance[:, None] + 1e-5) * scale[:, None] + bias[:, None]
+    np.testing.assert_allclose(found.y, y, rtol=1e-5)
+    assert found.new_mean.tolist() == mean.tolist() and found.new_variance.tolist() == variance.tolist()
+
+
 def test_a_broken_model_is_not_compatible():
     broken = model()
     broken.graph.node[0].input[0] = "nothing"

@@ -19,6 +19,7 @@ GROWTHS = (lambda size: size + 1, lambda size: 40 * size, lambda size: 1)
 CHANGES = (lambda number: number + 1, lambda number: -number - 1, lambda number: 3 * number + 5, lambda number: -(2**63), lambda number: 0)
 OTHERS = ("text", 1.5, float("nan"), (), (1, 2), (-1,) * 8, ("text",), np.ones((2, 2), np.float32))
 """Values of attributes, one of each kind that files have."""
+ELEMENTS = ("float64", "int64", "int32", "int8", "bool")
 MARGIN = 4096
 PATTERNS = (0x3F, 0xC1)
 """Bytes of numbers, and of negative ones, around all memory that a program has."""
@@ -92,6 +93,22 @@ def without(arrays) -> Iterator[list[np.ndarray | None]]:
 def test_inputs_that_are_not_there_are_refused_or_do_no_harm(sample):
     for arrays in without(cast(sample, "float32")):
         check_refused_or_harmless(replace(sample, inputs=arrays, constants=tuple(index for index in sample.constants if index < len(arrays))), arrays)
+
+
+def of_other_kinds(sample, arrays) -> Iterator[list[np.ndarray | None]]:
+    """The sample's arrays with one of them empty, of another rank or of other elements."""
+    for i, x in enumerate(arrays):
+        if x is None or i in WRITTEN.get(sample.op_type, ()):
+            continue
+        others = [x[..., None], x[None], x.ravel(), np.zeros((0, *x.shape[1:]), x.dtype)]
+        others += [np.zeros(x.shape, dtype) for dtype in ELEMENTS if x.dtype != dtype]
+        yield from ([other if j == i else y for j, y in enumerate(arrays)] for other in others)
+
+
+@pytest.mark.parametrize("sample", all_samples())
+def test_ranks_and_elements_that_do_not_fit_are_refused_or_do_no_harm(sample):
+    for arrays in of_other_kinds(sample, cast(sample, "float32")):
+        check_refused_or_harmless(replace(sample, inputs=arrays), arrays)
 
 
 def altered(attributes) -> Iterator[dict]:

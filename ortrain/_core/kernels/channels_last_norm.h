@@ -221,7 +221,7 @@ static int NAMED(channels_last_norm)(const KernelArgs *args, int training)
     REAL *a = vectors, *b = a + s.channels, *means = b + s.channels, *inverses = means + s.channels;
     REAL *new_mean = OUTPUT(1), *new_variance = OUTPUT(2), *saved_mean = OUTPUT(3), *saved_inverse = OUTPUT(4);
     double momentum = args->floats[1], count = (double)s.pixels;
-    if (s.pixels == 0) return STATUS_OK;
+    training = training && s.pixels > 0;               /* no pixels have no statistics: the running ones stay */
     s.x = INPUT(0); s.residual = INPUT(5); s.out = OUTPUT(0); s.a = a; s.b = b;
     if (training) {
         args->engine->parallel_for(args->engine, NAMED(statistics_item), &s, s.blocks);

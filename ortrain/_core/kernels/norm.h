@@ -34,7 +34,8 @@ static void batch_norm_##R(void *context, int64_t c, int64_t worker)            
 static void batch_norm_train_##R(void *context, int64_t c, int64_t worker)                                        \
 {                                                                                                                 \
     const KernelArgs *args = context; int64_t n = args->ints[0], channels = args->ints[1], d = args->ints[2]; (void)worker; \
-    const R *all = DATA(R, inputs, 0) + c * d; R shift = all[0]; double sum = 0, square = 0, count = (double)n * (double)d; \
+    const R *all = DATA(R, inputs, 0) + c * d; double sum = 0, square = 0, count = (double)n * (double)d; \
+    R shift = count > 0 ? all[0] : 0;                                                                             \
     for (int64_t i = 0; i < n; i++) {                                                                             \
         const R *x = all + i * channels * d;                                                                      \
         NORM_SUM(R, s, d, (x[k] - shift)) sum += s;                                                               \
@@ -42,6 +43,7 @@ static void batch_norm_train_##R(void *context, int64_t c, int64_t worker)      
     }                                                                                                             \
     double offset = sum / count, mean = shift + offset, variance = square / count - offset * offset;              \
     if (variance < 0) variance = 0;                                                                               \
+    if (count == 0) { mean = DATA(R, inputs, 3)[c]; variance = DATA(R, inputs, 4)[c]; }  /* nothing has no statistics: the running ones stay */ \
     double inverse = 1 / sqrt(variance + args->floats[0]), momentum = args->floats[1];                            \
     R a = (R)(DATA(R, inputs, 1)[c] * inverse), b = (R)(DATA(R, inputs, 2)[c] - mean * DATA(R, inputs, 1)[c] * inverse); \
     for (int64_t i = 0; i < n; i++) {                                                                             \
@@ -120,7 +122,7 @@ NORM(double, sqrt)
 
 #define SINGLE (args->inputs[0].dtype == DTYPE_FLOAT32)
 #define CHANNEL_KERNEL(NAME) static int NAME(const KernelArgs *args)                                              \
-{ if (args->ints[0] && args->ints[2]) args->engine->parallel_for(args->engine, SINGLE ? NAME##_float : NAME##_double, (void *)args, args->ints[1]); return STATUS_OK; }
+{ args->engine->parallel_for(args->engine, SINGLE ? NAME##_float : NAME##_double, (void *)args, args->ints[1]); return STATUS_OK; }
 CHANNEL_KERNEL(batch_norm)
 CHANNEL_KERNEL(batch_norm_train)
 CHANNEL_KERNEL(batch_norm_grad)
