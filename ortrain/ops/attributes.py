@@ -17,7 +17,6 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-
 INTEGER = _names("""
     K N adam_mode align_corners allowzero antialias axis batch_axis batch_dims bits block_size blocksize broadcast ceil_mode center_point_box
     channels_last closed correct_bias count_include_pad detect_negative detect_positive direct do_bias_correction do_rotary dtype end exclude_outside
