@@ -13,7 +13,7 @@ $(VENV)/ready: pyproject.toml setup.py
 	touch $@
 
 # an editable install: a changed kernel is compiled by the next command, and nothing where none has changed
-SOURCES := pyproject.toml setup.py $(shell find ortrain/_core -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+SOURCES := pyproject.toml setup.py $(shell find ortrain/_core -name '*.pyx' -o -name '*.px[di]' -o -name '*.h')
 $(VENV)/built: $(VENV)/ready $(SOURCES)
 	$(RUN) -m pip install --quiet --editable .
 	touch $@

@@ -17,7 +17,7 @@ from setuptools.command.build_ext import build_ext
 
 CORE = Path("ortrain") / "_core"
 KERNELS = CORE / "kernels"
-GENERATED = Path("build") / "isa"
+GENERATED = Path("build") / "instruction_sets"
 
 MSVC = sys.platform == "win32"
 # No -ffast-math: it changes the floating-point mode of the whole process. A fixed -ffp-contract keeps equal bits within one set.
@@ -78,10 +78,10 @@ def extensions() -> list[Extension]:
     found = [Extension(f"ortrain._core.{source.stem}", [str(source)], depends=headers, extra_compile_args=compile_flags, **common)
              for source in sorted(CORE.glob("*.pyx"))]
     for isa, isa_flags in instruction_sets().items():
-        for source in sorted(KERNELS.glob("*.pyx")):
+        for source in sorted(KERNELS.rglob("*.pyx")):
             stub = GENERATED / isa / f"{source.stem}.pyx"
             write_if_changed(stub, f'include "{source.resolve().as_posix()}"\n')
-            found.append(Extension(f"ortrain._core.kernels.{isa}.{source.stem}", [str(stub)], depends=[*headers, str(source)],
+            found.append(Extension(f"ortrain._core.instruction_sets.{isa}.{source.stem}", [str(stub)], depends=[*headers, str(source)],
                                    extra_compile_args=[*compile_flags, *isa_flags], **common))
     only = os.environ.get("ORTRAIN_ONLY")
     return [e for e in found if not only or e.name.rsplit(".", 1)[1] in only.split(",")]
@@ -101,6 +101,7 @@ setup(
         extensions(),
         compiler_directives=DIRECTIVES | ({"boundscheck": True, "wraparound": True, "initializedcheck": True} if debug else {}),
         annotate=enabled("ORTRAIN_ANNOTATE"),
+        include_path=[".", str(KERNELS)],
         nthreads=0,
         build_dir="build/cython",
     ),

@@ -23,9 +23,9 @@ from benchmarks.one import prepare
 from benchmarks.workloads import WORKLOADS
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
-from ortrain.options import SessionOptions
-from ortrain.profiling import OPTIMIZER, StepProfile
-from ortrain.session import TrainingSession
+from ortrain.runtime.options import SessionOptions
+from ortrain.runtime.profiling import OPTIMIZER, StepProfile
+from ortrain.training.session import TrainingSession
 
 PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Dense", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad", "GemmUpdate", "ChannelsLastConv",
             "ChannelsLastConvGrad")

@@ -5,23 +5,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortrain import api, artifacts, onnxblock
-    from ortrain.inference_session import InferenceSession
+    from ortrain.runtime.inference_session import InferenceSession
     from ortrain.ops.custom import register_operator
-    from ortrain.options import RunOptions, SessionOptions
-    from ortrain.seed import set_seed
-    from ortrain.session import TrainingSession
-    from ortrain.values import OrtValue
+    from ortrain.runtime.options import RunOptions, SessionOptions
+    from ortrain.runtime.seed import set_seed
+    from ortrain.training.session import TrainingSession
+    from ortrain.runtime.values import OrtValue
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "InferenceSession": "ortrain.inference_session",
-    "OrtValue": "ortrain.values",
-    "RunOptions": "ortrain.options",
-    "SessionOptions": "ortrain.options",
-    "TrainingSession": "ortrain.session",
+    "InferenceSession": "ortrain.runtime.inference_session",
+    "OrtValue": "ortrain.runtime.values",
+    "RunOptions": "ortrain.runtime.options",
+    "SessionOptions": "ortrain.runtime.options",
+    "TrainingSession": "ortrain.training.session",
     "register_operator": "ortrain.ops.custom",
-    "set_seed": "ortrain.seed",
+    "set_seed": "ortrain.runtime.seed",
 }
 _MODULES = ("api", "artifacts", "onnxblock")
 

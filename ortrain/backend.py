@@ -11,7 +11,7 @@ import onnx.checker
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 from ortrain.errors import OrtrainError
-from ortrain.inference_session import InferenceSession
+from ortrain.runtime.inference_session import InferenceSession
 
 
 class OrtrainRep(BackendRep):

@@ -9,16 +9,17 @@ from pathlib import Path
 
 from ortrain.dtypes import DIFFERENTIABLE, HALVES
 from ortrain.errors import OrtrainError
+from ortrain.formats.artifact_names import CHECKPOINT, EVAL_MODEL, OPTIMIZER_MODEL, TRAINING_MODEL
 from ortrain.formats.checkpoint import read_checkpoint
 from ortrain.formats.onnx_files import read_model
 from ortrain.gradient import add_gradient, reaching_values
 from ortrain.ir import Graph, Model, Node
-from ortrain.loading import load_model
-from ortrain.ops.inference import Inference
-from ortrain.ops.record import MICROSOFT, OpRecord, canonical_domain, record_of
+from ortrain.loading.loader import load_model
+from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.record import MICROSOFT, OpRecord, canonical_domain, record_of
 from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG
-from ortrain.session import TrainingSession
-from ortrain.widening import Notes, widen
+from ortrain.training.session import TrainingSession
+from ortrain.passes.half_precision import Notes, widen
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 """error: it will not train. warning: it trains, but not as one might think. note: worth knowing."""
@@ -149,12 +150,12 @@ def _versions(model: Model) -> Iterator[Finding]:
 def examine_artifacts(folder: Path, prefix: str = "") -> list[Finding]:
     """The findings of a folder that generate_artifacts wrote."""
     found: list[Finding] = []
-    wanted = {"training_model.onnx": ERROR, "checkpoint": ERROR, "eval_model.onnx": WARNING, "optimizer_model.onnx": WARNING}
-    lost = {"training_model.onnx": "nothing can be trained", "checkpoint": "there are no parameters", "eval_model.onnx": "eval, predict and export are refused",
-            "optimizer_model.onnx": "optimizer steps, learning rate and scheduler are refused"}
+    wanted = {TRAINING_MODEL: ERROR, CHECKPOINT: ERROR, EVAL_MODEL: WARNING, OPTIMIZER_MODEL: WARNING}
+    lost = {TRAINING_MODEL: "nothing can be trained", CHECKPOINT: "there are no parameters", EVAL_MODEL: "eval, predict and export are refused",
+            OPTIMIZER_MODEL: "optimizer steps, learning rate and scheduler are refused"}
     missing = [name for name in wanted if not (folder / f"{prefix}{name}").exists()]
     found += [Finding(wanted[name], f"{prefix}{name}", f"the file is not there: {lost[name]}", "make the artifacts again") for name in missing]
-    if "training_model.onnx" in missing or "checkpoint" in missing:
+    if TRAINING_MODEL in missing or CHECKPOINT in missing:
         return found
     found += _statistics_and_state(folder, prefix)
     try:
@@ -169,12 +170,12 @@ def examine_artifacts(folder: Path, prefix: str = "") -> list[Finding]:
 
 def _statistics_and_state(folder: Path, prefix: str) -> Iterator[Finding]:
     try:
-        checkpoint = read_checkpoint(folder / f"{prefix}checkpoint")
-        model = read_model(str(folder / f"{prefix}training_model.onnx"))
+        checkpoint = read_checkpoint(folder / f"{prefix}{CHECKPOINT}")
+        model = read_model(str(folder / f"{prefix}{TRAINING_MODEL}"))
     except OrtrainError:
         return                                          # the session will say it better
     if checkpoint.nominal:
-        yield Finding(WARNING, f"{prefix}checkpoint", "it is nominal: names without values", "fill it with copy_buffer_to_parameters before training")
+        yield Finding(WARNING, f"{prefix}{CHECKPOINT}", "it is nominal: names without values", "fill it with copy_buffer_to_parameters before training")
     for node in model.graph.nodes:
         if node.op_type != "BatchNormInternal":
             continue
@@ -190,7 +191,7 @@ def _order(training: Graph, evaluation: Graph) -> Iterator[Finding]:
     theirs = [name for name in training.inputs if name in evaluation.inputs]
     mine = [name for name in evaluation.inputs if name in training.inputs]
     if theirs != mine:
-        yield Finding(WARNING, "eval_model.onnx", "it lists its parameters in another order than the training model; the old package feeds them by position",
+        yield Finding(WARNING, EVAL_MODEL, "it lists its parameters in another order than the training model; the old package feeds them by position",
                       "make both models again together")
 
 

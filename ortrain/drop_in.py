@@ -18,8 +18,8 @@ OLD_VERSION = "1.19.2"
 """What `onnxruntime.__version__` says: the release whose interface this is."""
 
 NAMES = {
-    "InferenceSession": "ortrain.inference_session", "OrtValue": "ortrain.values", "RunOptions": "ortrain.options", "SessionOptions": "ortrain.options",
-    "GraphOptimizationLevel": "ortrain.enums", "ExecutionMode": "ortrain.enums", "set_seed": "ortrain.seed",
+    "InferenceSession": "ortrain.runtime.inference_session", "OrtValue": "ortrain.runtime.values", "RunOptions": "ortrain.runtime.options", "SessionOptions": "ortrain.runtime.options",
+    "GraphOptimizationLevel": "ortrain.enums", "ExecutionMode": "ortrain.enums", "set_seed": "ortrain.runtime.seed",
 }
 """What the package itself offers, and where that is in ortrain."""
 

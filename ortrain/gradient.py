@@ -9,12 +9,12 @@ import numpy as np
 from ortrain import dtypes
 from ortrain.errors import InvalidModelError, MissingGradientError, UnreachableParameterError
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
-from ortrain.ops.building import GradientBuilder, GraphBuilder
-from ortrain.ops.expansion import expand
-from ortrain.ops.inference import Inference, infer, infer_graph
+from ortrain.ops.registry.node_builder import GradientBuilder, GraphBuilder
+from ortrain.ops.registry.decomposition import expand
+from ortrain.ops.registry.shape_inference import Inference, infer, infer_graph
 from ortrain.ops.integer import through_products
 from ortrain.ops.quantization import paired
-from ortrain.ops.record import OpRecord, ask, canonical_domain, record_of
+from ortrain.ops.registry.record import OpRecord, ask, canonical_domain, record_of
 
 
 def add_gradient(model: Model, loss: str, wanted: Sequence[str]) -> dict[str, str]:

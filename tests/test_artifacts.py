@@ -11,7 +11,7 @@ from ortrain import TrainingSession, artifacts, errors, onnxblock
 from ortrain.artifacts import LossType, OptimType, build_artifacts, generate_artifacts
 from ortrain.formats.checkpoint import read_checkpoint
 from ortrain.formats.onnx_files import to_proto
-from ortrain.loading import load_model
+from ortrain.loading.loader import load_model
 from tests.recordings import CASES, DATA, NEWEST, Recording
 
 MLP = DATA / "mlp_ce" / "forward.onnx"

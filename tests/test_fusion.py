@@ -10,10 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.formats.onnx_files import read_model
-from ortrain.fused_training import fused_training_model
+from ortrain.passes.fused_training import fused_training_model
 from ortrain.fusion import fuse
 from ortrain.ir import Graph, Node, TensorType
-from ortrain.loading import load_model
+from ortrain.loading.loader import load_model
 
 N, ROWS, HEADS, SIZE = 2, 5, 2, 4
 DIM = HEADS * SIZE
@@ -166,7 +166,7 @@ def test_a_fused_session_trains_as_the_unfused_one_does(monkeypatch):
         assert {"attention", "attention_grad", "gelu", "gelu_grad"} <= kernels_run(session)
     with session_of(model, weights) as session:
         fused, parameters = losses_of(session), session.to_buffer()
-    monkeypatch.setattr("ortrain.session.fused_training_model", lambda model: model)
+    monkeypatch.setattr("ortrain.training.session.fused_training_model", lambda model: model)
     with session_of(model, weights) as session:
         assert "attention" not in kernels_run(session)
     with session_of(model, weights) as session:

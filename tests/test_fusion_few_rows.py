@@ -7,10 +7,10 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.fusion import OPSETS, fuse
-from ortrain.inference_session import InferenceSession
+from ortrain.runtime.inference_session import InferenceSession
 from ortrain.ir import Graph, Model, Node, TensorType
-from ortrain.ops.inference import infer
-from ortrain.ops.record import ORTRAIN
+from ortrain.ops.registry.shape_inference import infer
+from ortrain.ops.registry.record import ORTRAIN
 
 N, ROWS, HEADS, SIZE = 3, 6, 2, 4
 DIM = HEADS * SIZE
@@ -166,7 +166,7 @@ def trained(model, weights):
 def test_a_classifier_by_one_token_trains_the_same_with_fewer_operations(masked, monkeypatch):
     model, weights = classifier(masked)
     losses, gradients, operations = trained(model, weights)
-    monkeypatch.setattr("ortrain.fusion.few_rows.find", lambda view: [])
+    monkeypatch.setattr("ortrain.fusion.upstream_gather.find", lambda view: [])
     expected, plain, all_operations = trained(model, weights)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     for name in weights:

@@ -9,9 +9,9 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.fusion import OPSETS, fuse
-from ortrain.inference_session import InferenceSession
+from ortrain.runtime.inference_session import InferenceSession
 from ortrain.ir import Graph, Model, Node, TensorType
-from ortrain.ops.inference import infer
+from ortrain.ops.registry.shape_inference import infer
 
 SHAPE = (3, 4, 6)
 rng = np.random.default_rng(8)
@@ -131,7 +131,7 @@ def trained():
 
 def test_a_network_trains_the_same_with_the_patterns_fused(monkeypatch):
     losses, parameters, kernels = trained()
-    monkeypatch.setattr("ortrain.session.fused_training_model", lambda model: model)
+    monkeypatch.setattr("ortrain.training.session.fused_training_model", lambda model: model)
     expected, plain, single = trained()
     assert {"layer_norm_grad", "fast_gelu_grad", "quick_gelu_grad"} <= kernels and not {"layer_norm", "fast_gelu", "quick_gelu"} & single
     np.testing.assert_allclose(losses, expected, rtol=1e-5)

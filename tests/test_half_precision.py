@@ -13,9 +13,9 @@ from ortrain import errors, onnxblock
 from ortrain.artifacts import LossType, OptimType, generate_artifacts
 from ortrain.cli import main
 from ortrain.dtypes import numpy_dtype
-from ortrain.loading import load_model
-from ortrain.state import TrainingState
-from ortrain.widening import NOTES, Notes, narrowed, widen
+from ortrain.loading.loader import load_model
+from ortrain.runtime.state import TrainingState
+from ortrain.passes.half_precision import NOTES, Notes, narrowed, widen
 from tests import half_models
 from tests.half_models import in_half, with_blocked, with_constant_nodes, with_float_edges, with_half_weights
 

@@ -5,11 +5,12 @@ import gc
 import numpy as np
 import pytest
 
-from ortrain import RunOptions, SessionOptions, TrainingSession, errors, runner
+from ortrain import RunOptions, SessionOptions, TrainingSession, errors
+from ortrain.runtime import runner
 from ortrain.artifacts import LossType, OptimType
 from ortrain.onnxblock import optim
-from ortrain.plan.late import LEAST_BYTES, LEAST_COMPUTED
-from ortrain.state import aligned_zeros
+from ortrain.plan.deferred_gradients import LEAST_BYTES, LEAST_COMPUTED
+from ortrain.runtime.state import aligned_zeros
 from tests.test_optimizer_in_backward import dense_layers
 from tests.test_recomputation import BATCH, residual_blocks
 

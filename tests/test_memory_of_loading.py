@@ -13,7 +13,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 import ortrain
 from ortrain.artifacts import LossType, OptimType, build_artifacts
-from ortrain.state import TrainingState
+from ortrain.runtime.state import TrainingState
 
 def resident():                          # without the pages of libraries, of which other processes decide how many are there
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("RssAnon:"))

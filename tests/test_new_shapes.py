@@ -8,11 +8,11 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-import ortrain.runner
+import ortrain.runtime.runner
 from ortrain import InferenceSession, SessionOptions, TrainingSession, errors
 from ortrain._core.symbolic import SymbolicInt, plain
 from ortrain.artifacts import LossType, OptimType
-from ortrain.runner import Runner
+from ortrain.runtime.runner import Runner
 from tests.test_late_gradients import assert_same
 from tests.test_optimizer_in_backward import dense_layers
 from tests.test_recomputation import residual_blocks
@@ -111,8 +111,8 @@ def plans(monkeypatch):
         seen.append(inputs)
         return plan(model, inputs, *arguments, **options)
 
-    plan = ortrain.runner.plan_program
-    monkeypatch.setattr(ortrain.runner, "plan_program", counted)
+    plan = ortrain.runtime.runner.plan_program
+    monkeypatch.setattr(ortrain.runtime.runner, "plan_program", counted)
     return seen
 
 
@@ -182,7 +182,7 @@ def test_what_spares_memory_is_not_chosen_anew_where_the_memory_is_there(plans):
 
 
 def test_what_spares_memory_is_chosen_anew_where_more_is_needed(plans, monkeypatch):
-    monkeypatch.setattr(ortrain.runner, "LEAST_ARENA", 0)
+    monkeypatch.setattr(ortrain.runtime.runner, "LEAST_ARENA", 0)
     session = session_of(small())
     for count in (32, 600, 33, 599):
         session.train_step(*rows(small, count))

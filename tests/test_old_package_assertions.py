@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 import ortrain
 from ortrain import SessionOptions, artifacts, onnxblock
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
-from ortrain.schedule import LinearSchedule
-from ortrain.session import TrainingSession
+from ortrain.training.schedules import LinearSchedule
+from ortrain.training.session import TrainingSession
 
 BATCH = 64
 NAMES = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]

@@ -6,7 +6,7 @@ import onnx
 import onnx.defs
 import pytest
 
-from ortrain.catalogue import COMPILED, FIRST_ORDER, NOT_YET, counts, operators
+from ortrain.operator_support import COMPILED, FIRST_ORDER, NOT_YET, counts, operators
 from ortrain.cli import main
 from ortrain.cli.ops import page
 

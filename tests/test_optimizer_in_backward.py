@@ -13,7 +13,7 @@ from ortrain.api import CheckpointState, Module, Optimizer
 from ortrain.artifacts import LossType, OptimType
 from ortrain.onnxblock import optim
 from ortrain.ops.training import UPDATED
-from ortrain.state import TrainingState
+from ortrain.runtime.state import TrainingState
 from tests.test_custom_operators import DOMAIN, TARGET, X
 from tests.test_custom_operators import model as custom_model
 from tests.test_session import DATA, batch, steps

@@ -9,7 +9,7 @@ from ortrain import errors
 from ortrain.cli import main
 from ortrain.ir import TensorType
 from ortrain.ops import REGISTRY
-from ortrain.ops.costs import COSTS, MOVING, operations
+from ortrain.ops.registry.cost_model import COSTS, MOVING, operations
 from tests.test_session import batch, start, steps
 
 STEPS = 3

@@ -8,10 +8,10 @@ from onnx import numpy_helper
 
 from ortrain import SessionOptions, TrainingSession
 from ortrain.artifacts import LossType, OptimType
-from ortrain.plan import order, planner
+from ortrain.plan import planner, scheduling
 from ortrain.plan.emission import Emission
-from ortrain.plan.lifetimes import live_bytes
-from ortrain.plan.recompute import OPERATIONS_PER_BYTE
+from ortrain.plan.liveness import live_bytes
+from ortrain.plan.rematerialization import OPERATIONS_PER_BYTE
 from tests.core.test_convolution import Net
 
 AGAIN = "ChannelsLastBatchNormalizationAgain"
@@ -260,7 +260,7 @@ def test_what_a_step_that_stays_reads_is_made_before_it():
 def test_the_gradient_of_a_shortcut_waits_for_that_of_the_block_beside_it(monkeypatch):
     """With a kernel of one pixel the sum of the two is part of it, and it comes where the sum is."""
     with monkeypatch.context() as patch:
-        patch.setattr(order, "defer", lambda steps, *_: steps)
+        patch.setattr(scheduling, "defer", lambda steps, *_: steps)
         at_once = trained(projected_shortcuts(2))
     later = trained(projected_shortcuts(2))
     assert program_of(later).arena_bytes <= program_of(at_once).arena_bytes

@@ -13,19 +13,20 @@ from ortrain.dtypes import name_of
 from ortrain.errors import MissingKernelError, OrtrainError
 from ortrain.ir import Node
 from ortrain.ops import custom
-from ortrain.ops.absent import ABSENT
-from ortrain.ops.inference import Inference
-from ortrain.ops.record import REGISTRY, Alias, InferenceContext, KernelCall, LoweringContext
+from ortrain.ops.registry.unsupported import ABSENT
+from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.record import REGISTRY, Alias, InferenceContext, KernelCall, LoweringContext
 from tests.ops.harness import cast, contexts, expansion
 from tests.ops.samples import Refusal, Sample
 
 PACKAGE = Path(ops.__file__).resolve().parents[1]
 KERNELS = PACKAGE / "_core" / "kernels"
+BUILT = PACKAGE / "_core" / "instruction_sets"
 SAMPLES = Path(__file__).parent / "ops" / "samples"
 
 
 def sample_modules():
-    return [importlib.import_module(f"tests.ops.samples.{p.stem}") for p in sorted(SAMPLES.glob("*.py")) if p.stem != "__init__"]
+    return [importlib.import_module(f"tests.ops.samples.{family}") for family in ops.FAMILIES]
 
 
 def samples() -> list[Sample]:
@@ -53,6 +54,10 @@ def first_dtype(sample: Sample, dtype: str) -> str:
     return REGISTRY[sample.domain, sample.op_type].infer(InferenceContext(node, types, values, opset))[0].dtype
 
 
+def file_of(family: str) -> str:
+    return f"{family.replace('.', '/')}.py"
+
+
 def strings_in(*sources: Path) -> set[str]:
     return {node.value for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)}
@@ -63,16 +68,16 @@ def none(missing) -> None:
 
 
 def test_every_family_has_its_three_files():
-    missing = [p for family in ops.FAMILIES for p in (PACKAGE / "ops" / f"{family}.py", SAMPLES / f"{family}.py") if not p.exists()]
+    missing = [p for family in ops.FAMILIES for p in (PACKAGE / "ops" / file_of(family), SAMPLES / file_of(family)) if not p.exists()]
     none(missing)
     # a family may run on another family's kernels, but a kernel file belongs to a family
-    strays = [p.stem for p in KERNELS.glob("*.pyx") if p.stem not in (*ops.FAMILIES, "products")]
+    strays = [p.stem for p in KERNELS.rglob("*.pyx") if p.stem not in (*ops.FAMILIES, "gemm")]
     assert not strays
 
 
 def test_every_record_has_a_sample():
     sampled = {(sample.domain, sample.op_type) for sample in samples()}
-    # without a lowering no kernel runs it: the optimizer's operators on sequences are read by ortrain.optimizer
+    # without a lowering no kernel runs it: the optimizer's operators on sequences are read by ortrain.training.optimizer
     runnable = {key for key, record in REGISTRY.items() if record.lower is not None or record.expand is not None}
     # users' operators and the call of their gradients have tests in test_custom_operators.py
     users = {key for key, record in REGISTRY.items() if record.infer.__module__ == custom.__name__}
@@ -105,7 +110,7 @@ def test_every_lowering_names_a_kernel(dtype):
 
 def test_every_kernel_is_run_by_a_sample():
     """Or by the plan and the optimizer, which name theirs themselves."""
-    named = strings_in(*(PACKAGE / "plan").glob("*.py"), PACKAGE / "optimizer.py", PACKAGE / "runner.py")
+    named = strings_in(*(PACKAGE / "plan").rglob("*.py"), PACKAGE / "training" / "optimizer.py", PACKAGE / "runtime" / "runner.py")
     reached = {how.kernel for sample in samples() for how in [lowered(sample, "float64")] if isinstance(how, KernelCall)}
     none({name for name, _ in kernels()} - reached - named)
 
@@ -114,19 +119,19 @@ def test_every_instruction_set_has_the_same_kernels():
     """A daily build may leave out sets and families; a family that two sets have is the same in both."""
     tables: dict[str, dict[str, dict]] = {}
     for isa in supported_sets():
-        for path in (KERNELS / isa).iterdir():
+        for path in (BUILT / isa).iterdir():
             if path.suffix in (".so", ".pyd"):
                 family = path.name.partition(".")[0]
-                module = importlib.import_module(f"ortrain._core.kernels.{isa}.{family}")
+                module = importlib.import_module(f"ortrain._core.instruction_sets.{isa}.{family}")
                 tables.setdefault(family, {})[isa] = {name: dtypes for name, (_, dtypes) in module.KERNELS.items()}
     for family, by_set in tables.items():
         first = next(iter(by_set.values()))
         assert all(table == first for table in by_set.values()), f"{family} differs between {sorted(by_set)}"
 
 
-@pytest.mark.parametrize("path", sorted(KERNELS.glob("*.pyx")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(KERNELS.rglob("*.pyx")), ids=lambda p: p.stem)
 def test_every_kernel_written_in_cython_says_what_it_computes(path):
-    source = "\n".join(p.read_text(encoding="utf-8") for p in (path, *KERNELS.glob("*.pxi")))
+    source = "\n".join(p.read_text(encoding="utf-8") for p in (path, *KERNELS.rglob("*.pxi")))
     silent = []
     for function in re.findall(r"<size_t>\s*&\s*(\w+)", source[source.index("KERNELS = {") :]):
         start = re.search(rf"^cdef int {function}\([^)]*\)[^:]*:\n", source, re.MULTILINE)
@@ -152,7 +157,7 @@ def test_refusals_are_refused():
 
 
 SWEEPS = {"AdamWOptimizer", "SGDOptimizerV2", "InplaceClipGradNorm"}
-"""What optimizer models are made of: ortrain.optimizer reads them."""
+"""What optimizer models are made of: ortrain.training.optimizer reads them."""
 
 
 def test_every_operator_of_the_old_package_has_a_record_or_a_reason():

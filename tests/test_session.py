@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 import ortrain
 from ortrain import errors, onnxblock
 from ortrain.artifacts import LossType, OptimType
-from ortrain.state import TrainingState
+from ortrain.runtime.state import TrainingState
 
 DATA = Path(__file__).parent / "data" / "ort_golden"
 

@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 import ortrain
 from ortrain import InferenceSession, errors
 from ortrain.artifacts import OptimType
-from ortrain.loading import load_model
+from ortrain.loading.loader import load_model
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 X = np.array([[1, -2, 3], [-4, 5, 6], [7, 8, -9], [0.5, -0.25, 2]], np.float32)

@@ -38,7 +38,7 @@ class Facade:
         homes |= {form.name: f"{module}.{self._module_of(form)}" for form in self.spec.forms(self.language) if form.word == "function"}
         homes |= dict.fromkeys(enums.exported(self.spec, self.language), f"{module}.enums")
         if self.language == "python":
-            homes |= {"OrtValue": "ortrain.values", "SessionOptions": "ortrain.options"}
+            homes |= {"OrtValue": "ortrain.runtime.values", "SessionOptions": "ortrain.runtime.options"}
         return homes
 
     def _module_of(self, form: Form) -> str:

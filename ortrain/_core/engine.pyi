@@ -1,7 +1,7 @@
 import numpy as np
 
 from ortrain._core.program import Program
-from ortrain._core.sweep import Call
+from ortrain._core.optimizer_update import Call
 
 class EngineHandle:
     arena: np.ndarray | None

@@ -8,7 +8,7 @@ from ortrain._core.kernel cimport ORTRAIN_MAX_RANK, Engine, Kernel, KernelArgs, 
 
 import os
 
-from ortrain._core.forks import renew_in_children
+from ortrain._core.fork_handlers import renew_in_children
 from ortrain.dtypes import NUMBERS, name_of
 from ortrain.errors import InvalidArgumentError
 
@@ -116,7 +116,7 @@ def load_products():
     import importlib
 
     from ortrain._core.kernel_table import instruction_set
-    table = importlib.import_module(f"ortrain._core.kernels.{instruction_set()}.products").PRODUCTS
+    table = importlib.import_module(f"ortrain._core.instruction_sets.{instruction_set()}.gemm").GEMM
     chosen = os.environ.get("ORTRAIN_GEMM", "")
     if chosen not in ("", "blas", "vectors"):
         raise InvalidArgumentError(f"expected ORTRAIN_GEMM to be blas or vectors, got {chosen!r}")
@@ -167,7 +167,7 @@ cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, i
     blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
 
 
-# floats of a worker's own memory that records count on (ROOM in ops/channels_last_methods.py)
+# floats of a worker's own memory that records count on (ROOM in ops/shared/conv_algorithms.py)
 cdef enum:
     LEAST_WORKSPACE = 1 << 20
 

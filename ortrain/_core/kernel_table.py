@@ -23,7 +23,7 @@ def supported_sets() -> tuple[str, ...]:
     """The instruction sets that were built and that this processor can run, best first."""
     from ortrain._core.cpu import supports
 
-    here = Path(__file__).with_name("kernels")
+    here = Path(__file__).with_name("instruction_sets")
     return tuple(name for name in PREFERENCE if supports(name) and any(p.suffix in (".so", ".pyd") for p in (here / name).glob("*")))
 
 
@@ -40,10 +40,10 @@ def instruction_set() -> str:
 def load_set(name: str) -> dict[tuple[str, str], int]:
     """All kernels of one instruction set: (kernel name, dtype of its first tensor) -> address."""
     table: dict[tuple[str, str], int] = {}
-    folder = Path(__file__).with_name("kernels") / name
+    folder = Path(__file__).with_name("instruction_sets") / name
     for path in sorted(folder.iterdir()):
         if path.suffix in (".so", ".pyd"):
-            module = importlib.import_module(f"ortrain._core.kernels.{name}.{path.name.split('.')[0]}")
+            module = importlib.import_module(f"ortrain._core.instruction_sets.{name}.{path.name.split('.')[0]}")
             for kernel, (address, dtypes) in module.KERNELS.items():
                 for dtype in dtypes:
                     assert (kernel, dtype) not in table, f"two kernels named {kernel!r} for {dtype}"

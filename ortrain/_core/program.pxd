@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 cimport numpy as cnp
 from ortrain._core.engine cimport EngineHandle
 from ortrain._core.kernel cimport Kernel, KernelArgs, Tensor
-from ortrain._core.placement cimport Piece
+from ortrain._core.memory_planner cimport Piece
 
 cdef extern from "float_mode.h" nogil:
     ctypedef unsigned int FloatMode

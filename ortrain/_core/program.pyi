@@ -3,9 +3,9 @@ from typing import Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
-from ortrain._core.family import Family
-from ortrain._core.inserted import PythonStep
-from ortrain._core.iteration import Iteration
+from ortrain._core.program_template import Family
+from ortrain._core.builtin_kernels import PythonStep
+from ortrain._core.loop import Iteration
 
 TERMINATED: int
 

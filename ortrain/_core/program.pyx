@@ -6,9 +6,9 @@ cimport numpy as cnp
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from ortrain._core.arrays cimport numpy_type_of, same_dtype
 from ortrain._core.engine cimport SHORT, EngineHandle
-from ortrain._core.inserted cimport STATUS_PYTHON_FAILED, skip
+from ortrain._core.builtin_kernels cimport STATUS_PYTHON_FAILED, skip
 from ortrain._core.kernel cimport DTYPE_INT64, ORTRAIN_MAX_RANK, STATUS_OK, Kernel, KernelArgs, Tensor
-from ortrain._core.placement cimport Piece, aligned, place
+from ortrain._core.memory_planner cimport Piece, aligned, place
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """Symbolic sizes as other compiled modules see them: a program takes down where they stand in it."""
 from libc.stdint cimport int64_t
-from ortrain._core.terms cimport Linear
+from ortrain._core.size_expressions cimport Linear
 
 cdef struct Limits:
     int64_t low

@@ -2,7 +2,7 @@
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from cpython.object cimport Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, Py_NE
-from ortrain._core.terms cimport (LARGER, PRODUCT, QUOTIENT, REMAINDER, SMALLER, SUM, SYMBOL, Linear, add_overflows, floor_quotient, linear, multiply_overflows,
+from ortrain._core.size_expressions cimport (LARGER, PRODUCT, QUOTIENT, REMAINDER, SMALLER, SUM, SYMBOL, Linear, add_overflows, floor_quotient, linear, multiply_overflows,
                                   operate)
 
 cdef extern from "Python.h":

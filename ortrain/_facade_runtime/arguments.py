@@ -10,8 +10,8 @@ import numpy as np
 
 from ortrain._facade_runtime.lifetime import Holder, ValueHolder, held
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, PropertyTypeError
-from ortrain.state import PropertyValue
-from ortrain.values import OrtValue
+from ortrain.runtime.state import PropertyValue
+from ortrain.runtime.values import OrtValue
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Sized)

@@ -10,7 +10,7 @@ import numpy as np
 from ortrain._facade_runtime.lifetime import Holder, RunOptionsHolder, SessionHolder, SessionOptionsHolder, StateHolder, ValueHolder
 from ortrain._facade_runtime.tensors import tensor_over
 from ortrain.errors import UseAfterRelease
-from ortrain.values import OrtValue
+from ortrain.runtime.values import OrtValue
 
 
 class Disposes(Protocol):

@@ -13,8 +13,8 @@ from ortrain._facade_runtime.lifetime import Holder, ValueHolder
 from ortrain._facade_runtime.outcomes import BoxLike, OrtStatus, check_box, put
 from ortrain.enums import ErrorCode, PropertyType
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, UseAfterRelease
-from ortrain.state import PropertyValue
-from ortrain.values import OrtValue
+from ortrain.runtime.state import PropertyValue
+from ortrain.runtime.values import OrtValue
 
 T = TypeVar("T")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ortrain.errors import ArgumentTypeError, InvalidStateError, UseAfterRelease
-from ortrain.options import RunOptions, SessionOptions
-from ortrain.session import TrainingSession
-from ortrain.state import TrainingState
-from ortrain.values import OrtValue
+from ortrain.runtime.options import RunOptions, SessionOptions
+from ortrain.training.session import TrainingSession
+from ortrain.runtime.state import TrainingState
+from ortrain.runtime.values import OrtValue
 
 T = TypeVar("T")
 

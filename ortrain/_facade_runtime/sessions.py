@@ -10,12 +10,12 @@ import numpy as np
 from ortrain._facade_runtime.lifetime import Environment
 from ortrain._facade_runtime.tensors import TypeAndShape
 from ortrain.errors import InvalidArgumentError, InvalidStateError, OutputShapeError, ParameterShapeError, ParameterTypeError, UnsupportedDeviceError
-from ortrain.options import RunOptions, SessionOptions
-from ortrain.schedule import LinearSchedule
-from ortrain.seed import set_seed
-from ortrain.session import TrainingSession
-from ortrain.state import TrainingState
-from ortrain.values import OrtValue
+from ortrain.runtime.options import RunOptions, SessionOptions
+from ortrain.training.schedules import LinearSchedule
+from ortrain.runtime.seed import set_seed
+from ortrain.training.session import TrainingSession
+from ortrain.runtime.state import TrainingState
+from ortrain.runtime.values import OrtValue
 
 __all__ = ["set_seed"]
 

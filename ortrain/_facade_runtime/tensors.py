@@ -11,7 +11,7 @@ from ortrain._facade_runtime.arguments import integer, listed, texts
 from ortrain._facade_runtime.lifetime import Holder
 from ortrain.dtypes import EXTENSIONS, NAMES, NUMBERS, name_of, numpy_dtype
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError
-from ortrain.values import OrtValue
+from ortrain.runtime.values import OrtValue
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import os
 
 from ortrain._facade_runtime import arguments, lifetime
 from ortrain._facade_runtime.modules import StateBase
-from ortrain.parameters import Parameter, Parameters, Properties
-from ortrain.state import TrainingState
+from ortrain.runtime.parameters import Parameter, Parameters, Properties
+from ortrain.runtime.state import TrainingState
 
 __all__ = ["CheckpointState", "Parameter", "Parameters", "Properties"]
 

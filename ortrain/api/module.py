@@ -13,8 +13,8 @@ import onnx
 from ortrain._facade_runtime import arguments, lifetime, sessions
 from ortrain._facade_runtime.modules import ModuleBase
 from ortrain.api.checkpoint_state import CheckpointState
-from ortrain.options import SessionOptions
-from ortrain.values import OrtValue, as_array
+from ortrain.runtime.options import SessionOptions
+from ortrain.runtime.values import OrtValue, as_array
 
 
 class Module(ModuleBase):

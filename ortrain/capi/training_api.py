@@ -19,7 +19,7 @@ from ortrain.capi.handles import (
     OrtTrainingSession,
     OrtValue,
 )
-from ortrain.state import TrainingState
+from ortrain.runtime.state import TrainingState
 
 
 class OrtTrainingApi:

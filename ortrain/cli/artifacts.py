@@ -7,9 +7,8 @@ from pathlib import Path
 
 from ortrain.artifacts import generate_artifacts
 from ortrain.cli.common import LOSSES, OPTIMIZERS, add_weight_arguments
-from ortrain.loading import load_model
-
-FILES = ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint")
+from ortrain.formats.artifact_names import CHECKPOINT, MODELS
+from ortrain.loading.loader import load_model
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -31,7 +30,7 @@ def run(options: argparse.Namespace) -> None:
         options.model, requires_grad=options.requires_grad, frozen_params=options.frozen,
         loss=LOSSES.get(options.loss), optimizer=OPTIMIZERS[options.optimizer], artifact_directory=str(folder), prefix=options.prefix,
         additional_output_names=options.additional_outputs, loss_input_names=graph.outputs[:1] if options.loss else None)
-    for name in FILES:
+    for name in (*MODELS, CHECKPOINT):
         path = folder / f"{options.prefix}{name}"
         if path.exists():
             print(f"{path}  {path.stat().st_size:,} bytes")

@@ -20,7 +20,6 @@ OPTIMIZERS = {"adamw": OptimType.AdamW, "sgd": OptimType.SGD}
 TARGET_NAMES = ("labels", "target", "targets", "label", "y")
 """Where the target is looked for in a data file."""
 
-CHECKPOINT = "checkpoint"
 
 
 def add_weight_arguments(command: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ortrain.cli.common import LOSSES, choose_target, fixed_batch, read_data, session_arrays
 from ortrain.errors import InvalidArgumentError
-from ortrain.loading import load_model
-from ortrain.session import TrainingSession
-from ortrain.trainer import Trainer
+from ortrain.loading.loader import load_model
+from ortrain.training.session import TrainingSession
+from ortrain.training.trainer import Trainer
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 
 from ortrain.cli.common import existing_folder
 from ortrain.errors import InvalidArgumentError
-from ortrain.session import TrainingSession
+from ortrain.training.session import TrainingSession
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -12,12 +12,13 @@ import numpy as np
 from ortrain.cli.common import running_statistics, table
 from ortrain.dtypes import FLOATS
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError
-from ortrain.formats.checkpoint import IDENTIFIER, Checkpoint, read_checkpoint
+from ortrain.formats.artifact_names import MODELS
+from ortrain.formats.checkpoint import IDENTIFIER, read_checkpoint
+from ortrain.formats.checkpoint_contents import Checkpoint
 from ortrain.formats.onnx_files import read_model
 from ortrain.ir import Model, Node, TensorType
 from ortrain.ops import record_of
 
-MODELS = ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx")
 LONGEST = 60
 """Characters of a property that are shown."""
 

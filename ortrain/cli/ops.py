@@ -8,8 +8,8 @@ import argparse
 
 import onnx
 
-from ortrain.catalogue import NOT_YET, Operator, counts, operators
-from ortrain.ops.absent import ABSENT
+from ortrain.operator_support import NOT_YET, Operator, counts, operators
+from ortrain.ops.registry.unsupported import ABSENT
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -10,8 +10,8 @@ from ortrain.cli.common import existing_folder, read_data, session_arrays
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidArgumentError
 from ortrain.ir import TensorType
-from ortrain.options import SessionOptions
-from ortrain.session import TrainingSession
+from ortrain.runtime.options import SessionOptions
+from ortrain.training.session import TrainingSession
 
 WARM_UP = 3
 """Steps before those that count: planning, first touch of memory."""

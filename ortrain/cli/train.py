@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.cli.common import CHECKPOINT, LOSSES, OPTIMIZERS, add_weight_arguments, read_data, session_arrays
+from ortrain.cli.common import LOSSES, OPTIMIZERS, add_weight_arguments, read_data, session_arrays
 from ortrain.errors import InvalidArgumentError
-from ortrain.formats.atomic import replace_file
-from ortrain.loading import load_model
-from ortrain.seed import set_seed
-from ortrain.session import TrainingSession
-from ortrain.trainer import Trainer, save_learning_curve
+from ortrain.formats.artifact_names import CHECKPOINT
+from ortrain.formats.atomic_files import replace_file
+from ortrain.loading.loader import load_model
+from ortrain.runtime.seed import set_seed
+from ortrain.training.session import TrainingSession
+from ortrain.training.trainer import Trainer, save_learning_curve
 
 SETTINGS = "settings.json"
 DEFAULTS = {"loss": None, "optimizer": "adamw", "epochs": 10, "batch_size": 32, "learning_rate": 1e-3, "validation_split": 0.1, "seed": 0,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ortrain.formats.artifact_names import EVAL_MODEL, OPTIMIZER_MODEL, TRAINING_MODEL
+
 HERE = Path(__file__).parent
 ARTIFACTS = HERE / "artifacts"
 
@@ -16,12 +18,12 @@ OBJECTS: dict[str, list[dict[str, Any]]] = {
     "state": [{"call": "checkpoint_state.load", "arguments": {"path": "$artifacts/checkpoint"}, "as": "state"}],
     "nominal_state": [{"call": "checkpoint_state.load", "arguments": {"path": "$artifacts/nominal_checkpoint"}, "as": "state"}],
     "session": [{"call": "training_session.create", "as": "session", "arguments": {
-        "state": {"object": "state"}, "train_model": "$artifacts/training_model.onnx", "eval_model": "$artifacts/eval_model.onnx",
-        "optimizer_model": "$artifacts/optimizer_model.onnx"}}],
+        "state": {"object": "state"}, "train_model": f"$artifacts/{TRAINING_MODEL}", "eval_model": f"$artifacts/{EVAL_MODEL}",
+        "optimizer_model": f"$artifacts/{OPTIMIZER_MODEL}"}}],
     "session_without_optimizer": [{"call": "training_session.create", "as": "session", "arguments": {
-        "state": {"object": "state"}, "train_model": "$artifacts/training_model.onnx", "eval_model": "$artifacts/eval_model.onnx"}}],
+        "state": {"object": "state"}, "train_model": f"$artifacts/{TRAINING_MODEL}", "eval_model": f"$artifacts/{EVAL_MODEL}"}}],
     "session_without_eval": [{"call": "training_session.create", "as": "session", "arguments": {
-        "state": {"object": "state"}, "train_model": "$artifacts/training_model.onnx", "optimizer_model": "$artifacts/optimizer_model.onnx"}}],
+        "state": {"object": "state"}, "train_model": f"$artifacts/{TRAINING_MODEL}", "optimizer_model": f"$artifacts/{OPTIMIZER_MODEL}"}}],
 }
 """What `given.objects` names, as the calls that make it."""
 

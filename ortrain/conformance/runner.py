@@ -12,7 +12,7 @@ from ortrain.conformance.cases import ARTIFACTS, Case, resolved
 from ortrain.conformance.service import Connection
 from ortrain.conformance.values import decoded, difference, encoded
 from ortrain.enums import ErrorCode
-from ortrain.inference_session import InferenceSession
+from ortrain.runtime.inference_session import InferenceSession
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
 """The tolerance of a case that names none: what recorded runs of the old package agree to."""

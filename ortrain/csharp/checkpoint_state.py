@@ -8,7 +8,7 @@ import os
 from ortrain._facade_runtime import arguments, disposal, lifetime, outcomes, sessions
 from ortrain._facade_runtime.disposal import DisposableState
 from ortrain.csharp.values import OrtTensorTypeAndShapeInfo, OrtValue
-from ortrain.state import TrainingState
+from ortrain.runtime.state import TrainingState
 
 
 class CheckpointState(DisposableState):

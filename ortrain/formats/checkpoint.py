@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,8 @@ import numpy as np
 
 from ortrain.dtypes import NAMES, NUMBERS, name_of, numpy_dtype
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidCheckpointError
-from ortrain.formats.atomic import replace_files
+from ortrain.formats.atomic_files import replace_files
+from ortrain.formats.checkpoint_contents import Checkpoint, OptimizerGroup, Property
 from ortrain.formats.flatbuffer import Buffer, Table
 
 IDENTIFIER = b"ODTC"
@@ -37,34 +38,7 @@ MOST_DIMENSIONS = 32
 LAST_TYPE = 20
 """The number of the last element type that the file has: later ones are smaller than a byte, or newer than the old package."""
 
-Property = int | float | str
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class OptimizerGroup:
-    """Progress of the optimizer: completed steps, the schedule's initial rate, parameter name -> moment name -> values."""
-
-    step: int = 0
-    initial_learning_rate: float = 0.0
-    momentums: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Checkpoint:
-    """The tables of a checkpoint file. A nominal one has names and dtypes only (arrays of shape [])."""
-
-    trainable: dict[str, np.ndarray] = field(default_factory=dict)
-    frozen: dict[str, np.ndarray] = field(default_factory=dict)
-    properties: dict[str, Property] = field(default_factory=dict)
-    optimizer_groups: dict[str, OptimizerGroup] = field(default_factory=dict)
-    nominal: bool = False
-    version: int = 2
-    external: bool = False
-    """The parameters lie in a file of their own, `<path>.data`."""
-    bare: bool = False
-    """Without a table of optimizer groups, as artifact generation writes it."""
-
 
 # ---- reading
 

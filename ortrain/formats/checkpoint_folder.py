@@ -15,7 +15,7 @@ import onnx
 import onnx.numpy_helper
 
 from ortrain.errors import InvalidCheckpointError
-from ortrain.formats.checkpoint import Checkpoint, OptimizerGroup, Property
+from ortrain.formats.checkpoint_contents import Checkpoint, OptimizerGroup, Property
 
 TENSORS = "tensors.pbseq"
 PROPERTIES = "properties.pbseq"

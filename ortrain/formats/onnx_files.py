@@ -15,7 +15,7 @@ from onnx import external_data_helper, numpy_helper
 
 from ortrain.dtypes import NAMES, NUMBERS, name_of
 from ortrain.errors import ArtifactNotFoundError, InvalidModelError
-from ortrain.formats.atomic import replace_files
+from ortrain.formats.atomic_files import replace_files
 from ortrain.formats.ort_format import is_ort_model, parse_ort_model
 from ortrain.ir import Attribute, Dim, Graph, Model, Node, TensorType
 
@@ -38,7 +38,7 @@ A = onnx.AttributeProto
 def read_model(source: Any) -> Model:
     """A model from a path or bytes (ONNX, or the ORT format), or an onnx.ModelProto.
 
-    The model's own functions are left out (ortrain.loading puts them in place).
+    The model's own functions are left out (ortrain.loading.loader puts them in place).
 
     Raises ArtifactNotFoundError when the file is not there, InvalidModelError when it is no ONNX model."""
     if isinstance(source, onnx.ModelProto):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from ortrain.fusion import attention, few_rows, gelu, layer_norm, silu
-from ortrain.fusion.view import View
+from ortrain.fusion import attention, gelu, layer_norm, silu, upstream_gather
+from ortrain.fusion.graph_view import View
 from ortrain.ir import Graph, Node
-from ortrain.ops.record import MICROSOFT, ORTRAIN
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN
 
 RULES = (attention.find, gelu.find, layer_norm.find, silu.find)
 OPSETS = {MICROSOFT: 1, ORTRAIN: 1}
@@ -22,7 +22,7 @@ def fuse(graph: Graph, trained: Collection[str] = ()) -> int:
 
     Every output of the graph is still computed, under its name."""
     found = _replace(graph, ((node, [fused]) for rule in RULES for node, fused in rule(View(graph, trained))))
-    return found + _replace(graph, few_rows.find(View(graph, trained)))
+    return found + _replace(graph, upstream_gather.find(View(graph, trained)))
 
 
 def _replace(graph: Graph, found: Iterable[tuple[Node, list[Node]]]) -> int:

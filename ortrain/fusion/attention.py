@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ortrain.fusion.view import View
+from ortrain.fusion.graph_view import View
 from ortrain.ir import Node
-from ortrain.ops.record import ORTRAIN
+from ortrain.ops.registry.record import ORTRAIN
 
 HEADS_FIRST, KEYS_LAST, SWAP = (0, 2, 1, 3), (0, 2, 3, 1), (0, 1, 3, 2)
 """[n, rows, heads, size] to [n, heads, rows, size], to [n, heads, size, rows], and between the two."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ortrain.fusion.view import View
+from ortrain.fusion.graph_view import View
 from ortrain.ir import Node
-from ortrain.ops.record import MICROSOFT
+from ortrain.ops.registry.record import MICROSOFT
 
 TOLERANCE = 1e-6
 """Relative, of constants: they are float32."""

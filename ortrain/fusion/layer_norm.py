@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ortrain.fusion.view import View
+from ortrain.fusion.graph_view import View
 from ortrain.ir import Node
 
 

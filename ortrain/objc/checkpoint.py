@@ -9,7 +9,7 @@ from typing import Self
 from ortrain._facade_runtime import arguments, outcomes, sessions
 from ortrain._facade_runtime.apple import AppleState
 from ortrain.objc.values import ORTTensorTypeAndShapeInfo, ORTValue
-from ortrain.state import TrainingState
+from ortrain.runtime.state import TrainingState
 
 
 class ORTCheckpoint(AppleState):

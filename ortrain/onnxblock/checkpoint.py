@@ -11,8 +11,9 @@ import onnx.numpy_helper
 
 from ortrain.dtypes import NAMES
 from ortrain.errors import InvalidArgumentError, InvalidCheckpointError, InvalidStateError
-from ortrain.formats.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from ortrain.widening import rounded
+from ortrain.formats.checkpoint import read_checkpoint, write_checkpoint
+from ortrain.formats.checkpoint_contents import Checkpoint
+from ortrain.passes.half_precision import rounded
 
 Tensors = Sequence[onnx.TensorProto]
 

@@ -10,7 +10,7 @@ import onnx.numpy_helper
 
 from ortrain.errors import InvalidStateError
 from ortrain.formats.onnx_files import to_proto
-from ortrain.loading import load_model
+from ortrain.loading.loader import load_model
 from ortrain.onnxblock.blocks import Block
 from ortrain.onnxblock.building import check, register_outputs
 from ortrain.onnxblock.model_accessor import current_model

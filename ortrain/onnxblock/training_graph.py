@@ -9,14 +9,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ortrain.errors import InvalidArgumentError, InvalidModelError, ParameterNotFoundError
-from ortrain.formats.checkpoint import Checkpoint
+from ortrain.formats.checkpoint_contents import Checkpoint
 from ortrain.gradient import add_gradient
 from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
-from ortrain.loading import reads
-from ortrain.ops.inference import infer
-from ortrain.ops.record import MICROSOFT, canonical_domain
+from ortrain.loading.loader import reads
+from ortrain.ops.registry.shape_inference import infer
+from ortrain.ops.registry.record import MICROSOFT, canonical_domain
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG, UPDATED_SUFFIX
-from ortrain.widening import narrow_outputs, note_copy, widen
+from ortrain.passes.half_precision import narrow_outputs, note_copy, widen
 
 TRAINING_OPSETS = {
     "ai.onnx.ml": 5, "ai.onnx.training": 1, "ai.onnx.preview.training": 1, MICROSOFT: 1, "com.microsoft.experimental": 1,

@@ -2,13 +2,14 @@
 
 import importlib
 
-from ortrain.ops.definitions import defined
-from ortrain.ops.record import FALLBACK, MICROSOFT, REGISTRY, OpRecord, record_of
+from ortrain.ops.registry.onnx_definitions import defined
+from ortrain.ops.registry.record import FALLBACK, MICROSOFT, REGISTRY, OpRecord, record_of
 
-FAMILIES = ("elementwise", "trigonometry", "activation", "linear", "determinant", "einsum", "conv", "channels_last", "transposed", "resize", "sampling",
-            "regions", "pool", "folding", "norm", "cumulative", "reduce", "selection", "softmax", "attention", "transformer", "loss", "shape", "blocks",
-            "indexing", "padding", "scattering", "random", "encoding", "fourier", "recurrent", "control", "loop", "quantization", "integer", "quantized",
-            "training", "old_forms", "old_passes", "old_optimizers")
+FAMILIES = ("elementwise", "trigonometry", "activation", "linear", "determinant", "einsum", "conv", "channels_last", "conv_transpose", "resize", "sampling",
+            "roi_pooling", "pool", "fold", "norm", "cumulative", "reduce", "selection", "softmax", "attention", "contrib.transformer", "loss", "shape", "space_to_depth",
+            "indexing", "padding", "scattering", "dropout", "encoding", "fourier", "recurrent", "control_flow", "loop", "quantization", "integer", "contrib.quantized",
+            "training", "contrib.alternative_forms", "contrib.graph_passes",
+            "contrib.optimizers")
 """Each has a module here, kernels in _core/kernels (or those of another family) and samples; `custom` is the user's own."""
 
 for _family in (*FAMILIES, "custom"):

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ortrain.ir import TensorType
-from ortrain.ops.broadcasting import packed
-from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.shared.broadcasting import packed
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import binary, infer_broadcast, same_as_input, unary
-from ortrain.ops.record import (
+from ortrain.ops.registry.record import (
     MICROSOFT,
     ORTRAIN,
     Expansion,

@@ -9,10 +9,10 @@ import numpy as np
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
-from ortrain.ops.broadcasting import broadcast_strides
-from ortrain.ops.building import GradientBuilder
-from ortrain.ops.known import larger, smaller
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_broadcasts, check_inputs, operator
+from ortrain.ops.shared.broadcasting import broadcast_strides
+from ortrain.ops.registry.node_builder import GradientBuilder
+from ortrain.ops.registry.constants import larger, smaller
+from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_broadcasts, check_inputs, operator
 
 BLOCK, CAUSAL_BLOCK = 128, 64
 """Query rows whose scores are held at a time. Smaller blocks skip more of what a causal mask hides, and pack the keys more often."""
@@ -23,7 +23,7 @@ HIDDEN = -1e8
 
 
 def lower_attention(c: LoweringContext, q: int, mask: int, buffers: int, by_head: bool) -> KernelCall:
-    """Packs what attention.h says. buffers: blocks of scores that a lane needs."""
+    """Packs what attention/attention.h says. buffers: blocks of scores that a lane needs."""
     (n, rows, heads, size), (_, keys, _, _), (_, _, _, width) = (c.dims(q + i) for i in range(3))
     causal = c.has(mask) and rows == keys and hides_later_keys(c.value(mask), rows)
     steps = broadcast_strides(c.dims(mask), (n, heads, rows, keys)) if c.has(mask) else [0] * 4

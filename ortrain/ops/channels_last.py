@@ -10,7 +10,7 @@ from math import inf, prod
 from typing import Any
 
 from ortrain.ir import Node, Shape, TensorType
-from ortrain.ops.channels_last_methods import (
+from ortrain.ops.shared.conv_algorithms import (
     LEAST_CHANNELS,
     SPREAD,
     Geometry,
@@ -28,9 +28,9 @@ from ortrain.ops.channels_last_methods import (
     winograd_block,
 )
 from ortrain.ops.conv import unread_by_gradient
-from ortrain.ops.known import larger, smaller
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_inputs, check_shape, operator
-from ortrain.ops.windows import Windows, integers, windows_of
+from ortrain.ops.registry.constants import larger, smaller
+from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_inputs, check_shape, operator
+from ortrain.ops.shared.windows import Windows, integers, windows_of
 
 ITEM_SIZE = {"float32": 4, "float64": 8}
 
@@ -116,7 +116,7 @@ def conv_grad(c: InferenceContext) -> list[TensorType]:
 # Batch normalisation
 
 OPEN, CLOSED = 1, 2
-"""Whether the limits themselves let a gradient through: ReLU's do not, Clip's do (channels_last_norm.h)."""
+"""Whether the limits themselves let a gradient through: ReLU's do not, Clip's do (channels_last/batch_norm.h)."""
 
 
 def check_normalised(c: InferenceContext, x: int, *vectors: int, alike: tuple[int, ...]) -> None:

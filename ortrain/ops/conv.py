@@ -9,9 +9,9 @@ from typing import Any
 
 from ortrain.ir import TensorType
 from ortrain.ops.activation import fused_activation
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
-from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.shared.windows import Windows, explicit, integers, packed, windows_of
 
 ITEM_SIZE = {"float32": 4, "float64": 8}
 BUFFER = 1 << 16

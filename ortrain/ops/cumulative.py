@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, Lowering, LoweringContext, check_inputs, normalize_axis, operator
+from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, Lowering, LoweringContext, check_inputs, normalize_axis, operator
 
 
 def packed_axis(c: LoweringContext, axis: int) -> tuple[int, ...]:

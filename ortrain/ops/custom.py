@@ -14,8 +14,8 @@ import numpy as np
 
 from ortrain.errors import ArgumentTypeError, ArtifactNotFoundError, InvalidArgumentError
 from ortrain.ir import Shape, TensorType
-from ortrain.ops.building import GradientBuilder
-from ortrain.ops.record import REGISTRY, InferenceContext, KernelCall, LoweringContext, OpRecord, canonical_domain, operator
+from ortrain.ops.registry.node_builder import GradientBuilder
+from ortrain.ops.registry.record import REGISTRY, InferenceContext, KernelCall, LoweringContext, OpRecord, canonical_domain, operator
 
 DOMAIN = "ortrain"
 GRADIENT = "CustomGradient"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, operator
+from ortrain.ops.registry.node_builder import GradientBuilder
+from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, operator
 
 
 def cofactors(x: np.ndarray) -> np.ndarray:

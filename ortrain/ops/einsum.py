@@ -10,8 +10,8 @@ import numpy as np
 
 from ortrain.errors import MissingGradientError
 from ortrain.ir import Dim, TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.record import InferenceContext, KernelCall, LoweringContext, operator
 
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 

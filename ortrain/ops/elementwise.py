@@ -11,10 +11,10 @@ import numpy as np
 from ortrain.dtypes import DIFFERENTIABLE, EXTENSIONS, HALVES, NAMES, NUMBERS, numpy_dtype
 from ortrain.errors import MissingKernelError
 from ortrain.ir import TensorType
-from ortrain.ops import definitions
-from ortrain.ops.broadcasting import packed
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import (
+from ortrain.ops.registry import onnx_definitions
+from ortrain.ops.shared.broadcasting import packed
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.record import (
     MICROSOFT,
     ORTRAIN,
     Alias,
@@ -450,7 +450,7 @@ def lower_cast(c: LoweringContext) -> KernelCall | Alias:
 def evaluate_cast(c: InferenceContext) -> Sequence[np.ndarray]:
     name = NAMES[c.attribute("to")]
     # narrower types than halves saturate or not, as ONNX says
-    return definitions.evaluate(c) if name in EXTENSIONS - HALVES else [np.asarray(c.values[0]).astype(numpy_dtype(name))]
+    return onnx_definitions.evaluate(c) if name in EXTENSIONS - HALVES else [np.asarray(c.values[0]).astype(numpy_dtype(name))]
 
 
 def element_type(c: InferenceContext) -> str:

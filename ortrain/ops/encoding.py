@@ -9,7 +9,7 @@ import numpy as np
 
 from ortrain.dtypes import name_of, numpy_dtype
 from ortrain.ir import TensorType
-from ortrain.ops.record import InferenceContext, KernelCall, LoweringContext, operator
+from ortrain.ops.registry.record import InferenceContext, KernelCall, LoweringContext, operator
 
 MACHINE_LEARNING = "ai.onnx.ml"
 DTYPES = {"strings": "string", "int64s": "int64", "floats": "float32"}

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import Dim, Node, TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, normalize_axis, operator
 from ortrain.ops.shape import known_dims, padded
 
 FLOATS = ("float32", "float64")

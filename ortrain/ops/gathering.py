@@ -9,10 +9,10 @@ import numpy as np
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
-from ortrain.ops.building import GradientBuilder
-from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, check_inputs, check_shape, normalize_axis, operator
+from ortrain.ops.registry.node_builder import GradientBuilder
+from ortrain.ops.registry.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, check_inputs, check_shape, normalize_axis, operator
 from ortrain.ops.shape import Gradients, known_dims, shape_value
-from ortrain.ops.strided import fresh_shape, length_of, strides_of
+from ortrain.ops.shared.strides import fresh_shape, length_of, strides_of
 
 
 def check_indices(c: InferenceContext, index: int) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops import gathering as gathering  # its records register when it is imported
-from ortrain.ops.building import GradientBuilder
-from ortrain.ops.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, distinct_axes, normalize_axis, operator
+from ortrain.ops.registry.node_builder import GradientBuilder
+from ortrain.ops.registry.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, distinct_axes, normalize_axis, operator
 from ortrain.ops.shape import Gradients, known_dims, padded, shape_value
-from ortrain.ops.strided import fresh_shape, is_whole_copy, pack_box, strides_of
+from ortrain.ops.shared.strides import fresh_shape, is_whole_copy, pack_box, strides_of
 
 FOREVER = (1 << 31) - 1
 """A slice's end that exporters write for "to the end" is at least this."""

@@ -9,12 +9,12 @@ import numpy as np
 
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import Node, Shape, TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.linear import product_shape
 from ortrain.ops.quantization import along
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, operator
-from ortrain.ops.windows import explicit
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, operator
+from ortrain.ops.shared.windows import explicit
 
 PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 """An integer product -> the float one."""

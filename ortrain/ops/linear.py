@@ -9,9 +9,9 @@ import numpy as np
 
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.activation import fused_activation
-from ortrain.ops.broadcasting import broadcast_strides
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, check_broadcasts, operator
+from ortrain.ops.shared.broadcasting import broadcast_strides
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, check_broadcasts, operator
 
 Gradients = Sequence[str | None]
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from ortrain import dtypes
 from ortrain.ir import Dim, Graph, Node, TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.inference import Inference, common_type
-from ortrain.ops.record import InferenceContext, normalize_axis, operator
-from ortrain.ops.subgraphs import captured, made, place, renamed
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.shape_inference import Inference, common_type
+from ortrain.ops.registry.record import InferenceContext, normalize_axis, operator
+from ortrain.ops.registry.subgraphs import captured, made, place, renamed
 
 MOST_TRIPS = 1 << 14
 """Iterations after which a Loop is not counted on that goes by a condition: counting takes some 0.1 ms each."""

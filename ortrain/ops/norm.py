@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.known import larger
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_inputs, check_shape, normalize_axis, operator
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.constants import larger
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_inputs, check_shape, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ortrain.ir import Dim, Node, TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, Alias, InferenceContext, KernelCall, LoweringContext, check_numbers, normalize_axis, operator
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Alias, InferenceContext, KernelCall, LoweringContext, check_numbers, normalize_axis, operator
 from ortrain.ops.shape import Gradients, known_dims, padded
-from ortrain.ops.strided import fresh_shape, pack_box, strides_of
+from ortrain.ops.shared.strides import fresh_shape, pack_box, strides_of
 
 PAD_MODES = ("constant", "edge", "reflect", "wrap")
 

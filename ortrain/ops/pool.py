@@ -10,9 +10,9 @@ import numpy as np
 from ortrain.dtypes import NUMBERS
 from ortrain.errors import MissingGradientError
 from ortrain.ir import Dim, TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
-from ortrain.ops.windows import Windows, explicit, integers, packed, windows_of
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
+from ortrain.ops.shared.windows import Windows, explicit, integers, packed, windows_of
 
 FLOATS = ("float32", "float64")
 SMALL_INTEGERS = ("int8", "uint8")

@@ -8,10 +8,10 @@ import numpy as np
 
 from ortrain.dtypes import NAMES, NUMBERS
 from ortrain.ir import Node, TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.definitions import evaluate
-from ortrain.ops.definitions import lower as lower_by_definition
-from ortrain.ops.record import ORTRAIN, InferenceContext, operator
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.onnx_definitions import evaluate
+from ortrain.ops.registry.onnx_definitions import lower as lower_by_definition
+from ortrain.ops.registry.record import ORTRAIN, InferenceContext, operator
 
 STORED = ("int8", "uint8", "int32")
 """The types that have kernels; others are ONNX's reference implementation's."""

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, Guard, Inference, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
-from ortrain.ops.recurrent_steps import ACTIVATIONS, layer_in_steps
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.record import MICROSOFT, Guard, Inference, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
+from ortrain.ops.shared.recurrent_scan import ACTIVATIONS, layer_in_steps
 
 Gradients = Sequence[str | None]
 OWN = "ortrain"
@@ -49,7 +49,7 @@ PANEL_PADDING = 16
 
 
 def panels(depth: int, columns: int) -> int:
-    """Elements of the panels of recurrent weights [depth, columns] at most (recurrent_panels.h)."""
+    """Elements of the panels of recurrent weights [depth, columns] at most (recurrent/step_gemm.h)."""
     return depth * (columns + PANEL_PADDING)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.known import is_single, is_symbolic
-from ortrain.ops.record import MICROSOFT, ORTRAIN, Alias, Expansion, InferenceContext, KernelCall, LoweringContext, distinct_axes, operator
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.constants import is_single, is_symbolic
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Alias, Expansion, InferenceContext, KernelCall, LoweringContext, distinct_axes, operator
 
 Gradients = Sequence[str | None]
 CHUNK = 16384

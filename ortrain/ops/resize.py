@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import Dim, Node, TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
-from ortrain.ops.interpolation import COORDINATES, MODES, ROUNDING, Axis, Interpolation, table
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
+from ortrain.ops.shared.interpolation import COORDINATES, MODES, ROUNDING, Axis, Interpolation, table
+from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 

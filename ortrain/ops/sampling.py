@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.conv import same_float
-from ortrain.ops.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_shape, operator
+from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_shape, operator
 from ortrain.ops.shape import known_dims
-from ortrain.ops.windows import Windows, integers, windows_of
+from ortrain.ops.shared.windows import Windows, integers, windows_of
 
 Gradients = Sequence[str | None]
 

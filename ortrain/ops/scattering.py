@@ -8,9 +8,9 @@ import numpy as np
 
 from ortrain.dtypes import NUMBERS, numpy_dtype
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.gathering import check_elements, check_indices, check_tuples, element_ints, tuple_ints, zeros_like
-from ortrain.ops.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, check_gradient, check_shape, normalize_axis, operator
+from ortrain.ops.registry.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, check_gradient, check_shape, normalize_axis, operator
 from ortrain.ops.shape import Gradients
 
 REDUCTIONS = {"mul": 0, "max": 1, "min": 2}

@@ -10,10 +10,10 @@ import numpy as np
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
 from ortrain.ops.gathering import zeros_like
-from ortrain.ops.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
+from ortrain.ops.registry.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 

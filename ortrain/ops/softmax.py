@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder, NodeBuilder
-from ortrain.ops.record import MICROSOFT, InferenceContext, KernelCall, Lowering, LoweringContext, check_inputs, normalize_axis, operator
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.record import MICROSOFT, InferenceContext, KernelCall, Lowering, LoweringContext, check_inputs, normalize_axis, operator
 
 
 def infer_softmax(c: InferenceContext) -> list[TensorType]:

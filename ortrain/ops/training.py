@@ -1,12 +1,12 @@
 """What becomes of gradients: they are accumulated, or spent at once on their parameter (ortrain.optimizer_in_backward). The operators of optimizer models work
-on sequences of all parameters; ortrain.optimizer runs them as sweeps over flat segments."""
+on sequences of all parameters; ortrain.training.optimizer runs them as sweeps over flat segments."""
 
 from __future__ import annotations
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import TensorType
-from ortrain.ops.building import NodeBuilder
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
+from ortrain.ops.registry.node_builder import NodeBuilder
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
 
 ACCUMULATOR = "InPlaceAccumulatorV2"
 RESET_FLAG = "lazy_reset_grad"
@@ -62,7 +62,7 @@ def rows_of_piece(kind: TensorType) -> int:
 
 
 def gemm_update_call(c: LoweringContext) -> KernelCall:
-    """Packs what kernels/gemm_update.h says."""
+    """Packs what kernels/training/gemm_update.h says."""
     (m, n), ta, tb = c.dims(2), int(c.attribute("transA", 0)), int(c.attribute("transB", 0))
     optimizer = adamw_call(c)
     rows = rows_of_piece(c.type(2))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ortrain.ir import TensorType
-from ortrain.ops.building import GradientBuilder
+from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.elementwise import same_as_input, unary
-from ortrain.ops.record import InferenceContext, operator
+from ortrain.ops.registry.record import InferenceContext, operator
 
 Slope = Callable[[GradientBuilder, str], str]
 """Given the name of x, names dY times the slope at x."""

@@ -6,18 +6,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from ortrain._core.assembly import MOST_AXES, Assembly
+from ortrain._core.program_builder import MOST_AXES, Assembly
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import flushes_subnormals
 from ortrain._core.program import Program
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidModelError, MissingKernelError
 from ortrain.ir import Node, TensorType
-from ortrain.ops.inference import Inference
-from ortrain.ops.known import KnownValues
+from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.constants import KnownValues
 from ortrain.ops.training import UPDATED
-from ortrain.plan.late import Late
-from ortrain.plan.lifetimes import Lifetimes
+from ortrain.plan.deferred_gradients import Late
+from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.steps import Plan, Step
 
 

@@ -11,12 +11,12 @@ from math import prod
 import numpy as np
 
 from ortrain.ir import Node, TensorType
-from ortrain.ops.building import GraphBuilder
-from ortrain.ops.channels_last_methods import LEAST_CHANNELS, MOST_TAPS, fits, geometry_of
+from ortrain.ops.registry.node_builder import GraphBuilder
+from ortrain.ops.shared.conv_algorithms import LEAST_CHANNELS, MOST_TAPS, fits, geometry_of
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.pool import gradient_type, pool_windows
-from ortrain.ops.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain
-from ortrain.plan.epilogues import merge_epilogues
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain
+from ortrain.plan.epilogue_fusion.conv import merge_epilogues
 
 LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 

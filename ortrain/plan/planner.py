@@ -9,34 +9,34 @@ from typing import Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
-from ortrain._core.inserted import KERNELS as INSERTED
-from ortrain._core.iteration import KERNELS as ITERATION_KERNELS
-from ortrain._core.iteration import Iteration
+from ortrain._core.builtin_kernels import KERNELS as INSERTED
+from ortrain._core.loop import KERNELS as ITERATION_KERNELS
+from ortrain._core.loop import Iteration
 from ortrain._core.kernel_table import kernels
 from ortrain._core.program import Program
 from ortrain.dtypes import FLOATS, numpy_dtype
 from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
-from ortrain.ops.building import GraphBuilder, NodeBuilder
-from ortrain.ops.costs import is_known
-from ortrain.ops.definitions import defined
-from ortrain.ops.expansion import expand, named_as
-from ortrain.ops.inference import Inference
-from ortrain.ops.known import KnownValues, is_symbolic
+from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
+from ortrain.ops.registry.cost_model import is_known
+from ortrain.ops.registry.onnx_definitions import defined
+from ortrain.ops.registry.decomposition import expand, named_as
+from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.constants import KnownValues, is_symbolic
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
-from ortrain.ops.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, ask, canonical_domain, record_of
-from ortrain.ops.subgraphs import has_graphs
+from ortrain.ops.registry.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, ask, canonical_domain, record_of
+from ortrain.ops.registry.subgraphs import has_graphs
 from ortrain.ops.training import ACCUMULATOR, OF_GRADIENT, UPDATED, WRITTEN
-from ortrain.plan.dense import merge_dense
+from ortrain.plan.epilogue_fusion.dense import merge_dense
 from ortrain.plan.emission import Emission
-from ortrain.plan.late import Late, Updates, put_off
+from ortrain.plan.deferred_gradients import Late, Updates, put_off
 from ortrain.plan.layout import lay_out
-from ortrain.plan.lifetimes import Lifetimes
-from ortrain.plan.needs import NeedsStage, NeedsValues, Unknowns
-from ortrain.plan.order import orders, update_early
-from ortrain.plan.recompute import recompute
+from ortrain.plan.liveness import Lifetimes
+from ortrain.plan.data_dependence import NeedsStage, NeedsValues, Unknowns
+from ortrain.plan.scheduling import orders, update_early
+from ortrain.plan.rematerialization import recompute
 from ortrain.plan.steps import Step
-from ortrain.plan.updates import merge_updates
+from ortrain.plan.epilogue_fusion.optimizer_update import merge_updates
 
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
 """Those whose size every kernel knows; others are only for kernels that are listed for them. A kernel is looked up by the type of a node's first tensor."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ortrain._core.iteration import Iteration
+from ortrain._core.loop import Iteration
 from ortrain.ir import Node, TensorType
-from ortrain.ops.costs import operations, traffic
-from ortrain.ops.known import is_symbolic
-from ortrain.ops.record import Guard, KernelCall
+from ortrain.ops.registry.cost_model import operations, traffic
+from ortrain.ops.registry.constants import is_symbolic
+from ortrain.ops.registry.record import Guard, KernelCall
 from ortrain.ops.training import ACCUMULATOR, WRITTEN
 
 

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from ortrain._facade_runtime import arguments, outcomes, overloads, sessions
 from ortrain._facade_runtime.lifetime import StateHolder
-from ortrain.state import TrainingState
+from ortrain.runtime.state import TrainingState
 from ortrain.swift.values import ORTTensorTypeAndShapeInfo, ORTValue
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ortrain
-from ortrain.ops import channels_last_methods
+from ortrain.ops.shared import conv_algorithms
 
 KERNELS = Path(ortrain.__file__).parent / "_core" / "kernels"
 NUMBER = r"(\d+)(?: << (\d+))?(?![\w.])"
@@ -16,14 +16,14 @@ IN_C = re.compile(rf"#define\s+([A-Z_]+)\s+{NUMBER}|\b(?:NAMED\()?([A-Z_]+)\)? =
 def numbers_in_c() -> dict[str, set[int]]:
     """Name -> the values that headers of the kernels give it."""
     found: dict[str, set[int]] = {}
-    for path in sorted(KERNELS.glob("*.h")):
+    for path in sorted(KERNELS.rglob("*.h")):
         for match in IN_C.finditer(path.read_text(encoding="utf-8")):
             name, value, shift = match.groups()[:3] if match[1] else match.groups()[3:]
             found.setdefault(name, set()).add(int(value) << int(shift or 0))
     return found
 
 
-COPIED = {name: value for name, value in vars(channels_last_methods).items() if name.isupper() and isinstance(value, int)}
+COPIED = {name: value for name, value in vars(conv_algorithms).items() if name.isupper() and isinstance(value, int)}
 OURS_ALONE = {"BLOCK_PIXELS", "GATHERED", "LEAST_CHANNELS", "LEAST_ROWS", "MOST_SUMS", "PRODUCT_WEIGHTS", "ROOM", "SPREAD", "STRIDED_PLANES"}
 """Of the plan alone, or written otherwise in C."""
 
@@ -35,10 +35,10 @@ def test_a_size_is_the_same_in_the_kernels(name):
 
 def test_a_worker_has_the_memory_that_plans_count_on():
     floats = re.search(rf"LEAST_WORKSPACE = {NUMBER}", (KERNELS.parent / "engine.pyx").read_text(encoding="utf-8"))
-    assert floats is not None and int(floats[1]) << int(floats[2]) == 2 * channels_last_methods.ROOM
+    assert floats is not None and int(floats[1]) << int(floats[2]) == 2 * conv_algorithms.ROOM
 
 
 def test_methods_have_the_numbers_that_the_kernels_know_them_by():
-    listed = re.search(r"enum \{ NOTHING = 0, (.*?) \};", (KERNELS / "channels_last_conv.h").read_text(encoding="utf-8"))
+    listed = re.search(r"enum \{ NOTHING = 0, (.*?) \};", (KERNELS / "channels_last" / "conv.h").read_text(encoding="utf-8"))
     assert listed is not None
-    assert dict(entry.split(" = ") for entry in listed[1].split(", ")) == {method.name: str(method.value) for method in channels_last_methods.Method}
+    assert dict(entry.split(" = ") for entry in listed[1].split(", ")) == {method.name: str(method.value) for method in conv_algorithms.Method}

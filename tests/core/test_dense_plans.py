@@ -8,10 +8,10 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.ir import Node, TensorType
-from ortrain.ops.inference import Inference
-from ortrain.ops.record import MICROSOFT
+from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.record import MICROSOFT
 from ortrain.plan import planner
-from ortrain.plan.dense import merge_dense
+from ortrain.plan.epilogue_fusion.dense import merge_dense
 
 ROWS, DEPTH, COLUMNS = 6, 8, 5
 SHAPES = {"x": (ROWS, DEPTH), "deep": (2, 3, DEPTH), "w": (DEPTH, COLUMNS), "wt": (COLUMNS, DEPTH), "b": (COLUMNS,), "one": (1,), "full": (ROWS, COLUMNS),

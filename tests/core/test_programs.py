@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from ortrain._core.assembly import MOST_AXES, Assembly
+from ortrain._core.program_builder import MOST_AXES, Assembly
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
 from ortrain.errors import MissingKernelError, OrtrainError
-from ortrain.inference_session import InferenceSession
+from ortrain.runtime.inference_session import InferenceSession
 
 
 def turned(axes):

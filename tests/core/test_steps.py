@@ -9,11 +9,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortrain
-from ortrain import runner
+from ortrain.runtime import runner
 from ortrain._core.engine import EngineHandle
-from ortrain._core.lock import Lock
+from ortrain._core.session_lock import Lock
 from ortrain.errors import LabelRangeError
-from ortrain.options import RunOptions
+from ortrain.runtime.options import RunOptions
 from tests.test_session import batch, start
 
 

@@ -8,9 +8,9 @@ from onnx import helper
 
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import flushes_subnormals, kernels
-from ortrain._core.sweep import Call, Sweep
-from ortrain.inference_session import InferenceSession
-from ortrain.options import SessionOptions
+from ortrain._core.optimizer_update import Call, Sweep
+from ortrain.runtime.inference_session import InferenceSession
+from ortrain.runtime.options import SessionOptions
 
 SUBNORMAL = np.float32(1e-39)
 pytestmark = pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="the mode is x86's")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortrain._core.symbolic import SymbolicInt, SymbolicSizes, plain, spares
-from ortrain.ops.known import is_single, is_spread, larger, smaller
+from ortrain.ops.registry.constants import is_single, is_spread, larger, smaller
 
 CALCULATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "smaller": smaller, "larger": larger}
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "max": max, "min": min}

@@ -11,7 +11,8 @@ import pytest
 
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidCheckpointError, OrtrainError
 from ortrain.formats import atomic
-from ortrain.formats.checkpoint import Checkpoint, OptimizerGroup, _Writer, parse_checkpoint, read_checkpoint, serialize_checkpoint, write_checkpoint
+from ortrain.formats.checkpoint import _Writer, parse_checkpoint, read_checkpoint, serialize_checkpoint, write_checkpoint
+from ortrain.formats.checkpoint_contents import Checkpoint, OptimizerGroup
 
 GOLDEN = Path(__file__).parents[1] / "data" / "ort_golden"
 FILES = sorted(p for p in GOLDEN.rglob("*checkpoint*") if p.suffix != ".data")

@@ -7,14 +7,14 @@ import numpy as np
 
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
-from ortrain._core.placement import keep_apart
+from ortrain._core.memory_planner import keep_apart
 from ortrain._core.program import Program
 from ortrain.dtypes import name_of
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
-from ortrain.ops.building import GraphBuilder
-from ortrain.ops.expansion import expand
-from ortrain.ops.inference import Inference
-from ortrain.ops.record import REGISTRY, Alias, InferenceContext, KernelCall, LoweringContext
+from ortrain.ops.registry.node_builder import GraphBuilder
+from ortrain.ops.registry.decomposition import expand
+from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.record import REGISTRY, Alias, InferenceContext, KernelCall, LoweringContext
 from ortrain.ops.training import WRITTEN
 from ortrain.plan import plan_program
 from tests.ops.samples import Sample

@@ -7,8 +7,8 @@ import onnx.defs
 import pytest
 
 from ortrain.errors import InvalidModelError
-from ortrain.ops.attributes import EITHER, INTEGER, INTEGERS, NUMBER, NUMBERS, OF_NAME, TEXT, TEXTS
-from ortrain.ops.record import DOMAINS, REGISTRY
+from ortrain.ops.registry.attributes import EITHER, INTEGER, INTEGERS, NUMBER, NUMBERS, OF_NAME, TEXT, TEXTS
+from ortrain.ops.registry.record import DOMAINS, REGISTRY
 from tests.ops.harness import cast, program_of
 from tests.ops.samples import Sample
 from tests.ops.test_kernels import all_samples

@@ -8,8 +8,8 @@ from onnx import TensorProto, helper, numpy_helper
 import ortrain
 from ortrain import errors
 from ortrain.artifacts import LossType, OptimType, generate_artifacts
-from ortrain.loading import load_model
-from ortrain.ops.inference import infer
+from ortrain.loading.loader import load_model
+from ortrain.ops.registry.shape_inference import infer
 
 rng = np.random.default_rng(9)
 W, V = rng.standard_normal((3, 4)).astype(np.float32), rng.standard_normal((3, 4)).astype(np.float32)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ortrain._core.family import Family
+from ortrain._core.program_template import Family
 from ortrain._core.program import Program
 from ortrain._core.symbolic import SymbolicSizes
 from ortrain.errors import OrtrainError

@@ -8,8 +8,8 @@ from ortrain._core.engine import EngineHandle
 from ortrain.formats.onnx_files import to_proto
 from ortrain.gradient import add_gradient
 from ortrain.ir import Graph, Model, Node, TensorType
-from ortrain.ops.inference import infer
-from ortrain.ops.record import REGISTRY
+from ortrain.ops.registry.shape_inference import infer
+from ortrain.ops.registry.record import REGISTRY
 from ortrain.plan import plan_program
 from tests.ops.harness import arena_for, cast, node_of
 from tests.ops.test_kernels import all_samples

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 import ortrain
 from ortrain import errors
 from ortrain.artifacts import OptimType
-from ortrain.loading import load_model
+from ortrain.loading.loader import load_model
 
 DOUBLE, INT64, BOOL = TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
 STEPS, BATCH, WIDTH, STATE = 5, 2, 3, 4

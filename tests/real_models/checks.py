@@ -12,7 +12,7 @@ import onnxruntime
 import ortrain
 from ortrain.artifacts import LossType, OptimType
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
-from ortrain.loading import load_model
+from ortrain.loading.loader import load_model
 from tests.real_models.catalogue import FEEDS, inputs_of
 
 STEPS = 5

@@ -27,7 +27,7 @@ from ortrain.capi import (
 )
 from ortrain.conformance.drivers.base import WARNING, Driver, Failure, failure_of
 from ortrain.errors import OrtrainError, UseAfterRelease
-from ortrain.values import OrtValue as CoreValue
+from ortrain.runtime.values import OrtValue as CoreValue
 
 VERSION = 19
 

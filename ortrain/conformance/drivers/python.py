@@ -13,8 +13,8 @@ from ortrain.api.checkpoint_state import Parameter, Parameters, Properties
 from ortrain.conformance.drivers.base import Driver, failure_of
 from ortrain.dtypes import NAMES, numpy_dtype
 from ortrain.errors import InvalidStateError, OrtrainError
-from ortrain.options import RunOptions, SessionOptions
-from ortrain.values import OrtValue
+from ortrain.runtime.options import RunOptions, SessionOptions
+from ortrain.runtime.values import OrtValue
 
 
 class Session:

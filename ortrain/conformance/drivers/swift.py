@@ -20,7 +20,7 @@ from ortrain.swift import (
     ORTTrainingSession,
     ORTValue,
 )
-from ortrain.values import OrtValue
+from ortrain.runtime.values import OrtValue
 
 
 def element_type_of(array: np.ndarray) -> ORTTensorElementDataType:

@@ -1,0 +1,18 @@
+/* All channels-last kernels for one element type; included once per type, so without a guard (channels_last.h). */
+#include "channels_last/vectors.h"
+#include "channels_last/geometry.h"
+#include "channels_last/winograd.h"
+#include "channels_last/winograd_stride2.h"
+#include "channels_last/im2col.h"
+#include "channels_last/winograd_gemm.h"
+#include "channels_last/pointwise.h"
+#include "channels_last/direct.h"
+#include "channels_last/winograd_1d.h"
+#include "channels_last/weight_gradient.h"
+#include "channels_last/depthwise.h"
+#include "channels_last/batch_norm.h"
+#include "channels_last/max_pool.h"
+#include "channels_last/amx.h"
+#include "channels_last/conv.h"
+#undef INPUT
+#undef OUTPUT

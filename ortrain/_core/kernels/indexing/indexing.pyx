@@ -1,0 +1,478 @@
+"""Kernels that join, cut, gather and scatter. Sums of a scatter are taken in the order of the indices, by the owner of the destination."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from ortrain._core.kernel cimport (DTYPE_FLOAT32, DTYPE_FLOAT64, DTYPE_INT32, Engine, KernelArgs, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK,
+                                   Tensor, WorkItem)
+
+cdef extern from "common/memory.h" nogil:
+    int64_t MEMORY_PIECE
+    int64_t element_size(int32_t dtype)
+    int64_t smaller(int64_t a, int64_t b)
+    void run_items(const Engine *engine, WorkItem work, void *context, int64_t items)
+    void copy_block(const Engine *engine, void *to, const void *from_, int64_t bytes)
+    void fill_block(const Engine *engine, void *to, const void *value, int64_t size, int64_t count)
+    void zero_block(const Engine *engine, void *to, int64_t bytes)
+
+ctypedef fused element:
+    uint8_t
+    uint32_t
+    uint64_t
+    float
+    double
+
+cdef enum:
+    TAKE = 0
+    ADD = 1
+    PUT = 2
+
+
+# ---- joining and cutting ----
+
+cdef struct Seam:
+    char *block                  # [outer, sum of widths] bytes
+    Tensor *parts                # each [outer, width]
+    const int64_t *widths
+    int64_t count
+    int64_t row
+    int64_t bytes
+    int joining                  # 1: the parts go into the block, 0: the block is dealt out
+
+
+cdef void seam_piece(void *context, int64_t item, int64_t worker) noexcept nogil:
+    """Moves the item's piece of the block, from or to the parts that it touches (an absent part is skipped)."""
+    cdef Seam *s = <Seam *>context
+    cdef int64_t at = item * MEMORY_PIECE, end = smaller(item * MEMORY_PIECE + MEMORY_PIECE, s.bytes)
+    cdef int64_t o = at // s.row, within = at % s.row, k = 0, n
+    cdef char *part
+    while at < end:
+        if within < s.widths[k]:
+            n = smaller(s.widths[k] - within, end - at)
+            if s.parts[k].data != NULL:
+                part = <char *>s.parts[k].data + o * s.widths[k] + within
+                if s.joining:
+                    memcpy(s.block + at, part, <size_t>n)
+                else:
+                    memcpy(part, s.block + at, <size_t>n)
+            at += n
+            within = 0
+        else:
+            within -= s.widths[k]
+        k += 1
+        if k == s.count:
+            k = 0
+            o += 1
+            within = 0
+
+
+cdef void move_parts(const KernelArgs *a, Tensor *block, Tensor *parts, int joining) noexcept nogil:
+    """ints: number of parts, their widths in bytes"""
+    cdef Seam s
+    cdef int64_t k
+    s.block = <char *>block.data
+    s.parts = parts
+    s.count = a.ints[0]
+    s.widths = a.ints + 1
+    s.row = 0
+    s.joining = joining
+    for k in range(s.count):
+        s.row += s.widths[k]
+    s.bytes = block.count * element_size(block.dtype)
+    if s.bytes > 0:
+        run_items(a.engine, seam_piece, &s, (s.bytes + MEMORY_PIECE - 1) // MEMORY_PIECE)
+
+
+cdef int concat(const KernelArgs *a) noexcept nogil:
+    """y [outer, sum w_k] = the inputs [outer, w_k] side by side; ints: number of inputs, widths in bytes"""
+    move_parts(a, &a.outputs[0], a.inputs, 1)
+    return STATUS_OK
+
+
+cdef int concat_training(const KernelArgs *a) noexcept nogil:
+    """concat, and lengths [k] = the inputs' sizes along an axis; ints: as concat, then the sizes"""
+    cdef int64_t k
+    move_parts(a, &a.outputs[0], a.inputs, 1)
+    if a.n_outputs > 1 and a.outputs[1].data != NULL:
+        for k in range(a.ints[0]):
+            (<int64_t *>a.outputs[1].data)[k] = a.ints[1 + a.ints[0] + k]
+    return STATUS_OK
+
+
+cdef int split(const KernelArgs *a) noexcept nogil:
+    """outputs [outer, w_k] = columns of x [outer, sum w_k]; ints: number of outputs, widths in bytes"""
+    move_parts(a, &a.inputs[0], a.outputs, 0)
+    return STATUS_OK
+
+
+# ---- whole rows ----
+
+cdef inline int64_t index_at(const Tensor *t, int64_t i) noexcept nogil:
+    return (<const int32_t *>t.data)[i] if t.dtype == DTYPE_INT32 else (<const int64_t *>t.data)[i]
+
+
+cdef struct Rows:
+    char *table                  # [batches, size, inner]
+    char *rows                   # [batches, n, inner]
+    const char *initial          # what the table holds before a scatter; NULL: zeros
+    const int64_t *indices       # [n], or [batches, n] with stride n
+    int64_t stride
+    int64_t batches
+    int64_t size
+    int64_t n
+    int64_t inner                # elements of a row
+    int64_t bytes                # of an element
+    int64_t ranges               # the table's rows are owned in this many ranges
+    int64_t per_item             # batches (scatter) or rows (gather) of one item
+
+
+cdef void list_rows(const Tensor *indices, int64_t size, int64_t *rows) noexcept nogil:
+    """rows [n] = the indices, negative ones counted from the end"""
+    cdef int64_t i, v
+    for i in range(indices.count):
+        v = index_at(indices, i)
+        rows[i] = v + size if v < 0 else v
+
+
+cdef int list_tuples(const Tensor *indices, int64_t k, const int64_t *dims, const int64_t *strides, int64_t *rows) noexcept nogil:
+    """rows [n] = flat row numbers of the index tuples [n, k]; refuses what lies outside of dims"""
+    cdef int64_t i, j, v, row, n = indices.count // k
+    for i in range(n):
+        row = 0
+        for j in range(k):
+            v = index_at(indices, i * k + j)
+            if v < -dims[j] or v >= dims[j]:
+                return STATUS_INDEX_OUT_OF_RANGE
+            row += (v + dims[j] if v < 0 else v) * strides[j]
+        rows[i] = row
+    return STATUS_OK
+
+
+cdef void gather_item(void *context, int64_t item, int64_t worker) noexcept nogil:
+    cdef Rows *r = <Rows *>context
+    cdef int64_t i, row, b, n, end = smaller((item + 1) * r.per_item, r.batches * r.n), width = r.inner * r.bytes
+    for i in range(item * r.per_item, end):
+        b = i // r.n
+        n = i - b * r.n
+        row = b * r.size + r.indices[b * r.stride + n]
+        if width == 4:
+            (<uint32_t *>r.rows)[i] = (<uint32_t *>r.table)[row]
+        elif width == 8:
+            (<uint64_t *>r.rows)[i] = (<uint64_t *>r.table)[row]
+        else:
+            memcpy(r.rows + i * width, r.table + row * width, <size_t>width)
+
+
+cdef void gather_rows(const Engine *engine, Rows *r) noexcept nogil:
+    """rows [b, i, :] = table [b, indices[b, i], :]"""
+    cdef int64_t width = r.inner * r.bytes
+    if r.batches * r.n == 0 or width == 0:
+        return
+    r.per_item = max(1, MEMORY_PIECE // (width + 8))
+    run_items(engine, gather_item, r, (r.batches * r.n + r.per_item - 1) // r.per_item)
+
+
+cdef inline void add_row(element *to, const element *source, int64_t n) noexcept nogil:
+    cdef int64_t i
+    for i in range(n):
+        to[i] += source[i]
+
+
+cdef inline void scatter_ranges(Rows *r, int64_t item, int mode) noexcept nogil:
+    """Rows of the table in the item's range become the initial ones and receive their rows, in order."""
+    cdef int64_t width = r.inner * r.bytes, which = item % r.ranges, first = item // r.ranges * r.per_item
+    cdef int64_t low = r.size * which // r.ranges, high = r.size * (which + 1) // r.ranges, b, i, row
+    cdef char *to
+    cdef char *source
+    for b in range(first, smaller(first + r.per_item, r.batches)):
+        to = r.table + (b * r.size + low) * width
+        if r.initial == NULL:
+            memset(to, 0, <size_t>((high - low) * width))
+        elif r.initial != r.table:
+            memcpy(to, r.initial + (b * r.size + low) * width, <size_t>((high - low) * width))
+        for i in range(r.n):
+            row = r.indices[b * r.stride + i]
+            if row < low or row >= high:
+                continue
+            to = r.table + (b * r.size + row) * width
+            source = r.rows + (b * r.n + i) * width
+            if mode == PUT:
+                memcpy(to, source, <size_t>width)
+            elif r.bytes == 4:
+                add_row(<float *>to, <const float *>source, r.inner)
+            else:
+                add_row(<double *>to, <const double *>source, r.inner)
+
+
+cdef void scatter_add_item(void *context, int64_t item, int64_t worker) noexcept nogil:
+    scatter_ranges(<Rows *>context, item, ADD)
+
+
+cdef void scatter_put_item(void *context, int64_t item, int64_t worker) noexcept nogil:
+    scatter_ranges(<Rows *>context, item, PUT)
+
+
+cdef void scatter_rows(const Engine *engine, Rows *r, int mode) noexcept nogil:
+    """table [b, indices[b, i], :] += (or =) rows [b, i, :]"""
+    cdef int64_t work = (r.size + r.n) * r.inner
+    if r.batches * r.size * r.inner == 0:
+        return
+    # every range reads all indices: no more of them than rows of this width pay for
+    r.ranges = max(1, min(min(64, r.size), min(r.inner // 8, work // 32768)))
+    r.per_item = max(1, 32768 // work) if r.ranges == 1 else 1
+    run_items(engine, scatter_add_item if mode == ADD else scatter_put_item, r, (r.batches + r.per_item - 1) // r.per_item * r.ranges)
+
+
+cdef Rows rows_between(Tensor *table, Tensor *rows, const int64_t *indices, const int64_t *ints) noexcept nogil:
+    """ints: batches, size, n, inner, stride of the indices"""
+    cdef Rows r
+    memset(&r, 0, sizeof(Rows))
+    r.table = <char *>table.data
+    r.rows = <char *>rows.data
+    r.indices = indices
+    r.batches = ints[0]
+    r.size = ints[1]
+    r.n = ints[2]
+    r.inner = ints[3]
+    r.stride = ints[4]
+    r.bytes = element_size(table.dtype)
+    return r
+
+
+cdef int gather(const KernelArgs *a) noexcept nogil:
+    """y [outer, n, inner] = data [outer, indices [n], inner]; ints: outer, size, n, inner, 0; scratch: n int64"""
+    cdef Rows r = rows_between(&a.inputs[0], &a.outputs[0], <int64_t *>a.scratch, a.ints)
+    list_rows(&a.inputs[1], r.size, <int64_t *>a.scratch)
+    gather_rows(a.engine, &r)
+    return STATUS_OK
+
+
+cdef int gather_grad(const KernelArgs *a) noexcept nogil:
+    """dx [outer, size, inner] = sum of dy [outer, i, inner] over the i with indices [i] = row, of (shape, indices, dy); as gather"""
+    cdef Rows r = rows_between(&a.outputs[0], &a.inputs[2], <int64_t *>a.scratch, a.ints)
+    list_rows(&a.inputs[1], r.size, <int64_t *>a.scratch)
+    scatter_rows(a.engine, &r, ADD)
+    return STATUS_OK
+
+
+cdef int gather_nd(const KernelArgs *a) noexcept nogil:
+    """y [b, n, inner] = data [b, indices [b, n, k], inner]; ints: b, size, n, inner, n, k, dims[k], strides[k]; scratch: b·n int64"""
+    cdef Rows r = rows_between(&a.inputs[0], &a.outputs[0], <int64_t *>a.scratch, a.ints)
+    cdef int64_t k = a.ints[5]
+    cdef int status = list_tuples(&a.inputs[1], k, a.ints + 6, a.ints + 6 + k, <int64_t *>a.scratch)
+    if status == STATUS_OK:
+        gather_rows(a.engine, &r)
+    return status
+
+
+cdef int gather_nd_grad(const KernelArgs *a) noexcept nogil:
+    """dx [b, size, inner] = sum of dy [b, n, inner] over the tuples that name the row, of (shape, indices, dy); as gather_nd"""
+    cdef Rows r = rows_between(&a.outputs[0], &a.inputs[2], <int64_t *>a.scratch, a.ints)
+    cdef int64_t k = a.ints[5]
+    cdef int status = list_tuples(&a.inputs[1], k, a.ints + 6, a.ints + 6 + k, <int64_t *>a.scratch)
+    if status == STATUS_OK:
+        scatter_rows(a.engine, &r, ADD)
+    return status
+
+
+cdef inline int scatter_nd_mode(const KernelArgs *a, int mode) noexcept nogil:
+    cdef Rows r = rows_between(&a.outputs[0], &a.inputs[2], <int64_t *>a.scratch, a.ints)
+    cdef int64_t k = a.ints[5]
+    cdef int status = list_tuples(&a.inputs[1], k, a.ints + 6, a.ints + 6 + k, <int64_t *>a.scratch)
+    r.initial = <const char *>a.inputs[0].data
+    if status == STATUS_OK:
+        scatter_rows(a.engine, &r, mode)
+    return status
+
+
+cdef int scatter_nd(const KernelArgs *a) noexcept nogil:
+    """y = data [1, size, inner] with the rows that tuples name replaced by updates [1, n, inner], the last winning"""
+    return scatter_nd_mode(a, PUT)
+
+
+cdef int scatter_nd_add(const KernelArgs *a) noexcept nogil:
+    """scatter_nd, updates added instead"""
+    return scatter_nd_mode(a, ADD)
+
+
+# ---- single elements along an axis ----
+
+cdef struct Elements:
+    char *data                   # [data dims]
+    char *other                  # [index dims]
+    const Tensor *indices
+    const int64_t *dims          # of the indices
+    const int64_t *strides       # of data
+    int64_t rank
+    int64_t axis
+    int64_t size                 # of data along the axis
+    int64_t along                # of the indices along the axis
+    int64_t after                # elements of the indices after the axis
+    int64_t piece                # of them, cut in pieces: one unit is one piece of one index before the axis
+    int64_t pieces
+    int64_t units
+    int64_t per_item
+
+
+cdef inline int64_t offset_of(const Elements *e, int64_t flat, int64_t low, int64_t high) noexcept nogil:
+    """Where in data the flat index over the index dimensions [low, high) lies."""
+    cdef int64_t d, offset = 0
+    for d in range(high - 1, low - 1, -1):
+        offset += flat % e.dims[d] * e.strides[d]
+        flat //= e.dims[d]
+    return offset
+
+
+cdef inline void elements_units(Elements *e, element *data, element *other, int64_t item, int mode) noexcept nogil:
+    cdef int64_t unit, before, q, low, high, base, j, flat, at, v
+    for unit in range(item * e.per_item, smaller((item + 1) * e.per_item, e.units)):
+        before = unit // e.pieces
+        low = unit % e.pieces * e.piece
+        high = smaller(low + e.piece, e.after)
+        base = offset_of(e, before, 0, e.axis)
+        for j in range(e.along):
+            flat = (before * e.along + j) * e.after
+            for q in range(low, high):
+                v = index_at(e.indices, flat + q)
+                at = base + (v + e.size if v < 0 else v) * e.strides[e.axis]
+                if e.after > 1:
+                    at += offset_of(e, q, e.axis + 1, e.rank)
+                if mode == TAKE:
+                    other[flat + q] = data[at]
+                elif mode == ADD:
+                    data[at] += other[flat + q]
+                else:
+                    data[at] = other[flat + q]
+
+
+cdef void take_1(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_units(<Elements *>e, <uint8_t *>(<Elements *>e).data, <uint8_t *>(<Elements *>e).other, item, TAKE)
+
+
+cdef void take_4(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_units(<Elements *>e, <uint32_t *>(<Elements *>e).data, <uint32_t *>(<Elements *>e).other, item, TAKE)
+
+
+cdef void take_8(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_units(<Elements *>e, <uint64_t *>(<Elements *>e).data, <uint64_t *>(<Elements *>e).other, item, TAKE)
+
+
+cdef void put_1(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_units(<Elements *>e, <uint8_t *>(<Elements *>e).data, <uint8_t *>(<Elements *>e).other, item, PUT)
+
+
+cdef void put_4(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_units(<Elements *>e, <uint32_t *>(<Elements *>e).data, <uint32_t *>(<Elements *>e).other, item, PUT)
+
+
+cdef void put_8(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_units(<Elements *>e, <uint64_t *>(<Elements *>e).data, <uint64_t *>(<Elements *>e).other, item, PUT)
+
+
+cdef void add_float32(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_units(<Elements *>e, <float *>(<Elements *>e).data, <float *>(<Elements *>e).other, item, ADD)
+
+
+cdef void add_float64(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_units(<Elements *>e, <double *>(<Elements *>e).data, <double *>(<Elements *>e).other, item, ADD)
+
+
+cdef void along_axis(const KernelArgs *a, Tensor *data, Tensor *indices, Tensor *other, int mode) noexcept nogil:
+    """ints: rank, axis, size of data along it, index dims[rank], data strides[rank]"""
+    cdef Elements e
+    cdef int64_t d, before = 1
+    cdef WorkItem work
+    cdef int64_t size = element_size(data.dtype)
+    e.rank = a.ints[0]
+    e.axis = a.ints[1]
+    e.size = a.ints[2]
+    e.dims = a.ints + 3
+    e.strides = a.ints + 3 + e.rank
+    e.data = <char *>data.data
+    e.other = <char *>other.data
+    e.indices = indices
+    if indices.count == 0:
+        return
+    e.along = e.dims[e.axis]
+    e.after = 1
+    for d in range(e.rank):
+        if d < e.axis:
+            before *= e.dims[d]
+        elif d > e.axis:
+            e.after *= e.dims[d]
+    e.piece = smaller(e.after, 4096)
+    e.pieces = (e.after + e.piece - 1) // e.piece
+    e.units = before * e.pieces
+    e.per_item = max(1, 16384 // (e.along * e.piece))
+    if mode == ADD:
+        work = add_float32 if data.dtype == DTYPE_FLOAT32 else add_float64
+    elif mode == TAKE:
+        work = take_4 if size == 4 else take_8 if size == 8 else take_1
+    else:
+        work = put_4 if size == 4 else put_8 if size == 8 else put_1
+    run_items(a.engine, work, &e, (e.units + e.per_item - 1) // e.per_item)
+
+
+cdef int gather_elements(const KernelArgs *a) noexcept nogil:
+    """y [index dims] = data at its own index, with the one along the axis read from indices; ints as along_axis"""
+    along_axis(a, &a.inputs[0], &a.inputs[1], &a.outputs[0], TAKE)
+    return STATUS_OK
+
+
+cdef int gather_elements_grad(const KernelArgs *a) noexcept nogil:
+    """dx = zeros with dy [index dims] added where gather_elements read, of (dy, shape, indices)"""
+    zero_block(a.engine, a.outputs[0].data, a.outputs[0].count * element_size(a.outputs[0].dtype))
+    along_axis(a, &a.outputs[0], &a.inputs[2], &a.inputs[0], ADD)
+    return STATUS_OK
+
+
+cdef int scatter_elements(const KernelArgs *a) noexcept nogil:
+    """y = data with updates [index dims] put where gather_elements would read (the last wins), of (data, indices, updates)"""
+    copy_block(a.engine, a.outputs[0].data, a.inputs[0].data, a.inputs[0].count * element_size(a.inputs[0].dtype))
+    along_axis(a, &a.outputs[0], &a.inputs[1], &a.inputs[2], PUT)
+    return STATUS_OK
+
+
+cdef int scatter_elements_add(const KernelArgs *a) noexcept nogil:
+    """scatter_elements, updates added instead"""
+    copy_block(a.engine, a.outputs[0].data, a.inputs[0].data, a.inputs[0].count * element_size(a.inputs[0].dtype))
+    along_axis(a, &a.outputs[0], &a.inputs[1], &a.inputs[2], ADD)
+    return STATUS_OK
+
+
+cdef int one_hot(const KernelArgs *a) noexcept nogil:
+    """y [outer, depth, inner] = on where the index is met, else off, of (indices [outer, inner], depth, (off, on)); ints: depth, inner"""
+    cdef int64_t i, v, depth = a.ints[0], inner = a.ints[1], size = element_size(a.outputs[0].dtype)
+    cdef Tensor *indices = &a.inputs[0]
+    cdef char *values = <char *>a.inputs[2].data
+    fill_block(a.engine, a.outputs[0].data, values, size, a.outputs[0].count)
+    for i in range(indices.count):
+        if indices.dtype == DTYPE_FLOAT32:
+            v = <int64_t>(<float *>indices.data)[i]
+        elif indices.dtype == DTYPE_FLOAT64:
+            v = <int64_t>(<double *>indices.data)[i]
+        else:
+            v = index_at(indices, i)
+        v = v + depth if v < 0 else v
+        if 0 <= v < depth:
+            memcpy(<char *>a.outputs[0].data + ((i // inner * depth + v) * inner + i % inner) * size, values + size, <size_t>size)
+    return STATUS_OK
+
+
+ALL = ("float32", "float64", "int32", "int64", "bool", "uint8", "int8")
+FLOATS = ("float32", "float64")
+# name -> (address, dtypes of input 0 it is for)
+KERNELS = {
+    "concat": (<size_t>&concat, ALL),
+    "concat_training": (<size_t>&concat_training, ALL),
+    "split": (<size_t>&split, ALL),
+    "gather": (<size_t>&gather, ALL),
+    "gather_grad": (<size_t>&gather_grad, ("int64",)),
+    "gather_nd": (<size_t>&gather_nd, ALL),
+    "gather_nd_grad": (<size_t>&gather_nd_grad, ("int64",)),
+    "scatter_nd": (<size_t>&scatter_nd, ALL),
+    "scatter_nd_add": (<size_t>&scatter_nd_add, FLOATS),
+    "gather_elements": (<size_t>&gather_elements, ALL),
+    "gather_elements_grad": (<size_t>&gather_elements_grad, FLOATS),
+    "scatter_elements": (<size_t>&scatter_elements, ALL),
+    "scatter_elements_add": (<size_t>&scatter_elements_add, FLOATS),
+    "one_hot": (<size_t>&one_hot, ("float32", "float64", "int32", "int64")),
+}

@@ -1,0 +1,18 @@
+"""Normalisation kernels; the loops are in norm.h."""
+from ortrain._core.kernel cimport KernelArgs
+
+cdef extern from "normalization/norm.h" nogil:
+    int batch_norm(const KernelArgs *args)
+    int batch_norm_train(const KernelArgs *args)
+    int batch_norm_grad(const KernelArgs *args)
+    int layer_norm(const KernelArgs *args)
+    int layer_norm_grad(const KernelArgs *args)
+
+# name -> (address, dtypes of input 0 it is for)
+KERNELS = {
+    "batch_norm": (<size_t>&batch_norm, ("float32", "float64")),
+    "batch_norm_train": (<size_t>&batch_norm_train, ("float32", "float64")),
+    "batch_norm_grad": (<size_t>&batch_norm_grad, ("float32", "float64")),
+    "layer_norm": (<size_t>&layer_norm, ("float32", "float64")),
+    "layer_norm_grad": (<size_t>&layer_norm_grad, ("float32", "float64")),
+}

@@ -1,0 +1,282 @@
+"""Artifact generation: from a forward model, a loss and an optimizer to the artifacts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from ortrain.artifacts.files import Artifacts
+from ortrain.dtypes import DIFFERENTIABLE, NUMBERS
+from ortrain.enums import LossType, OptimType
+from ortrain.errors import ArgumentTypeError, ArtifactNotFoundError, InvalidArgumentError, OutputNotFoundError
+from ortrain.formats.atomic_files import replace_files
+from ortrain.formats.checkpoint_contents import Checkpoint
+from ortrain.formats.onnx_files import read_model, to_proto
+from ortrain.gradient import reaching_values
+from ortrain.ir import Dim, Model, TensorType
+from ortrain.loading.loader import OLDEST_IR, load_model, load_with_constants
+from ortrain.onnxblock import loss as losses
+from ortrain.onnxblock import optim
+from ortrain.onnxblock.blocks import Block, PassThrough
+from ortrain.onnxblock.building import check, fresh_names, register_outputs
+from ortrain.onnxblock.model_accessor import NEWEST_IR, NEWEST_OPSET, base, empty_base
+from ortrain.onnxblock.training import output_names
+from ortrain.onnxblock.training_graph import make_training_graphs
+from ortrain.ops.custom import load_operators
+from ortrain.ops.registry.shape_inference import infer
+from ortrain.passes.specialization import specialise
+from ortrain.passes.half_precision import widen
+
+LOSSES: dict[LossType, type[Block]] = {
+    LossType.MSELoss: losses.MSELoss,
+    LossType.CrossEntropyLoss: losses.CrossEntropyLoss,
+    LossType.BCEWithLogitsLoss: losses.BCEWithLogitsLoss,
+    LossType.L1Loss: losses.L1Loss,
+}
+OPTIMIZERS: dict[OptimType, type[Block]] = {OptimType.AdamW: optim.AdamW, OptimType.SGD: optim.SGD}
+
+MOST_BYTES, HEAVY = 2**30, 2**16
+"""Bytes of weights that the model blocks edit holds inside, and of a weight that is taken out when there are more."""
+
+WEIGHT_INPUTS = {
+    "Conv": (1, 2),
+    "ConvTranspose": (1, 2),
+    "Gemm": (0, 1, 2),
+    "MatMul": (0, 1),
+    "BatchNormalization": (1, 2),
+    "LayerNormalization": (1, 2),
+    "InstanceNormalization": (1, 2),
+    "GroupNormalization": (1, 2),
+}
+"""Where a Constant node's value counts as a weight without being named."""
+
+LIMITING = {"Pow": 1, "Max": 0, "Min": 0, "Clip": 1, "Mod": 1}
+"""From which input on a single element is an exponent or a limit: a step of the optimizer on the 2 of a square makes it undefined for negative numbers."""
+
+
+def generate_artifacts(
+    model: Any,
+    requires_grad: Sequence[str] | None = None,
+    frozen_params: Sequence[str] | None = None,
+    loss: LossType | Block | None = None,
+    optimizer: OptimType | Block | None = None,
+    artifact_directory: str | os.PathLike[str] | None = None,
+    prefix: str = "",
+    ort_format: bool = False,
+    custom_op_library: str | os.PathLike[str] | None = None,
+    additional_output_names: Sequence[str] | None = None,
+    nominal_checkpoint: bool = False,
+    loss_input_names: Sequence[str] | None = None,
+    *,
+    save_running_statistics: bool = True,
+    ir_version: int | None = None,
+    opset_version: int | None = None,
+    input_shapes: Mapping[str, Sequence[Dim]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes the artifacts for training a model: training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx.
+
+    model: path, bytes or onnx.ModelProto of the forward model.
+    requires_grad: names of the weights to train (initializers, outputs of Constant nodes; also inputs). None with an optimizer: every
+    float weight that reaches the loss, and running statistics of batch normalisation become frozen parameters. None without an optimizer,
+    or []: none. Weights of float16 and bfloat16 are trained as float32 copies; what is exported has their own type again.
+    frozen_params: names of weights that go into the checkpoint but are not trained.
+    loss: LossType, an onnxblock block, or None when the model's first output is the loss.
+    optimizer: OptimType, an onnxblock optimizer, or None.
+    artifact_directory: where to write (default: the current directory); prefix: put before every file name.
+    additional_output_names: values to return after the loss. nominal_checkpoint: also write one.
+    loss_input_names: the outputs handed to the loss (default: all).
+    ort_format: also write the models as .ort files, and .required_operators.config for reduced builds of onnxruntime.
+    custom_op_library: a Python file that calls ortrain.register_operator for the model's own operators.
+    save_running_statistics: running statistics of batch normalisation that training moves become frozen parameters, named or not, so that they are
+    saved and exported; False: those that are named nowhere stay constants, as in the old package.
+    ir_version: of what is written (default: the model's, at most 10 where the opset is at most 21, so that 1.18 and 1.19 read it; 1.16 and 1.17 read 9).
+    opset_version: the model is converted to it first (default: it stays as it is).
+    input_shapes, input_values: sizes that inputs will have, or values that they always have (they are no inputs then); what depends on them is
+    settled, such as the branch of an If.
+
+    Nothing is written when something is wrong. Raises ArtifactNotFoundError, InvalidModelError, InvalidArgumentError, ArgumentTypeError,
+    ParameterNotFoundError, OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError,
+    ShapeInferenceError."""
+    folder = Path(artifact_directory) if artifact_directory is not None else Path.cwd()
+    if not folder.is_dir():
+        raise ArtifactNotFoundError(f"expected an artifact_directory that exists, got {str(folder)!r}")
+    if custom_op_library is not None:
+        load_operators(custom_op_library)
+    made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,
+                           additional_output_names=additional_output_names, loss_input_names=loss_input_names,
+                           save_running_statistics=save_running_statistics, ir_version=ir_version, opset_version=opset_version,
+                           input_shapes=input_shapes, input_values=input_values)
+    extra = made.in_ort_format(prefix) if ort_format else {}
+    made.write(folder, prefix, nominal_checkpoint)
+    replace_files({folder / name: [content] for name, content in extra.items()})
+
+
+def build_artifacts(
+    model: Any,
+    *,
+    requires_grad: Sequence[str] | None = None,
+    frozen_params: Sequence[str] | None = None,
+    loss: LossType | Block | None = None,
+    optimizer: OptimType | Block | None = None,
+    additional_output_names: Sequence[str] | None = None,
+    loss_input_names: Sequence[str] | None = None,
+    save_running_statistics: bool = True,
+    ir_version: int | None = None,
+    opset_version: int | None = None,
+    input_shapes: Mapping[str, Sequence[Dim]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
+) -> Artifacts:
+    """The artifacts in memory; parameters and errors as generate_artifacts; model may also be an ortrain.ir.Model."""
+    loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer)
+    trained, frozen = _names("requires_grad", requires_grad), _names("frozen_params", frozen_params) or []
+    loss_inputs, additional = _names("loss_input_names", loss_input_names), _additional_names(additional_output_names)
+    if optimizer_block is not None and trained == []:
+        raise InvalidArgumentError("expected at least one name in requires_grad for an optimizer (None means all weights), got []")
+    forward, constants = load_with_constants(model, opset_version)
+    if input_shapes or input_values:
+        specialise(forward, input_shapes or {}, input_values or {})
+    widen(forward)
+    _settle_outputs(forward)
+    forward.ir_version = _ir_version(forward, ir_version)
+    with fresh_names():
+        complete = _with_loss(forward, loss_block, loss_inputs, additional)
+        if trained is None and optimizer_block is not None:
+            trained = _weights(forward, complete, constants, set(frozen))
+        graphs = make_training_graphs(complete, trained or (), frozen, save_running_statistics)
+        made = None if optimizer_block is None else _optimizer_model(optimizer_block, forward, graphs.checkpoint)
+    return Artifacts(graphs.training, graphs.eval, made, graphs.checkpoint)
+
+
+# ---- arguments
+
+
+def _loss_block(loss: Any) -> Block:
+    if loss is None:
+        return PassThrough()
+    if isinstance(loss, LossType):
+        return LOSSES[loss]()
+    if isinstance(loss, Block):
+        return loss
+    raise ArgumentTypeError(f"Unknown loss provided {loss!r}. Expected a LossType, an onnxblock Block instance, or None.")
+
+
+def _optimizer_block(optimizer: Any) -> Block | None:
+    if optimizer is None:
+        return None
+    if isinstance(optimizer, OptimType):
+        return OPTIMIZERS[optimizer]()
+    if isinstance(optimizer, Block):
+        return optimizer
+    raise ArgumentTypeError(f"Unknown optimizer provided {optimizer!r}. Expected an OptimType, an onnxblock optimizer instance, or None.")
+
+
+def _names(argument: str, names: Any) -> list[str] | None:
+    if names is None:
+        return None
+    if isinstance(names, str | bytes):
+        raise ArgumentTypeError(f"expected a list of names for {argument}, got {type(names).__name__}")
+    found = list(names)
+    if not all(isinstance(name, str) for name in found):
+        raise ArgumentTypeError(f"expected a list of names for {argument}, got {found!r}")
+    return found
+
+
+def _additional_names(names: Any) -> list[str]:
+    if names is not None and not isinstance(names, list | tuple):
+        raise ArgumentTypeError(f"Unknown type provided for additional output names {type(names).__name__}. Expected a list.")
+    return _names("additional_output_names", names) or []
+
+
+def _ir_version(forward: Model, wanted: int | None) -> int:
+    """The asked IR version; otherwise the model's own, but no newer than the old package reads, where its opset is one it reads too."""
+    if wanted is not None:
+        if not OLDEST_IR <= wanted <= onnx.IR_VERSION:
+            raise InvalidArgumentError(f"expected an ir_version in [{OLDEST_IR}, {onnx.IR_VERSION}], got {wanted}")
+        return wanted
+    return min(forward.ir_version, NEWEST_IR) if forward.opset <= NEWEST_OPSET else forward.ir_version
+
+
+# ---- steps
+
+
+def _settle_outputs(forward: Model) -> None:
+    """States the types that the model's outputs turn out to have where none, or no shape, or another rank is declared: models ship so, and run, but a target
+    of that type would fit nothing."""
+    types = forward.graph.types
+    found = infer(forward)
+    for name in forward.graph.outputs:
+        declared, shape = types.get(name), found[name].shape
+        if shape is not None and (declared is None or declared.shape is None or len(declared.shape) != len(shape)):
+            types[name] = found[name]
+
+
+def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, additional: list[str]) -> Model:
+    """The forward model with the loss; its outputs: loss, the loss block's further outputs, the additional ones."""
+    outputs = forward.graph.outputs
+    for name in loss_inputs or ():
+        if name not in outputs:
+            raise OutputNotFoundError(f"The provided output name {name} is not a graph output. Expected one of {outputs}.")
+    light, heavy = _without_heavy_weights(forward)
+    proto = to_proto(light)
+    with base(proto) as accessor:
+        made = output_names(loss(*(loss_inputs or outputs)))
+        proto = accessor.model
+    register_outputs(proto, list(dict.fromkeys([*made, *additional])))
+    check(proto)
+    complete = load_model(proto)
+    if heavy:
+        complete.graph.inputs = [name for name in complete.graph.inputs if name not in heavy]
+        known = complete.graph.initializers
+        ordered = {name: heavy[name] if name in heavy else known[name] for name in forward.graph.initializers if name in heavy or name in known}
+        complete.graph.initializers = ordered | known
+    complete.ir_version, complete.producer = forward.ir_version, forward.producer
+    return complete
+
+
+def _without_heavy_weights(forward: Model) -> tuple[Model, dict[str, np.ndarray]]:
+    """Blocks edit a ModelProto, which cannot hold 2 GB: weights above MOST_BYTES in all stand there as inputs of their type, and come back afterwards."""
+    if sum(array.nbytes for array in forward.graph.initializers.values()) <= MOST_BYTES:
+        return forward, {}
+    heavy = {name: array for name, array in forward.graph.initializers.items() if array.nbytes >= HEAVY}
+    light = forward.copy()
+    graph = light.graph
+    graph.initializers = {name: array for name, array in graph.initializers.items() if name not in heavy}
+    graph.inputs += heavy
+    graph.types |= {name: TensorType.of(array) for name, array in heavy.items()}
+    return light, heavy
+
+
+def _weights(forward: Model, complete: Model, constants: frozenset[str], excluded: set[str]) -> list[str]:
+    """The float weights of the forward model that the loss depends on.
+
+    Scalars are taken for constants, and so are single elements that are exponents or limits; values of Constant nodes too, unless a layer uses them as
+    weight or bias."""
+    fed = {node.inputs[i] for node in forward.graph.all_nodes() for i in WEIGHT_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
+    fed |= {node.inputs[0] for node in forward.graph.all_nodes() if node.op_type == "Cast" and node.outputs[0] in fed}
+    reaching = reaching_values(complete, complete.graph.outputs[0])
+    candidates = reaching - excluded - (constants - fed)
+    limits = {name for node in forward.graph.all_nodes() if node.op_type in LIMITING for name in node.inputs[LIMITING[node.op_type] :]}
+    found = [name for name, array in forward.graph.initializers.items()
+             if name in candidates and array.ndim and (array.size > 1 or name not in limits) and str(array.dtype) in DIFFERENTIABLE]
+    if not found:
+        raise InvalidArgumentError("expected a model with float weights that the loss depends on, got none: name them in requires_grad")
+    return found
+
+
+def _optimizer_model(block: Block, forward: Model, checkpoint: Checkpoint) -> Model:
+    # an optimizer block looks at the number and the types of the parameters only
+    parameters = [TensorProto(name=name, data_type=NUMBERS[str(array.dtype)], dims=array.shape)
+                  for name, array in checkpoint.trainable.items()]
+    with empty_base(forward.opset) as accessor:
+        block(parameters)
+        proto = accessor.model
+    # runtimes read up to an IR version: what reads the forward model shall read this one
+    proto.ir_version = forward.ir_version
+    return read_model(proto)

@@ -1,0 +1,5 @@
+"""The file names of training artifacts, as onnxruntime-training gives them."""
+
+TRAINING_MODEL, EVAL_MODEL, OPTIMIZER_MODEL = "training_model.onnx", "eval_model.onnx", "optimizer_model.onnx"
+MODELS = (TRAINING_MODEL, EVAL_MODEL, OPTIMIZER_MODEL)
+CHECKPOINT, NOMINAL_CHECKPOINT = "checkpoint", "nominal_checkpoint"

@@ -1,0 +1,34 @@
+"""What a checkpoint holds, whichever form it is stored in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Property = int | float | str
+
+
+@dataclass(slots=True)
+class OptimizerGroup:
+    """Progress of the optimizer: completed steps, the schedule's initial rate, parameter name -> moment name -> values."""
+
+    step: int = 0
+    initial_learning_rate: float = 0.0
+    momentums: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """The tables of a checkpoint file. A nominal one has names and dtypes only (arrays of shape [])."""
+
+    trainable: dict[str, np.ndarray] = field(default_factory=dict)
+    frozen: dict[str, np.ndarray] = field(default_factory=dict)
+    properties: dict[str, Property] = field(default_factory=dict)
+    optimizer_groups: dict[str, OptimizerGroup] = field(default_factory=dict)
+    nominal: bool = False
+    version: int = 2
+    external: bool = False
+    """The parameters lie in a file of their own, `<path>.data`."""
+    bare: bool = False
+    """Without a table of optimizer groups, as artifact generation writes it."""

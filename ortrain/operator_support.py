@@ -1,0 +1,125 @@
+"""What ortrain can do with each operator: its kernel and its gradient."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import onnx.defs
+
+from ortrain._core.kernel_table import kernels
+from ortrain.ops import REGISTRY
+from ortrain.ops.custom import DOMAIN as CUSTOM
+from ortrain.ops.registry.onnx_definitions import defined
+from ortrain.ops.registry.record import OpRecord
+from ortrain.loading.sequences import RULES as SEQUENCE_RULES
+
+COMPILED, COMPOSED, FUNCTION, REFERENCE, NONE = "compiled", "composed", "function", "reference", "none"
+"""Kernels: of its own; other operators' by ortrain's rule; other operators' by ONNX's function body; ONNX's reference implementation, as a Python step."""
+RULE, BY_PARTS, FLAT, FIRST_ORDER, NOT_YET = "yes", "of its parts", "none by nature", "first order only", "not yet"
+"""Gradients. Of its parts: those of the operators that stand for it (of sequences, where their elements are known). First order only: an
+operator that is part of a gradient or of a plan, and is not differentiated once more; not yet: a debt."""
+
+GRADIENT_OPERATOR = re.compile(r"\w+Grad(_\w+)?")
+"""How the old package and ortrain name the operators that gradients are made of; ONNX has none."""
+
+PLANNED = re.compile(r"ChannelsLast\w+")
+"""What plans put in the place of operators whose gradient has been taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator: domain, name, the opsets that changed it, dtypes of its compiled kernel, kind of kernel, state of its gradient."""
+
+    domain: str
+    name: str
+    opsets: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    kernel: str
+    gradient: str
+
+
+def operators() -> list[Operator]:
+    """Every operator of the default domain that the installed onnx defines, and those of other domains that ortrain has, by name."""
+    versions: dict[tuple[str, str], list[int]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "" and not schema.deprecated or (schema.domain, schema.name) in REGISTRY:
+            versions.setdefault((schema.domain, schema.name), []).append(schema.since_version)
+    keys = {*versions, *(key for key, record in REGISTRY.items() if record.infer.__module__ != "ortrain.ops.custom")} - {(CUSTOM, "CustomGradient")}
+    return [_row(domain, name, tuple(sorted(versions.get((domain, name), ())))) for domain, name in sorted(keys)]
+
+
+def counts() -> dict[str, int]:
+    """How many operators of the default domain have which kernel and which gradient."""
+    found: dict[str, int] = {"operators": 0}
+    for row in operators():
+        if row.domain == "":
+            found["operators"] += 1
+            for state in (f"kernel: {row.kernel}", f"gradient: {row.gradient}"):
+                found[state] = found.get(state, 0) + 1
+    return found
+
+
+def _row(domain: str, name: str, opsets: tuple[int, ...]) -> Operator:
+    own = REGISTRY.get((domain, name))
+    record = own or defined(domain, name)
+    if record is None:
+        return Operator(domain, name, opsets, (), NONE, NOT_YET)
+    return Operator(domain, name, opsets, _dtypes(record) if own else (), _kernel(record, own is not None), _gradient(record, own is not None, domain, name))
+
+
+def _kernel(record: OpRecord, own: bool) -> str:
+    if own:
+        if record.lower is not None and _dtypes(record):
+            return COMPILED
+        if record.expand is not None:
+            return COMPOSED
+        return REFERENCE if record.lower is not None or record.gradient is None else COMPILED
+    return FUNCTION if _has_body(record) else REFERENCE
+
+
+def _gradient(record: OpRecord, own: bool, domain: str, name: str) -> str:
+    if record.gradient is not None:
+        return RULE
+    if GRADIENT_OPERATOR.fullmatch(name) or PLANNED.fullmatch(name):
+        return FIRST_ORDER
+    if domain == "" and name in SEQUENCE_RULES:
+        return BY_PARTS
+    if not record.differentiable:
+        return FLAT
+    return BY_PARTS if (own and record.expand is not None) or (not own and _has_body(record)) else NOT_YET
+
+
+def _has_body(record: OpRecord) -> bool:
+    schema: Any = onnx.defs.get_schema(record.op_type, domain=record.domain)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _dtypes(record: OpRecord) -> tuple[str, ...]:
+    """The dtypes of the kernels that a lowering names."""
+    names = set(_texts(record.lower)) if record.lower is not None else set()
+    found = dict.fromkeys(dtype for name, dtype in kernels() if name in names)
+    return tuple(found)
+
+
+def _texts(function: Callable[..., Any]) -> Iterator[str]:
+    """The strings in a function, in what it closes over, and in the functions of its module that it calls."""
+    waiting: list[Any] = [function]
+    seen: set[int] = set()
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item
+        elif id(item) not in seen:
+            seen.add(id(item))
+            if isinstance(item, CodeType):
+                waiting += item.co_consts
+            elif isinstance(item, tuple):
+                waiting += item
+            elif hasattr(item, "__code__") and str(getattr(item, "__module__", "")).startswith("ortrain.ops"):
+                cells = [cell.cell_contents for cell in item.__closure__ or ()]
+                called = [item.__globals__.get(name) for name in item.__code__.co_names]
+                waiting += [item.__code__, *cells, *(item.__defaults__ or ()), *called]

@@ -1,0 +1,136 @@
+"""Transposed convolution: the adjoint of a convolution as a layer of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ortrain.ir import Dim, TensorType
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.conv import ITEM_SIZE, LANES, SCRATCH, Geometry, ceil_div, data_phase, same_float
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, operator
+from ortrain.ops.shared.windows import Windows, auto_pad_of, integers, packed
+
+
+def transposed_windows(c: InferenceContext, x: int, w: int) -> Windows:
+    """The windows of the convolution whose adjoint the node is: its `output` holds the sizes of this node's output."""
+    data, weight = c.shape(x), c.shape(w)
+    if not 3 <= len(data) <= 5 or len(weight) != len(data):
+        raise c.error(f"expected data and weight of one rank from 3 to 5, got shapes {list(data)} and {list(weight)}")
+    rank = len(data) - 2
+    kernel = tuple(int(v) for v in c.attribute("kernel_shape") or ()) or weight[2:]
+    if not all(isinstance(size, int) for size in kernel) or len(kernel) != rank:
+        raise c.error(f"expected kernel_shape or a weight of known size, got shape {list(weight)}")
+    sizes = tuple(int(size) for size in kernel)
+    strides, dilations = integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1)
+    extra, pads = integers(c, "output_padding", rank, 0), integers(c, "pads", 2 * rank, 0)
+    wanted = c.attribute("output_shape")
+    wanted = tuple(int(v) for v in wanted)[-rank:] if wanted else None
+    if wanted is not None and len(wanted) != rank:
+        raise c.error(f"expected an output_shape of {rank} sizes, got {list(wanted)}")
+    begins: list[int | None] = []
+    ends: list[int | None] = []
+    output: list[Dim] = []
+    for axis in range(rank):
+        begin, end, size = _axis(c, axis, data[2 + axis], (sizes[axis] - 1) * dilations[axis] + 1 + extra[axis], strides[axis],
+                                 (pads[axis], pads[rank + axis]), None if wanted is None else wanted[axis])
+        begins.append(begin)
+        ends.append(end)
+        output.append(size)
+    return Windows(sizes, strides, dilations, tuple(begins), tuple(ends), tuple(output))
+
+
+def _axis(c: InferenceContext, axis: int, size: Dim, reach: int, stride: int, pads: tuple[int, int],
+          wanted: int | None) -> tuple[int | None, int | None, Dim]:
+    """(pad before, pad after, output size) of one axis; pads are None while they depend on a size that is not known yet."""
+    auto_pad = auto_pad_of(c.node.attributes)
+    same = auto_pad.startswith("SAME")
+    if wanted is None and not same:
+        begin, end = (0, 0) if auto_pad == "VALID" else pads
+        found: Dim = stride * (size - 1) + reach - begin - end if isinstance(size, int) else c.fresh(f"spatial{axis}")
+        if isinstance(found, int) and found < 1:
+            raise c.error(f"expected pads that leave something, got an output size of {found} along spatial axis {axis}")
+        return begin, end, found
+    if same and wanted is None:
+        total: int | None = max(reach - stride, 0)
+        found = size * stride if isinstance(size, int) else size if stride == 1 else c.fresh(f"spatial{axis}")
+    else:
+        assert wanted is not None
+        total, found = max(stride * (size - 1) + reach - wanted, 0) if isinstance(size, int) else None, wanted
+    if total is None:
+        return None, None, found
+    small = total // 2
+    return (small, total - small, found) if auto_pad == "SAME_UPPER" else (total - small, small, found)
+
+
+def convolution_attributes(g: NodeBuilder, x: int = 0, w: int = 1) -> dict[str, Any]:
+    """The attributes of the convolution whose adjoint the node is; x and w: which inputs its data and weight are."""
+    windows = transposed_windows(g.context(), x, w)
+    pads = windows.padded()
+    if pads is None:
+        raise g.error("expected spatial sizes that are known where output_shape is given, got symbols")
+    return {"kernel_shape": windows.kernel, "strides": windows.strides, "dilations": windows.dilations, "pads": pads, "group": int(g.attribute("group", 1))}
+
+
+def transposed_gradient(g: GradientBuilder) -> Sequence[str | None]:
+    x, w = g.inputs[:2]
+    attributes = convolution_attributes(g)
+    dx = g.op("Conv", g.dy, w, **attributes) if g.needs(0) else None
+    dw = g.ops("ConvGrad", x, g.dy, w, outputs=[False, True], domain=MICROSOFT, **attributes)[1] if g.needs(1) else None
+    db = g.reduce_sum(g.dy, [0, *range(2, g.rank(x))], keepdims=False) if g.has(2) and g.needs(2) else None
+    return [dx, dw, db][: len(g.inputs)]
+
+
+def in_steps(g: NodeBuilder) -> list[str]:
+    """The adjoint, then the bias."""
+    windows = transposed_windows(g.context(), 0, 1)
+    sizes = tuple(size for size in windows.output if isinstance(size, int))
+    y = g.op("ConvInputGrad", g.inputs[0], "", g.inputs[1], domain=ORTRAIN, output_shape=sizes, **convolution_attributes(g))
+    if not g.has(2):
+        return [y]
+    shape = g.constant([1, -1, *[1] * (g.rank(y) - 2)])
+    return [g.op("Add", y, g.op("Reshape", g.inputs[2], shape))]
+
+
+@operator("ConvTranspose", gradient=transposed_gradient, expand=in_steps)
+def conv_transpose(c: InferenceContext) -> list[TensorType]:
+    """y[n, k, o] = b[k] + sum over channels c and taps t with o = i stride + t dilation - pad of w[c, k, t] x[n, c, i]"""
+    windows = transposed_windows(c, 0, 1)
+    data, weight, group = c.shape(0), c.shape(1), int(c.attribute("group", 1))
+    if isinstance(data[1], int) and isinstance(weight[0], int) and data[1] != weight[0] or group < 1:
+        raise c.error(f"expected a weight of {data[1]} channels and a positive group, got weight {list(weight)} and group {group}")
+    filters = weight[1] * group if isinstance(weight[1], int) else c.fresh("filters")
+    dtype = same_float(c, [0, 1, 2] if c.has(2) else [0, 1])
+    return [TensorType(dtype, (data[0], filters, *windows.output))]
+
+
+def lower_adjoint(c: LoweringContext) -> KernelCall:
+    dy, w, dx = c.dims(0), c.dims(2), c.output_dims(0)
+    rank = len(dx) - 2
+    pads = integers(c, "pads", 2 * rank, 0)
+    windows = Windows(tuple(int(size) for size in w[2:]), integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1), pads[:rank], pads[rank:],
+                      tuple(dy[2:]))
+    v = Geometry(dy[0], dx[1], dy[1], int(c.attribute("group", 1)), packed(windows, dx[2:]), ITEM_SIZE[c.dtype(0)])
+    if v.depthwise:
+        buffer = v.taps * ceil_div(v.windows[5], 16) * 16 * v.item_size
+        lanes = 1 if v.small else max(1, min(v.channels, LANES, SCRATCH // buffer))
+        return KernelCall("conv_grad_depthwise", (*v.ints(), lanes), scratch=lanes * buffer)
+    data = data_phase(v)
+    return KernelCall("conv_grad", v.ints() + data.ints() + data.ints(), scratch=data.lanes * data.buffer * v.item_size)
+
+
+@operator("ConvInputGrad", domain=ORTRAIN, lower=lower_adjoint)
+def conv_input_grad(c: InferenceContext) -> list[TensorType]:
+    """dx of (dy, nothing, w): the adjoint of Conv with respect to its data, of the spatial sizes in output_shape"""
+    dy, weight = c.shape(0), c.shape(2)
+    channels, rank, group = weight[1], len(dy) - 2, int(c.attribute("group", 1))
+    if len(weight) != len(dy) or group < 1 or len(c.attribute("output_shape")) != rank or any(isinstance(n, str) for n in weight[2:]):
+        raise c.error(f"expected a gradient and a weight of one rank, and a size of each of its axes, got {list(dy)} and {list(weight)}")
+    check_shape(c, "a gradient", dy[:2], (dy[0], weight[0]))
+    pads, strides, dilations = integers(c, "pads", 2 * rank, 0), integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1)
+    for axis, size in enumerate(c.attribute("output_shape")):
+        seen = (size + pads[axis] + pads[rank + axis] - dilations[axis] * (int(weight[2 + axis]) - 1) - 1) // strides[axis] + 1
+        have = dy[2 + axis]
+        if isinstance(have, int) and have > seen:
+            raise c.error(f"expected at most {seen} windows along axis {axis}, got {have}")
+    return [TensorType(c.dtype(0), (c.shape(0)[0], channels * group if isinstance(channels, int) else c.fresh("channels"), *c.attribute("output_shape")))]

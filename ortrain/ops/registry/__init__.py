@@ -1,0 +1,1 @@
+"""What operators are made of: records, shape inference, node builders, decompositions, cost model."""

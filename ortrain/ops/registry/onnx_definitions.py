@@ -1,0 +1,276 @@
+"""Operators without a record of their own, by ONNX's definition of them: the function body that the specification gives where there is one, its
+reference implementation as a Python step where there is none. Types come from ONNX's shape inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortrain.dtypes import NAMES, NUMBERS, name_of, numpy_dtype
+from ortrain.errors import MissingKernelError
+from ortrain.ir import Graph, Node, TensorType
+from ortrain.ops.registry.record import InferenceContext, KernelCall, LoweringContext, OpRecord, canonical_domain
+
+if TYPE_CHECKING:
+    from ortrain.ops.registry.node_builder import NodeBuilder
+
+DOMAINS = ("", "ai.onnx.ml")
+
+CONSTANT = frozenset({
+    "ArgMax", "ArgMin", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "BlackmanWindow", "EyeLike", "HammingWindow",
+    "HannWindow", "ImageDecoder", "MelWeightMatrix", "NonMaxSuppression", "NonZero", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit",
+    "TfIdfVectorizer", "Unique",
+})
+"""No gradient flows through these: their outputs are indices, counts, text or piecewise constant."""
+SAME_SHAPE = frozenset({"Binarizer", "Imputer", "Normalizer", "Scaler"})
+"""Of ai.onnx.ml: their outputs have the shape of their input, which ONNX's shape inference does not say."""
+RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+
+
+@cache
+def defined(domain: str, op_type: str) -> OpRecord | None:
+    """The record of an operator that ONNX defines, None for others and for those with graphs inside."""
+    import onnx.defs
+
+    if domain not in DOMAINS or not onnx.defs.has(op_type, domain=domain):
+        return None
+    schema = onnx.defs.get_schema(op_type, domain=domain)
+    if any(attribute.type in (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS) for attribute in schema.attributes.values()):
+        return None
+    constant = op_type in CONSTANT or op_type in RANDOM or domain == "ai.onnx.ml"
+    summary = f"{op_type} as ONNX defines it"
+    return OpRecord(op_type, domain, infer, lower, None, not constant, None if op_type in RANDOM else evaluate, frozenset(), body, False,
+                    op_type in RANDOM, summary=summary)
+
+
+# ---- ONNX's own forms of what the IR has
+
+
+def _attribute(name: str, value: Any) -> Any:
+    """An attribute as onnx.helper takes it."""
+    import onnx.helper
+    import onnx.numpy_helper
+
+    if isinstance(value, np.ndarray):
+        return onnx.helper.make_attribute(name, onnx.numpy_helper.from_array(value))
+    if isinstance(value, Graph):
+        raise MissingKernelError(f"expected an operator without graphs inside, got attribute {name!r}")
+    return onnx.helper.make_attribute(name, list(value) if isinstance(value, tuple) else value)
+
+
+def node_proto(node: Node) -> Any:
+    """The node as ONNX has it."""
+    import onnx
+
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, name=node.name, input=node.inputs, output=node.outputs)
+    proto.attribute.extend(_attribute(name, value) for name, value in node.attributes.items())
+    return proto
+
+
+def type_proto(kind: TensorType) -> Any:
+    """A type as ONNX has it."""
+    import onnx.helper
+
+    made = onnx.helper.make_tensor_type_proto(NUMBERS[kind.dtype], None if kind.shape is None else list(kind.shape))
+    made = onnx.helper.make_sequence_type_proto(made) if kind.sequence else made
+    return onnx.helper.make_optional_type_proto(made) if kind.optional else made
+
+
+def _tensor_type(c: InferenceContext, proto: Any, output: int) -> TensorType:
+    inner = proto.optional_type.elem_type if proto.HasField("optional_type") else proto
+    tensor = inner.sequence_type.elem_type.tensor_type if inner.HasField("sequence_type") else inner.tensor_type
+    dtype = NAMES.get(tensor.elem_type)
+    if dtype is None:
+        raise c.error(f"expected an output of a known element type, got {tensor.elem_type}")
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(int(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or c.fresh(f"output{output}.{axis}")
+                      for axis, dim in enumerate(tensor.shape.dim))
+    return TensorType(dtype, shape, inner.HasField("sequence_type"), proto.HasField("optional_type"))
+
+
+def _schema(c: InferenceContext) -> Any:
+    import onnx.defs
+
+    return onnx.defs.get_schema(c.node.op_type, c.opset, canonical_domain(c.node.domain))
+
+
+def infer(c: InferenceContext) -> list[TensorType]:
+    """What ONNX's shape inference says of the node."""
+    import onnx.checker
+    import onnx.numpy_helper
+    import onnx.shape_inference
+
+    types = {name: type_proto(kind) for name, kind in zip(c.node.inputs, c.types, strict=True) if name and kind is not None}
+    data = {name: onnx.numpy_helper.from_array(value) for name, value in zip(c.node.inputs, c.values, strict=True)
+            if name and value is not None and value.dtype != object}
+    imports = [_opset(c)]
+    try:
+        found = onnx.shape_inference.infer_node_outputs(_schema(c), node_proto(c.node), types, data, opset_imports=imports)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        raise c.error(f"expected inputs that fit the operator: {' '.join(str(error).split())}") from error
+    missing = [name for name in c.node.outputs if name and name not in found]
+    if missing:
+        raise c.error(f"expected types for outputs {missing}, which do not follow from the inputs")
+    kinds = [_tensor_type(c, found[name], index) if name else TensorType("float32", None) for index, name in enumerate(c.node.outputs)]
+    if c.node.op_type in SAME_SHAPE and canonical_domain(c.node.domain) == "ai.onnx.ml" and kinds[0].shape is None:
+        kinds[0] = replace(kinds[0], shape=c.type(0).shape)
+    return kinds
+
+
+def _opset(c: InferenceContext) -> Any:
+    import onnx.helper
+
+    return onnx.helper.make_opsetid(canonical_domain(c.node.domain), c.opset)
+
+
+# ---- the reference implementation
+
+
+def _reference(c: InferenceContext) -> Callable[..., list[Any]]:
+    """The node as a function of its inputs, by onnx's reference implementation."""
+    return reference_function(c.node, c.opset)
+
+
+def reference_function(node: Node, opset: int) -> Callable[..., list[Any]]:
+    """A node as a function of its inputs (None: absent), by onnx's reference implementation. Raises whatever that raises, if it has none for instance."""
+    import onnx.helper
+    import onnx.reference
+
+    domain = canonical_domain(node.domain)
+    given = [name for name in dict.fromkeys(node.inputs) if name]
+    inputs = [onnx.helper.make_empty_tensor_value_info(name) for name in given]
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
+    imports = [onnx.helper.make_opsetid(domain, opset), *([onnx.helper.make_opsetid("", 17)] if domain else [])]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node_proto(node)], "node", inputs, outputs), opset_imports=imports)
+    evaluator = onnx.reference.ReferenceEvaluator(model)
+
+    def run(*values: Any) -> list[Any]:
+        found = iter(evaluator.run(None, {name: value for name, value in zip(node.inputs, values, strict=True) if name}))
+        return [next(found) if name else None for name in node.outputs]
+
+    return run
+
+
+def check_types(c: InferenceContext) -> None:
+    """Refuses element types that ONNX does not define the operator for: its reference would take them, and be slow or wrong."""
+    import onnx.helper
+
+    inputs, bound = _schema(c).inputs, dict[str, str]()
+    for index, kind in enumerate(c.types):
+        formal = inputs[min(index, len(inputs) - 1)]
+        if kind is None or kind.sequence or kind.optional:
+            continue
+        name = f"tensor({onnx.helper.tensor_dtype_to_string(NUMBERS[kind.dtype]).removeprefix('TensorProto.').lower()})"
+        if name not in formal.types:
+            raise c.error(f"expected input {index} of {' or '.join(sorted(formal.types))}, got {name}")
+        if formal.is_homogeneous and bound.setdefault(formal.type_str, name) != name:
+            raise c.error(f"expected input {index} of {bound[formal.type_str]} as those before it, got {name}")
+
+
+def lower(c: LoweringContext) -> KernelCall:
+    """A Python step."""
+    check_types(c)
+    try:
+        run = _reference(c)
+    except Exception as error:
+        raise MissingKernelError(f"expected a kernel or a reference implementation, found none: {error} (operator {c.node.op_type}, node {c.node.name!r})"
+                                 ) from error
+    kinds = [None if kind is None else numpy_dtype(kind.dtype) for kind in c.outputs]
+
+    def step(*values: np.ndarray | None) -> Sequence[np.ndarray | None]:
+        return [None if found is None else np.asarray(found).astype(kind, copy=False) for found, kind in zip(run(*values), kinds, strict=True)]
+
+    return KernelCall("python", function=step)
+
+
+def evaluate(c: InferenceContext) -> list[Any]:
+    """The outputs of a node whose inputs are constants; nothing where the reference has no implementation for the opset, or refuses."""
+    try:
+        found = _reference(c)(*c.values)
+    except Exception:  # the reference raises whatever it meets; the node stays in the graph, and its kernel says what is wrong
+        return []
+    kinds = infer(c)
+    return [None if value is None else np.asarray(value).astype(numpy_dtype(kind.dtype), copy=False) for value, kind in zip(found, kinds, strict=True)]
+
+
+# ---- function bodies
+
+
+def body(g: NodeBuilder) -> list[str] | None:
+    """The operator's function body in the graph's own values; None where it has none for this opset."""
+    function = _function(g)
+    if function is None:
+        return None
+    import onnx.defs
+
+    schema = onnx.defs.get_schema(g.node.op_type, g.opset, canonical_domain(g.node.domain))
+    defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
+    defaults |= {a.name: a for a in function.attribute_proto}
+    names = dict(zip(function.input, [*g.inputs, *[""] * (len(function.input) - len(g.inputs))], strict=False))
+    for node in function.node:
+        attributes = dict(_attributes(g, node, defaults))
+        if node.op_type == "Constant":
+            names[node.output[0]] = g.constant(_constant(attributes))
+            continue
+        made = g.ops(node.op_type, *[names.get(name, "") if name else "" for name in node.input], outputs=[bool(name) for name in node.output],
+                     domain=canonical_domain(node.domain), **attributes)
+        names |= dict(zip(node.output, made, strict=True))
+    return [names.get(name, "") for name in function.output[: len(g.outputs)]]
+
+
+def _function(g: NodeBuilder) -> Any:
+    """The FunctionProto of the operator for the model's opset, or None."""
+    import onnx
+    import onnx.defs
+
+    domain = canonical_domain(g.node.domain)
+    schema: Any = onnx.defs.get_schema(g.node.op_type, g.opset, domain)
+    found = b""
+    if schema.has_function:
+        versions = [version for version in schema.function_opset_versions if version <= g.opset]
+        found = schema.get_function_with_opset_version(max(versions)) if versions else b""
+    elif schema.has_context_dependent_function:
+        versions = [version for version in schema.context_dependent_function_opset_versions if version <= g.opset]
+        kinds = [type_proto(g.type(name)).SerializeToString() if name else b"" for name in g.inputs]
+        found = schema.get_context_dependent_function_with_opset_version(max(versions), node_proto(g.node).SerializeToString(), kinds) if versions else b""
+    if not found:
+        return None
+    function = onnx.FunctionProto()
+    function.ParseFromString(found)
+    graphs = any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for node in function.node for a in node.attribute)
+    return None if graphs else function
+
+
+def _attributes(g: NodeBuilder, node: Any, defaults: dict[str, Any]) -> Any:
+    """(name, value) of a body's node; those that refer to the operator's own attributes have its values, or their defaults."""
+    import onnx.helper
+    import onnx.numpy_helper
+
+    def plain(attribute: Any) -> Any:
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, onnx.TensorProto):
+            return onnx.numpy_helper.to_array(value)
+        if isinstance(value, bytes):
+            return value.decode()
+        return tuple(item.decode() if isinstance(item, bytes) else item for item in value) if isinstance(value, list) else value
+
+    for attribute in node.attribute:
+        source = attribute.ref_attr_name
+        if not source:
+            yield attribute.name, plain(attribute)
+        elif source in g.node.attributes:
+            yield attribute.name, g.node.attributes[source]
+        elif source in defaults:
+            yield attribute.name, plain(defaults[source])
+
+
+def _constant(attributes: dict[str, Any]) -> np.ndarray:
+    """The value of a Constant node of a body."""
+    ((name, value),) = attributes.items()
+    dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    return np.asarray(value, dtypes.get(name)) if name_of(np.asarray(value).dtype) != "string" else np.asarray(value, object)

@@ -1,0 +1,332 @@
+"""What an operator is to ortrain: one record with its inference, gradient rule and lowering; and the table of all records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ortrain.errors import OrtrainError, ShapeInferenceError
+from ortrain.ir import Dim, Node, Shape, TensorType
+from ortrain.ops.registry.constants import KnownInputs, is_single
+
+MICROSOFT = "com.microsoft"
+ORTRAIN = "ortrain"
+"""The domain of training operators that neither ONNX nor the old package has."""
+DOMAINS = ("", MICROSOFT, ORTRAIN)
+
+
+class InferenceContext:
+    """What an inference function sees of its node: input types, attributes, and the values of inputs that are constants."""
+
+    def __init__(self, node: Node, types: Sequence[TensorType | None], values: Sequence[np.ndarray | None], opset: int) -> None:
+        self.node = node
+        self.types = types
+        self.values = values
+        self.opset = opset
+        """Version of the operator's domain."""
+        self.scope: Any = None
+        """The Inference of the graph that the node is part of, for operators with graphs inside."""
+        self.declared: Sequence[TensorType | None] = [None] * len(node.outputs)
+        """The types that the graph itself states for the outputs (pool gradients need them: their inputs do not tell)."""
+
+    def has(self, index: int) -> bool:
+        """True when input `index` is given."""
+        return index < len(self.node.inputs) and bool(self.node.inputs[index])
+
+    def wants(self, index: int) -> bool:
+        """True when output `index` is asked for."""
+        return index < len(self.node.outputs) and bool(self.node.outputs[index])
+
+    def type(self, index: int) -> TensorType:
+        """The type of input `index`; refused when absent or unknown."""
+        kind = self.types[index] if index < len(self.types) else None
+        if kind is None:
+            raise self.error(f"expected input {index}, got none")
+        return kind
+
+    def shape(self, index: int) -> Shape:
+        """The shape of input `index`; refused when its rank is unknown."""
+        shape = self.type(index).shape
+        if shape is None:
+            raise self.error(f"expected input {index} with a known rank, got an unknown one")
+        return shape
+
+    def dtype(self, index: int) -> str:
+        return self.type(index).dtype
+
+    def knows(self, index: int) -> bool:
+        """Whether the value of input `index` is known before running: asked so, symbolic sizes in it stay what they are."""
+        if isinstance(self.values, KnownInputs):
+            return self.values.has(index)
+        return self.value(index) is not None
+
+    def value(self, index: int) -> np.ndarray | None:
+        """The value of input `index` if it is known before running, else None."""
+        return self.values[index] if index < len(self.values) else None
+
+    def sizes(self, index: int) -> tuple[Dim, ...] | None:
+        """The elements of an integer input of at most one axis, symbols among them; None when they are not known."""
+        followed: dict[str, tuple[Dim, ...]] = self.scope.sizes if self.scope is not None else {}
+        found = followed.get(self.node.inputs[index]) if self.has(index) else None
+        value = self.value(index) if found is None else None
+        return tuple(int(size) for size in value.reshape(-1)) if value is not None and value.dtype.kind in "iu" else found
+
+    def known(self, index: int) -> np.ndarray:
+        """The value of input `index`, which is known."""
+        value = self.values[index]
+        assert value is not None
+        return value
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        return self.node.attributes.get(name, default)
+
+    def error(self, message: str) -> ShapeInferenceError:
+        """An error that says where: `raise c.error("expected …, got …")`."""
+        return ShapeInferenceError(f"{message} (operator {self.node.op_type}, node {self.node.name!r}, outputs {self.node.outputs})")
+
+    def fresh(self, label: str) -> str:
+        """A symbol for a dimension that cannot be known yet (unique by node output and label)."""
+        return f"{self.node.outputs[0]}.{label}"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A check of user data before anything is written: every element of input `input` lies in [low, high) or equals `ignored`."""
+
+    input: int
+    low: int
+    high: int
+    ignored: int | None = None
+    label: bool = False
+    """True when the indices are class labels: LabelRangeError rather than IndexRangeError."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """How a node runs: the kernel's name in the tables of _core/kernels, its packed attributes and what it needs."""
+
+    kernel: str
+    ints: tuple[int, ...] = ()
+    floats: tuple[float, ...] = ()
+    scratch: int = 0
+    """Bytes."""
+    in_place: dict[int, int] = field(default_factory=dict)
+    """Output index -> an input index whose memory the kernel may write it to, if count and dtype agree and the input dies here."""
+    unread: tuple[int, ...] = ()
+    """Inputs of which only the shape matters: they may be gone when the kernel runs."""
+    guards: tuple[Guard, ...] = ()
+    function: Callable[..., Sequence[Any]] | None = None
+    """For the kernel "python": called with arrays (None: absent), gives one array per output, None where it is not wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """The node moves nothing: output 0 is the memory of input `input` under another shape."""
+
+    input: int = 0
+
+
+class LoweringContext(InferenceContext):
+    """An InferenceContext in which every shape is a number, with the output types beside it."""
+
+    def __init__(self, node: Node, types: Sequence[TensorType | None], values: Sequence[np.ndarray | None], opset: int,
+                 outputs: Sequence[TensorType | None]) -> None:
+        super().__init__(node, types, values, opset)
+        self.outputs = outputs
+        self.tiles = False
+        """Whether kernels may use the processor's bfloat16 tiles."""
+
+    def dims(self, index: int) -> tuple[int, ...]:
+        """The shape of input `index`, in numbers."""
+        return self.shape(index)  # type: ignore[return-value]
+
+    def output_dtype(self, index: int) -> str:
+        """The dtype of output `index`."""
+        kind = self.outputs[index]
+        assert kind is not None
+        return kind.dtype
+
+    def output_dims(self, index: int) -> tuple[int, ...]:
+        """The shape of output `index`, in numbers."""
+        kind = self.outputs[index]
+        assert kind is not None and kind.shape is not None
+        return kind.sizes
+
+
+Inference = Callable[[InferenceContext], Sequence[TensorType]]
+GradientRule = Callable[[Any], Sequence[str | None]]
+"""Given an ortrain.gradient.Rule, names the gradient of each input (None for none). It never un-broadcasts or accumulates: the sweep does these once."""
+Lowering = Callable[[LoweringContext], KernelCall | Alias]
+Expansion = Callable[[Any], Sequence[str] | None]
+"""Given an ortrain.ops.registry.node_builder.NodeBuilder, names the values that stand for the node's outputs."""
+Again = Callable[[Node, str], Node | None]
+"""Given a node and a new name, the node that computes its first output once more under that name, with the same bits and in one pass over memory, from
+what the node has read and from its small outputs; None where it cannot be."""
+Evaluation = Callable[[InferenceContext], Sequence[np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpRecord:
+    """All that ortrain knows of one operator.
+
+    gradient None with differentiable True is a debt ("not yet"); differentiable False is a fact (no gradient flows)."""
+
+    op_type: str
+    domain: str
+    infer: Inference
+    lower: Lowering | None
+    gradient: GradientRule | None = None
+    differentiable: bool = True
+    evaluate: Evaluation | None = None
+    """NumPy meaning for constants (shape arithmetic), used while planning: gets the input values, returns the outputs."""
+    stop: frozenset[int] = frozenset()
+    """Inputs that no gradient flows to (indices, shapes, limits …)."""
+    expand: Expansion | None = None
+    """The node in terms of other operators: names of its outputs, or None when this node stands for itself."""
+    expand_first: bool = False
+    """True when the gradient rule is for nodes that stand for themselves: others are expanded before the gradient is taken."""
+    random: bool = False
+    """True when two runs may differ (never folded or merged)."""
+    written: int = 0
+    """Outputs, from the first on, that the kernel writes whether they are asked for or not; it looks whether the others are there."""
+    by_user: bool = False
+    """True for an operator that the user registered, and for its gradient: nothing is known of its inputs and attributes."""
+    summary: str = ""
+    again: Again | None = None
+    """How the first output is had again in the backward pass, where keeping it would take more memory than it is worth (ortrain.plan.rematerialization)."""
+
+
+REGISTRY: dict[tuple[str, str], OpRecord] = {}
+"""(domain, operator) -> record."""
+
+
+def operator(
+    op_type: str,
+    *,
+    domain: str = "",
+    lower: Lowering | str | None = None,
+    gradient: GradientRule | None = None,
+    differentiable: bool = True,
+    evaluate: Evaluation | None = None,
+    stop: Sequence[int] = (),
+    expand: Expansion | None = None,
+    expand_first: bool = False,
+    again: Again | None = None,
+    random: bool = False,
+    written: int = 0,
+    by_user: bool = False,
+) -> Callable[[Inference], Inference]:
+    """Decorates an inference function into the record of `op_type`; a string for `lower` names a kernel that needs no attributes."""
+
+    def register(infer: Inference) -> Inference:
+        key = (domain, op_type)
+        assert key not in REGISTRY, f"two records for {key}"
+        how = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
+        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), expand, expand_first, random, written,
+                                 by_user, summary=(infer.__doc__ or "").strip(), again=again)
+        return infer
+
+    return register
+
+
+FALLBACK: list[Callable[[str, str], OpRecord | None]] = []
+"""Where records come from that the table does not have: (domain, operator) -> record or None."""
+
+
+def record_of(node: Node) -> OpRecord | None:
+    """The record of a node's operator, or None."""
+    key = canonical_domain(node.domain), node.op_type
+    found = REGISTRY.get(key)
+    return found if found is not None else next((record for source in FALLBACK if (record := source(*key)) is not None), None)
+
+
+Said = TypeVar("Said")
+
+
+def ask(node: Node, rule: Callable[..., Said], *arguments: Any) -> Said:
+    """What a rule of a record says of a node. What the rule trips over, for nobody has looked at all that a file can say, is a ShapeInferenceError too."""
+    try:
+        return rule(*arguments)
+    except OrtrainError:
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ShapeInferenceError(f"expected inputs and attributes that {node.op_type} can have, got {node}: {type(error).__name__}: {error} "
+                                  f"(node {node.name!r})") from error
+
+
+def canonical_domain(domain: str) -> str:
+    """"ai.onnx" is the default domain."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def broadcast_shapes(c: InferenceContext, *shapes: Shape) -> Shape:
+    """The NumPy broadcast of shapes whose dimensions may be symbols; of different symbols either may turn out to be 1, so that theirs is another."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    out: list[Dim] = []
+    for axis in range(rank):
+        sizes = [s[axis] for s in padded if not is_single(s[axis])]
+        numbers = [d for d in sizes if isinstance(d, int)]
+        if any(d != numbers[0] for d in numbers):
+            sizes = [d for d in sizes if d != 1]             # of those that are open one may be 1 now
+            numbers = [d for d in sizes if isinstance(d, int)]
+        if any(d != numbers[0] for d in numbers):
+            raise c.error(f"expected shapes that broadcast, got {list(map(list, shapes))}")
+        out.append(numbers[0] if numbers else sizes[0] if len(set(sizes)) == 1 else c.fresh(f"broadcast{axis}") if sizes else 1)
+    return tuple(out)
+
+
+def check_shape(c: InferenceContext, what: str, got: Sequence[Dim], wanted: Sequence[Dim]) -> None:
+    """Refuses a shape that is known to be another one; symbols may be anything."""
+    if len(got) != len(wanted) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(got, wanted, strict=True)):
+        raise c.error(f"expected {what} of shape {list(wanted)}, got {list(got)}")
+
+
+def check_inputs(c: InferenceContext, shape: Sequence[Dim] | None, *indices: int) -> None:
+    """Refuses inputs that are absent, or known to have another shape; None: any."""
+    for index in indices:
+        have = c.type(index).shape
+        if shape is not None and have is not None:
+            check_shape(c, f"input {index}", have, shape)
+
+
+def check_numbers(c: InferenceContext, *indices: int) -> None:
+    """Refuses inputs that are given and known not to have one element, whatever their rank."""
+    for index in indices:
+        if c.has(index) and any(isinstance(size, int) and size != 1 for size in c.type(index).shape or ()):
+            raise c.error(f"expected one number as input {index}, got {list(c.shape(index))}")
+
+
+def check_broadcasts(c: InferenceContext, index: int, target: Shape) -> None:
+    """Refuses an input that is known not to broadcast to a shape."""
+    have = c.shape(index)
+    pairs = zip(have, target[len(target) - len(have):], strict=True) if len(have) <= len(target) else [(0, 1)]
+    if any(isinstance(a, int) and isinstance(b, int) and not is_single(a) and a not in (b, 1) for a, b in pairs):
+        raise c.error(f"expected input {index} to broadcast to {list(target)}, got {list(have)}")
+
+
+def check_gradient(c: InferenceContext, infer: Inference) -> None:
+    """Refuses a gradient, input 0, that is known not to have the shape of what an operator makes of the inputs behind it, and inputs that this refuses."""
+    of_operator = InferenceContext(replace(c.node, inputs=c.node.inputs[1:]), c.types[1:], c.values[1:], c.opset)
+    of_operator.scope = c.scope
+    shape = infer(of_operator)[0].shape
+    if shape is not None:
+        check_shape(c, "a gradient", c.shape(0), shape)
+
+
+def normalize_axis(c: InferenceContext, axis: int, rank: int) -> int:
+    """A non-negative axis; refused when outside [-rank, rank)."""
+    if not -rank <= axis < rank:
+        raise c.error(f"expected an axis in [{-rank}, {rank}), got {axis}")
+    return axis % rank
+
+
+def distinct_axes(c: InferenceContext, axes: Sequence[int], rank: int) -> list[int]:
+    """Non-negative axes; refused when one is met twice."""
+    found = [normalize_axis(c, axis, rank) for axis in axes]
+    if len(set(found)) != len(found):
+        raise c.error(f"expected distinct axes, got {list(axes)}")
+    return found

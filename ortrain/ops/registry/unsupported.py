@@ -1,0 +1,24 @@
+"""Operators of the old package that ortrain has no record for, and why: none of them can be said for one process without PyTorch."""
+
+from __future__ import annotations
+
+from ortrain.ir import Node
+from ortrain.ops.registry.record import canonical_domain
+
+PYTORCH = "a call of PyTorch"
+PROCESSES = "tensors exchanged between processes"
+EVENTS = "records for TensorBoard, which no step needs: take it out of the graph"
+LAYOUT = "bits in an order that CUDA kernels alone know"
+
+ABSENT = {
+    **dict.fromkeys(("PythonOp", "PythonOpGrad", "ATen", "YieldOp"), PYTORCH),
+    **dict.fromkeys(("Send", "Recv", "NcclAllReduce", "NcclAllGather", "NcclReduceScatter", "AdasumAllReduce", "MegatronF", "MegatronG"), PROCESSES),
+    **dict.fromkeys(("SummaryScalar", "SummaryHistogram", "SummaryMerge", "SummaryText"), EVENTS),
+    **dict.fromkeys((f"GistPack{kind}{end}" for kind in ("1", "8", "Msfp15") for end in ("Encoder", "Decoder")), LAYOUT),
+}
+
+
+def reason_of(node: Node) -> str:
+    """What follows "got the operator" in the error for an operator without a record: why there is none, where that is known."""
+    reason = ABSENT.get(node.op_type) if canonical_domain(node.domain) in ("com.microsoft", "org.pytorch.aten") else None
+    return f": {reason}" if reason else ""

@@ -1,0 +1,1 @@
+"""What several operator families share: broadcasting, strides, sliding windows, interpolation, convolution algorithms."""

@@ -1,0 +1,1 @@
+"""Running models: state, parameters, sessions' options, cached programs, partitioned execution, profiles."""

@@ -1,0 +1,78 @@
+"""InferenceSession: runs a forward model (old package: onnxruntime.InferenceSession)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ortrain._core.engine import EngineHandle
+from ortrain._core.session_lock import Lock
+from ortrain.errors import InputCountError, InputNameError
+from ortrain.ir import Dim, Model
+from ortrain.loading.loader import ModelSource, as_model
+from ortrain.runtime.options import RunOptions, SessionOptions
+from ortrain.runtime.runner import Runner
+from ortrain.runtime.seed import current_seed
+from ortrain.passes.half_precision import narrow_outputs, widen
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """Name, type ("tensor(float)") and shape (None or a symbol where a size is open) of an input or output."""
+
+    name: str
+    type: str
+    shape: list[Dim | None]
+
+
+class InferenceSession:
+    """A forward model ready to run. Raises ArtifactNotFoundError or InvalidModelError."""
+
+    def __init__(self, path_or_bytes: ModelSource, sess_options: SessionOptions | None = None, providers: Sequence[str] | None = None,
+                 **_: Any) -> None:
+        self._model: Model = as_model(path_or_bytes)
+        widen(self._model)
+        narrow_outputs(self._model, self._model.graph.outputs)
+        self._options = sess_options or SessionOptions()
+        self._handle = EngineHandle(self._options.threads(), current_seed())
+        self._handle.direct_convolution = self._options.direct_convolution
+        self._handle.bfloat16_tiles = not self._options.vector_products
+        self._lock = Lock(self._handle)
+        self._runners: dict[tuple[str, ...], Runner] = {}
+
+    def _arguments(self, names: Sequence[str]) -> list[NodeArg]:
+        found = []
+        for name in names:
+            kind = self._model.graph.types.get(name)
+            dtype = {"float32": "float", "float64": "double"}.get(kind.dtype, kind.dtype) if kind else "float"
+            found.append(NodeArg(name, f"tensor({dtype})", list(kind.shape) if kind and kind.shape is not None else []))
+        return found
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The model's inputs."""
+        return self._arguments(self._model.graph.inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The model's outputs."""
+        return self._arguments(self._model.graph.outputs)
+
+    def get_providers(self) -> list[str]:
+        return ["CPUExecutionProvider"]
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None) -> list[np.ndarray]:
+        """The named outputs (None: all) for inputs by name; threads that share the session take turns. Raises the input errors of TrainingSession.train_step,
+        InvalidStateError out of an operator in Python that the session is running."""
+        names = tuple(output_names or self._model.graph.outputs)
+        unknown = [name for name in input_feed if name not in self._model.graph.inputs]
+        if unknown:
+            raise InputNameError(f"expected inputs named {self._model.graph.inputs}, got {unknown}")
+        missing = [name for name in self._model.graph.inputs if name not in input_feed]
+        if missing:
+            raise InputCountError(f"expected inputs {self._model.graph.inputs}, {missing} missing")
+        with self._lock:
+            if names not in self._runners:
+                self._runners[names] = Runner(self._model, self._model.graph.inputs, names, {}, self._handle, "model", empty=True)
+            return self._runners[names].run(tuple(input_feed[name] for name in self._model.graph.inputs), run_options=run_options)

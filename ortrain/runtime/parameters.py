@@ -1,0 +1,106 @@
+"""The parameters and properties of a state as objects: by name, readable and writable, with or without a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ortrain.errors import ParameterNotFoundError
+from ortrain.runtime.state import PropertyValue, TrainingState
+
+
+class Parameter:
+    """One parameter of a state: name, data, grad and requires_grad."""
+
+    def __init__(self, state: TrainingState, name: str) -> None:
+        self._state = state
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The parameter's name in the model."""
+        return self._name
+
+    @property
+    def data(self) -> np.ndarray:
+        """The value: a view of the session's memory, so that writing into it changes the model. Assigning copies a new value in.
+
+        Raises ParameterShapeError or ParameterTypeError when shape or dtype differ, InvalidStateError on a nominal state."""
+        return self._state.array(self._name)
+
+    @data.setter
+    def data(self, value: np.ndarray) -> None:
+        self._state.replace(self._name, value)
+
+    @property
+    def grad(self) -> np.ndarray | None:
+        """The gradient (a view): zeros before the first train step, None for frozen parameters, without an open session, and with optimizer_in_backward. Who
+        reads one has train steps compute and hold all from then on; until then those of large weights are spent by the optimizer step that computes them."""
+        return self._state.gradients.get(self._name)
+
+    @property
+    def requires_grad(self) -> bool:
+        """True when the optimizer trains the parameter."""
+        return self._name in self._state.trainable and self._name not in self._state.masked
+
+    def __repr__(self) -> str:
+        return f"Parameter(name={self._name}, requires_grad={self.requires_grad})"
+
+
+class Parameters:
+    """The parameters of a state by name; iteration gives (name, Parameter), sorted, as the old package does."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+
+    def names(self) -> list[str]:
+        """The names, sorted: also those of a nominal state, whose values cannot be read."""
+        return self._state.names()
+
+    def __getitem__(self, name: str) -> Parameter:
+        if name not in self:
+            raise ParameterNotFoundError(f"Parameter {name} not found.")
+        if self._state.nominal:
+            self._state.array(name)
+        return Parameter(self._state, name)
+
+    def __setitem__(self, name: str, value: np.ndarray) -> None:
+        self._state.replace(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._state.trainable or name in self._state.frozen
+
+    def __iter__(self) -> Iterator[tuple[str, Parameter]]:
+        return ((name, self[name]) for name in self._state.names())
+
+    def __len__(self) -> int:
+        return len(self._state.trainable) + len(self._state.frozen)
+
+    def __repr__(self) -> str:
+        return f"Parameters({', '.join(self._state.names())})"
+
+
+class Properties:
+    """The user's properties of a checkpoint: int, float (single precision) and str values by name; iteration gives (name, value), sorted."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> PropertyValue:
+        return self._state.property(name)
+
+    def __setitem__(self, name: str, value: PropertyValue) -> None:
+        self._state.set_property(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._state.properties
+
+    def __iter__(self) -> Iterator[tuple[str, PropertyValue]]:
+        return iter(sorted(self._state.properties.items()))
+
+    def __len__(self) -> int:
+        return len(self._state.properties)
+
+    def __repr__(self) -> str:
+        return f"Properties({', '.join(f'{name}={value!r}' for name, value in self)})"

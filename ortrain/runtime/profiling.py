@@ -1,0 +1,182 @@
+"""Profiles: the time, floating-point operations, bytes and share of every step of the programs that a session runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ortrain._core.engine import EngineHandle
+from ortrain._core.kernel_table import kernels
+from ortrain._core.program import Program
+from ortrain._core.optimizer_update import Call
+from ortrain.errors import InvalidStateError
+from ortrain.formats.atomic_files import replace_file
+from ortrain.ops.registry.cost_model import KERNEL_COSTS
+
+OPTIMIZER = "optimizer"
+
+
+@dataclass(slots=True)
+class StepProfile:
+    """One step of a program, over all its runs."""
+
+    program: int
+    """Programs are numbered in the order in which they first ran; one shape of one model has one."""
+    position: int
+    kernel: str
+    operator: str
+    node: str
+    operations: int | None
+    """Floating-point operations of one run, None where the table of costs does not know them."""
+    bytes: int
+    """Of one run: every input and output once."""
+    runs: int = 0
+    seconds: float = 0.0
+    """Of all runs."""
+
+    @property
+    def rate(self) -> float | None:
+        """Floating-point operations per second."""
+        return None if self.operations is None or not self.seconds else self.operations * self.runs / self.seconds
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second."""
+        return self.bytes * self.runs / self.seconds if self.seconds else 0.0
+
+
+@dataclass(slots=True)
+class Event:
+    """One run of one step: its start and duration in nanoseconds."""
+
+    step: StepProfile
+    start: int
+    duration: int
+
+
+@dataclass(slots=True)
+class Profile:
+    """What a session ran while it was profiled. `with session.profile() as profile:` gathers it; it is complete after the block."""
+
+    steps: list[StepProfile] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in steps."""
+        return sum(step.seconds for step in self.steps)
+
+    def by_kernel(self) -> list[StepProfile]:
+        """The steps of each kernel as one, slowest first; operations and bytes are means over the runs."""
+        groups: dict[str, list[StepProfile]] = {}
+        for step in self.steps:
+            groups.setdefault(step.kernel, []).append(step)
+        merged: list[StepProfile] = []
+        for kernel, steps in groups.items():
+            runs = sum(step.runs for step in steps)
+            counted = [step.operations * step.runs for step in steps if step.operations is not None]
+            total = sum(counted) // max(runs, 1) if len(counted) == len(steps) else None
+            operators = ", ".join(dict.fromkeys(step.operator for step in steps))
+            merged.append(StepProfile(steps[0].program, len(merged), kernel, operators, f"{len(steps)} nodes", total,
+                                      sum(step.bytes * step.runs for step in steps) // max(runs, 1), runs, sum(step.seconds for step in steps)))
+        return sorted(merged, key=lambda step: -step.seconds)
+
+    def table(self, by: str = "step", most: int | None = None) -> str:
+        """A table as text, slowest first. by: "step" or "kernel"; most: so many rows.
+
+        Raises ValueError for another `by`."""
+        if by not in ("step", "kernel"):
+            raise ValueError(f"expected by to be 'step' or 'kernel', got {by!r}")
+        chosen = self.by_kernel() if by == "kernel" else sorted(self.steps, key=lambda step: -step.seconds)
+        total = self.seconds or 1.0
+        rows = [("kernel", "operator", "node", "runs", "us per run", "share", "GFLOP/s", "GB/s")]
+        rows += [(step.kernel, _short(step.operator), _short(step.node), str(step.runs), f"{step.seconds / max(step.runs, 1) * 1e6:.1f}",
+                  f"{step.seconds / total:.1%}", "-" if step.rate is None else f"{step.rate * 1e-9:.1f}", f"{step.bandwidth * 1e-9:.1f}")
+                 for step in chosen[:most]]
+        return "\n".join([*_aligned(rows, left=3), f"{len(self.steps)} steps, {self.seconds * 1e3:.3f} ms"])
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """The events in Chrome's trace format: for chrome://tracing, Perfetto or speedscope."""
+        begin = min((event.start for event in self.events), default=0)
+        return {"displayTimeUnit": "ms", "traceEvents": [
+            {"name": event.step.node or event.step.operator, "cat": event.step.kernel, "ph": "X", "ts": (event.start - begin) / 1e3,
+             "dur": event.duration / 1e3, "pid": os.getpid(), "tid": 0,
+             "args": {"operator": event.step.operator, "program": event.step.program, "step": event.step.position, "bytes": event.step.bytes,
+                      "flop": event.step.operations}} for event in self.events]}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the Chrome trace as JSON; the file is whole or not there."""
+        replace_file(path, json.dumps(self.chrome_trace()).encode())
+
+
+class Profiling:
+    """The time in which a session's steps are measured, as a context; costs nothing before and after it.
+
+    Raises InvalidStateError when the engine is being profiled already."""
+
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
+        self._profile = Profile()
+
+    def __enter__(self) -> Profile:
+        if self._handle.recording is not None:
+            raise InvalidStateError("expected a session that is not being profiled, this one is")
+        self._handle.recording = []
+        return self._profile
+
+    def __exit__(self, *_: object) -> None:
+        runs, self._handle.recording = self._handle.recording or [], None
+        _gather(self._profile, runs)
+
+
+def _gather(profile: Profile, runs: Iterable[tuple[Program | Call, np.ndarray]]) -> None:
+    """Adds the moments of runs to a profile; programs are told apart by identity."""
+    known: dict[int, list[StepProfile]] = {}
+    for what, moments in runs:
+        steps = known.get(id(what))
+        if steps is None:
+            steps = known[id(what)] = _steps_of(what, len(known))
+            profile.steps.extend(steps)
+        for step, start, end in zip(steps, moments[:-1].tolist(), moments[1:].tolist(), strict=True):
+            if start and end:                          # 0: not reached
+                step.runs += 1
+                step.seconds += (end - start) * 1e-9
+                profile.events.append(Event(step, start, end - start))
+    profile.steps = [step for step in profile.steps if step.runs]          # not late gradients that nobody asked for
+
+
+def _steps_of(what: Program | Call, number: int) -> list[StepProfile]:
+    if isinstance(what, Call):
+        kernel = next((name for (name, _), address in kernels().items() if address == what.address), "?")
+        weights = what.operands[0]
+        size = 0 if weights is None else weights.size
+        cost = KERNEL_COSTS.get(kernel)
+        # every operand is read, all but the gradient are written
+        large = [array.nbytes for array in what.operands if array is not None and array.size == size]
+        moved = sum(large) * 2 - large[min(1, len(large) - 1)]
+        return [StepProfile(number, 0, kernel, OPTIMIZER, f"{size} parameters", None if cost is None else cost * size, moved)]
+    found = []
+    types = what.plan.types
+    for position, step in enumerate(what.plan.steps):
+        found.append(StepProfile(number, position, step.call.kernel, step.node.op_type, step.node.name or next(filter(None, step.outputs), ""),
+                                 step.operations(types), step.traffic(types)))
+    return found
+
+
+def _short(text: str, longest: int = 40) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], left: int) -> list[str]:
+    """Columns of equal width, the first `left` to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    place: list[Callable[[str, int], str]] = [str.ljust if i < left else str.rjust for i in range(len(widths))]
+    return ["  ".join(put(cell, width) for put, cell, width in zip(place, row, widths, strict=True)).rstrip() for row in rows]

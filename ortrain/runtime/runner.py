@@ -1,0 +1,309 @@
+"""One model with its cached programs: checks inputs, plans for their shapes, runs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain._core.engine import EngineHandle
+from ortrain._core.program_template import Family, related
+from ortrain._core.builtin_kernels import PYTHON_FAILED, PythonStep
+from ortrain._core.kernel_table import kernels
+from ortrain._core.program import TERMINATED, Program
+from ortrain._core.symbolic import SymbolicSizes
+from ortrain.errors import (
+    EmptyBatchError,
+    IndexRangeError,
+    InputCountError,
+    InputNameError,
+    InputRankError,
+    InputShapeError,
+    LabelRangeError,
+    OperatorFailedError,
+    OutputShapeError,
+    TerminatedError,
+)
+from ortrain.ir import Model, TensorType
+from ortrain.ops.shape import shows_spread_axes
+from ortrain.runtime.options import RunOptions
+from ortrain.plan import NeedsStage, NeedsValues, plan_program
+from ortrain.plan.deferred_gradients import Updates
+from ortrain.runtime.partitions import Flag, Stage
+from ortrain.runtime.state import aligned_zeros
+from ortrain.runtime.values import as_array, as_object
+
+LEAST_ARENA = 3 << 20
+"""Bytes, of which only those that are used are ever there: small networks need no other for more rows, which takes 0.1 ms, as long as 30 steps of a tiny one,
+and while it suffices they are not planned anew for the sake of memory. From 4 MiB on NumPy asks for huge pages: 2 MB more than a dense network uses."""
+MOST_PROGRAMS = 32
+"""Programs kept per model that have no family; the least recently used goes first."""
+
+
+def _is_object(value: Any) -> bool:
+    """True for what no program holds: a sequence, an absent optional, text."""
+    return not isinstance(value, np.ndarray) or value.dtype.kind in "OUS"
+
+
+def bind_arena(program: Program, handle: EngineHandle) -> None:
+    """Gives a program the memory that all programs of a session share; it grows to the largest, and the others are bound again when they run.
+
+    Raises MemoryError, with the memory as it was, where there is no more."""
+    room = program.room()
+    if handle.arena is not None and room <= handle.arena.size:
+        program.bind_arena(handle.arena)
+        return
+    size, held = (0, b"") if handle.arena is None else (handle.arena.size, handle.arena[: handle.held_bytes].tobytes())
+    handle.arena = None                     # before the larger one is made: the two together are what the process would need at most
+    try:
+        arena = aligned_zeros(max(room, LEAST_ARENA), np.dtype(np.uint8))
+    except MemoryError:                     # what was there fitted
+        handle.arena = aligned_zeros(size, np.dtype(np.uint8))
+        handle.arena[: len(held)] = np.frombuffer(held, np.uint8)
+        raise
+    arena[: len(held)] = np.frombuffer(held, np.uint8)
+    program.bind_arena(arena)
+
+
+class Runner:
+    """Runs some outputs of a model on user inputs.
+
+    inputs: names of the user inputs in the order of the call. fixed: parameters and other arrays with an address of their own."""
+
+    def __init__(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], fixed: Mapping[str, np.ndarray], handle: EngineHandle,
+                 where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False, known: Sequence[str] = (),
+                 late: Updates | None = None) -> None:
+        kernels()                           # read with the model: they are no part of what steps need
+        self.model = model
+        self.late = late
+        """What updates parameters from gradients that a run leaves until later; None where none are to be left."""
+        self.empty = empty
+        """Whether inputs without elements are accepted: for inference, where there is no mean over nothing."""
+        self.inputs = list(inputs)
+        self.outputs = list(outputs)
+        self.fixed = fixed
+        self.handle = handle
+        self.where = where
+        self.commits = dict(commits or {})
+        self.known = list(known)
+        """Inputs whose values a program is planned for: sizes, axes, conditions. Found when a plan asks for them."""
+        self.stage: Stage | None = None
+        """What runs first where one program cannot run all. Found when a plan asks for it."""
+        self.last: Program | None = None
+        self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
+        self._families: list[Family] = []
+        """The one that was used last at the end."""
+        self.derives = not shows_spread_axes(model.graph, outputs)
+        """Whether plans are made for open sizes; not where that has failed and a plan for plain numbers was one, or more than sizes would differ."""
+
+    def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None,
+            out: Sequence[Any] | None = None, complete: bool = True) -> list[np.ndarray]:
+        """The outputs for these inputs, in arrays of the caller's where `out` has some. complete: late gradients are not left until later.
+
+        Raises an input error when they do not fit, OutputShapeError when `out` does not, LabelRangeError or IndexRangeError from a guard,
+        TerminatedError when run_options says so."""
+        terminate = None if run_options is None else run_options.terminate_flag
+        program = self.repeatable
+        if program is not None and out is None:
+            try:
+                result = program.try_run(values, overwrite, terminate, complete=complete)
+            except RuntimeError:
+                raise self.refusal(program, values) from program.cause()
+            if result is not None:
+                return result
+        return self._run_stages(dict(zip(self.inputs, self.check(values), strict=True)), overwrite, terminate, out, complete)
+
+    @property
+    def repeatable(self) -> Program | None:
+        """The program that ran last, where inputs of the same types are all that the next run needs to be its run."""
+        return self.last if not self.known and self.stage is None else None
+
+    def compute(self, given: Mapping[str, Any], terminate: Flag) -> list[Any]:
+        """The outputs for inputs that need no check: as a part of a longer run. Raises TerminatedError when the flag is set."""
+        return self._run_stages(dict(given), False, terminate, None, True)
+
+    def _run_stages(self, given: dict[str, Any], overwrite: bool, terminate: Flag, out: Sequence[Any] | None,
+                    complete: bool) -> list[Any]:
+        runner = self
+        self.last = None
+        while True:
+            if runner.stage is None:
+                try:
+                    program = runner._program_for(given)
+                    break
+                except NeedsStage as cut:
+                    constants = {**runner.model.graph.initializers, **runner.fixed}
+                    runner.stage = Stage.of(runner.model, runner.inputs, runner.outputs, list(runner.commits), constants, cut, runner._part)
+            given = runner.stage.run(given, terminate)
+            runner = runner.stage.rest
+        self.last = program
+        tensors = runner._tensors(given)
+        targets = None if out is None else self._targets(program, tensors, out)
+        try:
+            result = program.try_run(tuple(given[name] for name in program.input_names), overwrite, terminate, targets, complete)
+        except RuntimeError:
+            raise runner.refusal(program, tuple(given[name] for name in runner.inputs)) from program.cause()
+        assert result is not None, "a program refused the inputs it was planned for"
+        if len(tensors) == len(self.outputs):
+            return result
+        made = dict(zip(tensors, result, strict=True))
+        return [made[name] if name in made else given[name] for name in self.outputs]
+
+    def _part(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], known: Sequence[str] = (), last: bool = False) -> Runner:
+        """A runner for a part of the model; the last part commits."""
+        return Runner(model, inputs, outputs, self.fixed, self.handle, self.where, self.commits if last else None, True, known)
+
+    def _tensors(self, given: Mapping[str, Any]) -> list[str]:
+        """The outputs that a program gives: all but texts, sequences and optionals among the inputs of the last stage."""
+        return [name for name in self.outputs if name not in given or not _is_object(given[name])]
+
+    def _targets(self, program: Program, tensors: Sequence[str], out: Sequence[Any]) -> list[np.ndarray | None]:
+        """The arrays that are to receive the outputs of a program, OrtValues' own among them."""
+        if len(out) != len(self.outputs):
+            raise OutputShapeError(f"expected {len(self.outputs)} outputs {self.outputs}, got {len(out)} ({self.where})")
+        given = [value for name, value in zip(self.outputs, out, strict=True) if name in tensors]
+        targets = [value if value is None or isinstance(value, np.ndarray) else value.numpy() if hasattr(value, "numpy") else value for value in given]
+        wrong = program.misfit(targets)
+        if wrong is not None:
+            number, dtype, shape = wrong
+            got = targets[number]
+            said = f"{got.dtype}{list(got.shape)}" if isinstance(got, np.ndarray) else type(got).__name__
+            raise OutputShapeError(f"expected a writable C-contiguous array {dtype}{list(shape)} for output {tensors[number]!r}, "
+                                   f"got {said} ({self.where})")
+        return targets
+
+    def arguments(self, values: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Positional and named inputs in the order of the model. Raises InputNameError or InputCountError."""
+        if not named:
+            return values
+        rest = self.inputs[len(values) :]
+        unknown = [name for name in named if name not in rest]
+        if unknown:
+            raise InputNameError(f"expected inputs named {rest}, got {unknown} ({self.where})")
+        missing = [name for name in rest if name not in named]
+        if missing:
+            raise InputCountError(f"expected inputs {self.inputs}, {missing} missing ({self.where})")
+        return (*values, *(named[name] for name in rest))
+
+    def check(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The inputs as arrays, checked against the model's types."""
+        if len(values) != len(self.inputs):
+            raise InputCountError(f"expected {len(self.inputs)} inputs {self.inputs}, got {len(values)} ({self.where})")
+        symbols: dict[str, tuple[int, str]] = {}
+        return tuple(self._check_one(name, value, symbols) for name, value in zip(self.inputs, values, strict=True))
+
+    def _check_one(self, name: str, value: Any, symbols: dict[str, tuple[int, str]]) -> Any:
+        kind = self.model.graph.types[name]
+        if kind.sequence or kind.optional:
+            return as_object(value, kind, f"input {name!r} of the {self.where}")
+        array = as_array(value, kind.dtype, f"input {name!r} of the {self.where}")
+        if kind.shape is None:
+            return array
+        if array.ndim != len(kind.shape):
+            raise InputRankError(f"expected {len(kind.shape)} dimensions {list(kind.shape)} for input {name!r}, got {array.ndim} "
+                                 f"{list(array.shape)} ({self.where})")
+        for axis, (want, have) in enumerate(zip(kind.shape, array.shape, strict=True)):
+            known = (want, name) if isinstance(want, int) else symbols.setdefault(want, (have, name))
+            if not self.empty and (have == 0 and known[0] != 0 or array.size == 0 and have == 0):
+                raise EmptyBatchError(f"expected at least one element, got shape {list(array.shape)} for input {name!r} ({self.where})")
+            if known[0] != have:
+                origin = "" if isinstance(want, int) else f" (as {want!r} of input {known[1]!r})"
+                raise InputShapeError(f"expected size {known[0]}{origin} along axis {axis} of input {name!r}, got {have} in {list(array.shape)} "
+                                      f"({self.where})")
+        return array
+
+    def _program_for(self, given: Mapping[str, Any]) -> Program:
+        objects = [name for name in self.inputs if _is_object(given[name])]
+        key: tuple[Any, ...] = tuple(None if name in objects else (given[name].shape, given[name].dtype) for name in self.inputs)
+        if self.known:
+            key += tuple(given[name].tobytes() for name in self.known)
+        program = self._programs.get(key) or related(self._families, tuple(given[name] for name in self.inputs))
+        if program is None:
+            try:
+                program = self._plan(given, objects)
+            except NeedsValues as error:
+                if set(error.names) <= set(self.known):
+                    raise
+                self.known += [name for name in error.names if name not in self.known]
+                self.forget()
+                return self._program_for(given)
+        if program.family is None:
+            self._programs[key] = program
+            if len(self._programs) > MOST_PROGRAMS:
+                self._programs.popitem(last=False)
+            self._programs.move_to_end(key)
+        self.handle.held_bytes = max(self.handle.held_bytes, program.held_bytes)
+        bind_arena(program, self.handle)
+        return program
+
+    def _plan(self, given: Mapping[str, Any], objects: Sequence[str]) -> Program:
+        kinds = {name: TensorType.of(given[name]) for name in self.inputs if name not in self.known and name not in objects}
+        axes = self._open_axes(kinds)
+        tried = bool(axes) and not objects and not self.known and self.derives
+        if tried:
+            try:
+                program = self._plan_for_all(kinds, axes)
+            except Exception:  # what is refused is refused below; what only plain numbers are good for is planned with them
+                program = None
+            if program is not None:
+                return program
+        known = {name: given[name].copy() for name in self.known}
+        program = plan_program(self.model, kinds, self.fixed, self._tensors(given), self.handle, self.commits, known, objects=objects, late=self.late)
+        self.derives = self.derives and not tried
+        return program
+
+    def _open_axes(self, kinds: Mapping[str, TensorType]) -> dict[tuple[str, int], str]:
+        """(input, axis) -> the symbol that the model has for its size; nothing where an input is of no known rank or is empty."""
+        declared = {name: self.model.graph.types.get(name, kind).shape for name, kind in kinds.items()}
+        if None in declared.values() or any(kind.count == 0 for kind in kinds.values()):
+            return {}
+        return {(name, axis): size for name, shape in declared.items() for axis, size in enumerate(shape or ()) if isinstance(size, str)}
+
+    def _plan_for_all(self, kinds: Mapping[str, TensorType], axes: Mapping[tuple[str, int], str]) -> Program | None:
+        """A program for these sizes, and the family of those for others; None for one that calls Python, which gets plain numbers."""
+        symbols = list(dict.fromkeys(axes.values()))
+        numbers = {symbol: kinds[name].sizes[axis] for (name, axis), symbol in axes.items()}
+        sizes = SymbolicSizes(tuple(numbers[symbol] for symbol in symbols))
+        number_of = {place: symbols.index(symbol) for place, symbol in axes.items()}
+        types = {name: TensorType(kind.dtype, tuple(sizes.symbol(number_of[name, axis]) if (name, axis) in axes else size
+                                                    for axis, size in enumerate(kind.sizes))) for name, kind in kinds.items()}
+        program = plan_program(self.model, types, self.fixed, self.outputs, self.handle, self.commits, late=self.late)
+        if any(isinstance(step, PythonStep) for step in program.python_steps.values()):
+            return None
+        open_axes = [(list(kinds).index(name), axis, number) for (name, axis), number in number_of.items()]
+        Family(program, sizes, open_axes, program.plan.at_sizes, self._families)
+        return program
+
+    def forget(self) -> None:
+        """Drops all programs."""
+        self._programs.clear()
+        self._families.clear()
+        self.last = None
+
+    def refusal(self, program: Program, values: tuple[Any, ...]) -> Exception:
+        """What is to be raised when a step of a program of this runner has failed on these inputs."""
+        given = dict(zip(self.inputs, values, strict=True))
+        step = program.plan.steps[program.failed_step]
+        while step.iteration is not None and program.failed_status != TERMINATED:
+            program = step.iteration.body
+            step = program.plan.steps[program.failed_step]
+        if program.failed_status == TERMINATED:
+            return TerminatedError(f"expected to finish, the run was terminated by its RunOptions before node {step.node.name!r} ({self.where})")
+        if program.failed_status == PYTHON_FAILED:
+            cause = program.cause()
+            return OperatorFailedError(f"expected {step.node.domain}::{step.node.op_type} to run, got {type(cause).__name__}: {cause} "
+                                        f"(node {step.node.name!r}, {self.where})")
+        guard = step.guard
+        name = step.inputs[0]
+        found = ""
+        if guard is not None and name in given:
+            array = np.asarray(given[name])
+            bad = array[(array < guard.low) | (array >= guard.high)]
+            if guard.ignored is not None:
+                bad = bad[bad != guard.ignored]
+            found = f", got {bad.ravel()[0]}" if bad.size else ""
+        limits = f"[{guard.low}, {guard.high})" if guard is not None else "its axis"
+        kind = LabelRangeError if guard is not None and guard.label else IndexRangeError
+        return kind(f"expected every element of {name!r} in {limits}{found} (operator {step.node.op_type}, node {step.node.name!r}, {self.where})")

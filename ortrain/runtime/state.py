@@ -1,0 +1,356 @@
+"""What a checkpoint holds, in memory: parameters and gradients in flat segments, moments, properties, the optimizer's progress."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from ortrain.errors import (
+    InvalidCheckpointError,
+    InvalidStateError,
+    ParameterNotFoundError,
+    ParameterShapeError,
+    ParameterTypeError,
+    PropertyNotFoundError,
+    PropertyTypeError,
+)
+from ortrain.formats.checkpoint import checkpoint_bytes, parse_checkpoint, read_checkpoint, write_checkpoint
+from ortrain.formats.checkpoint_contents import Checkpoint, OptimizerGroup
+from ortrain.ir import TensorType
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register."""
+GROUP = "group0"
+DEFAULT_LEARNING_RATE = 0.001
+
+PropertyValue = int | float | str
+
+
+def aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
+    """A flat array of zeros that begins on a cache line."""
+    raw = np.zeros(count * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + count * dtype.itemsize].view(dtype)
+
+
+class Segment:
+    """Tensors of one dtype in one allocation, each 64-byte aligned; the padding between them is zero and stays zero."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype) -> None:
+        step = ALIGNMENT // dtype.itemsize
+        self.shapes = dict(shapes)
+        self.dtype = dtype
+        self.offsets: dict[str, int] = {}
+        end = 0
+        for name, shape in shapes.items():
+            self.offsets[name] = end
+            end += -(-int(np.prod(shape, dtype=np.int64)) // step) * step
+        self.array = aligned_zeros(end, dtype)
+        self.views = {name: self.view(name) for name in shapes}
+
+    def view(self, name: str) -> np.ndarray:
+        """The tensor `name`, a view of the segment."""
+        shape, start = self.shapes[name], self.offsets[name]
+        return self.array[start : start + int(np.prod(shape, dtype=np.int64))].reshape(shape)
+
+    def like(self) -> Segment:
+        """A zeroed segment of the same layout."""
+        return Segment(self.shapes, self.dtype)
+
+    def take(self) -> None:
+        """Has the system give the memory of the zeros, which it does when they are written to first."""
+        self.array.fill(0)
+
+    def runs(self, masked: Iterable[str] = ()) -> list[tuple[int, int]]:
+        """The stretches [start, end) of elements that hold no tensor named in `masked`."""
+        skipped = set(masked)
+        names = list(self.offsets)
+        ends = [*list(self.offsets.values())[1:], self.array.size]
+        found: list[tuple[int, int]] = []
+        for name, end in zip(names, ends, strict=True):
+            start = self.offsets[name]
+            if name in skipped or start == end:
+                continue
+            if found and found[-1][1] == start:
+                found[-1] = (found[-1][0], end)
+            else:
+                found.append((start, end))
+        return found
+
+
+def segments_of(arrays: Mapping[str, np.ndarray]) -> list[Segment]:
+    """One filled segment per dtype, the largest tensors first: gradients of large ones may be left untouched, and memory is taken in pages of 2 MiB."""
+    by_dtype: dict[np.dtype, dict[str, tuple[int, ...]]] = {}
+    for name, array in sorted(arrays.items(), key=lambda item: -item[1].nbytes):
+        by_dtype.setdefault(array.dtype, {})[name] = array.shape
+    made = [Segment(shapes, dtype) for dtype, shapes in by_dtype.items()]
+    for segment in made:
+        for name, view in segment.views.items():
+            view[...] = arrays[name]
+    return made
+
+
+class TrainingState:
+    """Parameters, gradients, optimizer state and properties; what `CheckpointState` shows and sessions train."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.nominal = checkpoint.nominal
+        self._checkpoint_version = checkpoint.version
+        self._external = checkpoint.external
+        self._load(checkpoint.trainable, checkpoint.frozen)
+        self.properties: dict[str, PropertyValue] = dict(checkpoint.properties)
+        self.groups: dict[str, OptimizerGroup] = dict(checkpoint.optimizer_groups)
+        self.optimizer_step = 0
+        self.initial_learning_rate = DEFAULT_LEARNING_RATE
+        self.order: list[str] = [*self.trainable, *self.frozen]
+        """The public order: the training model's parameter inputs, once a session has bound the state."""
+        self._gradients: dict[str, np.ndarray] = {}
+        self._gradients_by: weakref.ref[Any] | None = None
+        self.keeps_gradients = True
+        self.gradient_segments: list[Segment] = []
+        self.moments: list[list[Segment]] = []
+        """One list of segments per moment of the optimizer."""
+        self.masked: set[str] = set()
+        """Trainable parameters that the optimizer leaves alone at present."""
+
+    def _load(self, trainable: Mapping[str, np.ndarray], frozen: Mapping[str, np.ndarray]) -> None:
+        numbers = {name: array for name, array in frozen.items() if array.dtype != object}
+        self.trainable_segments = segments_of(trainable)
+        self.frozen_segments = segments_of(numbers)
+        views = {name: view for segment in (*self.trainable_segments, *self.frozen_segments) for name, view in segment.views.items()}
+        self.trainable = {name: views[name] for name in trainable}
+        self.frozen = {name: views.get(name, array) for name, array in frozen.items()}
+
+    @property
+    def gradients(self) -> dict[str, np.ndarray]:
+        """Parameter name -> its gradient, a view; empty without a session. Who asks for them has the session's train steps compute and hold all of them from
+        then on."""
+        if self._gradients_by is not None:
+            session = self._gradients_by()
+            if session is None:
+                self.drop_gradients()
+            else:
+                session.keep_gradients()
+        return self._gradients
+
+    def gradients_by(self, session: Any) -> dict[str, np.ndarray]:
+        """The same for a session, whose keep_gradients() is asked from now on to complete them; it is not kept alive for that."""
+        self._gradients_by = weakref.ref(session)
+        return self._gradients
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TrainingState:
+        """The state in a checkpoint file. Raises ArtifactNotFoundError or InvalidCheckpointError."""
+        return cls(read_checkpoint(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> TrainingState:
+        """The state in a checkpoint file's bytes. Raises InvalidCheckpointError."""
+        return cls(parse_checkpoint(bytes(data)))
+
+    def to_bytes(self, include_optimizer_state: bool = False) -> bytes:
+        """The state as the bytes of a checkpoint file. Raises InvalidArgumentError above 2 GB."""
+        return checkpoint_bytes(self.to_checkpoint(include_optimizer_state))
+
+    # ---- parameters
+
+    def array(self, name: str) -> np.ndarray:
+        """The value of a parameter: a view of the state's memory. Raises ParameterNotFoundError, InvalidStateError on a nominal state."""
+        found = self.trainable.get(name)
+        if found is None:
+            found = self.frozen.get(name)
+        if found is None:
+            raise ParameterNotFoundError(f"Parameter {name} not found.")
+        if self.nominal:
+            raise InvalidStateError("Cannot get parameter from a nominal state. Please load the parameter states first")
+        return found
+
+    def replace(self, name: str, value: np.ndarray) -> None:
+        """Copies a new value into a parameter. Raises ParameterShapeError or ParameterTypeError when shape or dtype differ."""
+        if self.nominal:
+            raise InvalidStateError("Cannot copy parameter to a nominal state. Please load all the parameter states first")
+        current = self.array(name)
+        value = np.asarray(value)
+        if value.shape != current.shape:
+            raise ParameterShapeError(f"Parameter data shape mismatch. Expected: {list(current.shape)}, Got: {list(value.shape)} (parameter {name!r})")
+        if value.dtype != current.dtype:
+            raise ParameterTypeError(f"Parameter data type mismatch. Expected: {current.dtype}, Got: {value.dtype} (parameter {name!r})")
+        current[...] = value
+
+    def names(self) -> list[str]:
+        """All parameter names, sorted, as the old package lists them."""
+        return sorted((*self.trainable, *self.frozen))
+
+    # ---- properties
+
+    def property(self, name: str) -> PropertyValue:
+        if name not in self.properties:
+            raise PropertyNotFoundError(f"Property {name} not found.")
+        return self.properties[name]
+
+    def set_property(self, name: str, value: PropertyValue) -> None:
+        """Adds or replaces a property; ints beyond 64 bits become floats, floats have single precision, as in the file."""
+        self.properties[name] = property_value(value)
+
+    # ---- binding
+
+    def bind(self, order: list[str], trainable: list[str], types: Mapping[str, TensorType]) -> None:
+        """Gives the state the order of a training model, and gradients to its trainable parameters.
+
+        Raises InvalidCheckpointError when the model's parameters are not those of the checkpoint."""
+        missing = [name for name in order if name not in self.trainable and name not in self.frozen]
+        if missing:
+            raise InvalidCheckpointError(f"expected the checkpoint to hold the model's parameters, it lacks {missing[:5]}")
+        wrong = [name for name in trainable if name not in self.trainable]
+        extra = [name for name in self.trainable if name not in trainable]
+        if wrong or extra:
+            raise InvalidCheckpointError(f"expected model and checkpoint to train the same parameters; only in the model: {wrong[:5]}, "
+                                         f"only in the checkpoint: {extra[:5]}")
+        if self.nominal:
+            dtypes_of = {name: array.dtype for name, array in (*self.trainable.items(), *self.frozen.items())}
+            empty = {name: np.zeros(types[name].sizes if name in types else (), dtypes_of[name]) for name in dtypes_of}
+            self._load({n: empty[n] for n in self.trainable}, {n: empty[n] for n in self.frozen})
+        for name in order:
+            array = self.trainable.get(name)
+            array = self.frozen[name] if array is None else array
+            wanted, found = types[name], TensorType.of(array)
+            if found.shape != wanted.shape:
+                raise InvalidCheckpointError(f"expected parameter {name!r} with shape {list(wanted.sizes)}, the checkpoint has {list(array.shape)}")
+            if found.dtype != wanted.dtype:
+                raise InvalidCheckpointError(f"expected parameter {name!r} with dtype {wanted.dtype}, the checkpoint has {found.dtype}")
+        self.order = list(order)
+        self.gradient_segments = [segment.like() for segment in self.trainable_segments]
+        views = {name: view for segment in self.gradient_segments for name, view in segment.views.items()}
+        self._gradients = {name: views[name] for name in self.trainable}
+        self._gradients_by = None
+        self.keeps_gradients = True
+
+    def forget_gradients_by(self, session: Any) -> None:
+        """For a session that takes with it what it has left of gradients; another one may have the state by now."""
+        if self._gradients_by is not None and self._gradients_by() is session:
+            self.drop_gradients()
+
+    def drop_gradients(self) -> None:
+        """For a session that spends each gradient at once, or one that is gone."""
+        self.gradient_segments, self._gradients, self._gradients_by, self.keeps_gradients = [], {}, None, False
+
+    def bind_moments(self, count: int, written: bool = True) -> None:
+        """Gives the state `count` moments per trainable parameter, from the checkpoint's optimizer group if it has one.
+
+        written: whether updates write to them; their memory is then taken at once, so that what training needs beyond a loaded session is its plan's arena."""
+        if self.moments and len(self.moments) == count:
+            return
+        moments = [[segment.like() for segment in self.trainable_segments] for _ in range(count)]
+        group = self.groups.get(GROUP)
+        if group is not None:
+            self.optimizer_step = group.step
+            self.initial_learning_rate = group.initial_learning_rate
+            for k, segments in enumerate(moments):
+                for segment in segments:
+                    for name, view in segment.views.items():
+                        self._fill_moment(group, name, f"momentum{k}", view)
+        elif written:
+            for segment in chain.from_iterable(moments):
+                segment.take()
+        self.moments = moments
+
+    @staticmethod
+    def _fill_moment(group: OptimizerGroup, name: str, moment: str, view: np.ndarray) -> None:
+        value = group.momentums.get(name, {}).get(moment)
+        if value is None:
+            raise InvalidCheckpointError(f"Parameter {name} not found in the source optimizer checkpoint states ({moment}).")
+        if value.size != view.size or value.dtype != view.dtype:
+            raise InvalidCheckpointError(f"expected {moment} of {name!r} with shape {list(view.shape)} and dtype {view.dtype}, "
+                                         f"got {list(value.shape)} and {value.dtype}")
+        view[...] = value.reshape(view.shape)
+
+    # ---- flat buffers
+
+    def flat_names(self, trainable_only: bool) -> list[str]:
+        """The float32 parameters of the public buffer, in its order; integers are no part of it. Raises ParameterTypeError where there are float64 ones,
+        which would be left behind."""
+        names = [name for name in self.order if not trainable_only or name in self.trainable]
+        doubles = [name for name in names if self._any(name).dtype == np.float64]
+        if doubles:
+            raise ParameterTypeError(f"expected parameters of float32 for a flat buffer, got float64 for {doubles[0]!r}: read them by name")
+        return [name for name in names if self._any(name).dtype == np.float32]
+
+    def _any(self, name: str) -> np.ndarray:
+        found = self.trainable.get(name)
+        return self.frozen[name] if found is None else found
+
+    def flat_size(self, trainable_only: bool) -> int:
+        return sum(self._any(name).size for name in self.flat_names(trainable_only))
+
+    def to_buffer(self, trainable_only: bool) -> np.ndarray:
+        """A dense copy of the parameters, float32 [n], in the training model's order."""
+        if self.nominal:
+            raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
+        parts = [self._any(name).ravel() for name in self.flat_names(trainable_only)]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def from_buffer(self, buffer: np.ndarray, trainable_only: bool) -> None:
+        """Copies a dense buffer, float32 [n], into the parameters; with trainable_only=False it completes a nominal state."""
+        if self.nominal and trainable_only:
+            raise InvalidStateError("For nominal checkpoint state, all parameters need to be loaded into the model (trainable_only = false).")
+        if buffer.dtype != np.float32:
+            raise ParameterTypeError(f"Tensor type mismatch. Expected: float32, Got: {buffer.dtype}")
+        size = self.flat_size(trainable_only)
+        if buffer.size != size:
+            raise ParameterShapeError(f"Parameters buffer size incorrect. Expected:{size}, Actual:{buffer.size}")
+        start = 0
+        flat = buffer.ravel()
+        for name in self.flat_names(trainable_only):
+            array = self._any(name)
+            array[...] = flat[start : start + array.size].reshape(array.shape)
+            start += array.size
+        self.nominal = False
+
+    # ---- files
+
+    def to_checkpoint(self, include_optimizer_state: bool = False) -> Checkpoint:
+        """The state as a checkpoint; everything sorted by name, as the old package writes it."""
+        groups: dict[str, OptimizerGroup] = {}
+        if include_optimizer_state:
+            groups = {name: group for name, group in self.groups.items() if name != GROUP or not self.moments}
+            if self.moments:
+                groups[GROUP] = OptimizerGroup(self.optimizer_step, self.initial_learning_rate, dict(self._moment_tables()))
+        return Checkpoint(
+            trainable={name: self.trainable[name] for name in sorted(self.trainable)},
+            frozen={name: self.frozen[name] for name in sorted(self.frozen)},
+            properties={name: self.properties[name] for name in sorted(self.properties)},
+            optimizer_groups=groups,
+            nominal=self.nominal,
+            external=self._external,
+        )
+
+    def _moment_tables(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        for name in sorted(self.trainable):
+            yield name, {f"momentum{k}": next(s.views[name] for s in segments if name in s.views) for k, segments in enumerate(self.moments)}
+
+    def save(self, path: str | os.PathLike[str], include_optimizer_state: bool = False) -> None:
+        """Writes the state to a checkpoint file; the file is whole or not there."""
+        write_checkpoint(self.to_checkpoint(include_optimizer_state), path)
+
+
+def property_value(value: object) -> PropertyValue:
+    """A value as the file can hold it: int64, float32 or str. Raises PropertyTypeError for anything else."""
+    if isinstance(value, bool | np.bool_):
+        return int(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int | np.integer):
+        return int(value) if -(2**63) <= int(value) < 2**63 else float(np.float32(value))
+    if isinstance(value, float | np.floating):
+        with np.errstate(over="ignore"):
+            return float(np.float32(value))
+    raise PropertyTypeError(f"expected an int, a float or a str, got {type(value).__name__}")
+
+

@@ -1,0 +1,1 @@
+"""Training: sessions, optimizers, schedules and the trainer."""

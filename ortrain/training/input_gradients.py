@@ -1,0 +1,28 @@
+"""Gradients of a model's loss with respect to its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ortrain.errors import InvalidArgumentError
+from ortrain.gradient import add_gradient, reaching_values
+from ortrain.ir import Model
+from ortrain.runtime.state import TrainingState
+from ortrain.passes.half_precision import edges
+
+
+def with_input_gradients(source: Model, names: Sequence[str] | None, inputs: Sequence[str], state: TrainingState) -> tuple[Model, dict[str, str]]:
+    """A copy of an eval model that computes the gradients of its loss, its first output, too; input -> the value that is its gradient.
+
+    names: the inputs wanted, None: those of `inputs`, the user's, that the loss depends on. Raises InvalidArgumentError for names of no input of the user's,
+    UnreachableParameterError where the loss does not depend on one, MissingGradientError."""
+    model = source.copy()
+    loss = model.graph.outputs[0]
+    reaching = reaching_values(model, loss)
+    inside = edges(model)
+    wanted = list(names) if names is not None else [name for name in inputs if inside.get(name, name) in reaching]
+    unknown = [name for name in wanted if name not in model.graph.inputs or name in state.trainable or name in state.frozen]
+    if unknown:
+        raise InvalidArgumentError(f"expected inputs of the eval model, got {unknown}")
+    gradients = add_gradient(model, loss, [inside.get(name, name) for name in wanted])
+    return model, {name: gradients[inside.get(name, name)] for name in wanted}

@@ -1,0 +1,507 @@
+"""TrainingSession: what every facade stands on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortrain._core.engine import EngineHandle
+from ortrain._core.fast_path import Steps
+from ortrain.training.binding import bind_parameters, running_statistics
+from ortrain.errors import (
+    IndexRangeError,
+    InvalidArgumentError,
+    InvalidStateError,
+    LabelRangeError,
+    OperatorFailedError,
+    OrtrainError,
+    ParameterNotFoundError,
+    ParameterTypeError,
+    TerminatedError,
+    UseAfterRelease,
+)
+from ortrain.formats.artifact_names import CHECKPOINT, EVAL_MODEL, OPTIMIZER_MODEL, TRAINING_MODEL
+from ortrain.formats.onnx_files import write_model
+from ortrain.passes.fused_training import fused_forward_model, fused_training_model
+from ortrain.passes.inference_export import check_outputs, inference_model
+from ortrain.training.input_gradients import with_input_gradients
+from ortrain.ir import Dim, Model
+from ortrain.loading.loader import ModelSource, as_model
+from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
+from ortrain.training.optimizer import Optimizer, read_recipe
+from ortrain.runtime.options import RunOptions, SessionOptions, check_share
+from ortrain.runtime.parameters import Parameters
+from ortrain.runtime.runner import Runner
+from ortrain.training.schedules import LinearSchedule
+from ortrain.runtime.seed import current_seed
+from ortrain.runtime.state import DEFAULT_LEARNING_RATE, TrainingState
+from ortrain.training.update_nodes import Updates, check_recipe
+from ortrain.runtime.values import check_device
+from ortrain.passes.half_precision import narrow_outputs
+
+if TYPE_CHECKING:
+    from ortrain.artifacts import Artifacts
+    from ortrain.runtime.profiling import Profiling
+
+
+class TrainingSession:
+    """A model in training: forward, backward and optimizer steps over one state.
+
+    training_model, eval_model, optimizer_model: paths, bytes, onnx.ModelProto or ortrain.ir.Model of the artifacts; eval and optimizer model may
+    be None; with an optimizer model the memory of its moments is taken at once, which a session that only evaluates can go without. state: a TrainingState,
+    which the session binds; it stays the caller's. options: threads and the like. device: only "cpu".
+
+    Raises ArtifactNotFoundError, InvalidModelError, InvalidCheckpointError when state and models do not fit, UnsupportedDeviceError."""
+
+    def __init__(self, training_model: ModelSource, state: TrainingState, eval_model: ModelSource | None = None,
+                 optimizer_model: ModelSource | None = None, *, options: SessionOptions | None = None, device: str = "cpu") -> None:
+        check_device(device)
+        self.options = options or SessionOptions()
+        self.state = state
+        self.training_model = as_model(training_model)
+        self.eval_model = None if eval_model is None else as_model(eval_model)
+        self.optimizer_model = None if optimizer_model is None else as_model(optimizer_model)
+        self._handle = EngineHandle(self.options.threads(), current_seed())
+        self._handle.direct_convolution = self.options.direct_convolution
+        self._handle.bfloat16_tiles = not self.options.vector_products
+        self._handle.recomputation = check_share(self.options.recomputation)
+        self._reset_flag = np.zeros(1, np.bool_)
+        self.steps = Steps(self._handle, state, self._reset_flag, DEFAULT_LEARNING_RATE)
+        """What the steps change, and their shortest way; facades ask it before they ask the session."""
+        self._lock = self.steps.lock
+        self._closed = False
+        self._schedule: LinearSchedule | None = None
+        self._forward_outputs: list[str] | None = None
+        self._predictors: dict[tuple[str, ...], Runner] = {}
+        self._input_gradient_runners: dict[tuple[str, ...] | None, tuple[Runner, list[str]]] = {}
+        bind_parameters(self.training_model.graph, state)
+        self._updates: Updates | None = None
+        self._gradients = state.gradients_by(self)
+        if self.options.optimizer_in_backward:
+            self._gradients = {}
+            state.drop_gradients()
+        self._optimizer: Optimizer | None = None
+        if self.optimizer_model is not None:
+            self._take_optimizer(self.optimizer_model)
+        self._train_runner = self._make_train_runner()
+        self._eval_runner = None if self.eval_model is None else self._make_eval_runner(self.eval_model, self.eval_model.graph.outputs, "eval model")
+
+    # ---- making
+
+    @classmethod
+    def from_model(cls, model: ModelSource, *, loss: Any = None, optimizer: Any = None, requires_grad: Sequence[str] | None = None,
+                   frozen_params: Sequence[str] | None = None, loss_input_names: Sequence[str] | None = None,
+                   additional_output_names: Sequence[str] | None = None, learning_rate: float = DEFAULT_LEARNING_RATE,
+                   options: SessionOptions | None = None, input_shapes: Mapping[str, Sequence[Dim]] | None = None,
+                   input_values: Mapping[str, Any] | None = None) -> TrainingSession:
+        """A session straight from a forward model: the artifacts are made in memory.
+
+        loss: LossType, an onnxblock loss, or None when the model's first output is the loss. optimizer: OptimType, an onnxblock optimizer or
+        None. requires_grad None with an optimizer trains every float weight that reaches the loss. The rest as generate_artifacts."""
+        from ortrain.artifacts import build_artifacts
+
+        source = as_model(model)
+        made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,
+                               additional_output_names=list(additional_output_names) if additional_output_names else None,
+                               loss_input_names=list(loss_input_names) if loss_input_names else None,
+                               input_shapes=input_shapes, input_values=input_values)
+        session = cls._from_artifacts(made, options)
+        session._forward_outputs = list(source.graph.outputs)
+        if optimizer is not None:
+            session.learning_rate = learning_rate
+        return session
+
+    @classmethod
+    def _from_artifacts(cls, made: Artifacts, options: SessionOptions | None) -> TrainingSession:
+        return cls(made.training, TrainingState(made.checkpoint), made.eval, made.optimizer, options=options)
+
+    @classmethod
+    def from_artifacts(cls, directory: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | os.PathLike[str] | None = None,
+                       options: SessionOptions | None = None) -> TrainingSession:
+        """A session from a folder that generate_artifacts wrote; `checkpoint` names another checkpoint file than the folder's."""
+        folder = Path(directory)
+
+        def optional(name: str) -> Path | None:
+            path = folder / f"{prefix}{name}"
+            return path if path.exists() else None
+
+        state = TrainingState.load(checkpoint if checkpoint is not None else folder / f"{prefix}{CHECKPOINT}")
+        return cls(folder / f"{prefix}{TRAINING_MODEL}", state, optional(EVAL_MODEL), optional(OPTIMIZER_MODEL), options=options)
+
+    def _make_train_runner(self) -> Runner:
+        model = fused_training_model(self.training_model)
+        graph = model.graph
+        fixed = dict(self._parameter_arrays(graph.inputs))
+        flags = {node.outputs[0] for node in graph.nodes if node.op_type == ACCUMULATOR}
+        if self._updates is not None:
+            fixed |= self._updates.arrays
+            if self.options.optimizer_in_backward:
+                model = self._updates.put_into(model.copy())
+                graph = model.graph
+        for name in graph.inputs:
+            if name == RESET_FLAG:
+                fixed[name] = self._reset_flag
+            elif name.endswith(BUFFER_SUFFIX) and name.removesuffix(BUFFER_SUFFIX) in self._gradients:
+                fixed[name] = self._gradients[name.removesuffix(BUFFER_SUFFIX)]
+        buffers = {f"{name}{BUFFER_SUFFIX}" for name in self.state.trainable}               # which are not there with optimizer_in_backward
+        inputs = [name for name in graph.inputs if name not in fixed and name not in buffers]
+        outputs = [name for name in graph.outputs if name not in flags]
+        late = None if self.options.optimizer_in_backward else self._updates
+        return Runner(model, inputs, outputs, fixed, self._handle, "training model", running_statistics(graph, fixed), late=late)
+
+    def _parameter_arrays(self, inputs: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+        for name in inputs:
+            array = self.state.trainable.get(name)
+            array = self.state.frozen.get(name) if array is None else array
+            if array is not None:
+                yield name, array
+
+    def _make_eval_runner(self, model: Model, outputs: Sequence[str], where: str, prune: bool = False) -> Runner:
+        fixed = dict(self._parameter_arrays(model.graph.inputs))
+        inputs = [name for name in model.graph.inputs if name not in fixed]
+        if prune:
+            needed = {name for node in model.graph.ancestors(outputs) for name in node.inputs}
+            inputs = [name for name in inputs if name in needed]
+        return Runner(fused_forward_model(model, outputs), inputs, outputs, fixed, self._handle, where)
+
+    def load_optimizer(self, model: ModelSource) -> None:
+        """Gives the session its optimizer.
+
+        Raises InvalidModelError when the model is no optimizer model, InvalidArgumentError for one that clips gradients with optimizer_in_backward."""
+        loaded = as_model(model)
+        self._check_between_steps("the optimizer")
+        with self._lock:
+            self.steps.settle()
+            self._take_optimizer(loaded)
+            self.optimizer_model = loaded
+            self._train_runner = self._make_train_runner()
+
+    def _take_optimizer(self, model: Model) -> None:
+        if self.options.optimizer_in_backward:
+            check_recipe(read_recipe(model))
+        self._optimizer = Optimizer(model, self.state, self._handle)
+        self.steps.forget()
+        recipe = self._optimizer.recipe
+        self._updates = None if recipe.max_norms else Updates(recipe, self.state)
+        if self.options.optimizer_in_backward:
+            self.steps.update_in_backward(self._updates)
+        else:
+            self.steps.update_late_with(self._updates)
+
+    # ---- steps
+
+    def train_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
+        """Forward, backward and accumulation of gradients; returns the loss and the additional outputs.
+
+        out: arrays or OrtValues that receive the outputs, None where a fresh one is to be made (OutputShapeError when one does not fit).
+        Raises InputCountError, InputNameError, InputTypeError, InputRankError, InputShapeError, EmptyBatchError, LabelRangeError or
+        IndexRangeError, after which nothing has changed; with optimizer_in_backward also InvalidStateError, without an optimizer step and a reset since
+        the train step before."""
+        if out is None and run_options is None and not named:
+            result = self.steps.train(inputs)
+            if result is not None:
+                return result
+        with self._lock:
+            self._ready(run_options)
+            self._begin_train_step()
+            runner, overwrite, runs = self._train_runner, self.steps.overwrite, self._handle.runs
+            values = runner.arguments(inputs, named)
+            self._reset_flag[0] = overwrite
+            try:
+                result = runner.run(values, overwrite, run_options, out, self.steps.completes())
+                assert runner.last is not None
+                self.steps.finished(runner.last, overwrite)
+            except (IndexRangeError, LabelRangeError, OperatorFailedError, TerminatedError):
+                if runner.last is not None:
+                    self.steps.failed(runner.last)
+                raise
+            except BaseException as error:      # interrupted, or no memory for the results: nobody knows how far it came; what is refused has not begun
+                if self._handle.runs > runs and not isinstance(error, OrtrainError):
+                    self.steps.lose_gradients()
+                raise
+            self.steps.repeat(runner.repeatable, runner.refusal)
+            return result
+
+    def _begin_train_step(self) -> None:
+        if self.options.optimizer_in_backward:
+            self._need_optimizer("a train step with optimizer_in_backward")
+            if not self.steps.begin():
+                missing = "an optimizer step" if self.steps.awaits_optimizer else "a reset of the gradients"
+                raise InvalidStateError(f"expected {missing} before the next train step: with optimizer_in_backward gradients cannot be added up")
+        elif not self.steps.overwrite:
+            self.keep_gradients()
+
+    def keep_gradients(self) -> None:
+        """Completes the gradients, if the last train step has left any until later; from now on train steps leave none: somebody reads them or adds to them."""
+        with self._lock:
+            self.steps.leaves_late = False
+            self.steps.settle()
+
+    def eval_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
+        """The eval model's outputs: the loss and the additional outputs. Raises InvalidStateError without an eval model, other errors as train_step."""
+        with self._lock:
+            self._ready(run_options)
+            runner = self._runner(training=False)
+            return runner.run(runner.arguments(inputs, named), run_options=run_options, out=out)
+
+    def predict(self, *inputs: Any, output_names: Sequence[str] | None = None, **named: Any) -> list[np.ndarray]:
+        """Forward with the current weights, without loss.
+
+        output_names: values of the eval model; default: the forward model's outputs, or the eval model's additional outputs."""
+        with self._lock:
+            self._ready(None)
+            names = tuple(output_names or self._default_outputs())
+            if names not in self._predictors:
+                model = self._eval_or_fail().copy()
+                check_outputs(model, names)
+                narrow_outputs(model, names)
+                self._predictors[names] = self._make_eval_runner(model, names, "forward model", prune=True)
+            runner = self._predictors[names]
+            return runner.run(runner.arguments(inputs, named))
+
+    def input_gradients(self, *inputs: Any, names: Sequence[str] | None = None, **named: Any) -> dict[str, np.ndarray]:
+        """The gradients of the loss with respect to inputs of the eval model, with the current weights: for saliency, adversarial examples, physics.
+
+        names: the inputs wanted (default: every float input that the loss depends on). Returns input name -> array of its shape, float32 for inputs of half
+        precision. Parameters and their gradients stay as they are.
+
+        Raises InvalidStateError without an eval model, UnreachableParameterError when the loss does not depend on an input, MissingGradientError,
+        other errors as train_step."""
+        with self._lock:
+            self._ready(None)
+            model = self._eval_or_fail()
+            runner, wanted = self._input_gradient_runner(model, tuple(names) if names is not None else None)
+            return dict(zip(wanted, runner.run(runner.arguments(inputs, named)), strict=True))
+
+    def _input_gradient_runner(self, source: Model, names: tuple[str, ...] | None) -> tuple[Runner, list[str]]:
+        if names not in self._input_gradient_runners:
+            model, gradients = with_input_gradients(source, names, self._runner(training=False).inputs, self.state)
+            runner = self._make_eval_runner(model, list(gradients.values()), "eval model's input gradients")
+            self._input_gradient_runners[names] = runner, list(gradients)
+        return self._input_gradient_runners[names]
+
+    def _default_outputs(self) -> list[str]:
+        if self._forward_outputs is not None:
+            return self._forward_outputs
+        outputs = self._eval_or_fail().graph.outputs[1:]
+        if not outputs:
+            raise InvalidArgumentError("expected output_names: the eval model has no output besides the loss")
+        return outputs
+
+    def _eval_or_fail(self) -> Model:
+        if self.eval_model is None:
+            raise InvalidStateError("Eval model was not provided. Cannot export a model for inferencing.")
+        return self.eval_model
+
+    def optimizer_step(self, *, run_options: RunOptions | None = None) -> None:
+        """Updates the trainable parameters from their gradients. Raises InvalidStateError without an optimizer or with invalid gradients."""
+        if run_options is None and self.steps.update():
+            return
+        with self._lock:
+            self._ready(run_options)
+            optimizer = self._need_optimizer("an optimizer step")
+            if self.options.optimizer_in_backward:
+                if not self.steps.end():
+                    raise InvalidStateError("expected a train step before each optimizer step: with optimizer_in_backward it is what updates the parameters")
+                return
+            if not self.steps.gradients_valid:
+                raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
+            pending = self.steps.pending
+            optimizer.prepare(pending.late_names if pending is not None else frozenset())
+            self.steps.update_late()
+            optimizer.step(self.steps.learning_rate)
+            self.steps.repeat_update(*optimizer.repeatable)
+
+    def profile(self) -> Profiling:
+        """`with session.profile() as profile:` measures every step of the programs run in the block; `print(profile)`, `profile.save("trace.json")`.
+
+        Raises InvalidStateError when the session is being profiled already."""
+        from ortrain.runtime.profiling import Profiling
+
+        return Profiling(self._handle)
+
+    @property
+    def gradients_valid(self) -> bool:
+        """False after a train step that failed half way, until lazy_reset_grad and another train step."""
+        return self.steps.gradients_valid
+
+    @property
+    def train_steps(self) -> int:
+        """Train steps run: the counter of the random numbers, to be set when a run is resumed so that its masks go on."""
+        return self._handle.run_index
+
+    @train_steps.setter
+    def train_steps(self, steps: int) -> None:
+        self._handle.run_index = steps
+
+    def lazy_reset_grad(self) -> None:
+        """The next train step overwrites the gradients instead of adding to them."""
+        self.steps.reset()
+
+    def _ready(self, run_options: RunOptions | None) -> None:
+        if self._closed:
+            raise UseAfterRelease("expected an open session, this one was closed")
+        if self.state.nominal:
+            raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
+        if run_options is not None and run_options.terminate:
+            raise TerminatedError("expected to run, the call was terminated by its RunOptions")
+
+    # ---- parameters
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters by name."""
+        return Parameters(self.state)
+
+    def freeze(self, *names: str) -> None:
+        """Takes trainable parameters out of the optimizer's steps; their gradients are still computed, and a batch normalisation that the artifacts
+        train goes on with the batch's statistics. Raises ParameterNotFoundError."""
+        self._check_trainable(names)
+        self._check_between_steps("frozen parameters")
+        self.state.masked |= set(names)
+
+    def unfreeze(self, *names: str) -> None:
+        """Puts parameters back that freeze() took out. Raises InvalidArgumentError for those the training model has no gradient of."""
+        self._check_trainable(names)
+        self._check_between_steps("frozen parameters")
+        self.state.masked -= set(names)
+
+    def _check_trainable(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self.state.frozen:
+                raise InvalidArgumentError(f"expected a parameter the training model has a gradient of, {name!r} was frozen when it was made")
+            if name not in self.state.trainable:
+                raise ParameterNotFoundError(f"Parameter {name} not found.")
+
+    def parameters_size(self, trainable_only: bool = True) -> int:
+        """Number of float32 elements of the flat buffer."""
+        return self.state.flat_size(trainable_only)
+
+    def to_buffer(self, trainable_only: bool = False) -> np.ndarray:
+        """A copy of the parameters, float32 [n], in the training model's order."""
+        return self.state.to_buffer(trainable_only)
+
+    def from_buffer(self, buffer: np.ndarray, trainable_only: bool = True) -> None:
+        """Copies a flat buffer into the parameters. Raises ParameterShapeError or ParameterTypeError."""
+        self.state.from_buffer(buffer, trainable_only)
+
+    # ---- learning rate
+
+    @property
+    def learning_rate(self) -> float:
+        """The optimizer's current learning rate. Raises InvalidStateError without an optimizer."""
+        self._need_optimizer("a learning rate")
+        return self.steps.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+            raise ParameterTypeError(f"expected a number as learning rate, got {type(value).__name__}")
+        self._need_optimizer("a learning rate")
+        self._check_between_steps("the learning rate")
+        self.steps.learning_rate = float(value)
+
+    def _check_between_steps(self, what: str) -> None:
+        """Refuses to change what the optimizer step to come would have to heed, and the train step has not."""
+        if self.steps.awaits_optimizer:
+            raise InvalidStateError(f"expected {what} to change before the train step or after the optimizer step: with optimizer_in_backward the train step "
+                                    "updates the parameters")
+
+    @property
+    def has_optimizer(self) -> bool:
+        """True when there is an optimizer model: without one a session computes gradients, evaluates and predicts."""
+        return self._optimizer is not None
+
+    def _need_optimizer(self, what: str) -> Optimizer:
+        if self._optimizer is None:
+            raise InvalidStateError(f"expected an optimizer model for {what}, the session has none")
+        return self._optimizer
+
+    def register_schedule(self, schedule: LinearSchedule) -> None:
+        """Sets a schedule and applies it at once. Raises InvalidStateError without an optimizer."""
+        self._need_optimizer("a learning-rate schedule")
+        self._schedule = schedule
+        self.state.initial_learning_rate = schedule.initial_learning_rate
+        self.schedule_step()
+
+    def schedule_step(self) -> None:
+        """Sets the learning rate that the schedule gives for the completed optimizer steps. Raises InvalidStateError without optimizer or schedule."""
+        self._need_optimizer("a learning-rate schedule")
+        if self._schedule is None:
+            raise InvalidStateError("expected a registered learning-rate schedule, the session has none")
+        self._check_between_steps("the learning rate")
+        self.steps.learning_rate = self._schedule.rate(self.state.optimizer_step)
+
+    # ---- names, files, end
+
+    @property
+    def properties(self) -> dict[str, int | float | str]:
+        """The user's properties, saved in checkpoints."""
+        return self.state.properties
+
+    def input_names(self, training: bool = True) -> list[str]:
+        """User inputs of the training or the eval model. Raises InvalidStateError where there is no eval model."""
+        return list(self._runner(training).inputs)
+
+    def output_names(self, training: bool = True) -> list[str]:
+        """User outputs of the training or the eval model. Raises InvalidStateError where there is no eval model."""
+        return list(self._runner(training).outputs)
+
+    def _runner(self, training: bool) -> Runner:
+        runner = self._train_runner if training else self._eval_runner
+        if runner is None:
+            raise InvalidStateError("Evaluation session not initialized: expected an eval model, the session has none.")
+        return runner
+
+    def save_checkpoint(self, path: str | os.PathLike[str], include_optimizer_state: bool = False) -> None:
+        """Writes parameters, properties and, if asked, the optimizer's state; the file is whole or not there."""
+        with self._lock:
+            self.state.save(path, include_optimizer_state)
+
+    def save_artifacts(self, directory: str | os.PathLike[str], prefix: str = "") -> None:
+        """Writes the training, eval and optimizer model and a checkpoint with optimizer state into an existing folder."""
+        folder = Path(directory)
+        models = {"training_model": self.training_model, "eval_model": self.eval_model, "optimizer_model": self.optimizer_model}
+        for name, model in models.items():
+            if model is not None:
+                write_model(model, folder / f"{prefix}{name}.onnx")
+        self.save_checkpoint(folder / f"{prefix}checkpoint", include_optimizer_state=True)
+
+    def inference_model(self, output_names: Sequence[str] | None = None) -> Model:
+        """The eval model cut to the named outputs, with the current parameters as initializers; of half precision where the forward model was."""
+        source = self._eval_or_fail()
+        names = list(output_names) if output_names is not None else self._default_outputs()
+        if self.state.nominal:
+            raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
+        return inference_model(source, names, dict(self._parameter_arrays(source.graph.inputs)))
+
+    def export(self, path: str | os.PathLike[str], output_names: Sequence[str] | None = None) -> None:
+        """Writes a model for inference: the eval model cut to the named outputs (default: as predict), current weights inside."""
+        if isinstance(output_names, str):
+            raise ParameterTypeError(f"expected a list of output names, got the str {output_names!r}")
+        with self._lock:
+            write_model(self.inference_model(output_names), path)
+
+    def close(self) -> None:
+        """Releases threads and memory; later steps raise InvalidStateError. Parameters stay readable through the state."""
+        with self._lock:
+            self._closed = True
+            if self.steps.pending is not None:
+                self.state.forget_gradients_by(self)
+            self.steps.forget()
+            for runner in (self._train_runner, self._eval_runner, *self._predictors.values(),
+                           *(runner for runner, _ in self._input_gradient_runners.values())):
+                if runner is not None:
+                    runner.forget()
+            self._predictors.clear()
+            self._handle.close()
+
+    def __enter__(self) -> TrainingSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""Samples of the operators of the domain com.microsoft."""
