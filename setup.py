@@ -2,7 +2,7 @@
 
 Environment: ORTRAIN_ISA=avx2,… builds only the named sets (baseline is what is left when none fits); ORTRAIN_DEBUG=1 checks bounds;
 ORTRAIN_ONLY=conv,engine builds only the modules of those names;
-ORTRAIN_SANITIZE=1 compiles with the address and undefined-behaviour sanitizers; ORTRAIN_ANNOTATE=1 writes Cython's annotated HTML;
+ORTRAIN_SANITIZE=1 compiles with the address and undefined-behavior sanitizers; ORTRAIN_ANNOTATE=1 writes Cython's annotated HTML;
 ORTRAIN_BUILD_JOBS=N compiles N files at a time (default: all processors).
 """
 

@@ -1,4 +1,4 @@
-"""Builds forward ONNX graphs layer by layer, with the operators that torch exports and torch's default initialisation."""
+"""Builds forward ONNX graphs layer by layer, with the operators that torch exports and torch's default initialization."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GraphBuilder:
         self.trainable: list[str] = []
         self.frozen: list[str] = []
         self.train_weights = True
-        """False: what is added now is frozen, and batch normalisation uses its running statistics."""
+        """False: what is added now is frozen, and batch normalization uses its running statistics."""
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """Adds a node with one output."""
@@ -68,7 +68,7 @@ class GraphBuilder:
         return self.op("Conv", *inputs, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, dilations=[1, 1], group=group)
 
     def batch_norm(self, x: str, name: str, channels: int) -> str:
-        """Batch normalisation, trained with batch statistics unless train_weights is False."""
+        """Batch normalization, trained with batch statistics unless train_weights is False."""
         inputs = [self.parameter(f"{name}.weight", np.ones(channels)), self.parameter(f"{name}.bias", np.zeros(channels))]
         for part, value in (("running_mean", np.zeros(channels)), ("running_var", np.ones(channels))):
             self.weights[f"{name}.{part}"] = value.astype(np.float32)

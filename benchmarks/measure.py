@@ -18,11 +18,11 @@ import numpy as np
 BATCHES, MODEL, META = "batches.npz", "forward.onnx", "meta.json"
 LEARNING_RATE, EPSILON, WEIGHT_DECAY = 1e-4, 1e-6, 0.0
 """Of AdamW as the artifacts have it by default."""
-LEAST_STEPS, MOST_STEPS = 5, 50_000
+MIN_STEPS, MAX_STEPS = 5, 50_000
 WARM_UP_STEPS = 3
 WARM_UP_SECONDS = 0.5
 
-TIMES = array("d", bytes(8 * MOST_STEPS))
+TIMES = array("d", bytes(8 * MAX_STEPS))
 """Milliseconds of each step, in memory that is there before a runtime is imported: it is none of the runtime's."""
 
 Step = Callable[[Any, Any], float]
@@ -60,7 +60,7 @@ def timed(step: Step, data: list[tuple[Any, Any]], options: argparse.Namespace, 
         step(*data[done % len(data)])
         done += 1
     steps, until = 0, time.perf_counter() + options.seconds
-    while steps < LEAST_STEPS or (steps < MOST_STEPS and time.perf_counter() < until):
+    while steps < MIN_STEPS or (steps < MAX_STEPS and time.perf_counter() < until):
         x, y = data[(done + steps) % len(data)]
         started = time.perf_counter()
         step(x, y)

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks import measure
 
 LARGE_SHARE = 0.1
-"""Of a step's time, for recomputation."""
+"""Of a step's time, for rematerialization."""
 
 
 def prepare(name: str, folder: Path) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     data = measure.batches(options.folder)
     settings = SessionOptions(intra_op_num_threads=options.threads)
     if options.least_memory:
-        settings.optimizer_in_backward, settings.recomputation = True, LARGE_SHARE
+        settings.optimizer_in_backward, settings.rematerialization = True, LARGE_SHARE
     session = TrainingSession.from_artifacts(options.folder, options=settings)
     session.learning_rate = measure.LEARNING_RATE
 

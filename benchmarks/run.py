@@ -91,7 +91,7 @@ def measure(options: argparse.Namespace, pythons: dict[str, str], cache: Path) -
     return runs
 
 
-def summarise(runs: dict[Cell, list[Result]]) -> tables.Summary:
+def summarize(runs: dict[Cell, list[Result]]) -> tables.Summary:
     """workload -> threads -> runtime -> medians over the rounds of its fastest options."""
     summary: tables.Summary = {}
     for (workload, name, threads, choice), results in runs.items():
@@ -145,7 +145,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ortrain_bench_") as cache:
         runs = measure(options, pythons, Path(cache))
     machine = {"processor": processor(), "cpus": os.cpu_count(), "instruction set": instruction_set(options.avx2), "python": platform.python_version()}
-    summary = summarise(runs)
+    summary = summarize(runs)
     print(tables.report(summary, machine, missing, options.rounds))
     text = json.dumps({"machine": machine, "seconds": options.seconds, "rounds": options.rounds, "left_out": missing, "summary": summary,
                        "runs": [{"workload": w, "runtime": r, "threads": t, "options": list(o), "results": results}

@@ -34,7 +34,7 @@ SIZES = {"mlp-tiny": Workload(mlp(16, 32, 32, 4), (1, 16), 4, 1), **{name: WORKL
          **{f"{n} dense layers of {WIDTH}": Workload(mlp(*[WIDTH] * n, 10), (32, WIDTH), 10, 32) for n in (4, 16, 64)}}
 MET = (64, 1, 2, 3, 33, 128, 512, 600, 1300, 2000, 4096, 5000, 64)
 """Numbers of rows, in the order in which a session meets them …"""
-MOST_ELEMENTS = 1 << 22
+MAX_ELEMENTS = 1 << 22
 """… as far as its input has no more elements."""
 
 
@@ -108,9 +108,9 @@ def met(name: str, threads: int) -> Iterator[str]:
     yield ""
     yield "| rows | step, ms | the first one more, ms | in steps | planned |"
     yield "|---:|---:|---:|---:|---|"
-    for rows in (rows for rows in MET if rows * prod(workload.input[1:]) <= MOST_ELEMENTS):
+    for rows in (rows for rows in MET if rows * prod(workload.input[1:]) <= MAX_ELEMENTS):
         (batch,) = replace(workload, input=(rows, *workload.input[1:]), rows=rows).batches(1)
-        families, trained, steps = len(session._train_runner._families), [], []
+        families, trained, steps = len(session._train_runner._templates), [], []
         while len(steps) < 4 or len(steps) < 30 and sum(steps) < 0.1:
             begin = time.perf_counter()
             session.train_step(*batch)
@@ -119,7 +119,7 @@ def met(name: str, threads: int) -> Iterator[str]:
             session.lazy_reset_grad()
             steps.append(time.perf_counter() - begin)
         step, more = min(steps), max(trained[0] - min(trained[1:]), 0.0)
-        planned = len(session._train_runner._families) > families
+        planned = len(session._train_runner._templates) > families
         yield f"| {rows} | {step * 1e3:.4f} | {more * 1e3:.3f} | {more / step:.1f} | {'yes' if planned else ''} |"
     yield ""
 

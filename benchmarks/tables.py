@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.peers.environments import LEAST_MEMORY, OURS
+from benchmarks.peers.environments import MIN_MEMORY, OURS
 
 Result = dict[str, Any]
 Summary = dict[str, dict[str, dict[str, Result]]]
@@ -46,7 +46,7 @@ def report(summary: Summary, machine: dict[str, Any], missing: dict[str, str], r
 
 def table(title: str, summary: Summary, names: list[str], threads: str, key: str) -> Iterator[str]:
     """One row for each workload; the last columns are ours over the least of the peers'."""
-    ours = [name for name in (OURS, LEAST_MEMORY) if name in names] or [OURS]
+    ours = [name for name in (OURS, MIN_MEMORY) if name in names] or [OURS]
     ratios = ["ratio" if name == OURS else "ratio, least memory" for name in ours]
     yield f"### {title}"
     yield ""

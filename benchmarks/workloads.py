@@ -64,7 +64,7 @@ def lenet(g: GraphBuilder, x: str) -> str:
 
 
 def conv_bn(g: GraphBuilder, x: str, name: str, channels_in: int, channels_out: int, kernel: int, stride: int = 1, group: int = 1) -> str:
-    """Convolution without bias, padded to keep the size, and batch normalisation."""
+    """Convolution without bias, padded to keep the size, and batch normalization."""
     y = g.conv(x, f"{name}.conv", channels_in, channels_out, kernel, stride, kernel // 2, group)
     return g.batch_norm(y, f"{name}.bn", channels_out)
 
@@ -156,7 +156,7 @@ def attention(g: GraphBuilder, x: str, name: str, causal: bool, batch: int, sequ
 
 
 def transformer(causal: bool, batch: int = BATCH, sequence: int = SEQUENCE, layers: int = LAYERS) -> Callable[[GraphBuilder, str], str]:
-    """gpt (causal, normalisation first, a score for every token) or bert (normalisation last, four classes)."""
+    """gpt (causal, normalization first, a score for every token) or bert (normalization last, four classes)."""
 
     def feed_forward(g: GraphBuilder, x: str, name: str) -> str:
         return g.dense(g.gelu(g.dense(x, f"{name}.f1", DIM, 4 * DIM)), f"{name}.f2", 4 * DIM, DIM)

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortrain import api, artifacts, onnxblock
-    from ortrain.runtime.inference_session import InferenceSession
     from ortrain.ops.custom import register_operator
+    from ortrain.runtime.inference_session import InferenceSession
     from ortrain.runtime.options import RunOptions, SessionOptions
     from ortrain.runtime.seed import set_seed
-    from ortrain.training.session import TrainingSession
     from ortrain.runtime.values import OrtValue
+    from ortrain.training.session import TrainingSession
 
 __version__ = "0.1.0"
 

@@ -15,11 +15,11 @@ from ortrain.formats.onnx_files import read_model
 from ortrain.gradient import add_gradient, reaching_values
 from ortrain.ir import Graph, Model, Node
 from ortrain.loading.loader import load_model
-from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.record import MICROSOFT, OpRecord, canonical_domain, record_of
+from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG
-from ortrain.training.session import TrainingSession
 from ortrain.passes.half_precision import Notes, widen
+from ortrain.training.session import TrainingSession
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 """error: it will not train. warning: it trains, but not as one might think. note: worth knowing."""
@@ -98,9 +98,9 @@ def _finding_of(node: Node, record: OpRecord | None, carried: bool) -> Finding |
     if record is None:
         remedy = "give ortrain the operator (ortrain.register_operator)" if own else "replace the operator, or use one of your own (ortrain.register_operator)"
         return Finding(ERROR, described(node), "ortrain does not know the operator", remedy)
-    if record.lower is None and record.evaluate is None and record.expand is None:
+    if record.lower is None and record.evaluate is None and record.decompose is None:
         return Finding(ERROR, described(node), "the operator has no kernel", "replace the operator")
-    if carried and record.differentiable and record.gradient is None and record.expand is None:
+    if carried and record.differentiable and record.gradient is None and record.decompose is None:
         return Finding(ERROR, described(node), "the operator has no gradient yet, and weights before it need one",
                        "freeze the weights before it (frozen_params), or replace the operator")
     return None
@@ -183,8 +183,8 @@ def _statistics_and_state(folder: Path, prefix: str) -> Iterator[Finding]:
             yield Finding(WARNING, described(node), "its running statistics are constants: training does not move them, and eval uses the old ones",
                           "name them in frozen_params, or make the artifacts with ortrain, which does so by itself")
         if all(name not in checkpoint.trainable for name in node.inputs[1:3]):
-            yield Finding(WARNING, described(node), "scale and bias are frozen, but it normalises with the batch's statistics and moves the running ones",
-                          "make the artifacts with ortrain, which leaves a frozen normalisation alone")
+            yield Finding(WARNING, described(node), "scale and bias are frozen, but it normalizes with the batch's statistics and moves the running ones",
+                          "make the artifacts with ortrain, which leaves a frozen normalization alone")
 
 
 def _order(training: Graph, evaluation: Graph) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ class OptimType(IntEnum):
 
 
 class GraphOptimizationLevel(IntEnum):
-    """Levels of graph optimisation that SessionOptions takes; ortrain has one way to run a graph."""
+    """Levels of graph optimization that SessionOptions takes; ortrain has one way to run a graph."""
 
     ORT_DISABLE_ALL = 0
     """none"""

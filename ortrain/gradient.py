@@ -9,12 +9,12 @@ import numpy as np
 from ortrain import dtypes
 from ortrain.errors import InvalidModelError, MissingGradientError, UnreachableParameterError
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder, GraphBuilder
-from ortrain.ops.registry.decomposition import expand
-from ortrain.ops.registry.shape_inference import Inference, infer, infer_graph
 from ortrain.ops.integer import through_products
 from ortrain.ops.quantization import paired
+from ortrain.ops.registry.decomposition import decompose
+from ortrain.ops.registry.node_builder import GradientBuilder, GraphBuilder
 from ortrain.ops.registry.record import OpRecord, ask, canonical_domain, record_of
+from ortrain.ops.registry.shape_inference import Inference, infer, infer_graph
 
 
 def add_gradient(model: Model, loss: str, wanted: Sequence[str]) -> dict[str, str]:
@@ -23,7 +23,7 @@ def add_gradient(model: Model, loss: str, wanted: Sequence[str]) -> dict[str, st
     Returns: value name -> name of its gradient. The seed is the initializer `<loss>_grad`, a scalar 1.
     Raises UnreachableParameterError when a wanted value does not reach the loss, MissingGradientError when an operator on the way has no gradient.
     """
-    return Sweep(model, loss).run(wanted)
+    return BackwardPass(model, loss).run(wanted)
 
 
 def reaching_values(model: Model, loss: str) -> set[str]:
@@ -47,10 +47,10 @@ def straight(nodes: Sequence[Node]) -> list[Node]:
 
 def _whole(record: OpRecord) -> bool:
     """True for an operator that the sweep takes as it stands: it has a rule of its own, or no gradient flows through it whatever its parts are."""
-    return not record.differentiable or record.gradient is not None and not record.expand_first
+    return not record.differentiable or record.gradient is not None and not record.decompose_first
 
 
-class Sweep(GraphBuilder):
+class BackwardPass(GraphBuilder):
     """One reverse pass over one graph."""
 
     def __init__(self, model: Model, loss: str) -> None:
@@ -69,7 +69,7 @@ class Sweep(GraphBuilder):
         kind = self.inference.types[self.loss]
         seed = self.names.unique(f"{self.loss}_grad")
         self.add_initializer(seed, np.ones((), dtypes.numpy_dtype(kind.dtype)))
-        self._sweep({self.loss: [seed]}, wanted)
+        self._differentiate({self.loss: [seed]}, wanted)
         gradients = {}
         for name in wanted:
             gradient = self.total(name)
@@ -81,10 +81,10 @@ class Sweep(GraphBuilder):
             self.opsets.setdefault(canonical_domain(node.domain), 1)
         return gradients
 
-    def _sweep(self, seeds: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> None:
+    def _differentiate(self, seeds: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> None:
         """Goes through the nodes in reverse, from the gradients that are given."""
         self.graph.nodes = straight(self.graph.nodes)
-        self._expand(self._depends_on(self.graph.nodes, wanted))
+        self._decompose(self._depends_on(self.graph.nodes, wanted))
         forward = list(self.graph.nodes)
         depends = self._depends_on(forward, wanted)
         self.parts |= {value: list(gradients) for value, gradients in seeds.items()}
@@ -93,20 +93,20 @@ class Sweep(GraphBuilder):
 
     def inner_gradients(self, graph: Graph, inputs: Mapping[str, TensorType], seeds: Mapping[str, Sequence[str]], wanted: Sequence[str],
                         maybe: Sequence[str] = ()) -> list[str | None]:
-        inner = InnerSweep(graph, inputs, self)
-        inner._sweep(seeds, [*wanted, *maybe])
+        inner = SubgraphBackwardPass(graph, inputs, self)
+        inner._differentiate(seeds, [*wanted, *maybe])
         gradients = [inner.whole(name) if name in wanted or inner.total(name) else None for name in (*wanted, *maybe)]
         graph.nodes.extend(inner.added)
         return gradients
 
-    def _expand(self, depends: set[str]) -> None:
+    def _decompose(self, depends: set[str]) -> None:
         """Replaces the operators on the way that are said in terms of others and have no rule of their own."""
         nodes: list[Node] = []
         for node in self.graph.nodes:
             record = record_of(node)
             assert record is not None
             replaced = not _whole(record) and not depends.isdisjoint(node.outputs)
-            nodes.extend((expand(node, self, _whole) if replaced else None) or [node])
+            nodes.extend((decompose(node, self, _whole) if replaced else None) or [node])
         self.graph.nodes = nodes
 
     def _depends_on(self, nodes: Sequence[Node], wanted: Sequence[str]) -> set[str]:
@@ -137,7 +137,7 @@ class Sweep(GraphBuilder):
         assert record is not None
         if not record.differentiable:
             return
-        if record.gradient is None and record.expand is not None:
+        if record.gradient is None and record.decompose is not None:
             raise MissingGradientError(f"expected sizes and values of {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r}) that are known before "
                                        "running, as its gradient is made of its parts: input_shapes and input_values say them")
         if record.gradient is None:
@@ -169,10 +169,10 @@ class Sweep(GraphBuilder):
         return output
 
 
-class InnerSweep(Sweep):
+class SubgraphBackwardPass(BackwardPass):
     """A reverse pass over a graph inside a node: it reads outer values, and its constants go to the outer graph."""
 
-    def __init__(self, graph: Graph, inputs: Mapping[str, TensorType], outer: Sweep) -> None:
+    def __init__(self, graph: Graph, inputs: Mapping[str, TensorType], outer: BackwardPass) -> None:
         self.graph = graph
         inference = Inference(outer.opsets, {**outer.inference.types, **inputs}, outer.inference.values, graph.types)
         for node in graph.nodes:

@@ -11,11 +11,11 @@ from typing import Any
 import onnx.defs
 
 from ortrain._core.kernel_table import kernels
+from ortrain.loading.sequences import RULES as SEQUENCE_RULES
 from ortrain.ops import REGISTRY
 from ortrain.ops.custom import DOMAIN as CUSTOM
 from ortrain.ops.registry.onnx_definitions import defined
 from ortrain.ops.registry.record import OpRecord
-from ortrain.loading.sequences import RULES as SEQUENCE_RULES
 
 COMPILED, COMPOSED, FUNCTION, REFERENCE, NONE = "compiled", "composed", "function", "reference", "none"
 """Kernels: of its own; other operators' by ortrain's rule; other operators' by ONNX's function body; ONNX's reference implementation, as a Python step."""
@@ -75,7 +75,7 @@ def _kernel(record: OpRecord, own: bool) -> str:
     if own:
         if record.lower is not None and _dtypes(record):
             return COMPILED
-        if record.expand is not None:
+        if record.decompose is not None:
             return COMPOSED
         return REFERENCE if record.lower is not None or record.gradient is None else COMPILED
     return FUNCTION if _has_body(record) else REFERENCE
@@ -90,7 +90,7 @@ def _gradient(record: OpRecord, own: bool, domain: str, name: str) -> str:
         return BY_PARTS
     if not record.differentiable:
         return FLAT
-    return BY_PARTS if (own and record.expand is not None) or (not own and _has_body(record)) else NOT_YET
+    return BY_PARTS if (own and record.decompose is not None) or (not own and _has_body(record)) else NOT_YET
 
 
 def _has_body(record: OpRecord) -> bool:

@@ -36,7 +36,7 @@ def mlp() -> ModelProto:
 
 
 def conv() -> ModelProto:
-    """x [n, 2, 8, 8] -> convolution, normalisation, pooling -> y [n, 3]"""
+    """x [n, 2, 8, 8] -> convolution, normalization, pooling -> y [n, 3]"""
     nodes = [helper.make_node("Conv", ["x", "kernel", "bias"], ["c"], pads=[1, 1, 1, 1]),
              helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "var"], ["b"]), helper.make_node("Relu", ["b"], ["r"]),
              helper.make_node("GlobalAveragePool", ["r"], ["p"]), helper.make_node("Flatten", ["p"], ["f"]), helper.make_node("Gemm", ["f", "w", "v"], ["y"])]

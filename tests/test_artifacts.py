@@ -7,8 +7,8 @@ import onnx.checker
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortrain import TrainingSession, artifacts, errors, onnxblock
-from ortrain.artifacts import LossType, OptimType, build_artifacts, generate_artifacts
+from ortrain import TrainingSession, errors, onnxblock
+from ortrain.artifacts import LossType, OptimType, build_artifacts, generate_artifacts, generation
 from ortrain.formats.checkpoint import read_checkpoint
 from ortrain.formats.onnx_files import to_proto
 from ortrain.loading.loader import load_model
@@ -317,10 +317,10 @@ def test_a_failing_loss_names_the_finding(tmp_path):
 def test_weights_that_a_model_proto_cannot_hold_take_a_way_round_it(case, tmp_path, monkeypatch):
     """Above 2 GB blocks see stand-ins: what is written is the same."""
     recording = Recording(NEWEST, case)
-    for folder, limits in (("inside", {}), ("outside", {"MOST_BYTES": 0, "HEAVY": 0})):
+    for folder, limits in (("inside", {}), ("outside", {"MAX_BYTES": 0, "HEAVY": 0})):
         (tmp_path / folder).mkdir()
         for name, value in limits.items():
-            monkeypatch.setattr(artifacts, name, value)
+            monkeypatch.setattr(generation, name, value)
         recording.make_artifacts(tmp_path / folder)
     for path in (tmp_path / "inside").iterdir():
         assert path.read_bytes() == (tmp_path / "outside" / path.name).read_bytes(), path.name

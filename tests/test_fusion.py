@@ -10,10 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.formats.onnx_files import read_model
-from ortrain.passes.fused_training import fused_training_model
 from ortrain.fusion import fuse
 from ortrain.ir import Graph, Node, TensorType
 from ortrain.loading.loader import load_model
+from ortrain.passes.fused_training import fused_training_model
 
 N, ROWS, HEADS, SIZE = 2, 5, 2, 4
 DIM = HEADS * SIZE

@@ -1,4 +1,4 @@
-"""Layer normalisation, GELU by tanh and SiLU in single operators: found as exporters write them, left alone where they are nearly so, equal in value."""
+"""Layer normalization, GELU by tanh and SiLU in single operators: found as exporters write them, left alone where they are nearly so, equal in value."""
 
 import math
 
@@ -9,9 +9,9 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.fusion import OPSETS, fuse
-from ortrain.runtime.inference_session import InferenceSession
 from ortrain.ir import Graph, Model, Node, TensorType
 from ortrain.ops.registry.shape_inference import infer
+from ortrain.runtime.inference_session import InferenceSession
 
 SHAPE = (3, 4, 6)
 rng = np.random.default_rng(8)
@@ -48,7 +48,7 @@ def tanh_gelu(cube="Pow", cubic="cubic", half_first=True):
 
 
 FOUND = {
-    "layer normalisation": (layer_norm(), "LayerNormalization"),
+    "layer normalization": (layer_norm(), "LayerNormalization"),
     "by a product": (layer_norm(squared="Mul"), "LayerNormalization"),
     "counted from the front": (layer_norm(axes=(2,)), "LayerNormalization"),
     "of two axes": (layer_norm(axes=(2, 1), scale="plane", bias="plane"), "LayerNormalization"),
@@ -78,7 +78,7 @@ def test_axes_that_are_an_input_are_read_too():
     assert fuse(model.graph) == 1
 
 
-def test_a_shift_that_is_no_bias_stays_behind_the_normalisation():
+def test_a_shift_that_is_no_bias_stays_behind_the_normalization():
     model = model_of(layer_norm(bias="plane"))
     assert fuse(model.graph) == 1 and [node.op_type for node in model.graph.nodes] == ["LayerNormalization", "Add"]
 

@@ -14,8 +14,8 @@ from ortrain.artifacts import LossType, OptimType, generate_artifacts
 from ortrain.cli import main
 from ortrain.dtypes import numpy_dtype
 from ortrain.loading.loader import load_model
-from ortrain.runtime.state import TrainingState
 from ortrain.passes.half_precision import NOTES, Notes, narrowed, widen
+from ortrain.runtime.state import TrainingState
 from tests import half_models
 from tests.half_models import in_half, with_blocked, with_constant_nodes, with_float_edges, with_half_weights
 
@@ -121,7 +121,7 @@ def test_gradients_are_those_of_the_same_model_in_float32(name):
 def test_updates_too_small_for_a_half_add_up():
     model = in_half(half_models.mlp())
     with start(model) as session:
-        session.learning_rate = 1e-5                                # of weights around 0.4, whose neighbours are 2.4e-4 away
+        session.learning_rate = 1e-5                                # of weights around 0.4, whose neighbors are 2.4e-4 away
         before = session.inference_model().graph.initializers["w1"].copy()
         step(session, feeds_of(model))
         once = session.inference_model().graph.initializers["w1"]

@@ -1,87 +1,49 @@
-"""A module imports only from lower layers and from its own package; importing the API stays light."""
+"""A module imports only from lower layers and its own room, nothing imports in a circle, and importing the API stays light."""
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "ortrain"
+from tests import layers
+from tests.layers import NEVER, PACKAGE, ROOT, room_of, rooms_imported
 
-# lowest first; the design's table, with the rows that building needed between them
-LAYERS = [
-    {"errors", "enums", "dtypes", "seed"},
-    {"ir", "_core"},
-    {"ops", "formats"},
-    {"sequences"},
-    {"loading", "fusion", "gradient"},
-    {"specialising", "widening", "fused_training"},
-    {"onnxblock", "plan"},
-    {"artifacts", "state", "schedule", "values", "options"},
-    {"parameters", "stages", "inference_model", "input_gradients", "binding"},
-    {"optimizer", "runner", "profiling"},
-    {"updates"},
-    {"session", "inference_session"},
-    {"doctor", "catalogue", "_facade_runtime", "backend"},
-    {"api", "csharp", "swift", "objc", "capi"},
-    {"drop_in"},
-    {"trainer", "conformance"},
-    {"cli"},
-    {"__main__"},
-]
-LAYER_OF = {name: number for number, row in enumerate(LAYERS) for name in row}
-# stricter than the table: operators name kernels by string, the plan joins the two
-NEVER = {"ops": {"_core"}, "formats": {"_core"}}
-# the package's own __init__ loads everything lazily
-SOURCES = sorted(p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".pyi", ".pyx", ".pxd", ".pxi") and p.parent / p.stem != PACKAGE / "__init__")
-
-CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(\S+)\s+c?import\s+(.+)|c?import\s+(.+))$", re.MULTILINE)
+ROW_OF = {room: number for number, row in enumerate(layers.layers()) for room in row}
+MAX_MODULES_AT_THE_TOP = 12
 
 
-def unit_of(path: Path) -> str:
-    """The module or package directly below ortrain."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(path.suffix)
-
-
-def imports_of(path: Path) -> Iterator[tuple[str, str]]:
-    """(module, imported name or "") of every import and cimport, wherever it stands."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix in (".py", ".pyi"):
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{path}: expected absolute imports"
-                yield from ((node.module or "", alias.name) for alias in node.names)
-            elif isinstance(node, ast.Import):
-                yield from ((alias.name, "") for alias in node.names)
-    else:
-        for module, names, plain in CYTHON_IMPORT.findall(text):
-            if module:
-                yield from ((module, name.split()[0]) for name in names.strip("( \\").split(",") if name.split())
-            else:
-                yield from ((name.split()[0], "") for name in plain.split(","))
-
-
-def units_imported(path: Path) -> set[str]:
-    found = set()
-    for module, name in imports_of(path):
-        parts = module.split(".")
-        if parts[0] == "ortrain":
-            found.add(parts[1] if len(parts) > 1 else name)
-    return {unit for unit in found if unit and not unit.startswith("__version")}
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
+@pytest.mark.parametrize("path", layers.sources(), ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_a_module_imports_only_from_lower_layers(path):
-    unit = unit_of(path)
-    assert unit in LAYER_OF, f"{unit} has no layer: give it one"
-    for imported in units_imported(path) - {unit}:
-        assert imported in LAYER_OF, f"{imported} has no layer"
-        assert LAYER_OF[imported] < LAYER_OF[unit], f"{unit} may not import {imported}"
-        assert imported not in NEVER.get(unit, ()), f"{unit} may not import {imported}"
+    room = room_of(path)
+    assert room in ROW_OF, f"{room} has no layer: give it one in docs/architecture.md"
+    for imported in rooms_imported(path) - {room}:
+        assert imported in ROW_OF, f"{imported} has no layer"
+        assert ROW_OF[imported] < ROW_OF[room], f"{room} may not import {imported}"
+        assert imported not in NEVER.get(room, ()), f"{room} may not import {imported}"
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert layers.circles(layers.module_graph()) == []
+
+
+def test_a_circle_is_found():
+    assert layers.circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+def test_every_layer_of_the_map_exists():
+    rooms = {room_of(path) for path in layers.sources()}
+    assert {room for row in layers.layers() for room in row} == rooms
+
+
+def test_few_modules_lie_at_the_top():
+    assert len(list(PACKAGE.glob("*.py"))) <= MAX_MODULES_AT_THE_TOP
+
+
+def test_the_map_can_be_printed(capsys):
+    layers.print_map()
+    assert "_core" in capsys.readouterr().out
 
 
 def test_the_reader_of_imports_sees_cimports(tmp_path):
@@ -89,7 +51,7 @@ def test_the_reader_of_imports_sees_cimports(tmp_path):
     lines = ["from ortrain._core.kernel cimport (Engine,", "    Tensor)", "from ortrain cimport dtypes as d", "cimport ortrain.ir.graph",
              "import a, ortrain.ops"]
     source.write_text("\n".join(lines))
-    assert units_imported(source) == {"_core", "dtypes", "ir", "ops"}
+    assert rooms_imported(source) == {"_core", "dtypes", "ir", "ops"}
 
 
 # ---- weight

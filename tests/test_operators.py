@@ -6,9 +6,9 @@ import onnx
 import onnx.defs
 import pytest
 
-from ortrain.operator_support import COMPILED, FIRST_ORDER, NOT_YET, counts, operators
 from ortrain.cli import main
 from ortrain.cli.ops import page
+from ortrain.operator_support import COMPILED, FIRST_ORDER, NOT_YET, counts, operators
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 

@@ -13,9 +13,9 @@ from ortrain.dtypes import name_of
 from ortrain.errors import MissingKernelError, OrtrainError
 from ortrain.ir import Node
 from ortrain.ops import custom
-from ortrain.ops.registry.unsupported import ABSENT
-from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.record import REGISTRY, Alias, InferenceContext, KernelCall, LoweringContext
+from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.unsupported import ABSENT
 from tests.ops.harness import cast, contexts, expansion
 from tests.ops.samples import Refusal, Sample
 
@@ -78,7 +78,7 @@ def test_every_family_has_its_three_files():
 def test_every_record_has_a_sample():
     sampled = {(sample.domain, sample.op_type) for sample in samples()}
     # without a lowering no kernel runs it: the optimizer's operators on sequences are read by ortrain.training.optimizer
-    runnable = {key for key, record in REGISTRY.items() if record.lower is not None or record.expand is not None}
+    runnable = {key for key, record in REGISTRY.items() if record.lower is not None or record.decompose is not None}
     # users' operators and the call of their gradients have tests in test_custom_operators.py
     users = {key for key, record in REGISTRY.items() if record.infer.__module__ == custom.__name__}
     graphs = {("", "If"), ("", "Scan")}                        # tests/ops/test_control.py, test_loop.py

@@ -11,7 +11,7 @@ from ortrain import TrainingSession, set_seed
 from ortrain.artifacts import LossType, OptimType
 from ortrain.errors import InvalidArgumentError, InvalidStateError
 from ortrain.runtime.state import TrainingState
-from ortrain.training.trainer import EpochRecord, Trainer, right_answers, save_learning_curve
+from ortrain.trainer import EpochRecord, Trainer, right_answers, save_learning_curve
 
 FEATURES, CLASSES, SAMPLES = 6, 3, 50
 

@@ -224,10 +224,10 @@ def test_garbage_is_an_error(content, session, tmp_path):
         Module(content, state)
 
 
-# ---- batch normalisation
+# ---- batch normalization
 
 
-def normalised(**statistics):
+def normalized(**statistics):
     mean = statistics.get("mean", draw(3))
     variance = statistics.get("variance", np.abs(draw(3)))
     weights = {"k": draw(3, 2, 1, 1), "s": draw(3), "b": draw(3), "m": mean, "v": variance}
@@ -238,9 +238,9 @@ def evaluated(proto, x):
     return onnx.reference.ReferenceEvaluator(proto).run(None, {"x": x})[0]
 
 
-def test_a_frozen_normalisation_is_left_alone():
-    """Scale and bias are frozen: it normalises with its running statistics, in training too, and does not move them."""
-    proto, weights = normalised()
+def test_a_frozen_normalization_is_left_alone():
+    """Scale and bias are frozen: it normalizes with its running statistics, in training too, and does not move them."""
+    proto, weights = normalized()
     x, target = draw(4, 2, 5, 5), draw(4, 3, 5, 5)
     with ortrain.TrainingSession.from_model(proto, loss=LossType.MSELoss, optimizer=OptimType.SGD, requires_grad=["k"], frozen_params=["s", "b", "m", "v"]) as session:
         loss = float(session.train_step(x, target)[0])
@@ -251,7 +251,7 @@ def test_a_frozen_normalisation_is_left_alone():
 
 
 def test_running_statistics_that_are_named_nowhere_are_saved_and_exported(tmp_path):
-    proto, weights = normalised()
+    proto, weights = normalized()
     x, target = draw(4, 2, 5, 5), draw(4, 3, 5, 5)
     generate_artifacts(proto, requires_grad=["k", "s", "b"], loss=LossType.MSELoss, optimizer=OptimType.SGD, artifact_directory=tmp_path)
     assert list(read_checkpoint(tmp_path / "checkpoint").frozen) == ["m", "v"]
@@ -265,7 +265,7 @@ def test_running_statistics_that_are_named_nowhere_are_saved_and_exported(tmp_pa
 
 
 def test_the_old_way_with_running_statistics_is_an_option(tmp_path):
-    proto, _ = normalised()
+    proto, _ = normalized()
     generate_artifacts(proto, requires_grad=["k", "s", "b"], loss=LossType.MSELoss, optimizer=OptimType.SGD, artifact_directory=tmp_path,
                        save_running_statistics=False)
     assert not read_checkpoint(tmp_path / "checkpoint").frozen
@@ -273,7 +273,7 @@ def test_the_old_way_with_running_statistics_is_an_option(tmp_path):
 
 
 def test_one_initializer_for_mean_and_variance_becomes_two():
-    proto, _ = normalised(mean=np.ones(3))
+    proto, _ = normalized(mean=np.ones(3))
     proto.graph.node[1].input[4] = "m"
     del proto.graph.initializer[4]
     x, target = draw(4, 2, 5, 5), draw(4, 3, 5, 5)
@@ -285,7 +285,7 @@ def test_one_initializer_for_mean_and_variance_becomes_two():
 
 
 def test_a_model_exported_in_training_mode_gives_an_eval_model_that_loads(tmp_path):
-    proto, _ = normalised()
+    proto, _ = normalized()
     norm = proto.graph.node[1]
     norm.attribute.append(helper.make_attribute("training_mode", 1))
     norm.output.extend(["m_out", "v_out"])

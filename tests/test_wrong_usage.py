@@ -249,16 +249,16 @@ def test_a_model_cannot_have_its_inputs_or_constants_written_over(op_type, domai
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), "all"])
 def test_a_share_of_time_for_recomputation_is_from_none_to_all(share, state):
-    with pytest.raises(errors.InvalidArgumentError, match=r"expected a share of the step's time from 0 to 1 as recomputation, got"):
-        Module(CASE / "training_model.onnx", state, session_options=SessionOptions(recomputation=share))
+    with pytest.raises(errors.InvalidArgumentError, match=r"expected a share of the step's time from 0 to 1 as rematerialization, got"):
+        Module(CASE / "training_model.onnx", state, session_options=SessionOptions(rematerialization=share))
 
 
 @pytest.mark.parametrize("key, value, wanted", [
-    ("ortrain.speed", "1", r"expected one of ortrain\.direct_convolution, .*, got the configuration entry 'ortrain\.speed'"),
+    ("ortrain.speed", "1", r"expected one of ortrain\.enable_winograd, .*, got the configuration entry 'ortrain\.speed'"),
     ("ortrain.optimizer_in_backward", "yes", r"expected 0 or 1 as ortrain\.optimizer_in_backward, got 'yes'"),
-    ("ortrain.recomputation", "much", r"expected a number as ortrain\.recomputation, got 'much'"),
-    ("ortrain.recomputation", 0.1, r"expected text as key and value of a configuration entry, got 'ortrain\.recomputation' and 0\.1"),
-    ("ortrain.recomputation", "2", r"expected a share of the step's time from 0 to 1 as recomputation, got 2\.0"),
+    ("ortrain.rematerialization", "much", r"expected a number as ortrain\.rematerialization, got 'much'"),
+    ("ortrain.rematerialization", 0.1, r"expected text as key and value of a configuration entry, got 'ortrain\.rematerialization' and 0\.1"),
+    ("ortrain.rematerialization", "2", r"expected a share of the step's time from 0 to 1 as rematerialization, got 2\.0"),
 ])
 def test_a_configuration_entry_that_is_no_option_of_ours_changes_nothing(key, value, wanted):
     options = SessionOptions()

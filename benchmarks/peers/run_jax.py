@@ -40,8 +40,8 @@ def models() -> dict[str, Callable[[], Applied]]:
         return {"g": np.ones(DIM, "f"), "b": np.zeros(DIM, "f")}
 
     def norm(p: Any, x: Any) -> Any:
-        centred = x - x.mean(-1, keepdims=True)
-        return centred * lax.rsqrt((centred ** 2).mean(-1, keepdims=True) + 1e-5) * p["g"] + p["b"]
+        centerd = x - x.mean(-1, keepdims=True)
+        return centerd * lax.rsqrt((centerd ** 2).mean(-1, keepdims=True) + 1e-5) * p["g"] + p["b"]
 
     def mlp(*sizes: int) -> Applied:
         def apply(params: Any, x: Any) -> Any:

@@ -14,7 +14,7 @@ BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3,
 
 
 def conv_bn(channels_in: int, channels_out: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """Convolution without bias, padded to keep the size, and batch normalisation."""
+    """Convolution without bias, padded to keep the size, and batch normalization."""
     return [nn.Conv2d(channels_in, channels_out, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(channels_out)]
 
 
@@ -105,7 +105,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer of a transformer: normalisation first for gpt, last for bert."""
+    """A layer of a transformer: normalization first for gpt, last for bert."""
 
     def __init__(self, dim: int, heads: int, sequence: int, causal: bool, fused: bool) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ STATISTICS = ["bn1.running_mean", "bn1.running_var", "bn2.running_mean", "bn2.ru
 
 
 def build_model(size: int, seed: int = 0) -> onnx.ModelProto:
-    """image [batch, 1, size, size] -> logits [batch, 10]: two blocks of convolution, normalisation, ReLU and pooling, two dense layers."""
+    """image [batch, 1, size, size] -> logits [batch, 10]: two blocks of convolution, normalization, ReLU and pooling, two dense layers."""
     rng = np.random.default_rng(seed)
     weights: dict[str, np.ndarray] = {}
 
@@ -19,14 +19,14 @@ def build_model(size: int, seed: int = 0) -> onnx.ModelProto:
         weights[f"{name}.weight"] = rng.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))
         weights[f"{name}.bias"] = np.zeros(shape[0])
 
-    def normalisation(name: str, channels: int) -> None:
+    def normalization(name: str, channels: int) -> None:
         weights[f"{name}.weight"], weights[f"{name}.bias"] = np.ones(channels), np.zeros(channels)
         weights[f"{name}.running_mean"], weights[f"{name}.running_var"] = np.zeros(channels), np.ones(channels)
 
     nodes, value = [], "image"
     for block, (channels_in, channels_out) in enumerate([(1, 16), (16, 32)], start=1):
         he(f"conv{block}", channels_out, channels_in, 3, 3)
-        normalisation(f"bn{block}", channels_out)
+        normalization(f"bn{block}", channels_out)
         parts = ["weight", "bias", "running_mean", "running_var"]
         nodes += [
             helper.make_node("Conv", [value, f"conv{block}.weight", f"conv{block}.bias"], [f"c{block}"], kernel_shape=[3, 3], pads=[1] * 4),

@@ -13,7 +13,7 @@ from digits_data import Digits, mnist, small_digits
 from digits_model import STATISTICS, build_model, trainable_weights
 
 from ortrain import TrainingSession, artifacts, set_seed
-from ortrain.training.trainer import Trainer, save_learning_curve
+from ortrain.trainer import Trainer, save_learning_curve
 
 
 def make_artifacts(size: int, seed: int, folder: Path) -> None:

@@ -9,11 +9,11 @@ cdef enum:
 cdef class EngineHandle:
     cdef Engine engine
     cdef public object arena             # the working memory that all programs of a session share, an array of bytes
-    cdef public list recording            # None, or what a profiler gathers: (Program or Call, moments int64 [steps + 1])
+    cdef public list recording            # None, or what a profiler gathers: (Program or BoundKernel, moments int64 [steps + 1])
     # of SessionOptions, for those who plan
-    cdef public bint direct_convolution
-    cdef public double recomputation
-    # at the arena's beginning, what train steps leave there for their late steps: programs without such steps stay behind it
+    cdef public bint winograd
+    cdef public double rematerialization
+    # at the arena's beginning, what train steps leave there for their deferred steps: programs without such steps stay behind it
     cdef public int64_t held_bytes
     cdef readonly int64_t runs           # of programs, also of parts of one, that were begun
     cdef bint running                    # a program: not to be run, replaced or freed by an operator in Python that is a part of it

@@ -1,20 +1,20 @@
 import numpy as np
 
+from ortrain._core.optimizer_update import BoundKernel
 from ortrain._core.program import Program
-from ortrain._core.optimizer_update import Call
 
 class EngineHandle:
     arena: np.ndarray | None
-    recording: list[tuple[Program | Call, np.ndarray]] | None
+    recording: list[tuple[Program | BoundKernel, np.ndarray]] | None
     def __init__(self, workers: int = 1, seed: int = 0) -> None: ...
     def close(self) -> None: ...
     @property
     def workers(self) -> int: ...
     def after_fork(self) -> None: ...
-    bfloat16_tiles: bool
+    amx: bool
     seed: int
-    direct_convolution: bool
-    recomputation: float
+    winograd: bool
+    rematerialization: float
     held_bytes: int
     run_index: int
     @property

@@ -95,22 +95,22 @@ ctypedef void (*PackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, con
 ctypedef void (*ParallelGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                               const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
 
-ctypedef int (*TiledGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+ctypedef int (*AmxGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                           const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
 
 cdef PackedGemm packed_sgemm = NULL
 cdef ParallelGemm parallel_sgemm = NULL
-cdef TiledGemm tiled_sgemm = NULL
+cdef AmxGemm amx_sgemm = NULL
 cdef int64_t packed_floats = 0
 cdef bint use_blas = False
-cdef bint has_tiles = False
+cdef bint has_amx = False
 cdef void *window_product = NULL
 
 
 def load_products():
     """Fetches the packed product of the instruction set in use, once. ORTRAIN_GEMM=blas leaves float32 to SciPy's BLAS too, ORTRAIN_GEMM=vectors
     to the vector units where the processor has bfloat16 tiles. Raises InvalidArgumentError for another value of it."""
-    global packed_sgemm, parallel_sgemm, tiled_sgemm, window_product, packed_floats, use_blas, has_tiles
+    global packed_sgemm, parallel_sgemm, amx_sgemm, window_product, packed_floats, use_blas, has_amx
     if packed_sgemm != NULL:
         return
     import importlib
@@ -122,8 +122,8 @@ def load_products():
         raise InvalidArgumentError(f"expected ORTRAIN_GEMM to be blas or vectors, got {chosen!r}")
     use_blas = chosen == "blas"
     packed_floats = table["workspace_floats"]
-    has_tiles = table["bfloat16_tiles"] and not chosen
-    tiled_sgemm = <TiledGemm><size_t>table["tiled_sgemm"]
+    has_amx = table["amx"] and not chosen
+    amx_sgemm = <AmxGemm><size_t>table["amx_sgemm"]
     window_product = <void *><size_t>table["window_product"]
     parallel_sgemm = <ParallelGemm><size_t>table["parallel_sgemm"]
     packed_sgemm = <PackedGemm><size_t>table["packed_sgemm"]
@@ -138,7 +138,7 @@ cdef void gemm_float32(const Engine *e, int ta, int tb, int64_t m, int64_t n, in
                        const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil:
     if left_to_blas(m, n, k, alpha, beta, bias, relu):
         blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
-    elif not tiled_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu):
+    elif not amx_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu):
         parallel_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
 
 
@@ -169,7 +169,7 @@ cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, i
 
 # floats of a worker's own memory that records count on (ROOM in ops/shared/conv_algorithms.py)
 cdef enum:
-    LEAST_WORKSPACE = 1 << 20
+    MIN_WORKSPACE = 1 << 20
 
 
 cdef class EngineHandle:
@@ -181,12 +181,12 @@ cdef class EngineHandle:
         self.engine.pool = pool_make(workers) if workers > 1 else NULL
         self.engine.workers = (<Pool *>self.engine.pool).workers if self.engine.pool != NULL else 1
         self.engine.parallel_for = pool_parallel_for
-        self.engine.workspace_floats = max(LEAST_WORKSPACE, (packed_floats + 1023) // 1024 * 1024)
+        self.engine.workspace_floats = max(MIN_WORKSPACE, (packed_floats + 1023) // 1024 * 1024)
         self.engine.workspaces = <float *>aligned_alloc(4096, (self.engine.workers + 1) * self.engine.workspace_floats * sizeof(float))
         self.engine.shared_workspace = self.engine.workers
         if self.engine.workspaces == NULL:
             raise MemoryError
-        self.engine.bfloat16_tiles = has_tiles
+        self.engine.amx = has_amx
         self.engine.window_product = window_product
         self.engine.gemm_float32 = gemm_float32
         self.engine.gemm_float64 = gemm_float64
@@ -194,6 +194,7 @@ cdef class EngineHandle:
         self.engine.gemm_float64_serial = gemm_float64_serial
         self.engine.seed = seed
         self.engine.run_index = 0
+        self.winograd = True
         renew_in_children(self)
 
     def __dealloc__(self):
@@ -210,13 +211,13 @@ cdef class EngineHandle:
             pool_free(pool)
 
     @property
-    def bfloat16_tiles(self):
+    def amx(self):
         """Whether products in float32 may use the processor's bfloat16 tiles; false where it has none."""
-        return bool(self.engine.bfloat16_tiles)
+        return bool(self.engine.amx)
 
-    @bfloat16_tiles.setter
-    def bfloat16_tiles(self, wanted):
-        self.engine.bfloat16_tiles = has_tiles and wanted
+    @amx.setter
+    def amx(self, wanted):
+        self.engine.amx = has_amx and wanted
 
     def after_fork(self):
         """In a forked child: forgets the parent's threads; the next parallel region makes new ones."""

@@ -2,18 +2,18 @@ cimport numpy as cnp
 from ortrain._core.engine cimport EngineHandle
 from ortrain._core.session_lock cimport Lock
 from ortrain._core.program cimport Program
-from ortrain._core.optimizer_update cimport Sweep
+from ortrain._core.optimizer_update cimport OptimizerUpdate
 
-cdef class Steps:
+cdef class FastPath:
     cdef EngineHandle handle
     cdef readonly Lock lock
-    cdef object state, masked, refusal, updates, late, late_masked
+    cdef object state, masked, refusal, updates, deferred, deferred_masked
     cdef Program program
-    cdef readonly Program pending        # whose late gradients the last train step has left to who needs them
-    cdef object swept                    # the late names of what was pending when the sweep was made: it leaves out what that updates
-    cdef Sweep sweep
+    cdef readonly Program pending        # whose deferred gradients the last train step has left to who needs them
+    cdef object updated_names                    # the deferred names of what was pending when the update_kernel was made: it leaves out what that updates
+    cdef OptimizerUpdate update_kernel
     cdef cnp.ndarray reset_flag, progress
-    cdef public bint leaves_late         # whether train steps may do so
+    cdef public bint defers_gradients         # whether train steps may do so
     cdef public bint overwrite, gradients_valid
     cdef readonly bint awaits_optimizer  # a train step has updated the parameters, and no optimizer step has followed it
     cdef public double learning_rate
@@ -24,5 +24,5 @@ cdef class Steps:
     cpdef object finished(self, Program program, bint overwrote)
     cpdef object failed(self, Program program)
     cpdef object lose_gradients(self)
-    cpdef object update_late(self)
+    cpdef object run_deferred_updates(self)
     cpdef list train(self, tuple values)

@@ -51,7 +51,7 @@ typedef struct Engine {
     float *workspaces;                /* gemm packing buffers, one of workspace_floats per worker, and one that they share */
     int64_t workspace_floats;
     int64_t shared_workspace;         /* its number */
-    int32_t bfloat16_tiles;           /* whether gemm_float32 may use the processor's (matmul/amx_tiles.h); only then may there be called: */
+    int32_t amx;           /* whether gemm_float32 may use the processor's (matmul/amx_tiles.h); only then may there be called: */
     void (*window_product)(const struct Engine *engine, const struct WindowProduct *product);
     uint64_t seed;                    /* of the session */
     uint64_t run_index;               /* counts train steps: the counter of counter-based random numbers */

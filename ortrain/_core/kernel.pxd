@@ -35,7 +35,7 @@ cdef extern from "kernel.h" nogil:
         float *workspaces
         int64_t workspace_floats
         int64_t shared_workspace
-        int32_t bfloat16_tiles
+        int32_t amx
         void *window_product
         uint64_t seed
         uint64_t run_index

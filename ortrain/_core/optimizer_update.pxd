@@ -3,7 +3,7 @@ cimport numpy as cnp
 from ortrain._core.engine cimport EngineHandle
 from ortrain._core.kernel cimport Kernel, KernelArgs, Tensor
 
-cdef class Call:
+cdef class BoundKernel:
     cdef EngineHandle handle
     cdef KernelArgs args
     cdef Tensor tensors[8]
@@ -15,7 +15,7 @@ cdef class Call:
     cdef void call(self) noexcept nogil
     cdef int execute(self) except -1
 
-cdef class Sweep:
+cdef class OptimizerUpdate:
     cdef list calls
     cdef cnp.ndarray progress
 

@@ -15,7 +15,7 @@ cdef extern from "threads.h" nogil:
     int64_t pool_clock()
 
 
-cdef class Call:
+cdef class BoundKernel:
     """One kernel on fixed arrays, for the optimizer's sweeps over flat segments."""
 
     @property
@@ -83,12 +83,12 @@ cdef class Call:
         return 0
 
 
-cdef class Sweep:
+cdef class OptimizerUpdate:
     """An optimizer's update: one kernel over all runs of the parameters."""
 
     def __init__(self, list calls, cnp.ndarray progress not None, tuple attributes=()):
-        """calls: a Call per run. progress: float64 [2], from which they read the learning rate and which step it is. attributes: of all calls."""
-        cdef Call call
+        """calls: a BoundKernel per run. progress: float64 [2], from which they read the learning rate and which step it is. attributes: of all calls."""
+        cdef BoundKernel call
         self.calls, self.progress = calls, progress
         for call in calls:
             for i, value in enumerate(attributes):
@@ -96,7 +96,7 @@ cdef class Sweep:
 
     cpdef int run(self, double rate, double step) except -1:
         """Updates all runs."""
-        cdef Call call
+        cdef BoundKernel call
         cdef double *progress = <double *>cnp.PyArray_DATA(self.progress)
         progress[0], progress[1] = rate, step
         for call in self.calls:

@@ -38,8 +38,8 @@ cdef class Program:
     cdef void **direct_address
     cdef int64_t *direct_offset
     cdef Py_ssize_t n_direct_slots
-    cdef Py_ssize_t n_direct_now, n_direct_slots_now     # those that are not late
-    cdef bint overwriting, overwriting_late, built
+    cdef Py_ssize_t n_direct_now, n_direct_slots_now     # those that are not deferred
+    cdef bint overwriting, overwriting_deferred, built
     cdef bint is_short                    # done before another thread would miss the interpreter's lock
     cdef uint8_t *arena
     cdef Py_ssize_t base                  # where in the handle's arena the program's begins
@@ -49,10 +49,10 @@ cdef class Program:
     cdef Py_ssize_t *scratch_piece        # per step, -1 for none
     cdef int64_t *scratch_offset
     cdef list patches                     # (place in the memory, symbolic number)
-    cdef public object family             # of programs that differ in sizes alone, None where there is none
+    cdef public object template             # of programs that differ in sizes alone, None where there is none
     cdef object planned
-    cdef tuple symbols                    # of its family, what they are here
-    cdef public object late_names         # the parameters whose gradients a run leaves until later
+    cdef tuple symbols                    # of its template, what they are here
+    cdef public object deferred_names         # the parameters whose gradients a run leaves until later
     cdef public list input_names
     cdef public dict python_steps
     cdef public list keep_alive
@@ -61,8 +61,8 @@ cdef class Program:
     cdef public Py_ssize_t failed_step
     cdef public int failed_status
     cdef public Py_ssize_t first_write
-    cdef public Py_ssize_t late_updates, late_gradients  # the first steps of what a run leaves until later: updates that compute their gradient, and gradients
-    cdef readonly int64_t held_bytes          # at the arena's beginning, which late steps read
+    cdef public Py_ssize_t deferred_updates, deferred_gradients  # the first steps of what a run leaves until later: updates that compute their gradient, and gradients
+    cdef readonly int64_t held_bytes          # at the arena's beginning, which deferred steps read
     cdef public Py_ssize_t first_lost     # the first step that writes over what an earlier run has left there
     cdef public Py_ssize_t stoppable      # steps before which a run may be stopped: those from here on are done as a whole
 
@@ -75,12 +75,12 @@ cdef class Program:
     cpdef Py_ssize_t room(self) noexcept
     cpdef object bind_arena(self, cnp.ndarray arena)
     cdef void point_into(self, uint8_t *arena) noexcept nogil
-    cdef void set_overwriting(self, bint now, bint late) noexcept nogil
+    cdef void set_overwriting(self, bint now, bint deferred) noexcept nogil
     cdef Py_ssize_t first_byte(self) noexcept
     cdef bint is_bound(self) noexcept
     cdef bint accepts(self, tuple values) noexcept
     cdef int execute(self, tuple values, bint overwrite, const uint8_t *stop, bint complete=*) except -1
-    cdef int run_late(self, Py_ssize_t first, Py_ssize_t end) except -1
+    cdef int run_deferred(self, Py_ssize_t first, Py_ssize_t end) except -1
     cdef int run_step(self, Py_ssize_t i, FloatMode outside, FloatMode *mode) noexcept nogil
     cdef int run_section(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *stop, int64_t *moments) except -1
     cdef int run_steps(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *stop) noexcept nogil

@@ -2,10 +2,10 @@ from typing import Any
 
 import numpy as np
 
-from ortrain._core.engine import EngineHandle
-from ortrain._core.program_template import Family
 from ortrain._core.builtin_kernels import PythonStep
+from ortrain._core.engine import EngineHandle
 from ortrain._core.loop import Iteration
+from ortrain._core.program_template import ProgramTemplate
 
 TERMINATED: int
 
@@ -19,13 +19,13 @@ class Program:
     failed_status: int
     first_write: int
     stoppable: int
-    late_updates: int
-    late_gradients: int
+    deferred_updates: int
+    deferred_gradients: int
     held_bytes: int
     first_lost: int
-    late_names: frozenset[str]
+    deferred_names: frozenset[str]
     input_names: list[str]
-    family: Family | None
+    template: ProgramTemplate | None
     places: list[tuple[int, int]]
     layout: tuple[Any, ...]
     def __init__(self, handle: EngineHandle) -> None: ...

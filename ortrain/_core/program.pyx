@@ -35,14 +35,14 @@ cdef inline void *part(char *memory, size_t *end, Py_ssize_t count, size_t size)
 
 
 cdef class Program:
-    """Built by an Assembly, or derived by a Family from one that was; then try_run() as often as wanted."""
+    """Built by an ProgramBuilder, or derived by a ProgramTemplate from one that was; then try_run() as often as wanted."""
 
     def __init__(self, EngineHandle handle not None):
         self.handle = handle
         self.keep_alive, self.step_names, self.python_steps, self.patches = [], [], {}, []
         self.failed_step = -1
         self.first_write = 0
-        self.stoppable = self.late_updates = self.late_gradients = <Py_ssize_t>((~<size_t>0) >> 1)
+        self.stoppable = self.deferred_updates = self.deferred_gradients = <Py_ssize_t>((~<size_t>0) >> 1)
 
     def __dealloc__(self):
         free(self.memory)
@@ -54,8 +54,8 @@ cdef class Program:
     @property
     def plan(self):
         """What the program was made from. That of one which was derived, or planned for symbolic sizes, is made when it is asked for."""
-        if self.planned is None and self.family is not None:
-            self.planned = self.family.plan_of(self)
+        if self.planned is None and self.template is not None:
+            self.planned = self.template.plan_of(self)
         return self.planned
 
     @plan.setter
@@ -135,13 +135,13 @@ cdef class Program:
         """Takes over what another program is, in a memory of its own that holds it already but for sizes."""
         cdef Py_ssize_t i
         self.handle, self.keep_alive, self.step_names, self.python_steps = first.handle, first.keep_alive, first.step_names, first.python_steps
-        self.late_names, self.input_names = first.late_names, first.input_names
+        self.deferred_names, self.input_names = first.deferred_names, first.input_names
         self.n_steps, self.n_slots, self.n_ints, self.n_floats, self.n_numbers = first.n_steps, first.n_slots, first.n_ints, first.n_floats, first.n_numbers
         self.n_inputs, self.n_outputs, self.n_pieces, self.n_input_slots = first.n_inputs, first.n_outputs, first.n_pieces, first.n_input_slots
         self.n_direct, self.n_direct_slots = first.n_direct, first.n_direct_slots
         self.n_direct_now, self.n_direct_slots_now = first.n_direct_now, first.n_direct_slots_now
         self.first_write, self.stoppable = first.first_write, first.stoppable
-        self.late_updates, self.late_gradients = first.late_updates, first.late_gradients
+        self.deferred_updates, self.deferred_gradients = first.deferred_updates, first.deferred_gradients
         self.failed_step = -1
         self.memory_bytes = self.carve(self.memory)
         for i in range(self.n_steps):
@@ -191,7 +191,7 @@ cdef class Program:
         self.point_into(<uint8_t *>cnp.PyArray_DATA(arena) + self.base)
 
     cdef Py_ssize_t first_byte(self) noexcept:
-        """Where in the arena the program's part begins: behind what a train step has left there for its late steps, unless it has such steps itself."""
+        """Where in the arena the program's part begins: behind what a train step has left there for its deferred steps, unless it has such steps itself."""
         return 0 if self.held_bytes else self.handle.held_bytes
 
     cpdef Py_ssize_t room(self) noexcept:
@@ -208,17 +208,17 @@ cdef class Program:
             self.args[i].scratch = self.arena + self.scratch_offset[i] if self.scratch_offset[i] >= 0 else NULL
         self.set_overwriting(False, False)
 
-    cdef void set_overwriting(self, bint now, bint late) noexcept nogil:
-        """Whether gradients are computed in their own place: those of the run itself, and late ones."""
+    cdef void set_overwriting(self, bint now, bint deferred) noexcept nogil:
+        """Whether gradients are computed in their own place: those of the run itself, and deferred ones."""
         cdef Py_ssize_t i
         cdef bint overwrite
         for i in range(self.n_direct):
-            overwrite = now if i < self.n_direct_now else late
+            overwrite = now if i < self.n_direct_now else deferred
             self.functions[self.direct_step[i]] = skip if overwrite else self.direct_function[i]
         for i in range(self.n_direct_slots):
-            overwrite = now if i < self.n_direct_slots_now else late
+            overwrite = now if i < self.n_direct_slots_now else deferred
             self.slots[self.direct_slot[i]].data = self.direct_address[i] if overwrite else <void *>(self.arena + self.direct_offset[i])
-        self.overwriting, self.overwriting_late = now, late
+        self.overwriting, self.overwriting_deferred = now, deferred
 
     cdef bint is_bound(self) noexcept:
         """Whether the handle's arena is where the program's tensors lie."""
@@ -251,7 +251,7 @@ cdef class Program:
         """The outputs as fresh arrays; None when the inputs are not exactly what the program was planned for, or the arena is another than it was bound to.
 
         terminate: one byte that another thread may set: the run then stops before its next step, unless it is past `stoppable`. out: arrays that receive the outputs, which misfit()
-        has checked. complete: whether late gradients are computed as well.
+        has checked. complete: whether deferred gradients are computed as well.
         Raises RuntimeError with the failed step in `failed_step` when a guard refuses or the run was stopped."""
         if not self.accepts(values):
             return None
@@ -260,25 +260,25 @@ cdef class Program:
         return self.results(values, out)
 
     cdef int execute(self, tuple values, bint overwrite, const uint8_t *stop, bint complete=True) except -1:
-        """Runs the steps on inputs that it accepts, late gradients among them if complete; the status, with `failed_step` and `failed_status` where it is
+        """Runs the steps on inputs that it accepts, deferred gradients among them if complete; the status, with `failed_step` and `failed_status` where it is
         not 0."""
         cdef Py_ssize_t i
         cdef int status
         cdef int64_t *moments = self.handle.moments_of(self, self.n_steps)
-        if overwrite != self.overwriting or (overwrite and complete) != self.overwriting_late:
+        if overwrite != self.overwriting or (overwrite and complete) != self.overwriting_deferred:
             self.set_overwriting(overwrite, overwrite and complete)
         for i in range(self.n_input_slots):
             self.slots[self.input_slot[i]].data = cnp.PyArray_DATA(<cnp.ndarray>PyTuple_GET_ITEM(values, self.input_index[i]))
-        status = self.run_section(0, self.late_updates, stop, moments)
-        if status == STATUS_OK and complete and self.late_gradients < self.n_steps:
-            status = self.run_section(self.late_gradients, self.n_steps, NULL, moments)
+        status = self.run_section(0, self.deferred_updates, stop, moments)
+        if status == STATUS_OK and complete and self.deferred_gradients < self.n_steps:
+            status = self.run_section(self.deferred_gradients, self.n_steps, NULL, moments)
         return status
 
-    cdef int run_late(self, Py_ssize_t first, Py_ssize_t end) except -1:
-        """Runs late steps of the run before, which overwrote gradients; whatever ran in between has left alone what they read."""
+    cdef int run_deferred(self, Py_ssize_t first, Py_ssize_t end) except -1:
+        """Runs deferred steps of the run before, which overwrote gradients; whatever ran in between has left alone what they read."""
         if not self.is_bound():
             self.bind_arena(self.handle.arena)
-        if self.overwriting_late:
+        if self.overwriting_deferred:
             self.set_overwriting(self.overwriting, False)
         return self.run_section(first, end, NULL, self.handle.moments_of(self, self.n_steps))
 

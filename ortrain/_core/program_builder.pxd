@@ -1,10 +1,10 @@
-"""The assembly of programs, for its own module: it has C methods."""
+"""The builder of programs, for its own module: it has C methods."""
 from libc.stdint cimport int64_t
 from ortrain._core.kernel cimport Tensor
 from ortrain._core.program cimport Program
 
 
-cdef class Assembly:
+cdef class ProgramBuilder:
     cdef readonly Program program
     cdef list tensors, steps, blocks, numbers, input_ids, output_ids, direct
 

@@ -4,9 +4,9 @@ from typing import Any
 from ortrain._core.engine import EngineHandle
 from ortrain._core.program import Program
 
-MOST_AXES: int
+MAX_AXES: int
 
-class Assembly:
+class ProgramBuilder:
     program: Program
     def __init__(self, handle: EngineHandle) -> None: ...
     def add_block(self, size: int, first: int, last: int, kept: bool = False) -> int: ...

@@ -11,10 +11,10 @@ from ortrain._core.arrays import know_extension
 from ortrain._core.builtin_kernels import KERNELS
 from ortrain.dtypes import NUMBERS
 
-MOST_AXES = ORTRAIN_MAX_RANK
+MAX_AXES = ORTRAIN_MAX_RANK
 
 
-cdef class Assembly:
+cdef class ProgramBuilder:
     """The program to be, and what its steps are to work on. Sizes may be symbolic: where they stand is taken down."""
 
     def __init__(self, EngineHandle handle not None):
@@ -28,7 +28,7 @@ cdef class Assembly:
 
     def add_tensor(self, str dtype, tuple dims, Py_ssize_t block=-1, size_t address=0, int input=-1, tuple numbers=()):
         """Adds a tensor in a block of the arena, at a fixed address, that is a user input, or that the program holds itself, of these numbers of int64; returns its
-        own. Raises ValueError for more than MOST_AXES axes."""
+        own. Raises ValueError for more than MAX_AXES axes."""
         if len(dims) > ORTRAIN_MAX_RANK:
             raise ValueError(f"expected at most {ORTRAIN_MAX_RANK} axes, got {len(dims)}")
         know_extension(dtype)
@@ -110,7 +110,7 @@ cdef class Assembly:
         cdef Program p = self.program
         p.n_steps, p.n_pieces, p.n_direct = len(self.steps), len(self.blocks), len(self.direct)
         p.n_inputs, p.n_outputs, p.n_numbers = len(self.input_ids), len(self.output_ids), len(self.numbers)
-        p.late_updates, p.late_gradients = min(p.late_updates, p.n_steps), min(p.late_gradients, p.n_steps)
+        p.deferred_updates, p.deferred_gradients = min(p.deferred_updates, p.n_steps), min(p.deferred_gradients, p.n_steps)
         uses = [0] * len(self.tensors)
         for _, ins, outs, ints, floats, _, _ in self.steps:
             p.n_slots += len(ins) + len(outs)
@@ -178,5 +178,5 @@ cdef class Assembly:
                     p.direct_slot[n] = slot
                     p.direct_address[n] = <void *><size_t>address
                     n += 1
-            if step < p.late_updates:
+            if step < p.deferred_updates:
                 p.n_direct_now, p.n_direct_slots_now = i + 1, n

@@ -9,7 +9,7 @@ cdef struct Patch:                        # a number in a program's memory that 
     Linear term
 
 
-cdef class Family:
+cdef class ProgramTemplate:
     cdef SymbolicSizes sizes
     cdef Program first
     cdef Patch *patches
@@ -18,13 +18,13 @@ cdef class Family:
     cdef int64_t *numbers                 # the symbols of the inputs in hand; behind them all nodes
     cdef dict programs                    # by symbols, the least recently used first
     cdef object plan_for
-    cdef list kin                         # the families of the same model, the one that was used last at the end
+    cdef list templates                         # the families of the same model, the one that was used last at the end
 
     cpdef Program find(self, tuple values, bint sparing=*)
     cdef object read(self, tuple values)
     cdef Program derived(self, tuple symbols, bint sparing)
 
 
-cpdef Program related(list kin, tuple values)
+cpdef Program related(list templates, tuple values)
 cdef bint fits(Program program)
 cdef Program relative(Program program, tuple values)

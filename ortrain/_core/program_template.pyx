@@ -15,21 +15,21 @@ from ortrain._core.symbolic import plain
 cnp.import_array()
 
 cdef enum:
-    MOST_PROGRAMS = 8                     # of a family, kept: another costs a few microseconds
-    MOST_FAMILIES = 32                    # of a model, where a plan may hold for one size alone
+    MAX_PROGRAMS = 8                     # of a template, kept: another costs a few microseconds
+    MAX_TEMPLATES = 32                    # of a model, where a plan may hold for one size alone
 
 
 cdef object number_of(SymbolicInt number, list nodes):
     return number.term.coefficient * nodes[number.term.node] + number.term.offset
 
 
-cdef class Family:
+cdef class ProgramTemplate:
     """The programs that a plan for symbolic sizes stands for.
 
     first: the program that was planned, finished. axes: (input, axis, symbol) of every axis of the inputs that is one. plan_for: called with a function from
-    symbolic numbers to plain ones, gives the plan. kin: the families of the same model, to which it is added."""
+    symbolic numbers to plain ones, gives the plan. templates: the families of the same model, to which it is added."""
 
-    def __init__(self, Program first not None, SymbolicSizes sizes not None, list axes, object plan_for, list kin not None):
+    def __init__(self, Program first not None, SymbolicSizes sizes not None, list axes, object plan_for, list templates not None):
         cdef Py_ssize_t i
         cdef SymbolicInt number
         self.first, self.sizes, self.plan_for, self.programs = first, sizes, plan_for, {}
@@ -50,13 +50,13 @@ cdef class Family:
             self.patches[i] = Patch(where, number.term)
         first.patches = []
         sizes.sealed = True
-        first.family, first.symbols, first.planned = self, sizes.numbers, None
+        first.template, first.symbols, first.planned = self, sizes.numbers, None
         self.programs[first.symbols] = first
         if first.python_steps:                # a loop's body was planned for these sizes
             sizes.failed = True
-        self.kin = kin
-        kin.append(self)
-        del kin[:-MOST_FAMILIES]
+        self.templates = templates
+        templates.append(self)
+        del templates[:-MAX_TEMPLATES]
 
     def __dealloc__(self):
         free(self.patches)
@@ -64,13 +64,13 @@ cdef class Family:
         free(self.numbers)
 
     def plan_of(self, Program program not None):
-        """The plan of a program of the family."""
+        """The plan of a program of the template."""
         cdef int64_t *values
         if program is self.first:
             plan = self.plan_for(plain)
         else:
             values = evaluated(self.sizes, program.symbols, False)
-            assert values != NULL, "expected a program of this family"
+            assert values != NULL, "expected a program of this template"
             numbers = [values[i] for i in range(self.sizes.n_nodes)]
             free(values)
             plan = self.plan_for(lambda number: number_of(<SymbolicInt>number, numbers))
@@ -78,7 +78,7 @@ cdef class Family:
         return plan
 
     cpdef Program find(self, tuple values, bint sparing=True):
-        """The program for these inputs; None where they are of no shape that the family has one for.
+        """The program for these inputs; None where they are of no shape that the template has one for.
 
         sparing: if a new one is derived, it is the one that would be planned; else it may need more memory than that, but no more than there is."""
         cdef Program program
@@ -90,12 +90,12 @@ cdef class Family:
             program = self.derived(<tuple>symbols, sparing)
         if program is not None:
             self.programs[symbols] = program
-            if len(self.programs) > MOST_PROGRAMS:
+            if len(self.programs) > MAX_PROGRAMS:
                 del self.programs[next(iter(self.programs))]
         return program
 
     cdef object read(self, tuple values):
-        """The symbols of these inputs; None where they are not what the family's programs take."""
+        """The symbols of these inputs; None where they are not what the template's programs take."""
         cdef Py_ssize_t i, n = self.first.n_inputs
         cdef int axis, symbol
         cdef int64_t size
@@ -136,7 +136,7 @@ cdef class Family:
             if not linear(&self.patches[i].term, values, <int64_t *>(program.memory + self.patches[i].where)):
                 return None
         program.become(first)
-        program.family, program.symbols = self, symbols
+        program.template, program.symbols = self, symbols
         return program if sparing or fits(program) else None
 
 
@@ -145,20 +145,20 @@ cdef bint fits(Program program):
     return program.handle.arena is not None and program.room() <= program.handle.arena.nbytes
 
 
-cpdef Program related(list kin, tuple values):
+cpdef Program related(list templates, tuple values):
     """The program for these inputs among those of some families, of which the one that has it becomes the last; None where there is none.
 
     What spares memory is not chosen anew where the memory is there: planning takes as long as hundreds of steps of a small network."""
     cdef Py_ssize_t i
-    cdef Family family
+    cdef ProgramTemplate template
     cdef Program found
     for sparing in (True, False):
-        for i in range(len(kin) - 1, -1, -1):
-            family = kin[i]
-            found = family.find(values, sparing)
+        for i in range(len(templates) - 1, -1, -1):
+            template = templates[i]
+            found = template.find(values, sparing)
             if found is not None:
-                if i < len(kin) - 1:
-                    kin.append(kin.pop(i))
+                if i < len(templates) - 1:
+                    templates.append(templates.pop(i))
                 return found
     return None
 
@@ -167,9 +167,9 @@ cdef Program relative(Program program, tuple values):
     """The program for these inputs that was planned for the same model, or is derived from one, ready to run; None where there is none, or where it needs a
     larger arena first."""
     cdef Program found
-    if program.family is None:
+    if program.template is None:
         return None
-    found = related((<Family>program.family).kin, values)
+    found = related((<ProgramTemplate>program.template).templates, values)
     if found is None or not fits(found):
         return None
     found.handle.held_bytes = max(found.handle.held_bytes, found.held_bytes)

@@ -11,7 +11,7 @@ cdef extern from "Python.h":
     bint PyLong_Check(object value)
 
 cdef enum:
-    MOST_NODES = 1 << 14                  # beyond which evaluating them takes as long as steps do
+    MAX_NODES = 1 << 14                  # beyond which evaluating them takes as long as steps do
 
 
 cdef bint as_number(object value, int64_t *result) except *:
@@ -82,7 +82,7 @@ cdef class SymbolicSizes:
         self.nodes[self.n_nodes] = Node(operation, left, right, Limits(INT64_MIN, INT64_MAX), Limits(INT64_MIN, INT64_MAX))
         self.values[self.n_nodes] = value
         self.n_nodes += 1
-        if self.n_nodes > MOST_NODES:
+        if self.n_nodes > MAX_NODES:
             self.failed = True
         return self.n_nodes - 1
 

@@ -15,7 +15,7 @@
 #include "float_mode.h"
 #include "kernel.h"
 
-enum { MOST_WORKERS = 64, SPINS_BETWEEN_CLOCKS = 64 };
+enum { MAX_WORKERS = 64, SPINS_BETWEEN_CLOCKS = 64 };
 #define SPIN_NANOSECONDS 1500000       /* 1.5 ms: longer than the gap between two steps of a training loop */
 
 typedef struct Ticket { _Alignas(64) atomic_uint_fast64_t next; } Ticket;     /* high half: generation, low half: the next item of a stretch */
@@ -33,9 +33,9 @@ typedef struct Pool {
     atomic_int stopping;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
-    Ticket tickets[MOST_WORKERS];
-    pthread_t threads[MOST_WORKERS];
-    struct { struct Pool *pool; int64_t index; } starts[MOST_WORKERS];
+    Ticket tickets[MAX_WORKERS];
+    pthread_t threads[MAX_WORKERS];
+    struct { struct Pool *pool; int64_t index; } starts[MAX_WORKERS];
 } Pool;
 
 static inline void pool_pause(void)
@@ -112,7 +112,7 @@ static void pool_reset(Pool *pool, int32_t workers)
 static Pool *pool_make(int32_t workers)
 {
     Pool *pool = aligned_alloc(64, (sizeof(Pool) + 63) / 64 * 64);
-    if (pool) pool_reset(pool, workers < MOST_WORKERS ? workers : MOST_WORKERS);
+    if (pool) pool_reset(pool, workers < MAX_WORKERS ? workers : MAX_WORKERS);
     return pool;
 }
 

@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ortrain.errors import ArgumentTypeError, InvalidStateError, UseAfterRelease
 from ortrain.runtime.options import RunOptions, SessionOptions
-from ortrain.training.session import TrainingSession
 from ortrain.runtime.state import TrainingState
 from ortrain.runtime.values import OrtValue
+from ortrain.training.session import TrainingSession
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Holder(Generic[T]):
         if held is None:
             if getattr(self, "_released", False):
                 raise UseAfterRelease(f"expected an open {type(self).__name__}, this one was released{self._left_behind}")
-            raise InvalidStateError(f"expected a {type(self).__name__} that was initialised, this one was not")
+            raise InvalidStateError(f"expected a {type(self).__name__} that was initialized, this one was not")
         return held
 
     def _release(self) -> None:

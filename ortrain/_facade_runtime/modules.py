@@ -6,9 +6,9 @@ from typing import Any, Self
 
 from ortrain._facade_runtime.lifetime import Holder, StateHolder
 from ortrain.errors import ArgumentTypeError
-from ortrain.training.session import TrainingSession
 from ortrain.runtime.state import TrainingState
 from ortrain.runtime.values import OrtValue
+from ortrain.training.session import TrainingSession
 
 
 class StateBase(StateHolder):

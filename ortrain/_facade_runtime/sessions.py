@@ -11,11 +11,11 @@ from ortrain._facade_runtime.lifetime import Environment
 from ortrain._facade_runtime.tensors import TypeAndShape
 from ortrain.errors import InvalidArgumentError, InvalidStateError, OutputShapeError, ParameterShapeError, ParameterTypeError, UnsupportedDeviceError
 from ortrain.runtime.options import RunOptions, SessionOptions
-from ortrain.training.schedules import LinearSchedule
 from ortrain.runtime.seed import set_seed
-from ortrain.training.session import TrainingSession
 from ortrain.runtime.state import TrainingState
 from ortrain.runtime.values import OrtValue
+from ortrain.training.schedules import LinearSchedule
+from ortrain.training.session import TrainingSession
 
 __all__ = ["set_seed"]
 

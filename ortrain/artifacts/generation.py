@@ -30,8 +30,8 @@ from ortrain.onnxblock.training import output_names
 from ortrain.onnxblock.training_graph import make_training_graphs
 from ortrain.ops.custom import load_operators
 from ortrain.ops.registry.shape_inference import infer
-from ortrain.passes.specialization import specialise
 from ortrain.passes.half_precision import widen
+from ortrain.passes.specialization import specialize
 
 LOSSES: dict[LossType, type[Block]] = {
     LossType.MSELoss: losses.MSELoss,
@@ -41,7 +41,7 @@ LOSSES: dict[LossType, type[Block]] = {
 }
 OPTIMIZERS: dict[OptimType, type[Block]] = {OptimType.AdamW: optim.AdamW, OptimType.SGD: optim.SGD}
 
-MOST_BYTES, HEAVY = 2**30, 2**16
+MAX_BYTES, HEAVY = 2**30, 2**16
 """Bytes of weights that the model blocks edit holds inside, and of a weight that is taken out when there are more."""
 
 WEIGHT_INPUTS = {
@@ -84,7 +84,7 @@ def generate_artifacts(
 
     model: path, bytes or onnx.ModelProto of the forward model.
     requires_grad: names of the weights to train (initializers, outputs of Constant nodes; also inputs). None with an optimizer: every
-    float weight that reaches the loss, and running statistics of batch normalisation become frozen parameters. None without an optimizer,
+    float weight that reaches the loss, and running statistics of batch normalization become frozen parameters. None without an optimizer,
     or []: none. Weights of float16 and bfloat16 are trained as float32 copies; what is exported has their own type again.
     frozen_params: names of weights that go into the checkpoint but are not trained.
     loss: LossType, an onnxblock block, or None when the model's first output is the loss.
@@ -94,7 +94,7 @@ def generate_artifacts(
     loss_input_names: the outputs handed to the loss (default: all).
     ort_format: also write the models as .ort files, and .required_operators.config for reduced builds of onnxruntime.
     custom_op_library: a Python file that calls ortrain.register_operator for the model's own operators.
-    save_running_statistics: running statistics of batch normalisation that training moves become frozen parameters, named or not, so that they are
+    save_running_statistics: running statistics of batch normalization that training moves become frozen parameters, named or not, so that they are
     saved and exported; False: those that are named nowhere stay constants, as in the old package.
     ir_version: of what is written (default: the model's, at most 10 where the opset is at most 21, so that 1.18 and 1.19 read it; 1.16 and 1.17 read 9).
     opset_version: the model is converted to it first (default: it stays as it is).
@@ -141,7 +141,7 @@ def build_artifacts(
         raise InvalidArgumentError("expected at least one name in requires_grad for an optimizer (None means all weights), got []")
     forward, constants = load_with_constants(model, opset_version)
     if input_shapes or input_values:
-        specialise(forward, input_shapes or {}, input_values or {})
+        specialize(forward, input_shapes or {}, input_values or {})
     widen(forward)
     _settle_outputs(forward)
     forward.ir_version = _ir_version(forward, ir_version)
@@ -241,8 +241,8 @@ def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, addit
 
 
 def _without_heavy_weights(forward: Model) -> tuple[Model, dict[str, np.ndarray]]:
-    """Blocks edit a ModelProto, which cannot hold 2 GB: weights above MOST_BYTES in all stand there as inputs of their type, and come back afterwards."""
-    if sum(array.nbytes for array in forward.graph.initializers.values()) <= MOST_BYTES:
+    """Blocks edit a ModelProto, which cannot hold 2 GB: weights above MAX_BYTES in all stand there as inputs of their type, and come back afterwards."""
+    if sum(array.nbytes for array in forward.graph.initializers.values()) <= MAX_BYTES:
         return forward, {}
     heavy = {name: array for name, array in forward.graph.initializers.items() if array.nbytes >= HEAVY}
     light = forward.copy()

@@ -174,7 +174,7 @@ class OrtApi:
 
     @staticmethod
     def AddSessionConfigEntry(options: OrtSessionOptions, config_key: str, config_value: str) -> outcomes.OrtStatus | None:
-        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.recomputation and the like set ortrain's own options.
+        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.rematerialization and the like set ortrain's own options.
 
         config_key: the entry's key. config_value: the entry's value.
 

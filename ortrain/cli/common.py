@@ -29,7 +29,7 @@ def add_weight_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def running_statistics(graph: Graph) -> list[str]:
-    """The initializers that batch normalisation keeps its running mean and variance in: they are updated, but not by gradients."""
+    """The initializers that batch normalization keeps its running mean and variance in: they are updated, but not by gradients."""
     used = [name for node in graph.nodes if node.op_type == "BatchNormalization" for name in node.inputs[3:5]]
     return [name for name in dict.fromkeys(used) if name in graph.initializers]
 

@@ -59,7 +59,7 @@ class SessionOptions(DisposableSessionOptions):
         outcomes.throwing(lambda: sessions.set_option(self._options, "log_severity_level", arguments.integer(value, "value")))
 
     def AddSessionConfigEntry(self, configKey: str, configValue: str) -> None:
-        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.recomputation and the like set ortrain's own options.
+        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.rematerialization and the like set ortrain's own options.
 
         configKey: the entry's key. configValue: the entry's value.
 

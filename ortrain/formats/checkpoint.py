@@ -28,12 +28,12 @@ from ortrain.formats.flatbuffer import Buffer, Table
 IDENTIFIER = b"ODTC"
 VERSIONS = (1, 2)
 """1: written by 1.16 and 1.17; 2: by 1.18 and 1.19. The layout is the same."""
-LARGEST_INLINE = 2**31 - 2**24
+MAX_INLINE = 2**31 - 2**24
 """Bytes: a FlatBuffer ends at 2 GiB."""
 
-LARGEST_TENSOR = 2**56
+MAX_TENSOR = 2**56
 """Elements, zero dimensions left out."""
-MOST_DIMENSIONS = 32
+MAX_DIMENSIONS = 32
 
 LAST_TYPE = 20
 """The number of the last element type that the file has: later ones are smaller than a byte, or newer than the old package."""
@@ -122,11 +122,11 @@ def _dtype(number: int, tensor: str) -> np.dtype:
 def _dims(table: Table, name: str) -> tuple[int, ...]:
     buffer, at = table.buffer, table.target(2)
     start, rank = buffer.vector(at, 8) if at is not None else (0, 0)
-    if rank > MOST_DIMENSIONS:
-        raise InvalidCheckpointError(f"expected at most {MOST_DIMENSIONS} dimensions, got {rank} (tensor {name!r})")
+    if rank > MAX_DIMENSIONS:
+        raise InvalidCheckpointError(f"expected at most {MAX_DIMENSIONS} dimensions, got {rank} (tensor {name!r})")
     dims = struct.unpack_from(f"<{rank}q", buffer.data, start)
     # NumPy refuses shapes whose product without the zeros is beyond 64 bits
-    if any(dim < 0 for dim in dims) or prod(dim for dim in dims if dim) > LARGEST_TENSOR:
+    if any(dim < 0 for dim in dims) or prod(dim for dim in dims if dim) > MAX_TENSOR:
         raise InvalidCheckpointError(f"expected dimensions >= 0 of a tensor that can exist, got {list(dims)} (tensor {name!r})")
     return dims
 
@@ -289,7 +289,7 @@ def serialize_checkpoint(checkpoint: Checkpoint, version: int = 2) -> tuple[byte
         raise InvalidCheckpointError(f"Duplicated tensor proto named {min(twice)}: expected every parameter once")
     parameters = sum(array.nbytes for array in (*checkpoint.trainable.values(), *checkpoint.frozen.values()))
     moments = sum(a.nbytes for g in checkpoint.optimizer_groups.values() for state in g.momentums.values() for a in state.values())
-    external = version > 1 and not checkpoint.nominal and (checkpoint.external or parameters + moments > LARGEST_INLINE)
+    external = version > 1 and not checkpoint.nominal and (checkpoint.external or parameters + moments > MAX_INLINE)
     writer = _Writer(external)
     try:
         module = writer.module(checkpoint)

@@ -21,7 +21,7 @@ TENSORS = "tensors.pbseq"
 PROPERTIES = "properties.pbseq"
 MOMENT_FILE = re.compile(rf"optim_(?P<group>.+)_(?P<moment>momentum\d+)_{re.escape(TENSORS)}")
 STEP, INITIAL_LEARNING_RATE = "builtin.step", "builtin.initial_learning_rate"
-MOST_BYTES_OF_VARINT = 10
+MAX_BYTES_OF_VARINT = 10
 
 
 def read_folder(folder: Path) -> Checkpoint:
@@ -101,7 +101,7 @@ def _messages(path: Path) -> Iterator[onnx.TensorProto]:
 def _varint(data: bytes, at: int, path: Path) -> tuple[int, int]:
     """(value, first byte after it)"""
     value = 0
-    for i in range(MOST_BYTES_OF_VARINT):
+    for i in range(MAX_BYTES_OF_VARINT):
         if at + i >= len(data):
             break
         value |= (data[at + i] & 0x7F) << (7 * i)

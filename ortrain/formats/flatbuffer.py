@@ -7,7 +7,7 @@ from typing import Any
 
 from ortrain.errors import OrtrainError
 
-MOST_VISITS = 4
+MAX_VISITS = 4
 """How often the bytes of a file may be read on average: more means that tables share contents, which multiplies what they decode to."""
 
 
@@ -19,7 +19,7 @@ class Buffer:
     def __init__(self, data: bytes, error: type[OrtrainError], failure: str) -> None:
         self.data = data
         self.error, self.failure = error, failure
-        self.left = MOST_VISITS * len(data)
+        self.left = MAX_VISITS * len(data)
         self.outside = 0
 
     def fail(self, what: str) -> OrtrainError:

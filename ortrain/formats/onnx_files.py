@@ -19,14 +19,14 @@ from ortrain.formats.atomic_files import replace_files
 from ortrain.formats.ort_format import is_ort_model, parse_ort_model
 from ortrain.ir import Attribute, Dim, Graph, Model, Node, TensorType
 
-LARGEST_INLINE = 2**31 - 2**24
+MAX_INLINE = 2**31 - 2**24
 """Bytes; protobuf refuses messages of 2 GiB, and the graph itself needs some."""
 
 SMALLEST_OUTSIDE = 1024
 """Bytes: smaller tensors stay in the model file when the others go to the external data file."""
 PAGE = 4096
 """Bytes: tensors in an external data file begin on a page, so that readers can map them."""
-LARGEST_SPARSE = 2**30
+MAX_SPARSE = 2**30
 """Bytes of a sparse initializer made dense: its size is not bounded by the file's."""
 
 _UNNAMED = re.compile(r"unk__\d+")
@@ -158,8 +158,8 @@ class _Reader:
         """A sparse tensor: values [n] at indices [n] into the flat tensor, or [n, rank]."""
         values, indices, dims = self.array(proto.values), self.array(proto.indices), tuple(proto.dims)
         name = proto.values.name
-        if any(dim < 0 for dim in dims) or prod(dims) * values.itemsize > LARGEST_SPARSE:
-            raise InvalidModelError(f"expected a sparse tensor of at most {LARGEST_SPARSE} bytes, got shape {list(dims)} (tensor {name!r})")
+        if any(dim < 0 for dim in dims) or prod(dims) * values.itemsize > MAX_SPARSE:
+            raise InvalidModelError(f"expected a sparse tensor of at most {MAX_SPARSE} bytes, got shape {list(dims)} (tensor {name!r})")
         if values.ndim != 1 or indices.dtype != np.int64 or indices.shape not in ((values.size,), (values.size, len(dims))):
             raise InvalidModelError(f"expected one int64 index per value, got {indices.dtype}{list(indices.shape)} "
                                     f"for values {list(values.shape)} (tensor {name!r})")
@@ -324,7 +324,7 @@ def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     """Writes a model file, whole or not at all; above 2 GB its tensors go to `<path>.data`."""
     target = Path(path)
     size = sum(array.nbytes for array in model.graph.initializers.values())
-    outside = _Outside(f"{target.name}.data") if size > LARGEST_INLINE else None
+    outside = _Outside(f"{target.name}.data") if size > MAX_INLINE else None
     data = _proto(model, outside).SerializeToString()
     files: dict[str | os.PathLike[str], Sequence[bytes | memoryview]] = {}
     if outside:

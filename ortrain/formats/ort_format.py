@@ -20,7 +20,7 @@ from ortrain.errors import InvalidModelError
 from ortrain.formats.flatbuffer import Buffer, Table
 
 IDENTIFIER = b"ORTM"
-MOST_DEPTH = 16
+MAX_DEPTH = 16
 """Graphs in attributes of graphs, and types in types."""
 DIMENSION_SIZE, DIMENSION_NAME = 1, 2
 TENSOR_TYPE, SEQUENCE_TYPE, MAP_TYPE = 1, 2, 3
@@ -49,8 +49,8 @@ def parse_ort_model(data: bytes, where: str) -> onnx.ModelProto:
 
 
 def _fill_graph(graph: onnx.GraphProto, table: Table, depth: int) -> None:
-    if depth > MOST_DEPTH:
-        raise table.buffer.fail(f"graphs at most {MOST_DEPTH} deep in one another")
+    if depth > MAX_DEPTH:
+        raise table.buffer.fail(f"graphs at most {MAX_DEPTH} deep in one another")
     kinds = {info.text(0): info.table(2) for info in table.tables(1)}
     graph.name = "graph"
     for tensor in table.tables(0):
@@ -130,7 +130,7 @@ def _fill_tensor(tensor: TensorProto, table: Table) -> None:
 
 def _fill_type(kind: onnx.TypeProto, table: Table, depth: int) -> None:
     which, value = int(table.number(1, "<B")), table.table(2)
-    if value is None or depth > MOST_DEPTH:
+    if value is None or depth > MAX_DEPTH:
         return
     if which == TENSOR_TYPE:
         kind.tensor_type.elem_type = int(value.number(0, "<i"))

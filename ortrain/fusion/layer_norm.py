@@ -1,4 +1,4 @@
-"""Layer normalisation said in nine nodes, as exporters write it below opset 17: (x - mean) / sqrt(mean of squares + epsilon), times a scale, plus a bias."""
+"""Layer normalization said in nine nodes, as exporters write it below opset 17: (x - mean) / sqrt(mean of squares + epsilon), times a scale, plus a bias."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _trailing_axes(view: View, mean: Node) -> int:
 
 
 def _affine(view: View, node: Node, op_type: str, x: str, axes: int) -> tuple[Node, str]:
-    """The node that scales or shifts what a node gives by a value as large as the normalised axes, and that value; the node itself where there is none."""
+    """The node that scales or shifts what a node gives by a value as large as the normalized axes, and that value; the node itself where there is none."""
     after, shape = view.reader(node.outputs[0], op_type), view.shape(x)
     if after is not None and shape is not None:
         for value, other in view.operands(after):

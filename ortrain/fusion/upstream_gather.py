@@ -1,6 +1,6 @@
 """Rows that nobody reads are not computed: a Gather of a few of them moves before what works row by row, products among it.
 
-Classifiers on transformers read one token of the last layer. Its keys and values are of all tokens; its queries, its dense layers and its normalisations
+Classifiers on transformers read one token of the last layer. Its keys and values are of all tokens; its queries, its dense layers and its normalizations
 are of that one: ten of the twelve parts of the layer's products go."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PRODUCTS = {("", "MatMul"), ("", "Gemm"), (ORTRAIN, "Attention")}
 ELEMENTWISE = frozenset({("", name) for name in (
     "Abs", "Add", "Cast", "Celu", "Div", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Mul", "Neg", "Pow",
     "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Swish", "Tanh")} | {(MICROSOFT, "Gelu"), (MICROSOFT, "FastGelu")})
-LEAST_SAVING = 2
+MIN_SAVING = 2
 """Of how many rows at least one stays, where their number is known."""
 
 Axes = dict[int, int]
@@ -43,7 +43,7 @@ def find(view: View) -> Iterator[tuple[Node, list[Node]]]:
             continue
         axis = int(gather.attributes.get("axis", 0)) % len(shape)
         size = shape[axis]
-        if isinstance(size, int) and size < LEAST_SAVING * rows.size:
+        if isinstance(size, int) and size < MIN_SAVING * rows.size:
             continue
         cut = _cut_before(view, gather, axis, rows.reshape(-1))
         if any((canonical_domain(node.domain), node.op_type) in PRODUCTS for node, _, _ in cut.nodes.values()):
@@ -154,7 +154,7 @@ def _of_attention(view: View, node: Node, axis: int) -> Axes | None:
     return {0: 1, 3: len(mask) - 2} if mask[-2] == queries[1] else None
 
 
-def _of_normalisation(view: View, node: Node, axis: int) -> Axes | None:
+def _of_normalization(view: View, node: Node, axis: int) -> Axes | None:
     """Softmax and LayerNormalization, of axes behind the one that is cut. A Softmax that says no axis is of all from the second on below opset 13."""
     shape, first = view.shape(node.outputs[0]), int(node.attributes.get("axis", 1 if node.op_type == "Softmax" else -1))
     return {0: axis} if shape and axis < first % len(shape) else None
@@ -182,6 +182,6 @@ def _sizes(shape: Shape, axis: int, count: int) -> np.ndarray:
 
 
 RULES: dict[tuple[str, str], Callable[[View, Node, int], Axes | None]] = {
-    ("", "MatMul"): _of_product, ("", "Gemm"): _of_gemm, (ORTRAIN, "Attention"): _of_attention, ("", "LayerNormalization"): _of_normalisation,
-    ("", "Softmax"): _of_normalisation, ("", "Transpose"): _of_transpose, ("", "Reshape"): _of_reshape,
+    ("", "MatMul"): _of_product, ("", "Gemm"): _of_gemm, (ORTRAIN, "Attention"): _of_attention, ("", "LayerNormalization"): _of_normalization,
+    ("", "Softmax"): _of_normalization, ("", "Transpose"): _of_transpose, ("", "Reshape"): _of_reshape,
 }

@@ -32,7 +32,7 @@ class TensorType:
 
     @property
     def is_object(self) -> bool:
-        """True for what no program holds: text, sequences, optionals. They are Python objects, and go from stage to stage of a run."""
+        """True for what no program holds: text, sequences, optionals. They are Python objects, and go from partition to partition of a run."""
         return self.sequence or self.optional or self.dtype == "string"
 
     @property

@@ -10,9 +10,9 @@ import numpy as np
 from ortrain.errors import InvalidModelError
 from ortrain.formats.onnx_files import proto_of, read_model, to_proto
 from ortrain.ir import Graph, Model, NameSource, Node
+from ortrain.loading.sequences import resolve_sequences
 from ortrain.ops.registry.record import canonical_domain, record_of
 from ortrain.ops.registry.subgraphs import CONTROL, captured, has_graphs, renamed
-from ortrain.loading.sequences import resolve_sequences
 
 OLDEST_OPSET = 7
 OLDEST_IR = 4

@@ -47,7 +47,7 @@ class ORTSessionOptions(AppleSessionOptions):
         return outcomes.boxed_success(error, lambda: sessions.set_option(self._options, "log_severity_level", arguments.integer(loggingLevel, "loggingLevel")))
 
     def addConfigEntryWithKey_value_error_(self, key: str, value: str, error: outcomes.BoxLike | None) -> bool:
-        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.recomputation and the like set ortrain's own options.
+        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.rematerialization and the like set ortrain's own options.
 
         key: the entry's key. value: the entry's value.
 

@@ -13,8 +13,8 @@ from ortrain.formats.checkpoint_contents import Checkpoint
 from ortrain.gradient import add_gradient
 from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
 from ortrain.loading.loader import reads
-from ortrain.ops.registry.shape_inference import infer
 from ortrain.ops.registry.record import MICROSOFT, canonical_domain
+from ortrain.ops.registry.shape_inference import infer
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG, UPDATED_SUFFIX
 from ortrain.passes.half_precision import narrow_outputs, note_copy, widen
 
@@ -39,7 +39,7 @@ def make_training_graphs(model: Model, requires_grad: Collection[str], frozen_pa
     """Training model, eval model and checkpoint of a model whose first output is the loss.
 
     requires_grad: initializers and user inputs; frozen_params: initializers, unknown ones are ignored. save_running_statistics: running statistics of
-    batch normalisation that training moves become frozen parameters, named or not, so that they are saved and exported.
+    batch normalization that training moves become frozen parameters, named or not, so that they are saved and exported.
     Raises InvalidArgumentError for a name in both, ParameterNotFoundError for an unknown one, UnreachableParameterError,
     MissingGradientError, MissingKernelError, ShapeInferenceError, InvalidModelError."""
     both = sorted(set(requires_grad) & set(frozen_params))
@@ -62,7 +62,7 @@ def make_training_graphs(model: Model, requires_grad: Collection[str], frozen_pa
 
 
 def trains_statistics(node: Node, trained: Collection[str]) -> bool:
-    """True for a batch normalisation that normalises with the batch's statistics in training: its scale or its bias is trained.
+    """True for a batch normalization that normalizes with the batch's statistics in training: its scale or its bias is trained.
 
     One that is frozen as a whole is a fixed scale and shift, and keeps its running statistics."""
     return node.op_type == "BatchNormalization" and canonical_domain(node.domain) == "" and any(name in trained for name in node.inputs[1:3])
@@ -199,7 +199,7 @@ def values_read(graph: Graph) -> set[str]:
 
 
 def with_fixed_statistics(node: Node, read: Collection[str]) -> list[Node]:
-    """A batch normalisation as inference has it (any other node as it is): its statistics come out as they went in, where they are read."""
+    """A batch normalization as inference has it (any other node as it is): its statistics come out as they went in, where they are read."""
     if node.op_type != "BatchNormalization" or canonical_domain(node.domain) != "":
         return [node]
     if "training_mode" in node.attributes:

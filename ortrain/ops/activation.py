@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ortrain.ir import TensorType
-from ortrain.ops.shared.broadcasting import packed
-from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import binary, infer_broadcast, same_as_input, unary
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import (
     MICROSOFT,
     ORTRAIN,
-    Expansion,
+    Decomposition,
     GradientRule,
     InferenceContext,
     KernelCall,
@@ -22,6 +21,7 @@ from ortrain.ops.registry.record import (
     check_inputs,
     operator,
 )
+from ortrain.ops.shared.broadcasting import packed
 
 Gradients = Sequence[str | None]
 
@@ -92,7 +92,7 @@ def bias_gradient(kind: str) -> GradientRule:
     return rule
 
 
-def biased(op_type: str) -> Expansion:
+def biased(op_type: str) -> Decomposition:
     """op_type(x + bias), where there is a bias."""
     return lambda g: [g.op(op_type, g.op("Add", *g.inputs), domain=MICROSOFT)] if g.has(1) else None
 
@@ -106,25 +106,25 @@ def infer_biased(c: InferenceContext) -> list[TensorType]:
     return infer_broadcast(c)
 
 
-@operator("FastGelu", domain=MICROSOFT, lower=unary("fast_gelu"), gradient=bias_gradient("FastGeluGrad"), expand=biased("FastGelu"))
+@operator("FastGelu", domain=MICROSOFT, lower=unary("fast_gelu"), gradient=bias_gradient("FastGeluGrad"), decompose=biased("FastGelu"))
 def fast_gelu(c: InferenceContext) -> list[TensorType]:
     """y = z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) / 2 of z = x, or x + bias"""
     return infer_biased(c)
 
 
-@operator("BiasGelu", domain=MICROSOFT, gradient=bias_gradient("GeluGrad"), expand=biased("Gelu"))
+@operator("BiasGelu", domain=MICROSOFT, gradient=bias_gradient("GeluGrad"), decompose=biased("Gelu"))
 def bias_gelu(c: InferenceContext) -> list[TensorType]:
     """y = gelu(x + bias), the bias [n] along the last axis"""
     return infer_biased(c)
 
 
-def biased_gradient(kind: str) -> Expansion:
+def biased_gradient(kind: str) -> Decomposition:
     """kind(dY, x + bias)"""
     return lambda g: [g.op(kind, g.inputs[0], g.op("Add", g.inputs[1], g.inputs[2]), domain=MICROSOFT)]
 
 
 for _kind in ("GeluGrad", "FastGeluGrad"):
-    operator(f"Bias{_kind}_dX", domain=MICROSOFT, expand=biased_gradient(_kind), differentiable=False)(same_as_input)
+    operator(f"Bias{_kind}_dX", domain=MICROSOFT, decompose=biased_gradient(_kind), differentiable=False)(same_as_input)
 
 
 def quick_gelu_gradient(g: GradientBuilder) -> Gradients:

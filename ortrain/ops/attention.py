@@ -9,10 +9,10 @@ import numpy as np
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
-from ortrain.ops.shared.broadcasting import broadcast_strides
-from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.constants import larger, smaller
+from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_broadcasts, check_inputs, operator
+from ortrain.ops.shared.broadcasting import broadcast_strides
 
 BLOCK, CAUSAL_BLOCK = 128, 64
 """Query rows whose scores are held at a time. Smaller blocks skip more of what a causal mask hides, and pack the keys more often."""

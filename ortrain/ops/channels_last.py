@@ -1,4 +1,4 @@
-"""Convolution, batch normalisation and pooling on data [n, h, w, c]: what a plan puts in place of ONNX's, whose data is [n, c, h, w].
+"""Convolution, batch normalization and pooling on data [n, h, w, c]: what a plan puts in place of ONNX's, whose data is [n, c, h, w].
 
 No model has these operators: ortrain.plan.layout makes them where every size is known, with weights as ONNX has them."""
 
@@ -10,8 +10,11 @@ from math import inf, prod
 from typing import Any
 
 from ortrain.ir import Node, Shape, TensorType
+from ortrain.ops.conv import unread_by_gradient
+from ortrain.ops.registry.constants import larger, smaller
+from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_inputs, check_shape, operator
 from ortrain.ops.shared.conv_algorithms import (
-    LEAST_CHANNELS,
+    MIN_CHANNELS,
     SPREAD,
     Geometry,
     Method,
@@ -27,9 +30,6 @@ from ortrain.ops.shared.conv_algorithms import (
     weight_way,
     winograd_block,
 )
-from ortrain.ops.conv import unread_by_gradient
-from ortrain.ops.registry.constants import larger, smaller
-from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_inputs, check_shape, operator
 from ortrain.ops.shared.windows import Windows, integers, windows_of
 
 ITEM_SIZE = {"float32": 4, "float64": 8}
@@ -113,13 +113,13 @@ def conv_grad(c: InferenceContext) -> list[TensorType]:
     return [c.type(1), c.type(2), TensorType(c.dtype(2), (c.shape(2)[0],))][: len(c.node.outputs)]
 
 
-# Batch normalisation
+# Batch normalization
 
 OPEN, CLOSED = 1, 2
 """Whether the limits themselves let a gradient through: ReLU's do not, Clip's do (channels_last/batch_norm.h)."""
 
 
-def check_normalised(c: InferenceContext, x: int, *vectors: int, alike: tuple[int, ...]) -> None:
+def check_normalized(c: InferenceContext, x: int, *vectors: int, alike: tuple[int, ...]) -> None:
     """Refuses what is no x, vectors with a number for each channel, and inputs of x's shape, of which only input 0 has to be there."""
     if len(c.shape(x)) != 4:
         raise c.error(f"expected x [n, h, w, c], got {list(c.shape(x))}")
@@ -160,24 +160,24 @@ def norm_again(node: Node, y: str) -> Node | None:
     return Node("ChannelsLastBatchNormalizationAgain", [*node.inputs[:3], mean, inverse, *node.inputs[5:]], [y], node.name, ORTRAIN, node.attributes)
 
 
-@operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower, again=norm_again, written=1)
+@operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower, rematerialize=norm_again, written=1)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
     """BatchNormInternal of x [n, h, w, c], then a residual (input 5) added, then limited to [low, high]"""
-    check_normalised(c, 0, 1, 2, 3, 4, alike=(5,))
+    check_normalized(c, 0, 1, 2, 3, 4, alike=(5,))
     return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
 
 
 @operator("ChannelsLastBatchNormalizationAgain", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_again", 0, over_residual(c)))
 def batch_normalization_again(c: InferenceContext) -> list[TensorType]:
     """The y of a training BatchNormInternal again, of (x, scale, bias, mean, 1 / deviation, residual): the same bits"""
-    check_normalised(c, 0, 1, 2, 3, 4, alike=(5,))
+    check_normalized(c, 0, 1, 2, 3, 4, alike=(5,))
     return [c.type(0)]
 
 
 @operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=norm_grad_lower)
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias, dz) of (dy, x, scale, mean, 1 / deviation, bias, y); dz is dy behind the limits: of y where it is given, else of what x gives"""
-    check_normalised(c, 1, 2, 3, 4, *((5,) if c.has(5) or limits(c)[0] and not c.has(6) else ()), alike=(0, 6))
+    check_normalized(c, 1, 2, 3, 4, *((5,) if c.has(5) or limits(c)[0] and not c.has(6) else ()), alike=(0, 6))
     if c.wants(3) and not (limits(c)[0] and c.has(6)):
         raise c.error("expected y and limits where dz is asked for, which is dy where there are none, got none")
     return [c.type(1), c.type(2), c.type(2), c.type(0)][: len(c.node.outputs)]
@@ -201,8 +201,8 @@ def max_pool_grad_lower(c: LoweringContext) -> KernelCall:
 
 
 def pooled(c: InferenceContext, data: Shape) -> Shape:
-    if len(data) != 4 or int(data[3]) < LEAST_CHANNELS:
-        raise c.error(f"expected x [n, h, w, c] of {LEAST_CHANNELS} channels at least, got {list(data)}")
+    if len(data) != 4 or int(data[3]) < MIN_CHANNELS:
+        raise c.error(f"expected x [n, h, w, c] of {MIN_CHANNELS} channels at least, got {list(data)}")
     windows = pool_windows(c, data[1:3])
     if any(int(pad or 0) >= size for pads in (windows.begins, windows.ends) for pad, size in zip(pads, windows.kernel, strict=True)):
         raise c.error(f"expected pads smaller than the kernel {list(windows.kernel)}, got {list(windows.begins)} and {list(windows.ends)}")

@@ -11,8 +11,8 @@ import numpy as np
 
 from ortrain.ir import Graph, Node, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.shape_inference import Inference, common_type
 from ortrain.ops.registry.record import InferenceContext, operator
+from ortrain.ops.registry.shape_inference import Inference, common_type
 from ortrain.ops.registry.subgraphs import CONTROL, captured, made, place, renamed
 
 
@@ -108,4 +108,4 @@ def sequence_map(c: InferenceContext) -> list[TensorType]:
     return [TensorType(found.types[name].dtype, found.types[name].shape, sequence=True) for name in body.outputs]
 
 
-operator("If", gradient=if_gradient, expand=inline, stop=(0,))(infer_if)
+operator("If", gradient=if_gradient, decompose=inline, stop=(0,))(infer_if)

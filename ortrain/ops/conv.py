@@ -251,9 +251,9 @@ def conv_and_activation(g: NodeBuilder) -> list[str]:
     return [fused_activation(g, y, *map(float, g.attribute("activation_params", ())))]
 
 
-@operator("FusedConv", domain=MICROSOFT, expand=conv_and_activation)
+@operator("FusedConv", domain=MICROSOFT, decompose=conv_and_activation)
 def fused_conv(c: InferenceContext) -> Sequence[TensorType]:
-    """y = activation(Conv + z), as optimised models have it"""
+    """y = activation(Conv + z), as optimized models have it"""
     return conv(c)
 
 

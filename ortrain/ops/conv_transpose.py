@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ortrain.ir import Dim, TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.conv import ITEM_SIZE, LANES, SCRATCH, Geometry, ceil_div, data_phase, same_float
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, operator
 from ortrain.ops.shared.windows import Windows, auto_pad_of, integers, packed
 
@@ -81,7 +81,7 @@ def transposed_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [dx, dw, db][: len(g.inputs)]
 
 
-def in_steps(g: NodeBuilder) -> list[str]:
+def decompose(g: NodeBuilder) -> list[str]:
     """The adjoint, then the bias."""
     windows = transposed_windows(g.context(), 0, 1)
     sizes = tuple(size for size in windows.output if isinstance(size, int))
@@ -92,7 +92,7 @@ def in_steps(g: NodeBuilder) -> list[str]:
     return [g.op("Add", y, g.op("Reshape", g.inputs[2], shape))]
 
 
-@operator("ConvTranspose", gradient=transposed_gradient, expand=in_steps)
+@operator("ConvTranspose", gradient=transposed_gradient, decompose=decompose)
 def conv_transpose(c: InferenceContext) -> list[TensorType]:
     """y[n, k, o] = b[k] + sum over channels c and taps t with o = i stride + t dilation - pad of w[c, k, t] x[n, c, i]"""
     windows = transposed_windows(c, 0, 1)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from ortrain.ir import TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, Lowering, LoweringContext, check_inputs, normalize_axis, operator
 
 
@@ -36,7 +36,7 @@ def cumulative_sum(c: InferenceContext) -> list[TensorType]:
     return same_as_input(c)
 
 
-def product_in_steps(g: NodeBuilder) -> list[str] | None:
+def product_decomposition(g: NodeBuilder) -> list[str] | None:
     """The same with the axis as an attribute."""
     axis = g.value(g.inputs[1])
     if axis is None or g.type(g.inputs[0]).dtype not in ("float32", "float64", "int64", "int32"):
@@ -44,7 +44,7 @@ def product_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("CumulativeProduct", g.inputs[0], domain=ORTRAIN, axis=int(axis.reshape(-1)[0]), **g.node.attributes)]
 
 
-@operator("CumProd", expand=product_in_steps, stop=(1,))
+@operator("CumProd", decompose=product_decomposition, stop=(1,))
 def cum_prod(c: InferenceContext) -> list[TensorType]:
     """y = the product of x up to each element along an axis; without the element itself if exclusive, from the end if reverse"""
     axis = c.value(1)

@@ -124,7 +124,7 @@ def dropped(g: NodeBuilder, value: str, ratio: int) -> list[str]:
     return drop(g, value, g.optional(ratio), g.optional(ratio + 1))
 
 
-def bias_dropout_in_steps(g: NodeBuilder) -> list[str]:
+def bias_dropout_decomposition(g: NodeBuilder) -> list[str]:
     y, mask = dropped(g, g.op("Add", *g.inputs[:2]), 3)
     return [g.op("Add", y, g.inputs[2]) if g.has(2) else y, mask]
 
@@ -137,14 +137,14 @@ def with_bits(found: Callable[[NodeBuilder], list[str]]) -> Callable[[NodeBuilde
     return steps
 
 
-@operator("BiasDropout", domain=MICROSOFT, expand=bias_dropout_in_steps, stop=(3, 4), random=True)
+@operator("BiasDropout", domain=MICROSOFT, decompose=bias_dropout_decomposition, stop=(3, 4), random=True)
 def bias_dropout(c: InferenceContext) -> list[TensorType]:
     """(y, mask): Dropout of x + bias, plus a residual; of (x, bias, residual, ratio, training_mode)"""
     return [c.type(0), TensorType("bool", c.type(0).shape)]
 
 
-@operator("BitmaskDropout", domain=MICROSOFT, expand=with_bits(lambda g: dropped(g, g.inputs[0], 1)), stop=(1, 2), random=True)
-@operator("BitmaskBiasDropout", domain=MICROSOFT, expand=with_bits(bias_dropout_in_steps), stop=(3, 4), random=True)
+@operator("BitmaskDropout", domain=MICROSOFT, decompose=with_bits(lambda g: dropped(g, g.inputs[0], 1)), stop=(1, 2), random=True)
+@operator("BitmaskBiasDropout", domain=MICROSOFT, decompose=with_bits(bias_dropout_decomposition), stop=(3, 4), random=True)
 def bitmask_dropout(c: InferenceContext) -> list[TensorType]:
     """Dropout or BiasDropout whose mask is of bits: uint32 [(n + 31) / 32]"""
     return [c.type(0), words_of(c, c.shape(0))]
@@ -155,7 +155,7 @@ def bitmask_gradient(g: NodeBuilder) -> list[str]:
     return [g.op("DropoutGrad", g.inputs[0], unpacked(g, g.inputs[1], g.inputs[0]), *rest, domain=MICROSOFT)]
 
 
-@operator("BitmaskDropoutGrad", domain=MICROSOFT, expand=bitmask_gradient, differentiable=False)
+@operator("BitmaskDropoutGrad", domain=MICROSOFT, decompose=bitmask_gradient, differentiable=False)
 def bitmask_dropout_grad(c: InferenceContext) -> list[TensorType]:
     """DropoutGrad whose mask is of bits"""
     if c.dtype(1) != "uint32":
@@ -164,12 +164,12 @@ def bitmask_dropout_grad(c: InferenceContext) -> list[TensorType]:
     return [c.type(0)]
 
 
-def bias_softmax_dropout_in_steps(g: NodeBuilder) -> list[str]:
+def bias_softmax_dropout_decomposition(g: NodeBuilder) -> list[str]:
     y = g.op("BiasSoftmax", *g.inputs[:2], domain=MICROSOFT, axis=int(g.attribute("axis", 1)))
     return [*drop(g, y, g.optional(2), g.constant(np.array(True))), y]
 
 
-@operator("BiasSoftmaxDropout", domain=MICROSOFT, expand=bias_softmax_dropout_in_steps, stop=(2,), random=True)
+@operator("BiasSoftmaxDropout", domain=MICROSOFT, decompose=bias_softmax_dropout_decomposition, stop=(2,), random=True)
 def bias_softmax_dropout(c: InferenceContext) -> list[TensorType]:
     """(y, mask, s): s = Softmax of x + bias, y = Dropout of s, always as in training; of (x, bias, ratio)"""
     check_broadcasts(c, 1, c.shape(0))
@@ -182,7 +182,7 @@ def softmax_dropout_gradient(g: NodeBuilder) -> list[str]:
     return [g.op("SoftmaxGrad", dy, g.inputs[2], domain=MICROSOFT, axis=int(g.attribute("axis", 1)))]
 
 
-@operator("SoftmaxDropoutGrad", domain=MICROSOFT, expand=softmax_dropout_gradient, differentiable=False)
+@operator("SoftmaxDropoutGrad", domain=MICROSOFT, decompose=softmax_dropout_gradient, differentiable=False)
 def softmax_dropout_grad(c: InferenceContext) -> list[TensorType]:
     """dx of BiasSoftmaxDropout, of (dy, mask, softmax, ratio)"""
     check_inputs(c, c.shape(0), 1, 2)

@@ -98,7 +98,7 @@ def lower_einsum(c: LoweringContext) -> KernelCall:
 # ---- as matrix products
 
 
-def in_steps(g: NodeBuilder) -> list[str] | None:
+def decompose(g: NodeBuilder) -> list[str] | None:
     """Operand after operand; None where sizes are symbols, broadcast or on a diagonal."""
     kinds = [g.type(name) for name in g.inputs]
     if any(not kind.is_static or kind.dtype not in ("float32", "float64") for kind in kinds):
@@ -143,7 +143,7 @@ def _product(g: NodeBuilder, first: tuple[str, str], second: tuple[str, str], la
     return g.op("Reshape", g.op("MatMul", a, b), g.constant([sizes[letter] for letter in letters])), letters
 
 
-@operator("Einsum", lower=lower_einsum, gradient=einsum_gradient, expand=in_steps)
+@operator("Einsum", lower=lower_einsum, gradient=einsum_gradient, decompose=decompose)
 def einsum(c: InferenceContext) -> list[TensorType]:
     """The sum of products of the operands over the index letters that the result does not have"""
     equation = equation_of(c)

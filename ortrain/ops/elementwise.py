@@ -12,7 +12,6 @@ from ortrain.dtypes import DIFFERENTIABLE, EXTENSIONS, HALVES, NAMES, NUMBERS, n
 from ortrain.errors import MissingKernelError
 from ortrain.ir import TensorType
 from ortrain.ops.registry import onnx_definitions
-from ortrain.ops.shared.broadcasting import packed
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import (
     MICROSOFT,
@@ -28,6 +27,7 @@ from ortrain.ops.registry.record import (
     check_numbers,
     operator,
 )
+from ortrain.ops.shared.broadcasting import packed
 
 Gradients = Sequence[str | None]
 
@@ -147,7 +147,7 @@ def div(c: InferenceContext) -> list[TensorType]:
     return infer_broadcast(c)
 
 
-def div_grad_in_steps(g: NodeBuilder) -> list[str]:
+def div_grad_decomposition(g: NodeBuilder) -> list[str]:
     """dA = dY / B and dB = -dY A / B ** 2, each summed to its own shape."""
     dy, a, b = g.inputs
     da = g.op("Div", dy, b)
@@ -155,7 +155,7 @@ def div_grad_in_steps(g: NodeBuilder) -> list[str]:
     return [g.unbroadcast(da, a) if g.wants(0) else "", g.unbroadcast(db, b) if db else ""]
 
 
-@operator("DivGrad", domain=MICROSOFT, differentiable=False, expand=div_grad_in_steps)
+@operator("DivGrad", domain=MICROSOFT, differentiable=False, decompose=div_grad_decomposition)
 def div_grad(c: InferenceContext) -> list[TensorType]:
     """dA = dY / B, dB = -dY A / B ** 2"""
     return [c.type(1), c.type(2)]
@@ -186,7 +186,7 @@ def power_of_one_dtype(g: NodeBuilder) -> list[str] | None:
     return None if base == exponent or base not in DIFFERENTIABLE else [g.op("Pow", g.inputs[0], g.op("Cast", g.inputs[1], to=NUMBERS[base]))]
 
 
-@operator("Pow", lower=binary("pow"), gradient=pow_gradient, evaluate=numpy_of(np.power), expand=power_of_one_dtype, expand_first=True)
+@operator("Pow", lower=binary("pow"), gradient=pow_gradient, evaluate=numpy_of(np.power), decompose=power_of_one_dtype, decompose_first=True)
 def power(c: InferenceContext) -> list[TensorType]:
     """y = x ** e, in the dtype of x"""
     return [TensorType(c.dtype(0), broadcast_shapes(c, c.shape(0), c.shape(1)))]
@@ -251,7 +251,7 @@ def infer_extreme_gradient(c: InferenceContext) -> list[TensorType]:
 def _extremes() -> None:
     functions: dict[str, Callable[..., Any]] = {"Max": np.maximum, "Min": np.minimum}
     for name, function in functions.items():
-        operator(name, lower=binary(name.lower()), gradient=extreme_gradient(f"{name}Grad"), expand=variadic(name), expand_first=True,
+        operator(name, lower=binary(name.lower()), gradient=extreme_gradient(f"{name}Grad"), decompose=variadic(name), decompose_first=True,
                  evaluate=numpy_of(lambda *values, f=function: functools.reduce(f, values)))(infer_extreme)
         operator(f"{name}Grad", domain=ORTRAIN, lower=lower_extreme_gradient(f"{name.lower()}_grad"), differentiable=False)(infer_extreme_gradient)
 
@@ -259,12 +259,12 @@ def _extremes() -> None:
 _extremes()
 
 
-def mean_in_steps(g: NodeBuilder) -> list[str]:
+def mean_decomposition(g: NodeBuilder) -> list[str]:
     total = g.op("Sum", *g.inputs)
     return [g.op("Div", total, g.scalar(float(len(g.inputs)), total))]
 
 
-@operator("Mean", expand=mean_in_steps)
+@operator("Mean", decompose=mean_decomposition)
 def mean(c: InferenceContext) -> list[TensorType]:
     """y = (x0 + x1 + …) / n, broadcast"""
     return list(variadic_sum(c))

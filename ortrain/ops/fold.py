@@ -61,7 +61,7 @@ def fold_gradient(g: GradientBuilder) -> Gradients:
     return padded(g, g.reshape_like(g.op("Gather", image, g.constant(indices), axis=2), g.inputs[0]))
 
 
-def fold_in_steps(g: NodeBuilder) -> list[str] | None:
+def fold_decomposition(g: NodeBuilder) -> list[str] | None:
     """Every element of the blocks is added where it belongs; an image has one element more, for what lies outside."""
     kind, found = g.type(g.inputs[0]), fold_sizes(g.context())
     if not kind.is_static or found is None or kind.dtype not in ("float32", "float64"):
@@ -75,7 +75,7 @@ def fold_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("Reshape", y, g.constant([n, channels, *image]))]
 
 
-@operator("Col2Im", gradient=fold_gradient, expand=fold_in_steps, stop=(1, 2))
+@operator("Col2Im", gradient=fold_gradient, decompose=fold_decomposition, stop=(1, 2))
 def col2im(c: InferenceContext) -> list[TensorType]:
     """y = images in which every block (a column of x [n, channels · block, windows]) is added where its window lies"""
     x, found = c.shape(0), fold_sizes(c)
@@ -130,7 +130,7 @@ def cut(g: NodeBuilder, value: str, sizes: Sequence[int]) -> str:
     return g.op("Slice", value, g.constant(starts), g.constant(sizes), g.constant(axes))
 
 
-def unpool_in_steps(g: NodeBuilder) -> list[str] | None:
+def unpool_decomposition(g: NodeBuilder) -> list[str] | None:
     """A scatter into flat zeros; within an output_shape, a border of zeros after it."""
     kind = g.type(g.inputs[0])
     if not kind.is_static:
@@ -146,7 +146,7 @@ def unpool_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("Pad", y, pads=tuple(pads)) if g.opset < 11 else g.op("Pad", y, g.constant(pads))]
 
 
-@operator("MaxUnpool", gradient=unpool_gradient, expand=unpool_in_steps, stop=(1, 2))
+@operator("MaxUnpool", gradient=unpool_gradient, decompose=unpool_decomposition, stop=(1, 2))
 def max_unpool(c: InferenceContext) -> list[TensorType]:
     """y = zeros with x where the indices of a MaxPool (into all of the windows' output, flat) say; the last of equals stays"""
     x, sizes = c.shape(0), unpooled(c)

@@ -143,7 +143,7 @@ def frames_of(c: InferenceContext) -> tuple[int, int, int] | None:
     return step[0], length, length if window is None else window
 
 
-def frames_in_steps(g: NodeBuilder) -> list[str] | None:
+def frames_decomposition(g: NodeBuilder) -> list[str] | None:
     """A Gather of the frames, a product with the window, and their transforms."""
     kind, found = g.type(g.inputs[0]), frames_of(g.context())
     size = None if kind.shape is None else kind.shape[1]
@@ -161,7 +161,7 @@ def frames_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("DFT", frames, g.constant(np.array(length, np.int64)), g.constant(np.array(2)), **attributes)]
 
 
-@operator("STFT", expand=frames_in_steps, stop=(1, 3))
+@operator("STFT", decompose=frames_decomposition, stop=(1, 3))
 def stft(c: InferenceContext) -> list[TensorType]:
     """y = the Fourier transforms of frames of a signal [n, length, parts], frame_step apart and times a window; their first half if onesided. A real signal may
     do without its last axis, which exporters leave out and onnxruntime does not miss"""

@@ -1,4 +1,4 @@
-"""Products of small integers: exact, by way of float64, whose sums of them are exact; and training through activations that are quantised as they come."""
+"""Products of small integers: exact, by way of float64, whose sums of them are exact; and training through activations that are quantized as they come."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import Node, Shape, TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.linear import product_shape
 from ortrain.ops.quantization import along
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, operator
 from ortrain.ops.shared.windows import explicit
 
@@ -45,7 +45,7 @@ def as_integers(op_type: str) -> Callable[[NodeBuilder], list[str]]:
     return steps
 
 
-def quantised_again(g: NodeBuilder, product: str, ratio: str, zero: str, stored: str) -> str:
+def quantized_again(g: NodeBuilder, product: str, ratio: str, zero: str, stored: str) -> str:
     """round(product times ratio) plus the zero point, cut to the range of its type."""
     limits = np.iinfo(stored)
     value = g.op("Add", g.op("Round", g.op("Mul", product, ratio)), g.op("Cast", zero, to=NUMBERS["float64"]))
@@ -53,7 +53,7 @@ def quantised_again(g: NodeBuilder, product: str, ratio: str, zero: str, stored:
     return g.op("Cast", cut, to=NUMBERS[stored])
 
 
-def requantised(op_type: str) -> Callable[[NodeBuilder], list[str]]:
+def requantized(op_type: str) -> Callable[[NodeBuilder], list[str]]:
     """QLinearMatMul and QLinearConv: (a, scale, zero, b, scale, zero, scale of y, zero of y, bias)."""
 
     def steps(g: NodeBuilder) -> list[str]:
@@ -64,7 +64,7 @@ def requantised(op_type: str) -> Callable[[NodeBuilder], list[str]]:
             product = g.op("Add", product, along(g, g.op("Cast", g.inputs[8], to=NUMBERS["float64"]), rank, 1))
         # the ratio is rounded as the scales are: in their own type
         ratio = g.op("Div", g.op("Mul", along(g, a_scale, rank, -2), along(g, b_scale, rank, -1 if op_type == "MatMul" else 1)), y_scale)
-        return [quantised_again(g, product, g.op("Cast", ratio, to=NUMBERS["float64"]), y_zero, g.type(y_zero).dtype)]
+        return [quantized_again(g, product, g.op("Cast", ratio, to=NUMBERS["float64"]), y_zero, g.type(y_zero).dtype)]
 
     return steps
 
@@ -77,34 +77,34 @@ def conv_shape(c: InferenceContext, x: int, w: int) -> Shape:
     return (c.shape(x)[0], c.shape(w)[0], *conv_windows(c, x, w).output)
 
 
-@operator("MatMulInteger", expand=as_integers("MatMul"), differentiable=False)
+@operator("MatMulInteger", decompose=as_integers("MatMul"), differentiable=False)
 def matmul_integer(c: InferenceContext) -> list[TensorType]:
     """y = (a - zero of a) (b - zero of b), in int32"""
     return [TensorType("int32", matmul_shape(c, 0, 1))]
 
 
-@operator("ConvInteger", expand=as_integers("Conv"), differentiable=False)
+@operator("ConvInteger", decompose=as_integers("Conv"), differentiable=False)
 def conv_integer(c: InferenceContext) -> list[TensorType]:
     """y = the convolution of x - zero of x with w - zero of w, in int32"""
     return [TensorType("int32", conv_shape(c, 0, 1))]
 
 
-@operator("QLinearMatMul", expand=requantised("MatMul"), differentiable=False)
-def quantised_matmul(c: InferenceContext) -> list[TensorType]:
-    """y = the product of what a and b stand for, quantised"""
+@operator("QLinearMatMul", decompose=requantized("MatMul"), differentiable=False)
+def quantized_matmul(c: InferenceContext) -> list[TensorType]:
+    """y = the product of what a and b stand for, quantized"""
     return [TensorType(c.dtype(7), matmul_shape(c, 0, 3))]
 
 
-@operator("QLinearConv", expand=requantised("Conv"), differentiable=False)
-def quantised_conv(c: InferenceContext) -> list[TensorType]:
-    """y = the convolution of what x and w stand for, plus bias, quantised"""
+@operator("QLinearConv", decompose=requantized("Conv"), differentiable=False)
+def quantized_conv(c: InferenceContext) -> list[TensorType]:
+    """y = the convolution of what x and w stand for, plus bias, quantized"""
     return [TensorType(c.dtype(7), conv_shape(c, 0, 3))]
 
 
-# ---- quantised as they come
+# ---- quantized as they come
 
 
-def dynamically_quantised(g: NodeBuilder) -> list[str]:
+def dynamically_quantized(g: NodeBuilder) -> list[str]:
     x, axes = g.inputs[0], list(range(g.rank(g.inputs[0])))
     zero, steps = g.scalar(0.0, x), g.scalar(255.0, x)
     low = g.op("Min", g.reduce("ReduceMin", x, axes, keepdims=False), zero)
@@ -115,14 +115,14 @@ def dynamically_quantised(g: NodeBuilder) -> list[str]:
     return [g.op("QuantizeLinear", x, scale, point), scale, point]
 
 
-@operator("DynamicQuantizeLinear", expand=dynamically_quantised, differentiable=False)
+@operator("DynamicQuantizeLinear", decompose=dynamically_quantized, differentiable=False)
 def dynamic_quantize_linear(c: InferenceContext) -> list[TensorType]:
     """x in bytes, with the scale and zero point that its least and greatest element ask for"""
     return [TensorType("uint8", c.shape(0)), TensorType(c.dtype(0), ()), TensorType("uint8", ())]
 
 
 def through_products(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes, with every Cast to float of a MatMulInteger or ConvInteger of what was quantised as it came as one DynamicProduct, which has a gradient."""
+    """The nodes, with every Cast to float of a MatMulInteger or ConvInteger of what was quantized as it came as one DynamicProduct, which has a gradient."""
     producers = {name: node for node in nodes for name in node.outputs}
     return [_dynamic(node, producers) if node.op_type == "Cast" and not node.domain else node for node in nodes]
 
@@ -140,13 +140,13 @@ def _dynamic(node: Node, producers: dict[str, Node]) -> Node:
 
 
 def _source(node: Node | None, value: str, zero: str) -> tuple[str, str] | None:
-    """What a DynamicQuantizeLinear quantised and its scale, if it made a value and its zero point."""
+    """What a DynamicQuantizeLinear quantized and its scale, if it made a value and its zero point."""
     if node is None or node.op_type != "DynamicQuantizeLinear" or node.outputs[0] != value or [*node.outputs, "", ""][2] != zero:
         return None
     return node.inputs[0], node.outputs[1]
 
 
-def dynamic_in_steps(g: NodeBuilder) -> list[str]:
+def dynamic_decomposition(g: NodeBuilder) -> list[str]:
     a, b, a_zero, b_zero = [*g.inputs, "", ""][4:8]
     dtype = g.type(g.inputs[0] or g.inputs[2]).dtype
     return [g.op("Cast", exact(g, g.attribute("product"), a, b, a_zero, b_zero), to=NUMBERS[dtype])]
@@ -169,8 +169,8 @@ def dynamic_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [da, None, db, *[None] * (len(g.inputs) - 3)]
 
 
-@operator("DynamicProduct", domain=ORTRAIN, expand=dynamic_in_steps, gradient=dynamic_gradient, stop=(1, 3, 4, 5, 6, 7))
+@operator("DynamicProduct", domain=ORTRAIN, decompose=dynamic_decomposition, gradient=dynamic_gradient, stop=(1, 3, 4, 5, 6, 7))
 def dynamic_product(c: InferenceContext) -> list[TensorType]:
-    """y = (a - zero of a) times (b - zero of b) as a float, of (what a was quantised from, its scale, the same of b, a, b, zero of a, zero of b)"""
+    """y = (a - zero of a) times (b - zero of b) as a float, of (what a was quantized from, its scale, the same of b, a, b, zero of a, zero of b)"""
     product = c.attribute("product")
     return [TensorType(c.dtype(0 if c.has(0) else 2), matmul_shape(c, 4, 5) if product == "MatMul" else conv_shape(c, 4, 5))]

@@ -9,9 +9,9 @@ import numpy as np
 
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.activation import fused_activation
-from ortrain.ops.shared.broadcasting import broadcast_strides
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, check_broadcasts, operator
+from ortrain.ops.shared.broadcasting import broadcast_strides
 
 Gradients = Sequence[str | None]
 
@@ -172,7 +172,7 @@ def fused_matmul_gradient(g: GradientBuilder) -> Gradients:
     return fused_gradient(g, int(g.attribute("transA", 0)), int(g.attribute("transB", 0)), float(g.attribute("alpha", 1.0)))
 
 
-@operator("FusedMatMul", domain=MICROSOFT, lower=lower_product, gradient=fused_matmul_gradient, expand=move_batches, expand_first=True)
+@operator("FusedMatMul", domain=MICROSOFT, lower=lower_product, gradient=fused_matmul_gradient, decompose=move_batches, decompose_first=True)
 def fused_matmul(c: InferenceContext) -> list[TensorType]:
     """y = alpha op(a) @ op(b); op transposes the last two dims when transA / transB is set, after transBatchA / transBatchB moved the first axis there"""
     return [TensorType(one_dtype(c), product_shape(c, moved_batch(c, 0, "A"), moved_batch(c, 1, "B")))]
@@ -237,7 +237,7 @@ def gemm_and_activation(g: NodeBuilder) -> list[str]:
     return [fused_activation(g, g.op("Gemm", *g.inputs, **attributes), *parameters)]
 
 
-@operator("FusedGemm", domain=MICROSOFT, expand=gemm_and_activation)
+@operator("FusedGemm", domain=MICROSOFT, decompose=gemm_and_activation)
 def fused_gemm(c: InferenceContext) -> Sequence[TensorType]:
-    """y = activation(alpha op(a) op(b) + beta c), as optimised models have it"""
+    """y = activation(alpha op(a) op(b) + beta c), as optimized models have it"""
     return general_product(c)

@@ -12,11 +12,11 @@ import numpy as np
 from ortrain import dtypes
 from ortrain.ir import Dim, Graph, Node, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.shape_inference import Inference, common_type
 from ortrain.ops.registry.record import InferenceContext, normalize_axis, operator
+from ortrain.ops.registry.shape_inference import Inference, common_type
 from ortrain.ops.registry.subgraphs import captured, made, place, renamed
 
-MOST_TRIPS = 1 << 14
+MAX_TRIPS = 1 << 14
 """Iterations after which a Loop is not counted on that goes by a condition: counting takes some 0.1 ms each."""
 
 
@@ -185,7 +185,7 @@ def _counted(c: InferenceContext, form: Form, most: int | None) -> int | None:
     values = {name: c.value(form.first + index) for index, name in enumerate(form.state_inputs) if name in followed}
     if any(value is None for value in values.values()) or any(node.graphs for node in nodes):
         return None
-    for k in range(MOST_TRIPS if most is None else min(most, MOST_TRIPS)):
+    for k in range(MAX_TRIPS if most is None else min(most, MAX_TRIPS)):
         known = {body.inputs[0]: np.array(k), body.inputs[1]: np.array(True), **values}
         found = Inference(scope.opsets, {}, scope.values | body.initializers | known)
         for node in nodes:
@@ -197,7 +197,7 @@ def _counted(c: InferenceContext, form: Form, most: int | None) -> int | None:
         if not bool(found.values[body.outputs[0]].reshape(-1)[0]):
             return k + 1
         values = {start: found.values[end] for start, end in followed.items()}
-    return most if most is not None and most <= MOST_TRIPS else None
+    return most if most is not None and most <= MAX_TRIPS else None
 
 
 def infer_iteration(c: InferenceContext) -> list[TensorType]:
@@ -216,7 +216,7 @@ def infer_iteration(c: InferenceContext) -> list[TensorType]:
 # ---- in other nodes
 
 
-def scan_in_steps(g: NodeBuilder) -> list[str] | None:
+def scan_decomposition(g: NodeBuilder) -> list[str] | None:
     """A Scan along other axes is a Scan along the first one between Transposes."""
     form = Form.of(g.node)
     axes = [form.axes(which) for which in ("input", "output")]
@@ -393,4 +393,4 @@ class Backward:
 
 
 operator("Loop", gradient=iteration_gradient, stop=(0, 1))(infer_iteration)
-operator("Scan", gradient=iteration_gradient, expand=scan_in_steps, expand_first=True)(infer_iteration)
+operator("Scan", gradient=iteration_gradient, decompose=scan_decomposition, decompose_first=True)(infer_iteration)

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 
 from ortrain.ir import Shape, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, check_inputs, check_numbers, check_shape, operator
+from ortrain.ops.registry.record import (
+    MICROSOFT,
+    ORTRAIN,
+    Guard,
+    InferenceContext,
+    KernelCall,
+    LoweringContext,
+    check_inputs,
+    check_numbers,
+    check_shape,
+    operator,
+)
 
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 IGNORED_BY_DEFAULT = -1

@@ -1,4 +1,4 @@
-"""Normalisations: batch and layer by kernels of their own, others said in other operators."""
+"""Normalizations: batch and layer by kernels of their own, others said in other operators."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.constants import larger
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_inputs, check_shape, normalize_axis, operator
 
 Gradients = Sequence[str | None]
 
 
-# ---- batch normalisation
+# ---- batch normalization
 
 
 def check_channels(c: InferenceContext) -> None:
@@ -64,7 +64,7 @@ def channels(g: GradientBuilder, vector: str, rank: int) -> str:
     return str(g.op("Reshape", vector, g.constant([-1] + [1] * (rank - 2))))
 
 
-def batch_norm_in_steps(g: NodeBuilder) -> list[str] | None:
+def batch_norm_decomposition(g: NodeBuilder) -> list[str] | None:
     """Outside training statistics come out as they went in: old exporters list them, and those of the batch after them."""
     if g.attribute("training_mode", 0) or not any(g.outputs[1:]):
         return None
@@ -72,7 +72,7 @@ def batch_norm_in_steps(g: NodeBuilder) -> list[str] | None:
     return [y, *(g.inputs[3], g.inputs[4]) * 2]
 
 
-@operator("BatchNormalization", lower=lower_batch_norm, gradient=batch_norm_gradient, stop=(3, 4), expand=batch_norm_in_steps, written=1)
+@operator("BatchNormalization", lower=lower_batch_norm, gradient=batch_norm_gradient, stop=(3, 4), decompose=batch_norm_decomposition, written=1)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(var + epsilon) + bias; in training mode of the batch's own statistics (Ioffe and Szegedy, arXiv 1502.03167)"""
     check_channels(c)
@@ -103,7 +103,7 @@ def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     return [c.type(1), c.type(2), c.type(2)]
 
 
-# ---- layer normalisation
+# ---- layer normalization
 
 
 def rows_and_size(c: LoweringContext, x: int) -> tuple[int, int]:
@@ -130,7 +130,7 @@ def layer_normalization(c: InferenceContext) -> list[TensorType]:
     return [c.type(0), reduced, reduced]
 
 
-def skip_and_normalise(g: NodeBuilder) -> list[str]:
+def skip_and_normalize(g: NodeBuilder) -> list[str]:
     """LayerNormalization of input + skip (+ bias); the sum is output 3."""
     total = g.op("Add", g.inputs[0], g.inputs[1])
     if g.has(4):
@@ -141,20 +141,20 @@ def skip_and_normalise(g: NodeBuilder) -> list[str]:
     return [*found, total]
 
 
-@operator("SkipLayerNormalization", domain=MICROSOFT, expand=skip_and_normalise)
+@operator("SkipLayerNormalization", domain=MICROSOFT, decompose=skip_and_normalize)
 def skip_layer_normalization(c: InferenceContext) -> list[TensorType]:
-    """LayerNormalization of x + skip (+ bias), as optimised models have it"""
+    """LayerNormalization of x + skip (+ bias), as optimized models have it"""
     reduced = TensorType(c.dtype(0), (*c.shape(0)[:-1], 1))
     return [c.type(0), reduced, reduced, c.type(0)]
 
 
-MOST_BLOCKS = 16
+MAX_BLOCKS = 16
 """Partial sums of dscale and dbias; fixed, so that the bits do not depend on the threads."""
 
 
 def lower_layer_norm_grad(c: LoweringContext) -> KernelCall:
     rows, size = rows_and_size(c, 1)
-    block = larger(1, -(-rows // MOST_BLOCKS))
+    block = larger(1, -(-rows // MAX_BLOCKS))
     return KernelCall("layer_norm_grad", (rows, size, block), scratch=8 * 2 * size * larger(1, -(-rows // block)))
 
 
@@ -169,10 +169,10 @@ def layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
     return [c.type(1), c.type(2), c.type(2)]
 
 
-# ---- normalisations said in other operators
+# ---- normalizations said in other operators
 
 
-def standardised(g: NodeBuilder, x: str, axes: Sequence[int]) -> str:
+def standardized(g: NodeBuilder, x: str, axes: Sequence[int]) -> str:
     """(x - mean) / sqrt(variance + epsilon), mean and variance over some axes."""
     deviation = g.op("Sub", x, g.reduce("ReduceMean", x, axes))
     variance = g.reduce("ReduceMean", g.op("Mul", deviation, deviation), axes)
@@ -185,12 +185,12 @@ def scaled(g: NodeBuilder, normal: str, shape: Sequence[int]) -> str:
     return g.op("Add", g.op("Mul", normal, scale), bias)
 
 
-def instance_norm_in_steps(g: NodeBuilder) -> list[str]:
+def instance_norm_decomposition(g: NodeBuilder) -> list[str]:
     rank = g.rank(g.inputs[0])
-    return [scaled(g, standardised(g, g.inputs[0], range(2, rank)), [1, -1, *[1] * (rank - 2)])]
+    return [scaled(g, standardized(g, g.inputs[0], range(2, rank)), [1, -1, *[1] * (rank - 2)])]
 
 
-@operator("InstanceNormalization", expand=instance_norm_in_steps)
+@operator("InstanceNormalization", decompose=instance_norm_decomposition)
 def instance_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(variance + epsilon) + bias, mean and variance of each image and channel"""
     shape = c.shape(0)
@@ -199,16 +199,16 @@ def instance_normalization(c: InferenceContext) -> list[TensorType]:
     return [c.type(0)]
 
 
-def group_norm_in_steps(g: NodeBuilder) -> list[str]:
+def group_norm_decomposition(g: NodeBuilder) -> list[str]:
     """The channels of a group beside one another; below opset 21 they are scaled as they lie, together."""
     x, groups, rank = g.inputs[0], int(g.attribute("num_groups")), g.rank(g.inputs[0])
-    normal = standardised(g, g.op("Reshape", x, g.constant([0, groups, -1])), [2])
+    normal = standardized(g, g.op("Reshape", x, g.constant([0, groups, -1])), [2])
     if g.opset < 21:
         return [g.reshape_like(scaled(g, normal, [1, -1, 1]), x)]
     return [scaled(g, g.reshape_like(normal, x), [1, -1, *[1] * (rank - 2)])]
 
 
-@operator("GroupNormalization", expand=group_norm_in_steps)
+@operator("GroupNormalization", decompose=group_norm_decomposition)
 def group_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(variance + epsilon) + bias, mean and variance of each image and group of channels (Wu and He, arXiv 1803.08494);
     scale and bias of each channel, below opset 21 of each group"""
@@ -220,7 +220,7 @@ def group_normalization(c: InferenceContext) -> list[TensorType]:
     return [c.type(0)]
 
 
-def lp_norm_in_steps(g: NodeBuilder) -> list[str]:
+def lp_norm_decomposition(g: NodeBuilder) -> list[str]:
     x, p = g.inputs[0], int(g.attribute("p", 2))
     if p not in (1, 2):
         raise g.error(f"expected p of 1 or 2, got {p}")
@@ -230,14 +230,14 @@ def lp_norm_in_steps(g: NodeBuilder) -> list[str]:
     return [g.op("Where", nothing, zero, g.op("Div", x, g.op("Where", nothing, g.scalar(1.0, x), norm)))]
 
 
-@operator("LpNormalization", expand=lp_norm_in_steps)
+@operator("LpNormalization", decompose=lp_norm_decomposition)
 def lp_normalization(c: InferenceContext) -> list[TensorType]:
     """y = x over its p-norm along an axis, 0 where the norm is 0"""
     normalize_axis(c, int(c.attribute("axis", -1)), len(c.shape(0)))
     return [c.type(0)]
 
 
-def local_response_in_steps(g: NodeBuilder) -> list[str]:
+def local_response_decomposition(g: NodeBuilder) -> list[str]:
     x, size = g.inputs[0], int(g.attribute("size"))
     channels_ = g.shape(x)[1]
     if not isinstance(channels_, int):
@@ -250,9 +250,9 @@ def local_response_in_steps(g: NodeBuilder) -> list[str]:
     return [g.op("Div", x, g.op("Pow", g.op("Add", share, g.scalar(float(g.attribute("bias", 1.0)), x)), g.scalar(float(g.attribute("beta", 0.75)), x)))]
 
 
-@operator("LRN", expand=local_response_in_steps)
+@operator("LRN", decompose=local_response_decomposition)
 def local_response_normalization(c: InferenceContext) -> list[TensorType]:
-    """y = x / (bias + alpha / size times the sum of squares over `size` neighbouring channels) ** beta"""
+    """y = x / (bias + alpha / size times the sum of squares over `size` neighboring channels) ** beta"""
     if len(c.shape(0)) < 3 or int(c.attribute("size", 0)) < 1:
         raise c.error(f"expected x [n, c, …] and a positive size, got {list(c.shape(0))} and {c.attribute('size')}")
     return [c.type(0)]

@@ -86,7 +86,7 @@ def gather_borders(g: NodeBuilder) -> list[str] | None:
     return [y]
 
 
-def pad_gradient_in_steps(g: NodeBuilder) -> list[str] | None:
+def pad_gradient_decomposition(g: NodeBuilder) -> list[str] | None:
     """The adjoints of the Gathers, the last one first."""
     dy, x = g.inputs[:2]
     c, kind = g.context(), g.type(x)
@@ -101,7 +101,7 @@ def pad_gradient_in_steps(g: NodeBuilder) -> list[str] | None:
     return [dy]
 
 
-@operator("PadGrad", domain=ORTRAIN, expand=pad_gradient_in_steps)
+@operator("PadGrad", domain=ORTRAIN, decompose=pad_gradient_decomposition)
 def pad_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dY, and the inputs of Pad) where Pad repeats elements"""
     return [c.type(1)]
@@ -139,7 +139,7 @@ def lower_pad(c: LoweringContext) -> KernelCall | Alias:
     return KernelCall("strided_pad", ints, floats=(float(c.attribute("value", 0.0)) if c.opset < 11 else 0.0,))
 
 
-@operator("Pad", lower=lower_pad, gradient=pad_gradient, stop=(1, 2, 3), expand=gather_borders)
+@operator("Pad", lower=lower_pad, gradient=pad_gradient, stop=(1, 2, 3), decompose=gather_borders)
 def pad(c: InferenceContext) -> list[TensorType]:
     """y = x within a border: a constant, or (edge, reflect, wrap) elements of x; negative pads cut off"""
     check_numbers(c, 2)

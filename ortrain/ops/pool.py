@@ -179,8 +179,8 @@ def global_lower(kernel: str) -> Any:
 # Records
 
 
-def small_integers_in_steps(g: NodeBuilder) -> list[str] | None:
-    """Quantised images, as floats, which hold them exactly."""
+def small_integers_decomposition(g: NodeBuilder) -> list[str] | None:
+    """Quantized images, as floats, which hold them exactly."""
     x = g.inputs[0]
     if g.type(x).dtype not in SMALL_INTEGERS:
         return None
@@ -188,7 +188,7 @@ def small_integers_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("Cast", found[0], to=NUMBERS[g.type(x).dtype]), found[1]]
 
 
-@operator("MaxPool", lower=windowed("max_pool"), gradient=max_pool_gradient, expand=small_integers_in_steps, written=1)
+@operator("MaxPool", lower=windowed("max_pool"), gradient=max_pool_gradient, decompose=small_integers_decomposition, written=1)
 def max_pool(c: InferenceContext) -> list[TensorType]:
     """y[n, c, o] = max over taps t of x[n, c, o * stride + t * dilation - pad]; indices: its flat position in x (first of equals)"""
     dtype = c.dtype(0) if c.dtype(0) in SMALL_INTEGERS else checked_float(c)
@@ -249,7 +249,7 @@ def power(g: NodeBuilder, x: str, p: float) -> str:
     return g.op("Mul", x, x) if p == 2 else g.op("Abs", x) if p == 1 else g.op("Pow", g.op("Abs", x), g.scalar(p, x))
 
 
-def lp_pool_in_steps(g: NodeBuilder) -> list[str]:
+def lp_pool_decomposition(g: NodeBuilder) -> list[str]:
     """The mean over whole windows, pads included, times their size."""
     p, kernel = float(g.attribute("p", 2)), tuple(g.attribute("kernel_shape"))
     if g.attribute("ceil_mode", 0):
@@ -259,18 +259,18 @@ def lp_pool_in_steps(g: NodeBuilder) -> list[str]:
     return [root(g, g.op("Mul", mean, g.scalar(float(prod(kernel)), mean)), p)]
 
 
-@operator("LpPool", expand=lp_pool_in_steps)
+@operator("LpPool", decompose=lp_pool_decomposition)
 def lp_pool(c: InferenceContext) -> list[TensorType]:
     """y = the p-norm of each window"""
     return [pooled_type(c)]
 
 
-def global_lp_pool_in_steps(g: NodeBuilder) -> list[str]:
+def global_lp_pool_decomposition(g: NodeBuilder) -> list[str]:
     x, p = g.inputs[0], float(g.attribute("p", 2))
     return [root(g, g.reduce_sum(power(g, x, p), list(range(2, g.rank(x))), keepdims=True), p)]
 
 
-@operator("GlobalLpPool", expand=global_lp_pool_in_steps)
+@operator("GlobalLpPool", decompose=global_lp_pool_decomposition)
 def global_lp_pool(c: InferenceContext) -> list[TensorType]:
     """y = the p-norm of each image and channel"""
     return global_type(c)

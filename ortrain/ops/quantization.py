@@ -32,7 +32,7 @@ def spreading(g: NodeBuilder) -> Callable[[str], str] | None:
     return lambda vector: along(g, vector, g.rank(x), int(g.attribute("axis", 1)))
 
 
-def dequantize_in_steps(g: NodeBuilder) -> list[str] | None:
+def dequantize_decomposition(g: NodeBuilder) -> list[str] | None:
     """(x - zero point) scale"""
     spread, dtype = spreading(g), g.type(g.inputs[1]).dtype
     if spread is None or g.type(g.inputs[0]).dtype not in STORED:
@@ -43,7 +43,7 @@ def dequantize_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("Mul", value, spread(g.inputs[1]))]
 
 
-@operator("DequantizeLinear", lower=lower_by_definition, expand=dequantize_in_steps, evaluate=evaluate, stop=(0, 2))
+@operator("DequantizeLinear", lower=lower_by_definition, decompose=dequantize_decomposition, evaluate=evaluate, stop=(0, 2))
 def dequantize_linear(c: InferenceContext) -> list[TensorType]:
     """y = (x - zero point) scale"""
     dtype = NAMES.get(int(c.attribute("output_dtype", 0)), c.dtype(1))
@@ -55,7 +55,7 @@ def quantized_type(c: InferenceContext) -> str:
     return c.dtype(2) if c.has(2) else NAMES.get(int(c.attribute("output_dtype", 0)), "uint8")
 
 
-def quantize_in_steps(g: NodeBuilder) -> list[str] | None:
+def quantize_decomposition(g: NodeBuilder) -> list[str] | None:
     """x / scale, rounded to even, plus the zero point, cut to the range of its type."""
     spread, x = spreading(g), g.inputs[0]
     dtype, stored = g.type(x).dtype, quantized_type(g.context())
@@ -69,7 +69,7 @@ def quantize_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("Cast", g.op("Min", g.op("Max", value, low), high), to=NUMBERS[stored])]
 
 
-@operator("QuantizeLinear", lower=lower_by_definition, expand=quantize_in_steps, evaluate=evaluate, differentiable=False)
+@operator("QuantizeLinear", lower=lower_by_definition, decompose=quantize_decomposition, evaluate=evaluate, differentiable=False)
 def quantize_linear(c: InferenceContext) -> list[TensorType]:
     """y = x / scale, rounded, plus the zero point, cut to the range of its type"""
     return [TensorType(quantized_type(c), c.type(0).shape)]
@@ -79,7 +79,7 @@ def quantize_linear(c: InferenceContext) -> list[TensorType]:
 
 
 def paired(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes, with every DequantizeLinear of a QuantizeLinear of the same scale and zero point as one FakeQuantize of what was quantised."""
+    """The nodes, with every DequantizeLinear of a QuantizeLinear of the same scale and zero point as one FakeQuantize of what was quantized."""
     producers = {name: node for node in nodes for name in node.outputs}
     return [_fake(node, producers.get(node.inputs[0])) if node.op_type == "DequantizeLinear" and not node.domain else node for node in nodes]
 
@@ -92,7 +92,7 @@ def _fake(node: Node, source: Node | None) -> Node:
     return Node("FakeQuantize", list(source.inputs), node.outputs, node.name, ORTRAIN, dict(node.attributes))
 
 
-def fake_in_steps(g: NodeBuilder) -> list[str]:
+def fake_decomposition(g: NodeBuilder) -> list[str]:
     attributes = dict(g.node.attributes)
     return [g.op("DequantizeLinear", g.op("QuantizeLinear", *g.inputs, **attributes), *g.inputs[1:], **attributes)]
 
@@ -124,7 +124,7 @@ def straight_through(g: GradientBuilder) -> Sequence[str | None]:
     return [dx, dscale, None][: len(g.inputs)]
 
 
-@operator("FakeQuantize", domain=ORTRAIN, gradient=straight_through, expand=fake_in_steps, stop=(2,))
+@operator("FakeQuantize", domain=ORTRAIN, gradient=straight_through, decompose=fake_decomposition, stop=(2,))
 def fake_quantize(c: InferenceContext) -> list[TensorType]:
     """y = x as QuantizeLinear and DequantizeLinear leave it"""
     return [c.type(0)]

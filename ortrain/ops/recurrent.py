@@ -13,7 +13,7 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, Guard, Inference, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
-from ortrain.ops.shared.recurrent_scan import ACTIVATIONS, layer_in_steps
+from ortrain.ops.shared.recurrent_scan import ACTIVATIONS, layer_decomposition
 
 Gradients = Sequence[str | None]
 OWN = "ortrain"
@@ -170,7 +170,7 @@ def in_other_forms(g: NodeBuilder) -> list[str] | None:
     layer = LAYERS[g.node.op_type]
     if g.attribute("layout", 0):
         return steps_first(g)
-    return layer_in_steps(g, activations_of(g.context(), layer)) if activation_of(g.context(), layer) is None else None
+    return layer_decomposition(g, activations_of(g.context(), layer)) if activation_of(g.context(), layer) is None else None
 
 
 def steps_first(g: NodeBuilder) -> list[str]:
@@ -296,7 +296,7 @@ def _register() -> None:
         RNN: (rnn_gradient, "h = tanh(x W + h R + b), or relu"),
     }
     for layer, (gradient, summary) in forward.items():
-        operator(layer.name, lower=lower_layer(layer), gradient=gradient, stop=(LENGTHS,), expand=in_other_forms, expand_first=True)(
+        operator(layer.name, lower=lower_layer(layer), gradient=gradient, stop=(LENGTHS,), decompose=in_other_forms, decompose_first=True)(
             infer_layer(layer, summary))
     for layer in forward:
         form = GradientForm(layer)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.constants import is_single, is_symbolic
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Alias, Expansion, InferenceContext, KernelCall, LoweringContext, distinct_axes, operator
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Alias, Decomposition, InferenceContext, KernelCall, LoweringContext, distinct_axes, operator
 
 Gradients = Sequence[str | None]
 CHUNK = 16384
@@ -47,7 +47,7 @@ def infer_reduction(c: InferenceContext) -> list[TensorType]:
 
 
 def grouped(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
-    """(size, reduced) groups of neighbouring axes of one kind; those of size 1 vanish.
+    """(size, reduced) groups of neighboring axes of one kind; those of size 1 vanish.
 
     One whose size is open may stay where it is the first, or is reduced. Where it is kept it would part what is summed at once: another order of additions."""
     groups: list[tuple[int, bool]] = []
@@ -58,7 +58,7 @@ def grouped(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
 
 
 def merged_kinds(groups: Iterable[tuple[int, bool]]) -> list[tuple[int, bool]]:
-    """The groups, neighbours of one kind as one."""
+    """The groups, neighbors of one kind as one."""
     return [(math.prod(size for size, _ in together), reduced) for reduced, together in itertools.groupby(groups, key=lambda group: group[1])]
 
 
@@ -144,7 +144,7 @@ def l2_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("Mul", expand_like(g, ratio), g.inputs[0])]
 
 
-def of_parts(before: str, reduction: str, after: str = "") -> Expansion:
+def of_parts(before: str, reduction: str, after: str = "") -> Decomposition:
     """after(reduction(before(x))) over the node's axes; the reduction's own form of opset stays."""
 
     def expand(g: NodeBuilder) -> list[str]:
@@ -193,7 +193,7 @@ def log_sum_exp_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("Mul", expand_like(g, g.dy), g.op("Exp", g.op("Sub", x, expand_like(g, g.outputs[0]))))]
 
 
-def product_in_steps(g: NodeBuilder) -> list[str] | None:
+def product_decomposition(g: NodeBuilder) -> list[str] | None:
     """Axis by axis: the product along one is the last of its running products."""
     x, axes = g.inputs[0], axes_of(g.context())
     kind = g.type(x)
@@ -216,7 +216,7 @@ def product_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("Mul", expand_like(g, g.dy), g.op("ProductOfOthers", g.inputs[0], domain=ORTRAIN, axes=axes))]
 
 
-def others_in_steps(g: NodeBuilder) -> list[str]:
+def others_decomposition(g: NodeBuilder) -> list[str]:
     """The product before each element times the product after it, along each axis in turn, times the products along the axes before."""
     x, axes = g.inputs[0], tuple(g.attribute("axes"))
     kind = g.type(x)
@@ -230,7 +230,7 @@ def others_in_steps(g: NodeBuilder) -> list[str]:
     return [result]
 
 
-@operator("ProductOfOthers", domain=ORTRAIN, expand=others_in_steps, differentiable=False)
+@operator("ProductOfOthers", domain=ORTRAIN, decompose=others_decomposition, differentiable=False)
 def product_of_others(c: InferenceContext) -> list[TensorType]:
     """y = the product over the axes of all elements but x itself"""
     return [c.type(0)]
@@ -241,7 +241,7 @@ def all_l2(g: NodeBuilder) -> list[str]:
     return [g.op("Sqrt", g.op("Sum", *squares))]
 
 
-@operator("ReduceAllL2", domain=MICROSOFT, expand=all_l2)
+@operator("ReduceAllL2", domain=MICROSOFT, decompose=all_l2)
 def reduce_all_l2(c: InferenceContext) -> list[TensorType]:
     """The root of the sum of the squares of all elements of all inputs, a scalar"""
     return [TensorType(c.dtype(0), ())]
@@ -288,11 +288,11 @@ def _register() -> None:
     ]
     for name, kernel, gradient, function in rows:
         operator(name, lower=lower_reduction(kernel), gradient=gradient, stop=(1,), evaluate=numpy_reduction(function) if function else None)(infer_reduction)
-    operator("ReduceL1", gradient=l1_gradient, stop=(1,), expand=of_parts("Abs", "ReduceSum"))(infer_reduction)
-    operator("ReduceL2", gradient=l2_gradient, stop=(1,), expand=of_parts("", "ReduceSumSquare", "Sqrt"))(infer_reduction)
-    operator("ReduceLogSum", gradient=log_sum_gradient, stop=(1,), expand=of_parts("", "ReduceSum", "Log"))(infer_reduction)
-    operator("ReduceLogSumExp", gradient=log_sum_exp_gradient, stop=(1,), expand=log_sum_exp)(infer_reduction)
-    operator("ReduceProd", gradient=product_gradient, stop=(1,), expand=product_in_steps, lower=lower_product,
+    operator("ReduceL1", gradient=l1_gradient, stop=(1,), decompose=of_parts("Abs", "ReduceSum"))(infer_reduction)
+    operator("ReduceL2", gradient=l2_gradient, stop=(1,), decompose=of_parts("", "ReduceSumSquare", "Sqrt"))(infer_reduction)
+    operator("ReduceLogSum", gradient=log_sum_gradient, stop=(1,), decompose=of_parts("", "ReduceSum", "Log"))(infer_reduction)
+    operator("ReduceLogSumExp", gradient=log_sum_exp_gradient, stop=(1,), decompose=log_sum_exp)(infer_reduction)
+    operator("ReduceProd", gradient=product_gradient, stop=(1,), decompose=product_decomposition, lower=lower_product,
              evaluate=numpy_reduction(np.prod))(infer_reduction)
     operator("ReduceSumTraining", domain=MICROSOFT, lower=lower_reduction("reduce_sum"), gradient=sum_gradient, stop=(1,),
              evaluate=numpy_reduction(np.sum))(infer_reduction)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import Dim, Node, TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
-from ortrain.ops.shared.interpolation import COORDINATES, MODES, ROUNDING, Axis, Interpolation, table
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
+from ortrain.ops.shared.interpolation import COORDINATES, MODES, ROUNDING, Axis, Interpolation, table
 
 Gradients = Sequence[str | None]
 
@@ -69,9 +69,9 @@ def resized_axes(c: InferenceContext, shape: Sequence[Dim]) -> list[tuple[int, f
     return [(axis, ratio, int(ratio * size + 0.5)) for axis, size in known.items()]
 
 
-@operator("Resize", gradient=lambda g: resize_gradient(g), expand=lambda g: in_steps(g), stop=(1, 2, 3))
+@operator("Resize", gradient=lambda g: resize_gradient(g), decompose=lambda g: decompose(g), stop=(1, 2, 3))
 def resize(c: InferenceContext) -> list[TensorType]:
-    """y = x, resized along its axes by interpolation between neighbours"""
+    """y = x, resized along its axes by interpolation between neighbors"""
     shape = c.shape(0)
     interpolation_of(c)
     axes = resized_axes(c, shape)
@@ -88,7 +88,7 @@ def resize(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), tuple(sizes))]
 
 
-operator("Upsample", gradient=lambda g: resize_gradient(g), expand=lambda g: in_steps(g), stop=(1,))(resize)
+operator("Upsample", gradient=lambda g: resize_gradient(g), decompose=lambda g: decompose(g), stop=(1,))(resize)
 
 
 def resize_gradient(g: GradientBuilder) -> Gradients:
@@ -119,7 +119,7 @@ def chain(c: InferenceContext, shape: Sequence[int]) -> list[tuple[int, int, np.
     return found
 
 
-def in_steps(g: NodeBuilder) -> list[str] | None:
+def decompose(g: NodeBuilder) -> list[str] | None:
     """One ResampleAxis per axis that changes; None while sizes are symbols or the elements are no floats."""
     kind = g.type(g.inputs[0])
     if not kind.is_static or kind.dtype not in ("float32", "float64") or resized_axes(g.context(), kind.sizes) is None:
@@ -179,7 +179,7 @@ def resample_axis_grad(c: InferenceContext) -> list[TensorType]:
     return _with_size(c, int(c.attribute("size")))
 
 
-def gradient_in_steps(g: NodeBuilder) -> list[str]:
+def gradient_decomposition(g: NodeBuilder) -> list[str]:
     """The adjoints of the chain of Resize, in reverse."""
     dy, x = g.inputs[:2]
     kind = g.type(x)
@@ -196,7 +196,7 @@ def gradient_in_steps(g: NodeBuilder) -> list[str]:
     return [dy]
 
 
-@operator("ResizeGrad", domain=ORTRAIN, expand=gradient_in_steps)
+@operator("ResizeGrad", domain=ORTRAIN, decompose=gradient_decomposition)
 def resize_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dY, and the inputs of Resize): the adjoint of the resizing"""
     return same_as_input(c) if c.types[1] is None else [c.type(1)]

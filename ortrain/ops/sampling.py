@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.conv import same_float
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_shape, operator
 from ortrain.ops.shape import known_dims
 from ortrain.ops.shared.windows import Windows, integers, windows_of
 
 Gradients = Sequence[str | None]
 
-LARGEST_PLANE = 2**31 - 1
+MAX_PLANE = 2**31 - 1
 """Elements of one channel that the kernels' 32-bit offsets reach."""
 
 
@@ -25,8 +25,8 @@ def check_plane(c: LoweringContext, sizes: Sequence[int]) -> None:
     count = 1
     for size in sizes:
         count *= size
-    if count > LARGEST_PLANE:
-        raise c.error(f"expected at most {LARGEST_PLANE} elements per channel, got {list(sizes)}")
+    if count > MAX_PLANE:
+        raise c.error(f"expected at most {MAX_PLANE} elements per channel, got {list(sizes)}")
 
 
 # ---- GridSample
@@ -91,7 +91,7 @@ def grid_sample_grad(c: InferenceContext) -> list[TensorType]:
 # ---- AffineGrid
 
 
-def affine_in_steps(g: NodeBuilder) -> list[str] | None:
+def affine_decomposition(g: NodeBuilder) -> list[str] | None:
     """A product of the untransformed positions with theta, for sizes that are known; ONNX's function for it has branches inside."""
     sizes, theta, align = known_dims(g.context(), 1), g.inputs[0], bool(g.attribute("align_corners", 0))
     if sizes is None or align and 1 in sizes[2:]:
@@ -102,7 +102,7 @@ def affine_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("Reshape", grid, g.constant([0, *sizes[2:], len(axes)]))]
 
 
-@operator("AffineGrid", expand=affine_in_steps, stop=(1,))
+@operator("AffineGrid", decompose=affine_decomposition, stop=(1,))
 def affine_grid(c: InferenceContext) -> list[TensorType]:
     """y[n, p] = theta[n] times (p, 1), for the positions p in [-1, 1] of the elements of images of the given size; the last axis first"""
     theta, sizes = c.shape(0), known_dims(c, 1)
@@ -150,7 +150,7 @@ def check_moves(c: InferenceContext, windows: Windows, x: int, offset: int, mask
         check_shape(c, "a mask", c.shape(mask), (shape[0], groups * taps, *windows.output))
 
 
-def deformable_in_steps(g: NodeBuilder) -> list[str] | None:
+def deformable_decomposition(g: NodeBuilder) -> list[str] | None:
     """The columns as channels of an image, and a convolution of them with the weight as one element per channel."""
     kernel, (filters, per_group) = kernel_of(g.context()), g.shape(g.inputs[1])[:2]
     if not isinstance(filters, int) or not isinstance(per_group, int) or g.type(g.inputs[0]).dtype not in ("float32", "float64"):
@@ -163,7 +163,7 @@ def deformable_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("Conv", columns, weight, *bias, kernel_shape=(1, 1), group=int(g.attribute("group", 1)))]
 
 
-@operator("DeformConv", expand=deformable_in_steps)
+@operator("DeformConv", decompose=deformable_decomposition)
 def deform_conv(c: InferenceContext) -> list[TensorType]:
     """y = a convolution whose taps read at their places moved by offsets, between elements by bilinear interpolation, times a mask"""
     x, weight, group = c.shape(0), c.shape(1), int(c.attribute("group", 1))

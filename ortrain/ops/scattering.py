@@ -8,8 +8,8 @@ import numpy as np
 
 from ortrain.dtypes import NUMBERS, numpy_dtype
 from ortrain.ir import TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.gathering import check_elements, check_indices, check_tuples, element_ints, tuple_ints, zeros_like
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import ORTRAIN, Guard, InferenceContext, KernelCall, LoweringContext, check_gradient, check_shape, normalize_axis, operator
 from ortrain.ops.shape import Gradients
 
@@ -140,7 +140,7 @@ operator("Scatter", lower=lower_elements, gradient=scatter_gradient("GatherEleme
 # ---- TensorScatter: a cache that sequences are written into
 
 
-def cache_in_steps(g: NodeBuilder) -> list[str] | None:
+def cache_decomposition(g: NodeBuilder) -> list[str] | None:
     """ScatterElements at the indices that each sequence of the batch starts from."""
     c = g.context()
     axis, mode = cache_axis(c)
@@ -165,7 +165,7 @@ def cache_axis(c: InferenceContext) -> tuple[int, str]:
     return axis, mode
 
 
-@operator("TensorScatter", expand=cache_in_steps, stop=(2,))
+@operator("TensorScatter", decompose=cache_decomposition, stop=(2,))
 def tensor_scatter(c: InferenceContext) -> list[TensorType]:
     """y = past_cache [batch, …] with each sequence of update put at its write index along the axis, going round at the end if circular"""
     past, update = c.shape(0), c.shape(1)

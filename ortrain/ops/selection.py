@@ -10,9 +10,9 @@ import numpy as np
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import same_as_input
 from ortrain.ops.gathering import zeros_like
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
 
 Gradients = Sequence[str | None]
@@ -103,7 +103,7 @@ def choice(c: InferenceContext) -> tuple[int | None, np.ndarray | None]:
     return axis, None if condition is None else np.flatnonzero(condition)
 
 
-def choice_in_steps(g: NodeBuilder) -> list[str] | None:
+def choice_decomposition(g: NodeBuilder) -> list[str] | None:
     """A Gather of the slices for which a known condition holds."""
     axis, chosen = choice(g.context())
     if chosen is None:
@@ -129,7 +129,7 @@ def choice_gradient(g: GradientBuilder) -> Gradients:
     return [dx if axis is not None else g.reshape_like(dx, x), None]
 
 
-@operator("Compress", gradient=choice_gradient, expand=choice_in_steps, expand_first=True, stop=(1,))
+@operator("Compress", gradient=choice_gradient, decompose=choice_decomposition, decompose_first=True, stop=(1,))
 def compress(c: InferenceContext) -> list[TensorType]:
     """y = the slices along an axis (or the elements of the flat tensor) for which a condition holds, which may be shorter than the axis"""
     shape: list[Dim] = list(c.shape(0))
@@ -148,7 +148,7 @@ def compress(c: InferenceContext) -> list[TensorType]:
 # ---- triangles
 
 
-def triangle_in_steps(g: NodeBuilder) -> list[str] | None:
+def triangle_decomposition(g: NodeBuilder) -> list[str] | None:
     """A choice between x and 0 by a constant triangle."""
     kind = g.type(g.inputs[0])
     k = g.value(g.inputs[1]) if g.has(1) else np.zeros(1, np.int64)
@@ -169,7 +169,7 @@ def triangle_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("Trilu", g.dy, *g.inputs[1:], upper=int(g.attribute("upper", 1))), None][: len(g.inputs)]
 
 
-@operator("Trilu", lower=lower_triangle, gradient=triangle_gradient, expand=triangle_in_steps, stop=(1,))
+@operator("Trilu", lower=lower_triangle, gradient=triangle_gradient, decompose=triangle_decomposition, stop=(1,))
 def triangle(c: InferenceContext) -> list[TensorType]:
     """y = the upper (or lower) triangle of the last two axes, from diagonal k, 0 elsewhere"""
     if len(c.shape(0)) < 2:

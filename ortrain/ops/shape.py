@@ -10,8 +10,8 @@ import numpy as np
 
 from ortrain.dtypes import name_of
 from ortrain.ir import Dim, Graph, Shape, TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.constants import is_single, is_spread
+from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, distinct_axes, operator
 from ortrain.ops.shared.strides import fresh_shape, is_whole_copy, length_of, pack_box, strides_of
 

@@ -65,7 +65,7 @@ def _register() -> None:
 _register()
 
 
-def hardmax_in_steps(g: NodeBuilder) -> list[str] | None:
+def hardmax_decomposition(g: NodeBuilder) -> list[str] | None:
     """A one-hot vector of ArgMax, in the rows that the softmax of the opset has."""
     kind = g.type(g.inputs[0])
     if not kind.is_static:
@@ -78,7 +78,7 @@ def hardmax_in_steps(g: NodeBuilder) -> list[str] | None:
     return [g.op("Reshape", hot, g.constant(list(kind.sizes)))]
 
 
-@operator("Hardmax", expand=hardmax_in_steps, differentiable=False)
+@operator("Hardmax", decompose=hardmax_decomposition, differentiable=False)
 def hardmax(c: InferenceContext) -> list[TensorType]:
     """y = 1 at the largest element along an axis (below opset 13: of all axes from `axis` on), the first of equals, and 0 elsewhere"""
     return infer_softmax(c)

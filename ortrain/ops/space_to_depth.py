@@ -54,7 +54,7 @@ def rescaled(c: InferenceContext, of_channels: Rescaling, of_axes: Rescaling) ->
     return [TensorType(c.dtype(0), (n, of_channels(c, channels, block**2, "channels"), of_axes(c, height, block, "height"), of_axes(c, width, block, "width")))]
 
 
-def depth_in_steps(g: NodeBuilder) -> list[str] | None:
+def depth_decomposition(g: NodeBuilder) -> list[str] | None:
     """The channels as [elements of a block, channels], or the other way round; then the elements of blocks beside their places."""
     block, kind = block_size(g), g.type(g.inputs[0])
     if not kind.is_static:
@@ -82,13 +82,13 @@ def depth_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [dx]
 
 
-@operator("DepthToSpace", gradient=depth_gradient, expand=depth_in_steps)
+@operator("DepthToSpace", gradient=depth_gradient, decompose=depth_decomposition)
 def depth_to_space(c: InferenceContext) -> list[TensorType]:
     """y [n, c / b², h b, w b] = x [n, c, h, w] with each b² channels as a block of b by b elements"""
     return rescaled(c, over, times)
 
 
-def space_in_steps(g: NodeBuilder) -> list[str] | None:
+def space_decomposition(g: NodeBuilder) -> list[str] | None:
     """The axes as [blocks, elements of a block]; then the elements before the channels, or after them."""
     block, kind = block_size(g), g.type(g.inputs[0])
     if not kind.is_static:
@@ -105,7 +105,7 @@ def space_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [dx]
 
 
-@operator("SpaceToDepth", gradient=space_gradient, expand=space_in_steps)
+@operator("SpaceToDepth", gradient=space_gradient, decompose=space_decomposition)
 def space_to_depth(c: InferenceContext) -> list[TensorType]:
     """y [n, c b², h / b, w / b] = x [n, c, h, w] with each block of b by b elements as b² channels"""
     return rescaled(c, times, over)

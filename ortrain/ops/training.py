@@ -47,7 +47,7 @@ def sgd_update(c: InferenceContext) -> list[TensorType]:
     return check_update(c, moments=0)
 
 
-WHOLE_BYTES, LEAST_PIECES, PIECE_BYTES, LEAST_ROWS = 1 << 20, 3, 1 << 23, 256
+WHOLE_BYTES, MIN_PIECES, PIECE_BYTES, MIN_ROWS = 1 << 20, 3, 1 << 23, 256
 """Of a gradient that is there whole, and of the pieces of a larger one. Pieces of 4 MiB cost a step of layers of 16 and 64 MiB (mlp-wide) 1 % on one thread and
 5 % on two, 8 MiB 0.5 and 3 %. Three pieces of 0.5 MiB cost a step of mlp-mnist 1 and 3 %, and save two fifths of what it needs beyond the loaded session."""
 
@@ -58,7 +58,7 @@ def rows_of_piece(kind: TensorType) -> int:
     row = numpy_dtype(kind.dtype).itemsize * columns
     if rows * row <= WHOLE_BYTES:
         return rows
-    return min(-(-rows // LEAST_PIECES), max(LEAST_ROWS, PIECE_BYTES // row))
+    return min(-(-rows // MIN_PIECES), max(MIN_ROWS, PIECE_BYTES // row))
 
 
 def gemm_update_call(c: LoweringContext) -> KernelCall:
@@ -94,14 +94,14 @@ def select_sum(g: NodeBuilder) -> list[str]:
     return [g.op("Where", g.inputs[2], total, g.inputs[0]) if g.has(2) else total]
 
 
-@operator("InPlaceAccumulator", domain=MICROSOFT, differentiable=False, expand=select_sum)
+@operator("InPlaceAccumulator", domain=MICROSOFT, differentiable=False, decompose=select_sum)
 def accumulator(c: InferenceContext) -> list[TensorType]:
     """new = old + value, or old where the update signal is false"""
     return [c.type(0)]
 
 
 @operator("ZeroGradient", domain=MICROSOFT, differentiable=False,
-          expand=lambda g: [g.op("Expand", g.scalar(0.0, g.inputs[0]), g.shape_of(g.inputs[0]))])
+          decompose=lambda g: [g.op("Expand", g.scalar(0.0, g.inputs[0]), g.shape_of(g.inputs[0]))])
 def zero_gradient(c: InferenceContext) -> list[TensorType]:
     """Zeros of the shape of the first input"""
     return [c.type(0)]

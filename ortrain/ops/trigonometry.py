@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ortrain.ir import TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.elementwise import same_as_input, unary
+from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import InferenceContext, operator
 
 Slope = Callable[[GradientBuilder, str], str]

@@ -11,14 +11,14 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Dim, Model, NameSource, Node, TensorType
 from ortrain.loading.loader import all_names
-from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
 from ortrain.ops.control_flow import chosen
 from ortrain.ops.registry.decomposition import named_as
+from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
 from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.subgraphs import place
 
 
-def specialise(model: Model, input_shapes: Mapping[str, Sequence[Dim]], input_values: Mapping[str, Any]) -> None:
+def specialize(model: Model, input_shapes: Mapping[str, Sequence[Dim]], input_values: Mapping[str, Any]) -> None:
     """Changes the model: inputs get the given shapes, or become constants of the given values; Ifs whose condition is known then are replaced.
 
     Raises InvalidArgumentError for a name that is no input, or a shape or value that does not fit."""

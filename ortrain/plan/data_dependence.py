@@ -1,4 +1,4 @@
-"""What a plan lacks where a graph's sizes do not follow from its inputs' shapes: values of user inputs that it has to know, or a stage of the run that
+"""What a plan lacks where a graph's sizes do not follow from its inputs' shapes: values of user inputs that it has to know, or a partition of the run that
 comes before it."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NeedsValues(InvalidModelError):
         self.names = names
 
 
-class NeedsStage(InvalidModelError):
+class NeedsPartition(InvalidModelError):
     """A plan needs another run before it: one that computes `values`, which it has to know, or the inputs of `node`, which runs outside of programs."""
 
     def __init__(self, cause: Exception, values: Sequence[str] = (), node: Node | None = None, kinds: Sequence[TensorType | None] = ()) -> None:
@@ -78,20 +78,20 @@ class Unknowns:
         return name in self.objects or kind is not None and kind.is_object
 
     def refuse_objects(self, node: Node) -> None:
-        """Raises NeedsStage for a node that works on objects; its condition has to be known first where it has one."""
+        """Raises NeedsPartition for a node that works on objects; its condition has to be known first where it has one."""
         cause = InvalidModelError(f"expected tensors of numbers, got others at {node}")
         self._ask_for(self._conditions(node), cause)
         raise self.outside(node, cause)
 
-    def outside(self, node: Node, cause: Exception) -> NeedsStage:
+    def outside(self, node: Node, cause: Exception) -> NeedsPartition:
         """The request to run a node outside of programs."""
         origin = next((self._origin[name] for name in node.outputs if name in self._origin), node)
-        return NeedsStage(cause, node=origin, kinds=[self.inference.types.get(name) for name in origin.outputs])
+        return NeedsPartition(cause, node=origin, kinds=[self.inference.types.get(name) for name in origin.outputs])
 
     # ---- what is to be known
 
     def ask(self, node: Node, cause: Exception) -> None:
-        """Raises NeedsValues or NeedsStage when a node cannot be planned because sizes are open; returns when that is not why."""
+        """Raises NeedsValues or NeedsPartition when a node cannot be planned because sizes are open; returns when that is not why."""
         culprit = self._first_open(node)
         if culprit.op_type not in DATA_SIZED or all(name in self.inputs for name in culprit.inputs):
             self._ask_for(self._sizes(culprit), cause)
@@ -100,7 +100,7 @@ class Unknowns:
             raise self.outside(culprit, cause) from cause
 
     def ask_for_inputs(self, names: Collection[str], cause: Exception) -> None:
-        """Raises NeedsValues or NeedsStage for values that are not known and have to be."""
+        """Raises NeedsValues or NeedsPartition for values that are not known and have to be."""
         self._ask_for([name for name in names if name not in self.inference.values], cause)
 
     def _ask_for(self, names: Sequence[str], cause: Exception) -> None:
@@ -111,7 +111,7 @@ class Unknowns:
             raise NeedsValues(inputs, cause) from cause
         computed = [name for name in names if name not in self.inputs]
         if computed and all(name in self._made for name in computed):
-            raise NeedsStage(cause, values=computed) from cause
+            raise NeedsPartition(cause, values=computed) from cause
 
     def _inputs_behind(self, names: Sequence[str]) -> list[str] | None:
         """The user inputs from which these values are computed, if they are few; None where anything else goes in."""

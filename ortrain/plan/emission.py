@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from ortrain._core.program_builder import MOST_AXES, Assembly
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import flushes_subnormals
 from ortrain._core.program import Program
+from ortrain._core.program_builder import MAX_AXES, ProgramBuilder
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidModelError, MissingKernelError
 from ortrain.ir import Node, TensorType
-from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.constants import KnownValues
+from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.training import UPDATED
-from ortrain.plan.deferred_gradients import Late
+from ortrain.plan.deferred_gradients import DeferredGradients
 from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.steps import Plan, Step
 
@@ -24,103 +24,103 @@ from ortrain.plan.steps import Plan, Step
 class Emission:
     """The work of one program.
 
-    late: its steps. inputs, fixed, wanted, commits: as of plan_program. has_effect: nodes that are there for what they write over. is_accumulation: steps that
+    deferred: its steps. inputs, fixed, wanted, commits: as of plan_program. has_effect: nodes that are there for what they write over. is_accumulation: steps that
     add a value to a gradient."""
 
-    def __init__(self, late: Late, lifetimes: Lifetimes, inference: Inference, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray],
+    def __init__(self, deferred: DeferredGradients, lifetimes: Lifetimes, inference: Inference, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray],
                  wanted: Sequence[str], commits: Mapping[str, np.ndarray], has_effect: Callable[[Node], bool],
                  is_accumulation: Callable[[Step], bool]) -> None:
-        self.late, self.steps, self.lifetimes, self.inference = late, late.steps, lifetimes, inference
+        self.deferred, self.steps, self.lifetimes, self.inference = deferred, deferred.steps, lifetimes, inference
         self.inputs, self.fixed, self.wanted, self.commits = inputs, fixed, wanted, commits
         self.has_effect, self.is_accumulation = has_effect, is_accumulation
 
     def run(self, handle: EngineHandle) -> Program:
         """The finished program."""
-        assembly = Assembly(handle)
-        program = assembly.program
-        blocks = self._lay_out(assembly)
+        builder = ProgramBuilder(handle)
+        program = builder.program
+        blocks = self._lay_out(builder)
         numbers: dict[str, int] = {}
 
         def tensor(name: str) -> int:
             if not name:
                 return -1
             if name not in numbers:
-                numbers[name] = self._add_tensor(assembly, name, blocks)
+                numbers[name] = self._add_tensor(builder, name, blocks)
             return numbers[name]
 
         positions: dict[int, int] = {}
-        scratch = {index: assembly.add_block(step.call.scratch, index, index) for index, step in enumerate(self.steps) if step.call.scratch}
+        scratch = {index: builder.add_block(step.call.scratch, index, index) for index, step in enumerate(self.steps) if step.call.scratch}
         for index, step in enumerate(self.steps):
             if step.call.function is not None:
-                positions[id(step)] = assembly.add_python_step(f"python of {step.node.name or step.node.op_type}", step.call.function,
+                positions[id(step)] = builder.add_python_step(f"python of {step.node.name or step.node.op_type}", step.call.function,
                                                               [tensor(n) for n in step.inputs], [tensor(n) for n in step.outputs])
                 continue
             if step.iteration is not None:
                 program.python_steps[len(positions)] = step.iteration
                 program.keep_alive.append(step.iteration)
-            positions[id(step)] = assembly.add_step(
+            positions[id(step)] = builder.add_step(
                 f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor(n) for n in step.inputs],
                 [tensor(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),
                 scratch.get(index, -1), flushes_subnormals(step.call.kernel))
-        assembly.set_inputs([tensor(name) for name in self.inputs])
-        assembly.set_outputs([tensor(name) for name in self.wanted])
+        builder.set_inputs([tensor(name) for name in self.inputs])
+        builder.set_outputs([tensor(name) for name in self.wanted])
         same_memory: dict[str, list[int]] = {}
         for name, number in numbers.items():
             same_memory.setdefault(self.lifetimes.root(name), []).append(number)
         direct = self._direct_gradients(blocks)
         for step, value in direct:
-            assembly.add_direct(positions[id(step)], same_memory[self.lifetimes.root(value)], self.fixed[step.inputs[0]].ctypes.data)
+            builder.add_direct(positions[id(step)], same_memory[self.lifetimes.root(value)], self.fixed[step.inputs[0]].ctypes.data)
         program.first_write = self._first_write({self.lifetimes.root(value) for _, value in direct})
-        if any(step.guard is None and step.node.op_type in UPDATED for step in self.late.now):
+        if any(step.guard is None and step.node.op_type in UPDATED for step in self.deferred.now):
             program.stoppable = program.first_write + 1
-        program.late_updates = len(self.late.now)
-        program.late_gradients = program.late_updates + len(self.late.updates)
-        program.late_names, program.input_names = frozenset(self.late.names), list(self.inputs)
+        program.deferred_updates = len(self.deferred.now)
+        program.deferred_gradients = program.deferred_updates + len(self.deferred.updates)
+        program.deferred_names, program.input_names = frozenset(self.deferred.names), list(self.inputs)
         program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
-        assembly.finish()
+        builder.finish()
         program.plan = Plan(self.steps, self.inference.types, program.arena_bytes, list(self.wanted))
         return program
 
-    def _lay_out(self, assembly: Assembly) -> dict[str, int]:
-        """Root value -> the number of its block; what late steps read lies at the arena's beginning."""
+    def _lay_out(self, builder: ProgramBuilder) -> dict[str, int]:
+        """Root value -> the number of its block; what deferred steps read lies at the arena's beginning."""
         kept = set(map(self.lifetimes.root, self.lifetimes.held))
-        return {name: assembly.add_block(block.size, block.first, block.last, name in kept) for name, block in self.lifetimes.blocks(self.steps).items()}
+        return {name: builder.add_block(block.size, block.first, block.last, name in kept) for name, block in self.lifetimes.blocks(self.steps).items()}
 
-    def _add_tensor(self, assembly: Assembly, name: str, blocks: Mapping[str, int]) -> int:
+    def _add_tensor(self, builder: ProgramBuilder, name: str, blocks: Mapping[str, int]) -> int:
         if name.endswith("::committed"):
             target = self.commits[name.removesuffix("::committed")]
-            return assembly.add_tensor(target.dtype.name, tuple(target.shape), address=target.ctypes.data)
+            return builder.add_tensor(target.dtype.name, tuple(target.shape), address=target.ctypes.data)
         root = self.lifetimes.root(name)
         kind = self.inference.types[name]
         if kind.dtype == "string":
             raise MissingKernelError(f"expected a tensor of an element type that programs hold, got {kind.dtype} for {name!r}")
         shape = kind.sizes
-        if len(shape) > MOST_AXES:
-            raise MissingKernelError(f"expected a tensor of at most {MOST_AXES} axes, which is what kernels take, got {list(shape)} for {name!r}")
+        if len(shape) > MAX_AXES:
+            raise MissingKernelError(f"expected a tensor of at most {MAX_AXES} axes, which is what kernels take, got {list(shape)} for {name!r}")
         if root in self.inputs:
-            return assembly.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
+            return builder.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
         if root in self.fixed:
-            return assembly.add_tensor(kind.dtype, shape, address=self.fixed[root].ctypes.data)
+            return builder.add_tensor(kind.dtype, shape, address=self.fixed[root].ctypes.data)
         if root in self.inference.values:
             values = self.inference.values
             numbers = values.held(root) if isinstance(values, KnownValues) and kind.dtype == "int64" else None
             if numbers is not None:
-                return assembly.add_tensor(kind.dtype, shape, numbers=numbers)
+                return builder.add_tensor(kind.dtype, shape, numbers=numbers)
             array = values[root]
             array = np.require(array, numpy_dtype(kind.dtype), ["C", "A"])
             values[root] = array
-            return assembly.add_tensor(kind.dtype, shape, address=array.ctypes.data)
+            return builder.add_tensor(kind.dtype, shape, address=array.ctypes.data)
         if root not in blocks:
             raise InvalidModelError(f"expected {name!r} to be an input, a parameter or made by a node, found neither")
-        return assembly.add_tensor(kind.dtype, shape, block=blocks[root])
+        return builder.add_tensor(kind.dtype, shape, block=blocks[root])
 
     def _first_write(self, gradients: Collection[str]) -> int:
         """The first step that changes what outlives a run: an accumulation, an update, a commit, or what computes one of `gradients` in its own place. When a
         step before it refuses, nothing has changed."""
-        for index, step in enumerate(self.late.now):
+        for index, step in enumerate(self.deferred.now):
             if self.has_effect(step.node) or any(name.endswith("::committed") or self.lifetimes.root(name) in gradients for name in step.outputs if name):
                 return index
-        return len(self.late.now)
+        return len(self.deferred.now)
 
     def _direct_gradients(self, blocks: Collection[str]) -> list[tuple[Step, str]]:
         """Accumulations whose value may be computed in the gradient itself while gradients are overwritten.

@@ -11,11 +11,11 @@ from math import prod
 import numpy as np
 
 from ortrain.ir import Node, TensorType
-from ortrain.ops.registry.node_builder import GraphBuilder
-from ortrain.ops.shared.conv_algorithms import LEAST_CHANNELS, MOST_TAPS, fits, geometry_of
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.pool import gradient_type, pool_windows
+from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain
+from ortrain.ops.shared.conv_algorithms import MAX_TAPS, MIN_CHANNELS, fits, geometry_of
 from ortrain.plan.epilogue_fusion.conv import merge_epilogues
 
 LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -182,10 +182,10 @@ class Layout:
         x = node.inputs[0]
         dims, taps = self.sizes(x), node.outputs[1] if len(node.outputs) > 1 else ""
         readers = self.consumers.get(taps, []) if taps else []
-        if len(dims) != 4 or not self.is_last(x) or dims[1] < LEAST_CHANNELS or any(r.op_type != "MaxPoolGrad" for r in readers):
+        if len(dims) != 4 or not self.is_last(x) or dims[1] < MIN_CHANNELS or any(r.op_type != "MaxPoolGrad" for r in readers):
             return False
         windows = pool_windows(self.context(node))
-        if prod(windows.kernel) > MOST_TAPS or prod(dims) == 0 or node.attributes.get("ceil_mode", 0) or self.has_empty_windows(windows, dims):
+        if prod(windows.kernel) > MAX_TAPS or prod(dims) == 0 or node.attributes.get("ceil_mode", 0) or self.has_empty_windows(windows, dims):
             return False
         outputs = [self.new_last(node.outputs[0])]
         if readers:

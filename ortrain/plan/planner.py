@@ -1,4 +1,4 @@
-"""Specialises a graph to input shapes, lowers it to kernel calls and lays out their memory."""
+"""Specializes a graph to input shapes, lowers it to kernel calls and lays out their memory."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Any
 
 import numpy as np
 
+from ortrain._core.builtin_kernels import KERNELS as BUILTIN_KERNELS
 from ortrain._core.engine import EngineHandle
-from ortrain._core.builtin_kernels import KERNELS as INSERTED
+from ortrain._core.kernel_table import kernels
 from ortrain._core.loop import KERNELS as ITERATION_KERNELS
 from ortrain._core.loop import Iteration
-from ortrain._core.kernel_table import kernels
 from ortrain._core.program import Program
 from ortrain.dtypes import FLOATS, numpy_dtype
 from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
-from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
-from ortrain.ops.registry.cost_model import is_known
-from ortrain.ops.registry.onnx_definitions import defined
-from ortrain.ops.registry.decomposition import expand, named_as
-from ortrain.ops.registry.shape_inference import Inference
-from ortrain.ops.registry.constants import KnownValues, is_symbolic
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
+from ortrain.ops.registry.constants import KnownValues, is_symbolic
+from ortrain.ops.registry.cost_model import is_known
+from ortrain.ops.registry.decomposition import decompose, named_as
+from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
+from ortrain.ops.registry.onnx_definitions import defined
 from ortrain.ops.registry.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, ask, canonical_domain, record_of
+from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.subgraphs import has_graphs
 from ortrain.ops.training import ACCUMULATOR, OF_GRADIENT, UPDATED, WRITTEN
-from ortrain.plan.epilogue_fusion.dense import merge_dense
+from ortrain.plan.data_dependence import NeedsPartition, NeedsValues, Unknowns
+from ortrain.plan.deferred_gradients import DeferredGradients, Updates, defer_gradients
 from ortrain.plan.emission import Emission
-from ortrain.plan.deferred_gradients import Late, Updates, put_off
+from ortrain.plan.epilogue_fusion.dense import merge_dense
+from ortrain.plan.epilogue_fusion.optimizer_update import merge_updates
 from ortrain.plan.layout import lay_out
 from ortrain.plan.liveness import Lifetimes
-from ortrain.plan.data_dependence import NeedsStage, NeedsValues, Unknowns
+from ortrain.plan.rematerialization import rematerialize
 from ortrain.plan.scheduling import orders, update_early
-from ortrain.plan.rematerialization import recompute
 from ortrain.plan.steps import Step
-from ortrain.plan.epilogue_fusion.optimizer_update import merge_updates
 
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
 """Those whose size every kernel knows; others are only for kernels that are listed for them. A kernel is looked up by the type of a node's first tensor."""
@@ -58,18 +58,18 @@ def _label(node: Node) -> str:
 
 def plan_program(model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
                  handle: EngineHandle, commits: Mapping[str, np.ndarray] | None = None, known: Mapping[str, np.ndarray] | None = None,
-                 states: Mapping[str, str] | None = None, objects: Collection[str] = (), late: Updates | None = None) -> Program:
+                 states: Mapping[str, str] | None = None, objects: Collection[str] = (), deferred: Updates | None = None) -> Program:
     """The program that computes `outputs` of a model for inputs of exactly these types.
 
     inputs: user inputs in the order of the call, with static shapes. fixed: values that live outside the program (parameters, gradient
     buffers, flags) and keep their address. commits: value name -> array that receives the value at the end of a run (running statistics).
     known: user inputs that are constants of this plan. states: output -> the input whose place it may be written to. objects: inputs that are text,
-    sequences or optionals. late: what updates parameters whose gradients a run may leave until later, with its arrays in `fixed`. Accumulators and updates
+    sequences or optionals. deferred: what updates parameters whose gradients a run may leave until later, with its arrays in `fixed`. Accumulators and updates
     whose buffer or parameter is in `fixed` are always computed.
 
-    Raises NeedsValues when more inputs have to be known, NeedsStage when something has to run before, ShapeInferenceError, MissingKernelError or
+    Raises NeedsValues when more inputs have to be known, NeedsPartition when something has to run before, ShapeInferenceError, MissingKernelError or
     InvalidModelError."""
-    return Planner(model, inputs, fixed, outputs, handle, commits or {}, known or {}, states or {}, objects, late).build()
+    return Planner(model, inputs, fixed, outputs, handle, commits or {}, known or {}, states or {}, objects, deferred).build()
 
 
 class Planner:
@@ -77,8 +77,8 @@ class Planner:
 
     def __init__(self, model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
                  handle: EngineHandle, commits: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray], states: Mapping[str, str],
-                 objects: Collection[str], late: Updates | None) -> None:
-        self.updates, self.late = late, Late()
+                 objects: Collection[str], deferred: Updates | None) -> None:
+        self.updates, self.deferred = deferred, DeferredGradients()
         self.model, self.inputs, self.fixed, self.wanted, self.handle, self.commits = model, inputs, fixed, outputs, handle, commits
         types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
         values = {**model.graph.initializers, **known}
@@ -94,13 +94,13 @@ class Planner:
 
     def build(self) -> Program:
         nodes, kept = self._distinct(self._needed(infer=True)), (*self.wanted, *self.commits)
-        laid_out = lay_out(nodes, self.builder, kept, self.handle.direct_convolution)
+        laid_out = lay_out(nodes, self.builder, kept, not self.handle.winograd)
         for node in merge_updates(merge_dense(laid_out, self.inference, kept), self.inference, kept):
             self._lower(node)
         self._add_commits()
         self._hoist_guards()
         self._hold_shortly()
-        return Emission(self.late, self.lifetimes, self.inference, self.inputs, self.fixed, self.wanted, self.commits, self._has_effect,
+        return Emission(self.deferred, self.lifetimes, self.inference, self.inputs, self.fixed, self.wanted, self.commits, self._has_effect,
                         self._accumulates).run(self.handle)
 
     # ---- which nodes run
@@ -115,7 +115,7 @@ class Planner:
                 self._visit(node)
                 try:
                     pieces = self._pieces(node)
-                except NeedsStage as error:
+                except NeedsPartition as error:
                     if error.node is not None and id(error.node) not in graph_needs:     # a piece of the node
                         raise self.unknowns.outside(node, error) from error
                     raise
@@ -138,7 +138,7 @@ class Planner:
     def _pieces(self, node: Node) -> list[Node]:
         """The nodes that stand for one; ONNX's own kernel has to do where they need to know what is computed."""
         try:
-            pieces = expand(node, self.builder) or [node]
+            pieces = decompose(node, self.builder) or [node]
             return [part for piece in pieces for part in (self._iteration_pieces(piece) if piece.op_type in ("Loop", "Scan") else [piece])]
         except ShapeInferenceError as error:
             self.unknowns.ask(node, error)
@@ -159,7 +159,7 @@ class Planner:
                 self.iterations[_label(node)] = self._iteration(form, inside, count)
                 return [node]
             except (ShapeInferenceError, InvalidModelError) as error:
-                if isinstance(error, NeedsValues | NeedsStage):
+                if isinstance(error, NeedsValues | NeedsPartition):
                     raise
                 if not isinstance(count, int):
                     raise
@@ -191,8 +191,8 @@ class Planner:
         except NeedsValues as error:
             self.unknowns.ask_for_inputs([name for name in error.names if name in outer], error)
             raise InvalidModelError(f"expected sizes that are the same in every iteration: {error}") from error
-        except NeedsStage as error:
-            raise NeedsStage(error, node=form.node) from error
+        except NeedsPartition as error:
+            raise NeedsPartition(error, node=form.node) from error
         slices = [inside.inference.types[name] for name in (*form.slice_inputs, *form.slice_outputs)]
         state_sizes, pieces = ([kind.count * numpy_dtype(kind.dtype).itemsize for kind in kinds] for kinds in (inside.states, slices))
         return Iteration(body, form.counts, count if isinstance(count, int) else -1, state_sizes, pieces[: form.scanned], pieces[form.scanned :],
@@ -261,7 +261,7 @@ class Planner:
                     raise self.unknowns.outside(node, error) from error
                 raise
             how = reference.lower(context)
-            address = INSERTED["python"]
+            address = BUILTIN_KERNELS["python"]
         if isinstance(how, Alias):
             self.lifetimes.alias[node.outputs[0]] = self.lifetimes.root(node.inputs[how.input])
             return
@@ -294,7 +294,7 @@ class Planner:
     def _again(self, step: Step) -> Step | None:
         """The step that makes the first output of a step once more: a cheap one, where its record has it, or else the same step, where its cost is known."""
         record = record_of(step.node)
-        node = record.again(step.node, self.builder.names.unique(f"{step.outputs[0]}::again")) if record is not None and record.again is not None else None
+        node = record.rematerialize(step.node, self.builder.names.unique(f"{step.outputs[0]}::again")) if record is not None and record.rematerialize is not None else None
         if node is not None:
             self.inference.visit(node)
             self._lower(node)
@@ -331,14 +331,14 @@ class Planner:
         if key not in self._guarded:
             self._guarded.append(key)
             call = KernelCall("check_range", (guard.low, guard.high, int(guard.ignored is not None), guard.ignored or 0))
-            self.steps.append(Step(node, call, [source], [], guard, INSERTED["check_range"]))
+            self.steps.append(Step(node, call, [source], [], guard, BUILTIN_KERNELS["check_range"]))
 
     def _context(self, node: Node, record: OpRecord) -> LoweringContext:
         seen = self.inference.context(node)
         outputs = [self.inference.types.get(name) if name else None for name in node.outputs]
         context = LoweringContext(node, seen.types, seen.values, seen.opset, outputs)
         context.declared, context.scope = seen.declared, seen.scope
-        context.tiles = self.handle.bfloat16_tiles
+        context.tiles = self.handle.amx
         for kind in (*seen.types, *outputs):
             if kind is not None and not kind.is_static:
                 error = InvalidModelError(f"expected shapes that follow from the inputs, got {kind.shape} at {node}")
@@ -348,7 +348,7 @@ class Planner:
 
     def _address(self, node: Node, call: KernelCall) -> int:
         if call.function is not None:
-            return INSERTED["python"]
+            return BUILTIN_KERNELS["python"]
         types = [self.inference.types[name].dtype for name in (*node.inputs, *node.outputs) if name in self.inference.types]
         table = kernels()
         for dtype in types:
@@ -364,35 +364,35 @@ class Planner:
         for value, target in self.commits.items():
             call = KernelCall("copy", (target.itemsize,))
             node = Node(COMMIT, [value], [], f"commit of {value}")
-            self.steps.append(Step(node, call, [value], [f"{value}::committed"], None, INSERTED["copy"]))
+            self.steps.append(Step(node, call, [value], [f"{value}::committed"], None, BUILTIN_KERNELS["copy"]))
 
     def _hold_shortly(self) -> None:
         """Orders the steps, leaves gradients of large weights until later, and drops activations in between, so that few bytes are in use at once.
 
-        Recomputation takes most of the time of planning a deep network: for the usual order it is tried only where that holds less without it. That of resnet50
+        Rematerialization takes most of the time of planning a deep network: for the usual order it is tried only where that holds less without it. That of resnet50
         holds 330.6 MB then, not 331.7, but with it 175, not 151."""
-        first, *others = map(self._put_off, orders(self.steps, self.lifetimes, self._accumulates, self._is_update, self._stays))
-        tried = [first, *(late for late in others if self._peak(late) < self._peak(first))]
-        for late in tried:
-            self._recompute(late)
-        self.late = first if len(tried) == 1 else min(tried, key=self._peak)
-        self.lifetimes.held = self.late.held(self.lifetimes)
+        first, *others = map(self._defer_gradients, orders(self.steps, self.lifetimes, self._accumulates, self._is_update, self._stays))
+        tried = [first, *(deferred for deferred in others if self._peak(deferred) < self._peak(first))]
+        for deferred in tried:
+            self._rematerialize(deferred)
+        self.deferred = first if len(tried) == 1 else min(tried, key=self._peak)
+        self.lifetimes.held = self.deferred.held(self.lifetimes)
 
-    def _put_off(self, order: list[Step]) -> Late:
+    def _defer_gradients(self, order: list[Step]) -> DeferredGradients:
         order = self._update_early(order)
         if self.updates is None:
-            return Late(order)
-        return put_off(order, self.lifetimes, self.inference, self.builder.names, self.updates, self._steps_of, self._accumulates, self._stays, self.inputs)
+            return DeferredGradients(order)
+        return defer_gradients(order, self.lifetimes, self.inference, self.builder.names, self.updates, self._steps_of, self._accumulates, self._stays, self.inputs)
 
-    def _recompute(self, late: Late) -> None:
-        self.lifetimes.held = late.held(self.lifetimes)
+    def _rematerialize(self, deferred: DeferredGradients) -> None:
+        self.lifetimes.held = deferred.held(self.lifetimes)
         apart = self.updates.arrays if self.updates is not None else {}
         others = sum(array.nbytes for name, array in self.fixed.items() if name not in apart)
-        late.now = self._update_early(recompute(late.now, self.lifetimes, self._again, self.handle.recomputation, others))     # which may read parameters
+        deferred.now = self._update_early(rematerialize(deferred.now, self.lifetimes, self._again, self.handle.rematerialization, others))     # which may read parameters
 
-    def _peak(self, late: Late) -> int:
-        self.lifetimes.held = late.held(self.lifetimes)
-        return self.lifetimes.peak(late.now)
+    def _peak(self, deferred: DeferredGradients) -> int:
+        self.lifetimes.held = deferred.held(self.lifetimes)
+        return self.lifetimes.peak(deferred.now)
 
     def _accumulates(self, step: Step) -> bool:
         return step.guard is None and self._is_accumulation(step.node)

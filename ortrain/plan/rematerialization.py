@@ -1,6 +1,6 @@
-"""Recomputation: activations that are cheap to make again are dropped after the forward pass and made again right before the backward pass needs them.
+"""Rematerialization: activations that are cheap to make again are dropped after the forward pass and made again right before the backward pass needs them.
 
-The cheapest for each byte come first: a normalisation from what it normalised, which its gradient reads anyway, and what works element by element; then, as far
+The cheapest for each byte come first: a normalization from what it normalized, which its gradient reads anyway, and what works element by element; then, as far
 as a session's share of time goes, convolutions and products. A residual of blocks is made again block by block from the first on, in one sweep where the last
 one is needed."""
 
@@ -13,15 +13,15 @@ from ortrain._core.symbolic import plain, spares
 from ortrain.plan.liveness import Lifetimes, live_bytes
 from ortrain.plan.steps import Step
 
-LEAST_BYTES = 1 << 16
+MIN_BYTES = 1 << 16
 """Smaller values are not worth a step of their own."""
 OPERATIONS_PER_BYTE = 8
 """Floating-point operations of a product or convolution in the time in which a byte is moved: a core's 80 GFLOP/s and 20 GB/s (AVX2) to 210 and 18 (tiles)."""
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """Shares are spent in rounds, each twice the one before, from this one on: spent at once, a large one goes for a peak's values whose sweeps make others."""
 WORTH = 0.1
-"""Of the memory: what recomputation has to free at least for the whole of a program's time, so that a tenth of the time frees a hundredth."""
-MOST_SCHEDULED = 1 << 18
+"""Of the memory: what rematerialization has to free at least for the whole of a program's time, so that a tenth of the time frees a hundredth."""
+MAX_SCHEDULED = 1 << 18
 """Steps, of all schedules that are tried for one order: 1.4 s. resnet50 takes 24,000 for 3 % of its time, 144,000 for a half."""
 SMALL = 16
 """A value of at most this part of another may be kept longer for it."""
@@ -45,7 +45,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Schedule:
-    """Steps with recomputation."""
+    """Steps with rematerialization."""
 
     steps: list[Step]
     moment: int
@@ -60,18 +60,18 @@ Chosen = dict[str, int]
 """Candidate -> a moment at which it is not to be there."""
 
 
-def recompute(steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None], share: float, held: int) -> list[Step]:
-    """The steps with recomputation where the most bytes are in use at once, as far as it lowers them and stays cheap.
+def rematerialize(steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None], share: float, held: int) -> list[Step]:
+    """The steps with rematerialization where the most bytes are in use at once, as far as it lowers them and stays cheap.
 
-    again: the step that makes the first output of a step once more, None where there is none. share: of the program's reckoned time, what recomputation may
+    again: the step that makes the first output of a step once more, None where there is none. share: of the program's reckoned time, what rematerialization may
     add. held: bytes that the program uses besides: parameters and the like."""
     if share <= 0:
         return steps
-    work = Recomputation(steps, lifetimes, again, held)
+    work = Rematerialization(steps, lifetimes, again, held)
     return work.run(share) if work.candidates else steps
 
 
-class Recomputation:
+class Rematerialization:
     """The work of one pass. Moments are the numbers of the given steps: what is made again for step n comes right before it, at the same moment."""
 
     def __init__(self, steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None], held: int) -> None:
@@ -91,7 +91,7 @@ class Recomputation:
         chosen: Chosen = {}
         best = self._schedule(chosen)
         seen = [(chosen, best)]
-        whole, part = self.cost(self.steps), LEAST_SHARE
+        whole, part = self.cost(self.steps), MIN_SHARE
         while True:
             seen += self._lower(*seen[-1], min(part, share) * whole)
             if part >= share:
@@ -117,7 +117,7 @@ class Recomputation:
         """The first of those with the lowest peak, if it is lower than another's, as far as there is time to try them. What was no lower once never is."""
         untried = [trial for trial in trials if frozenset(trial.items()) not in self.tried]
         self.tried.update(frozenset(trial.items()) for trial in untried)
-        found = min(((trial, self._schedule(trial)) for trial in untried if self.scheduled < MOST_SCHEDULED), key=lambda pair: pair[1].peak, default=None)
+        found = min(((trial, self._schedule(trial)) for trial in untried if self.scheduled < MAX_SCHEDULED), key=lambda pair: pair[1].peak, default=None)
         return found if found is not None and found[1].peak < than.peak else None
 
     def _more(self, chosen: Chosen, moment: int, budget: float) -> list[list[Candidate]]:
@@ -162,7 +162,7 @@ class Recomputation:
             if value not in self.readers or step.guard is not None or value in self.wanted or self.lifetimes.is_outside(value):
                 continue
             size = self.lifetimes.nbytes(value)
-            if not (spares(size, LEAST_BYTES) and spares(size, SMALL * sum(self.lifetimes.nbytes(name) for name in others if name))):
+            if not (spares(size, MIN_BYTES) and spares(size, SMALL * sum(self.lifetimes.nbytes(name) for name in others if name))):
                 continue
             made = again(step)
             if made is not None:

@@ -9,7 +9,7 @@ from ortrain._core.symbolic import spares
 from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.steps import Step
 
-LEAST_BYTES = 1 << 16
+MIN_BYTES = 1 << 16
 """A step that makes so much more than it frees is worth putting off."""
 
 
@@ -88,7 +88,7 @@ def defer(steps: list[Step], lifetimes: Lifetimes, spends: Callable[[Step], bool
         if first <= place[number] + 1:
             continue
         freed = [value for value, other in zip(read, last, strict=True) if other < place[number]]
-        if not held or spares(sum(map(lifetimes.nbytes, held)) - sum(map(lifetimes.nbytes, freed)), LEAST_BYTES):
+        if not held or spares(sum(map(lifetimes.nbytes, held)) - sum(map(lifetimes.nbytes, freed)), MIN_BYTES):
             place = [p - 1 if place[number] < p < first else p for p in place]
             place[number] = first - 1
             moved = True

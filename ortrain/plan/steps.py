@@ -8,8 +8,8 @@ from typing import Any
 
 from ortrain._core.loop import Iteration
 from ortrain.ir import Node, TensorType
-from ortrain.ops.registry.cost_model import operations, traffic
 from ortrain.ops.registry.constants import is_symbolic
+from ortrain.ops.registry.cost_model import operations, traffic
 from ortrain.ops.registry.record import Guard, KernelCall
 from ortrain.ops.training import ACCUMULATOR, WRITTEN
 

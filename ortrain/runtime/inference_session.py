@@ -13,10 +13,10 @@ from ortrain._core.session_lock import Lock
 from ortrain.errors import InputCountError, InputNameError
 from ortrain.ir import Dim, Model
 from ortrain.loading.loader import ModelSource, as_model
+from ortrain.passes.half_precision import narrow_outputs, widen
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.runner import Runner
 from ortrain.runtime.seed import current_seed
-from ortrain.passes.half_precision import narrow_outputs, widen
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class InferenceSession:
         narrow_outputs(self._model, self._model.graph.outputs)
         self._options = sess_options or SessionOptions()
         self._handle = EngineHandle(self._options.threads(), current_seed())
-        self._handle.direct_convolution = self._options.direct_convolution
-        self._handle.bfloat16_tiles = not self._options.vector_products
+        self._handle.winograd = self._options.enable_winograd
+        self._handle.amx = self._options.enable_amx
         self._lock = Lock(self._handle)
         self._runners: dict[tuple[str, ...], Runner] = {}
 

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ortrain.errors import InvalidArgumentError
+from ortrain.runtime.renamed_options import Renamed, accepts_former_names, warn
 
-SWITCHES = "direct_convolution", "vector_products", "optimizer_in_backward"
-OWN_ENTRIES = tuple(f"ortrain.{name}" for name in (*SWITCHES, "recomputation"))
-"""Configuration entries that stand for options of ortrain's own, for APIs whose options have none: a switch is "0" or "1"."""
-MOST_THREADS = 8
+SWITCHES = "enable_winograd", "enable_amx", "optimizer_in_backward"
+OWN_ENTRIES = tuple(f"ortrain.{name}" for name in (*SWITCHES, "rematerialization"))
+"""Configuration entries that set ortrain's own options through APIs whose option classes have no such fields. A switch is "0" or "1"."""
+FORMER_NAMES = {
+    "direct_convolution": Renamed("enable_winograd", inverted=True),
+    "vector_products": Renamed("enable_amx", inverted=True),
+    "recomputation": Renamed("rematerialization"),
+}
+MAX_THREADS = 8
 """More gain nothing for the shapes people train on CPUs."""
 
 
@@ -32,36 +38,39 @@ def physical_cores() -> int:
     return max(1, len(cores))
 
 
-def check_share(recomputation: float) -> float:
+def check_share(rematerialization: float) -> float:
     """A share of a step's time. Raises InvalidArgumentError when it is none."""
-    if not (isinstance(recomputation, int | float) and 0 <= recomputation <= 1):
-        raise InvalidArgumentError(f"expected a share of the step's time from 0 to 1 as recomputation, got {recomputation!r}")
-    return recomputation
+    if not (isinstance(rematerialization, int | float) and 0 <= rematerialization <= 1):
+        raise InvalidArgumentError(f"expected a share of the step's time from 0 to 1 as rematerialization, got {rematerialization!r}")
+    return rematerialization
 
 
+@accepts_former_names(FORMER_NAMES)
 @dataclass
 class SessionOptions:
     """Options of a session.
 
-    intra_op_num_threads: threads of a step; 0 means the physical cores, at most eight. Every number gives the same bits.
-    direct_convolution: 3 x 3 convolutions of stride 1 are direct sums. By default they are Winograd's F(4 x 4, 3 x 3), twice as fast or more, whose
-    rounding errors are 2 to 3 times those of direct sums in the same precision, and 5 to 6 times in the gradient of the data.
-    vector_products: products in float32 are left to the vector units. By default large ones are computed on bfloat16 tiles (AMX) where the processor has them,
-    each number in three parts that together have all its bits: up to 1.9 times as fast, and no further from the exact sums.
-    optimizer_in_backward: a train step updates each parameter as soon as its gradient is complete, as the optimizer step after it would, so that the gradients
-    are never held all at once. The optimizer step only ends it then: each train step has to be followed by one and by a reset of the gradients, which cannot
-    be read, added up or clipped. By default gradients lie where activations were before, until an optimizer step spends them or somebody reads them or adds to
-    them; this takes a little less still.
-    recomputation: the share of a step's reckoned time, 0 to 1, that may go to computing values of the forward pass a second time, right before the backward
-    pass reads them, instead of keeping them; the bits stay the same. By default 7 %: normalisations, activations and the cheapest of convolutions and
-    products. Larger shares go to more of these, what frees the most memory for its time first; 0 keeps everything.
-    The remaining attributes exist for scripts written for the old package; they change nothing here unless said."""
+    intra_op_num_threads: threads of a step; 0 means the physical cores, at most eight. Every number of threads gives the same bits.
+    enable_winograd: compute 3 x 3 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3) algorithm. It is at least twice as fast as direct sums; its
+    rounding errors are 2 to 3 times theirs, and 5 to 6 times in the gradient of the data.
+    enable_amx: compute large float32 products on AMX tiles where the processor has them. Each number is split into three bfloat16 parts that together have
+    all its bits, so results are no further from the exact sums; products are up to 1.9 times as fast.
+    optimizer_in_backward: update each parameter within the train step, as soon as its gradient is complete, so that the gradients are never all held at
+    once. The optimizer step then only ends the train step: each train step must be followed by an optimizer step and a reset of the gradients, and gradients
+    cannot be read, accumulated or clipped. Without this option gradients are deferred: they stay where activations were until an optimizer step uses
+    them, or until they are read or added to. The option takes a little less memory still.
+    rematerialization: the share of a step's estimated time, from 0 to 1, that may go to computing activations a second time right before the backward pass
+    reads them, instead of keeping them (also known as activation checkpointing). The bits stay the same. The default of 7 % covers normalizations,
+    activation functions and the cheapest convolutions and products; larger shares cover more of these, those that free the most memory for their time
+    first. 0 keeps every activation.
+
+    The remaining fields exist for scripts written for onnxruntime-training and change nothing here unless stated otherwise."""
 
     intra_op_num_threads: int = 0
-    direct_convolution: bool = False
-    vector_products: bool = False
+    enable_winograd: bool = True
+    enable_amx: bool = True
     optimizer_in_backward: bool = False
-    recomputation: float = 0.07
+    rematerialization: float = 0.07
     inter_op_num_threads: int = 0
     log_severity_level: int = 2
     log_verbosity_level: int = 0
@@ -84,7 +93,7 @@ class SessionOptions:
         load_operators(library_path)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Sets a configuration entry. "ortrain.optimizer_in_backward" and the like set the option: a switch to "0" or "1", recomputation to a number.
+        """Sets a configuration entry. "ortrain.optimizer_in_backward" and the like set the option: a switch to "0" or "1", rematerialization to a number.
 
         Raises InvalidArgumentError for the one entry that the old package refuses in training, for an option that there is not, for a value that is none, and
         for what is no text."""
@@ -97,19 +106,23 @@ class SessionOptions:
         self._entries[key] = value
 
     def _set_option(self, key: str, value: str) -> None:
-        if key not in OWN_ENTRIES:
+        former = key.removeprefix("ortrain.")
+        renamed = FORMER_NAMES.get(former, Renamed(former))
+        name = renamed.to
+        if f"ortrain.{name}" not in OWN_ENTRIES:
             raise InvalidArgumentError(f"expected one of {', '.join(OWN_ENTRIES)}, got the configuration entry {key!r}")
-        name = key.removeprefix("ortrain.")
+        if former in FORMER_NAMES:
+            warn(former, renamed, 4)
         if name in SWITCHES:
             if value not in ("0", "1"):
                 raise InvalidArgumentError(f"expected 0 or 1 as {key}, got {value!r}")
-            setattr(self, name, value == "1")
+            setattr(self, name, renamed.convert(value == "1"))
             return
         try:
             share = float(value)
         except ValueError as error:
             raise InvalidArgumentError(f"expected a number as {key}, got {value!r}") from error
-        self.recomputation = check_share(share)
+        self.rematerialization = check_share(share)
 
     def get_session_config_entry(self, key: str) -> str:
         """The value of a configuration entry. Raises InvalidArgumentError when it was never set."""
@@ -121,7 +134,7 @@ class SessionOptions:
         """The number of threads a session with these options uses."""
         if self.intra_op_num_threads < 0:
             raise InvalidArgumentError(f"expected intra_op_num_threads >= 0, got {self.intra_op_num_threads}")
-        return self.intra_op_num_threads or min(MOST_THREADS, physical_cores())
+        return self.intra_op_num_threads or min(MAX_THREADS, physical_cores())
 
 
 class RunOptions:

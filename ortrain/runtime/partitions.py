@@ -1,4 +1,4 @@
-"""Runs in stages, for models whose sizes the data decide (NonZero, a Loop that stops on what it computed), and for values that no program holds (text,
+"""Runs in partitions, for models whose sizes the data decide (NonZero, a Loop that stops on what it computed), and for values that no program holds (text,
 sequences, optionals): a program computes what comes before such a node, the node runs by itself, and what is left is planned for what it gave."""
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InputTypeError, OperatorFailedError, OrtrainError
 from ortrain.ir import Graph, Model, Node, TensorType
-from ortrain.ops.registry.onnx_definitions import reference_function
-from ortrain.ops.registry.shape_inference import opset_of
 from ortrain.ops.loop import Form
+from ortrain.ops.registry.onnx_definitions import reference_function
 from ortrain.ops.registry.record import REGISTRY, InferenceContext, canonical_domain
+from ortrain.ops.registry.shape_inference import opset_of
 from ortrain.ops.registry.subgraphs import captured, has_graphs
-from ortrain.plan import NeedsStage
+from ortrain.plan import NeedsPartition
 
 Value = Any
 """An array; a list of them for a sequence; None for an optional that is absent."""
@@ -46,7 +46,7 @@ class Maker(Protocol):
 
 
 @dataclass(slots=True)
-class Stage:
+class Partition:
     """What runs before the rest of a model: a program, then a node outside of programs, or either alone."""
 
     first: Running | None
@@ -56,10 +56,10 @@ class Stage:
     rest: Any
 
     @classmethod
-    def of(cls, model: Model, inputs: Sequence[str], outputs: Sequence[str], commits: Sequence[str], constants: Values, cut: NeedsStage, make: Maker) -> Stage:
+    def of(cls, model: Model, inputs: Sequence[str], outputs: Sequence[str], commits: Sequence[str], constants: Values, cut: NeedsPartition, make: Maker) -> Partition:
         """Divides the run of a model where a plan asked for it."""
         graph, node = model.graph, cut.node
-        assert node is None or any(piece is node for piece in graph.nodes), "a stage ends at a node of the graph: or it would be asked for again and again"
+        assert node is None or any(piece is node for piece in graph.nodes), "a partition ends at a node of the graph: or it would be asked for again and again"
         made_by_nodes = graph.producers()
         targets = [name for name in (cut.values if node is None else node.inputs) if name in made_by_nodes]
         before = graph.ancestors(targets)

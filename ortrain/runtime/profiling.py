@@ -12,8 +12,8 @@ import numpy as np
 
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
+from ortrain._core.optimizer_update import BoundKernel
 from ortrain._core.program import Program
-from ortrain._core.optimizer_update import Call
 from ortrain.errors import InvalidStateError
 from ortrain.formats.atomic_files import replace_file
 from ortrain.ops.registry.cost_model import KERNEL_COSTS
@@ -137,7 +137,7 @@ class Profiling:
         _gather(self._profile, runs)
 
 
-def _gather(profile: Profile, runs: Iterable[tuple[Program | Call, np.ndarray]]) -> None:
+def _gather(profile: Profile, runs: Iterable[tuple[Program | BoundKernel, np.ndarray]]) -> None:
     """Adds the moments of runs to a profile; programs are told apart by identity."""
     known: dict[int, list[StepProfile]] = {}
     for what, moments in runs:
@@ -150,11 +150,11 @@ def _gather(profile: Profile, runs: Iterable[tuple[Program | Call, np.ndarray]])
                 step.runs += 1
                 step.seconds += (end - start) * 1e-9
                 profile.events.append(Event(step, start, end - start))
-    profile.steps = [step for step in profile.steps if step.runs]          # not late gradients that nobody asked for
+    profile.steps = [step for step in profile.steps if step.runs]          # not deferred gradients that nobody asked for
 
 
-def _steps_of(what: Program | Call, number: int) -> list[StepProfile]:
-    if isinstance(what, Call):
+def _steps_of(what: Program | BoundKernel, number: int) -> list[StepProfile]:
+    if isinstance(what, BoundKernel):
         kernel = next((name for (name, _), address in kernels().items() if address == what.address), "?")
         weights = what.operands[0]
         size = 0 if weights is None else weights.size

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ortrain._core.engine import EngineHandle
-from ortrain._core.program_template import Family, related
 from ortrain._core.builtin_kernels import PYTHON_FAILED, PythonStep
+from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
 from ortrain._core.program import TERMINATED, Program
+from ortrain._core.program_template import ProgramTemplate, related
 from ortrain._core.symbolic import SymbolicSizes
 from ortrain.errors import (
     EmptyBatchError,
@@ -28,18 +28,18 @@ from ortrain.errors import (
 )
 from ortrain.ir import Model, TensorType
 from ortrain.ops.shape import shows_spread_axes
-from ortrain.runtime.options import RunOptions
-from ortrain.plan import NeedsStage, NeedsValues, plan_program
+from ortrain.plan import NeedsPartition, NeedsValues, plan_program
 from ortrain.plan.deferred_gradients import Updates
-from ortrain.runtime.partitions import Flag, Stage
+from ortrain.runtime.options import RunOptions
+from ortrain.runtime.partitions import Flag, Partition
 from ortrain.runtime.state import aligned_zeros
 from ortrain.runtime.values import as_array, as_object
 
-LEAST_ARENA = 3 << 20
+MIN_ARENA = 3 << 20
 """Bytes, of which only those that are used are ever there: small networks need no other for more rows, which takes 0.1 ms, as long as 30 steps of a tiny one,
 and while it suffices they are not planned anew for the sake of memory. From 4 MiB on NumPy asks for huge pages: 2 MB more than a dense network uses."""
-MOST_PROGRAMS = 32
-"""Programs kept per model that have no family; the least recently used goes first."""
+MAX_PROGRAMS = 32
+"""Programs kept per model that have no template; the least recently used goes first."""
 
 
 def _is_object(value: Any) -> bool:
@@ -58,7 +58,7 @@ def bind_arena(program: Program, handle: EngineHandle) -> None:
     size, held = (0, b"") if handle.arena is None else (handle.arena.size, handle.arena[: handle.held_bytes].tobytes())
     handle.arena = None                     # before the larger one is made: the two together are what the process would need at most
     try:
-        arena = aligned_zeros(max(room, LEAST_ARENA), np.dtype(np.uint8))
+        arena = aligned_zeros(max(room, MIN_ARENA), np.dtype(np.uint8))
     except MemoryError:                     # what was there fitted
         handle.arena = aligned_zeros(size, np.dtype(np.uint8))
         handle.arena[: len(held)] = np.frombuffer(held, np.uint8)
@@ -74,10 +74,10 @@ class Runner:
 
     def __init__(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], fixed: Mapping[str, np.ndarray], handle: EngineHandle,
                  where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False, known: Sequence[str] = (),
-                 late: Updates | None = None) -> None:
+                 deferred: Updates | None = None) -> None:
         kernels()                           # read with the model: they are no part of what steps need
         self.model = model
-        self.late = late
+        self.deferred = deferred
         """What updates parameters from gradients that a run leaves until later; None where none are to be left."""
         self.empty = empty
         """Whether inputs without elements are accepted: for inference, where there is no mean over nothing."""
@@ -89,18 +89,18 @@ class Runner:
         self.commits = dict(commits or {})
         self.known = list(known)
         """Inputs whose values a program is planned for: sizes, axes, conditions. Found when a plan asks for them."""
-        self.stage: Stage | None = None
+        self.partition: Partition | None = None
         """What runs first where one program cannot run all. Found when a plan asks for it."""
         self.last: Program | None = None
         self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
-        self._families: list[Family] = []
+        self._templates: list[ProgramTemplate] = []
         """The one that was used last at the end."""
-        self.derives = not shows_spread_axes(model.graph, outputs)
+        self.uses_templates = not shows_spread_axes(model.graph, outputs)
         """Whether plans are made for open sizes; not where that has failed and a plan for plain numbers was one, or more than sizes would differ."""
 
     def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None,
             out: Sequence[Any] | None = None, complete: bool = True) -> list[np.ndarray]:
-        """The outputs for these inputs, in arrays of the caller's where `out` has some. complete: late gradients are not left until later.
+        """The outputs for these inputs, in arrays of the caller's where `out` has some. complete: deferred gradients are not left until later.
 
         Raises an input error when they do not fit, OutputShapeError when `out` does not, LabelRangeError or IndexRangeError from a guard,
         TerminatedError when run_options says so."""
@@ -113,31 +113,31 @@ class Runner:
                 raise self.refusal(program, values) from program.cause()
             if result is not None:
                 return result
-        return self._run_stages(dict(zip(self.inputs, self.check(values), strict=True)), overwrite, terminate, out, complete)
+        return self._run_partitions(dict(zip(self.inputs, self.check(values), strict=True)), overwrite, terminate, out, complete)
 
     @property
     def repeatable(self) -> Program | None:
         """The program that ran last, where inputs of the same types are all that the next run needs to be its run."""
-        return self.last if not self.known and self.stage is None else None
+        return self.last if not self.known and self.partition is None else None
 
     def compute(self, given: Mapping[str, Any], terminate: Flag) -> list[Any]:
         """The outputs for inputs that need no check: as a part of a longer run. Raises TerminatedError when the flag is set."""
-        return self._run_stages(dict(given), False, terminate, None, True)
+        return self._run_partitions(dict(given), False, terminate, None, True)
 
-    def _run_stages(self, given: dict[str, Any], overwrite: bool, terminate: Flag, out: Sequence[Any] | None,
+    def _run_partitions(self, given: dict[str, Any], overwrite: bool, terminate: Flag, out: Sequence[Any] | None,
                     complete: bool) -> list[Any]:
         runner = self
         self.last = None
         while True:
-            if runner.stage is None:
+            if runner.partition is None:
                 try:
                     program = runner._program_for(given)
                     break
-                except NeedsStage as cut:
+                except NeedsPartition as cut:
                     constants = {**runner.model.graph.initializers, **runner.fixed}
-                    runner.stage = Stage.of(runner.model, runner.inputs, runner.outputs, list(runner.commits), constants, cut, runner._part)
-            given = runner.stage.run(given, terminate)
-            runner = runner.stage.rest
+                    runner.partition = Partition.of(runner.model, runner.inputs, runner.outputs, list(runner.commits), constants, cut, runner._part)
+            given = runner.partition.run(given, terminate)
+            runner = runner.partition.rest
         self.last = program
         tensors = runner._tensors(given)
         targets = None if out is None else self._targets(program, tensors, out)
@@ -156,7 +156,7 @@ class Runner:
         return Runner(model, inputs, outputs, self.fixed, self.handle, self.where, self.commits if last else None, True, known)
 
     def _tensors(self, given: Mapping[str, Any]) -> list[str]:
-        """The outputs that a program gives: all but texts, sequences and optionals among the inputs of the last stage."""
+        """The outputs that a program gives: all but texts, sequences and optionals among the inputs of the last partition."""
         return [name for name in self.outputs if name not in given or not _is_object(given[name])]
 
     def _targets(self, program: Program, tensors: Sequence[str], out: Sequence[Any]) -> list[np.ndarray | None]:
@@ -219,7 +219,7 @@ class Runner:
         key: tuple[Any, ...] = tuple(None if name in objects else (given[name].shape, given[name].dtype) for name in self.inputs)
         if self.known:
             key += tuple(given[name].tobytes() for name in self.known)
-        program = self._programs.get(key) or related(self._families, tuple(given[name] for name in self.inputs))
+        program = self._programs.get(key) or related(self._templates, tuple(given[name] for name in self.inputs))
         if program is None:
             try:
                 program = self._plan(given, objects)
@@ -229,9 +229,9 @@ class Runner:
                 self.known += [name for name in error.names if name not in self.known]
                 self.forget()
                 return self._program_for(given)
-        if program.family is None:
+        if program.template is None:
             self._programs[key] = program
-            if len(self._programs) > MOST_PROGRAMS:
+            if len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)
             self._programs.move_to_end(key)
         self.handle.held_bytes = max(self.handle.held_bytes, program.held_bytes)
@@ -241,7 +241,7 @@ class Runner:
     def _plan(self, given: Mapping[str, Any], objects: Sequence[str]) -> Program:
         kinds = {name: TensorType.of(given[name]) for name in self.inputs if name not in self.known and name not in objects}
         axes = self._open_axes(kinds)
-        tried = bool(axes) and not objects and not self.known and self.derives
+        tried = bool(axes) and not objects and not self.known and self.uses_templates
         if tried:
             try:
                 program = self._plan_for_all(kinds, axes)
@@ -250,8 +250,8 @@ class Runner:
             if program is not None:
                 return program
         known = {name: given[name].copy() for name in self.known}
-        program = plan_program(self.model, kinds, self.fixed, self._tensors(given), self.handle, self.commits, known, objects=objects, late=self.late)
-        self.derives = self.derives and not tried
+        program = plan_program(self.model, kinds, self.fixed, self._tensors(given), self.handle, self.commits, known, objects=objects, deferred=self.deferred)
+        self.uses_templates = self.uses_templates and not tried
         return program
 
     def _open_axes(self, kinds: Mapping[str, TensorType]) -> dict[tuple[str, int], str]:
@@ -262,24 +262,24 @@ class Runner:
         return {(name, axis): size for name, shape in declared.items() for axis, size in enumerate(shape or ()) if isinstance(size, str)}
 
     def _plan_for_all(self, kinds: Mapping[str, TensorType], axes: Mapping[tuple[str, int], str]) -> Program | None:
-        """A program for these sizes, and the family of those for others; None for one that calls Python, which gets plain numbers."""
+        """A program for these sizes, and the template of those for others; None for one that calls Python, which gets plain numbers."""
         symbols = list(dict.fromkeys(axes.values()))
         numbers = {symbol: kinds[name].sizes[axis] for (name, axis), symbol in axes.items()}
         sizes = SymbolicSizes(tuple(numbers[symbol] for symbol in symbols))
         number_of = {place: symbols.index(symbol) for place, symbol in axes.items()}
         types = {name: TensorType(kind.dtype, tuple(sizes.symbol(number_of[name, axis]) if (name, axis) in axes else size
                                                     for axis, size in enumerate(kind.sizes))) for name, kind in kinds.items()}
-        program = plan_program(self.model, types, self.fixed, self.outputs, self.handle, self.commits, late=self.late)
+        program = plan_program(self.model, types, self.fixed, self.outputs, self.handle, self.commits, deferred=self.deferred)
         if any(isinstance(step, PythonStep) for step in program.python_steps.values()):
             return None
         open_axes = [(list(kinds).index(name), axis, number) for (name, axis), number in number_of.items()]
-        Family(program, sizes, open_axes, program.plan.at_sizes, self._families)
+        ProgramTemplate(program, sizes, open_axes, program.plan.at_sizes, self._templates)
         return program
 
     def forget(self) -> None:
         """Drops all programs."""
         self._programs.clear()
-        self._families.clear()
+        self._templates.clear()
         self.last = None
 
     def refusal(self, program: Program, values: tuple[Any, ...]) -> Exception:

@@ -43,7 +43,7 @@ class ORTSessionOptions(SessionOptionsHolder):
         outcomes.raising(lambda: sessions.set_option(self._options, "log_severity_level", arguments.integer(loggingLevel, "loggingLevel")))
 
     def addConfigEntry(self, *, withKey: str, value: str) -> None:
-        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.recomputation and the like set ortrain's own options.
+        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.rematerialization and the like set ortrain's own options.
 
         withKey: the entry's key. value: the entry's value.
 

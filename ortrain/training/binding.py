@@ -39,7 +39,7 @@ def bind_parameters(graph: Graph, state: TrainingState) -> None:
 
 
 def running_statistics(graph: Graph, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """New running statistics of batch normalisation -> the parameters that receive them when a step commits."""
+    """New running statistics of batch normalization -> the parameters that receive them when a step commits."""
     names = NameSource(graph.names())
     commits: dict[str, np.ndarray] = {}
     for node in graph.nodes:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ortrain.errors import InvalidArgumentError
 from ortrain.gradient import add_gradient, reaching_values
 from ortrain.ir import Model
-from ortrain.runtime.state import TrainingState
 from ortrain.passes.half_precision import edges
+from ortrain.runtime.state import TrainingState
 
 
 def with_input_gradients(source: Model, names: Sequence[str] | None, inputs: Sequence[str], state: TrainingState) -> tuple[Model, dict[str, str]]:

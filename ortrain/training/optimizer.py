@@ -9,7 +9,7 @@ import numpy as np
 
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
-from ortrain._core.optimizer_update import Call, Sweep
+from ortrain._core.optimizer_update import BoundKernel, OptimizerUpdate
 from ortrain.errors import InvalidModelError, MissingKernelError
 from ortrain.ir import Model, Node
 from ortrain.runtime.state import TrainingState
@@ -93,9 +93,9 @@ class Optimizer:
         self._masked: frozenset[str] = frozenset()
         self._left_out: frozenset[str] | None = None
         self._progress = np.zeros(2)
-        self._update = Sweep([], self._progress)
-        self._norms: list[tuple[Call, np.ndarray]] = []
-        self._scales: list[Call] = []
+        self._update = OptimizerUpdate([], self._progress)
+        self._norms: list[tuple[BoundKernel, np.ndarray]] = []
+        self._scales: list[BoundKernel] = []
 
     def prepare(self, spent: Set[str] = frozenset()) -> None:
         """Makes calls over the runs of the segments that the mask and `spent` leave: parameters that are updated elsewhere."""
@@ -104,7 +104,7 @@ class Optimizer:
             self._masked = masked
             return
         self._masked, self._left_out = masked, masked | spent
-        updates: list[Call] = []
+        updates: list[BoundKernel] = []
         self._norms, self._scales = [], []
         for k, segment in enumerate(self.state.trainable_segments):
             gradients = self.state.gradient_segments[k].array
@@ -116,14 +116,14 @@ class Optimizer:
                 if self.recipe.kind == "AdamWOptimizer":
                     address = kernels()["adamw", dtype]
                     arrays = [weights, gradient, self._progress, None, *(moment[cut] for moment in moments)]
-                    updates.append(Call(self.handle, address, arrays, [], (int(self.recipe.correct_bias), self.recipe.adam_mode)))
+                    updates.append(BoundKernel(self.handle, address, arrays, [], (int(self.recipe.correct_bias), self.recipe.adam_mode)))
                 else:
-                    updates.append(Call(self.handle, kernels()["sgd", dtype], [weights, gradient, self._progress]))
+                    updates.append(BoundKernel(self.handle, kernels()["sgd", dtype], [weights, gradient, self._progress]))
                 square = np.zeros(1, np.float64)
-                self._norms.append((Call(self.handle, kernels()["squared_norm", dtype], [gradient], [square]), square))
-                self._scales.append(Call(self.handle, kernels()["scale_in_place", dtype], [gradient]))
+                self._norms.append((BoundKernel(self.handle, kernels()["squared_norm", dtype], [gradient], [square]), square))
+                self._scales.append(BoundKernel(self.handle, kernels()["scale_in_place", dtype], [gradient]))
         recipe = self.recipe
-        self._update = Sweep(updates, self._progress, (recipe.beta1, recipe.beta2, recipe.epsilon, recipe.weight_decay))
+        self._update = OptimizerUpdate(updates, self._progress, (recipe.beta1, recipe.beta2, recipe.epsilon, recipe.weight_decay))
 
     def step(self, learning_rate: float) -> None:
         """One update of the parameters that it was prepared for."""
@@ -133,8 +133,8 @@ class Optimizer:
         self.state.optimizer_step += 1
 
     @property
-    def repeatable(self) -> tuple[Sweep | None, frozenset[str] | None]:
-        """The sweep that is all there is to the next step while the state's mask stays what it is, and that mask."""
+    def repeatable(self) -> tuple[OptimizerUpdate | None, frozenset[str] | None]:
+        """The update_kernel that is all there is to the next step while the state's mask stays what it is, and that mask."""
         return (None, None) if self.recipe.max_norms else (self._update, self._masked)
 
     def _clip(self, max_norm: float) -> None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
-from ortrain._core.fast_path import Steps
-from ortrain.training.binding import bind_parameters, running_statistics
+from ortrain._core.fast_path import FastPath
 from ortrain.errors import (
     IndexRangeError,
     InvalidArgumentError,
@@ -26,22 +25,23 @@ from ortrain.errors import (
 )
 from ortrain.formats.artifact_names import CHECKPOINT, EVAL_MODEL, OPTIMIZER_MODEL, TRAINING_MODEL
 from ortrain.formats.onnx_files import write_model
-from ortrain.passes.fused_training import fused_forward_model, fused_training_model
-from ortrain.passes.inference_export import check_outputs, inference_model
-from ortrain.training.input_gradients import with_input_gradients
 from ortrain.ir import Dim, Model
 from ortrain.loading.loader import ModelSource, as_model
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
-from ortrain.training.optimizer import Optimizer, read_recipe
+from ortrain.passes.fused_training import fused_forward_model, fused_training_model
+from ortrain.passes.half_precision import narrow_outputs
+from ortrain.passes.inference_export import check_outputs, inference_model
 from ortrain.runtime.options import RunOptions, SessionOptions, check_share
 from ortrain.runtime.parameters import Parameters
 from ortrain.runtime.runner import Runner
-from ortrain.training.schedules import LinearSchedule
 from ortrain.runtime.seed import current_seed
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE, TrainingState
-from ortrain.training.update_nodes import Updates, check_recipe
 from ortrain.runtime.values import check_device
-from ortrain.passes.half_precision import narrow_outputs
+from ortrain.training.binding import bind_parameters, running_statistics
+from ortrain.training.input_gradients import with_input_gradients
+from ortrain.training.optimizer import Optimizer, read_recipe
+from ortrain.training.schedules import LinearSchedule
+from ortrain.training.update_nodes import Updates, check_recipe
 
 if TYPE_CHECKING:
     from ortrain.artifacts import Artifacts
@@ -66,11 +66,11 @@ class TrainingSession:
         self.eval_model = None if eval_model is None else as_model(eval_model)
         self.optimizer_model = None if optimizer_model is None else as_model(optimizer_model)
         self._handle = EngineHandle(self.options.threads(), current_seed())
-        self._handle.direct_convolution = self.options.direct_convolution
-        self._handle.bfloat16_tiles = not self.options.vector_products
-        self._handle.recomputation = check_share(self.options.recomputation)
+        self._handle.winograd = self.options.enable_winograd
+        self._handle.amx = self.options.enable_amx
+        self._handle.rematerialization = check_share(self.options.rematerialization)
         self._reset_flag = np.zeros(1, np.bool_)
-        self.steps = Steps(self._handle, state, self._reset_flag, DEFAULT_LEARNING_RATE)
+        self.steps = FastPath(self._handle, state, self._reset_flag, DEFAULT_LEARNING_RATE)
         """What the steps change, and their shortest way; facades ask it before they ask the session."""
         self._lock = self.steps.lock
         self._closed = False
@@ -150,8 +150,8 @@ class TrainingSession:
         buffers = {f"{name}{BUFFER_SUFFIX}" for name in self.state.trainable}               # which are not there with optimizer_in_backward
         inputs = [name for name in graph.inputs if name not in fixed and name not in buffers]
         outputs = [name for name in graph.outputs if name not in flags]
-        late = None if self.options.optimizer_in_backward else self._updates
-        return Runner(model, inputs, outputs, fixed, self._handle, "training model", running_statistics(graph, fixed), late=late)
+        deferred = None if self.options.optimizer_in_backward else self._updates
+        return Runner(model, inputs, outputs, fixed, self._handle, "training model", running_statistics(graph, fixed), deferred=deferred)
 
     def _parameter_arrays(self, inputs: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         for name in inputs:
@@ -190,7 +190,7 @@ class TrainingSession:
         if self.options.optimizer_in_backward:
             self.steps.update_in_backward(self._updates)
         else:
-            self.steps.update_late_with(self._updates)
+            self.steps.set_deferred_updates(self._updates)
 
     # ---- steps
 
@@ -238,7 +238,7 @@ class TrainingSession:
     def keep_gradients(self) -> None:
         """Completes the gradients, if the last train step has left any until later; from now on train steps leave none: somebody reads them or adds to them."""
         with self._lock:
-            self.steps.leaves_late = False
+            self.steps.defers_gradients = False
             self.steps.settle()
 
     def eval_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
@@ -311,8 +311,8 @@ class TrainingSession:
             if not self.steps.gradients_valid:
                 raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
             pending = self.steps.pending
-            optimizer.prepare(pending.late_names if pending is not None else frozenset())
-            self.steps.update_late()
+            optimizer.prepare(pending.deferred_names if pending is not None else frozenset())
+            self.steps.run_deferred_updates()
             optimizer.step(self.steps.learning_rate)
             self.steps.repeat_update(*optimizer.repeatable)
 
@@ -358,7 +358,7 @@ class TrainingSession:
         return Parameters(self.state)
 
     def freeze(self, *names: str) -> None:
-        """Takes trainable parameters out of the optimizer's steps; their gradients are still computed, and a batch normalisation that the artifacts
+        """Takes trainable parameters out of the optimizer's steps; their gradients are still computed, and a batch normalization that the artifacts
         train goes on with the batch's statistics. Raises ParameterNotFoundError."""
         self._check_trainable(names)
         self._check_between_steps("frozen parameters")

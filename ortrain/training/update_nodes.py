@@ -11,8 +11,8 @@ from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Model, Node
 from ortrain.ops.registry.record import ORTRAIN
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX
-from ortrain.training.optimizer import OptimizerRecipe
 from ortrain.runtime.state import TrainingState
+from ortrain.training.optimizer import OptimizerRecipe
 
 PROGRESS, MASKED_SUFFIX, MOMENT_SUFFIX = "optimizer::progress", "::masked", "::momentum"
 """How values are called that updates read: the learning rate and their step's number; and what follows a parameter's name."""

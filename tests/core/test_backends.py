@@ -11,7 +11,7 @@ from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import instruction_set, supported_sets
 
 ROOT = Path(__file__).resolve().parents[2]
-OTHERS = [{"ORTRAIN_GEMM": "blas"}, *([{"ORTRAIN_GEMM": "vectors"}] if EngineHandle().bfloat16_tiles else []),
+OTHERS = [{"ORTRAIN_GEMM": "blas"}, *([{"ORTRAIN_GEMM": "vectors"}] if EngineHandle().amx else []),
           *({"ORTRAIN_INSTRUCTION_SET": name} for name in supported_sets() if name != instruction_set())]
 
 

@@ -14,7 +14,7 @@ from ortrain.plan import planner
 from tests.ops.harness import run_kernel
 from tests.ops.samples.channels_last import SAMPLES, backward, forward
 
-has_tiles = pytest.mark.skipif(not EngineHandle().bfloat16_tiles, reason="this processor has no bfloat16 tiles (AMX), or its system does not lend them")
+has_amx = pytest.mark.skipif(not EngineHandle().amx, reason="this processor has no bfloat16 tiles (AMX), or its system does not lend them")
 SAME = {"pads": (1, 1, 1, 1)}
 WINOGRAD = [((2, 30, 31, 64), (64, 64, 3, 3), SAME), ((4, 7, 7, 192), (128, 192, 3, 3), SAME),
             ((2, 28, 28, 64), (64, 64, 5, 5), {"pads": (2, 2, 2, 2)}), ((4, 14, 13, 128), (64, 128, 5, 5), {"pads": (2, 2, 2, 2)})]
@@ -56,7 +56,7 @@ def test_winograd_with_strides_rounds_at_most_three_times_as_much_as_direct_sums
     assert rounding_error(gradients, 1) <= 3 * rounding_error(gradients, 1, direct=1)
 
 
-@has_tiles
+@has_amx
 @pytest.mark.parametrize("x, w, strides", [((2, 31, 29, 64), (96, 64, 3, 3), (2, 2)), ((1, 40, 41, 96), (64, 96, 4, 3), (3, 2))])
 def test_windows_on_tiles_are_at_least_as_exact_as_direct_sums_in_vectors(x, w, strides):
     y, gradients = (made("", x, w, SAME | {"strides": strides}) for made in (forward, backward))
@@ -64,7 +64,7 @@ def test_windows_on_tiles_are_at_least_as_exact_as_direct_sums_in_vectors(x, w, 
         assert rounding_error(sample, output, direct=1, tiles=True) < rounding_error(sample, output, direct=1)
 
 
-@has_tiles
+@has_amx
 def test_windows_on_tiles_with_infinities_give_what_vectors_give():
     attributes = SAME | {"strides": (2, 2), "direct": 1}
     for sample in (made("", (2, 31, 29, 64), (96, 64, 3, 3), attributes) for made in (forward, backward)):
@@ -197,8 +197,8 @@ def test_data_moves_only_at_the_edges_of_a_region():
     assert [step.node.op_type for step in steps].count("Transpose") == 1 + 3 + 3
 
 
-def test_direct_convolution_is_an_option_of_the_session():
-    fast, direct = session(), session(direct_convolution=True)
+def test_winograd_can_be_disabled_for_a_session():
+    fast, direct = session(), session(enable_winograd=False)
     ways = [{step.node.attributes["direct"] for step in made._train_runner.last.plan.steps if step.node.op_type == "ChannelsLastConv"}
             for made in (fast, direct)]
     assert ways == [{0}, {1}]

@@ -24,7 +24,7 @@ def numbers_in_c() -> dict[str, set[int]]:
 
 
 COPIED = {name: value for name, value in vars(conv_algorithms).items() if name.isupper() and isinstance(value, int)}
-OURS_ALONE = {"BLOCK_PIXELS", "GATHERED", "LEAST_CHANNELS", "LEAST_ROWS", "MOST_SUMS", "PRODUCT_WEIGHTS", "ROOM", "SPREAD", "STRIDED_PLANES"}
+OURS_ALONE = {"BLOCK_PIXELS", "GATHERED", "MIN_CHANNELS", "MIN_ROWS", "MAX_SUMS", "PRODUCT_WEIGHTS", "ROOM", "SPREAD", "STRIDED_PLANES"}
 """Of the plan alone, or written otherwise in C."""
 
 
@@ -34,7 +34,7 @@ def test_a_size_is_the_same_in_the_kernels(name):
 
 
 def test_a_worker_has_the_memory_that_plans_count_on():
-    floats = re.search(rf"LEAST_WORKSPACE = {NUMBER}", (KERNELS.parent / "engine.pyx").read_text(encoding="utf-8"))
+    floats = re.search(rf"MIN_WORKSPACE = {NUMBER}", (KERNELS.parent / "engine.pyx").read_text(encoding="utf-8"))
     assert floats is not None and int(floats[1]) << int(floats[2]) == 2 * conv_algorithms.ROOM
 
 

@@ -8,8 +8,8 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.ir import Node, TensorType
-from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.record import MICROSOFT
+from ortrain.ops.registry.shape_inference import Inference
 from ortrain.plan import planner
 from ortrain.plan.epilogue_fusion.dense import merge_dense
 

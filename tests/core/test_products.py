@@ -6,7 +6,7 @@ import pytest
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
 from ortrain.runtime.state import aligned_zeros
-from tests.core.test_convolution import has_tiles, session
+from tests.core.test_convolution import has_amx, session
 
 rng = np.random.default_rng(11)
 SHAPES = [
@@ -33,7 +33,7 @@ TILED_SHAPES = [
 
 def in_vectors(workers):
     handle = EngineHandle(workers)
-    handle.bfloat16_tiles = False
+    handle.amx = False
     return handle
 
 
@@ -47,7 +47,7 @@ def gemm(handle, a, b, c, m, n, k, ta, tb, alpha=1.0, beta=1.0, bias=False):
 
 
 @pytest.mark.parametrize("m, n, k, made", [*((*shape, in_vectors) for shape in SHAPES + TILED_SHAPES),
-                                           *(pytest.param(*shape, EngineHandle, marks=has_tiles) for shape in TILED_SHAPES)])
+                                           *(pytest.param(*shape, EngineHandle, marks=has_amx) for shape in TILED_SHAPES)])
 def test_a_product_is_what_numpy_says_for_any_number_of_workers(m, n, k, made):
     handles = [made(workers) for workers in (1, 2, 3)]
     for ta in (0, 1):
@@ -78,7 +78,7 @@ def products(m, n, k, spoil, handles):
             yield exact, [gemm(handle, *operands, None, m, n, k, ta, tb) for handle in handles]
 
 
-@has_tiles
+@has_amx
 @pytest.mark.parametrize("m, n, k", TILED_SHAPES)
 def test_tiles_are_at_least_as_exact_as_vectors(m, n, k):
     for exact, (tiles, vectors) in products(m, n, k, lambda a, b: None, [EngineHandle(), in_vectors(1)]):
@@ -105,7 +105,7 @@ def tiny(a, b):
     b *= np.float32(1e30)
 
 
-@has_tiles
+@has_amx
 @pytest.mark.parametrize("m, n, k", [(230, 300, 600), (230, 50, 600), (90, 300, 600), (90, 130, 2200)])
 @pytest.mark.parametrize("spoil", [infinite, near_the_largest, overflowing, tiny])
 def test_numbers_out_of_the_range_of_three_parts_give_what_float32_gives(spoil, m, n, k):
@@ -121,7 +121,7 @@ def test_numbers_out_of_the_range_of_three_parts_give_what_float32_gives(spoil, 
         np.testing.assert_allclose(one[finite], exact[finite], rtol=1e-5, atol=1e-6 * np.abs(exact[finite]).max())
 
 
-@has_tiles
+@has_amx
 def test_tiny_numbers_beside_ordinary_ones_lose_less_than_the_smallest_normal_number_each():
     def some_tiny(a, b):
         a[::2] *= np.float32(1e-36)
@@ -131,6 +131,6 @@ def test_tiny_numbers_beside_ordinary_ones_lose_less_than_the_smallest_normal_nu
         np.testing.assert_allclose(tiles[1::2], exact[1::2], rtol=0, atol=5e-5)
 
 
-def test_vector_products_are_an_option_of_sessions():
-    assert session()._handle.bfloat16_tiles == EngineHandle().bfloat16_tiles
-    assert not session(vector_products=True)._handle.bfloat16_tiles
+def test_amx_can_be_disabled_for_a_session():
+    assert session()._handle.amx == EngineHandle().amx
+    assert not session(enable_amx=False)._handle.amx

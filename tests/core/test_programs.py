@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from ortrain._core.program_builder import MOST_AXES, Assembly
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
+from ortrain._core.program_builder import MAX_AXES, ProgramBuilder
 from ortrain.errors import MissingKernelError, OrtrainError
 from ortrain.runtime.inference_session import InferenceSession
 
@@ -19,15 +19,15 @@ def turned(axes):
 
 
 def test_tensors_have_as_many_axes_as_kernels_take():
-    x = np.arange(2.0**MOST_AXES, dtype=np.float32).reshape((2,) * MOST_AXES)
-    np.testing.assert_array_equal(turned(MOST_AXES).run(None, {"x": x})[0], x.transpose())
-    with pytest.raises(MissingKernelError, match=f"at most {MOST_AXES} axes.*'x'"):
-        turned(MOST_AXES + 1).run(None, {"x": x[..., None].repeat(2, -1)})
+    x = np.arange(2.0**MAX_AXES, dtype=np.float32).reshape((2,) * MAX_AXES)
+    np.testing.assert_array_equal(turned(MAX_AXES).run(None, {"x": x})[0], x.transpose())
+    with pytest.raises(MissingKernelError, match=f"at most {MAX_AXES} axes.*'x'"):
+        turned(MAX_AXES + 1).run(None, {"x": x[..., None].repeat(2, -1)})
 
 
 def test_the_core_refuses_more_axes_than_its_tensors_have():
     with pytest.raises(ValueError, match="at most 8 axes, got 9"):
-        Assembly(EngineHandle()).add_tensor("float32", (1,) * 9)
+        ProgramBuilder(EngineHandle()).add_tensor("float32", (1,) * 9)
     with pytest.raises(ValueError, match="at most 8 axes, got 9"):
         call_kernel(kernels()["relu", "float32"], [np.zeros((1,) * 9, np.float32)], [np.zeros((1,) * 9, np.float32)])
 

@@ -9,10 +9,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortrain
-from ortrain.runtime import runner
 from ortrain._core.engine import EngineHandle
 from ortrain._core.session_lock import Lock
 from ortrain.errors import LabelRangeError
+from ortrain.runtime import runner
 from ortrain.runtime.options import RunOptions
 from tests.test_session import batch, start
 
@@ -142,7 +142,7 @@ def test_another_program_that_needs_more_memory_leaves_the_next_step_right():
 
 
 def test_of_the_memory_of_programs_only_the_largest_is_kept(monkeypatch):
-    monkeypatch.setattr(runner, "LEAST_ARENA", 0)
+    monkeypatch.setattr(runner, "MIN_ARENA", 0)
     session, (x, labels) = start(), batch()
     arenas = []
     for times in (1, 10, 100):

@@ -8,7 +8,7 @@ from onnx import helper
 
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import flushes_subnormals, kernels
-from ortrain._core.optimizer_update import Call, Sweep
+from ortrain._core.optimizer_update import BoundKernel, OptimizerUpdate
 from ortrain.runtime.inference_session import InferenceSession
 from ortrain.runtime.options import SessionOptions
 
@@ -58,8 +58,8 @@ def test_every_gradient_kernel_takes_them_for_zero():
 def test_moments_that_have_decayed_become_zero():
     weights, gradients, first, second = (np.full(40_000, value, np.float32) for value in (1, 0, 1.18e-38, 1.18e-38))
     progress = np.zeros(2)
-    call = Call(EngineHandle(2), kernels()["adamw", "float32"], [weights, gradients, progress, None, first, second], (), (1, 0))
-    Sweep([call], progress, (0.9, 0.99, 1e-8, 0.0)).run(0.001, 1000)
+    call = BoundKernel(EngineHandle(2), kernels()["adamw", "float32"], [weights, gradients, progress, None, first, second], (), (1, 0))
+    OptimizerUpdate([call], progress, (0.9, 0.99, 1e-8, 0.0)).run(0.001, 1000)
     np.testing.assert_array_equal(first, 0)
     np.testing.assert_array_equal(second, 0)
     np.testing.assert_array_equal(weights, 1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidCheckpointError, OrtrainError
-from ortrain.formats import atomic
+from ortrain.formats import atomic_files
 from ortrain.formats.checkpoint import _Writer, parse_checkpoint, read_checkpoint, serialize_checkpoint, write_checkpoint
 from ortrain.formats.checkpoint_contents import Checkpoint, OptimizerGroup
 
@@ -275,7 +275,7 @@ def test_a_save_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch, brok
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(atomic.os, broken, fail)
+    monkeypatch.setattr(atomic_files.os, broken, fail)
     with pytest.raises(OSError, match="No space"):
         write_checkpoint(small(trainable={"w": np.full((1, 2), 9, np.float32)}, external=external), path)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before

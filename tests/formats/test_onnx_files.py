@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortrain.errors import ArtifactNotFoundError, InvalidModelError
-from ortrain.formats import atomic, onnx_files
+from ortrain.formats import atomic_files, onnx_files
 from ortrain.formats.onnx_files import read_model, to_proto, write_model
 from ortrain.ir import Graph, Model, TensorType
 
@@ -160,7 +160,7 @@ def test_a_bad_sparse_initializer_is_refused(values, indices, dims):
 @pytest.fixture
 def large(monkeypatch) -> Model:
     """A model that counts as too large for one file."""
-    monkeypatch.setattr(onnx_files, "LARGEST_INLINE", 1000)
+    monkeypatch.setattr(onnx_files, "MAX_INLINE", 1000)
     arrays = {"a": np.arange(300, dtype=np.float32), "small": np.ones(3, np.int64), "b": np.arange(900, dtype=np.float64).reshape(30, 30).T,
               "text": np.array(["x"] * 300, object)}
     return Model(Graph(initializers=arrays), {"": 17})
@@ -203,7 +203,7 @@ def test_a_write_that_fails_leaves_the_old_files_whole(large, tmp_path, monkeypa
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(atomic.os, broken, fail)
+    monkeypatch.setattr(atomic_files.os, broken, fail)
     large.graph.initializers["a"] = large.graph.initializers["a"] + 1
     with pytest.raises(OSError, match="No space"):
         write_model(large, tmp_path / "m.onnx")

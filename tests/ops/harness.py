@@ -11,10 +11,10 @@ from ortrain._core.memory_planner import keep_apart
 from ortrain._core.program import Program
 from ortrain.dtypes import name_of
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
+from ortrain.ops.registry.decomposition import decompose
 from ortrain.ops.registry.node_builder import GraphBuilder
-from ortrain.ops.registry.decomposition import expand
-from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.record import REGISTRY, Alias, InferenceContext, KernelCall, LoweringContext
+from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.training import WRITTEN
 from ortrain.plan import plan_program
 from tests.ops.samples import Sample
@@ -45,7 +45,7 @@ def expansion(sample: Sample, arrays) -> list[Node] | None:
     inference = Inference(opsets_of(sample), {n: t for n, t in zip(node.inputs, types, strict=True) if t is not None},
                           {n: v for n, v in zip(node.inputs, values, strict=True) if v is not None})
     inference.visit(node)
-    return expand(node, GraphBuilder(inference, NameSource({*node.inputs, *node.outputs}), inference.opsets[""]))
+    return decompose(node, GraphBuilder(inference, NameSource({*node.inputs, *node.outputs}), inference.opsets[""]))
 
 
 def opsets_of(sample: Sample) -> dict[str, int]:
@@ -105,7 +105,7 @@ def lowered(sample: Sample, arrays, tiles: bool = True) -> tuple[KernelCall | Al
     record = REGISTRY[sample.domain, sample.op_type]
     out_types = record.infer(InferenceContext(node, types, values, opset))
     context = LoweringContext(node, types, values, opset, out_types)
-    context.tiles = tiles and EngineHandle().bfloat16_tiles
+    context.tiles = tiles and EngineHandle().amx
     return record.lower(context), out_types
 
 
@@ -113,7 +113,7 @@ def call_lowered(how: KernelCall, arrays, outputs, workers: int, tiles: bool = T
     first = next((x for x in arrays if x is not None), outputs[0])
     address = kernels()[how.kernel, name_of(first.dtype)]
     handle = EngineHandle(workers)
-    handle.bfloat16_tiles &= tiles
+    handle.amx &= tiles
     assert call_kernel(address, arrays, outputs, how.ints, how.floats, how.scratch, handle) == 0
 
 

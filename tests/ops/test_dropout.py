@@ -26,7 +26,7 @@ def test_elements_are_kept_at_the_given_rate_and_scaled(ratio):
     np.testing.assert_allclose(y, np.where(mask, np.float32(1 / (1 - ratio)), 0), rtol=1e-6)
 
 
-def test_neighbours_and_streams_are_independent():
+def test_neighbors_and_streams_are_independent():
     masks = [drop(200_000, 0.5, seed, stream)[1] * 2.0 - 1 for seed, stream in [(1, 7), (1, 8), (2, 7)]]
     pairs = [(a, b) for i, a in enumerate(masks) for b in masks[:i]] + [(masks[0][lag:], masks[0][:-lag]) for lag in (1, 2, 16, 256, 32768)]
     assert max(abs(float((a * b).mean())) for a, b in pairs) < 0.012

@@ -14,7 +14,7 @@ from ortrain.ops.training import WRITTEN
 from tests.ops.harness import cast, gaps_of, kept_apart, program_of
 from tests.ops.test_kernels import all_samples
 
-MOST_ELEMENTS = 1 << 22
+MAX_ELEMENTS = 1 << 22
 GROWTHS = (lambda size: size + 1, lambda size: 40 * size, lambda size: 1)
 CHANGES = (lambda number: number + 1, lambda number: -number - 1, lambda number: 3 * number + 5, lambda number: -(2**63), lambda number: 0)
 OTHERS = ("text", 1.5, float("nan"), (), (1, 2), (-1,) * 8, ("text",), np.ones((2, 2), np.float32))
@@ -34,7 +34,7 @@ def resized(sample, arrays) -> Iterator[list[np.ndarray | None]]:
         for axis, size in enumerate(x.shape):
             for growth in GROWTHS:
                 shape = [*x.shape[:axis], growth(size), *x.shape[axis + 1:]]
-                if shape != list(x.shape) and np.prod(shape) <= MOST_ELEMENTS:
+                if shape != list(x.shape) and np.prod(shape) <= MAX_ELEMENTS:
                     other = (rng.standard_normal if x.dtype.kind == "f" else np.zeros)(shape).astype(x.dtype)
                     yield [other if j == i else y for j, y in enumerate(arrays)]
 
@@ -127,12 +127,12 @@ def test_attributes_that_make_no_sense_are_refused_or_do_no_harm(sample):
         check_refused_or_harmless(replace(sample, attributes=attributes), cast(sample, "float32"))
 
 
-MOST_OUTPUTS = 8
+MAX_OUTPUTS = 8
 
 
 def other_outputs(count: int) -> Iterator[list[str]]:
     """Fewer and more outputs than the sample's, all but one, and one alone."""
-    for size in range(1, MOST_OUTPUTS):
+    for size in range(1, MAX_OUTPUTS):
         if size != count:
             yield [f"y{i}" for i in range(size)]
         for absent in range(size):

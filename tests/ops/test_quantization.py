@@ -25,7 +25,7 @@ def test_the_gradient_of_a_scale_is_the_sum_over_what_it_scales():
         np.testing.assert_allclose(session.state.gradients["scale"], wanted, rtol=1e-5)
 
 
-def test_training_goes_straight_through_a_pair_of_quantise_and_dequantise():
+def test_training_goes_straight_through_a_pair_of_quantize_and_dequantize():
     rng = np.random.default_rng(3)
     weight, x, target = rng.uniform(-1, 1, (4, 3)).astype(np.float32), rng.standard_normal((5, 3)).astype(np.float32), np.zeros((5, 4), np.float32)
     weight[0] = [50, -50, 0.3]                            # cut off, cut off, inside
@@ -55,7 +55,7 @@ def test_training_goes_straight_through_a_pair_of_quantise_and_dequantise():
 
 
 def dynamic_model(fused: bool, w, w_scale, w_zero):
-    """y = x u + b, quantised as it comes, times w: as the quantiser writes it, and as the optimiser fuses it."""
+    """y = x u + b, quantized as it comes, times w: as the quantizer writes it, and as the optimizer fuses it."""
     steps = [helper.make_node("DynamicQuantizeMatMul", ["h", "w", "w_scale", "w_zero"], ["y"], domain="com.microsoft")] if fused else [
         helper.make_node("DynamicQuantizeLinear", ["h"], ["q", "s", "z"]), helper.make_node("MatMulInteger", ["q", "w", "z", "w_zero"], ["i"]),
         helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT), helper.make_node("Mul", ["s", "w_scale"], ["both"]),
@@ -71,7 +71,7 @@ def dynamic_model(fused: bool, w, w_scale, w_zero):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_training_goes_straight_through_what_is_quantised_as_it_comes(fused):
+def test_training_goes_straight_through_what_is_quantized_as_it_comes(fused):
     rng = np.random.default_rng(4)
     w, w_scale, w_zero = rng.integers(-127, 128, (6, 4)).astype(np.int8), rng.uniform(0.01, 0.02, 4).astype(np.float32), np.zeros(4, np.int8)
     model, weights = dynamic_model(fused, w, w_scale, w_zero)
@@ -90,7 +90,7 @@ def test_training_goes_straight_through_what_is_quantised_as_it_comes(fused):
             np.testing.assert_allclose(session.state.gradients[name], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_convolution_of_what_is_quantised_as_it_comes_trains_what_is_before_it():
+def test_a_convolution_of_what_is_quantized_as_it_comes_trains_what_is_before_it():
     rng = np.random.default_rng(5)
     w, filters = rng.integers(-60, 61, (2, 3, 3, 3)).astype(np.int8), rng.standard_normal((3, 1, 1, 1)).astype(np.float32)
     nodes = [helper.make_node("Conv", ["x", "filters"], ["h"]), helper.make_node("DynamicQuantizeLinear", ["h"], ["q", "s", "z"]),
@@ -110,7 +110,7 @@ def test_a_convolution_of_what_is_quantised_as_it_comes_trains_what_is_before_it
 
 
 @pytest.mark.parametrize("direction, directions", [("forward", 1), ("bidirectional", 2)])
-def test_the_gradient_of_a_quantised_lstm_is_near_that_of_the_lstm_it_stands_for(direction, directions):
+def test_the_gradient_of_a_quantized_lstm_is_near_that_of_the_lstm_it_stands_for(direction, directions):
     rng = np.random.default_rng(6)
     steps, features, size = 7, 5, 4
     w, r = (rng.integers(-60, 61, (directions, rows, 4 * size)).astype(np.int8) for rows in (features, size))

@@ -29,7 +29,7 @@ def recurrent(op_type, gates, **attributes):
 
 
 def convolutional(rng):
-    """Groups, strides and pads, pooling, layer normalisation. (Its gradient of AveragePool dies with SIGFPE where a size is open, as the batch is here.)"""
+    """Groups, strides and pads, pooling, layer normalization. (Its gradient of AveragePool dies with SIGFPE where a size is open, as the batch is here.)"""
     weights = {"k1": draw(rng, 6, 2, 3, 3), "k2": draw(rng, 6, 2, 3, 3), "s": draw(rng, 72) + 1, "b": draw(rng, 72), "w": draw(rng, 72, CLASSES)}
     nodes = [helper.make_node("Conv", ["x", "k1"], ["a"], pads=[1, 0, 1, 2], strides=[1, 1]), helper.make_node("LeakyRelu", ["a"], ["l"], alpha=0.2),
              helper.make_node("Conv", ["l", "k2"], ["c"], group=3, pads=[1, 1, 1, 1], strides=[2, 2]),

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.real_models.catalogue import models
+from tests.real_models.catalog import models
 from tests.real_models.checks import HALVES_LEFT_OUT, STEPS, check, check_half
 
 

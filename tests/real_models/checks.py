@@ -13,7 +13,7 @@ import ortrain
 from ortrain.artifacts import LossType, OptimType
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.loading.loader import load_model
-from tests.real_models.catalogue import FEEDS, inputs_of
+from tests.real_models.catalog import FEEDS, inputs_of
 
 STEPS = 5
 DIRECTIONS = 3

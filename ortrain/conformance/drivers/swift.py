@@ -9,6 +9,7 @@ import numpy as np
 
 from ortrain.conformance.drivers.base import WARNING, Driver, Failure
 from ortrain.enums import AppleElementType, ElementType
+from ortrain.runtime.values import OrtValue
 from ortrain.swift import (
     ORTCheckpoint,
     ORTEnv,
@@ -20,7 +21,6 @@ from ortrain.swift import (
     ORTTrainingSession,
     ORTValue,
 )
-from ortrain.runtime.values import OrtValue
 
 
 def element_type_of(array: np.ndarray) -> ORTTensorElementDataType:

@@ -8,11 +8,11 @@ import numpy as np
 
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import TensorType
-from ortrain.ops.registry.node_builder import NodeBuilder
-from ortrain.ops.loss import REDUCTIONS, reduction_of
-from ortrain.ops.registry.record import MICROSOFT, InferenceContext, normalize_axis, operator
-from ortrain.ops.resize import gradient_in_steps as resize_gradient_in_steps
 from ortrain.ops.conv_transpose import convolution_attributes
+from ortrain.ops.loss import REDUCTIONS, reduction_of
+from ortrain.ops.registry.node_builder import NodeBuilder
+from ortrain.ops.registry.record import MICROSOFT, InferenceContext, normalize_axis, operator
+from ortrain.ops.resize import gradient_decomposition as resize_gradient_decomposition
 
 # ---- losses
 
@@ -40,7 +40,7 @@ def internal_loss(g: NodeBuilder) -> list[str]:
     return g.ops("SoftmaxCrossEntropyLoss", *g.inputs[:2], *weighted(g), outputs=[True, True], **loss_attributes(g, 3))
 
 
-@operator("SoftmaxCrossEntropyLossInternal", domain=MICROSOFT, expand=internal_loss, stop=(1, 2, 3))
+@operator("SoftmaxCrossEntropyLossInternal", domain=MICROSOFT, decompose=internal_loss, stop=(1, 2, 3))
 def softmax_cross_entropy_loss_internal(c: InferenceContext) -> list[TensorType]:
     """SoftmaxCrossEntropyLoss whose ignored label is its fourth input"""
     return loss_type(c)
@@ -53,7 +53,7 @@ def internal_loss_gradient(g: NodeBuilder) -> list[str]:
     return [g.op("Add", dx, g.inputs[5]) if g.has(5) else dx]
 
 
-@operator("SoftmaxCrossEntropyLossInternalGrad", domain=MICROSOFT, expand=internal_loss_gradient, differentiable=False)
+@operator("SoftmaxCrossEntropyLossInternalGrad", domain=MICROSOFT, decompose=internal_loss_gradient, differentiable=False)
 def softmax_cross_entropy_loss_internal_grad(c: InferenceContext) -> list[TensorType]:
     """SoftmaxCrossEntropyLossGrad plus a bias"""
     return [c.type(1)]
@@ -63,8 +63,8 @@ def internal_likelihood(g: NodeBuilder) -> list[str]:
     return [g.op("NegativeLogLikelihoodLoss", *g.inputs[:2], *weighted(g), **{"ignore_index": -1, **loss_attributes(g, 3)})]
 
 
-@operator("NegativeLogLikelihoodLossInternal", domain=MICROSOFT, expand=internal_likelihood, stop=(1, 2, 3))
-@operator("NegativeLogLikelihoodLossInternal2", domain=MICROSOFT, expand=internal_likelihood, stop=(1, 2, 3))
+@operator("NegativeLogLikelihoodLossInternal", domain=MICROSOFT, decompose=internal_likelihood, stop=(1, 2, 3))
+@operator("NegativeLogLikelihoodLossInternal2", domain=MICROSOFT, decompose=internal_likelihood, stop=(1, 2, 3))
 def negative_log_likelihood_loss_internal(c: InferenceContext) -> list[TensorType]:
     """NegativeLogLikelihoodLoss whose ignored label is its fourth input"""
     return loss_type(c)[:1]
@@ -94,7 +94,7 @@ def sparse_loss(g: NodeBuilder) -> list[str]:
     return [averaged(g, total, everything(g, g.inputs[2]) if g.has(2) else count(g, labels, logits)), logs]
 
 
-@operator("SparseSoftmaxCrossEntropy", expand=sparse_loss, stop=(1, 2))
+@operator("SparseSoftmaxCrossEntropy", decompose=sparse_loss, stop=(1, 2))
 def sparse_softmax_cross_entropy(c: InferenceContext) -> list[TensorType]:
     """loss = -weight log softmax(logits)[label] over the last axis, reduced; weights are of samples. In ONNX's domain, though not of it"""
     if len(c.shape(0)) != len(c.shape(1)) + 1 or c.attribute("reduction", "mean") not in ("mean", "sum"):
@@ -125,7 +125,7 @@ def dense_loss_gradient(g: NodeBuilder) -> list[str]:
     return [g.op("Mul", g.op("Sub", g.op("Exp", logs), labels), averaged(g, dloss, count(g, rows, logs)))]
 
 
-@operator("SoftmaxCrossEntropy", domain=MICROSOFT, expand=dense_loss, stop=(1,))
+@operator("SoftmaxCrossEntropy", domain=MICROSOFT, decompose=dense_loss, stop=(1,))
 def softmax_cross_entropy(c: InferenceContext) -> list[TensorType]:
     """loss = -sum of labels log softmax(logits), over the last axis, reduced; labels are one-hot floats"""
     if len(c.shape(0)) != len(c.shape(1)) or c.attribute("reduction", "mean") not in ("mean", "sum"):
@@ -133,13 +133,13 @@ def softmax_cross_entropy(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), ()), c.type(0)]
 
 
-@operator("SparseSoftmaxCrossEntropyGrad", expand=sparse_loss_gradient, differentiable=False)
+@operator("SparseSoftmaxCrossEntropyGrad", decompose=sparse_loss_gradient, differentiable=False)
 def sparse_softmax_cross_entropy_grad(c: InferenceContext) -> list[TensorType]:
     """dlogits = dloss weight (softmax - onehot), of (dloss, log softmax, labels, weight)"""
     return [c.type(1)]
 
 
-@operator("SoftmaxCrossEntropyGrad", domain=MICROSOFT, expand=dense_loss_gradient, differentiable=False)
+@operator("SoftmaxCrossEntropyGrad", domain=MICROSOFT, decompose=dense_loss_gradient, differentiable=False)
 def softmax_cross_entropy_grad(c: InferenceContext) -> list[TensorType]:
     """dlogits = dloss (softmax - labels), of (dloss, log softmax, labels)"""
     return [c.type(1)]
@@ -148,13 +148,13 @@ def softmax_cross_entropy_grad(c: InferenceContext) -> list[TensorType]:
 # ---- shapes
 
 
-@operator("Trilu", domain=MICROSOFT, expand=lambda g: [g.op("Trilu", *g.inputs, **g.node.attributes)], stop=(1,))
+@operator("Trilu", domain=MICROSOFT, decompose=lambda g: [g.op("Trilu", *g.inputs, **g.node.attributes)], stop=(1,))
 def trilu(c: InferenceContext) -> list[TensorType]:
     """ONNX's Trilu, as the old package writes it into gradients"""
     return [c.type(0)]
 
 
-@operator("ShrunkenGather", domain=MICROSOFT, expand=lambda g: [g.op("Gather", *g.inputs, **g.node.attributes)], stop=(1,))
+@operator("ShrunkenGather", domain=MICROSOFT, decompose=lambda g: [g.op("Gather", *g.inputs, **g.node.attributes)], stop=(1,))
 def shrunken_gather(c: InferenceContext) -> list[TensorType]:
     """ONNX's Gather, under another name"""
     axis, shape = int(c.attribute("axis", 0)), c.shape(0)
@@ -171,12 +171,12 @@ def invertible_gradient(g: NodeBuilder) -> list[str]:
     axis = int(g.attribute("axis", -1)) % rank
     inner = list(range(axis, rank))
     normal, along = g.op("Div", g.op("Sub", y, bias), scale), g.op("Mul", dy, scale)
-    centred = g.op("Sub", along, g.reduce("ReduceMean", along, inner))
-    dx = g.op("Mul", inverse, g.op("Sub", centred, g.op("Mul", normal, g.reduce("ReduceMean", g.op("Mul", along, normal), inner))))
+    centerd = g.op("Sub", along, g.reduce("ReduceMean", along, inner))
+    dx = g.op("Mul", inverse, g.op("Sub", centerd, g.op("Mul", normal, g.reduce("ReduceMean", g.op("Mul", along, normal), inner))))
     return [dx, *(g.reduce_sum(value, list(range(axis)), keepdims=False) for value in (g.op("Mul", dy, normal), dy))]
 
 
-@operator("InvertibleLayerNormalizationGrad", domain=MICROSOFT, expand=invertible_gradient, differentiable=False)
+@operator("InvertibleLayerNormalizationGrad", domain=MICROSOFT, decompose=invertible_gradient, differentiable=False)
 def invertible_layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias) of (dy, y, scale, bias, 1 / deviation): LayerNormalization's, from what it gave rather than what it was given"""
     return [c.type(1), c.type(2), c.type(2)]
@@ -191,13 +191,13 @@ def transposed_gradient(g: NodeBuilder) -> list[str]:
     return [dx, dw, g.reduce_sum(dy, [0, *range(2, g.rank(dy))], keepdims=False)]
 
 
-@operator("ConvTransposeGrad", domain=MICROSOFT, expand=transposed_gradient, differentiable=False)
+@operator("ConvTransposeGrad", domain=MICROSOFT, decompose=transposed_gradient, differentiable=False)
 def conv_transpose_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dw, dbias) of (dy, x, w)"""
     return [c.type(1), c.type(2), TensorType(c.dtype(0), c.shape(0)[1:2])]
 
 
-@operator("ResizeGrad", domain=MICROSOFT, expand=resize_gradient_in_steps, differentiable=False)
+@operator("ResizeGrad", domain=MICROSOFT, decompose=resize_gradient_decomposition, differentiable=False)
 def resize_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dy, and the inputs of Resize)"""
     return [c.type(1)]

@@ -10,8 +10,8 @@ import numpy as np
 
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import Shape, TensorType
-from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.elementwise import element_type
+from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, InferenceContext, check_shape, operator
 
 # ---- scales
@@ -23,7 +23,7 @@ def scaled(g: NodeBuilder, value: str, name: str) -> str:
     return g.op("Mul", value, g.scalar(float(g.attribute(name)), value))
 
 
-def sum_in_steps(g: NodeBuilder) -> list[str]:
+def sum_decomposition(g: NodeBuilder) -> list[str]:
     first, *others = [scaled(g, value, name) for value, name in zip(g.inputs, SCALES, strict=False)]
     for other in others:
         first = g.op("Add", first, other)
@@ -36,7 +36,7 @@ def check_scales(c: InferenceContext, count: int) -> None:
         raise c.error(f"expected two or three values and a scale_i for each, got {count} values and {given}")
 
 
-@operator("ScaledSum", domain=MICROSOFT, expand=sum_in_steps)
+@operator("ScaledSum", domain=MICROSOFT, decompose=sum_decomposition)
 def scaled_sum(c: InferenceContext) -> list[TensorType]:
     """y = the sum of scale_i x_i, of two or three tensors of one shape"""
     check_scales(c, len(c.node.inputs))
@@ -45,14 +45,14 @@ def scaled_sum(c: InferenceContext) -> list[TensorType]:
     return [c.type(0)]
 
 
-@operator("BatchScale", domain=MICROSOFT, expand=lambda g: [scaled(g, g.inputs[0], name) for name in SCALES[: len(g.outputs)]])
+@operator("BatchScale", domain=MICROSOFT, decompose=lambda g: [scaled(g, g.inputs[0], name) for name in SCALES[: len(g.outputs)]])
 def batch_scale(c: InferenceContext) -> list[TensorType]:
     """y_i = scale_i x, two or three of them"""
     check_scales(c, len(c.node.outputs))
     return [c.type(0)] * len(c.node.outputs)
 
 
-def cast_in_steps(g: NodeBuilder) -> list[str]:
+def cast_decomposition(g: NodeBuilder) -> list[str]:
     scale, *values = g.inputs
     found = []
     for value in values:
@@ -64,7 +64,7 @@ def cast_in_steps(g: NodeBuilder) -> list[str]:
     return [g.op("Concat", *flat, axis=0)]
 
 
-@operator("MixedPrecisionScale", domain=MICROSOFT, expand=cast_in_steps, stop=(0,))
+@operator("MixedPrecisionScale", domain=MICROSOFT, decompose=cast_decomposition, stop=(0,))
 def mixed_precision_scale(c: InferenceContext) -> list[TensorType]:
     """y_i = scale x_i in the type `to`; with fuse_outputs all of them side by side in one vector"""
     dtype = element_type(c)
@@ -83,7 +83,7 @@ def elements(shapes: Sequence[Shape]) -> int | None:
 # ---- checks
 
 
-def is_finite_in_steps(g: NodeBuilder, value: str) -> str:
+def is_finite_decomposition(g: NodeBuilder, value: str) -> str:
     """|x| < infinity, which no NaN is."""
     return g.op("Less", g.op("Abs", value), g.scalar(np.inf, value))
 
@@ -93,10 +93,10 @@ def all_true(g: NodeBuilder, value: str) -> str:
     return g.op("Cast", g.reduce("ReduceMin", numbers, list(range(g.rank(value))), keepdims=False), to=NUMBERS["bool"])
 
 
-def all_finite_in_steps(g: NodeBuilder) -> list[str]:
+def all_finite_decomposition(g: NodeBuilder) -> list[str]:
     found = ""
     for value in g.inputs:
-        good = is_finite_in_steps(g, value)
+        good = is_finite_decomposition(g, value)
         if g.attribute("isinf_only", 0):
             good = g.op("Or", good, g.op("Not", g.op("Equal", value, value)))
         if g.attribute("isnan_only", 0):
@@ -106,13 +106,13 @@ def all_finite_in_steps(g: NodeBuilder) -> list[str]:
     return [found]
 
 
-@operator("IsFinite", domain=MICROSOFT, expand=lambda g: [is_finite_in_steps(g, g.inputs[0])], differentiable=False)
+@operator("IsFinite", domain=MICROSOFT, decompose=lambda g: [is_finite_decomposition(g, g.inputs[0])], differentiable=False)
 def is_finite(c: InferenceContext) -> list[TensorType]:
     """True where x is neither infinite nor NaN"""
     return [TensorType("bool", c.type(0).shape)]
 
 
-@operator("IsAllFinite", domain=MICROSOFT, expand=all_finite_in_steps, differentiable=False)
+@operator("IsAllFinite", domain=MICROSOFT, decompose=all_finite_decomposition, differentiable=False)
 def is_all_finite(c: InferenceContext) -> list[TensorType]:
     """True when no element of any input is infinite or NaN (with isinf_only or isnan_only: the one of these)"""
     if c.attribute("isinf_only", 0) and c.attribute("isnan_only", 0):
@@ -120,7 +120,7 @@ def is_all_finite(c: InferenceContext) -> list[TensorType]:
     return [TensorType("bool", ())]
 
 
-@operator("All", domain=MICROSOFT, expand=lambda g: [all_true(g, g.inputs[0])], differentiable=False)
+@operator("All", domain=MICROSOFT, decompose=lambda g: [all_true(g, g.inputs[0])], differentiable=False)
 def all_elements(c: InferenceContext) -> list[TensorType]:
     """True when all elements are"""
     return [TensorType("bool", ())]
@@ -129,20 +129,20 @@ def all_elements(c: InferenceContext) -> list[TensorType]:
 # ---- order
 
 
-@operator("Group", domain=MICROSOFT, expand=lambda g: [g.constant(np.array([True]))], differentiable=False)
+@operator("Group", domain=MICROSOFT, decompose=lambda g: [g.constant(np.array([True]))], differentiable=False)
 def group(c: InferenceContext) -> list[TensorType]:
     """True, when all inputs are there: [1], as the old kernel gives it"""
     return [TensorType("bool", (1,))]
 
 
-@operator("PassThrough", domain=MICROSOFT, expand=lambda g: [g.op("Identity", value) for value in g.inputs])
+@operator("PassThrough", domain=MICROSOFT, decompose=lambda g: [g.op("Identity", value) for value in g.inputs])
 def pass_through(c: InferenceContext) -> list[TensorType]:
     """The inputs, when all of them are there"""
     return [c.type(index) for index in range(len(c.node.inputs))]
 
 
-@operator("RecordEvent", domain=MICROSOFT, expand=lambda g: [g.op("Identity", value) for value in g.inputs[1:]], stop=(0,))
-@operator("WaitEvent", domain=MICROSOFT, expand=lambda g: [g.op("Identity", value) for value in g.inputs[1:]], stop=(0,))
+@operator("RecordEvent", domain=MICROSOFT, decompose=lambda g: [g.op("Identity", value) for value in g.inputs[1:]], stop=(0,))
+@operator("WaitEvent", domain=MICROSOFT, decompose=lambda g: [g.op("Identity", value) for value in g.inputs[1:]], stop=(0,))
 def event(c: InferenceContext) -> list[TensorType]:
     """The inputs after the first, an event of a pipeline, that a program of one order need not wait for"""
     return [c.type(index) for index in range(1, len(c.node.inputs))]
@@ -158,7 +158,7 @@ def views(g: NodeBuilder) -> list[str]:
     return [g.op("Reshape", part, shape) for part, shape in zip(parts, g.inputs[1:], strict=True)]
 
 
-@operator("View", domain=MICROSOFT, expand=views, stop=tuple(range(1, 1025)))
+@operator("View", domain=MICROSOFT, decompose=views, stop=tuple(range(1, 1025)))
 def view(c: InferenceContext) -> list[TensorType]:
     """The elements of x, in their order, as tensors of the shapes that the other inputs say"""
     shapes = []
@@ -196,7 +196,7 @@ def pad_gradient(g: GradientBuilder) -> list[str | None]:
     return [g.ops("FlattenAndUnpad", g.dy, g.inputs[1], outputs=[True, True], domain=MICROSOFT)[0], None, None]
 
 
-@operator("FlattenAndUnpad", domain=MICROSOFT, expand=unpad, stop=(1,))
+@operator("FlattenAndUnpad", domain=MICROSOFT, decompose=unpad, stop=(1,))
 def flatten_and_unpad(c: InferenceContext) -> list[TensorType]:
     """(the rows that indices pick of x [n, m, …] as [n m, …], [n, m])"""
     shape = c.shape(0)
@@ -205,7 +205,7 @@ def flatten_and_unpad(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), (*c.shape(1), *shape[2:])), TensorType("int64", (2,))]
 
 
-@operator("PadAndUnflatten", domain=MICROSOFT, expand=pad, gradient=pad_gradient, stop=(1, 2))
+@operator("PadAndUnflatten", domain=MICROSOFT, decompose=pad, gradient=pad_gradient, stop=(1, 2))
 def pad_and_unflatten(c: InferenceContext) -> list[TensorType]:
     """y [n, m, …] = the rows of x at their indices in [0, n m), zeros elsewhere; (n, m) is the third input"""
     shape = c.shape(0)
@@ -219,20 +219,20 @@ def pad_and_unflatten(c: InferenceContext) -> list[TensorType]:
 # ---- activations stored small
 
 
-@operator("GistBinarizeEncoder", domain=MICROSOFT, expand=lambda g: [g.op("Greater", g.inputs[0], g.scalar(0.0, g.inputs[0]))], differentiable=False)
+@operator("GistBinarizeEncoder", domain=MICROSOFT, decompose=lambda g: [g.op("Greater", g.inputs[0], g.scalar(0.0, g.inputs[0]))], differentiable=False)
 def binarize(c: InferenceContext) -> list[TensorType]:
     """True where x > 0"""
     return [TensorType("bool", c.type(0).shape)]
 
 
-@operator("GistPack16Encoder", domain=MICROSOFT, expand=lambda g: [g.op("Cast", g.inputs[0], to=NUMBERS["float16"])])
+@operator("GistPack16Encoder", domain=MICROSOFT, decompose=lambda g: [g.op("Cast", g.inputs[0], to=NUMBERS["float16"])])
 def halve(c: InferenceContext) -> list[TensorType]:
     """x as float16"""
     return [TensorType("float16", c.type(0).shape)]
 
 
-@operator("GistBinarizeDecoder", domain=MICROSOFT, expand=lambda g: [g.op("Cast", g.inputs[0], to=int(g.attribute("to")))], differentiable=False)
-@operator("GistPack16Decoder", domain=MICROSOFT, expand=lambda g: [g.op("Cast", g.inputs[0], to=int(g.attribute("to")))])
+@operator("GistBinarizeDecoder", domain=MICROSOFT, decompose=lambda g: [g.op("Cast", g.inputs[0], to=int(g.attribute("to")))], differentiable=False)
+@operator("GistPack16Decoder", domain=MICROSOFT, decompose=lambda g: [g.op("Cast", g.inputs[0], to=int(g.attribute("to")))])
 def widen(c: InferenceContext) -> list[TensorType]:
     """What was stored small, in the type `to`"""
     return [TensorType(element_type(c), c.type(0).shape)]

@@ -86,7 +86,7 @@ def descent(g: NodeBuilder) -> list[str]:
     return [g.op("Add", weight, change), change]
 
 
-@operator("SGDOptimizer", domain=MICROSOFT, expand=descent, differentiable=False)
+@operator("SGDOptimizer", domain=MICROSOFT, decompose=descent, differentiable=False)
 def sgd_optimizer(c: InferenceContext) -> list[TensorType]:
     """(w - rate gradient, -rate gradient) of (rate, w, gradient)"""
     check_inputs(c, c.shape(1), 2)
@@ -116,7 +116,7 @@ def adam(g: NodeBuilder) -> list[str]:
     return [next_step(g, step, signal), m, v, moved, change, half]
 
 
-@operator("AdamOptimizer", domain=MICROSOFT, expand=adam, differentiable=False)
+@operator("AdamOptimizer", domain=MICROSOFT, decompose=adam, differentiable=False)
 def adam_optimizer(c: InferenceContext) -> list[TensorType]:
     """(step + 1, moments, w, its change, w in half precision) of (rate, step, w, gradient, moments, w in half precision, loss scale, norm, update signal)"""
     if c.attribute("weight_decay_mode", 0) not in (0, 1):
@@ -176,7 +176,7 @@ def lamb(g: NodeBuilder) -> list[str]:
     return found[: len(g.outputs)]
 
 
-@operator("LambOptimizer", domain=MICROSOFT, expand=lamb, differentiable=False)
+@operator("LambOptimizer", domain=MICROSOFT, decompose=lamb, differentiable=False)
 def lamb_optimizer(c: InferenceContext) -> list[TensorType]:
     """(step + 1, and for each weight: w, its change, moments, w in half precision) of (update signal, loss scale, norm, rate, step, and for each weight: w,
     gradient, moments, w in half precision): each weight moves by the learning rate times its own length (You et al., arXiv:1904.00962)"""

@@ -1,4 +1,4 @@
-"""What onnxruntime's quantiser and optimiser write (domain com.microsoft): operators between stored values, and products with stored weights."""
+"""What onnxruntime's quantizer and optimizer write (domain com.microsoft): operators between stored values, and products with stored weights."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from ortrain.dtypes import NUMBERS
 from ortrain.ir import Graph, Node, TensorType
-from ortrain.ops.registry.node_builder import NodeBuilder
+from ortrain.ops.contrib.transformer import halves
 from ortrain.ops.integer import exact, matmul_shape
 from ortrain.ops.linear import product_shape, swapped
 from ortrain.ops.pool import pool_windows
 from ortrain.ops.quantization import along, quantized_type
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, broadcast_shapes, operator
 from ortrain.ops.recurrent import DIRECTIONS, direction_of
-from ortrain.ops.contrib.transformer import halves
+from ortrain.ops.registry.node_builder import NodeBuilder
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, broadcast_shapes, operator
 
 Steps = Callable[[NodeBuilder], list[str]]
 
@@ -57,9 +57,9 @@ def infer_unary(c: InferenceContext) -> list[TensorType]:
 
 
 for _op_type in ("Add", "Mul"):
-    operator(f"QLinear{_op_type}", domain=MICROSOFT, expand=binary(_op_type), differentiable=False)(infer_binary)
+    operator(f"QLinear{_op_type}", domain=MICROSOFT, decompose=binary(_op_type), differentiable=False)(infer_binary)
 for _op_type, _attributes in (("Sigmoid", ()), ("LeakyRelu", ("alpha",)), ("Softmax", ("axis",))):
-    operator(f"QLinear{_op_type}", domain=MICROSOFT, expand=unary(_op_type, *_attributes), differentiable=False)(infer_unary)
+    operator(f"QLinear{_op_type}", domain=MICROSOFT, decompose=unary(_op_type, *_attributes), differentiable=False)(infer_unary)
 
 
 def moved(g: NodeBuilder, value: str, to_last: bool) -> str:
@@ -88,7 +88,7 @@ def channels_first(c: InferenceContext) -> InferenceContext:
     return InferenceContext(c.node, [TensorType(c.dtype(0), (n, channels, *places)), *c.types[1:]], c.values, c.opset)
 
 
-@operator("QLinearAveragePool", domain=MICROSOFT, expand=pooled("AveragePool"), differentiable=False)
+@operator("QLinearAveragePool", domain=MICROSOFT, decompose=pooled("AveragePool"), differentiable=False)
 def stored_average_pool(c: InferenceContext) -> list[TensorType]:
     """y = AveragePool of what x stands for, stored"""
     there = channels_first(c)
@@ -96,7 +96,7 @@ def stored_average_pool(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), (n, *places, channels) if c.attribute("channels_last", 0) else (n, channels, *places))]
 
 
-@operator("QLinearGlobalAveragePool", domain=MICROSOFT, expand=pooled("GlobalAveragePool"), differentiable=False)
+@operator("QLinearGlobalAveragePool", domain=MICROSOFT, decompose=pooled("GlobalAveragePool"), differentiable=False)
 def stored_global_average_pool(c: InferenceContext) -> list[TensorType]:
     """y = GlobalAveragePool of what x stands for, stored"""
     n, channels, *places = channels_first(c).shape(0)
@@ -104,12 +104,12 @@ def stored_global_average_pool(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), (n, *ones, channels) if c.attribute("channels_last", 0) else (n, channels, *ones))]
 
 
-def concat_in_steps(g: NodeBuilder) -> list[str]:
+def concat_decomposition(g: NodeBuilder) -> list[str]:
     parts = [real(g, first) for first in range(2, len(g.inputs), 3)]
     return stored(g, g.op("Concat", *parts, axis=int(g.attribute("axis"))), 0)
 
 
-@operator("QLinearConcat", domain=MICROSOFT, expand=concat_in_steps, differentiable=False)
+@operator("QLinearConcat", domain=MICROSOFT, decompose=concat_decomposition, differentiable=False)
 def stored_concat(c: InferenceContext) -> list[TensorType]:
     """y = Concat of what the values after (scale, zero point) stand for, each with its own, stored"""
     shapes = [c.shape(index) for index in range(2, len(c.node.inputs), 3)]
@@ -121,17 +121,17 @@ def stored_concat(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(2), (*shapes[0][:axis], whole, *shapes[0][axis + 1 :]))]
 
 
-def where_in_steps(g: NodeBuilder) -> list[str]:
+def where_decomposition(g: NodeBuilder) -> list[str]:
     return stored(g, g.op("Where", g.inputs[0], real(g, 1), real(g, 4)), 7)
 
 
-@operator("QLinearWhere", domain=MICROSOFT, expand=where_in_steps, differentiable=False)
+@operator("QLinearWhere", domain=MICROSOFT, decompose=where_decomposition, differentiable=False)
 def stored_where(c: InferenceContext) -> list[TensorType]:
     """y = what x or y stand for, as a condition has it, stored"""
     return [TensorType(c.dtype(1), broadcast_shapes(c, c.shape(0), c.shape(1), c.shape(4)))]
 
 
-def gemm_in_steps(g: NodeBuilder) -> list[str]:
+def gemm_decomposition(g: NodeBuilder) -> list[str]:
     """(a, scale, zero, b, scale, zero, bias of int32 in units of both scales and alpha, scale and zero of y): a float where those are not given."""
     alpha = float(g.attribute("alpha", 1.0))
     a, b = (g.op("DequantizeLinear", *(n for n in g.inputs[i : i + 3] if n), axis=axis)
@@ -143,7 +143,7 @@ def gemm_in_steps(g: NodeBuilder) -> list[str]:
     return stored(g, y, 7) if g.has(7) else [y]
 
 
-@operator("QGemm", domain=MICROSOFT, expand=gemm_in_steps, differentiable=False)
+@operator("QGemm", domain=MICROSOFT, decompose=gemm_decomposition, differentiable=False)
 def stored_gemm(c: InferenceContext) -> list[TensorType]:
     """y = alpha op(a) op(b) + bias of what a and b stand for, stored if a scale is given"""
     a, b = (swapped(c.shape(i)) if c.attribute(name, 0) else c.shape(i) for i, name in ((0, "transA"), (3, "transB")))
@@ -157,13 +157,13 @@ def same_in_onnx(op_type: str) -> Steps:
     return lambda g: [g.op(op_type, *g.inputs, **g.node.attributes)]
 
 
-@operator("QuantizeLinear", domain=MICROSOFT, expand=same_in_onnx("QuantizeLinear"), differentiable=False)
+@operator("QuantizeLinear", domain=MICROSOFT, decompose=same_in_onnx("QuantizeLinear"), differentiable=False)
 def quantize(c: InferenceContext) -> list[TensorType]:
     """ONNX's QuantizeLinear"""
     return [TensorType(quantized_type(c), c.type(0).shape)]
 
 
-@operator("DequantizeLinear", domain=MICROSOFT, expand=same_in_onnx("DequantizeLinear"), stop=(0, 2))
+@operator("DequantizeLinear", domain=MICROSOFT, decompose=same_in_onnx("DequantizeLinear"), stop=(0, 2))
 def dequantize(c: InferenceContext) -> list[TensorType]:
     """ONNX's DequantizeLinear"""
     return [TensorType(c.dtype(1), c.type(0).shape)]
@@ -172,7 +172,7 @@ def dequantize(c: InferenceContext) -> list[TensorType]:
 # ---- what the old package trains with: rounding in floats
 
 
-def rounded_in_steps(g: NodeBuilder) -> list[str]:
+def rounded_decomposition(g: NodeBuilder) -> list[str]:
     x, scale, zero = g.inputs
     low, high = (g.scalar(float(g.attribute(name, default)), x) for name, default in (("quant_min", 0), ("quant_max", 255)))
     place = g.op("Add", g.op("Round", g.op("Div", x, scale)), zero)
@@ -180,14 +180,14 @@ def rounded_in_steps(g: NodeBuilder) -> list[str]:
     return [y, g.op("Not", g.op("Or", g.op("Less", place, low), g.op("Greater", place, high)))]
 
 
-@operator("FakeQuant", domain=MICROSOFT, expand=rounded_in_steps, stop=(1, 2),
+@operator("FakeQuant", domain=MICROSOFT, decompose=rounded_decomposition, stop=(1, 2),
           gradient=lambda g: [g.op("FakeQuantGrad", g.dy, g.output(1), domain=MICROSOFT), None, None])
 def fake_quant(c: InferenceContext) -> list[TensorType]:
     """y = x as quant_min … quant_max store it with a scale and a zero point; then where it was not cut off"""
     return [c.type(0), TensorType("bool", c.type(0).shape)]
 
 
-@operator("FakeQuantGrad", domain=MICROSOFT, expand=lambda g: [g.op("Where", g.inputs[1], g.inputs[0], g.scalar(0.0, g.inputs[0]))])
+@operator("FakeQuantGrad", domain=MICROSOFT, decompose=lambda g: [g.op("Where", g.inputs[1], g.inputs[0], g.scalar(0.0, g.inputs[0]))])
 def fake_quant_grad(c: InferenceContext) -> list[TensorType]:
     """dx = dy where x was not cut off"""
     return [c.type(0)]
@@ -205,32 +205,32 @@ def with_bias(g: NodeBuilder, y: str, index: int) -> list[str]:
     return [g.op("Add", y, g.inputs[index]) if g.has(index) else y]
 
 
-def matmul_to_float_in_steps(g: NodeBuilder) -> list[str]:
+def matmul_to_float_decomposition(g: NodeBuilder) -> list[str]:
     a, b, a_scale, b_scale = g.inputs[:4]
     product = g.op("Cast", exact(g, "MatMul", a, b, g.optional(4), g.optional(5)), to=NUMBERS[g.type(a_scale).dtype])
     return with_bias(g, in_units(g, product, a_scale, b_scale), 6)
 
 
-@operator("MatMulIntegerToFloat", domain=MICROSOFT, expand=matmul_to_float_in_steps, stop=(0, 1, 4, 5))
+@operator("MatMulIntegerToFloat", domain=MICROSOFT, decompose=matmul_to_float_decomposition, stop=(0, 1, 4, 5))
 def matmul_integer_to_float(c: InferenceContext) -> list[TensorType]:
     """y = (a - zero of a) (b - zero of b) times both scales, plus bias"""
     return [TensorType(c.dtype(2), matmul_shape(c, 0, 1))]
 
 
 def through_bytes(g: NodeBuilder, a: str, b: str, b_scale: str, b_zero: str) -> str:
-    """The product of a, quantised as it comes, with b, which is stored."""
+    """The product of a, quantized as it comes, with b, which is stored."""
     q, scale, zero = g.ops("DynamicQuantizeLinear", a, outputs=[True] * 3)
     product = g.op("DynamicProduct", a, scale, "", "", q, b, zero, b_zero, domain=ORTRAIN, product="MatMul")
     return in_units(g, product, scale, b_scale)
 
 
-def dynamic_matmul_in_steps(g: NodeBuilder) -> list[str]:
+def dynamic_matmul_decomposition(g: NodeBuilder) -> list[str]:
     return with_bias(g, through_bytes(g, g.inputs[0], g.inputs[1], g.inputs[2], g.optional(3)), 4)
 
 
-@operator("DynamicQuantizeMatMul", domain=MICROSOFT, expand=dynamic_matmul_in_steps, stop=(1, 3))
+@operator("DynamicQuantizeMatMul", domain=MICROSOFT, decompose=dynamic_matmul_decomposition, stop=(1, 3))
 def dynamic_quantize_matmul(c: InferenceContext) -> list[TensorType]:
-    """y = a, quantised as it comes, times (b - zero of b) times the scales, plus bias"""
+    """y = a, quantized as it comes, times (b - zero of b) times the scales, plus bias"""
     return [TensorType(c.dtype(0), matmul_shape(c, 0, 1))]
 
 
@@ -248,7 +248,7 @@ def digits(g: NodeBuilder, packed: str, bits: int, dtype: str) -> str:
     return g.op("Reshape", together, g.constant([*([0] * (g.rank(packed) - 1)), -1]))
 
 
-def few_bits_in_steps(g: NodeBuilder) -> list[str]:
+def few_bits_decomposition(g: NodeBuilder) -> list[str]:
     a, packed, scales = g.inputs[:3]
     k, n, bits, block = (int(g.attribute(name)) for name in ("K", "N", "bits", "block_size"))
     blocks = -(-k // block)
@@ -277,7 +277,7 @@ FOUR_BITS = {
 """What the sixteen numbers of bitsandbytes' types FP4 and NF4 (Dettmers et al., arXiv 2305.14314) stand for, by quant_type."""
 
 
-def four_bits_in_steps(g: NodeBuilder) -> list[str]:
+def four_bits_decomposition(g: NodeBuilder) -> list[str]:
     """Numbers lie row after row, the high half of a byte first."""
     a, packed, largest = g.inputs
     k, n, block = (int(g.attribute(name)) for name in ("K", "N", "block_size"))
@@ -293,7 +293,7 @@ def four_bits_in_steps(g: NodeBuilder) -> list[str]:
     return [g.op("MatMul", a, g.op("Transpose", weights, perm=(1, 0)) if g.attribute("transB", 1) else weights)]
 
 
-@operator("MatMulBnb4", domain=MICROSOFT, expand=four_bits_in_steps, stop=(1,))
+@operator("MatMulBnb4", domain=MICROSOFT, decompose=four_bits_decomposition, stop=(1,))
 def matmul_four_bits(c: InferenceContext) -> list[TensorType]:
     """y = a w' (transB 1) or a w, w [n, k] stored in blocks of four-bit floats, each block with its largest magnitude"""
     k, n, block, kind = (int(c.attribute(name, 0)) for name in ("K", "N", "block_size", "quant_type"))
@@ -305,7 +305,7 @@ def matmul_four_bits(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), (*shape[:-1], columns))]
 
 
-@operator("MatMulNBits", domain=MICROSOFT, expand=few_bits_in_steps, stop=(1, 4))
+@operator("MatMulNBits", domain=MICROSOFT, decompose=few_bits_decomposition, stop=(1, 4))
 def matmul_few_bits(c: InferenceContext) -> list[TensorType]:
     """y = a w' + bias, w [n, k] stored in blocks of numbers of few bits, each with its scale and zero point"""
     k, n, bits, block = (int(c.attribute(name, 0)) for name in ("K", "N", "bits", "block_size"))
@@ -319,7 +319,7 @@ def matmul_few_bits(c: InferenceContext) -> list[TensorType]:
 
 
 def lstm_step(names: dict[str, str], dtype: str, parts: dict[str, Any]) -> Graph:
-    """One step of an LSTM whose state is quantised as it comes; gates in the order i, o, f, c.
+    """One step of an LSTM whose state is quantized as it comes; gates in the order i, o, f, c.
 
     names: what stands for outer values. parts: attributes of Split."""
     def node(op_type: str, inputs: str, outputs: str, **attributes: Any) -> Node:
@@ -335,7 +335,7 @@ def lstm_step(names: dict[str, str], dtype: str, parts: dict[str, Any]) -> Graph
     ])
 
 
-def lstm_in_steps(g: NodeBuilder) -> list[str]:
+def lstm_decomposition(g: NodeBuilder) -> list[str]:
     for index, what in ((4, "sequence lengths"), (7, "peepholes")):
         if g.has(index):
             raise g.error(f"expected a node without {what}, got them")
@@ -367,9 +367,9 @@ def one_direction(g: NodeBuilder, k: int, backwards: bool, size: int) -> list[st
                  scan_input_directions=(int(backwards),), scan_output_directions=(int(backwards),))
 
 
-@operator("DynamicQuantizeLSTM", domain=MICROSOFT, expand=lstm_in_steps, stop=(1, 2, 4, 9, 11))
+@operator("DynamicQuantizeLSTM", domain=MICROSOFT, decompose=lstm_decomposition, stop=(1, 2, 4, 9, 11))
 def dynamic_quantize_lstm(c: InferenceContext) -> list[TensorType]:
-    """An LSTM of stored weights, w [directions, features, 4 h] and r [directions, h, 4 h], input and state quantised as they come"""
+    """An LSTM of stored weights, w [directions, features, 4 h] and r [directions, h, 4 h], input and state quantized as they come"""
     shape, (_, directions), size = c.shape(0), direction_of(c), int(c.attribute("hidden_size", 0))
     if len(shape) != 3 or size < 1:
         raise c.error(f"expected x [steps, n, features] and a hidden_size, got {list(shape)} and {size}")

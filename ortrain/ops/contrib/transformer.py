@@ -1,4 +1,4 @@
-"""What onnxruntime's optimiser writes for transformers (domain com.microsoft), said in ONNX's own operators, in which fusion finds attention again.
+"""What onnxruntime's optimizer writes for transformers (domain com.microsoft), said in ONNX's own operators, in which fusion finds attention again.
 
 Shapes: n images, s positions, t keys, h heads. A value is [n, s, h size] or, split into heads, [n, h, s, size]."""
 
@@ -133,7 +133,7 @@ def projected_sizes(c: InferenceContext) -> tuple[int, int, int]:
     return sizes[0], sizes[1], sizes[2]
 
 
-def attention_in_steps(g: NodeBuilder) -> list[str]:
+def attention_decomposition(g: NodeBuilder) -> list[str]:
     refuse_attributes(g, "do_rotary", "past_present_share_buffer")
     heads = int(g.attribute("num_heads"))
     sizes = projected_sizes(g.context())
@@ -149,7 +149,7 @@ def attention_in_steps(g: NodeBuilder) -> list[str]:
     return [y, g.op("Concat", g.unsqueeze(k, [0]), g.unsqueeze(v, [0]), axis=0)] if g.wants(1) else [y]
 
 
-@operator("Attention", domain=MICROSOFT, expand=attention_in_steps, stop=(3,))
+@operator("Attention", domain=MICROSOFT, decompose=attention_decomposition, stop=(3,))
 def attention(c: InferenceContext) -> list[TensorType]:
     """y = softmax(scale q k' + masks) v in heads, where [q, k, v] = x w + b; then keys and values, those of the past before them"""
     shape = c.shape(0)
@@ -170,7 +170,7 @@ def head_count(c: InferenceContext, name: str) -> int:
     return heads
 
 
-def multi_head_in_steps(g: NodeBuilder) -> list[str]:
+def multi_head_decomposition(g: NodeBuilder) -> list[str]:
     heads = int(g.attribute("num_heads"))
     query, key, value = g.inputs[:3]
     if g.has(3):
@@ -186,7 +186,7 @@ def multi_head_in_steps(g: NodeBuilder) -> list[str]:
     return [attend(g, q, k, v, mask, g.shape(q)[3]), k, v]
 
 
-@operator("MultiHeadAttention", domain=MICROSOFT, expand=multi_head_in_steps, stop=(4,))
+@operator("MultiHeadAttention", domain=MICROSOFT, decompose=multi_head_decomposition, stop=(4,))
 def multi_head_attention(c: InferenceContext) -> list[TensorType]:
     """y = softmax(scale q k' + masks) v in heads, of queries, keys and values (+ bias); then keys and values, those of the past before them"""
     heads = head_count(c, "num_heads")
@@ -210,7 +210,7 @@ def per_head(c: InferenceContext, features: Dim, heads: int) -> Dim:
     return features // heads
 
 
-def grouped_in_steps(g: NodeBuilder) -> list[str]:
+def grouped_decomposition(g: NodeBuilder) -> list[str]:
     refuse_attributes(g, "smooth_softmax", "k_quant_type", "v_quant_type")
     heads, shared = int(g.attribute("num_heads")), int(g.attribute("kv_num_heads"))
     parts = list(g.inputs[:3])
@@ -236,7 +236,7 @@ def repeated(g: NodeBuilder, value: str, times: int) -> str:
     return g.op("Gather", value, g.constant(np.arange(int(heads)).repeat(times)), axis=1)
 
 
-@operator("GroupQueryAttention", domain=MICROSOFT, expand=grouped_in_steps, stop=(5, 6, 7, 8, 9))
+@operator("GroupQueryAttention", domain=MICROSOFT, decompose=grouped_decomposition, stop=(5, 6, 7, 8, 9))
 def group_query_attention(c: InferenceContext) -> list[TensorType]:
     """causal y = softmax(scale q k' + mask) v, several heads of queries for one of keys and values (Ainslie et al., arXiv 2305.13245), turned by their places
     where asked; then keys and values. Of shorter sequences than the longest, rows beyond their end are not defined. A past holds what its shape says."""
@@ -254,7 +254,7 @@ def group_query_attention(c: InferenceContext) -> list[TensorType]:
 
 
 def rotated(g: NodeBuilder, x: str, places: str, cosines: str, sines: str, interleaved: bool) -> str:
-    """[n, h, s, size] turned: pairs of features (neighbours, or from both halves) by the angles that their places have in the tables."""
+    """[n, h, s, size] turned: pairs of features (neighbors, or from both halves) by the angles that their places have in the tables."""
     size, half = (whole(g.context(), g.shape(name)[-1], "a size") for name in (x, cosines))
     turned, *rest = split(g, x, [2 * half, size - 2 * half]) if size > 2 * half else [x]
     cosine, sine = (g.unsqueeze(g.op("Gather", table, places, axis=0), [1]) for table in (cosines, sines))
@@ -271,7 +271,7 @@ def rotated(g: NodeBuilder, x: str, places: str, cosines: str, sines: str, inter
     return g.op("Concat", y, *rest, axis=3) if rest else y
 
 
-def rotary_in_steps(g: NodeBuilder) -> list[str]:
+def rotary_decomposition(g: NodeBuilder) -> list[str]:
     x, places, cosines, sines = g.inputs
     split_already = g.rank(x) == 4
     half = whole(g.context(), g.shape(cosines)[1], "a size")
@@ -284,7 +284,7 @@ def rotary_in_steps(g: NodeBuilder) -> list[str]:
     return [y if split_already else heads_last(g, y)]
 
 
-@operator("RotaryEmbedding", domain=MICROSOFT, expand=rotary_in_steps, stop=(1,))
+@operator("RotaryEmbedding", domain=MICROSOFT, decompose=rotary_decomposition, stop=(1,))
 def rotary_embedding(c: InferenceContext) -> list[TensorType]:
     """x turned by the angles of its places (Su et al., arXiv 2104.09864); x [n, s, features] or [n, heads, s, size], places [n, s] or the first one [1]"""
     if len(c.shape(0)) not in (3, 4) or len(c.shape(1)) not in (1, 2) or len(c.shape(2)) != 2:
@@ -292,10 +292,10 @@ def rotary_embedding(c: InferenceContext) -> list[TensorType]:
     return [c.type(0)]
 
 
-# ---- embeddings and normalisations
+# ---- embeddings and normalizations
 
 
-def embed_in_steps(g: NodeBuilder) -> list[str]:
+def embed_decomposition(g: NodeBuilder) -> list[str]:
     ids, word, place = g.inputs[0], g.inputs[2], g.inputs[3]
     places = g.inputs[8] if g.has(8) else positions(g, count(g, ids, 1))
     total = g.op("Add", g.op("Gather", word, ids, axis=0), g.op("Gather", place, places, axis=0))
@@ -309,7 +309,7 @@ def embed_in_steps(g: NodeBuilder) -> list[str]:
     return [y, lengths, total]
 
 
-@operator("EmbedLayerNormalization", domain=MICROSOFT, expand=embed_in_steps, stop=(0, 1, 7, 8))
+@operator("EmbedLayerNormalization", domain=MICROSOFT, decompose=embed_decomposition, stop=(0, 1, 7, 8))
 def embed_layer_normalization(c: InferenceContext) -> list[TensorType]:
     """LayerNormalization of the sum of the embeddings of words, places and (if given) segments; then the lengths that a mask states; then the sum"""
     ids, words = c.shape(0), c.shape(2)
@@ -335,7 +335,7 @@ def reduced(c: InferenceContext) -> TensorType:
     return TensorType(c.dtype(0), (*shape[:axis], *(1 for _ in shape[axis:])))
 
 
-@operator("SimplifiedLayerNormalization", expand=lambda g: list(root_mean_square(g, *g.inputs[:2])))
+@operator("SimplifiedLayerNormalization", decompose=lambda g: list(root_mean_square(g, *g.inputs[:2])))
 def simplified_layer_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale x / sqrt(mean of x² + epsilon) (Zhang and Sennrich, arXiv 1910.07467); then one over the root. In ONNX's domain, though not of it"""
     return [c.type(0), reduced(c)]
@@ -347,13 +347,13 @@ def skip_and_simplify(g: NodeBuilder) -> list[str]:
     return [y, g.op("Sub", inverse, inverse) if g.wants(1) else "", inverse, total]
 
 
-@operator("SkipSimplifiedLayerNormalization", domain=MICROSOFT, expand=skip_and_simplify)
+@operator("SkipSimplifiedLayerNormalization", domain=MICROSOFT, decompose=skip_and_simplify)
 def skip_simplified_layer_normalization(c: InferenceContext) -> list[TensorType]:
     """SimplifiedLayerNormalization of x + skip (+ bias); output 1 is zero, output 2 one over the root, output 3 the sum"""
     return [c.type(0), reduced(c), reduced(c), c.type(0)]
 
 
-def simplified_gradient_in_steps(g: NodeBuilder) -> list[str]:
+def simplified_gradient_decomposition(g: NodeBuilder) -> list[str]:
     dy, x, scale, inverse = g.inputs
     rank = g.rank(x)
     axis = int(g.attribute("axis", -1)) % rank
@@ -363,20 +363,20 @@ def simplified_gradient_in_steps(g: NodeBuilder) -> list[str]:
     return [dx, g.reduce_sum(g.op("Mul", dy, normal), list(range(axis)), keepdims=False)]
 
 
-@operator("SimplifiedLayerNormalizationGrad", domain=MICROSOFT, expand=simplified_gradient_in_steps)
+@operator("SimplifiedLayerNormalizationGrad", domain=MICROSOFT, decompose=simplified_gradient_decomposition)
 def simplified_layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale) of (dy, x, scale, one over the root)"""
     return [c.type(1), c.type(2)]
 
 
-def bias_softmax_in_steps(g: NodeBuilder) -> list[str]:
+def bias_softmax_decomposition(g: NodeBuilder) -> list[str]:
     total, axis = g.op("Add", *g.inputs), int(g.attribute("axis", 1))
     if g.opset < 13 or axis % g.rank(total) == g.rank(total) - 1:
         return [g.op("Softmax", total, axis=axis)]
     return [g.reshape_like(g.op("Softmax", g.op("Flatten", total, axis=axis), axis=1), total)]
 
 
-@operator("BiasSoftmax", domain=MICROSOFT, expand=bias_softmax_in_steps)
+@operator("BiasSoftmax", domain=MICROSOFT, decompose=bias_softmax_decomposition)
 def bias_softmax(c: InferenceContext) -> list[TensorType]:
     """y = Softmax of x + bias over all axes from `axis` on"""
     normalize_axis(c, int(c.attribute("axis", 1)), len(c.shape(0)))

@@ -9,16 +9,16 @@ from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
 from ortrain.ops.registry.record import OpRecord, ask, record_of
 
 
-def expand(node: Node, builder: GraphBuilder, whole: Callable[[OpRecord], bool] = lambda record: False) -> list[Node] | None:
+def decompose(node: Node, builder: GraphBuilder, whole: Callable[[OpRecord], bool] = lambda record: False) -> list[Node] | None:
     """The nodes that stand for `node`, which has been visited; None when it stands for itself.
 
     Their last outputs carry the node's own output names, and none of them expands further but those that are to stay `whole`."""
     record = record_of(node)
-    if record is None or record.expand is None:
+    if record is None or record.decompose is None:
         return None
     before, builder.added = builder.added, []
     try:
-        results = ask(node, record.expand, NodeBuilder(builder, node))
+        results = ask(node, record.decompose, NodeBuilder(builder, node))
         if results is None:
             return None
         made = [piece for added in builder.added for piece in (_unless(whole, added, builder) or [added])]
@@ -29,7 +29,7 @@ def expand(node: Node, builder: GraphBuilder, whole: Callable[[OpRecord], bool] 
 
 def _unless(whole: Callable[[OpRecord], bool], node: Node, builder: GraphBuilder) -> list[Node] | None:
     record = record_of(node)
-    return None if record is not None and whole(record) else expand(node, builder, whole)
+    return None if record is not None and whole(record) else decompose(node, builder, whole)
 
 
 def named_as(made: Sequence[Node], node: Node, results: Sequence[str], builder: GraphBuilder) -> Iterator[Node]:

@@ -10,9 +10,9 @@ import numpy as np
 from ortrain import dtypes
 from ortrain.errors import MissingGradientError, ShapeInferenceError
 from ortrain.ir import Graph, NameSource, Node, Shape, TensorType
-from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.constants import is_symbolic
 from ortrain.ops.registry.record import MICROSOFT, InferenceContext
+from ortrain.ops.registry.shape_inference import Inference
 
 
 class GraphBuilder:

@@ -160,9 +160,9 @@ Inference = Callable[[InferenceContext], Sequence[TensorType]]
 GradientRule = Callable[[Any], Sequence[str | None]]
 """Given an ortrain.gradient.Rule, names the gradient of each input (None for none). It never un-broadcasts or accumulates: the sweep does these once."""
 Lowering = Callable[[LoweringContext], KernelCall | Alias]
-Expansion = Callable[[Any], Sequence[str] | None]
+Decomposition = Callable[[Any], Sequence[str] | None]
 """Given an ortrain.ops.registry.node_builder.NodeBuilder, names the values that stand for the node's outputs."""
-Again = Callable[[Node, str], Node | None]
+Rematerialize = Callable[[Node, str], Node | None]
 """Given a node and a new name, the node that computes its first output once more under that name, with the same bits and in one pass over memory, from
 what the node has read and from its small outputs; None where it cannot be."""
 Evaluation = Callable[[InferenceContext], Sequence[np.ndarray]]
@@ -184,9 +184,9 @@ class OpRecord:
     """NumPy meaning for constants (shape arithmetic), used while planning: gets the input values, returns the outputs."""
     stop: frozenset[int] = frozenset()
     """Inputs that no gradient flows to (indices, shapes, limits …)."""
-    expand: Expansion | None = None
+    decompose: Decomposition | None = None
     """The node in terms of other operators: names of its outputs, or None when this node stands for itself."""
-    expand_first: bool = False
+    decompose_first: bool = False
     """True when the gradient rule is for nodes that stand for themselves: others are expanded before the gradient is taken."""
     random: bool = False
     """True when two runs may differ (never folded or merged)."""
@@ -195,8 +195,8 @@ class OpRecord:
     by_user: bool = False
     """True for an operator that the user registered, and for its gradient: nothing is known of its inputs and attributes."""
     summary: str = ""
-    again: Again | None = None
-    """How the first output is had again in the backward pass, where keeping it would take more memory than it is worth (ortrain.plan.rematerialization)."""
+    rematerialize: Rematerialize | None = None
+    """How the first output is had rematerialize in the backward pass, where keeping it would take more memory than it is worth (ortrain.plan.rematerialization)."""
 
 
 REGISTRY: dict[tuple[str, str], OpRecord] = {}
@@ -212,9 +212,9 @@ def operator(
     differentiable: bool = True,
     evaluate: Evaluation | None = None,
     stop: Sequence[int] = (),
-    expand: Expansion | None = None,
-    expand_first: bool = False,
-    again: Again | None = None,
+    decompose: Decomposition | None = None,
+    decompose_first: bool = False,
+    rematerialize: Rematerialize | None = None,
     random: bool = False,
     written: int = 0,
     by_user: bool = False,
@@ -225,8 +225,8 @@ def operator(
         key = (domain, op_type)
         assert key not in REGISTRY, f"two records for {key}"
         how = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
-        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), expand, expand_first, random, written,
-                                 by_user, summary=(infer.__doc__ or "").strip(), again=again)
+        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), decompose, decompose_first, random, written,
+                                 by_user, summary=(infer.__doc__ or "").strip(), rematerialize=rematerialize)
         return infer
 
     return register

@@ -11,12 +11,12 @@ from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, Node, Shape, TensorType
 from ortrain.ops.registry import onnx_definitions
-from ortrain.ops.registry.unsupported import reason_of
-from ortrain.ops.registry.type_constraints import check_agreement
 from ortrain.ops.registry.attributes import check_attributes
 from ortrain.ops.registry.constants import KnownInputs, KnownValues, is_symbolic
 from ortrain.ops.registry.record import InferenceContext, OpRecord, ask, canonical_domain, record_of
 from ortrain.ops.registry.symbolic_values import follow
+from ortrain.ops.registry.type_constraints import check_agreement
+from ortrain.ops.registry.unsupported import reason_of
 
 SHAPE_ONLY = frozenset({"Shape", "Size", "ConcatTraining"})
 """Operators whose evaluation needs types alone."""
@@ -25,7 +25,7 @@ FOLD_LIMIT = 1 << 16
 """Most elements of a folded constant: shape arithmetic and small masks, not activations."""
 
 
-MOST_ELEMENTS = 1 << 40
+MAX_ELEMENTS = 1 << 40
 """Elements of a tensor beyond which its shape is an error rather than a wish: no memory holds it."""
 
 
@@ -156,8 +156,8 @@ def _check_outputs(context: InferenceContext, kinds: Sequence[TensorType]) -> No
 def _check_sizes(context: InferenceContext, kind: TensorType) -> None:
     """Refuses an output that cannot be: of values that say sizes, no operator need look at all."""
     sizes = [size for size in kind.shape or () if isinstance(size, int)]
-    if any(size < 0 for size in sizes) or prod(sizes) > MOST_ELEMENTS:
-        raise context.error(f"expected sizes that are not negative, of {MOST_ELEMENTS} elements at most, got {list(kind.shape or ())}")
+    if any(size < 0 for size in sizes) or prod(sizes) > MAX_ELEMENTS:
+        raise context.error(f"expected sizes that are not negative, of {MAX_ELEMENTS} elements at most, got {list(kind.shape or ())}")
 
 
 def _is_unusual(context: InferenceContext) -> bool:

@@ -22,7 +22,7 @@ def broadcast_strides(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
 
 
 def merged(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Dims and strides with neighbouring axes merged wherever all tensors walk them as one; axes of size 1 vanish; at least one axis stays."""
+    """Dims and strides with neighboring axes merged wherever all tensors walk them as one; axes of size 1 vanish; at least one axis stays."""
     axes: list[tuple[int, list[int]]] = []
     for axis, size in enumerate(dims):
         if is_single(size):

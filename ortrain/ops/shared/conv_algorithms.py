@@ -10,9 +10,9 @@ from typing import Any
 from ortrain.ops.registry.constants import either, larger, reaches, smaller
 from ortrain.ops.shared.windows import Windows
 
-LEAST_CHANNELS = 16
+MIN_CHANNELS = 16
 """The widest vector in elements: kernels that compute the last vector of channels twice need a whole one."""
-MOST_TAPS = 128
+MAX_TAPS = 128
 ROOM = 1 << 19
 """Elements of float64 in the memory that each worker has of its own, of which engine.pyx has the size."""
 
@@ -94,13 +94,13 @@ GRADIENT_ROWS, PACKED_COLUMNS, TAP_CHANNELS, DEPTHWISE_SLICES = 96, 32, 128, 16
 """As in channels_last/im2col.h and channels_last/depthwise.h."""
 WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 256, 128
 """As in channels_last/weight_gradient.h."""
-MOST_PIECES, COPIED_BYTES = 64, 1 << 17
+MAX_PIECES, COPIED_BYTES = 64, 1 << 17
 """As in channels_last/direct.h."""
 ROW_PLANES, ROW_TAPS = 8, 5
 """As in channels_last/winograd_1d.h."""
-PANEL_SIZE, LEAST_TILED_SIDE, LEAST_TILED_DEPTH, LEAST_TILED_PRODUCTS, LEAST_FILLED = 32, 48, 64, 1 << 20, 70
+PANEL_SIZE, MIN_TILED_SIDE, MIN_TILED_DEPTH, MIN_TILED_PRODUCTS, MIN_FILLED = 32, 48, 64, 1 << 20, 70
 """As in matmul/amx_eligibility.h."""
-MOST_WINDOW_TAPS = 64
+MAX_WINDOW_TAPS = 64
 """As in matmul/implicit_gemm.h."""
 POINT_PIXELS = 8192
 """As in channels_last/pointwise.h."""
@@ -110,9 +110,9 @@ PRODUCT_WEIGHTS = 1 << 16
 """… but where weights are so many: 512 to 128 on 28 x 28 3.3 ms in blocks, 2.7 as a product; 256 to 64 on 56 x 56 4.0 and 4.3."""
 SPREAD = 16
 """Items aimed at: enough for eight threads, and a constant, so that results do not depend on their number."""
-MOST_SUMS = 1 << 20
+MAX_SUMS = 1 << 20
 """Elements of all partial sums: four megabytes."""
-LEAST_ROWS = 48
+MIN_ROWS = 48
 """Pixels for which it pays to go through all filters."""
 GATHERED = 1 << 17
 """Elements of the rows that are gathered at a time: half a megabyte, the second cache."""
@@ -124,15 +124,15 @@ def up(n: int, to: int) -> int:
 
 def on_tiles(m: int, n: int, k: int) -> bool:
     """Whether tiles take a product of these sizes in float32, where the processor has them."""
-    filled = 100 * m * n >= LEAST_FILLED * up(m, PANEL_SIZE) * up(n, PANEL_SIZE)
-    return min(m, n) >= LEAST_TILED_SIDE and k >= LEAST_TILED_DEPTH and m * n * k >= LEAST_TILED_PRODUCTS and filled
+    filled = 100 * m * n >= MIN_FILLED * up(m, PANEL_SIZE) * up(n, PANEL_SIZE)
+    return min(m, n) >= MIN_TILED_SIDE and k >= MIN_TILED_DEPTH and m * n * k >= MIN_TILED_PRODUCTS and filled
 
 
 def suits_tiles(v: Geometry) -> bool:
     """Whether products of windows suit tiles, that of the least class of pixels of the data's gradient too."""
     least_class = v.images * (v.rows // v.strides[0]) * (v.columns // v.strides[1])
     whole = v.group == 1 and v.channels % PANEL_SIZE == v.filters % PANEL_SIZE == 0
-    return whole and 1 < v.taps <= MOST_WINDOW_TAPS and on_tiles(v.pixels, v.filters, v.depth) and on_tiles(least_class, v.channels, v.filters)
+    return whole and 1 < v.taps <= MAX_WINDOW_TAPS and on_tiles(v.pixels, v.filters, v.depth) and on_tiles(least_class, v.channels, v.filters)
 
 
 def method_of(v: Geometry, direct: bool, tiles: bool = False) -> Method:
@@ -153,12 +153,12 @@ def method_in_vectors(v: Geometry, direct: bool) -> Method:
     whole = v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096
     if not direct and three and whole and (phases_pay(v) or (v.strides == (1, 1) and max(v.pads) <= 2)):
         return Method.WINOGRAD
-    if v.group == v.channels == v.filters and v.channels >= LEAST_CHANNELS and v.taps <= MOST_TAPS:
+    if v.group == v.channels == v.filters and v.channels >= MIN_CHANNELS and v.taps <= MAX_TAPS:
         return Method.DEPTHWISE
-    plain = v.strides == v.dilations == (1, 1) and v.group == 1 and min(v.channels, v.filters) >= LEAST_CHANNELS
+    plain = v.strides == v.dilations == (1, 1) and v.group == 1 and min(v.channels, v.filters) >= MIN_CHANNELS
     if not direct and plain and v.kernel[1] == ROW_TAPS and max(v.channels, v.filters) <= 4096 and fits_rows(v):
         return Method.WINOGRAD_ROWS
-    in_place = v.group == 1 and v.dilations[1] == 1 and v.filters >= LEAST_CHANNELS
+    in_place = v.group == 1 and v.dilations[1] == 1 and v.filters >= MIN_CHANNELS
     return Method.WINDOWS if in_place and wide_rows(v) <= ROOM and not reads_filters_often(v) else Method.ROWS
 
 
@@ -174,13 +174,13 @@ def reads_filters_often(v: Geometry) -> bool:
     """Whether windows would go through filters that the second cache cannot hold for few pixels at a time: 512 of 512 channels, 3 x 3, for each row of 7."""
     row = ((v.out_columns - 1) * v.strides[1] + v.kernel[1]) * v.channels
     rows = (COPIED_BYTES // 4 // row - (v.kernel[0] - 1) * v.dilations[0] - 1) // v.strides[0] + 1
-    return v.filters * v.depth > GATHERED and min(max(rows, 1), v.out_rows) * v.out_columns < LEAST_ROWS
+    return v.filters * v.depth > GATHERED and min(max(rows, 1), v.out_rows) * v.out_columns < MIN_ROWS
 
 
 def wide_rows(v: Geometry) -> int:
     """Elements of the input, between zeros, that one row of outputs sees: what a worker copies at least, or for the weights a few rows of outputs' worth."""
     row = ((v.out_columns - 1) * v.strides[1] + v.kernel[1]) * v.channels
-    return row * max((v.kernel[0] - 1) * v.dilations[0] + 1, MOST_PIECES)
+    return row * max((v.kernel[0] - 1) * v.dilations[0] + 1, MAX_PIECES)
 
 
 def fits(v: Geometry) -> bool:
@@ -195,13 +195,13 @@ def fits(v: Geometry) -> bool:
 
 
 def rows_at_a_time(v: Geometry) -> int:
-    """Pixels whose windows are gathered at once: as many as fill GATHERED, at least LEAST_ROWS where they fit, and enough items to share."""
+    """Pixels whose windows are gathered at once: as many as fill GATHERED, at least MIN_ROWS where they fit, and enough items to share."""
     width = v.depth + up(v.group_filters, PACKED_COLUMNS)
     rows = min(480, max(6, GATHERED // v.depth))
-    if rows < LEAST_ROWS and LEAST_ROWS * width <= ROOM // 2:
-        rows = LEAST_ROWS
+    if rows < MIN_ROWS and MIN_ROWS * width <= ROOM // 2:
+        rows = MIN_ROWS
     rows = min(rows, ROOM // width)
-    return larger(min(rows, LEAST_ROWS), smaller(rows, up(-(-v.pixels // SPREAD), 6)))
+    return larger(min(rows, MIN_ROWS), smaller(rows, up(-(-v.pixels // SPREAD), 6)))
 
 
 def data_rows(v: Geometry) -> int:
@@ -209,7 +209,7 @@ def data_rows(v: Geometry) -> int:
     channels, inside = v.channels // v.group, v.out_rows * v.out_columns
     if channels < TAP_CHANNELS or channels % PACKED_COLUMNS:
         return rows_at_a_time(v)
-    blocks = max(1, -(-inside // min(max(LEAST_ROWS, GATHERED // v.group_filters), ROOM // channels)))
+    blocks = max(1, -(-inside // min(max(MIN_ROWS, GATHERED // v.group_filters), ROOM // channels)))
     return -(-inside // blocks)
 
 
@@ -236,7 +236,7 @@ def slices_of(v: Geometry, method: Method) -> int:
         items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
         return larger(1, smaller(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
     if method == Method.WINDOWS:
-        return larger(1, smaller(min(SPREAD, MOST_SUMS // (v.depth * v.filters)), v.images * v.out_rows))
+        return larger(1, smaller(min(SPREAD, MAX_SUMS // (v.depth * v.filters)), v.images * v.out_rows))
     return larger(1, smaller(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
 
 
@@ -260,7 +260,7 @@ def row_images(v: Geometry) -> int:
 
 def row_filters(v: Geometry, depth: int, outputs: int) -> int:
     """Elements of the transformed filters."""
-    return ROW_PLANES * (v.kernel[0] * depth * up(outputs, LEAST_CHANNELS) + PLANE_PAD)
+    return ROW_PLANES * (v.kernel[0] * depth * up(outputs, MIN_CHANNELS) + PLANE_PAD)
 
 
 def tiles_of(v: Geometry, data: bool = False) -> int:
@@ -283,7 +283,7 @@ def winograd_scratch(tiles: int, planes: int, depth: int, outputs: int) -> int:
 def winograd_slices(v: Geometry) -> int:
     """Partial sums of the weights' gradient, each over tiles that one worker transforms and multiplies; 0 where tiles are few or sums too large."""
     sums, tiles = PLANES * v.channels * v.filters, tiles_of(v)
-    return min(SPREAD, max(4, MOST_SUMS // sums), tiles // 32) if tiles > FEW_TILES and sums <= MOST_SUMS else 0
+    return min(SPREAD, max(4, MAX_SUMS // sums), tiles // 32) if tiles > FEW_TILES and sums <= MAX_SUMS else 0
 
 
 def winograd_block(v: Geometry) -> int:
@@ -321,7 +321,7 @@ def forward_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD_ROWS:
         return row_filters(v, v.channels, v.filters)
     return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels,
-            Method.WINDOWS: up(v.filters, LEAST_CHANNELS) * v.depth}.get(method, seen(v) + packed_points(v))
+            Method.WINDOWS: up(v.filters, MIN_CHANNELS) * v.depth}.get(method, seen(v) + packed_points(v))
 
 
 def data_scratch(v: Geometry, method: Method) -> int:
@@ -342,9 +342,9 @@ def weight_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD_ROWS:
         return row_planes(v, row_images(v)) + row_filters(v, v.channels, v.filters)
     if method == Method.WINDOWS:
-        return slices_of(v, method) * v.depth * up(v.filters, LEAST_CHANNELS)
+        return slices_of(v, method) * v.depth * up(v.filters, MIN_CHANNELS)
     if method == Method.ROWS:
         return slices_of(v, method) * v.group * v.depth * up(v.group_filters, PACKED_COLUMNS)
     if method == Method.BLOCKS:
-        return slices_of(v, method) * v.filters * v.taps * up(v.channels // v.group, LEAST_CHANNELS)
-    return DEPTHWISE_SLICES * v.taps * up(v.channels, LEAST_CHANNELS) if method == Method.DEPTHWISE else seen(v)
+        return slices_of(v, method) * v.filters * v.taps * up(v.channels // v.group, MIN_CHANNELS)
+    return DEPTHWISE_SLICES * v.taps * up(v.channels, MIN_CHANNELS) if method == Method.DEPTHWISE else seen(v)

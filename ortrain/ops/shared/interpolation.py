@@ -1,4 +1,4 @@
-"""Where each output of a resized axis comes from: coordinates, neighbours and weights, as ONNX's Resize defines them."""
+"""Where each output of a resized axis comes from: coordinates, neighbors and weights, as ONNX's Resize defines them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def table(axis: Axis, how: Interpolation) -> tuple[np.ndarray, np.ndarray, np.nd
         indices = ROUNDING[how.nearest](x).astype(np.int64)[:, None]
         weights = np.ones(indices.shape)
     else:
-        indices, weights = _neighbours(x, axis.scale, how)
+        indices, weights = _neighbors(x, axis.scale, how)
     if how.exclude_outside:
         weights = np.where((indices < 0) | (indices >= axis.size), 0.0, weights)
         weights = weights / weights.sum(axis=1, keepdims=True)
@@ -82,7 +82,7 @@ def table(axis: Axis, how: Interpolation) -> tuple[np.ndarray, np.ndarray, np.nd
     return np.clip(indices, 0, axis.size - 1), weights, outside
 
 
-def _neighbours(x: np.ndarray, scale: float, how: Interpolation) -> tuple[np.ndarray, np.ndarray]:
+def _neighbors(x: np.ndarray, scale: float, how: Interpolation) -> tuple[np.ndarray, np.ndarray]:
     """The elements that a linear or cubic filter sees at positions x, and their weights."""
     base = np.ceil(x) - 1
     ratio = x - base                                     # in (0, 1]

@@ -153,7 +153,7 @@ CELLS = {"LSTM": (lstm_cell, 4, 2, 3), "GRU": (gru_cell, 3, 1, 2), "RNN": (rnn_c
 # ---- the layer
 
 
-def layer_in_steps(g: NodeBuilder, names: tuple[str, ...]) -> list[str]:
+def layer_decomposition(g: NodeBuilder, names: tuple[str, ...]) -> list[str]:
     """The outputs of a layer whose layout is 0. names: its activations in lower case, of all directions in turn."""
     if g.opset < 9:
         raise g.error(f"expected opset 9 or newer for a recurrent layer with these attributes, got {g.opset}")

@@ -1,7 +1,7 @@
-"""Merges what follows a channels-last convolution or normalisation into it: a residual, an activation that limits, a frozen normalisation, a sum of gradients.
+"""Merges what follows a channels-last convolution or normalization into it: a residual, an activation that limits, a frozen normalization, a sum of gradients.
 
 Each of them would read and write whole activations once more, and the values between need no memory then. Backwards, the mask of an activation goes into
-the gradient of the normalisation before it or of the maximum pool after it. Works on the nodes of a plan, so that no file ever shows it."""
+the gradient of the normalization before it or of the maximum pool after it. Works on the nodes of a plan, so that no file ever shows it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Epilogues(Merging):
                 return None
         return Gate(node.inputs[1], compared.pop(), False, tuple(chain)) if len(compared) == 1 else None
 
-    # ---- normalisation
+    # ---- normalization
 
     def _after_norm(self, number: int, norm: Node) -> None:
         y = norm.outputs[0]
@@ -131,7 +131,7 @@ class Epilogues(Merging):
                 self._replace(grad, Node(NORM_GRAD, inputs, old.outputs, old.name, old.domain, self._with(old, limits)))
 
     def _norm_grad_of(self, norm: Node, gate: Gate, alone: bool) -> int | None:
-        """The gradient node of a normalisation that takes what comes through the gate; alone: and nobody else does."""
+        """The gradient node of a normalization that takes what comes through the gate; alone: and nobody else does."""
         out = self.nodes[gate.nodes[-1]].outputs[0]
         readers = self.readers.get(out, [])
         fitting = [n for n in readers if n >= 0 and self.nodes[n].op_type == NORM_GRAD and self.result[n] is self.nodes[n]
@@ -177,7 +177,7 @@ class Epilogues(Merging):
     # ---- convolution
 
     def _after_conv(self, number: int, conv: Node) -> None:
-        """A frozen normalisation, then an activation that limits."""
+        """A frozen normalization, then an activation that limits."""
         at, output = number, conv.outputs[0]
         inputs, attributes = list(conv.inputs), dict(conv.attributes)
         reader = self._sole_reader(output)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ortrain.ir import Node
-from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain
+from ortrain.ops.registry.shape_inference import Inference
 from ortrain.plan.epilogue_fusion.rewriter import Merging
 
 PRODUCTS, LOSS, LOSS_GRADIENT = ("MatMul", "Gemm"), "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ortrain.ir import Node
-from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.record import ORTRAIN, canonical_domain
+from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.training import OF_GRADIENT, rows_of_piece
 from ortrain.plan.epilogue_fusion.rewriter import Merging
 

@@ -1,4 +1,4 @@
-"""Nodes of a plan that become fewer: what passes that merge neighbours have in common. No file ever shows what they make."""
+"""Nodes of a plan that become fewer: what passes that merge neighbors have in common. No file ever shows what they make."""
 
 from __future__ import annotations
 

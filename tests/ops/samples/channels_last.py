@@ -119,7 +119,7 @@ def frozen(filters):
     return [normal(filters), normal(filters), normal(filters), rng.uniform(0.5, 2, filters)]
 
 
-# ---- batch normalisation
+# ---- batch normalization
 
 
 def batch_norm(x, scale, bias, mean, variance, residual=None, **attributes):

@@ -53,7 +53,7 @@ def stored_conv(x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias=No
     return stored(product * np.reshape(x_scale * w_scale / y_scale, (-1, 1, 1)).astype(np.float64), y_zero.astype(int), y_zero.dtype)
 
 
-QUANTISED = [
+QUANTIZED = [
     Sample("QLinearMatMul", [A, scale(0.02), BYTE, B, scale(0.01), SIGNED, scale(0.7), BYTE], stored_matmul, gradient=False),
     Sample("QLinearMatMul", [A, scale(0.02), BYTE, B, rng.uniform(0.01, 0.02, 5).astype(np.float32), signed(5), scale(0.7), SIGNED], stored_matmul, gradient=False),
     Sample("QLinearConv", [X, scale(0.02), BYTE, W, scale(0.01), SIGNED, scale(0.6), BYTE], stored_conv, GROUPS, gradient=False),
@@ -83,6 +83,6 @@ DYNAMIC_PRODUCTS = [
            lambda x, s, y, t, a, b, za, zb, op=op: product_of_stored(op, a, b, za, zb).astype(x.dtype), {"product": op, **own}, "ortrain", gradient=False)
     for op, a, b, own in (("MatMul", A, B, {}), ("Conv", X, W, GROUPS))
 ]
-SAMPLES = [*MATMUL_INTEGER, *CONV_INTEGER, *QUANTISED, *DYNAMIC, *DYNAMIC_PRODUCTS]
+SAMPLES = [*MATMUL_INTEGER, *CONV_INTEGER, *QUANTIZED, *DYNAMIC, *DYNAMIC_PRODUCTS]
 REFUSALS = [Refusal("MatMulInteger", [A, B[:-1]]), Refusal("ConvInteger", [X, W], {"group": 1}),
             Refusal("QLinearMatMul", [A, scale(1), BYTE, B[:-1], scale(1), SIGNED, scale(1), BYTE])]

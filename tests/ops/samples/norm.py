@@ -82,8 +82,8 @@ def layer_statistics(x, axis):
 
 def skip_layer_norm(x, skip, gamma, beta=None, bias=None):
     total = x + skip + (0 if bias is None else bias)
-    centred = total - total.mean(-1, keepdims=True)
-    y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * gamma
+    centerd = total - total.mean(-1, keepdims=True)
+    y = centerd / np.sqrt((centerd**2).mean(-1, keepdims=True) + 1e-12) * gamma
     return y if beta is None else y + beta
 
 

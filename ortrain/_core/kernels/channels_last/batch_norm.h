@@ -1,4 +1,4 @@
-/* Batch normalisation on the batch's own statistics, with what follows it: a residual added, values limited (ReLU, Clip). x [pixels, c].
+/* Batch normalization on the batch's own statistics, with what follows it: a residual added, values limited (ReLU, Clip). x [pixels, c].
  *
  * Forward: one pass for the statistics, one that writes y. Backward: one pass for the two sums, one that writes dx; where no residual was added the
  * mask of the limits is recomputed from x by the forward's own expression, which saves reading y. Where y itself is not kept (ortrain.plan.rematerialization), one

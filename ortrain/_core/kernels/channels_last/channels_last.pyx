@@ -1,4 +1,4 @@
-"""Convolution, batch normalisation and pooling on tensors whose channels lie side by side; the loops are in channels_last*.h."""
+"""Convolution, batch normalization and pooling on tensors whose channels lie side by side; the loops are in channels_last*.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "channels_last/channels_last.h" nogil:

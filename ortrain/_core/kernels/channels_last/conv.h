@@ -29,7 +29,7 @@ static NAMED(Depthwise) NAMED(depthwise_of)(const KernelArgs *args, const REAL *
     return (NAMED(Depthwise)){ .engine = args->engine, .g = g, .w = w, .padded = rounded(g->channels, NAMED(WIDTH)) };
 }
 
-/* y = conv(x, w) + bias, or of frozen normalisation: scale (conv + bias - mean) / sqrt(variance + epsilon) + shift; vectors: 2 * filters elements */
+/* y = conv(x, w) + bias, or of frozen normalization: scale (conv + bias - mean) / sqrt(variance + epsilon) + shift; vectors: 2 * filters elements */
 static NAMED(Finish) NAMED(finish_of)(const KernelArgs *args, REAL *vectors)
 {
     const Geometry *g = (const Geometry *)args->ints;
@@ -78,7 +78,7 @@ static void NAMED(finish_item)(void *context, int64_t item, int64_t worker)
     NAMED(finish_rows)(s->finish, s->y + first * s->channels, least(rows, s->pixels - first), s->channels);
 }
 
-/* ints: Geometry, method, rows, limited; floats: epsilon, low, high; inputs: x, w, bias, and of a frozen normalisation scale, shift, mean, variance */
+/* ints: Geometry, method, rows, limited; floats: epsilon, low, high; inputs: x, w, bias, and of a frozen normalization scale, shift, mean, variance */
 static int NAMED(channels_last_conv)(const KernelArgs *args)
 {
     const Geometry *g = (const Geometry *)args->ints;

@@ -66,9 +66,9 @@ static void NAMED(depthwise_row_item)(void *context, int64_t item, int64_t worke
 {
     const NAMED(Depthwise) *s = context; (void)worker;
     const Geometry *g = s->g;
-    int64_t oy = item % g->out_rows, image = item / g->out_rows, channels = g->channels, taps[MOST_TAPS], low, high;
+    int64_t oy = item % g->out_rows, image = item / g->out_rows, channels = g->channels, taps[MAX_TAPS], low, high;
     int64_t top = oy * g->stride_y - g->pad_y, first = most(0, -top), rows = least(3, g->rows - top) - first;
-    const REAL *values[MOST_TAPS];
+    const REAL *values[MAX_TAPS];
     const NAMED(Finish) *finish = s->finish.scale || s->finish.shift || s->finish.limited ? &s->finish : 0;
     REAL *out = s->y + item * g->out_columns * channels;
     whole_columns(g, &low, &high);
@@ -91,8 +91,8 @@ static void NAMED(depthwise_data_item)(void *context, int64_t item, int64_t work
 {
     const NAMED(Depthwise) *s = context; (void)worker;
     const Geometry *g = s->g;
-    int64_t y = item % g->rows, image = item / g->rows, outputs[MOST_TAPS], taps[MOST_TAPS];
-    const REAL *values[MOST_TAPS];
+    int64_t y = item % g->rows, image = item / g->rows, outputs[MAX_TAPS], taps[MAX_TAPS];
+    const REAL *values[MAX_TAPS];
     for (int64_t x = 0; x < g->columns; x++) {
         int count = NAMED(outputs_seeing)(g, image, y, x, g->channels, outputs, taps);
         for (int i = 0; i < count; i++) values[i] = s->dy + outputs[i];
@@ -158,7 +158,7 @@ static void NAMED(depthwise_weight_item)(void *context, int64_t slice, int64_t w
                 int64_t y = oy * g->stride_y - g->pad_y + r * g->step_y;
                 if (y < 0 || y >= g->rows) continue;
                 const REAL *x = s->x + ((image * g->rows + y) * g->columns - g->pad_x) * g->channels + c;
-                V sum[MOST_TAPS];
+                V sum[MAX_TAPS];
                 for (int64_t t = 0; t < g->kernel_x; t++) sum[t] = LOAD(sums + (r * g->kernel_x + t) * s->padded + at);
                 if (nine) {
                 } else if (g->kernel_x == 3) {

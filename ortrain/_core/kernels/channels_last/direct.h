@@ -9,13 +9,13 @@
 #ifndef WINDOW_VECTORS
 #define WINDOW_VECTORS 3
 #define WINDOW_ROWS (CHANNEL_BYTES == 64 ? 8 : 4)
-#define MOST_PIECES 64
+#define MAX_PIECES 64
 #define PANEL_BYTES 16384                /* of packed filters that a pass reads: half of the first cache */
 #define COPIED_BYTES 131072              /* of an image's rows between zeros: a part of the second cache */
 #define SUMMED_PIXELS 192                /* that a tile of the weights' sums adds up before it is stored */
 
 /* Where a tile reads: piece i is `length` steps over a from a_at[i] and over b from b_at[i]. */
-typedef struct Pieces { int64_t count, length, a_at[MOST_PIECES], b_at[MOST_PIECES]; } Pieces;
+typedef struct Pieces { int64_t count, length, a_at[MAX_PIECES], b_at[MAX_PIECES]; } Pieces;
 /* What a tile begins with: zero, what c holds, or zero with c added at last, which cuts long chains of sums into short ones. */
 typedef enum Start { FROM_ZERO, FROM_C, ADDED_LAST } Start;
 /* How n things are dealt to parts of at most `most`, as evenly as can be: the first `extra` parts have one more than `base`. */
@@ -152,7 +152,7 @@ static void NAMED(windows_item)(void *context, int64_t item, int64_t worker)
     Deal tiles = dealt(g->out_columns, WINDOW_ROWS);
     for (int64_t panel = 0; panel < s->panels.parts; panel++) {
         int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_of)(s, first, count);
-        int64_t at_once = most(1, least(MOST_PIECES, PANEL_BYTES / (int64_t)sizeof(REAL) / (s->length * count * W)));
+        int64_t at_once = most(1, least(MAX_PIECES, PANEL_BYTES / (int64_t)sizeof(REAL) / (s->length * count * W)));
         const REAL *packed = s->packed + first * W * s->depth;
         for (int64_t low = 0; low < g->kernel_y; low += at_once)
             for (int64_t oy = begin; oy < end; oy++) {
@@ -221,7 +221,7 @@ static void NAMED(window_sums_item)(void *context, int64_t slice, int64_t worker
     const NAMED(Windows) *s = context;
     const Geometry *g = s->g;
     int64_t room, lines = g->images * g->out_rows, begin = slice * lines / s->slices, end = (slice + 1) * lines / s->slices;
-    int64_t block = most(1, least(MOST_PIECES, SUMMED_PIXELS / g->out_columns)), padded = s->vectors * W;
+    int64_t block = most(1, least(MAX_PIECES, SUMMED_PIXELS / g->out_columns)), padded = s->vectors * W;
     REAL *copied = NAMED(workspace)(s->engine, worker, &room), *sums = s->sums + slice * s->depth * padded;
     for (int64_t first = begin; first < end; first += block)
         for (int64_t r = 0; r < g->kernel_y; r++)

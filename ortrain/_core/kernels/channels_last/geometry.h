@@ -47,7 +47,7 @@ static inline void whole_columns(const Geometry *g, int64_t *low, int64_t *high)
     *low = least(g->out_columns, blocks_of(g->pad_x, g->stride_x));
     *high = most(*low, room < 0 ? 0 : least(g->out_columns, room / g->stride_x + 1));
 }
-#define MOST_TAPS 128                    /* of a depthwise convolution or a pool */
+#define MAX_TAPS 128                    /* of a depthwise convolution or a pool */
 #endif
 
 /* The pixels inside the image that output (oy, ox) sees, and the numbers of their taps times `scale`; returns how many. */

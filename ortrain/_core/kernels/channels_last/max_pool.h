@@ -17,8 +17,8 @@ static void NAMED(pool_row_item)(void *context, int64_t item, int64_t worker)
     const NAMED(Pool) *s = context; (void)worker;
     const Geometry *g = s->g;
     int64_t oy = item % g->out_rows, image = item / g->out_rows;
-    const REAL *seen[MOST_TAPS];
-    int64_t tap[MOST_TAPS];
+    const REAL *seen[MAX_TAPS];
+    int64_t tap[MAX_TAPS];
     for (int64_t ox = 0; ox < g->out_columns; ox++) {
         int count = NAMED(pixels_seen)(g, s->x, image, oy, ox, 1, seen, tap);
         REAL *out = s->y + (item * g->out_columns + ox) * g->channels;
@@ -51,7 +51,7 @@ static void NAMED(pool_gradient_item)(void *context, int64_t item, int64_t worke
 {
     const NAMED(Pool) *s = context; (void)worker;
     const Geometry *g = s->g;
-    int64_t y = item % g->rows, image = item / g->rows, windows[MOST_TAPS], tap[MOST_TAPS];
+    int64_t y = item % g->rows, image = item / g->rows, windows[MAX_TAPS], tap[MAX_TAPS];
     for (int64_t x = 0; x < g->columns; x++) {
         int count = NAMED(outputs_seeing)(g, image, y, x, 1, windows, tap);
         REAL *out = s->dx + (item * g->columns + x) * g->channels;

@@ -2,7 +2,7 @@
  *
  * What engine->gemm_float32 lacks is known here: rows of x lie side by side, so that the next block of them is fetched while one is at work, a slice with
  * each step of a tile (12544 pixels, 256 to 64 channels: 3.9 to 2.5 ms), and lines of y are fetched before a tile's sums are ready (64 to 256 channels: 3.1
- * to 2.7 ms). Storing y past the caches was faster still by itself, but what normalisation stored that way slowed the convolutions after it by more than it
+ * to 2.7 ms). Storing y past the caches was faster still by itself, but what normalization stored that way slowed the convolutions after it by more than it
  * gained. Measured with 64-byte vectors; others take the gemm. */
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)

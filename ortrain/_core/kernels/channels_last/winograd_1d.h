@@ -219,7 +219,7 @@ static void NAMED(row_sums_item)(void *context, int64_t item, int64_t worker)
     int64_t last = NAMED(output_column)(s, vector + count - 1) - vector * W, row = s->vectors * W, lines = s->count * s->tiles;
     const REAL *planes = s->planes + p * NAMED(row_plane)(s, s->at_once), *dy = s->gradients + p * NAMED(row_result)(s, s->at_once) + vector * W;
     REAL *sums = s->filters + p * NAMED(row_filter_plane)(s) + vector * W;
-    int64_t block = most(1, least(MOST_PIECES, SUMMED_PLACES / s->out_rows));
+    int64_t block = most(1, least(MAX_PIECES, SUMMED_PLACES / s->out_rows));
     for (int64_t r = 0; r < s->kernel_y; r++) {
         int64_t low = least(s->out_rows, most(0, s->pad_y - r)), high = most(low, least(s->out_rows, s->rows + s->pad_y - r));
         Deal tiles = dealt(s->depth, WINDOW_ROWS);

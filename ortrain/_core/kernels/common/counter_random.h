@@ -1,6 +1,6 @@
 /* Random bits as a function of a counter: any element's bits can be had on any thread, and are always the same.
  *
- * bits(key, i) mixes the element number twice with a 32-bit finaliser of low bias (C. Wellons, "hash prospector", 2018), keyed before each
+ * bits(key, i) mixes the element number twice with a 32-bit finalizer of low bias (C. Wellons, "hash prospector", 2018), keyed before each
  * round. 32-bit multiplications only, so that the compiler makes vectors of it. */
 #ifndef ORTRAIN_COUNTER_RANDOM_H
 #define ORTRAIN_COUNTER_RANDOM_H

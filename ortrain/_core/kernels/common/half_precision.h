@@ -1,4 +1,4 @@
-/* float16 and bfloat16 from and to float32, rounded to nearest even, in integers: plain loops that vectorise on any processor, with or without
+/* float16 and bfloat16 from and to float32, rounded to nearest even, in integers: plain loops that vectorize on any processor, with or without
  * instructions of its own for them. */
 #ifndef ORTRAIN_HALVES_H
 #define ORTRAIN_HALVES_H

@@ -1,4 +1,4 @@
-/* Branch-free float32 functions that the compiler vectorises; errors are relative, largest over the whole range, against float64. */
+/* Branch-free float32 functions that the compiler vectorizes; errors are relative, largest over the whole range, against float64. */
 #ifndef ORTRAIN_VECTOR_MATH_H
 #define ORTRAIN_VECTOR_MATH_H
 #include <math.h>

@@ -8,7 +8,7 @@
 #include "kernel.h"
 
 enum { MULTIPLY = 0, LARGEST = 1, SMALLEST = 2 };
-enum { UPDATES_OF_RANGE = 32768, MOST_RANGES = 16 };
+enum { UPDATES_OF_RANGE = 32768, MAX_RANGES = 16 };
 
 typedef struct Scatter {
     const KernelArgs *args;
@@ -21,7 +21,7 @@ static inline int64_t index_at(const Tensor *t, int64_t i) { return t->dtype == 
 static inline void cut_rows(Scatter *s)
 {
     s->ranges = s->n * s->inner / UPDATES_OF_RANGE;
-    if (s->ranges > MOST_RANGES) s->ranges = MOST_RANGES;
+    if (s->ranges > MAX_RANGES) s->ranges = MAX_RANGES;
     if (s->ranges > s->rows) s->ranges = s->rows;
     if (s->ranges < 1) s->ranges = 1;
 }

@@ -5,13 +5,13 @@
 
 #define PANEL_SIZE 32                               /* rows of A or columns of B: two tiles of 16 */
 /* smaller products gain nothing: 32 columns 5 %, 48 x 48 (which fill half of 64 x 64) lose 40 % */
-enum { LEAST_TILED_SIDE = 48, LEAST_TILED_DEPTH = 64, LEAST_TILED_PRODUCTS = 1 << 20, LEAST_FILLED = 70 /* percent */ };
+enum { MIN_TILED_SIDE = 48, MIN_TILED_DEPTH = 64, MIN_TILED_PRODUCTS = 1 << 20, MIN_FILLED = 70 /* percent */ };
 
 static inline int64_t panels_of(int64_t size) { return (size + PANEL_SIZE - 1) / PANEL_SIZE; }
 
 static inline int on_tiles(const Engine *e, int64_t m, int64_t n, int64_t k)
 {
-    return e->bfloat16_tiles && m >= LEAST_TILED_SIDE && n >= LEAST_TILED_SIDE && k >= LEAST_TILED_DEPTH && m * n * k >= LEAST_TILED_PRODUCTS
-        && m * n * 100 >= panels_of(m) * panels_of(n) * PANEL_SIZE * PANEL_SIZE * LEAST_FILLED;
+    return e->amx && m >= MIN_TILED_SIDE && n >= MIN_TILED_SIDE && k >= MIN_TILED_DEPTH && m * n * k >= MIN_TILED_PRODUCTS
+        && m * n * 100 >= panels_of(m) * panels_of(n) * PANEL_SIZE * PANEL_SIZE * MIN_FILLED;
 }
 #endif

@@ -18,7 +18,7 @@ enum {
     CHUNK_STEPS = 8,                                /* 256 deep; 160: the same, for blocks of C come and go more often */
     /* A run that lies along the depth is one panel: two and more have the second cache lose what it keeps (1024 x 256 x 8192: 205 against 245 GFLOP/s). Across
      * it, rows of one panel are two cache lines (200 x 5000 x 3000: 160 against 190). */
-    STAYING_PANELS = MOST_PANELS, RUN_PANELS = 4,
+    STAYING_PANELS = MAX_PANELS, RUN_PANELS = 4,
     BLOCK_NUMBERS = PANEL_SIZE * PANEL_SIZE,
     KEPT_BLOCKS = 128,                              /* of C, 512 KiB, where there is more than one chunk */
     /* From so many chunks on, to so many blocks of C: gradients of 1 x 1 filters. Two workers: 64 x 64 x 12544 158 to 242 GFLOP/s, 256 x 64 x 12544 364 to 396;
@@ -457,7 +457,7 @@ static void multiply_on_tiles(TiledProduct *p)
 }
 
 /* Whether tiles take the product; if so, it is done. As parallel_sgemm. */
-static int tiled_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+static int amx_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
 {
     if (!on_tiles(engine, m, n, k)) return 0;
@@ -486,7 +486,7 @@ static void window_product(const Engine *engine, const WindowProduct *w)
     multiply_on_tiles(&p);
 }
 #else
-static int tiled_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+static int amx_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
 {
     (void)engine; (void)transposed_a; (void)transposed_b; (void)m; (void)n; (void)k; (void)alpha; (void)a; (void)lda; (void)b; (void)ldb; (void)accumulate;

@@ -5,7 +5,7 @@
 #include "matmul/implicit_gemm.h"
 #if HAVE_TILES
 
-enum { MOST_PANELS = 8 };                           /* that are packed together */
+enum { MAX_PANELS = 8 };                           /* that are packed together */
 
 /* One operand: `size` rows of A, or columns of B, `depth` deep. A row in memory runs along the depth, or across it. With `starts` each `segment` of the depth
  * begins at a place of its own. With `windows` the rows of A, or the depth of B, are points and the other side is (tap, channel). */
@@ -87,7 +87,7 @@ typedef struct BlockPacking {
     int transposed;
     TilePlace before, at, after;                    /* the tile at work, and those around it */
     TileSource source, next;                        /* of the one at work and the one after it */
-    __m512i largest[MOST_PANELS + 1];               /* of each panel, and of none */
+    __m512i largest[MAX_PANELS + 1];               /* of each panel, and of none */
     float copied[TILE_NUMBERS] __attribute__((aligned(64)));     /* a tile that reaches beyond the operand, or one of windows */
     float squares[2][2][256] __attribute__((aligned(64)));
 } BlockPacking;
@@ -135,7 +135,7 @@ static void start_packing(BlockPacking *p, const Operand *from, int64_t first, i
     p->next = source_of(p, p->after);
     p->at = p->after;
     go_to_tile(p, 0);
-    for (int i = 0; i <= MOST_PANELS; i++) p->largest[i] = _mm512_setzero_si512();
+    for (int i = 0; i <= MAX_PANELS; i++) p->largest[i] = _mm512_setzero_si512();
 }
 
 static inline HalfTile next_half(BlockPacking *p)
@@ -151,7 +151,7 @@ static inline HalfTile next_half(BlockPacking *p)
         h.square = p->squares[tile & 1][second];
         h.ready = p->squares[~tile & 1][0] + second * 8 * 16;
         h.to = target_of(p, p->before) + second * 8 * 32;
-        h.largest = p->largest + (tile ? p->before.panel : MOST_PANELS);
+        h.largest = p->largest + (tile ? p->before.panel : MAX_PANELS);
     } else {
         h.source.from += second * 8 * h.source.step;
         h.next.from += second * 8 * h.next.step;

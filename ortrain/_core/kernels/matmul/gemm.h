@@ -12,7 +12,7 @@
 
 /* sizes in elements unless they say bytes; all measured */
 enum {
-    MOST_SHARED_ROWS = BLOCK_ROWS + BLOCK_ROWS / 2,  /* of A in one block */
+    MAX_SHARED_ROWS = BLOCK_ROWS + BLOCK_ROWS / 2,  /* of A in one block */
     DIRECT_B_ROWS = 8 * TILE_ROWS,                  /* B is read in place for at most so many rows of A: packing it would cost as much as the product */
     DIRECT_B_BYTES = 64 * 1024,
     DIRECT_A_BYTES = 48 * 1024,                     /* a block of transposed A that the first cache holds is read in place */
@@ -152,7 +152,7 @@ static void choose_roles(Product *s)
 {
     int thin = padded(s->n) * s->m * 2 > padded(s->m) * s->n * 3;
     int few_rows = s->transposed_b && !s->transposed_a && s->m <= SWAP_ROWS && s->ldb <= SWAP_STEP && s->n >= 2 * s->m && s->k >= 32;
-    int few_columns = TILE_ROWS == 8 && s->transposed_a && !s->transposed_b && s->n <= MOST_SHARED_ROWS && s->n < s->m;
+    int few_columns = TILE_ROWS == 8 && s->transposed_a && !s->transposed_b && s->n <= MAX_SHARED_ROWS && s->n < s->m;
     if (!thin && !few_rows && !few_columns) return;
     Product old = *s;
     s->a = old.b; s->lda = old.ldb; s->transposed_a = !old.transposed_b; s->m = old.n;
@@ -165,7 +165,7 @@ static void choose_blocks(Product *s, float *workspace)
 {
     int64_t most = s->swapped && s->n <= SWAP_ROWS ? SWAPPED_DEPTH : BLOCK_DEPTH, parts = (s->k + most - 1) / most;
     s->depth = s->k <= most + most / 4 ? s->k : (s->k + parts - 1) / parts;
-    s->rows = s->m <= MOST_SHARED_ROWS ? s->m : BLOCK_ROWS;
+    s->rows = s->m <= MAX_SHARED_ROWS ? s->m : BLOCK_ROWS;
     s->columns = smaller(s->n, BLOCK_COLUMNS);
     s->a_in_place = !s->transposed_a || s->m * s->depth * 4 <= DIRECT_A_BYTES || s->n <= DIRECT_TRANSPOSED_A_COLUMNS;
     s->b_in_place = !s->transposed_b && (s->m <= DIRECT_B_ROWS || s->k * s->ldb * 4 <= DIRECT_B_BYTES);

@@ -132,6 +132,6 @@ TILES_OF(5) TILES_OF(6)
 TILES_OF(5) TILES_OF(6) TILES_OF(7) TILES_OF(8)
 #define TABLE(FLAVOUR) { { 0 }, TABLE_4(FLAVOUR), TABLE_ROW(FLAVOUR, 5), TABLE_ROW(FLAVOUR, 6), TABLE_ROW(FLAVOUR, 7), TABLE_ROW(FLAVOUR, 8) }
 #endif
-static const __attribute__((unused)) TileKernel packed_tiles[TILE_ROWS + 1][TILE_VECTORS] = TABLE(packed);         /* neighbouring rows of A side by side: packed, or A transposed */
+static const __attribute__((unused)) TileKernel packed_tiles[TILE_ROWS + 1][TILE_VECTORS] = TABLE(packed);         /* neighboring rows of A side by side: packed, or A transposed */
 static const TileKernel in_place_tiles[TILE_ROWS + 1][TILE_VECTORS] = TABLE(in_place);     /* A row-major where it lies */
 #endif

@@ -9,10 +9,10 @@
 #include "matmul/gemm.h"
 
 enum {
-    LEAST_PRODUCTS = 1 << 20,                       /* multiplications: 20 µs; below, a second thread gains nothing */
-    MOST_ITEMS = 16,
+    MIN_PRODUCTS = 1 << 20,                       /* multiplications: 20 µs; below, a second thread gains nothing */
+    MAX_ITEMS = 16,
     FEW_ITEMS = 4,                                  /* are of equal size (256 columns for two threads: 128 + 128, not 144 + 112), more of whole panels */
-    LEAST_ROWS = 4 * TILE_ROWS, LEAST_COLUMNS = TILE_COLUMNS > 32 ? 2 * TILE_COLUMNS : 4 * TILE_COLUMNS,     /* of an item: 96 or 64 columns, or more */
+    MIN_ROWS = 4 * TILE_ROWS, MIN_COLUMNS = TILE_COLUMNS > 32 ? 2 * TILE_COLUMNS : 4 * TILE_COLUMNS,     /* of an item: 96 or 64 columns, or more */
     COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, SIZE_OF_THIN_ITEM = 512,
     SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time: the last cache's */
     /* of packed B that all items read: half of a second cache, for the third may be slow (1024^3: 141 GFLOP/s with 4 MiB, 164 with 1) */
@@ -188,7 +188,7 @@ static void share_columns(SharedProduct *p)
 {
     Product *s = &p->s;
     const Engine *e = p->engine;
-    int64_t items = smaller(MOST_ITEMS, (s->m + LEAST_ROWS - 1) / LEAST_ROWS);
+    int64_t items = smaller(MAX_ITEMS, (s->m + MIN_ROWS - 1) / MIN_ROWS);
     p->step = ((s->m + items - 1) / items + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     if (p->step > BLOCK_ROWS) p->step = BLOCK_ROWS;
     s->rows = p->step;
@@ -273,7 +273,7 @@ static void share_rows(SharedProduct *p)
 {
     Product *s = &p->s;
     const Engine *e = p->engine;
-    int64_t items = smaller(MOST_ITEMS, (s->n + LEAST_COLUMNS - 1) / LEAST_COLUMNS);
+    int64_t items = smaller(MAX_ITEMS, (s->n + MIN_COLUMNS - 1) / MIN_COLUMNS);
     if (items > 1) items -= items % 2;              /* two threads have as many each */
     int64_t grain = items > FEW_ITEMS ? TILE_COLUMNS : LANES;
     p->step = ((s->n + items - 1) / items + grain - 1) / grain * grain;
@@ -319,7 +319,7 @@ static void share_nothing(SharedProduct *p)
 static void parallel_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                            int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
 {
-    if (m * n * k < LEAST_PRODUCTS) {
+    if (m * n * k < MIN_PRODUCTS) {
         if (!thin_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu))
             packed_sgemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
         if (alpha != 1) scale_rows(alpha, m, n, c, ldc);
@@ -336,7 +336,7 @@ static void parallel_sgemm(const Engine *engine, int transposed_a, int transpose
     choose_roles(s);
     choose_blocks(s, 0);
     if (alpha != 1) s->stream = 0;
-    if (s->m <= MOST_SHARED_ROWS && s->n >= s->m) share_rows(&p);
+    if (s->m <= MAX_SHARED_ROWS && s->n >= s->m) share_rows(&p);
     else share_columns(&p);
 }
 #endif

@@ -1,4 +1,4 @@
-/* Batch and layer normalisation. Batch: x [n, c, d], ints n, c, d, one work item per channel. Layer: x [rows, size]. */
+/* Batch and layer normalization. Batch: x [n, c, d], ints n, c, d, one work item per channel. Layer: x [rows, size]. */
 #ifndef ORTRAIN_NORM_H
 #define ORTRAIN_NORM_H
 #include <math.h>

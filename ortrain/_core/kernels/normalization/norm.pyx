@@ -1,4 +1,4 @@
-"""Normalisation kernels; the loops are in norm.h."""
+"""Normalization kernels; the loops are in norm.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "normalization/norm.h" nogil:

@@ -10,7 +10,7 @@ enum { SOFTMAX_CHUNK = 8192, SUM_LANES = 16 };
 #define SOFT_EXP(x) _Generic((x), float: ot_expf, double: exp)(x)
 #define SOFT_LOG(x) _Generic((x), float: logf, double: log)(x)
 
-/* a sum of f(k) for k < n over sixteen lanes, which vectorises and has one order */
+/* a sum of f(k) for k < n over sixteen lanes, which vectorizes and has one order */
 #define LANE_SUM(R, result, n, value)                                                                             \
     R result; { R lanes[SUM_LANES] = {0}; int64_t k = 0; result = 0;                                              \
         for (; k + SUM_LANES <= n; ) for (int l = 0; l < SUM_LANES; l++, k++) lanes[l] += value;                  \

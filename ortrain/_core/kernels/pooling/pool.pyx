@@ -1,6 +1,6 @@
 """Pooling kernels, forward and backward, over planes [depth, height, width] (missing axes have size 1).
 
-A row of outputs is computed in pieces, tap by tap, so that the inner loop runs along the width and vectorises."""
+A row of outputs is computed in pieces, tap by tap, so that the inner loop runs along the width and vectorizes."""
 from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset

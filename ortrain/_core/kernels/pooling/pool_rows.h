@@ -1,4 +1,4 @@
-/* The inner loops of pooling along one row. In C for `restrict` and constant strides, without which gcc does not vectorise them. */
+/* The inner loops of pooling along one row. In C for `restrict` and constant strides, without which gcc does not vectorize them. */
 #ifndef ORTRAIN_POOL_ROWS_H
 #define ORTRAIN_POOL_ROWS_H
 #include <stdint.h>

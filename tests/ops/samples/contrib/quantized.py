@@ -1,4 +1,4 @@
-"""Samples of what onnxruntime's quantiser writes. Each agrees with onnxruntime (tests/peer/contrib_operators.py)."""
+"""Samples of what onnxruntime's quantizer writes. Each agrees with onnxruntime (tests/peer/contrib_operators.py)."""
 
 import numpy as np
 
@@ -58,7 +58,7 @@ OPERATORS = [
            lambda x, s, z: stored(x / s, int(z), z.dtype)),
     Sample("DequantizeLinear", [byte(3, 4), np.array(0.25), OTHER], lambda x, s, z: (x - z.astype(s.dtype)) * s, {}, MICROSOFT),
 ]
-# of seven bits: products of two neighbours of eight do not fit the sixteen bits that onnxruntime has for them on processors with AVX2 alone
+# of seven bits: products of two neighbors of eight do not fit the sixteen bits that onnxruntime has for them on processors with AVX2 alone
 M, W, BIAS = byte(3, 8), signed(8, 5) // 2, rng.integers(-3000, 3000, 5).astype(np.int32)
 
 
@@ -163,7 +163,7 @@ def lstm(x, w, r, b, _, h, c, p, w_scale, w_zero, r_scale, r_zero, backwards=(Fa
 
 
 def lstm_sample(directions, backwards, bias=True, states=False, **attributes):
-    # one image: onnxruntime may quantise the states of several one by one
+    # one image: onnxruntime may quantize the states of several one by one
     size, steps = 4, rng.standard_normal((5, 1, 3)).astype(np.float32).astype(float)
     starts = [rng.uniform(-0.5, 0.5, (directions, 1, size)).astype(np.float32).astype(float) if states else None for _ in range(2)]
     inputs = [steps, signed(directions, 3, 4 * size) // 2, signed(directions, size, 4 * size) // 2, rng.standard_normal((directions, 8 * size)) if bias else None, None,

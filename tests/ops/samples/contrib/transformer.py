@@ -1,4 +1,4 @@
-"""Samples of what onnxruntime's optimiser writes for transformers."""
+"""Samples of what onnxruntime's optimizer writes for transformers."""
 
 import numpy as np
 
@@ -152,9 +152,9 @@ ROTARY = [Sample("RotaryEmbedding", inputs, oracle, {"interleaved": i, **more}, 
 )]
 
 
-def normalised(x, gamma, beta, epsilon=1e-12):
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon) * gamma + beta
+def normalized(x, gamma, beta, epsilon=1e-12):
+    centerd = x - x.mean(-1, keepdims=True)
+    return centerd / np.sqrt((centerd**2).mean(-1, keepdims=True) + epsilon) * gamma + beta
 
 
 IDS, SEGMENTS = np.array([[1, 2, 3], [4, 0, 1]], np.int32), np.array([[0, 0, 1], [1, 0, 1]], np.int32)
@@ -165,7 +165,7 @@ LIST_OF_PLACES = np.array([[2, 1, 0], [0, 1, 4]], np.int32)
 def embedded(ids, segments, words, places, segment_table, gamma, beta, mask=None, chosen=None, epsilon=1e-12):
     total = words[ids] + (places[None, : ids.shape[1]] if chosen is None else places[chosen]) + (0 if segments is None else segment_table[segments])
     lengths = np.zeros(len(ids)) if mask is None else mask.sum(1)
-    return normalised(total, gamma, beta, epsilon), lengths.astype(np.int32), total
+    return normalized(total, gamma, beta, epsilon), lengths.astype(np.int32), total
 
 
 EMBED = [
@@ -184,7 +184,7 @@ def simplified(x, gamma, epsilon=1e-5):
 
 G = rng.uniform(0.5, 1.5, FEATURES)
 SKIP, SKIP_BIAS = rng.standard_normal(X.shape), rng.standard_normal(FEATURES)
-NORMALISATIONS = [
+NORMALIZATIONS = [
     Sample("SimplifiedLayerNormalization", [X, G], lambda *a: simplified(*a)[0]),
     Sample("SimplifiedLayerNormalization", [X, G], lambda *a: simplified(*a, 1e-3), {"epsilon": 1e-3, "axis": -1}, outputs=2, gradient=False),
     Sample("SkipSimplifiedLayerNormalization", [X, SKIP, G], lambda x, s, g: simplified(x + s, g, 1e-6)[0], {"epsilon": 1e-6}, MICROSOFT),
@@ -203,11 +203,11 @@ def softmax_of_sum(x, bias):
     return p / p.sum(-1, keepdims=True)
 
 
-NORMALISATIONS += [
+NORMALIZATIONS += [
     Sample("SimplifiedLayerNormalizationGrad", [rng.standard_normal(X.shape), X, G, simplified(X, G)[1]], simplified_back, {}, MICROSOFT, 2, gradient=False),
     Sample("BiasSoftmax", [X, SKIP], softmax_of_sum, {"axis": -1, "is_inner_broadcast": 0}, MICROSOFT),
 ]
-SAMPLES = [*ATTENTION, *MULTI_HEAD, *GROUPED_SAMPLES, *ROTARY, *EMBED, *NORMALISATIONS]
+SAMPLES = [*ATTENTION, *MULTI_HEAD, *GROUPED_SAMPLES, *ROTARY, *EMBED, *NORMALIZATIONS]
 REFUSALS = [
     Refusal("Attention", [X, W[:, :-1], B], {"num_heads": HEADS}, MICROSOFT), Refusal("Attention", [X, W, B], {"num_heads": 4}, MICROSOFT),
     Refusal("Attention", [X[0], W, B], {"num_heads": HEADS}, MICROSOFT), Refusal("MultiHeadAttention", [Q], {"num_heads": HEADS}, MICROSOFT),

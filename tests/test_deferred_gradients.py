@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from ortrain import RunOptions, SessionOptions, TrainingSession, errors
-from ortrain.runtime import runner
 from ortrain.artifacts import LossType, OptimType
 from ortrain.onnxblock import optim
-from ortrain.plan.deferred_gradients import LEAST_BYTES, LEAST_COMPUTED
+from ortrain.plan.deferred_gradients import MIN_BYTES, MIN_COMPUTED
+from ortrain.runtime import runner
 from ortrain.runtime.state import aligned_zeros
 from tests.test_optimizer_in_backward import dense_layers
-from tests.test_recomputation import BATCH, residual_blocks
+from tests.test_rematerialization import BATCH, residual_blocks
 
 RNG = np.random.default_rng(31)
 COMPUTED, HELD = "w1", "w0"
@@ -35,17 +35,17 @@ def session_of(model, optimizer=OptimType.AdamW, **options):
 
 def pair(model, **options):
     """A session as it is by default, and one that holds all gradients from the start."""
-    late, held = session_of(model, **options), session_of(model, **options)
+    deferred, held = session_of(model, **options), session_of(model, **options)
     held.keep_gradients()
-    return late, held
+    return deferred, held
 
 
 def plan(session):
     return session._train_runner.last.plan
 
 
-def late_names(session):
-    return session._train_runner.last.late_names
+def deferred_names(session):
+    return session._train_runner.last.deferred_names
 
 
 def step(session, batch):
@@ -66,49 +66,49 @@ def is_pending(session):
 
 
 def test_large_weights_leave_what_their_gradients_are_computed_of_and_others_the_gradients():
-    late = session_of(dense())
-    step(late, rows(8))
-    sizes = {name: array.nbytes for name, array in late.state.trainable.items()}
-    assert sizes[HELD] >= LEAST_BYTES and sizes[COMPUTED] >= LEAST_COMPUTED
-    assert late_names(late) == {HELD, COMPUTED}
-    program = late._train_runner.last
-    now = plan(late).steps[: program.late_updates]
-    shapes = [plan(late).types[name].shape for made in now for name in made.outputs if name]
-    assert late.state.trainable[HELD].shape in shapes
-    assert late.state.trainable[COMPUTED].shape not in shapes
+    deferred = session_of(dense())
+    step(deferred, rows(8))
+    sizes = {name: array.nbytes for name, array in deferred.state.trainable.items()}
+    assert sizes[HELD] >= MIN_BYTES and sizes[COMPUTED] >= MIN_COMPUTED
+    assert deferred_names(deferred) == {HELD, COMPUTED}
+    program = deferred._train_runner.last
+    now = plan(deferred).steps[: program.deferred_updates]
+    shapes = [plan(deferred).types[name].shape for made in now for name in made.outputs if name]
+    assert deferred.state.trainable[HELD].shape in shapes
+    assert deferred.state.trainable[COMPUTED].shape not in shapes
     assert program.held_bytes < sizes[HELD] + sizes[COMPUTED]
-    assert all(not gradient.any() for name, gradient in late._gradients.items() if name in late_names(late)), "memory that nobody has written to"
+    assert all(not gradient.any() for name, gradient in deferred._gradients.items() if name in deferred_names(deferred)), "memory that nobody has written to"
 
 
 @pytest.mark.parametrize("optimizer", [OptimType.AdamW, OptimType.SGD])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("network", [dense, residual_blocks])
 def test_training_gives_the_bits_of_gradients_that_are_held(network, threads, optimizer):
-    late, held = pair(network(), optimizer=optimizer, intra_op_num_threads=threads)
+    deferred, held = pair(network(), optimizer=optimizer, intra_op_num_threads=threads)
     batch = BATCH if network is residual_blocks else rows(8)
-    assert [step(late, batch) for _ in range(4)] == [step(held, batch) for _ in range(4)]
-    assert is_pending(late) and not is_pending(held)
-    assert_same(late, held)
+    assert [step(deferred, batch) for _ in range(4)] == [step(held, batch) for _ in range(4)]
+    assert is_pending(deferred) and not is_pending(held)
+    assert_same(deferred, held)
 
 
 def test_gradients_are_there_for_who_reads_them_and_from_then_on():
-    late, held = pair(dense())
+    deferred, held = pair(dense())
     batch = rows(8)
-    step(late, batch), step(held, batch)
-    late.train_step(*batch), held.train_step(*batch)
-    seen = {name: late.parameters[name].grad for name in late.state.trainable}
+    step(deferred, batch), step(held, batch)
+    deferred.train_step(*batch), held.train_step(*batch)
+    seen = {name: deferred.parameters[name].grad for name in deferred.state.trainable}
     for name, gradient in seen.items():
         assert gradient.any()
         np.testing.assert_array_equal(gradient, held.parameters[name].grad)
-    assert not is_pending(late)
-    late.optimizer_step(), held.optimizer_step()
-    late.lazy_reset_grad(), held.lazy_reset_grad()
+    assert not is_pending(deferred)
+    deferred.optimizer_step(), held.optimizer_step()
+    deferred.lazy_reset_grad(), held.lazy_reset_grad()
     other = rows(8)
-    late.train_step(*other), held.train_step(*other)
+    deferred.train_step(*other), held.train_step(*other)
     for name, gradient in seen.items():
         np.testing.assert_array_equal(gradient, held.parameters[name].grad, err_msg="a view shows the gradients of later steps too")
-    late.optimizer_step(), held.optimizer_step()
-    assert_same(late, held)
+    deferred.optimizer_step(), held.optimizer_step()
+    assert_same(deferred, held)
 
 
 def walk(session, moves):
@@ -147,7 +147,7 @@ BETWEEN = ["eval 3", "eval 200", "freeze", "unfreeze", "rate", "write", "predict
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_comes_between_a_train_step_and_an_optimizer_step_the_bits_are_the_same(seed):
-    """Half of the walks reset after each optimizer step, as training loops do, so that gradients stay late throughout."""
+    """Half of the walks reset after each optimizer step, as training loops do, so that gradients stay deferred throughout."""
     choice = np.random.default_rng(seed)
     moves = ["train 8", "optimizer", "reset"]
     while len(moves) < 60:
@@ -158,20 +158,20 @@ def test_whatever_comes_between_a_train_step_and_an_optimizer_step_the_bits_are_
             moves += [move, *map(str, choice.choice(BETWEEN, choice.integers(3))), "optimizer", "reset"]
         elif move in BETWEEN or move == "refused":
             moves.append(move)
-    late, held = pair(dense())
-    assert walk(late, moves) == walk(held, moves)
-    assert is_pending(late) == bool(seed % 2)
-    assert_same(late, held)
-    for name, gradient in late.state.gradients.items():
+    deferred, held = pair(dense())
+    assert walk(deferred, moves) == walk(held, moves)
+    assert is_pending(deferred) == bool(seed % 2)
+    assert_same(deferred, held)
+    for name, gradient in deferred.state.gradients.items():
         np.testing.assert_array_equal(gradient, held.state.gradients[name], err_msg=name)
 
 
 def test_an_optimizer_step_without_a_train_step_since_takes_the_same_gradients_again():
-    late, held = pair(dense())
+    deferred, held = pair(dense())
     moves = ["train 8", "optimizer", "reset", "eval 200", "optimizer", "write", "optimizer"]
-    assert walk(late, moves) == walk(held, moves)
-    assert is_pending(late)
-    assert_same(late, held)
+    assert walk(deferred, moves) == walk(held, moves)
+    assert is_pending(deferred)
+    assert_same(deferred, held)
 
 
 class Stopping(RunOptions):
@@ -185,37 +185,37 @@ class Stopping(RunOptions):
 
 
 def test_a_train_step_that_is_stopped_before_it_writes_leaves_the_gradients_of_the_one_before():
-    late, held = pair(dense())
+    deferred, held = pair(dense())
     batch = rows(8)
-    for session in (late, held):
+    for session in (deferred, held):
         step(session, batch)
         with pytest.raises(errors.TerminatedError):
             session.train_step(*batch, run_options=Stopping())
         session.optimizer_step()
-    assert is_pending(late)
-    assert_same(late, held)
+    assert is_pending(deferred)
+    assert_same(deferred, held)
 
 
 def test_gradients_that_a_stopped_train_step_has_written_over_are_not_taken_for_valid():
-    late = session_of(dense())
-    step(late, rows(8))
-    before = {name: array.copy() for name, array in late.state.trainable.items()}
-    late._train_runner.last.first_lost = 0                # as if the step at which it is stopped had written there
+    deferred = session_of(dense())
+    step(deferred, rows(8))
+    before = {name: array.copy() for name, array in deferred.state.trainable.items()}
+    deferred._train_runner.last.first_lost = 0                # as if the step at which it is stopped had written there
     with pytest.raises(errors.TerminatedError):
-        late.train_step(*rows(8), run_options=Stopping())
+        deferred.train_step(*rows(8), run_options=Stopping())
     with pytest.raises(errors.InvalidStateError, match="expected valid gradients"):
-        late.optimizer_step()
+        deferred.optimizer_step()
     for name, array in before.items():
-        np.testing.assert_array_equal(array, late.state.trainable[name])
-    late.lazy_reset_grad()
-    step(late, rows(8))
-    assert is_pending(late)
+        np.testing.assert_array_equal(array, deferred.state.trainable[name])
+    deferred.lazy_reset_grad()
+    step(deferred, rows(8))
+    assert is_pending(deferred)
 
 
 def test_a_batch_for_which_there_is_no_memory_leaves_alone_what_was_left(monkeypatch):
-    late, held = pair(dense())
+    deferred, held = pair(dense())
     few, many = rows(8), rows(4000)
-    for session in (late, held):
+    for session in (deferred, held):
         step(session, few)
         session.train_step(*few)
         size = session._handle.arena.size
@@ -235,8 +235,8 @@ def test_a_batch_for_which_there_is_no_memory_leaves_alone_what_was_left(monkeyp
         session.optimizer_step()
         session.lazy_reset_grad()
         step(session, few)
-    assert is_pending(late)
-    assert_same(late, held)
+    assert is_pending(deferred)
+    assert_same(deferred, held)
 
 
 def test_gradients_are_not_taken_for_valid_after_an_interrupted_train_step(monkeypatch):
@@ -262,9 +262,9 @@ def test_gradients_are_not_taken_for_valid_after_an_interrupted_train_step(monke
 
 
 def test_an_evaluation_leaves_alone_what_more_rows_have_left():
-    late, held = pair(dense())
+    deferred, held = pair(dense())
     seen = []
-    for session in (late, held):
+    for session in (deferred, held):
         rng = np.random.default_rng(5)
         for count in (8, 9, 30):
             x, labels = rng.standard_normal((count, 96)).astype(np.float32), rng.integers(0, 10, count)
@@ -274,7 +274,7 @@ def test_an_evaluation_leaves_alone_what_more_rows_have_left():
             session.optimizer_step()
             session.lazy_reset_grad()
     assert seen[1:3] == [True, True] and not any(seen[3:])
-    assert_same(late, held)
+    assert_same(deferred, held)
 
 
 def test_an_input_that_cannot_be_read_leaves_alone_what_was_left():
@@ -282,50 +282,50 @@ def test_an_input_that_cannot_be_read_leaves_alone_what_was_left():
         def __array__(self, *_, **__):
             raise ZeroDivisionError
 
-    (late, held), (x, labels) = pair(dense()), rows(8)
-    for session in (late, held):
+    (deferred, held), (x, labels) = pair(dense()), rows(8)
+    for session in (deferred, held):
         step(session, (x, labels))
         session.train_step(x, labels)
         session.lazy_reset_grad()
         with pytest.raises(ZeroDivisionError):
             session.train_step(Unreadable(), labels)
         session.optimizer_step()
-    assert is_pending(late)
-    assert_same(late, held)
+    assert is_pending(deferred)
+    assert_same(deferred, held)
 
 
 def test_an_optimizer_that_clips_by_the_common_norm_has_all_gradients():
-    late = session_of(dense(), optimizer=optim.AdamW(clip_grad=optim.ClipGradNorm(1.0)))
-    step(late, rows(8))
-    assert not late_names(late) and not is_pending(late)
-    assert late._gradients[COMPUTED].any()
+    deferred = session_of(dense(), optimizer=optim.AdamW(clip_grad=optim.ClipGradNorm(1.0)))
+    step(deferred, rows(8))
+    assert not deferred_names(deferred) and not is_pending(deferred)
+    assert deferred._gradients[COMPUTED].any()
 
 
 def test_a_new_optimizer_finds_the_gradients_that_were_left():
-    late, held = pair(dense())
+    deferred, held = pair(dense())
     replacement = session_of(dense(), optimizer=OptimType.SGD).optimizer_model
     batch = rows(8)
-    for session in (late, held):
+    for session in (deferred, held):
         step(session, batch)
         session.train_step(*batch)
         session.load_optimizer(replacement)
         session.optimizer_step()
         session.lazy_reset_grad()
         step(session, batch)
-    assert_same(late, held)
+    assert_same(deferred, held)
 
 
 def test_gradients_are_gone_with_their_session():
     """The memory in which they were left was the session's."""
-    late = session_of(dense())
-    step(late, rows(8))
-    state = late.state
-    late.close()
+    deferred = session_of(dense())
+    step(deferred, rows(8))
+    state = deferred.state
+    deferred.close()
     assert state.gradients == {}
-    late = session_of(dense())
-    step(late, rows(8))
-    state = late.state
-    del late
+    deferred = session_of(dense())
+    step(deferred, rows(8))
+    state = deferred.state
+    del deferred
     gc.collect()
     assert state.gradients == {}
 
@@ -342,56 +342,56 @@ def test_a_session_that_is_closed_leaves_alone_the_gradients_of_another_one_on_i
 
 
 def test_programs_of_other_shapes_and_of_evaluation_leave_alone_what_was_left():
-    late = session_of(dense())
-    step(late, rows(8))
-    held_bytes = late._train_runner.last.held_bytes
+    deferred = session_of(dense())
+    step(deferred, rows(8))
+    held_bytes = deferred._train_runner.last.held_bytes
     assert held_bytes > 0
-    kept = late._handle.arena[:held_bytes].copy()
-    late.eval_step(*rows(4000))
-    assert late._handle.arena.size > held_bytes + late._eval_runner.last.arena_bytes - 64
-    np.testing.assert_array_equal(late._handle.arena[:held_bytes], kept)
-    late.predict(rows(5000)[0])
-    np.testing.assert_array_equal(late._handle.arena[:held_bytes], kept)
+    kept = deferred._handle.arena[:held_bytes].copy()
+    deferred.eval_step(*rows(4000))
+    assert deferred._handle.arena.size > held_bytes + deferred._eval_runner.last.arena_bytes - 64
+    np.testing.assert_array_equal(deferred._handle.arena[:held_bytes], kept)
+    deferred.predict(rows(5000)[0])
+    np.testing.assert_array_equal(deferred._handle.arena[:held_bytes], kept)
 
 
 def test_late_steps_are_part_of_a_profile():
-    late = session_of(dense())
-    step(late, rows(8))
-    with late.profile() as profile:
-        step(late, rows(8))
-    program = late._train_runner.last
+    deferred = session_of(dense())
+    step(deferred, rows(8))
+    with deferred.profile() as profile:
+        step(deferred, rows(8))
+    program = deferred._train_runner.last
     ran = {each.position for each in profile.steps if each.operator != "optimizer"}
-    assert ran == set(range(program.late_gradients))
+    assert ran == set(range(program.deferred_gradients))
     assert all(each.seconds < 10 for each in profile.steps)
     (computed,) = (each for each in profile.steps if each.operator == "GemmUpdate")
-    assert plan(late).steps[computed.position].inputs[2] == COMPUTED
-    assert computed.bytes >= 6 * late.state.trainable[COMPUTED].nbytes, "weights and two moments are read and written"
+    assert plan(deferred).steps[computed.position].inputs[2] == COMPUTED
+    assert computed.bytes >= 6 * deferred.state.trainable[COMPUTED].nbytes, "weights and two moments are read and written"
     (spent,) = (each for each in profile.steps if each.operator == "AdamWUpdate")
-    assert spent.bytes >= 7 * late.state.trainable[plan(late).steps[spent.position].inputs[0]].nbytes, "and the gradient is read"
-    late.keep_gradients()
-    with late.profile() as profile:
-        step(late, rows(8))
+    assert spent.bytes >= 7 * deferred.state.trainable[plan(deferred).steps[spent.position].inputs[0]].nbytes, "and the gradient is read"
+    deferred.keep_gradients()
+    with deferred.profile() as profile:
+        step(deferred, rows(8))
     ran = {each.position for each in profile.steps if each.operator != "optimizer"}
-    assert ran == {*range(program.late_updates), *range(program.late_gradients, len(plan(late).steps))}
+    assert ran == {*range(program.deferred_updates), *range(program.deferred_gradients, len(plan(deferred).steps))}
 
 
 def test_inputs_may_be_written_over_after_the_train_step():
     """The gradient of the first layer is computed of the batch when the optimizer step asks for it."""
     model = dense_layers(1200, 300, 10)
-    late, held = pair(model)
+    deferred, held = pair(model)
     x, labels = RNG.standard_normal((4, 1200)).astype(np.float32), np.arange(4)
-    for session in (late, held):
+    for session in (deferred, held):
         given = x.copy()
         session.train_step(given, labels)
         assert (given == x).all()
         given[...] = np.nan
         session.optimizer_step()
-    assert "w0" in late_names(late) and is_pending(late)
-    assert_same(late, held)
+    assert "w0" in deferred_names(deferred) and is_pending(deferred)
+    assert_same(deferred, held)
 
 
 def test_sessions_without_an_optimizer_hold_their_gradients():
     session = TrainingSession.from_model(dense(), loss=LossType.CrossEntropyLoss, requires_grad=[HELD, COMPUTED])
     session.train_step(*rows(8))
-    assert not late_names(session) and not is_pending(session)
+    assert not deferred_names(session) and not is_pending(session)
     assert session._gradients[COMPUTED].any()

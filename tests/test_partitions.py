@@ -1,4 +1,4 @@
-"""Models whose sizes the data decide, and values that no program holds: they run in stages, forward and backward."""
+"""Models whose sizes the data decide, and values that no program holds: they run in partitions, forward and backward."""
 
 import numpy as np
 import pytest

@@ -39,7 +39,7 @@ def residual_blocks(channels: int = 64, blocks: int = 3):
 
 
 def projected_shortcuts(kernel: int = 1):
-    """Blocks that halve the map, with a convolution and a normalisation of its own in each shortcut."""
+    """Blocks that halve the map, with a convolution and a normalization of its own in each shortcut."""
     n = Net()
     x, channels = n.op("Relu", conv_norm(n, "x", 32, 3)), 32
     for _ in range(2):
@@ -51,7 +51,7 @@ def projected_shortcuts(kernel: int = 1):
 
 
 def preactivated_blocks():
-    """Normalisation and ReLU before each convolution (He et al., arXiv 1603.05027)."""
+    """Normalization and ReLU before each convolution (He et al., arXiv 1603.05027)."""
     n = Net()
     x = n.conv("x", 64, 3, pads=[1] * 4)
     for _ in range(3):
@@ -71,7 +71,7 @@ def skips_by_concatenation():
 
 
 def feed_forward_blocks():
-    """Normalised dense layers beside shortcuts, as in transformers, on values that are read under two shapes."""
+    """Normalized dense layers beside shortcuts, as in transformers, on values that are read under two shapes."""
     n = Net()
 
     def dense(x: str, inputs: int, outputs: int) -> str:
@@ -129,15 +129,15 @@ networks = pytest.mark.parametrize("network", NETWORKS, ids=lambda network: netw
 
 @networks
 def test_networks_take_less_memory_and_get_the_same_bits(network):
-    kept, again = trained(network(), recomputation=0), trained(network())
+    kept, again = trained(network(), rematerialization=0), trained(network())
     assert program_of(again).arena_bytes <= 0.95 * program_of(kept).arena_bytes
     assert_same_bits(kept, again)
 
 
 @networks
 def test_a_larger_share_of_time_takes_less_memory_and_gives_the_same_bits(network):
-    sessions = [trained(network(), recomputation=share) for share in SHARES]
-    arenas = [program_of(trained(network(), 1, None, recomputation=share)).arena_bytes for share in SHARES]
+    sessions = [trained(network(), rematerialization=share) for share in SHARES]
+    arenas = [program_of(trained(network(), 1, None, rematerialization=share)).arena_bytes for share in SHARES]
     assert arenas == sorted(arenas, reverse=True) and arenas[-1] <= 0.9 * arenas[0]
     for session in sessions[1:]:
         assert_same_bits(sessions[0], session)
@@ -147,29 +147,29 @@ def test_a_larger_share_of_time_takes_less_memory_and_gives_the_same_bits(networ
 @pytest.mark.parametrize("share", SHARES[1:])
 def test_parameters_that_are_updated_on_the_way_back_get_the_same_bits(network, share):
     """What is computed again reads parameters: it is to be done before they are updated."""
-    kept, again = (trained(network(), recomputation=share, optimizer_in_backward=True) for share in (0, share))
+    kept, again = (trained(network(), rematerialization=share, optimizer_in_backward=True) for share in (0, share))
     assert program_of(again).arena_bytes < program_of(kept).arena_bytes
     assert_same_bits(kept, again)
 
 
 @networks
 def test_nothing_is_computed_twice_for_no_share_of_time(network):
-    assert not computed_twice(trained(network(), recomputation=0))
+    assert not computed_twice(trained(network(), rematerialization=0))
 
 
 def test_what_is_cheap_for_its_bytes_comes_first():
-    assert set(computed_twice(trained(residual_blocks(), recomputation=0.01))) == {AGAIN}
+    assert set(computed_twice(trained(residual_blocks(), rematerialization=0.01))) == {AGAIN}
 
 
 def test_convolutions_and_products_follow_where_there_is_time_for_them():
-    assert "ChannelsLastConv" in computed_twice(trained(residual_blocks(), recomputation=1))
-    assert "MatMul" in computed_twice(trained(feed_forward_blocks(), recomputation=1))
+    assert "ChannelsLastConv" in computed_twice(trained(residual_blocks(), rematerialization=1))
+    assert "MatMul" in computed_twice(trained(feed_forward_blocks(), rematerialization=1))
 
 
 @networks
 def test_beside_a_terabyte_of_parameters_nothing_is_worth_its_time(network, monkeypatch):
-    monkeypatch.setattr(planner, "recompute", lambda *given, plain=planner.recompute: plain(*given[:-1], 1 << 40))
-    assert not computed_twice(trained(network(), recomputation=1))
+    monkeypatch.setattr(planner, "rematerialize", lambda *given, plain=planner.rematerialize: plain(*given[:-1], 1 << 40))
+    assert not computed_twice(trained(network(), rematerialization=1))
 
 
 def test_what_is_random_is_not_computed_twice():
@@ -180,7 +180,7 @@ def test_what_is_random_is_not_computed_twice():
         y = n.op("Dropout", n.op("LayerNormalization", x, n.weight(np.ones(256))), half, training)
         x = n.op("Add", x, n.op("MatMul", y, n.weight(n.rng.normal(size=(256, 256)) / 16)))
     y = n.op("ReduceMean", n.op("Reshape", x, n.op("Constant", value_ints=[4, 48, 256])), axes=[1], keepdims=0)
-    session = trained(n.model(n.op("MatMul", y, n.weight(n.rng.normal(size=(256, 10))))), recomputation=1)
+    session = trained(n.model(n.op("MatMul", y, n.weight(n.rng.normal(size=(256, 10))))), rematerialization=1)
     assert computed_twice(session)
     assert not [name for name in computed_twice(session) if "Dropout" in name]
 
@@ -199,12 +199,12 @@ def test_networks_that_compute_little_for_each_byte_are_left_alone():
     x = n.op("Relu", conv_norm(n, "x", 64, 3, 1))
     for _ in range(4):
         x = n.op("Relu", n.norm(n.conv(x, 64, 1, group=64, pads=[1] * 4), 64))
-    assert AGAIN not in operators(trained(classified(n, x, 64), recomputation=0.03))
+    assert AGAIN not in operators(trained(classified(n, x, 64), rematerialization=0.03))
 
 
 @pytest.mark.parametrize("share", SHARES[1:])
 def test_recomputation_costs_no_more_than_its_share(share):
-    session = trained(residual_blocks(), recomputation=share)
+    session = trained(residual_blocks(), rematerialization=share)
     with session.profile() as profile:
         session.train_step(*BATCH)
 

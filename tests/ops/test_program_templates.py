@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from ortrain._core.program_template import Family
 from ortrain._core.program import Program
+from ortrain._core.program_template import ProgramTemplate
 from ortrain._core.symbolic import SymbolicSizes
 from ortrain.errors import OrtrainError
 from ortrain.ir import TensorType
@@ -16,7 +16,7 @@ from ortrain.ops.training import WRITTEN
 from tests.ops.harness import arena_for, cast, program_of
 from tests.ops.test_kernels import all_samples
 
-MOST_ELEMENTS = 1 << 22
+MAX_ELEMENTS = 1 << 22
 GROWTHS = (lambda size: size + 1, lambda size: 2 * size, lambda size: 3 * size + 5, lambda size: max(1, size // 2), lambda size: 40 * size)
 
 
@@ -56,11 +56,11 @@ def planned(sample, arrays, type_of=TensorType.of):
         return None
 
 
-def family_of(sample, resized: Resized) -> tuple[Family, Program]:
-    """A family, and its first program."""
+def family_of(sample, resized: Resized) -> tuple[ProgramTemplate, Program]:
+    """A template, and its first program."""
     sizes = SymbolicSizes(tuple(resized.numbers))
     program, _ = program_of(sample, resized.arrays, 1, resized.open_type(sizes, resized.arrays))
-    return Family(program, sizes, resized.axes(), lambda symbols: None, []), program
+    return ProgramTemplate(program, sizes, resized.axes(), lambda symbols: None, []), program
 
 
 def results(program: Program, given) -> list[bytes] | type[Exception]:
@@ -79,13 +79,13 @@ def does_as(program: Program, other: Program, given) -> bool:
 def check(sample, resized: Resized) -> int:
     """How many sizes a program was derived for, each of which is the one that is planned."""
     derived = 0
-    family, program = family_of(sample, resized)
+    template, program = family_of(sample, resized)
     assert does_as(program, program_of(sample, resized.arrays, 1)[0], tuple(resized.arrays[i] for i in resized.given))
     for growth in GROWTHS:
-        if max((math.prod(growth(size) for size in resized.arrays[i].shape) for i in resized.given), default=0) > MOST_ELEMENTS:
+        if max((math.prod(growth(size) for size in resized.arrays[i].shape) for i in resized.given), default=0) > MAX_ELEMENTS:
             continue
         arrays = resized.grown(growth)
-        found = family.find(tuple(arrays[i] for i in resized.given))
+        found = template.find(tuple(arrays[i] for i in resized.given))
         if found is not None:
             other = planned(sample, arrays, resized.open_type(SymbolicSizes(tuple(map(growth, resized.numbers))), arrays))
             assert other is not None, "a program was derived for sizes that are refused"

@@ -13,9 +13,9 @@ from ortrain import InferenceSession, SessionOptions, TrainingSession, errors
 from ortrain._core.symbolic import SymbolicInt, plain
 from ortrain.artifacts import LossType, OptimType
 from ortrain.runtime.runner import Runner
-from tests.test_late_gradients import assert_same
+from tests.test_deferred_gradients import assert_same
 from tests.test_optimizer_in_backward import dense_layers
-from tests.test_recomputation import residual_blocks
+from tests.test_rematerialization import residual_blocks
 
 RNG = np.random.default_rng(7)
 
@@ -117,7 +117,7 @@ def plans(monkeypatch):
 
 
 @models
-@pytest.mark.parametrize("options", [{}, {"intra_op_num_threads": 2}, {"optimizer_in_backward": True}, {"recomputation": 1.0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"intra_op_num_threads": 2}, {"optimizer_in_backward": True}, {"rematerialization": 1.0}], ids=str)
 def test_training_on_many_sizes_gives_the_bits_of_plans_for_each(network, options):
     derived, planned = session_of(network(), **options), planning_each(session_of(network(), **options))
     for count in (8, 5, 8, 12, 33, 2, 1, 40, 5, 6):
@@ -147,7 +147,7 @@ def test_a_derived_program_is_the_one_that_is_planned(network):
             session.train_step(*rows(network, count))
     derived.eval_step(*rows(network, 6))
     derived._train_runner.run(rows(network, 6))           # by the long way, which says which program it took
-    assert derived._train_runner.last.family is not None
+    assert derived._train_runner.last.template is not None
     assert derived._train_runner.last.layout == planned._train_runner.last.layout
     assert str(derived._train_runner.last.plan) == str(planned._train_runner.last.plan)
 
@@ -182,7 +182,7 @@ def test_what_spares_memory_is_not_chosen_anew_where_the_memory_is_there(plans):
 
 
 def test_what_spares_memory_is_chosen_anew_where_more_is_needed(plans, monkeypatch):
-    monkeypatch.setattr(ortrain.runtime.runner, "LEAST_ARENA", 0)
+    monkeypatch.setattr(ortrain.runtime.runner, "MIN_ARENA", 0)
     session = session_of(small())
     for count in (32, 600, 33, 599):
         session.train_step(*rows(small, count))
@@ -309,7 +309,7 @@ def test_a_profile_counts_what_a_derived_program_does():
 
 def test_a_derived_program_that_computes_again_says_which_steps_it_has():
     """What is computed again was chosen for another size: the plan that is shown is that of the program, not the one that would be made."""
-    session = session_of(convolutional(), recomputation=1.0)
+    session = session_of(convolutional(), rematerialization=1.0)
     for count in (8, 6):
         session.train_step(*rows(convolutional, count))
     session._train_runner.run(rows(convolutional, 6))

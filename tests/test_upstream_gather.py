@@ -7,10 +7,10 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.fusion import OPSETS, fuse
-from ortrain.runtime.inference_session import InferenceSession
 from ortrain.ir import Graph, Model, Node, TensorType
-from ortrain.ops.registry.shape_inference import infer
 from ortrain.ops.registry.record import ORTRAIN
+from ortrain.ops.registry.shape_inference import infer
+from ortrain.runtime.inference_session import InferenceSession
 
 N, ROWS, HEADS, SIZE = 3, 6, 2, 4
 DIM = HEADS * SIZE
@@ -52,7 +52,7 @@ PASSED = {
     "a sum with as many rows": [product("x"), Node("Add", ["p", "places"], ["a"]), gather("a")],
     "a residual around it": [product("x"), Node("Add", ["p", "x"], ["a"]), gather("a")],
     "a product with itself": [product("x"), Node("Mul", ["p", "p"], ["a"]), gather("a")],
-    "layer normalisation": [product("x"), Node("LayerNormalization", ["p", "row"], ["a"], attributes={"axis": -1}), gather("a")],
+    "layer normalization": [product("x"), Node("LayerNormalization", ["p", "row"], ["a"], attributes={"axis": -1}), gather("a")],
     "a softmax behind the axis": [product("x"), Node("Softmax", ["p"], ["a"], attributes={"axis": 2}), gather("a")],
     "a transposition": [product("x"), Node("Transpose", ["p"], ["a"], attributes={"perm": (1, 0, 2)}), gather("a", 0)],
     "a split into heads": [product("x"), Node("Reshape", ["p", "heads"], ["a"]), gather("a")],
@@ -85,7 +85,7 @@ LEFT = {
     "where all rows are read besides": ([product("x"), gather("p"), Node("ReduceSum", ["p"], ["s"])], ("y", "s")),
     "where the rows are an output": ([product("x"), gather("p")], ("y", "p")),
     "where no product would be smaller": ([Node("Add", ["x", "places"], ["a"]), gather("a")], ("y",)),
-    "where the axis is normalised": ([product("x"), Node("Softmax", ["p"], ["a"], attributes={"axis": 1}), gather("a")], ("y",)),
+    "where the axis is normalized": ([product("x"), Node("Softmax", ["p"], ["a"], attributes={"axis": 1}), gather("a")], ("y",)),
     "where the axis is split": ([product("x"), Node("Reshape", ["p", "pairs"], ["a"]), gather("a")], ("y",)),
     "where columns are read": ([product("x"), gather("p", 2)], ("y",)),
     "where an operator is unknown to the rule": ([product("x"), Node("CumSum", ["p", "axis"], ["a"]), gather("a")], ("y",)),
