@@ -8,10 +8,8 @@
 #include <math.h>
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
-#ifndef NORM_RUN
-#define NORM_RUN 128
-#define NORM_CHANNELS 1024        /* whose running sums lie in the first cache, beside the rows at work */
-#define NORM_AHEAD 512            /* elements that are fetched ahead, of what is read and of what is written */
+#ifndef NORM_LIMITS
+#define NORM_LIMITS
 enum { UNLIMITED = 0, OPEN = 1, CLOSED = 2 };        /* limits themselves pass no gradient (ReLU) or do (Clip) */
 #endif
 

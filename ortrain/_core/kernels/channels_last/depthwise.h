@@ -3,10 +3,6 @@
  * Taps are turned into [taps, c] first. The last vector of a row of channels starts at c - WIDTH: some channels are computed twice. */
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
-#ifndef DEPTHWISE_SLICES
-#define DEPTHWISE_SLICES 16              /* partial sums of the weights' gradient at most */
-#define DEPTHWISE_LINES 8                /* rows of outputs in each at least: adding slices up took longer than 24 rows of 3 pixels */
-#endif
 
 typedef struct NAMED(Depthwise) {
     const Engine *engine;

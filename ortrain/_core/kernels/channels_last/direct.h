@@ -6,13 +6,8 @@
  * between zeros first; rows above and below the image are left out of the sums. */
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
-#ifndef WINDOW_VECTORS
-#define WINDOW_VECTORS 3
-#define WINDOW_ROWS (CHANNEL_BYTES == 64 ? 8 : 4)
-#define MAX_PIECES 64
-#define PANEL_BYTES 16384                /* of packed filters that a pass reads: half of the first cache */
-#define COPIED_BYTES 131072              /* of an image's rows between zeros: a part of the second cache */
-#define SUMMED_PIXELS 192                /* that a tile of the weights' sums adds up before it is stored */
+#ifndef DIRECT_PIECES
+#define DIRECT_PIECES
 
 /* Where a tile reads: piece i is `length` steps over a from a_at[i] and over b from b_at[i]. */
 typedef struct Pieces { int64_t count, length, a_at[MAX_PIECES], b_at[MAX_PIECES]; } Pieces;
@@ -71,12 +66,12 @@ APART void NAMED(window_tile_##ROWS##_##VECTORS)(const NAMED(Tile) *s, const REA
 #define TILES_NAMED(ROWS) { NAMED(window_tile_##ROWS##_1), NAMED(window_tile_##ROWS##_2), NAMED(window_tile_##ROWS##_3) }
 typedef void (*NAMED(TileKernel))(const NAMED(Tile) *, const REAL *, const REAL *, int64_t, REAL *, int64_t, int64_t);
 WINDOW_TILES(1) WINDOW_TILES(2) WINDOW_TILES(3) WINDOW_TILES(4)
-#if CHANNEL_BYTES == 64
+#if VECTOR_BYTES == 64
 WINDOW_TILES(5) WINDOW_TILES(6) WINDOW_TILES(7) WINDOW_TILES(8)
 #endif
 static const NAMED(TileKernel) NAMED(window_tiles)[WINDOW_ROWS][WINDOW_VECTORS] = {
     TILES_NAMED(1), TILES_NAMED(2), TILES_NAMED(3), TILES_NAMED(4),
-#if CHANNEL_BYTES == 64
+#if VECTOR_BYTES == 64
     TILES_NAMED(5), TILES_NAMED(6), TILES_NAMED(7), TILES_NAMED(8),
 #endif
 };

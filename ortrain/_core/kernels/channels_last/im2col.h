@@ -2,12 +2,6 @@
  * multiplied at once. x [n, h, w, c], w [k, c / group, taps], y [n, oh, ow, k]. Column tap * channels + c of a row belongs to w[:, c, tap]. */
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
-#ifndef ROW_DEPTH
-#define ROW_DEPTH 256
-#define PACKED_COLUMNS 32
-#define GRADIENT_ROWS 96
-#define TAP_CHANNELS 128
-#endif
 
 typedef struct NAMED(Rows) {
     const Engine *engine;

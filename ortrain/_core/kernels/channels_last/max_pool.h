@@ -4,7 +4,7 @@
  * at c - WIDTH: some channels are computed twice. */
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
-typedef int32_t NAMED(Taps) __attribute__((vector_size(CHANNEL_BYTES / sizeof(REAL) * 4), aligned(4), may_alias));
+typedef int32_t NAMED(Taps) __attribute__((vector_size(VECTOR_BYTES / sizeof(REAL) * 4), aligned(4), may_alias));
 typedef struct NAMED(Pool) {
     const Geometry *g;
     const REAL *x, *dy;

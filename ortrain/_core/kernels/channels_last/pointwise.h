@@ -6,14 +6,6 @@
  * gained. Measured with 64-byte vectors; others take the gemm. */
 #define V NAMED(Channels)
 #define W NAMED(WIDTH)
-#ifndef POINT_DEPTH
-#define POINT_DEPTH 512              /* of a panel of b: 64 KiB */
-#define POINT_BYTES 262144           /* of the rows of x at work; the next as many are on their way */
-#define POINT_ROWS (10 * FULL_ROWS)
-#define POINT_PIXELS 8192            /* with 3136 the gemm is the faster one (256 to 512: 5.5 against 4.9 ms) */
-#define WIDE_ROW 2048                /* bytes of a row of y from which a tile's rows lie on pages of their own: panels change fastest then (3.2 to 2.6 ms) */
-#define WIDE_DEPTH 256               /* … and where w is not turned on the way, the gemm is the faster one (128 to 512 on 28 x 28: by 0.4 ms of both gradients' 6.1) */
-#endif
 
 typedef struct NAMED(Points) {
     const Engine *engine;
@@ -30,7 +22,7 @@ INLINED int64_t NAMED(wide_rows)(int64_t outputs, int64_t depth) { return output
 static int NAMED(suits_points)(const Engine *e, int64_t pixels, int64_t outputs, int64_t depth, int turned)
 {
     int whole = outputs % NAMED(PANEL) == 0 && depth % W == 0;
-    return CHANNEL_BYTES == 64 && sizeof(REAL) == 4 && pixels >= POINT_PIXELS && whole && (turned || !NAMED(wide_rows)(outputs, depth))
+    return VECTOR_BYTES == 64 && sizeof(REAL) == 4 && pixels >= POINT_PIXELS && whole && (turned || !NAMED(wide_rows)(outputs, depth))
         && !on_tiles(e, pixels, outputs, depth);
 }
 

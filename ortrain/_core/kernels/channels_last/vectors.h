@@ -6,17 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 #include "kernel.h"
+#include "common/tuning.h"
 
-#if defined(__AVX512F__)
-#  define CHANNEL_BYTES 64
-#  define FULL_ROWS 12             /* of a tile of a product: 24 of 32 registers are sums */
-#elif defined(__AVX2__)
-#  define CHANNEL_BYTES 32
-#  define FULL_ROWS 6              /* 12 of 16; 8 rows spill and halve the speed */
-#else
-#  define CHANNEL_BYTES 16
-#  define FULL_ROWS 6
-#endif
 #define INLINED static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline, unused))
 #define LOAD(p) (*(const NAMED(Channels) *)(p))
@@ -29,9 +20,9 @@ static inline int64_t blocks_of(int64_t n, int64_t size) { return (n + size - 1)
 static inline int64_t exact_quotient(int64_t n, int64_t by) { return by == 1 ? n : by == 2 ? (n & 1 ? -1 : n >> 1) : n % by ? -1 : n / by; }
 #endif
 
-typedef REAL NAMED(Channels) __attribute__((vector_size(CHANNEL_BYTES), aligned(sizeof(REAL)), may_alias));
-typedef INTEGER NAMED(Mask) __attribute__((vector_size(CHANNEL_BYTES), aligned(sizeof(REAL)), may_alias));
-enum { NAMED(WIDTH) = CHANNEL_BYTES / sizeof(REAL), NAMED(PANEL) = 2 * NAMED(WIDTH) };
+typedef REAL NAMED(Channels) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
+typedef INTEGER NAMED(Mask) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
+enum { NAMED(WIDTH) = VECTOR_BYTES / sizeof(REAL), NAMED(PANEL) = 2 * NAMED(WIDTH) };
 
 /* this worker's own memory: `elements` says how much */
 INLINED REAL *NAMED(workspace)(const Engine *engine, int64_t worker, int64_t *elements)

@@ -3,12 +3,6 @@
  * Both operands are far longer than wide. A block of each is copied into rows that lie WEIGHT_PAD elements further apart than they must, so that what a
  * product walks down is spread over the first cache; a product that reads them where they lie took twice the time for 256 filters of 64 channels. */
 #define W NAMED(WIDTH)
-#ifndef WEIGHT_FILTERS
-#define WEIGHT_FILTERS 256
-#define WEIGHT_CHANNELS 256          /* 128 read dy twice as often: 256 to 128 on 56 x 56 7.1 against 6.7 ms, with 32-byte vectors 9.9 against 8.9 */
-#define WEIGHT_PIXELS 128
-#define WEIGHT_PAD 16
-#endif
 
 typedef struct NAMED(Blocks) {
     const Engine *engine;

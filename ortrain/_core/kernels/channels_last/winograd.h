@@ -18,8 +18,7 @@
 #define SS (A2 + B2)                     /* A2 * B2 is 1 */
 #define NA (1 / (2 * A2 * (A2 - B2)))
 #define NB (1 / (2 * B2 * (B2 - A2)))
-enum { PLANES = 36, PLANE_PAD = 16, FEW_TILES = 128, FILTER_BLOCK = 64, DEPTH_BLOCK = 128, FEW_FILTER_BLOCK = 32, FEW_DEPTH_BLOCK = CHANNEL_BYTES == 64 ? 128 : 64, TILE_BLOCK = 48,
-       WHOLE_PANEL = 32, GRADIENT_DEPTH_BLOCK = 64 };
+enum { PLANES = 36 };
 static const double zero_channels[4096];
 /* of plane (i, j) of a tile: with stride 2 the planes of even pixels, from the sixth on, share one */
 static inline int64_t filter_plane(int64_t i, int64_t j) { return least(i, 5) * 6 + least(j, 5); }

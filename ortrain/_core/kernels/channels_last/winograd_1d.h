@@ -9,9 +9,6 @@
 #ifndef ROW_PLANES
 #define ROW_PLANES 8
 #define ROW_TAPS 5
-#define ROW_PAD 16                       /* elements between planes, so that the 8 stores of a tile do not fall into one set of the first cache */
-#define SUMMED_PLACES 64                 /* of a plane that a tile of the weights' sums adds up before it is stored: more rounds worse, fewer cost time */
-#define ROW_ITEM_BYTES 262144            /* of planes and results of an item: half of the second cache */
 #endif
 
 /* ---- the transforms of one dimension */

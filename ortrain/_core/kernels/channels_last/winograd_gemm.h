@@ -119,7 +119,7 @@ static void NAMED(plane_product)(int64_t m, int64_t depth, const REAL *a, int64_
 static void NAMED(multiply_tiles)(const NAMED(Winograd) *s, const REAL *planes, int64_t plane_step, int64_t tile, int64_t count, int64_t first, int64_t outputs,
                                   const REAL *filters, int64_t filter_step, int64_t from, int64_t depth, REAL *results, int64_t result_step)
 {
-    int fetching = CHANNEL_BYTES == 64 && s->few && outputs == NAMED(PANEL);
+    int fetching = VECTOR_BYTES == 64 && s->few && outputs == NAMED(PANEL);
     for (int64_t i = 0; i < s->side; i++)
         for (int64_t j = 0; j < s->side; j++) {
             int64_t p = i * s->side + j;

@@ -2,10 +2,8 @@
 #ifndef ORTRAIN_TILE_RULE_H
 #define ORTRAIN_TILE_RULE_H
 #include "kernel.h"
+#include "common/tuning.h"
 
-#define PANEL_SIZE 32                               /* rows of A or columns of B: two tiles of 16 */
-/* smaller products gain nothing: 32 columns 5 %, 48 x 48 (which fill half of 64 x 64) lose 40 % */
-enum { MIN_TILED_SIDE = 48, MIN_TILED_DEPTH = 64, MIN_TILED_PRODUCTS = 1 << 20, MIN_FILLED = 70 /* percent */ };
 
 static inline int64_t panels_of(int64_t size) { return (size + PANEL_SIZE - 1) / PANEL_SIZE; }
 

@@ -15,18 +15,7 @@
 #if HAVE_TILES
 
 enum {
-    CHUNK_STEPS = 8,                                /* 256 deep; 160: the same, for blocks of C come and go more often */
-    /* A run that lies along the depth is one panel: two and more have the second cache lose what it keeps (1024 x 256 x 8192: 205 against 245 GFLOP/s). Across
-     * it, rows of one panel are two cache lines (200 x 5000 x 3000: 160 against 190). */
-    STAYING_PANELS = MAX_PANELS, RUN_PANELS = 4,
     BLOCK_NUMBERS = PANEL_SIZE * PANEL_SIZE,
-    KEPT_BLOCKS = 128,                              /* of C, 512 KiB, where there is more than one chunk */
-    /* From so many chunks on, to so many blocks of C: gradients of 1 x 1 filters. Two workers: 64 x 64 x 12544 158 to 242 GFLOP/s, 256 x 64 x 12544 364 to 396;
-     * 64 blocks (512 x 128 x 3136) lost more by the sum than they gained (440 to 340). */
-    SLICES = 2, SLICED_CHUNKS = 8, SLICED_BLOCKS = 32,
-    FEW_PANELS = 3,                                 /* of an operand: with so few, the other one is not to be transposed */
-    /* a C of 6 MiB (3136 x 512 x 128, nothing in the caches: 1.85 to 1.45 ms); from 4 MiB on, bert-mini's step took 1 % longer */
-    TILED_STREAM_FROM = 3 << 19,
     STAYING_NUMBERS = STAYING_PANELS * CHUNK_STEPS * STEP_NUMBERS, RUN_NUMBERS = RUN_PANELS * CHUNK_STEPS * STEP_NUMBERS,
     TILED_FLOATS = STAYING_NUMBERS + RUN_NUMBERS + KEPT_BLOCKS * BLOCK_NUMBERS      /* two of each, of two bytes */
 };

@@ -5,7 +5,6 @@
 #include "matmul/implicit_gemm.h"
 #if HAVE_TILES
 
-enum { MAX_PANELS = 8 };                           /* that are packed together */
 
 /* One operand: `size` rows of A, or columns of B, `depth` deep. A row in memory runs along the depth, or across it. With `starts` each `segment` of the depth
  * begins at a place of its own. With `windows` the rows of A, or the depth of B, are points and the other side is (tap, channel). */

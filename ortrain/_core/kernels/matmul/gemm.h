@@ -10,26 +10,6 @@
 #include "matmul/gemm_micro_kernels.h"
 #include "matmul/gemv.h"
 
-/* sizes in elements unless they say bytes; all measured */
-enum {
-    MAX_SHARED_ROWS = BLOCK_ROWS + BLOCK_ROWS / 2,  /* of A in one block */
-    DIRECT_B_ROWS = 8 * TILE_ROWS,                  /* B is read in place for at most so many rows of A: packing it would cost as much as the product */
-    DIRECT_B_BYTES = 64 * 1024,
-    DIRECT_A_BYTES = 48 * 1024,                     /* a block of transposed A that the first cache holds is read in place */
-    DIRECT_TRANSPOSED_A_COLUMNS = (TILE_ROWS == 6 ? 8 : 2) * TILE_COLUMNS,
-    /* with 8-row tiles the transposing store is exact; with 6 it pays for few rows (16 x 1024 x 256: 52 against 69 % of the peak, 64 x 500 x 784: 82
-     * against 86, but 192 x 768 x 768: 87 against 85), where weights can be read in place: rows 16 KiB apart share sets of the second cache */
-    SWAP_ROWS = TILE_ROWS == 8 ? 192 : TILE_ROWS == 6 ? 64 : 1,
-    SWAP_STEP = TILE_ROWS == 8 ? 1 << 30 : 4095,
-    /* depth of their blocks: a tile that runs through all of it is stored once (64 x 500 x 784: 84 % of the peak in blocks of 256, 92 in one; with 64-byte
-     * vectors 128 x 4096 x 4096: 138 GFLOP/s in blocks of 512, 150 in blocks of 1024) */
-    SWAPPED_DEPTH = TILE_ROWS == 4 ? BLOCK_DEPTH : 1024,
-    DOT_COLUMNS = VECTOR_BYTES == 64 ? 14 : 4,      /* with 8 lanes, 10 columns of 64 x 500 took 12.9 µs against 11.5 in tiles; 4 of 1024 x 256 53 against 64 */
-    DOT_ROWS = 4,                                   /* 2, 3 and 4 x 784 x 512: 89 to 92 µs in tiles, 34 to 44; 8: 93 and 78, with 2048 inputs and 1000 outputs 467 and 518 */
-    DOT_DEPTH = VECTOR_BYTES == 64 ? 64 : 128,
-    DOT_BLOCK = 1 << 16,                            /* elements of rows that more than one group of columns passes */
-    STREAM_FROM = 1 << 21                           /* a C of 8 MiB */
-};
 /* floats of packing space that a worker needs at most: a block of A (1.5 BLOCK_ROWS) and one of B, both 1.25 BLOCK_DEPTH deep */
 #define PACKED_FLOATS ((size_t)(BLOCK_DEPTH + BLOCK_DEPTH / 4) * (BLOCK_ROWS + BLOCK_ROWS / 2 + TILE_ROWS + BLOCK_COLUMNS + TILE_COLUMNS) + 128)
 

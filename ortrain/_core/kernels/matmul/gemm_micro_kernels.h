@@ -7,32 +7,11 @@
 #ifndef ORTRAIN_PRODUCT_TILES_H
 #define ORTRAIN_PRODUCT_TILES_H
 #include <stdint.h>
+#include "common/tuning.h"
 
-#if defined(__AVX512F__)
-#  define VECTOR_BYTES 64
-#  define TILE_ROWS 8
-#  define TILE_VECTORS 3
-#  define BLOCK_DEPTH 512
-#  define BLOCK_ROWS 192
-#elif defined(__AVX2__)
-#  define VECTOR_BYTES 32
-#  define TILE_ROWS 6
-#  define TILE_VECTORS 2
-#  define BLOCK_DEPTH 256
-#  define BLOCK_ROWS 144
-#else
-#  define VECTOR_BYTES 16
-#  define TILE_ROWS 4
-#  define TILE_VECTORS 3
-#  define BLOCK_DEPTH 256
-#  define BLOCK_ROWS 128
-#endif
-#define BLOCK_COLUMNS 3072
 #if defined(__AVX512F__) || defined(__AVX2__)
 #  include <immintrin.h>
 #endif
-#define LANES (VECTOR_BYTES / 4)
-#define TILE_COLUMNS (TILE_VECTORS * LANES)
 
 typedef float vector __attribute__((vector_size(VECTOR_BYTES)));
 typedef float loose_vector __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));    /* for unaligned loads and stores */

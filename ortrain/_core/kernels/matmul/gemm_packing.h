@@ -210,8 +210,6 @@ static __attribute__((noinline)) void pack_rows(const float *source, int64_t ste
     }
 }
 
-/* most panels that are packed beside each other: 144 columns, 295 KiB of the second cache, or 128, 128 KiB; two such runs are in use at a time */
-enum { PANELS_PER_RUN = TILE_COLUMNS > 32 ? 3 : 8, TILES_PER_RUN = 8 };
 
 /* Rows of B on their way into `count` full panels beside each other: panel[i][p, j] = source[p, i TILE_COLUMNS + j]. */
 static __attribute__((noinline, unused)) void pack_row_panels(const float *source, int64_t step, int64_t rows, int64_t count, float *panel, int64_t depth)

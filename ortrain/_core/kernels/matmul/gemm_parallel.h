@@ -8,20 +8,6 @@
 #include "kernel.h"
 #include "matmul/gemm.h"
 
-enum {
-    MIN_PRODUCTS = 1 << 20,                       /* multiplications: 20 µs; below, a second thread gains nothing */
-    MAX_ITEMS = 16,
-    FEW_ITEMS = 4,                                  /* are of equal size (256 columns for two threads: 128 + 128, not 144 + 112), more of whole panels */
-    MIN_ROWS = 4 * TILE_ROWS, MIN_COLUMNS = TILE_COLUMNS > 32 ? 2 * TILE_COLUMNS : 4 * TILE_COLUMNS,     /* of an item: 96 or 64 columns, or more */
-    COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, SIZE_OF_THIN_ITEM = 512,
-    SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time: the last cache's */
-    /* of packed B that all items read: half of a second cache, for the third may be slow (1024^3: 141 GFLOP/s with 4 MiB, 164 with 1) */
-    CHUNK_FLOATS = 1 << 18, CHUNK_COLUMNS = COLUMNS_PER_PACKING,        /* columns below which a chunk is cut by depth instead */
-    /* All panels by one tile of A after the other keep the tile in the first cache, whose rows may share sets, and write lines of C side by side (3136 x 512 x
-     * 128, nothing in the caches: 125 GFLOP/s panel by panel, 155 tile by tile; 1024 x 256 x 8192: 147 packed, 155). A panel that is small enough stays there
-     * instead, for all rows of an item, where C is small (1600 x 512 x 128: 179 against 171). */
-    SMALL_PANEL_BYTES = 32 * 1024, SMALL_RESULT = 1 << 20, SHARED_SET_STEP = 4096
-};
 
 typedef struct SharedProduct {
     const Engine *engine;

@@ -16,8 +16,6 @@
 #include "common/vector_math.h"
 
 enum { FORWARD = 0, REVERSE = 1, BIDIRECTIONAL = 2 };
-/* Rows of a block: as few as tiles allow where the second cache keeps R, which every step of every block reads, so that threads share the rows evenly. */
-enum { SMALL_BLOCK = 8, LARGE_BLOCK = 16, KEPT_WEIGHTS = 1 << 16, COLUMNS_PER_SUM = 64 };
 
 typedef struct Recurrence {
     const KernelArgs *args;

@@ -22,10 +22,8 @@ static inline int64_t depth_of_block(int64_t depth)
 /* Tiles of a time step: of few rows, which go into blocks of 8 without a rest, and therefore 3 vectors wide (with 32-byte vectors 8 rows of 128 units and
  * their 512 gates run at 92 % of the peak; 16 rows in tiles of 6, 5 and 5 at 88). */
 #if TILE_VECTORS == 3
-enum { STEP_ROWS = TILE_ROWS, STEP_VECTORS = TILE_VECTORS };
 static inline TileKernel step_tile(int64_t rows, int64_t vectors) { return in_place_tiles[rows][vectors - 1]; }
 #else
-enum { STEP_ROWS = 4, STEP_VECTORS = 3 };
 TILE_KERNEL(step_tile_1, 1, 3, a_step, 1) TILE_KERNEL(step_tile_2, 2, 3, a_step, 1) TILE_KERNEL(step_tile_3, 3, 3, a_step, 1) TILE_KERNEL(step_tile_4, 4, 3, a_step, 1)
 static inline TileKernel step_tile(int64_t rows, int64_t vectors)
 {
