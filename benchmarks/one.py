@@ -1,8 +1,8 @@
 """ortrain on one workload in this process; prints one JSON line.
 
-    python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S --born T [--least-memory]}
+    python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S --born T [--lowest-memory]}
 
---prepare writes the model, its batches and the artifacts into FOLDER; without it they are trained. --least-memory: parameters are updated in the backward pass,
+--prepare writes the model, its batches and the artifacts into FOLDER; without it they are trained. --lowest-memory: parameters are updated in the backward pass,
 and a tenth of the time may go to computing values again."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     imported = measure.memory_mb() or 0.0
     data = measure.batches(options.folder)
     settings = SessionOptions(intra_op_num_threads=options.threads)
-    if options.least_memory:
+    if options.lowest_memory:
         settings.optimizer_in_backward, settings.rematerialization = True, LARGE_SHARE
     session = TrainingSession.from_artifacts(options.folder, options=settings)
     session.learning_rate = measure.LEARNING_RATE
@@ -69,7 +69,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = measure.arguments(__doc__)
-    parser.add_argument("--least-memory", action="store_true")
+    parser.add_argument("--lowest-memory", action="store_true")
     options = parser.parse_args()
     measure.report(prepare(options.workload, options.folder) if options.prepare else train(options))
 

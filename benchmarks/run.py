@@ -1,6 +1,6 @@
 """Compares runtimes on the workloads, side by side: fresh processes, alternating rounds, medians, and ratios to the best peer.
 
-    python -m benchmarks [--workloads mlp-mnist ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--avx2] [--out results.json]
+    python -m benchmarks [--workloads mlp-mnist ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--avx2] [--record NAME] [--out results.json]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import tables
+from benchmarks import documents, tables
 from benchmarks.peers.environments import HELD_TO_AVX2, OURS, RUNTIMES, NotInstalled, Runtime, python_of
 from benchmarks.workloads import WORKLOADS
 
@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--pin", action="store_true", help="with two threads: one CPU for each")
     parser.add_argument("--avx2", action="store_true", help="no instructions beyond AVX2, in none of them")
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-bench", help="where the peers' environments are made")
+    parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/NAME.json, from which the documents' tables are rendered")
     parser.add_argument("--out", type=Path, help="write the JSON here rather than to the standard output")
     options = parser.parse_args()
     pythons, missing = installed(options.runtimes, options.environments, options.avx2)
@@ -147,6 +148,8 @@ def main() -> None:
     machine = {"processor": processor(), "cpus": os.cpu_count(), "instruction set": instruction_set(options.avx2), "python": platform.python_version()}
     summary = summarize(runs)
     print(tables.report(summary, machine, missing, options.rounds))
+    if options.record:
+        documents.record(documents.RESULTS / f"{options.record}.json", machine, options.rounds, summary)
     text = json.dumps({"machine": machine, "seconds": options.seconds, "rounds": options.rounds, "left_out": missing, "summary": summary,
                        "runs": [{"workload": w, "runtime": r, "threads": t, "options": list(o), "results": results}
                                 for (w, r, t, o), results in runs.items()]}, indent=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.peers.environments import MIN_MEMORY, OURS
+from benchmarks.peers.environments import LOWEST_MEMORY, OURS
 
 Result = dict[str, Any]
 Summary = dict[str, dict[str, dict[str, Result]]]
@@ -46,8 +46,8 @@ def report(summary: Summary, machine: dict[str, Any], missing: dict[str, str], r
 
 def table(title: str, summary: Summary, names: list[str], threads: str, key: str) -> Iterator[str]:
     """One row for each workload; the last columns are ours over the least of the peers'."""
-    ours = [name for name in (OURS, MIN_MEMORY) if name in names] or [OURS]
-    ratios = ["ratio" if name == OURS else "ratio, least memory" for name in ours]
+    ours = [name for name in (OURS, LOWEST_MEMORY) if name in names] or [OURS]
+    ratios = ["ratio" if name == OURS else "ratio, lowest-memory options" for name in ours]
     yield f"### {title}"
     yield ""
     yield f"| workload | {' | '.join([*names, *ratios])} |"

@@ -1,4 +1,4 @@
-"""ortrain: trains ONNX models on ordinary CPUs. Names load when they are first used, so that `import ortrain` costs nothing."""
+"""Training of ONNX models on CPUs. Names are imported when they are first used, so that `import ortrain` alone costs nothing."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ortrain.runtime.seed import set_seed
     from ortrain.runtime.values import OrtValue
     from ortrain.training.session import TrainingSession
+    from ortrain.training.trainer import Trainer
 
 __version__ = "0.1.0"
 
@@ -19,13 +20,14 @@ _HOMES = {
     "OrtValue": "ortrain.runtime.values",
     "RunOptions": "ortrain.runtime.options",
     "SessionOptions": "ortrain.runtime.options",
+    "Trainer": "ortrain.training.trainer",
     "TrainingSession": "ortrain.training.session",
     "register_operator": "ortrain.ops.custom",
     "set_seed": "ortrain.runtime.seed",
 }
 _MODULES = ("api", "artifacts", "onnxblock")
 
-__all__ = ["InferenceSession", "OrtValue", "RunOptions", "SessionOptions", "TrainingSession", "api", "artifacts", "onnxblock", "register_operator",
+__all__ = ["InferenceSession", "OrtValue", "RunOptions", "SessionOptions", "Trainer", "TrainingSession", "api", "artifacts", "onnxblock", "register_operator",
            "set_seed"]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import documents
 from ortrain.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,3 +51,38 @@ def test_commands_exist(path):
 def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), target
+
+
+@page
+def test_links_to_sections_lead_to_a_heading(path):
+    for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]+)\)", path.read_text(encoding="utf-8")):
+        text = ((path.parent / target) if target else path).read_text(encoding="utf-8")
+        anchors = {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+        assert anchor in anchors, f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("path", documents.DOCUMENTS, ids=lambda path: path.name)
+def test_tables_are_rendered_from_the_recorded_results(path):
+    text = path.read_text(encoding="utf-8")
+    assert "<!-- results: " in text
+    assert documents.rendered(text) == text, "run python -m benchmarks.documents"
+
+
+def test_a_run_can_be_recorded_and_rendered(tmp_path, monkeypatch):
+    def row(ms, mb):
+        return {"status": "ok", "median_ms": ms, "growth_mb": mb, "loaded_growth_mb": mb / 2, "peak_rss_mb": 2 * mb, "cold_start_s": ms}
+
+    by_runtime = {"ortrain": row(1.0, 10.0), "ortrain-lowest-memory": row(1.5, 8.0), "onnxruntime": row(2.0, 20.0), "torch-eager": row(4.0, 40.0),
+                  "jax": {"status": "unsupported", "reason": "no"}}
+    monkeypatch.setattr(documents, "RESULTS", tmp_path)
+    documents.record(tmp_path / "chip.json", {"processor": "chip", "cpus": 2, "instruction set": "avx2"}, 3, {"mlp": {"1": by_runtime, "2": by_runtime}})
+    block = documents.rendered("<!-- results: chip -->\nstale\n<!-- end of results -->\n<!-- results: chip runtimes -->\n<!-- end of results -->\n")
+    assert "| mlp | 1.00 | 2.00 (onnxruntime-training) | 0.50 | 1.00 | 2.00 (onnxruntime-training) | 0.50 | 0.50 | 0.50 | 0.40 | 0.50 | 0.50 |" in block
+    assert "| mlp | 1.00 | 2.00 | 4.00 | - | - | 20 | 40 | 80 |" in block
+    assert "stale" not in block
+
+
+def test_the_documents_keep_their_size():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(readme) <= 150 and max(map(len, readme)) <= 120
+    assert len((ROOT / "docs" / "performance.md").read_text(encoding="utf-8").splitlines()) <= 200

@@ -46,12 +46,12 @@ ENVIRONMENTS = {
     "onnxruntime": Environment("ORTRAIN_BENCH_ONNXRUNTIME_PYTHON"),
     "jax": Environment("ORTRAIN_BENCH_JAX_PYTHON", ("jax", "numpy")),
 }
-OURS, MIN_MEMORY = "ortrain", "ortrain-least-memory"
-"""As it is by default, and with what session options there are for little memory (benchmarks/one.py)."""
+OURS, LOWEST_MEMORY = "ortrain", "ortrain-lowest-memory"
+"""ortrain with its default options, and with the options that take the least memory (benchmarks/one.py)."""
 TORCH = "benchmarks.peers.run_torch"
 RUNTIMES = {
     OURS: Runtime(None, "benchmarks.one"),
-    MIN_MEMORY: Runtime(None, "benchmarks.one", ("--least-memory",)),
+    LOWEST_MEMORY: Runtime(None, "benchmarks.one", ("--lowest-memory",)),
     "onnxruntime": Runtime("onnxruntime", "benchmarks.peers.run_onnxruntime", can_be_held=False),
     "torch-eager": Runtime("torch", TORCH, variants={"--channels-last": CONVOLUTIONAL, "--fused-attention": TRANSFORMERS}),
     "torch-compile": Runtime("torch", TORCH, ("--compile",)),
