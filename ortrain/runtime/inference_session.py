@@ -1,4 +1,4 @@
-"""InferenceSession: runs a forward model (old package: onnxruntime.InferenceSession)."""
+"""InferenceSession, which runs a forward model (as onnxruntime.InferenceSession)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ortrain.runtime.seed import current_seed
 
 @dataclass(frozen=True)
 class NodeArg:
-    """Name, type ("tensor(float)") and shape (None or a symbol where a size is open) of an input or output."""
+    """Name, type such as "tensor(float)", and shape of an input or output; a dynamic dimension is a symbol or None."""
 
     name: str
     type: str
@@ -52,19 +52,20 @@ class InferenceSession:
         return found
 
     def get_inputs(self) -> list[NodeArg]:
-        """The model's inputs."""
+        """Return the model's inputs."""
         return self._arguments(self._model.graph.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        """The model's outputs."""
+        """Return the model's outputs."""
         return self._arguments(self._model.graph.outputs)
 
     def get_providers(self) -> list[str]:
         return ["CPUExecutionProvider"]
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None) -> list[np.ndarray]:
-        """The named outputs (None: all) for inputs by name; threads that share the session take turns. Raises the input errors of TrainingSession.train_step,
-        InvalidStateError out of an operator in Python that the session is running."""
+        """Return the named outputs (None: all) for inputs by name. Threads that share the session take turns.
+
+        Raises the input errors of TrainingSession.train_step, InvalidStateError when called from a Python operator that the session is running."""
         names = tuple(output_names or self._model.graph.outputs)
         unknown = [name for name in input_feed if name not in self._model.graph.inputs]
         if unknown:

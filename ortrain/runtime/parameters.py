@@ -1,4 +1,4 @@
-"""The parameters and properties of a state as objects: by name, readable and writable, with or without a session."""
+"""The parameters and properties of a state as mappings, usable with or without a session."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Parameter:
 
     @property
     def data(self) -> np.ndarray:
-        """The value: a view of the session's memory, so that writing into it changes the model. Assigning copies a new value in.
+        """The value, a view of the session's memory: writing into it changes the model. Assigning copies a new value.
 
-        Raises ParameterShapeError or ParameterTypeError when shape or dtype differ, InvalidStateError on a nominal state."""
+        Raises ParameterShapeError or ParameterTypeError when shape or dtype differ, InvalidStateError for a nominal state."""
         return self._state.array(self._name)
 
     @data.setter
@@ -35,13 +35,14 @@ class Parameter:
 
     @property
     def grad(self) -> np.ndarray | None:
-        """The gradient (a view): zeros before the first train step, None for frozen parameters, without an open session, and with optimizer_in_backward. Who
-        reads one has train steps compute and hold all from then on; until then those of large weights are spent by the optimizer step that computes them."""
+        """The gradient, a view: zeros before the first train step; None for frozen parameters, without an open session, and with optimizer_in_backward.
+        Reading it makes train steps compute and keep all gradients from then on; otherwise gradients of large weights are deferred to the optimizer
+        step."""
         return self._state.gradients.get(self._name)
 
     @property
     def requires_grad(self) -> bool:
-        """True when the optimizer trains the parameter."""
+        """Whether the optimizer trains the parameter."""
         return self._name in self._state.trainable and self._name not in self._state.masked
 
     def __repr__(self) -> str:
@@ -49,13 +50,13 @@ class Parameter:
 
 
 class Parameters:
-    """The parameters of a state by name; iteration gives (name, Parameter), sorted, as the old package does."""
+    """The parameters of a state by name; iteration yields (name, Parameter), sorted, as in onnxruntime-training."""
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
 
     def names(self) -> list[str]:
-        """The names, sorted: also those of a nominal state, whose values cannot be read."""
+        """Return the names, sorted, also of a nominal state, whose values cannot be read."""
         return self._state.names()
 
     def __getitem__(self, name: str) -> Parameter:
@@ -82,7 +83,7 @@ class Parameters:
 
 
 class Properties:
-    """The user's properties of a checkpoint: int, float (single precision) and str values by name; iteration gives (name, value), sorted."""
+    """The user's properties of a checkpoint: int, float (single precision) and str values by name; iteration yields (name, value), sorted."""
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""Profiles: the time, floating-point operations, bytes and share of every step of the programs that a session runs."""
+"""Profiles of sessions: time, floating-point operations and bytes of every step of their programs."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class StepProfile:
     """One step of a program, over all its runs."""
 
     program: int
-    """Programs are numbered in the order in which they first ran; one shape of one model has one."""
+    """Programs are numbered in the order in which they first ran; each is one shape of one model."""
     position: int
     kernel: str
     operator: str
     node: str
     operations: int | None
-    """Floating-point operations of one run, None where the table of costs does not know them."""
+    """Floating-point operations of one run, None where the cost model does not know them."""
     bytes: int
-    """Of one run: every input and output once."""
+    """Bytes of one run, every input and output counted once."""
     runs: int = 0
     seconds: float = 0.0
-    """Of all runs."""
+    """Time of all runs."""
 
     @property
     def rate(self) -> float | None:
@@ -52,7 +52,7 @@ class StepProfile:
 
 @dataclass(slots=True)
 class Event:
-    """One run of one step: its start and duration in nanoseconds."""
+    """One run of one step: start and duration in nanoseconds."""
 
     step: StepProfile
     start: int
@@ -61,18 +61,18 @@ class Event:
 
 @dataclass(slots=True)
 class Profile:
-    """What a session ran while it was profiled. `with session.profile() as profile:` gathers it; it is complete after the block."""
+    """What a session ran while it was profiled. `with session.profile() as profile:` collects it; it is complete after the block."""
 
     steps: list[StepProfile] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
-        """Time spent in steps."""
+        """The time spent in steps."""
         return sum(step.seconds for step in self.steps)
 
     def by_kernel(self) -> list[StepProfile]:
-        """The steps of each kernel as one, slowest first; operations and bytes are means over the runs."""
+        """Return the steps merged by kernel, slowest first; operations and bytes are means over the runs."""
         groups: dict[str, list[StepProfile]] = {}
         for step in self.steps:
             groups.setdefault(step.kernel, []).append(step)
@@ -87,7 +87,7 @@ class Profile:
         return sorted(merged, key=lambda step: -step.seconds)
 
     def table(self, by: str = "step", most: int | None = None) -> str:
-        """A table as text, slowest first. by: "step" or "kernel"; most: so many rows.
+        """Format a table, slowest rows first. by: "step" or "kernel". most: the maximum number of rows.
 
         Raises ValueError for another `by`."""
         if by not in ("step", "kernel"):
@@ -104,7 +104,7 @@ class Profile:
         return self.table()
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The events in Chrome's trace format: for chrome://tracing, Perfetto or speedscope."""
+        """Return the events in Chrome's trace format, for chrome://tracing, Perfetto or speedscope."""
         begin = min((event.start for event in self.events), default=0)
         return {"displayTimeUnit": "ms", "traceEvents": [
             {"name": event.step.node or event.step.operator, "cat": event.step.kernel, "ph": "X", "ts": (event.start - begin) / 1e3,
@@ -113,12 +113,12 @@ class Profile:
                       "flop": event.step.operations}} for event in self.events]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the Chrome trace as JSON; the file is whole or not there."""
+        """Write the Chrome trace as JSON to a file, which is replaced atomically."""
         replace_file(path, json.dumps(self.chrome_trace()).encode())
 
 
 class Profiling:
-    """The time in which a session's steps are measured, as a context; costs nothing before and after it.
+    """The context in which a session's steps are measured; it costs nothing outside.
 
     Raises InvalidStateError when the engine is being profiled already."""
 
@@ -138,7 +138,7 @@ class Profiling:
 
 
 def _gather(profile: Profile, runs: Iterable[tuple[Program | BoundKernel, np.ndarray]]) -> None:
-    """Adds the moments of runs to a profile; programs are told apart by identity."""
+    """Add the recorded timestamps of runs to a profile; programs are distinguished by identity."""
     known: dict[int, list[StepProfile]] = {}
     for what, moments in runs:
         steps = known.get(id(what))
@@ -146,11 +146,11 @@ def _gather(profile: Profile, runs: Iterable[tuple[Program | BoundKernel, np.nda
             steps = known[id(what)] = _steps_of(what, len(known))
             profile.steps.extend(steps)
         for step, start, end in zip(steps, moments[:-1].tolist(), moments[1:].tolist(), strict=True):
-            if start and end:                          # 0: not reached
+            if start and end:                          # 0: the step was not reached
                 step.runs += 1
                 step.seconds += (end - start) * 1e-9
                 profile.events.append(Event(step, start, end - start))
-    profile.steps = [step for step in profile.steps if step.runs]          # not deferred gradients that nobody asked for
+    profile.steps = [step for step in profile.steps if step.runs]          # without deferred gradients that were never materialized
 
 
 def _steps_of(what: Program | BoundKernel, number: int) -> list[StepProfile]:
@@ -159,7 +159,7 @@ def _steps_of(what: Program | BoundKernel, number: int) -> list[StepProfile]:
         weights = what.operands[0]
         size = 0 if weights is None else weights.size
         cost = KERNEL_COSTS.get(kernel)
-        # every operand is read, all but the gradient are written
+        # every operand is read, and all but the gradient are written
         large = [array.nbytes for array in what.operands if array is not None and array.size == size]
         moved = sum(large) * 2 - large[min(1, len(large) - 1)]
         return [StepProfile(number, 0, kernel, OPTIMIZER, f"{size} parameters", None if cost is None else cost * size, moved)]
@@ -176,7 +176,7 @@ def _short(text: str, longest: int = 40) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]], left: int) -> list[str]:
-    """Columns of equal width, the first `left` to the left, numbers to the right."""
+    """Align columns to equal widths: the first `left` to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     place: list[Callable[[str, int], str]] = [str.ljust if i < left else str.rjust for i in range(len(widths))]
     return ["  ".join(put(cell, width) for put, cell, width in zip(place, row, widths, strict=True)).rstrip() for row in rows]

@@ -1,4 +1,4 @@
-"""One model with its cached programs: checks inputs, plans for their shapes, runs."""
+"""Running one model: input checks, planning for the inputs' shapes, and a cache of programs."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ from ortrain.runtime.state import aligned_zeros
 from ortrain.runtime.values import as_array, as_object
 
 MIN_ARENA = 3 << 20
-"""Bytes, of which only those that are used are ever there: small networks need no other for more rows, which takes 0.1 ms, as long as 30 steps of a tiny one,
-and while it suffices they are not planned anew for the sake of memory. From 4 MiB on NumPy asks for huge pages: 2 MB more than a dense network uses."""
+"""Bytes of the smallest arena. Untouched pages cost nothing, and an arena that is large enough need not grow for more rows, which takes 0.1 ms (30 steps
+of a tiny network). From 4 MiB on NumPy requests huge pages: 2 MB more than a dense network uses."""
 MAX_PROGRAMS = 32
-"""Programs kept per model that have no template; the least recently used goes first."""
+"""Programs without a template that are kept per model; the least recently used is dropped first."""
 
 
 def _is_object(value: Any) -> bool:
-    """True for what no program holds: a sequence, an absent optional, text."""
+    """Whether a value cannot be a tensor of a program: a sequence, an absent optional, text."""
     return not isinstance(value, np.ndarray) or value.dtype.kind in "OUS"
 
 
 def bind_arena(program: Program, handle: EngineHandle) -> None:
-    """Gives a program the memory that all programs of a session share; it grows to the largest, and the others are bound again when they run.
+    """Bind a program to the arena that all programs of a session share, growing it if necessary; other programs are bound again when they run.
 
-    Raises MemoryError, with the memory as it was, where there is no more."""
+    Raises MemoryError, leaving the arena as it was, when memory is exhausted."""
     room = program.room()
     if handle.arena is not None and room <= handle.arena.size:
         program.bind_arena(handle.arena)
         return
     size, held = (0, b"") if handle.arena is None else (handle.arena.size, handle.arena[: handle.held_bytes].tobytes())
-    handle.arena = None                     # before the larger one is made: the two together are what the process would need at most
+    handle.arena = None                     # freed before the larger one is allocated: together they would be the peak of the process
     try:
         arena = aligned_zeros(max(room, MIN_ARENA), np.dtype(np.uint8))
-    except MemoryError:                     # what was there fitted
+    except MemoryError:                     # the former size fitted
         handle.arena = aligned_zeros(size, np.dtype(np.uint8))
         handle.arena[: len(held)] = np.frombuffer(held, np.uint8)
         raise
@@ -68,19 +68,19 @@ def bind_arena(program: Program, handle: EngineHandle) -> None:
 
 
 class Runner:
-    """Runs some outputs of a model on user inputs.
+    """Computes some outputs of a model for user inputs.
 
-    inputs: names of the user inputs in the order of the call. fixed: parameters and other arrays with an address of their own."""
+    inputs: names of the user inputs in the order of a call. fixed: parameters and other arrays whose addresses do not change."""
 
     def __init__(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], fixed: Mapping[str, np.ndarray], handle: EngineHandle,
                  where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False, known: Sequence[str] = (),
                  deferred: Updates | None = None) -> None:
-        kernels()                           # read with the model: they are no part of what steps need
+        kernels()                           # loaded with the model, so that it is not part of the first step
         self.model = model
         self.deferred = deferred
-        """What updates parameters from gradients that a run leaves until later; None where none are to be left."""
+        """The optimizer updates that gradients may be deferred to; None to compute all gradients in the train step."""
         self.empty = empty
-        """Whether inputs without elements are accepted: for inference, where there is no mean over nothing."""
+        """Whether inputs without elements are accepted; only for inference, since the mean over an empty batch is undefined."""
         self.inputs = list(inputs)
         self.outputs = list(outputs)
         self.fixed = fixed
@@ -88,22 +88,23 @@ class Runner:
         self.where = where
         self.commits = dict(commits or {})
         self.known = list(known)
-        """Inputs whose values a program is planned for: sizes, axes, conditions. Found when a plan asks for them."""
+        """Inputs whose values a program is planned for (sizes, axes, conditions); found when planning requires them."""
         self.partition: Partition | None = None
-        """What runs first where one program cannot run all. Found when a plan asks for it."""
+        """The partition that runs before the rest of the model where one program cannot run all; found when planning requires it."""
         self.last: Program | None = None
         self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
         self._templates: list[ProgramTemplate] = []
-        """The one that was used last at the end."""
+        """The most recently used template is last."""
         self.uses_templates = not shows_spread_axes(model.graph, outputs)
-        """Whether plans are made for open sizes; not where that has failed and a plan for plain numbers was one, or more than sizes would differ."""
+        """Whether plans use symbolic sizes. False where that failed but planning with plain numbers succeeded, or where programs for other sizes would
+        differ in structure."""
 
     def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None,
             out: Sequence[Any] | None = None, complete: bool = True) -> list[np.ndarray]:
-        """The outputs for these inputs, in arrays of the caller's where `out` has some. complete: deferred gradients are not left until later.
+        """Return the outputs for these inputs, written into the caller's arrays where `out` has any. complete: do not defer gradients.
 
-        Raises an input error when they do not fit, OutputShapeError when `out` does not, LabelRangeError or IndexRangeError from a guard,
-        TerminatedError when run_options says so."""
+        Raises an input error when the inputs do not fit, OutputShapeError when `out` does not, LabelRangeError or IndexRangeError from a guard,
+        TerminatedError when run_options request it."""
         terminate = None if run_options is None else run_options.terminate_flag
         program = self.repeatable
         if program is not None and out is None:
@@ -117,11 +118,11 @@ class Runner:
 
     @property
     def repeatable(self) -> Program | None:
-        """The program that ran last, where inputs of the same types are all that the next run needs to be its run."""
+        """The program that ran last, if another run with inputs of the same types needs nothing else; otherwise None."""
         return self.last if not self.known and self.partition is None else None
 
     def compute(self, given: Mapping[str, Any], terminate: Flag) -> list[Any]:
-        """The outputs for inputs that need no check: as a part of a longer run. Raises TerminatedError when the flag is set."""
+        """Return the outputs for inputs that need no check, as a part of a longer run. Raises TerminatedError when the flag is set."""
         return self._run_partitions(dict(given), False, terminate, None, True)
 
     def _run_partitions(self, given: dict[str, Any], overwrite: bool, terminate: Flag, out: Sequence[Any] | None,
@@ -152,15 +153,15 @@ class Runner:
         return [made[name] if name in made else given[name] for name in self.outputs]
 
     def _part(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], known: Sequence[str] = (), last: bool = False) -> Runner:
-        """A runner for a part of the model; the last part commits."""
+        """Create a runner for a part of the model; the last part commits running statistics."""
         return Runner(model, inputs, outputs, self.fixed, self.handle, self.where, self.commits if last else None, True, known)
 
     def _tensors(self, given: Mapping[str, Any]) -> list[str]:
-        """The outputs that a program gives: all but texts, sequences and optionals among the inputs of the last partition."""
+        """The outputs that a program computes: all except text, sequences and optionals among the inputs of the last partition."""
         return [name for name in self.outputs if name not in given or not _is_object(given[name])]
 
     def _targets(self, program: Program, tensors: Sequence[str], out: Sequence[Any]) -> list[np.ndarray | None]:
-        """The arrays that are to receive the outputs of a program, OrtValues' own among them."""
+        """Return the arrays that receive the outputs of a program, unwrapping OrtValues."""
         if len(out) != len(self.outputs):
             raise OutputShapeError(f"expected {len(self.outputs)} outputs {self.outputs}, got {len(out)} ({self.where})")
         given = [value for name, value in zip(self.outputs, out, strict=True) if name in tensors]
@@ -175,7 +176,7 @@ class Runner:
         return targets
 
     def arguments(self, values: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Positional and named inputs in the order of the model. Raises InputNameError or InputCountError."""
+        """Return positional and named inputs in the order of the model. Raises InputNameError or InputCountError."""
         if not named:
             return values
         rest = self.inputs[len(values) :]
@@ -188,7 +189,7 @@ class Runner:
         return (*values, *(named[name] for name in rest))
 
     def check(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The inputs as arrays, checked against the model's types."""
+        """Return the inputs as arrays, checked against the model's types."""
         if len(values) != len(self.inputs):
             raise InputCountError(f"expected {len(self.inputs)} inputs {self.inputs}, got {len(values)} ({self.where})")
         symbols: dict[str, tuple[int, str]] = {}
@@ -245,7 +246,7 @@ class Runner:
         if tried:
             try:
                 program = self._plan_for_all(kinds, axes)
-            except Exception:  # what is refused is refused below; what only plain numbers are good for is planned with them
+            except Exception:  # errors are reported by planning with plain numbers below, which also succeeds where only symbolic sizes fail
                 program = None
             if program is not None:
                 return program
@@ -255,14 +256,14 @@ class Runner:
         return program
 
     def _open_axes(self, kinds: Mapping[str, TensorType]) -> dict[tuple[str, int], str]:
-        """(input, axis) -> the symbol that the model has for its size; nothing where an input is of no known rank or is empty."""
+        """Return (input, axis) -> symbol for the dynamic dimensions of the inputs; nothing where a rank is unknown or an input is empty."""
         declared = {name: self.model.graph.types.get(name, kind).shape for name, kind in kinds.items()}
         if None in declared.values() or any(kind.count == 0 for kind in kinds.values()):
             return {}
         return {(name, axis): size for name, shape in declared.items() for axis, size in enumerate(shape or ()) if isinstance(size, str)}
 
     def _plan_for_all(self, kinds: Mapping[str, TensorType], axes: Mapping[tuple[str, int], str]) -> Program | None:
-        """A program for these sizes, and the template of those for others; None for one that calls Python, which gets plain numbers."""
+        """Plan a program for these sizes together with the template for other sizes; None for a program that calls Python, which needs plain numbers."""
         symbols = list(dict.fromkeys(axes.values()))
         numbers = {symbol: kinds[name].sizes[axis] for (name, axis), symbol in axes.items()}
         sizes = SymbolicSizes(tuple(numbers[symbol] for symbol in symbols))
@@ -277,13 +278,13 @@ class Runner:
         return program
 
     def forget(self) -> None:
-        """Drops all programs."""
+        """Drop all programs."""
         self._programs.clear()
         self._templates.clear()
         self.last = None
 
     def refusal(self, program: Program, values: tuple[Any, ...]) -> Exception:
-        """What is to be raised when a step of a program of this runner has failed on these inputs."""
+        """Return the error to raise when a step of one of this runner's programs failed on these inputs."""
         given = dict(zip(self.inputs, values, strict=True))
         step = program.plan.steps[program.failed_step]
         while step.iteration is not None and program.failed_status != TERMINATED:

@@ -1,4 +1,4 @@
-"""The seed of random numbers, for the whole process."""
+"""The process-wide seed of random numbers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ _seed = 0
 
 
 def set_seed(seed: int) -> None:
-    """Sets the seed of the random numbers (Dropout masks) of sessions made from now on."""
+    """Set the seed of the random numbers (dropout masks) of sessions created from now on."""
     global _seed
     _seed = int(seed) & (2**64 - 1)
 
 
 def current_seed() -> int:
-    """The seed that a new session takes."""
+    """Return the seed for a new session."""
     return _seed

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, in memory: parameters and gradients in flat segments, moments, properties, the optimizer's progress."""
+"""The training state in memory: parameters and gradients in flat segments, optimizer moments, properties and progress."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PropertyValue = int | float | str
 
 
 def aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
-    """A flat array of zeros that begins on a cache line."""
+    """Return a flat array of zeros that begins on a cache line."""
     raw = np.zeros(count * dtype.itemsize + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + count * dtype.itemsize].view(dtype)
 
 
 class Segment:
-    """Tensors of one dtype in one allocation, each 64-byte aligned; the padding between them is zero and stays zero."""
+    """Tensors of one dtype in one allocation. Each is 64-byte aligned; the padding between them is zero and stays zero."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype) -> None:
         step = ALIGNMENT // dtype.itemsize
@@ -54,20 +54,20 @@ class Segment:
         self.views = {name: self.view(name) for name in shapes}
 
     def view(self, name: str) -> np.ndarray:
-        """The tensor `name`, a view of the segment."""
+        """Return the tensor `name` as a view of the segment."""
         shape, start = self.shapes[name], self.offsets[name]
         return self.array[start : start + int(np.prod(shape, dtype=np.int64))].reshape(shape)
 
     def like(self) -> Segment:
-        """A zeroed segment of the same layout."""
+        """Return a zeroed segment with the same layout."""
         return Segment(self.shapes, self.dtype)
 
     def take(self) -> None:
-        """Has the system give the memory of the zeros, which it does when they are written to first."""
+        """Touch every page, so that the system allocates the memory now."""
         self.array.fill(0)
 
     def runs(self, masked: Iterable[str] = ()) -> list[tuple[int, int]]:
-        """The stretches [start, end) of elements that hold no tensor named in `masked`."""
+        """Return the ranges [start, end) of elements that hold no tensor named in `masked`."""
         skipped = set(masked)
         names = list(self.offsets)
         ends = [*list(self.offsets.values())[1:], self.array.size]
@@ -84,7 +84,8 @@ class Segment:
 
 
 def segments_of(arrays: Mapping[str, np.ndarray]) -> list[Segment]:
-    """One filled segment per dtype, the largest tensors first: gradients of large ones may be left untouched, and memory is taken in pages of 2 MiB."""
+    """Return one filled segment per dtype, largest tensors first: gradients of large tensors may stay untouched, and memory is allocated in pages of 2
+    MiB."""
     by_dtype: dict[np.dtype, dict[str, tuple[int, ...]]] = {}
     for name, array in sorted(arrays.items(), key=lambda item: -item[1].nbytes):
         by_dtype.setdefault(array.dtype, {})[name] = array.shape
@@ -96,7 +97,7 @@ def segments_of(arrays: Mapping[str, np.ndarray]) -> list[Segment]:
 
 
 class TrainingState:
-    """Parameters, gradients, optimizer state and properties; what `CheckpointState` shows and sessions train."""
+    """Parameters, gradients, optimizer state and properties: what `CheckpointState` exposes and sessions train."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.nominal = checkpoint.nominal
@@ -108,15 +109,15 @@ class TrainingState:
         self.optimizer_step = 0
         self.initial_learning_rate = DEFAULT_LEARNING_RATE
         self.order: list[str] = [*self.trainable, *self.frozen]
-        """The public order: the training model's parameter inputs, once a session has bound the state."""
+        """The public order of parameters: that of the training model's inputs, once a session has bound the state."""
         self._gradients: dict[str, np.ndarray] = {}
         self._gradients_by: weakref.ref[Any] | None = None
         self.keeps_gradients = True
         self.gradient_segments: list[Segment] = []
         self.moments: list[list[Segment]] = []
-        """One list of segments per moment of the optimizer."""
+        """One list of segments per optimizer moment."""
         self.masked: set[str] = set()
-        """Trainable parameters that the optimizer leaves alone at present."""
+        """Trainable parameters that are currently frozen."""
 
     def _load(self, trainable: Mapping[str, np.ndarray], frozen: Mapping[str, np.ndarray]) -> None:
         numbers = {name: array for name, array in frozen.items() if array.dtype != object}
@@ -128,8 +129,8 @@ class TrainingState:
 
     @property
     def gradients(self) -> dict[str, np.ndarray]:
-        """Parameter name -> its gradient, a view; empty without a session. Who asks for them has the session's train steps compute and hold all of them from
-        then on."""
+        """Parameter name -> its gradient, a view; empty without a session. Reading this property makes the session's train steps compute and keep all
+        gradients from then on."""
         if self._gradients_by is not None:
             session = self._gradients_by()
             if session is None:
@@ -139,28 +140,28 @@ class TrainingState:
         return self._gradients
 
     def gradients_by(self, session: Any) -> dict[str, np.ndarray]:
-        """The same for a session, whose keep_gradients() is asked from now on to complete them; it is not kept alive for that."""
+        """Return the gradients for a session whose keep_gradients() is called from now on to materialize them; the session is referenced weakly."""
         self._gradients_by = weakref.ref(session)
         return self._gradients
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TrainingState:
-        """The state in a checkpoint file. Raises ArtifactNotFoundError or InvalidCheckpointError."""
+        """Load the state from a checkpoint file. Raises ArtifactNotFoundError or InvalidCheckpointError."""
         return cls(read_checkpoint(path))
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> TrainingState:
-        """The state in a checkpoint file's bytes. Raises InvalidCheckpointError."""
+        """Load the state from the bytes of a checkpoint file. Raises InvalidCheckpointError."""
         return cls(parse_checkpoint(bytes(data)))
 
     def to_bytes(self, include_optimizer_state: bool = False) -> bytes:
-        """The state as the bytes of a checkpoint file. Raises InvalidArgumentError above 2 GB."""
+        """Serialize the state as a checkpoint file. Raises InvalidArgumentError above 2 GB."""
         return checkpoint_bytes(self.to_checkpoint(include_optimizer_state))
 
     # ---- parameters
 
     def array(self, name: str) -> np.ndarray:
-        """The value of a parameter: a view of the state's memory. Raises ParameterNotFoundError, InvalidStateError on a nominal state."""
+        """Return the value of a parameter, a view of the state's memory. Raises ParameterNotFoundError, InvalidStateError for a nominal state."""
         found = self.trainable.get(name)
         if found is None:
             found = self.frozen.get(name)
@@ -171,7 +172,7 @@ class TrainingState:
         return found
 
     def replace(self, name: str, value: np.ndarray) -> None:
-        """Copies a new value into a parameter. Raises ParameterShapeError or ParameterTypeError when shape or dtype differ."""
+        """Copy a new value into a parameter. Raises ParameterShapeError or ParameterTypeError when shape or dtype differ."""
         if self.nominal:
             raise InvalidStateError("Cannot copy parameter to a nominal state. Please load all the parameter states first")
         current = self.array(name)
@@ -183,7 +184,7 @@ class TrainingState:
         current[...] = value
 
     def names(self) -> list[str]:
-        """All parameter names, sorted, as the old package lists them."""
+        """Return all parameter names, sorted, as onnxruntime-training lists them."""
         return sorted((*self.trainable, *self.frozen))
 
     # ---- properties
@@ -194,13 +195,13 @@ class TrainingState:
         return self.properties[name]
 
     def set_property(self, name: str, value: PropertyValue) -> None:
-        """Adds or replaces a property; ints beyond 64 bits become floats, floats have single precision, as in the file."""
+        """Add or replace a property. As in the file, integers beyond 64 bits become floats, and floats have single precision."""
         self.properties[name] = property_value(value)
 
-    # ---- binding
+    # ---- binding to a session
 
     def bind(self, order: list[str], trainable: list[str], types: Mapping[str, TensorType]) -> None:
-        """Gives the state the order of a training model, and gradients to its trainable parameters.
+        """Adopt the parameter order of a training model and allocate gradients for its trainable parameters.
 
         Raises InvalidCheckpointError when the model's parameters are not those of the checkpoint."""
         missing = [name for name in order if name not in self.trainable and name not in self.frozen]
@@ -231,18 +232,19 @@ class TrainingState:
         self.keeps_gradients = True
 
     def forget_gradients_by(self, session: Any) -> None:
-        """For a session that takes with it what it has left of gradients; another one may have the state by now."""
+        """Discard the deferred gradients of a session that is being closed, unless another session has bound the state since."""
         if self._gradients_by is not None and self._gradients_by() is session:
             self.drop_gradients()
 
     def drop_gradients(self) -> None:
-        """For a session that spends each gradient at once, or one that is gone."""
+        """Free the gradients, for a session that consumes each gradient at once, or one that is closed."""
         self.gradient_segments, self._gradients, self._gradients_by, self.keeps_gradients = [], {}, None, False
 
     def bind_moments(self, count: int, written: bool = True) -> None:
-        """Gives the state `count` moments per trainable parameter, from the checkpoint's optimizer group if it has one.
+        """Allocate `count` moments per trainable parameter, filled from the checkpoint's optimizer group if it has one.
 
-        written: whether updates write to them; their memory is then taken at once, so that what training needs beyond a loaded session is its plan's arena."""
+        written: whether updates write to them. Their pages are then touched at once, so that what training adds to a loaded session is its arena
+        alone."""
         if self.moments and len(self.moments) == count:
             return
         moments = [[segment.like() for segment in self.trainable_segments] for _ in range(count)]
@@ -272,8 +274,8 @@ class TrainingState:
     # ---- flat buffers
 
     def flat_names(self, trainable_only: bool) -> list[str]:
-        """The float32 parameters of the public buffer, in its order; integers are no part of it. Raises ParameterTypeError where there are float64 ones,
-        which would be left behind."""
+        """Return the names of the float32 parameters in the order of the flat buffer; integer parameters are not part of it. Raises ParameterTypeError
+        when there are float64 parameters, which the buffer would omit."""
         names = [name for name in self.order if not trainable_only or name in self.trainable]
         doubles = [name for name in names if self._any(name).dtype == np.float64]
         if doubles:
@@ -288,14 +290,14 @@ class TrainingState:
         return sum(self._any(name).size for name in self.flat_names(trainable_only))
 
     def to_buffer(self, trainable_only: bool) -> np.ndarray:
-        """A dense copy of the parameters, float32 [n], in the training model's order."""
+        """Return a dense copy of the parameters, float32 [n], in the order of the training model."""
         if self.nominal:
             raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
         parts = [self._any(name).ravel() for name in self.flat_names(trainable_only)]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
     def from_buffer(self, buffer: np.ndarray, trainable_only: bool) -> None:
-        """Copies a dense buffer, float32 [n], into the parameters; with trainable_only=False it completes a nominal state."""
+        """Copy a dense buffer, float32 [n], into the parameters; with trainable_only=False it also completes a nominal state."""
         if self.nominal and trainable_only:
             raise InvalidStateError("For nominal checkpoint state, all parameters need to be loaded into the model (trainable_only = false).")
         if buffer.dtype != np.float32:
@@ -314,7 +316,7 @@ class TrainingState:
     # ---- files
 
     def to_checkpoint(self, include_optimizer_state: bool = False) -> Checkpoint:
-        """The state as a checkpoint; everything sorted by name, as the old package writes it."""
+        """Return the state as a checkpoint, everything sorted by name, as onnxruntime-training writes it."""
         groups: dict[str, OptimizerGroup] = {}
         if include_optimizer_state:
             groups = {name: group for name, group in self.groups.items() if name != GROUP or not self.moments}
@@ -334,12 +336,12 @@ class TrainingState:
             yield name, {f"momentum{k}": next(s.views[name] for s in segments if name in s.views) for k, segments in enumerate(self.moments)}
 
     def save(self, path: str | os.PathLike[str], include_optimizer_state: bool = False) -> None:
-        """Writes the state to a checkpoint file; the file is whole or not there."""
+        """Write the state to a checkpoint file, which is replaced atomically."""
         write_checkpoint(self.to_checkpoint(include_optimizer_state), path)
 
 
 def property_value(value: object) -> PropertyValue:
-    """A value as the file can hold it: int64, float32 or str. Raises PropertyTypeError for anything else."""
+    """Convert a value to one that the file can hold: int64, float32 or str. Raises PropertyTypeError for anything else."""
     if isinstance(value, bool | np.bool_):
         return int(value)
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""OrtValue, and how whatever the user hands in becomes an array."""
+"""OrtValue, and the conversion of user inputs to arrays."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ _TENSOR_NAMES = {"float32": "float", "float64": "double"}
 
 
 class OrtValue:
-    """A tensor that knows its device ("cpu"): the old package's OrtValue."""
+    """A tensor on a device, as onnxruntime's OrtValue. The only device is "cpu"."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
 
     @staticmethod
     def ortvalue_from_numpy(numpy_obj: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """A value that shares a C-contiguous array's memory (others are copied). Raises UnsupportedDeviceError for another device than "cpu"."""
+        """Create a value that shares a C-contiguous array's memory; other arrays are copied. Raises UnsupportedDeviceError for a device other than
+        "cpu"."""
         check_device(device_type)
         return OrtValue(np.ascontiguousarray(numpy_obj).reshape(np.shape(numpy_obj)))
 
     @staticmethod
     def ortvalue_from_shape_and_type(shape: Sequence[int], element_type: Any = np.float32, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """A zeroed value of a shape and NumPy dtype."""
+        """Create a zeroed value of a shape and NumPy dtype."""
         check_device(device_type)
         return OrtValue(np.zeros(shape, element_type))
 
     def numpy(self) -> np.ndarray:
-        """The tensor as an array that shares the value's memory."""
+        """Return the tensor as an array that shares the value's memory."""
         return self._array
 
     def shape(self) -> list[int]:
         return list(self._array.shape)
 
     def data_type(self) -> str:
-        """The type as ONNX writes it, e.g. "tensor(float)"."""
+        """Return the type in ONNX's notation, such as "tensor(float)"."""
         name = name_of(self._array.dtype)
         return f"tensor({_TENSOR_NAMES.get(name, name)})"
 
     def element_type(self) -> int:
-        """The number of the element type in ONNX's TensorProto.DataType."""
+        """Return the number of the element type in ONNX's TensorProto.DataType."""
         return NUMBERS[name_of(self._array.dtype)]
 
     def device_name(self) -> str:
@@ -58,11 +59,11 @@ class OrtValue:
         return True
 
     def data_ptr(self) -> int:
-        """The address of the first element."""
+        """Return the address of the first element."""
         return int(self._array.ctypes.data)
 
     def update_inplace(self, np_arr: np.ndarray) -> None:
-        """Copies an array of the same shape and dtype into the value."""
+        """Copy an array of the same shape and dtype into the value."""
         if np_arr.shape != self._array.shape or np_arr.dtype != self._array.dtype:
             raise InputTypeError(f"expected {self._array.dtype}{list(self._array.shape)}, got {np_arr.dtype}{list(np_arr.shape)}")
         self._array[...] = np_arr
@@ -81,15 +82,15 @@ class OrtValue:
 
 
 def check_device(device: str) -> None:
-    """Raises UnsupportedDeviceError for anything but "cpu"."""
+    """Raise UnsupportedDeviceError for anything but "cpu"."""
     if str(device).split(":")[0].lower() != "cpu":
         raise UnsupportedDeviceError(f"Unsupported device type: expected 'cpu', got {device!r}")
 
 
 def as_array(value: Any, dtype: str, where: str) -> np.ndarray:
-    """Any input (array, OrtValue of either package, __array__, __dlpack__, list) as a C-contiguous array.
+    """Convert an input (array, OrtValue of either package, __array__, __dlpack__, list) to a C-contiguous array.
 
-    Raises InputTypeError when it is none of these or has another dtype than `dtype` (lists take that dtype)."""
+    Raises InputTypeError when it is none of these or its dtype is not `dtype`; lists are converted to that dtype."""
     if isinstance(value, np.ndarray):
         array = value
     elif isinstance(value, OrtValue):
@@ -115,7 +116,7 @@ def as_array(value: Any, dtype: str, where: str) -> np.ndarray:
 
 
 def as_object(value: Any, kind: TensorType, where: str) -> Any:
-    """A sequence as a list of arrays, an optional as its value or None. Raises InputTypeError for anything else."""
+    """Convert a sequence to a list of arrays, and an optional to its value or None. Raises InputTypeError for anything else."""
     if value is None and kind.optional:
         return None
     if not kind.sequence:

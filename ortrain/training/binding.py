@@ -1,4 +1,4 @@
-"""How a training model meets a state: its parameter inputs, their gradient buffers, and the running statistics that it renews."""
+"""Binding a training model to a state: parameter inputs, gradient buffers and running statistics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ortrain.runtime.state import TrainingState
 
 
 def bind_parameters(graph: Graph, state: TrainingState) -> None:
-    """Gives a state the order of a training model's parameter inputs, and gradients to those it trains.
+    """Give a state the order of a training model's parameter inputs, and gradients for those that the model trains.
 
-    Raises InvalidModelError for a graph that is no training model's, InvalidCheckpointError when the state's parameters are not the model's."""
+    Raises InvalidModelError for a graph that is not a training model, InvalidCheckpointError when the state's parameters are not the model's."""
     inputs = set(graph.inputs)
     known = (*state.trainable, *state.frozen)
     order = [name for name in graph.inputs if name in state.trainable or name in state.frozen]
@@ -39,7 +39,7 @@ def bind_parameters(graph: Graph, state: TrainingState) -> None:
 
 
 def running_statistics(graph: Graph, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """New running statistics of batch normalization -> the parameters that receive them when a step commits."""
+    """Map the new running statistics of batch normalization to the parameters that receive them when a step commits."""
     names = NameSource(graph.names())
     commits: dict[str, np.ndarray] = {}
     for node in graph.nodes:

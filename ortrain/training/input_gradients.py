@@ -12,10 +12,11 @@ from ortrain.runtime.state import TrainingState
 
 
 def with_input_gradients(source: Model, names: Sequence[str] | None, inputs: Sequence[str], state: TrainingState) -> tuple[Model, dict[str, str]]:
-    """A copy of an eval model that computes the gradients of its loss, its first output, too; input -> the value that is its gradient.
+    """Return a copy of an eval model that also computes gradients of its loss (output 0), and input name -> value name of its gradient.
 
-    names: the inputs wanted, None: those of `inputs`, the user's, that the loss depends on. Raises InvalidArgumentError for names of no input of the user's,
-    UnreachableParameterError where the loss does not depend on one, MissingGradientError."""
+    names: the inputs to differentiate; None for those among the user's `inputs` that the loss depends on.
+    Raises InvalidArgumentError for names that are not user inputs, UnreachableParameterError where the loss does not depend on one,
+    MissingGradientError."""
     model = source.copy()
     loss = model.graph.outputs[0]
     reaching = reaching_values(model, loss)

@@ -1,4 +1,4 @@
-"""The optimizer of a session: what its ONNX model says, run as sweeps over the flat segments of the state."""
+"""The optimizer of a session: the update that its ONNX model specifies, run over the flat segments of the state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLIP_EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRecipe:
-    """What an optimizer model asks for."""
+    """The algorithm and the hyperparameters that an optimizer model specifies."""
 
     kind: str
     beta1: float = 0.9
@@ -38,17 +38,18 @@ class OptimizerRecipe:
 
     @property
     def moments(self) -> int:
-        """Moments per parameter in a checkpoint (SGD keeps one, all zeros)."""
+        """The number of moments per parameter in a checkpoint (SGD stores one, all zeros)."""
         return 2 if self.kind == "AdamWOptimizer" else 1
 
     @property
     def writes_moments(self) -> bool:
-        """Whether updates change them."""
+        """Whether updates change the moments."""
         return self.kind == "AdamWOptimizer"
 
 
 def read_recipe(model: Model) -> OptimizerRecipe:
-    """The recipe in an optimizer model. Raises InvalidModelError when it is none, MissingKernelError for nodes ortrain cannot run there."""
+    """Read the recipe from an optimizer model. Raises InvalidModelError when it is not an optimizer model, MissingKernelError for nodes ortrain cannot
+    run there."""
     updates = [node for node in model.graph.nodes if node.op_type in INPUTS]
     if len(updates) != 1:
         raise InvalidModelError(f"Only support one type of optimizer algorithm, but got: {len(updates)}")
@@ -67,7 +68,7 @@ def read_recipe(model: Model) -> OptimizerRecipe:
 
 
 def _clip_norms(model: Model, update: Node) -> tuple[float, ...]:
-    """max_norm of every InplaceClipGradNorm between the gradients and the update, in order."""
+    """Return max_norm of every InplaceClipGradNorm between the gradients and the update, in order."""
     producers, norms = model.graph.producers(), []
     name = update.inputs[INPUTS[update.op_type].index("gradients") - (update.op_type == "SGDOptimizerV2")]
     while name != "gradients":
@@ -98,7 +99,7 @@ class Optimizer:
         self._scales: list[BoundKernel] = []
 
     def prepare(self, spent: Set[str] = frozenset()) -> None:
-        """Makes calls over the runs of the segments that the mask and `spent` leave: parameters that are updated elsewhere."""
+        """Prepare kernel calls over the ranges of the segments without masked parameters and without `spent`, which are updated elsewhere."""
         masked = frozenset(self.state.masked)
         if self._left_out == masked | spent:
             self._masked = masked
@@ -126,7 +127,7 @@ class Optimizer:
         self._update = OptimizerUpdate(updates, self._progress, (recipe.beta1, recipe.beta2, recipe.epsilon, recipe.weight_decay))
 
     def step(self, learning_rate: float) -> None:
-        """One update of the parameters that it was prepared for."""
+        """Update the parameters that prepare() selected."""
         for max_norm in self.recipe.max_norms:
             self._clip(max_norm)
         self._update.run(learning_rate, self.state.optimizer_step + 1)
@@ -134,11 +135,11 @@ class Optimizer:
 
     @property
     def repeatable(self) -> tuple[OptimizerUpdate | None, frozenset[str] | None]:
-        """The update_kernel that is all there is to the next step while the state's mask stays what it is, and that mask."""
+        """The kernel update that is the whole next step while the state's mask does not change, and that mask; None otherwise."""
         return (None, None) if self.recipe.max_norms else (self._update, self._masked)
 
     def _clip(self, max_norm: float) -> None:
-        """Scales the gradients themselves so that their norm is at most max_norm."""
+        """Scale the gradients in place so that their common norm is at most max_norm."""
         total = 0.0
         for call, square in self._norms:
             call.run()

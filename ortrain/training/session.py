@@ -1,4 +1,4 @@
-"""TrainingSession: what every facade stands on."""
+"""The training session, on which every facade stands."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ if TYPE_CHECKING:
 class TrainingSession:
     """A model in training: forward, backward and optimizer steps over one state.
 
-    training_model, eval_model, optimizer_model: paths, bytes, onnx.ModelProto or ortrain.ir.Model of the artifacts; eval and optimizer model may
-    be None; with an optimizer model the memory of its moments is taken at once, which a session that only evaluates can go without. state: a TrainingState,
-    which the session binds; it stays the caller's. options: threads and the like. device: only "cpu".
+    training_model, eval_model, optimizer_model: the artifacts, each as a path, bytes, an onnx.ModelProto or an ortrain.ir.Model; eval and optimizer
+    model may be None. With an optimizer model the memory of its moments is allocated at once; a session that only evaluates can do without one.
+    state: the TrainingState to train. The session binds it; it still belongs to the caller.
+    options: threads, memory and numerical options. device: must be "cpu".
 
-    Raises ArtifactNotFoundError, InvalidModelError, InvalidCheckpointError when state and models do not fit, UnsupportedDeviceError."""
+    Raises ArtifactNotFoundError, InvalidModelError, InvalidCheckpointError when state and models do not fit each other, UnsupportedDeviceError."""
 
     def __init__(self, training_model: ModelSource, state: TrainingState, eval_model: ModelSource | None = None,
                  optimizer_model: ModelSource | None = None, *, options: SessionOptions | None = None, device: str = "cpu") -> None:
@@ -71,7 +72,7 @@ class TrainingSession:
         self._handle.rematerialization = check_share(self.options.rematerialization)
         self._reset_flag = np.zeros(1, np.bool_)
         self.steps = FastPath(self._handle, state, self._reset_flag, DEFAULT_LEARNING_RATE)
-        """What the steps change, and their shortest way; facades ask it before they ask the session."""
+        """The fast path of the training loop; facades try it before they call the session."""
         self._lock = self.steps.lock
         self._closed = False
         self._schedule: LinearSchedule | None = None
@@ -90,7 +91,7 @@ class TrainingSession:
         self._train_runner = self._make_train_runner()
         self._eval_runner = None if self.eval_model is None else self._make_eval_runner(self.eval_model, self.eval_model.graph.outputs, "eval model")
 
-    # ---- making
+    # ---- construction
 
     @classmethod
     def from_model(cls, model: ModelSource, *, loss: Any = None, optimizer: Any = None, requires_grad: Sequence[str] | None = None,
@@ -98,10 +99,12 @@ class TrainingSession:
                    additional_output_names: Sequence[str] | None = None, learning_rate: float = DEFAULT_LEARNING_RATE,
                    options: SessionOptions | None = None, input_shapes: Mapping[str, Sequence[Dim]] | None = None,
                    input_values: Mapping[str, Any] | None = None) -> TrainingSession:
-        """A session straight from a forward model: the artifacts are made in memory.
+        """Create a session straight from a forward model; the artifacts are made in memory.
 
-        loss: LossType, an onnxblock loss, or None when the model's first output is the loss. optimizer: OptimType, an onnxblock optimizer or
-        None. requires_grad None with an optimizer trains every float weight that reaches the loss. The rest as generate_artifacts."""
+        loss: a LossType, an onnxblock loss, or None when the model's first output is the loss.
+        optimizer: an OptimType, an onnxblock optimizer, or None.
+        requires_grad: names of the weights to train; None with an optimizer trains every float weight that reaches the loss.
+        The other parameters and the errors are those of generate_artifacts."""
         from ortrain.artifacts import build_artifacts
 
         source = as_model(model)
@@ -122,7 +125,7 @@ class TrainingSession:
     @classmethod
     def from_artifacts(cls, directory: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | os.PathLike[str] | None = None,
                        options: SessionOptions | None = None) -> TrainingSession:
-        """A session from a folder that generate_artifacts wrote; `checkpoint` names another checkpoint file than the folder's."""
+        """Create a session from a folder that generate_artifacts wrote; `checkpoint` replaces the folder's own checkpoint file."""
         folder = Path(directory)
 
         def optional(name: str) -> Path | None:
@@ -147,7 +150,7 @@ class TrainingSession:
                 fixed[name] = self._reset_flag
             elif name.endswith(BUFFER_SUFFIX) and name.removesuffix(BUFFER_SUFFIX) in self._gradients:
                 fixed[name] = self._gradients[name.removesuffix(BUFFER_SUFFIX)]
-        buffers = {f"{name}{BUFFER_SUFFIX}" for name in self.state.trainable}               # which are not there with optimizer_in_backward
+        buffers = {f"{name}{BUFFER_SUFFIX}" for name in self.state.trainable}               # absent with optimizer_in_backward
         inputs = [name for name in graph.inputs if name not in fixed and name not in buffers]
         outputs = [name for name in graph.outputs if name not in flags]
         deferred = None if self.options.optimizer_in_backward else self._updates
@@ -169,9 +172,10 @@ class TrainingSession:
         return Runner(fused_forward_model(model, outputs), inputs, outputs, fixed, self._handle, where)
 
     def load_optimizer(self, model: ModelSource) -> None:
-        """Gives the session its optimizer.
+        """Give the session its optimizer.
 
-        Raises InvalidModelError when the model is no optimizer model, InvalidArgumentError for one that clips gradients with optimizer_in_backward."""
+        Raises InvalidModelError when the model is not an optimizer model, InvalidArgumentError when it clips gradients and the session uses
+        optimizer_in_backward."""
         loaded = as_model(model)
         self._check_between_steps("the optimizer")
         with self._lock:
@@ -195,12 +199,14 @@ class TrainingSession:
     # ---- steps
 
     def train_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
-        """Forward, backward and accumulation of gradients; returns the loss and the additional outputs.
+        """Run forward and backward on one batch and accumulate the gradients; return the loss and the additional outputs.
 
-        out: arrays or OrtValues that receive the outputs, None where a fresh one is to be made (OutputShapeError when one does not fit).
-        Raises InputCountError, InputNameError, InputTypeError, InputRankError, InputShapeError, EmptyBatchError, LabelRangeError or
-        IndexRangeError, after which nothing has changed; with optimizer_in_backward also InvalidStateError, without an optimizer step and a reset since
-        the train step before."""
+        inputs: arrays, OrtValues or anything with __array__ or __dlpack__, in the order of input_names(), or by name.
+        out: arrays or OrtValues that receive the outputs, None for an output that is to be allocated. Raises OutputShapeError when one does not fit.
+
+        Raises InputCountError, InputNameError, InputTypeError, InputRankError, InputShapeError, EmptyBatchError, LabelRangeError or IndexRangeError,
+        after which nothing has changed. With optimizer_in_backward, raises InvalidStateError without an optimizer step and a gradient reset since the
+        previous train step."""
         if out is None and run_options is None and not named:
             result = self.steps.train(inputs)
             if result is not None:
@@ -219,7 +225,8 @@ class TrainingSession:
                 if runner.last is not None:
                     self.steps.failed(runner.last)
                 raise
-            except BaseException as error:      # interrupted, or no memory for the results: nobody knows how far it came; what is refused has not begun
+            # interrupted, or out of memory for the results: how far the step came is unknown, unless it was refused before it began
+            except BaseException as error:
                 if self._handle.runs > runs and not isinstance(error, OrtrainError):
                     self.steps.lose_gradients()
                 raise
@@ -236,22 +243,24 @@ class TrainingSession:
             self.keep_gradients()
 
     def keep_gradients(self) -> None:
-        """Completes the gradients, if the last train step has left any until later; from now on train steps leave none: somebody reads them or adds to them."""
+        """Materialize deferred gradients, and stop deferring them in later train steps: somebody reads the gradients or adds to them."""
         with self._lock:
             self.steps.defers_gradients = False
             self.steps.settle()
 
     def eval_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
-        """The eval model's outputs: the loss and the additional outputs. Raises InvalidStateError without an eval model, other errors as train_step."""
+        """Run the eval model on one batch; return the loss and the additional outputs.
+
+        Raises InvalidStateError without an eval model; other errors as train_step."""
         with self._lock:
             self._ready(run_options)
             runner = self._runner(training=False)
             return runner.run(runner.arguments(inputs, named), run_options=run_options, out=out)
 
     def predict(self, *inputs: Any, output_names: Sequence[str] | None = None, **named: Any) -> list[np.ndarray]:
-        """Forward with the current weights, without loss.
+        """Run the forward model with the current weights, without the loss.
 
-        output_names: values of the eval model; default: the forward model's outputs, or the eval model's additional outputs."""
+        output_names: values of the eval model; by default the forward model's outputs, or else the eval model's additional outputs."""
         with self._lock:
             self._ready(None)
             names = tuple(output_names or self._default_outputs())
@@ -264,12 +273,13 @@ class TrainingSession:
             return runner.run(runner.arguments(inputs, named))
 
     def input_gradients(self, *inputs: Any, names: Sequence[str] | None = None, **named: Any) -> dict[str, np.ndarray]:
-        """The gradients of the loss with respect to inputs of the eval model, with the current weights: for saliency, adversarial examples, physics.
+        """Compute the gradients of the loss with respect to inputs of the eval model, for saliency maps, adversarial examples or physics-informed
+        losses.
 
-        names: the inputs wanted (default: every float input that the loss depends on). Returns input name -> array of its shape, float32 for inputs of half
-        precision. Parameters and their gradients stay as they are.
+        names: the inputs to differentiate; by default every float input that the loss depends on.
+        Returns input name -> array of the input's shape, float32 for half-precision inputs. Parameters and their gradients do not change.
 
-        Raises InvalidStateError without an eval model, UnreachableParameterError when the loss does not depend on an input, MissingGradientError,
+        Raises InvalidStateError without an eval model, UnreachableParameterError when the loss does not depend on an input, MissingGradientError;
         other errors as train_step."""
         with self._lock:
             self._ready(None)
@@ -298,7 +308,9 @@ class TrainingSession:
         return self.eval_model
 
     def optimizer_step(self, *, run_options: RunOptions | None = None) -> None:
-        """Updates the trainable parameters from their gradients. Raises InvalidStateError without an optimizer or with invalid gradients."""
+        """Update the trainable parameters from their gradients.
+
+        Raises InvalidStateError without an optimizer or with invalid gradients."""
         if run_options is None and self.steps.update():
             return
         with self._lock:
@@ -317,21 +329,22 @@ class TrainingSession:
             self.steps.repeat_update(*optimizer.repeatable)
 
     def profile(self) -> Profiling:
-        """`with session.profile() as profile:` measures every step of the programs run in the block; `print(profile)`, `profile.save("trace.json")`.
+        """Profile every kernel call of the programs that run in the block `with session.profile() as profile:`.
 
-        Raises InvalidStateError when the session is being profiled already."""
+        Print the profile, or write a Chrome trace with profile.save("trace.json"). Raises InvalidStateError when the session is being profiled
+        already."""
         from ortrain.runtime.profiling import Profiling
 
         return Profiling(self._handle)
 
     @property
     def gradients_valid(self) -> bool:
-        """False after a train step that failed half way, until lazy_reset_grad and another train step."""
+        """Whether gradients are valid: False from a train step that failed half way until lazy_reset_grad and another train step."""
         return self.steps.gradients_valid
 
     @property
     def train_steps(self) -> int:
-        """Train steps run: the counter of the random numbers, to be set when a run is resumed so that its masks go on."""
+        """The number of train steps run, which seeds the random masks; set it when resuming a run so that its masks continue."""
         return self._handle.run_index
 
     @train_steps.setter
@@ -339,7 +352,7 @@ class TrainingSession:
         self._handle.run_index = steps
 
     def lazy_reset_grad(self) -> None:
-        """The next train step overwrites the gradients instead of adding to them."""
+        """Make the next train step overwrite the gradients instead of adding to them."""
         self.steps.reset()
 
     def _ready(self, run_options: RunOptions | None) -> None:
@@ -358,14 +371,15 @@ class TrainingSession:
         return Parameters(self.state)
 
     def freeze(self, *names: str) -> None:
-        """Takes trainable parameters out of the optimizer's steps; their gradients are still computed, and a batch normalization that the artifacts
-        train goes on with the batch's statistics. Raises ParameterNotFoundError."""
+        """Exclude trainable parameters from optimizer steps; their gradients are still computed.
+
+        A batch normalization that the artifacts train keeps using the statistics of the batch. Raises ParameterNotFoundError."""
         self._check_trainable(names)
         self._check_between_steps("frozen parameters")
         self.state.masked |= set(names)
 
     def unfreeze(self, *names: str) -> None:
-        """Puts parameters back that freeze() took out. Raises InvalidArgumentError for those the training model has no gradient of."""
+        """Include parameters again that freeze() excluded. Raises InvalidArgumentError for parameters the training model computes no gradient of."""
         self._check_trainable(names)
         self._check_between_steps("frozen parameters")
         self.state.masked -= set(names)
@@ -378,15 +392,15 @@ class TrainingSession:
                 raise ParameterNotFoundError(f"Parameter {name} not found.")
 
     def parameters_size(self, trainable_only: bool = True) -> int:
-        """Number of float32 elements of the flat buffer."""
+        """The number of float32 elements of the flat parameter buffer."""
         return self.state.flat_size(trainable_only)
 
     def to_buffer(self, trainable_only: bool = False) -> np.ndarray:
-        """A copy of the parameters, float32 [n], in the training model's order."""
+        """Return a copy of the parameters, float32 [n], in the order of the training model's inputs."""
         return self.state.to_buffer(trainable_only)
 
     def from_buffer(self, buffer: np.ndarray, trainable_only: bool = True) -> None:
-        """Copies a flat buffer into the parameters. Raises ParameterShapeError or ParameterTypeError."""
+        """Copy a flat buffer, float32 [n], into the parameters. Raises ParameterShapeError or ParameterTypeError."""
         self.state.from_buffer(buffer, trainable_only)
 
     # ---- learning rate
@@ -406,14 +420,14 @@ class TrainingSession:
         self.steps.learning_rate = float(value)
 
     def _check_between_steps(self, what: str) -> None:
-        """Refuses to change what the optimizer step to come would have to heed, and the train step has not."""
+        """Refuse a change between a train step and its optimizer step when the train step has already used the old setting."""
         if self.steps.awaits_optimizer:
             raise InvalidStateError(f"expected {what} to change before the train step or after the optimizer step: with optimizer_in_backward the train step "
                                     "updates the parameters")
 
     @property
     def has_optimizer(self) -> bool:
-        """True when there is an optimizer model: without one a session computes gradients, evaluates and predicts."""
+        """Whether there is an optimizer model; without one a session computes gradients, evaluates and predicts."""
         return self._optimizer is not None
 
     def _need_optimizer(self, what: str) -> Optimizer:
@@ -422,33 +436,33 @@ class TrainingSession:
         return self._optimizer
 
     def register_schedule(self, schedule: LinearSchedule) -> None:
-        """Sets a schedule and applies it at once. Raises InvalidStateError without an optimizer."""
+        """Set a learning-rate schedule and apply it at once. Raises InvalidStateError without an optimizer."""
         self._need_optimizer("a learning-rate schedule")
         self._schedule = schedule
         self.state.initial_learning_rate = schedule.initial_learning_rate
         self.schedule_step()
 
     def schedule_step(self) -> None:
-        """Sets the learning rate that the schedule gives for the completed optimizer steps. Raises InvalidStateError without optimizer or schedule."""
+        """Set the learning rate that the schedule gives for the completed optimizer steps. Raises InvalidStateError without an optimizer or a schedule."""
         self._need_optimizer("a learning-rate schedule")
         if self._schedule is None:
             raise InvalidStateError("expected a registered learning-rate schedule, the session has none")
         self._check_between_steps("the learning rate")
         self.steps.learning_rate = self._schedule.rate(self.state.optimizer_step)
 
-    # ---- names, files, end
+    # ---- names, files, closing
 
     @property
     def properties(self) -> dict[str, int | float | str]:
-        """The user's properties, saved in checkpoints."""
+        """The user's properties, which are saved in checkpoints."""
         return self.state.properties
 
     def input_names(self, training: bool = True) -> list[str]:
-        """User inputs of the training or the eval model. Raises InvalidStateError where there is no eval model."""
+        """Return the names of the user inputs of the training or the eval model. Raises InvalidStateError without an eval model."""
         return list(self._runner(training).inputs)
 
     def output_names(self, training: bool = True) -> list[str]:
-        """User outputs of the training or the eval model. Raises InvalidStateError where there is no eval model."""
+        """Return the names of the user outputs of the training or the eval model. Raises InvalidStateError without an eval model."""
         return list(self._runner(training).outputs)
 
     def _runner(self, training: bool) -> Runner:
@@ -458,12 +472,12 @@ class TrainingSession:
         return runner
 
     def save_checkpoint(self, path: str | os.PathLike[str], include_optimizer_state: bool = False) -> None:
-        """Writes parameters, properties and, if asked, the optimizer's state; the file is whole or not there."""
+        """Write parameters, properties and, on request, the optimizer's state to a file, which is replaced atomically."""
         with self._lock:
             self.state.save(path, include_optimizer_state)
 
     def save_artifacts(self, directory: str | os.PathLike[str], prefix: str = "") -> None:
-        """Writes the training, eval and optimizer model and a checkpoint with optimizer state into an existing folder."""
+        """Write the training, eval and optimizer model and a checkpoint with optimizer state into an existing folder."""
         folder = Path(directory)
         models = {"training_model": self.training_model, "eval_model": self.eval_model, "optimizer_model": self.optimizer_model}
         for name, model in models.items():
@@ -472,7 +486,7 @@ class TrainingSession:
         self.save_checkpoint(folder / f"{prefix}checkpoint", include_optimizer_state=True)
 
     def inference_model(self, output_names: Sequence[str] | None = None) -> Model:
-        """The eval model cut to the named outputs, with the current parameters as initializers; of half precision where the forward model was."""
+        """Return the eval model cut to the named outputs, with the current parameters as initializers, in the element types of the forward model."""
         source = self._eval_or_fail()
         names = list(output_names) if output_names is not None else self._default_outputs()
         if self.state.nominal:
@@ -480,14 +494,14 @@ class TrainingSession:
         return inference_model(source, names, dict(self._parameter_arrays(source.graph.inputs)))
 
     def export(self, path: str | os.PathLike[str], output_names: Sequence[str] | None = None) -> None:
-        """Writes a model for inference: the eval model cut to the named outputs (default: as predict), current weights inside."""
+        """Write a model for inference: the eval model cut to the named outputs (by default those of predict), with the current weights."""
         if isinstance(output_names, str):
             raise ParameterTypeError(f"expected a list of output names, got the str {output_names!r}")
         with self._lock:
             write_model(self.inference_model(output_names), path)
 
     def close(self) -> None:
-        """Releases threads and memory; later steps raise InvalidStateError. Parameters stay readable through the state."""
+        """Release threads and memory. Later steps raise InvalidStateError; parameters stay readable through the state."""
         with self._lock:
             self._closed = True
             if self.steps.pending is not None:

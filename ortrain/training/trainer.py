@@ -1,7 +1,7 @@
-"""Trainer: the training loop people use: shuffled batches, evaluation, history, learning curve, checkpoints and exact resume.
+"""The training loop: shuffled batches, evaluation, history, learning curve, checkpoints and exact resume.
 
-A resumed run gives the numbers of an uninterrupted one: the order of samples depends on (seed, epoch) only, random masks on the count of
-steps, and the checkpoint holds parameters, running statistics, the optimizer's state and the history."""
+A resumed run computes the numbers of an uninterrupted one: the order of samples depends on (seed, epoch) only, random masks on the number of steps,
+and the checkpoint holds parameters, running statistics, the optimizer's state and the history."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ortrain.training.schedules import LinearSchedule
 from ortrain.training.session import TrainingSession
 
 Arrays = Any
-"""One array, a sequence of arrays, or a mapping from input name to array; axis 0 counts the samples."""
+"""One array, a sequence of arrays, or a mapping from input name to array; axis 0 is the sample axis."""
 
 EPOCH, STEP, BEST_LOSS, SEED, HISTORY = "epoch", "step", "best_loss", "seed", "history"
-"""The checkpoint's properties."""
+"""Names of the checkpoint's properties."""
 REFRESH = 0.2
-"""Seconds between two pictures of the bar."""
+"""Seconds between two refreshes of the progress bar."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """What one epoch gave. Accuracies are None when the session returns no logits, validation figures when there are no validation data."""
+    """The results of one epoch. Accuracies are None when the session returns no logits; validation figures are None without validation data."""
 
     epoch: int
     step: int
@@ -56,24 +56,25 @@ class EpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Mean loss over all samples, and the share of right classes where the session returns logits."""
+    """The mean loss over all samples, and the share of correct classes where the session returns logits."""
 
     loss: float
     accuracy: float | None
 
 
 Callback = Callable[["Trainer", EpochRecord], Any]
-"""Called after each epoch; training ends when it returns True."""
+"""Called after each epoch with the trainer and the epoch's record; training ends when it returns True."""
 
 
 class Trainer:
     """Trains a session on arrays in memory.
 
-    seed: order of the samples. checkpoint: file written after each epoch (optimizer state included). linear_schedule: linear decay of the
-    session's learning rate to 0 over all epochs, after `warmup_steps` steps of linear growth from 0. progress: a bar (tqdm) or plain lines.
-    resume: the session was made from a checkpoint of a Trainer; go on where that one stopped.
+    seed: determines the order of the samples. checkpoint: file written after each epoch, optimizer state included.
+    linear_schedule: decay the session's learning rate linearly to 0 over all epochs, after `warmup_steps` steps of linear growth from 0.
+    progress: show a tqdm bar, or plain lines where tqdm is not installed.
+    resume: continue a run; the session must have been created from a checkpoint that a Trainer wrote.
 
-    Raises InvalidStateError when there is nothing to resume, InvalidArgumentError when the seed is not that of the checkpoint."""
+    Raises InvalidStateError when there is nothing to resume, InvalidArgumentError when the seed differs from the checkpoint's."""
 
     def __init__(self, session: TrainingSession, *, seed: int = 0, checkpoint: str | os.PathLike[str] | None = None,
                  linear_schedule: bool = False, warmup_steps: int = 0, progress: bool = True, resume: bool = False) -> None:
@@ -85,14 +86,14 @@ class Trainer:
         self.linear_schedule = linear_schedule
         self.warmup_steps = warmup_steps
         self.progress = progress
-        self.learning_rate = session.learning_rate if session.has_optimizer else 0.0        # evaluation needs none
-        """The rate that a schedule starts from."""
+        self.learning_rate = session.learning_rate if session.has_optimizer else 0.0        # evaluation needs no learning rate
+        """The learning rate that a schedule starts from."""
         self.epoch = 0
         """Completed epochs."""
         self.step = 0
         """Completed optimizer steps."""
         self.best_loss = math.inf
-        """Lowest validation loss (training loss without validation data) of an epoch so far."""
+        """The lowest validation loss of an epoch so far (training loss without validation data)."""
         self.history: list[EpochRecord] = []
         if resume:
             self._restore()
@@ -113,11 +114,12 @@ class Trainer:
 
     def fit(self, data: Arrays, targets: Arrays, epochs: int, batch_size: int = 32, *, validation: tuple[Arrays, Arrays] | None = None,
             callbacks: Sequence[Callback] = ()) -> list[EpochRecord]:
-        """Trains until `epochs` epochs are done, counted from the beginning of training, and returns the history.
+        """Train until `epochs` epochs are complete, counted from the beginning of the run, and return the history.
 
-        data, targets: what the training model takes, in its order (or mappings by name); the last batch of an epoch may be short.
+        data, targets: the training model's inputs in its order, or mappings by name. The last batch of an epoch may be smaller.
         validation: (data, targets), evaluated after each epoch with the eval model.
-        Raises InvalidArgumentError for unfit arguments, InvalidStateError when the loss is no longer finite, the errors of train_step."""
+
+        Raises InvalidArgumentError for invalid arguments, InvalidStateError when the loss is not finite, and the errors of train_step."""
         arrays = self._arrays(data, targets)
         held_out = None if validation is None else self._arrays(*validation)
         if epochs < 1 or batch_size < 1:
@@ -173,7 +175,7 @@ class Trainer:
     # ---- evaluation
 
     def evaluate(self, data: Arrays, targets: Arrays, batch_size: int = 256) -> Evaluation:
-        """Mean loss and accuracy on the given samples, through the eval model."""
+        """Return the mean loss and the accuracy on the given samples, computed by the eval model."""
         if batch_size < 1:
             raise InvalidArgumentError(f"expected batch_size >= 1, got {batch_size}")
         return self._evaluate(self._arrays(data, targets), batch_size)
@@ -187,7 +189,7 @@ class Trainer:
     # ---- data
 
     def _arrays(self, data: Arrays, targets: Arrays) -> list[np.ndarray]:
-        """The session's inputs in its order, every array with the same number of samples. The target is the last one."""
+        """Return the session's inputs in its order, checked to have the same number of samples. Targets come last."""
         names = self.session.input_names()
         target_count = len(targets) if isinstance(targets, Mapping | list | tuple) else 1
         split = max(0, len(names) - target_count)
@@ -216,13 +218,13 @@ def _in_order(values: Arrays, names: Sequence[str], what: str) -> list[np.ndarra
 
 
 def batches(arrays: Sequence[np.ndarray], size: int) -> Iterator[list[np.ndarray]]:
-    """The arrays in stretches of `size` samples, in order; the last may be short."""
+    """Yield the arrays in batches of `size` samples, in order; the last batch may be smaller."""
     for start in range(0, len(arrays[0]), size):
         yield [array[start : start + size] for array in arrays]
 
 
 def right_answers(outputs: Sequence[np.ndarray], target: np.ndarray) -> tuple[int, int] | None:
-    """(right, all) for the first output that is logits [n, classes, …] of integer labels [n, …]; None when there is none."""
+    """Return (correct, total) for the first output that is logits [n, classes, ...] of integer labels [n, ...]; None when there is none."""
     if target.dtype.kind not in "iu":
         return None
     for logits in outputs:
@@ -232,14 +234,14 @@ def right_answers(outputs: Sequence[np.ndarray], target: np.ndarray) -> tuple[in
 
 
 class _Mean:
-    """Loss and accuracy over the samples seen so far."""
+    """Running mean of loss and accuracy over the samples of an epoch."""
 
     def __init__(self) -> None:
         self._loss = 0.0
         self._samples = self._right = self._answers = 0
 
     def add(self, results: Sequence[np.ndarray], target: np.ndarray) -> None:
-        """results: the loss, then additional outputs, of one batch."""
+        """Add one batch. results: the loss, then the additional outputs."""
         self._loss += float(results[0]) * len(target)
         self._samples += len(target)
         answers = right_answers(results[1:], target)
@@ -275,7 +277,7 @@ class _Progress:
         return self
 
     def update(self, text: str) -> None:
-        """One batch is done."""
+        """Advance by one batch."""
         if self._bar is not None:
             now = time.perf_counter()
             if now - self._shown > REFRESH / 4:
@@ -284,7 +286,7 @@ class _Progress:
             self._bar.update()
 
     def finish(self, record: EpochRecord) -> None:
-        """The epoch is done."""
+        """Show the record of the finished epoch."""
         if self._bar is not None:
             self._bar.set_postfix_str(str(record).partition(", ")[2].rpartition(", ")[0])
         elif self._wanted:
@@ -296,7 +298,7 @@ class _Progress:
 
 
 def save_learning_curve(history: Sequence[EpochRecord], path: str | os.PathLike[str]) -> bool:
-    """Draws loss and accuracy over the epochs into a PNG file; False when matplotlib is not installed."""
+    """Plot loss and accuracy over the epochs into a PNG file; return False when matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator, PercentFormatter
