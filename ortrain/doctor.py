@@ -12,13 +12,13 @@ from ortrain.errors import OrtrainError
 from ortrain.formats.artifact_names import CHECKPOINT, EVAL_MODEL, OPTIMIZER_MODEL, TRAINING_MODEL
 from ortrain.formats.checkpoint import read_checkpoint
 from ortrain.formats.onnx_files import read_model
-from ortrain.gradient import add_gradient, reaching_values
+from ortrain.gradient import add_gradient, values_reaching
 from ortrain.ir import Graph, Model, Node
 from ortrain.loading.loader import load_model
 from ortrain.ops.registry.record import MICROSOFT, OpRecord, canonical_domain, record_of
 from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG
-from ortrain.passes.half_precision import Notes, widen
+from ortrain.passes.half_precision import Notes, convert_to_float32
 from ortrain.training.session import TrainingSession
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -58,7 +58,7 @@ def examine_model(path: Path) -> list[Finding]:
         return [Finding(ERROR, str(path.name), str(error), "mend the file: onnx.checker.check_model says more")]
     if RESET_FLAG in model.graph.inputs or any(name.endswith(BUFFER_SUFFIX) for name in model.graph.inputs):
         return list(written_gradients(model))
-    widen(model)
+    convert_to_float32(model)
     return [*_nodes(model), *_weights(model), *_versions(model)]
 
 
@@ -115,7 +115,7 @@ def _dry_run(model: Model, flows: set[str]) -> Iterator[Finding]:
         yield Finding(ERROR, "outputs", "no output depends on a float weight through operators that carry a gradient", "check that the weights are float32")
         return
     graph.nodes.append(Node("ReduceSum", [output], ["ortrain::doctor::loss"], "ortrain::doctor", attributes={"keepdims": 0}))
-    reached = reaching_values(trial, "ortrain::doctor::loss")
+    reached = values_reaching(trial, "ortrain::doctor::loss")
     weights = [name for name, array in graph.initializers.items() if name in reached and array.ndim]
     try:
         add_gradient(trial, "ortrain::doctor::loss", weights)

@@ -14,19 +14,19 @@ NAMES: dict[int, str] = {
 NUMBERS: dict[str, int] = {name: number for number, name in NAMES.items()}
 
 EXTENSIONS = frozenset(name for number, name in NAMES.items() if number >= NUMBERS["bfloat16"])
-"""The dtypes that NumPy has through ml_dtypes, which onnx brings from 1.19 on."""
+"""The dtypes that NumPy supports through ml_dtypes, a dependency of onnx from 1.19 on."""
 
 DIFFERENTIABLE = frozenset({"float32", "float64"})
 """The dtypes through which gradients flow."""
 
 HALVES = frozenset({"float16", "bfloat16"})
-"""The dtypes of two bytes, in whose place programs compute in float32."""
+"""The 16-bit floats, which programs compute as float32."""
 
 FLOATS = DIFFERENTIABLE | HALVES
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a dtype name ("string" is object). Raises TypeError for one of EXTENSIONS where ml_dtypes does not have it."""
+    """Return the NumPy dtype of a dtype name ("string" is object). Raises TypeError for one of EXTENSIONS where ml_dtypes does not have it."""
     if name in EXTENSIONS:
         try:
             import ml_dtypes
@@ -40,5 +40,5 @@ def numpy_dtype(name: str) -> np.dtype:
 
 @functools.cache
 def name_of(dtype: np.dtype) -> str:
-    """The dtype name of a NumPy dtype; kept, for NumPy puts it together at every call."""
+    """Return the dtype name of a NumPy dtype. Cached, since NumPy builds the name at every call."""
     return "string" if dtype.kind in "OUS" else dtype.name

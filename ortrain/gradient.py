@@ -1,4 +1,4 @@
-"""The reverse sweep: asks each record for its gradient rule, un-broadcasts and accumulates once, for all."""
+"""Reverse-mode differentiation: applies each record's gradient rule, and un-broadcasts and accumulates gradients in one place."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from ortrain.ops.registry.shape_inference import Inference, infer, infer_graph
 
 
 def add_gradient(model: Model, loss: str, wanted: Sequence[str]) -> dict[str, str]:
-    """Appends to the model's graph the nodes that compute d loss / d value for each wanted value.
+    """Append to the model's graph the nodes that compute d loss / d value for each wanted value.
 
-    Returns: value name -> name of its gradient. The seed is the initializer `<loss>_grad`, a scalar 1.
-    Raises UnreachableParameterError when a wanted value does not reach the loss, MissingGradientError when an operator on the way has no gradient.
-    """
+    Returns value name -> name of its gradient. The seed is the initializer `<loss>_grad`, a scalar 1.
+    Raises UnreachableParameterError when a wanted value does not reach the loss, MissingGradientError when an operator on the path has no gradient."""
     return BackwardPass(model, loss).run(wanted)
 
 
-def reaching_values(model: Model, loss: str) -> set[str]:
-    """The values from which a gradient path leads to the loss."""
+def values_reaching(model: Model, loss: str) -> set[str]:
+    """Return the values from which a gradient path leads to the loss."""
     types = infer(model)
     reached = {loss}
     for node in reversed(straight(model.graph.nodes)):
@@ -41,17 +40,17 @@ def reaching_values(model: Model, loss: str) -> set[str]:
 
 
 def straight(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes, with operators that a gradient goes straight through in the place of those that round."""
+    """Return the nodes with rounding operators replaced by straight-through estimators."""
     return through_products(paired(nodes))
 
 
 def _whole(record: OpRecord) -> bool:
-    """True for an operator that the sweep takes as it stands: it has a rule of its own, or no gradient flows through it whatever its parts are."""
+    """Whether an operator is differentiated without decomposition: it has a gradient rule, or no gradient flows through it."""
     return not record.differentiable or record.gradient is not None and not record.decompose_first
 
 
 class BackwardPass(GraphBuilder):
-    """One reverse pass over one graph."""
+    """One backward pass over one graph."""
 
     def __init__(self, model: Model, loss: str) -> None:
         self.graph: Graph = model.graph
@@ -82,7 +81,7 @@ class BackwardPass(GraphBuilder):
         return gradients
 
     def _differentiate(self, seeds: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> None:
-        """Goes through the nodes in reverse, from the gradients that are given."""
+        """Visit the nodes in reverse order, starting from the given gradients."""
         self.graph.nodes = straight(self.graph.nodes)
         self._decompose(self._depends_on(self.graph.nodes, wanted))
         forward = list(self.graph.nodes)
@@ -100,7 +99,7 @@ class BackwardPass(GraphBuilder):
         return gradients
 
     def _decompose(self, depends: set[str]) -> None:
-        """Replaces the operators on the way that are said in terms of others and have no rule of their own."""
+        """Decompose the operators on the gradient path that have no rule of their own."""
         nodes: list[Node] = []
         for node in self.graph.nodes:
             record = record_of(node)
@@ -110,7 +109,7 @@ class BackwardPass(GraphBuilder):
         self.graph.nodes = nodes
 
     def _depends_on(self, nodes: Sequence[Node], wanted: Sequence[str]) -> set[str]:
-        """The values through which a gradient has to flow: made from a wanted value, over edges that carry one."""
+        """Return the values through which gradients flow: those computed from a wanted value along differentiable inputs."""
         depends = set(wanted)
         for node in nodes:
             record = record_of(node)
@@ -149,7 +148,7 @@ class BackwardPass(GraphBuilder):
                 self.parts.setdefault(node.inputs[index], []).append(self.unbroadcast(gradient, node.inputs[index]))
 
     def total(self, name: str) -> str | None:
-        """The gradient of a value: its parts, summed once."""
+        """Return the gradient of a value, summing its contributions once."""
         parts = self.parts.get(name)
         if not parts:
             return None
@@ -160,7 +159,7 @@ class BackwardPass(GraphBuilder):
         return self.parts[name][0]
 
     def _full_size(self, gradient: str, value: str) -> str:
-        """A gradient that still has a smaller shape than its value (the scalar seed, say) is expanded."""
+        """Expand a gradient whose shape is smaller than its value's, such as the scalar seed."""
         have, want = self.inference.types[gradient].shape, self.inference.types[value].shape
         if have == want or have is None or want is None or len(have) > len(want):
             return gradient
@@ -170,7 +169,7 @@ class BackwardPass(GraphBuilder):
 
 
 class SubgraphBackwardPass(BackwardPass):
-    """A reverse pass over a graph inside a node: it reads outer values, and its constants go to the outer graph."""
+    """A backward pass over a graph inside a node, which reads outer values and adds its constants to the outer graph."""
 
     def __init__(self, graph: Graph, inputs: Mapping[str, TensorType], outer: BackwardPass) -> None:
         self.graph = graph
@@ -183,7 +182,7 @@ class SubgraphBackwardPass(BackwardPass):
         self.parts = {}
 
     def whole(self, name: str) -> str:
-        """The gradient of a value, of its shape, made inside the graph."""
+        """Return the gradient of a value with the value's shape, computed inside the graph."""
         gradient = self.total(name)
         if gradient is None:
             dtype = dtypes.numpy_dtype(self.inference.types[name].dtype)

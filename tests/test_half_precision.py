@@ -14,7 +14,7 @@ from ortrain.artifacts import LossType, OptimType, generate_artifacts
 from ortrain.cli import main
 from ortrain.dtypes import numpy_dtype
 from ortrain.loading.loader import load_model
-from ortrain.passes.half_precision import NOTES, Notes, narrowed, widen
+from ortrain.passes.half_precision import NOTES, Notes, restore_half_precision, convert_to_float32
 from ortrain.runtime.state import TrainingState
 from tests import half_models
 from tests.half_models import in_half, with_blocked, with_constant_nodes, with_float_edges, with_half_weights
@@ -290,11 +290,11 @@ def test_narrowing_undoes_widening(name, form):
         pytest.importorskip("ml_dtypes")
     model = load_model(FORMS[form](MODELS[name]()))
     wide = model.copy()
-    widen(wide)
+    convert_to_float32(wide)
     again = wide.copy()
-    widen(again)
+    convert_to_float32(again)
     assert str(again.graph) == str(wide.graph) and not {"float16", "bfloat16"} & {str(array.dtype) for array in wide.graph.initializers.values()}
-    back = narrowed(wide)
+    back = restore_half_precision(wide)
     assert described(back.graph) == described(model.graph)
     assert all(np.array_equal(back.graph.initializers[key], array) for key, array in model.graph.initializers.items())
 
@@ -312,10 +312,10 @@ def test_operators_that_say_a_type_say_their_own_again():
     proto = half_models.model_of(nodes, {}, {"y": (TensorProto.FLOAT16, [3, 3])}, {"shape": np.array([3, 3])})
     model = load_model(proto)
     wide = model.copy()
-    widen(wide)
+    convert_to_float32(wide)
     assert [node.attributes.get("to") for node in wide.graph.nodes if node.op_type == "Cast"] == [1, 7, 1]
     assert {name: kind for name, kind in Notes.of(wide).types.items() if kind == "float32"}.keys() == {"wide_ones", "wide_eye"}
-    assert described(narrowed(wide).graph) == described(model.graph)
+    assert described(restore_half_precision(wide).graph) == described(model.graph)
     np.testing.assert_array_equal(ortrain.InferenceSession(proto).run(None, {})[0], np.eye(3, dtype=np.float16) * 2 + 2)
 
 
@@ -327,8 +327,8 @@ def test_graphs_inside_may_use_a_name_for_a_half_and_for_another_float():
     node = helper.make_node("If", ["flag"], ["y"], then_branch=branch("then", TensorProto.FLOAT16), else_branch=branch("else", TensorProto.DOUBLE))
     proto = half_models.model_of([node], {"x": (TensorProto.FLOAT16, [2]), "flag": (TensorProto.BOOL, [])}, {"y": (TensorProto.FLOAT16, [2])}, {})
     model = load_model(proto)
-    widen(model)
-    back = narrowed(model).graph.nodes[0].graphs
+    convert_to_float32(model)
+    back = restore_half_precision(model).graph.nodes[0].graphs
     assert [[node.attributes["to"] for node in graph.nodes] for graph in (back["then_branch"], back["else_branch"])] == [[10, 10], [11, 10]]
     assert [node.outputs for graph in back.values() for node in graph.nodes] == [["value"], ["result"]] * 2
 
@@ -383,12 +383,12 @@ def test_notes_that_are_none_are_refused(notes):
     model = load_model(half_models.mlp())
     model.metadata[NOTES] = notes
     with pytest.raises(errors.InvalidModelError, match="expected notes on float types in the metadata"):
-        narrowed(model)
+        restore_half_precision(model)
 
 
 def test_notes_are_json_of_names_by_type():
     model = load_model(with_blocked(half_models.mlp(), "MatMul"))
-    widen(model)
+    convert_to_float32(model)
     notes = json.loads(model.metadata[NOTES])
     assert set(notes["types"]) == {"float16", "float32"} and set(notes["types"]["float32"]) == {"r_wide", "w2", "m_wide"} and not notes["names"]
 

@@ -18,7 +18,7 @@ from ortrain.errors import ArgumentTypeError, ArtifactNotFoundError, InvalidArgu
 from ortrain.formats.atomic_files import replace_files
 from ortrain.formats.checkpoint_contents import Checkpoint
 from ortrain.formats.onnx_files import read_model, to_proto
-from ortrain.gradient import reaching_values
+from ortrain.gradient import values_reaching
 from ortrain.ir import Dim, Model, TensorType
 from ortrain.loading.loader import OLDEST_IR, load_model, load_with_constants
 from ortrain.onnxblock import loss as losses
@@ -30,7 +30,7 @@ from ortrain.onnxblock.training import output_names
 from ortrain.onnxblock.training_graph import make_training_graphs
 from ortrain.ops.custom import load_operators
 from ortrain.ops.registry.shape_inference import infer
-from ortrain.passes.half_precision import widen
+from ortrain.passes.half_precision import convert_to_float32
 from ortrain.passes.specialization import specialize
 
 LOSSES: dict[LossType, type[Block]] = {
@@ -142,7 +142,7 @@ def build_artifacts(
     forward, constants = load_with_constants(model, opset_version)
     if input_shapes or input_values:
         specialize(forward, input_shapes or {}, input_values or {})
-    widen(forward)
+    convert_to_float32(forward)
     _settle_outputs(forward)
     forward.ir_version = _ir_version(forward, ir_version)
     with fresh_names():
@@ -260,7 +260,7 @@ def _weights(forward: Model, complete: Model, constants: frozenset[str], exclude
     weight or bias."""
     fed = {node.inputs[i] for node in forward.graph.all_nodes() for i in WEIGHT_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
     fed |= {node.inputs[0] for node in forward.graph.all_nodes() if node.op_type == "Cast" and node.outputs[0] in fed}
-    reaching = reaching_values(complete, complete.graph.outputs[0])
+    reaching = values_reaching(complete, complete.graph.outputs[0])
     candidates = reaching - excluded - (constants - fed)
     limits = {name for node in forward.graph.all_nodes() if node.op_type in LIMITING for name in node.inputs[LIMITING[node.op_type] :]}
     found = [name for name, array in forward.graph.initializers.items()

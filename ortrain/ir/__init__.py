@@ -1,4 +1,4 @@
-"""Models as plain objects: values by name, nodes in order. Knows no files, operators or execution."""
+"""Models as plain objects: named values and ordered nodes, independent of files, operators and execution."""
 
 from ortrain.ir.graph import Attribute, Dim, Graph, Model, Node, Shape, TensorType
 from ortrain.ir.names import NameSource

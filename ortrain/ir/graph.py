@@ -22,8 +22,8 @@ Attribute = Any
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """The dtype (NumPy name) and shape of a value; `sequence` marks an ONNX sequence of such tensors, `optional` one that may be absent; shape None is
-    unknown rank."""
+    """The dtype (NumPy name) and shape of a value. A shape of None is an unknown rank; `sequence` marks an ONNX sequence of such tensors, `optional` a
+    value that may be absent."""
 
     dtype: str
     shape: Shape | None
@@ -32,17 +32,18 @@ class TensorType:
 
     @property
     def is_object(self) -> bool:
-        """True for what no program holds: text, sequences, optionals. They are Python objects, and go from partition to partition of a run."""
+        """Whether no program can hold the value: text, sequences and optionals are Python objects that are passed between partitions."""
         return self.sequence or self.optional or self.dtype == "string"
 
     @property
     def is_static(self) -> bool:
-        """True when every dimension is a number."""
-        return self.shape is not None and str not in map(type, self.shape)      # asked hundreds of times in a plan: a generator takes three times as long
+        """Whether every dimension is a number."""
+        # called hundreds of times per plan; a generator expression takes three times as long
+        return self.shape is not None and str not in map(type, self.shape)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The shape of a static type, in numbers."""
+        """The shape of a static type, as numbers."""
         assert self.is_static and self.shape is not None, f"expected a static shape, got {self.shape}"
         return self.shape  # type: ignore[return-value]
 
@@ -53,7 +54,7 @@ class TensorType:
 
     @classmethod
     def of(cls, array: np.ndarray) -> TensorType:
-        """The type of a NumPy array."""
+        """Return the type of a NumPy array."""
         return cls(name_of(array.dtype), tuple(array.shape))
 
 
@@ -70,12 +71,12 @@ class Node:
 
     @property
     def graphs(self) -> dict[str, Graph]:
-        """The graphs inside: the branches of an If, the body of a Loop or Scan, by attribute name."""
+        """The graphs inside the node by attribute name: the branches of an If, the body of a Loop or Scan."""
         return {name: value for name, value in self.attributes.items() if isinstance(value, Graph)}
 
     @property
     def own_inputs(self) -> list[str]:
-        """The inputs that the operator has in a file: here, those with graphs inside list after them the outer values that those read."""
+        """The inputs that the node has in a file. In the IR, nodes with graphs also list the outer values that the graphs read."""
         graphs = self.graphs
         if not graphs or self.domain:
             return self.inputs
@@ -92,9 +93,9 @@ class Node:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes in a topological order, the graph's inputs and outputs, constants, and what is known of the types of values.
+    """Nodes in topological order, the graph's inputs and outputs, constants, and the known types of values.
 
-    `inputs` never names an initializer (loading settles that); `types` holds inputs, outputs and whatever else is known."""
+    `inputs` never names an initializer (loading ensures that); `types` holds inputs, outputs and any other known type."""
 
     name: str = "graph"
     inputs: list[str] = field(default_factory=list)
@@ -104,15 +105,15 @@ class Graph:
     types: dict[str, TensorType] = field(default_factory=dict)
 
     def copy(self) -> Graph:
-        """A copy that shares only the arrays."""
+        """Return a copy that shares only the arrays."""
         return Graph(self.name, list(self.inputs), list(self.outputs), [n.copy() for n in self.nodes], dict(self.initializers), dict(self.types))
 
     def producers(self) -> dict[str, Node]:
-        """Value name -> the node that makes it."""
+        """Return value name -> the node that computes it."""
         return {output: node for node in self.nodes for output in node.outputs if output}
 
     def consumers(self) -> dict[str, list[Node]]:
-        """Value name -> the nodes that read it, in order."""
+        """Return value name -> the nodes that read it, in order."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes:
             for value in dict.fromkeys(node.inputs):
@@ -121,21 +122,21 @@ class Graph:
         return found
 
     def names(self) -> set[str]:
-        """Every value and node name in use."""
+        """Return every value and node name in use."""
         used = {*self.inputs, *self.outputs, *self.initializers, *self.types}
         for node in self.nodes:
             used.update(node.inputs, node.outputs, (node.name,))
         return used - {""}
 
     def all_nodes(self) -> Iterator[Node]:
-        """The nodes of this graph and of the graphs inside it."""
+        """Yield the nodes of this graph and of the graphs inside it."""
         for node in self.nodes:
             yield node
             for inner in node.graphs.values():
                 yield from inner.all_nodes()
 
     def ancestors(self, outputs: Iterable[str]) -> list[Node]:
-        """The nodes on which the given values depend, in graph order."""
+        """Return the nodes that the given values depend on, in graph order."""
         wanted, kept = set(outputs), []
         for node in reversed(self.nodes):
             if wanted.intersection(node.outputs):
@@ -156,14 +157,14 @@ class Graph:
 
 @dataclass(slots=True)
 class Model:
-    """A graph with the opset versions (domain -> version) that say what its operators mean."""
+    """A graph with its opset imports (domain -> version)."""
 
     graph: Graph
     opsets: dict[str, int]
     ir_version: int = 9
     producer: str = "ortrain"
     metadata: dict[str, str] = field(default_factory=dict)
-    """The file's notes, by key: its owner's, and ortrain's own."""
+    """The metadata of the file by key, from its author and from ortrain."""
 
     def copy(self) -> Model:
         return replace(self, graph=self.graph.copy(), opsets=dict(self.opsets), metadata=dict(self.metadata))

@@ -16,7 +16,7 @@ from ortrain.loading.loader import reads
 from ortrain.ops.registry.record import MICROSOFT, canonical_domain
 from ortrain.ops.registry.shape_inference import infer
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG, UPDATED_SUFFIX
-from ortrain.passes.half_precision import narrow_outputs, note_copy, widen
+from ortrain.passes.half_precision import restore_output_types, copy_original_type, convert_to_float32
 
 TRAINING_OPSETS = {
     "ai.onnx.ml": 5, "ai.onnx.training": 1, "ai.onnx.preview.training": 1, MICROSOFT: 1, "com.microsoft.experimental": 1,
@@ -46,8 +46,8 @@ def make_training_graphs(model: Model, requires_grad: Collection[str], frozen_pa
     if both:
         raise InvalidArgumentError(f"A parameter cannot be frozen and require gradient computation at the same time {both}")
     graph = model.graph
-    widen(model)
-    narrow_outputs(model, graph.outputs[1:])
+    convert_to_float32(model)
+    restore_output_types(model, graph.outputs[1:])
     for name in requires_grad:
         if name not in graph.initializers and name not in graph.inputs:
             raise ParameterNotFoundError(f"Node arg {name} is not found in the graph. Expected an initializer, a Constant node or an input.")
@@ -85,7 +85,7 @@ def _running_statistics(model: Model, trained: set[str], frozen: set[str]) -> li
             if name in taken:
                 node.inputs[index] = names.unique(name)
                 graph.initializers[node.inputs[index]] = graph.initializers[name].copy()
-                note_copy(model, name, node.inputs[index])
+                copy_original_type(model, name, node.inputs[index])
                 name = node.inputs[index]
             taken.add(name)
             if name not in frozen:

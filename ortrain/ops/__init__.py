@@ -1,4 +1,4 @@
-"""What each operator means: one record each (inference, gradient rule, lowering), by family. Names kernels by string."""
+"""What each operator means: one record each (inference, gradient rule, lowering), grouped by family. Kernels are named by string."""
 
 import importlib
 
@@ -10,7 +10,8 @@ FAMILIES = ("elementwise", "trigonometry", "activation", "linear", "determinant"
             "indexing", "padding", "scattering", "dropout", "encoding", "fourier", "recurrent", "control_flow", "loop", "quantization", "integer", "contrib.quantized",
             "training", "contrib.alternative_forms", "contrib.graph_passes",
             "contrib.optimizers")
-"""Each has a module here, kernels in _core/kernels (or those of another family) and samples; `custom` is the user's own."""
+"""Each family has a module here, kernels in _core/kernels (or those of another family) and samples in tests/ops/samples; `custom` holds users'
+operators."""
 
 for _family in (*FAMILIES, "custom"):
     importlib.import_module(f"ortrain.ops.{_family}")

@@ -1,4 +1,4 @@
-"""Operators of the user's own, as Python callables: the program calls them as steps, and a record makes them as good as any other operator."""
+"""User-defined operators as Python callables, which run as steps of a program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Arrays = Sequence[np.ndarray | None]
 
 @dataclass(frozen=True, slots=True)
 class CustomOperator:
-    """What the user registered."""
+    """A registered operator."""
 
     forward: Callable[..., Any]
     infer: Callable[..., Any] | None
@@ -38,17 +38,18 @@ _operators: dict[tuple[str, str], CustomOperator] = {}
 
 def register_operator(domain: str, op_type: str, forward: Callable[..., Any], *, gradient: Callable[..., Any] | None = None,
                       infer: Callable[..., Any] | None = None) -> None:
-    """Gives models an operator of your own; a later registration of the same name replaces an earlier one.
+    """Register a custom operator; a later registration of the same name replaces an earlier one.
 
-    domain, op_type: as the model's nodes name it; the default domain "" and operators that ortrain has are refused.
-    forward(*inputs, **attributes): arrays (None where an optional input is absent) -> one array, or a tuple of one per output.
-    gradient(output_gradients, inputs, outputs, **attributes): lists of arrays (a gradient is None where there is none) -> one array or None per
-    input, each of its input's shape. None: no gradient flows through the operator.
-    infer(inputs, **attributes): list of (dtype name, shape) per input -> the same per output; a size may be a name where it is not known yet.
-    None: every output is like input 0.
+    domain, op_type: as the model's nodes name the operator. The default domain "" and operators that ortrain has are refused.
+    forward(*inputs, **attributes): takes arrays (None where an optional input is absent), returns one array, or a tuple with one per output.
+    gradient(output_gradients, inputs, outputs, **attributes): takes lists of arrays (None where there is no gradient), returns one array or None per
+    input, each with its input's shape. None: no gradient flows through the operator.
+    infer(inputs, **attributes): takes (dtype name, shape) per input, returns the same per output; a dynamic size is a string. None: every output is
+    like input 0.
 
-    Callables get copies and are called with the interpreter's lock, so they cost what Python costs; in models of half precision they get float32.
-    The session that runs them is not theirs to use: its calls raise InvalidStateError meanwhile.
+    Callables receive copies and hold the interpreter's lock; in half-precision models they receive float32. They must not use the session that runs
+    them: its calls raise InvalidStateError meanwhile.
+
     Raises InvalidArgumentError or ArgumentTypeError."""
     key = (canonical_domain(domain), op_type)
     if not key[0] or key[0] == DOMAIN or (key in REGISTRY and key not in _operators):
@@ -62,9 +63,9 @@ def register_operator(domain: str, op_type: str, forward: Callable[..., Any], *,
 
 
 def load_operators(path: str | os.PathLike[str]) -> None:
-    """Runs a Python file that registers operators.
+    """Run a Python file that registers operators.
 
-    Raises ArtifactNotFoundError when it is not there, InvalidArgumentError for anything else than a .py file: shared libraries of operators were built
+    Raises ArtifactNotFoundError when it does not exist, InvalidArgumentError for anything but a .py file: shared libraries of operators are built
     against onnxruntime's own interface, which ortrain does not have."""
     if not Path(path).exists():
         raise ArtifactNotFoundError(f"Custom op library path {path} does not exist.")
@@ -79,7 +80,7 @@ def _custom(c: InferenceContext | GradientBuilder) -> CustomOperator:
 
 
 def _infer(c: InferenceContext) -> list[TensorType]:
-    """What the user's infer says, else input 0's type."""
+    """Infer types with the user's function, or else take the type of input 0."""
     user = _custom(c).infer
     if user is None:
         return [c.type(0)] * len(c.node.outputs)
@@ -91,7 +92,7 @@ def _infer(c: InferenceContext) -> list[TensorType]:
 
 
 def _plain(shape: Shape | None) -> Shape | None:
-    """A shape without symbolic numbers, which are a plan's own."""
+    """Return a shape with the symbolic sizes of a plan as plain numbers."""
     return None if shape is None else tuple(int(size) if isinstance(size, int) else size for size in shape)
 
 
@@ -113,7 +114,7 @@ def _gradient(g: GradientBuilder) -> list[str | None]:
 
 
 def _packed_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
-    """The forward node's attributes beside the gradient node's own: tensors under a prefix, the rest as JSON."""
+    """Pack the forward node's attributes beside the gradient node's own: tensors under a prefix, the rest as JSON."""
     tensors = {f"attribute.{name}": value for name, value in attributes.items() if isinstance(value, np.ndarray)}
     return {"attributes": json.dumps({name: value for name, value in attributes.items() if not isinstance(value, np.ndarray)}), **tensors}
 
@@ -141,6 +142,6 @@ def lower_gradient(c: LoweringContext) -> KernelCall:
 
 @operator(GRADIENT, domain=DOMAIN, lower=lower_gradient, differentiable=False, random=True, by_user=True)
 def custom_gradient(c: InferenceContext) -> list[TensorType]:
-    """The gradients of a registered operator's inputs, by its own callable"""
+    """The gradients of a registered operator's inputs, computed by its own callable"""
     n = int(c.attribute("outputs_of_operator", 1))
     return [c.type(n + i) for i in range(len(c.node.outputs))]

@@ -30,7 +30,7 @@ BITS = frozenset({"BitCast"})
 """Operators to which a wider value is another value: a model with one stays as it is."""
 
 
-def widen(model: Model) -> None:
+def convert_to_float32(model: Model) -> None:
     """Changes a model in which anything is of half precision so that it computes in float32; others, and those that are widened already, stay."""
     graph = model.graph
     if NOTES in model.metadata or not any(_halves(graph)) or _must_stay(graph):
@@ -48,7 +48,7 @@ def widen(model: Model) -> None:
     Notes(types | {wide: types[name] for name, wide in inside.items()}, again).write(model)
 
 
-def narrow_outputs(model: Model, names: Iterable[str]) -> None:
+def restore_output_types(model: Model, names: Iterable[str]) -> None:
     """Gives the named values of a widened model the type that they had: what has been computed in float32 is rounded at the end."""
     notes, graph = Notes.of(model), model.graph
     there = {*graph.inputs, *_edges(graph, notes)[1].values()}
@@ -66,7 +66,7 @@ def narrow_outputs(model: Model, names: Iterable[str]) -> None:
     notes.write(model)
 
 
-def narrowed(model: Model) -> Model:
+def restore_half_precision(model: Model) -> Model:
     """A widened model with its own types again, weights rounded to nearest even; any other model as it is.
 
     Values that the notes do not know, such as those of a loss, stay float32. Raises InvalidStateError for a weight too large for its type."""
@@ -92,7 +92,7 @@ def edges(model: Model) -> dict[str, str]:
     return {name: wide for wide, name in _edges(model.graph, Notes.of(model))[0].items()}
 
 
-def note_copy(model: Model, name: str, copy: str) -> None:
+def copy_original_type(model: Model, name: str, copy: str) -> None:
     """Notes that a new value has the type that another one had."""
     notes = Notes.of(model)
     if name in notes.types:
@@ -253,7 +253,7 @@ def _widen_graph(graph: Graph, outside: Collection[str] = ()) -> None:
 
 
 def _narrow_graph(graph: Graph, notes: Mapping[str, str], names: NameSource) -> None:
-    """Narrows a graph whose weights are narrowed; nodes that the notes do not know go on in float32."""
+    """Narrows a graph whose weights are restore_half_precision; nodes that the notes do not know go on in float32."""
     wide: dict[str, str] = {}
     nodes: list[Node] = []
     for node in graph.nodes:

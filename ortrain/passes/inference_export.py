@@ -8,7 +8,7 @@ import numpy as np
 
 from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Model
-from ortrain.passes.half_precision import narrowed
+from ortrain.passes.half_precision import restore_half_precision
 
 
 def check_outputs(model: Model, names: Sequence[str]) -> None:
@@ -28,7 +28,7 @@ def inference_model(source: Model, names: Sequence[str], parameters: Mapping[str
     model = source.copy()
     model.graph.initializers |= {name: array.copy() for name, array in parameters.items()}
     model.graph.inputs = [name for name in source.graph.inputs if name not in model.graph.initializers]
-    model = narrowed(model)
+    model = restore_half_precision(model)
     graph = model.graph
     check_outputs(model, names)
     graph.nodes = graph.ancestors(names)

@@ -20,7 +20,7 @@ DATA_SIZED = frozenset({"Compress", "ImageDecoder", "NonMaxSuppression", "NonZer
 """Operators whose outputs have the sizes that the data decide: to know their inputs would be a plan for every batch."""
 
 
-class NeedsValues(InvalidModelError):
+class InputValuesRequired(InvalidModelError):
     """A plan needs to know the values of some user inputs: sizes, axes, a condition."""
 
     def __init__(self, names: list[str], cause: Exception) -> None:
@@ -28,7 +28,7 @@ class NeedsValues(InvalidModelError):
         self.names = names
 
 
-class NeedsPartition(InvalidModelError):
+class PartitionRequired(InvalidModelError):
     """A plan needs another run before it: one that computes `values`, which it has to know, or the inputs of `node`, which runs outside of programs."""
 
     def __init__(self, cause: Exception, values: Sequence[str] = (), node: Node | None = None, kinds: Sequence[TensorType | None] = ()) -> None:
@@ -78,20 +78,20 @@ class Unknowns:
         return name in self.objects or kind is not None and kind.is_object
 
     def refuse_objects(self, node: Node) -> None:
-        """Raises NeedsPartition for a node that works on objects; its condition has to be known first where it has one."""
+        """Raises PartitionRequired for a node that works on objects; its condition has to be known first where it has one."""
         cause = InvalidModelError(f"expected tensors of numbers, got others at {node}")
         self._ask_for(self._conditions(node), cause)
         raise self.outside(node, cause)
 
-    def outside(self, node: Node, cause: Exception) -> NeedsPartition:
+    def outside(self, node: Node, cause: Exception) -> PartitionRequired:
         """The request to run a node outside of programs."""
         origin = next((self._origin[name] for name in node.outputs if name in self._origin), node)
-        return NeedsPartition(cause, node=origin, kinds=[self.inference.types.get(name) for name in origin.outputs])
+        return PartitionRequired(cause, node=origin, kinds=[self.inference.types.get(name) for name in origin.outputs])
 
     # ---- what is to be known
 
     def ask(self, node: Node, cause: Exception) -> None:
-        """Raises NeedsValues or NeedsPartition when a node cannot be planned because sizes are open; returns when that is not why."""
+        """Raises InputValuesRequired or PartitionRequired when a node cannot be planned because sizes are open; returns when that is not why."""
         culprit = self._first_open(node)
         if culprit.op_type not in DATA_SIZED or all(name in self.inputs for name in culprit.inputs):
             self._ask_for(self._sizes(culprit), cause)
@@ -100,7 +100,7 @@ class Unknowns:
             raise self.outside(culprit, cause) from cause
 
     def ask_for_inputs(self, names: Collection[str], cause: Exception) -> None:
-        """Raises NeedsValues or NeedsPartition for values that are not known and have to be."""
+        """Raises InputValuesRequired or PartitionRequired for values that are not known and have to be."""
         self._ask_for([name for name in names if name not in self.inference.values], cause)
 
     def _ask_for(self, names: Sequence[str], cause: Exception) -> None:
@@ -108,10 +108,10 @@ class Unknowns:
             return
         inputs = self._inputs_behind(names)
         if inputs is not None:
-            raise NeedsValues(inputs, cause) from cause
+            raise InputValuesRequired(inputs, cause) from cause
         computed = [name for name in names if name not in self.inputs]
         if computed and all(name in self._made for name in computed):
-            raise NeedsPartition(cause, values=computed) from cause
+            raise PartitionRequired(cause, values=computed) from cause
 
     def _inputs_behind(self, names: Sequence[str]) -> list[str] | None:
         """The user inputs from which these values are computed, if they are few; None where anything else goes in."""

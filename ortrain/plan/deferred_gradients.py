@@ -27,7 +27,7 @@ MIN_COMPUTED = 1 << 20
 """Smaller ones are computed by the train step in any case, while what they are computed of is in the caches."""
 
 
-class Updates(Protocol):
+class ParameterUpdates(Protocol):
     """What deferred updates are made with."""
 
     @property
@@ -38,7 +38,7 @@ class Updates(Protocol):
     def arrays(self) -> Mapping[str, np.ndarray]:
         """What updates read and write besides parameters and gradients, by the names that nodes have for it."""
 
-    def in_place_of(self, accumulation: Node, gradient: str, flag: str) -> Node:
+    def update_node(self, accumulation: Node, gradient: str, flag: str) -> Node:
         """The update from `gradient` of the parameter whose gradient the accumulation adds to; its output is `flag`."""
 
 
@@ -82,7 +82,7 @@ class Candidate:
         return self.accumulation.inputs[0].removesuffix(BUFFER_SUFFIX)
 
 
-def defer_gradients(steps: Sequence[Step], lifetimes: Lifetimes, inference: Inference, names: NameSource, updates: Updates, lower: Callable[[Node], list[Step]],
+def defer_gradients(steps: Sequence[Step], lifetimes: Lifetimes, inference: Inference, names: NameSource, updates: ParameterUpdates, lower: Callable[[Node], list[Step]],
             is_accumulation: Callable[[Step], bool], stays: Callable[[Step], bool], inputs: Collection[str]) -> DeferredGradients:
     """The steps with gradients deferred.
 
@@ -95,7 +95,7 @@ def defer_gradients(steps: Sequence[Step], lifetimes: Lifetimes, inference: Infe
 class GradientDeferral:
     """The work of one pass."""
 
-    def __init__(self, steps: Sequence[Step], lifetimes: Lifetimes, inference: Inference, names: NameSource, updates: Updates,
+    def __init__(self, steps: Sequence[Step], lifetimes: Lifetimes, inference: Inference, names: NameSource, updates: ParameterUpdates,
                  lower: Callable[[Node], list[Step]], inputs: Collection[str]) -> None:
         self.steps, self.lifetimes, self.inference, self.names, self.updates, self.inputs = steps, lifetimes, inference, names, updates, inputs
         self.lower = lower
@@ -174,7 +174,7 @@ class GradientDeferral:
             nodes.append(self._reading_copies(candidate.made.node, again))
             deferred.gradients += self._lowered(self._reading_copies(candidate.made.node, value))
         deferred.gradients.append(accumulation)
-        nodes.append(self.updates.in_place_of(accumulation.node, gradient, self.names.unique(f"{accumulation.outputs[0]}::update")))
+        nodes.append(self.updates.update_node(accumulation.node, gradient, self.names.unique(f"{accumulation.outputs[0]}::update")))
         for node in nodes:
             self.inference.visit(node)
         for node in merge_updates(nodes, self.inference, ()):

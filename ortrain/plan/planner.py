@@ -27,8 +27,8 @@ from ortrain.ops.registry.record import Alias, Guard, KernelCall, LoweringContex
 from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.subgraphs import has_graphs
 from ortrain.ops.training import ACCUMULATOR, OF_GRADIENT, UPDATED, WRITTEN
-from ortrain.plan.data_dependence import NeedsPartition, NeedsValues, Unknowns
-from ortrain.plan.deferred_gradients import DeferredGradients, Updates, defer_gradients
+from ortrain.plan.data_dependence import PartitionRequired, InputValuesRequired, Unknowns
+from ortrain.plan.deferred_gradients import DeferredGradients, ParameterUpdates, defer_gradients
 from ortrain.plan.emission import Emission
 from ortrain.plan.epilogue_fusion.dense import merge_dense
 from ortrain.plan.epilogue_fusion.optimizer_update import merge_updates
@@ -58,7 +58,7 @@ def _label(node: Node) -> str:
 
 def plan_program(model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
                  handle: EngineHandle, commits: Mapping[str, np.ndarray] | None = None, known: Mapping[str, np.ndarray] | None = None,
-                 states: Mapping[str, str] | None = None, objects: Collection[str] = (), deferred: Updates | None = None) -> Program:
+                 states: Mapping[str, str] | None = None, objects: Collection[str] = (), deferred: ParameterUpdates | None = None) -> Program:
     """The program that computes `outputs` of a model for inputs of exactly these types.
 
     inputs: user inputs in the order of the call, with static shapes. fixed: values that live outside the program (parameters, gradient
@@ -67,7 +67,7 @@ def plan_program(model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[
     sequences or optionals. deferred: what updates parameters whose gradients a run may leave until later, with its arrays in `fixed`. Accumulators and updates
     whose buffer or parameter is in `fixed` are always computed.
 
-    Raises NeedsValues when more inputs have to be known, NeedsPartition when something has to run before, ShapeInferenceError, MissingKernelError or
+    Raises InputValuesRequired when more inputs have to be known, PartitionRequired when something has to run before, ShapeInferenceError, MissingKernelError or
     InvalidModelError."""
     return Planner(model, inputs, fixed, outputs, handle, commits or {}, known or {}, states or {}, objects, deferred).build()
 
@@ -77,7 +77,7 @@ class Planner:
 
     def __init__(self, model: Model, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray], outputs: Sequence[str],
                  handle: EngineHandle, commits: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray], states: Mapping[str, str],
-                 objects: Collection[str], deferred: Updates | None) -> None:
+                 objects: Collection[str], deferred: ParameterUpdates | None) -> None:
         self.updates, self.deferred = deferred, DeferredGradients()
         self.model, self.inputs, self.fixed, self.wanted, self.handle, self.commits = model, inputs, fixed, outputs, handle, commits
         types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
@@ -115,7 +115,7 @@ class Planner:
                 self._visit(node)
                 try:
                     pieces = self._pieces(node)
-                except NeedsPartition as error:
+                except PartitionRequired as error:
                     if error.node is not None and id(error.node) not in graph_needs:     # a piece of the node
                         raise self.unknowns.outside(node, error) from error
                     raise
@@ -159,7 +159,7 @@ class Planner:
                 self.iterations[_label(node)] = self._iteration(form, inside, count)
                 return [node]
             except (ShapeInferenceError, InvalidModelError) as error:
-                if isinstance(error, NeedsValues | NeedsPartition):
+                if isinstance(error, InputValuesRequired | PartitionRequired):
                     raise
                 if not isinstance(count, int):
                     raise
@@ -188,11 +188,11 @@ class Planner:
             outputs = form.body.outputs
             states = {end: start for start, end in zip(form.state_inputs, form.state_outputs, strict=True) if outputs.count(end) == 1}
             body = plan_program(Model(graph, self.model.opsets), inputs, self.fixed, graph.outputs, self.handle, states=states)
-        except NeedsValues as error:
+        except InputValuesRequired as error:
             self.unknowns.ask_for_inputs([name for name in error.names if name in outer], error)
             raise InvalidModelError(f"expected sizes that are the same in every iteration: {error}") from error
-        except NeedsPartition as error:
-            raise NeedsPartition(error, node=form.node) from error
+        except PartitionRequired as error:
+            raise PartitionRequired(error, node=form.node) from error
         slices = [inside.inference.types[name] for name in (*form.slice_inputs, *form.slice_outputs)]
         state_sizes, pieces = ([kind.count * numpy_dtype(kind.dtype).itemsize for kind in kinds] for kinds in (inside.states, slices))
         return Iteration(body, form.counts, count if isinstance(count, int) else -1, state_sizes, pieces[: form.scanned], pieces[form.scanned :],

@@ -13,7 +13,7 @@ from ortrain._core.session_lock import Lock
 from ortrain.errors import InputCountError, InputNameError
 from ortrain.ir import Dim, Model
 from ortrain.loading.loader import ModelSource, as_model
-from ortrain.passes.half_precision import narrow_outputs, widen
+from ortrain.passes.half_precision import restore_output_types, convert_to_float32
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.runner import Runner
 from ortrain.runtime.seed import current_seed
@@ -34,8 +34,8 @@ class InferenceSession:
     def __init__(self, path_or_bytes: ModelSource, sess_options: SessionOptions | None = None, providers: Sequence[str] | None = None,
                  **_: Any) -> None:
         self._model: Model = as_model(path_or_bytes)
-        widen(self._model)
-        narrow_outputs(self._model, self._model.graph.outputs)
+        convert_to_float32(self._model)
+        restore_output_types(self._model, self._model.graph.outputs)
         self._options = sess_options or SessionOptions()
         self._handle = EngineHandle(self._options.threads(), current_seed())
         self._handle.winograd = self._options.enable_winograd

@@ -17,7 +17,7 @@ from ortrain.ops.registry.onnx_definitions import reference_function
 from ortrain.ops.registry.record import REGISTRY, InferenceContext, canonical_domain
 from ortrain.ops.registry.shape_inference import opset_of
 from ortrain.ops.registry.subgraphs import captured, has_graphs
-from ortrain.plan import NeedsPartition
+from ortrain.plan import PartitionRequired
 
 Value = Any
 """An array; a list of them for a sequence; None for an optional that is absent."""
@@ -56,7 +56,7 @@ class Partition:
     rest: Any
 
     @classmethod
-    def of(cls, model: Model, inputs: Sequence[str], outputs: Sequence[str], commits: Sequence[str], constants: Values, cut: NeedsPartition, make: Maker) -> Partition:
+    def of(cls, model: Model, inputs: Sequence[str], outputs: Sequence[str], commits: Sequence[str], constants: Values, cut: PartitionRequired, make: Maker) -> Partition:
         """Divides the run of a model where a plan asked for it."""
         graph, node = model.graph, cut.node
         assert node is None or any(piece is node for piece in graph.nodes), "a partition ends at a node of the graph: or it would be asked for again and again"

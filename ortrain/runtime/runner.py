@@ -28,8 +28,8 @@ from ortrain.errors import (
 )
 from ortrain.ir import Model, TensorType
 from ortrain.ops.shape import shows_spread_axes
-from ortrain.plan import NeedsPartition, NeedsValues, plan_program
-from ortrain.plan.deferred_gradients import Updates
+from ortrain.plan import PartitionRequired, InputValuesRequired, plan_program
+from ortrain.plan.deferred_gradients import ParameterUpdates
 from ortrain.runtime.options import RunOptions
 from ortrain.runtime.partitions import Flag, Partition
 from ortrain.runtime.state import aligned_zeros
@@ -74,7 +74,7 @@ class Runner:
 
     def __init__(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], fixed: Mapping[str, np.ndarray], handle: EngineHandle,
                  where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False, known: Sequence[str] = (),
-                 deferred: Updates | None = None) -> None:
+                 deferred: ParameterUpdates | None = None) -> None:
         kernels()                           # loaded with the model, so that it is not part of the first step
         self.model = model
         self.deferred = deferred
@@ -134,7 +134,7 @@ class Runner:
                 try:
                     program = runner._program_for(given)
                     break
-                except NeedsPartition as cut:
+                except PartitionRequired as cut:
                     constants = {**runner.model.graph.initializers, **runner.fixed}
                     runner.partition = Partition.of(runner.model, runner.inputs, runner.outputs, list(runner.commits), constants, cut, runner._part)
             given = runner.partition.run(given, terminate)
@@ -224,7 +224,7 @@ class Runner:
         if program is None:
             try:
                 program = self._plan(given, objects)
-            except NeedsValues as error:
+            except InputValuesRequired as error:
                 if set(error.names) <= set(self.known):
                     raise
                 self.known += [name for name in error.names if name not in self.known]

@@ -29,7 +29,7 @@ from ortrain.ir import Dim, Model
 from ortrain.loading.loader import ModelSource, as_model
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
 from ortrain.passes.fused_training import fused_forward_model, fused_training_model
-from ortrain.passes.half_precision import narrow_outputs
+from ortrain.passes.half_precision import restore_output_types
 from ortrain.passes.inference_export import check_outputs, inference_model
 from ortrain.runtime.options import RunOptions, SessionOptions, check_share
 from ortrain.runtime.parameters import Parameters
@@ -267,7 +267,7 @@ class TrainingSession:
             if names not in self._predictors:
                 model = self._eval_or_fail().copy()
                 check_outputs(model, names)
-                narrow_outputs(model, names)
+                restore_output_types(model, names)
                 self._predictors[names] = self._make_eval_runner(model, names, "forward model", prune=True)
             runner = self._predictors[names]
             return runner.run(runner.arguments(inputs, named))

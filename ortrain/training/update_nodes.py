@@ -49,10 +49,10 @@ class Updates:
     def put_into(self, model: Model) -> Model:
         """Return the training model with updates in place of gradient accumulations."""
         graph = model.graph
-        graph.nodes = [self.in_place_of(node, node.inputs[1], node.outputs[0]) if node.op_type == ACCUMULATOR else node for node in graph.nodes]
+        graph.nodes = [self.update_node(node, node.inputs[1], node.outputs[0]) if node.op_type == ACCUMULATOR else node for node in graph.nodes]
         return model
 
-    def in_place_of(self, accumulation: Node, gradient: str, flag: str) -> Node:
+    def update_node(self, accumulation: Node, gradient: str, flag: str) -> Node:
         """Return the node that updates the parameter of an accumulation from a gradient; the accumulation itself where the parameter is not the
         session's."""
         name = accumulation.inputs[0].removesuffix(BUFFER_SUFFIX)

@@ -1,1 +1,1 @@
-"""What operators are made of: records, shape inference, node builders, decompositions, cost model."""
+"""What operators are made of: records, shape inference, node builders, decompositions and the cost model."""

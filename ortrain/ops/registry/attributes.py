@@ -1,4 +1,4 @@
-"""What kind of value each attribute has: of one name it is one kind, whatever the operator, but for a few."""
+"""The kinds of attribute values. An attribute's name determines its kind, whatever the operator, with a few exceptions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ INTEGERS = _names("""
 NUMBERS = _names("activation_params scales value_floats")
 TEXTS = _names("activations value_strings")
 EITHER = _names("activation_alpha activation_beta indices lambda spatial value weights")
-"""Names of different kinds for different operators, or in different versions: their records look."""
+"""Names whose kind depends on the operator or its version; the operators' records check them."""
 
 
 def _are(values: Any, kind: type) -> bool:
@@ -54,13 +54,13 @@ KINDS: tuple[tuple[frozenset[str], str, Callable[[Any], bool]], ...] = (
     (TEXT, "text", lambda value: isinstance(value, str | bytes)), (INTEGERS, "integers", lambda value: _are(value, Integral)),
     (NUMBERS, "numbers", lambda value: _are(value, Real)), (TEXTS, "texts", lambda value: _are(value, str)),
 )
-"""Names, what they have to be, and whether a value is."""
+"""(names, description of the expected value, check of a value)"""
 
 OF_NAME = {name: (what, fits) for names, what, fits in KINDS for name in names}
 
 
 def check_attributes(node: Node, record: OpRecord) -> None:
-    """Refuses an attribute of another kind than its name has; users' own operators may have what they like. Raises InvalidModelError."""
+    """Raise InvalidModelError for an attribute whose value is not of the kind that its name has; operators registered by users may use any."""
     if record.domain not in DOMAINS or record.by_user:
         return
     for name, value in node.attributes.items():

@@ -1,4 +1,4 @@
-"""The constants of a graph, among them shapes whose sizes are symbolic: arrays of these are made when somebody reads them, which binds the sizes."""
+"""The constant values of a graph. Arrays with symbolic sizes are created when they are read, which fixes the sizes to numbers."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from ortrain.ir import Dim
 
 
 def is_symbolic(sizes: Sequence[Dim]) -> bool:
-    """Whether some of the sizes follow from symbols of a plan (SymbolicInt): these say to be ints, and are none."""
+    """Whether some of the sizes are symbolic integers of a plan (SymbolicInt), which pass for ints in Python."""
     return any(isinstance(size, int) and not issubclass(type(size), int) for size in sizes)
 
 
 def smaller(a: int, b: int) -> int:
-    """min(a, b); of symbolic sizes it is left open which it is."""
+    """Return min(a, b); for symbolic sizes as a symbolic size, so that the plan holds whichever is smaller."""
     return cast(Any, a).smaller(b) if is_symbolic((a,)) else cast(Any, b).smaller(a) if is_symbolic((b,)) else min(a, b)
 
 
 def larger(a: int, b: int, *more: int) -> int:
-    """max(a, b, ...); of symbolic sizes it is left open which it is."""
+    """Return max(a, b, ...); for symbolic sizes as a symbolic size, so that the plan holds whichever is larger."""
     found = cast(Any, a).larger(b) if is_symbolic((a,)) else cast(Any, b).larger(a) if is_symbolic((b,)) else max(a, b)
     return larger(found, *more) if more else found
 
 
 def reaches(size: int, limit: int) -> int:
-    """1 where a size reaches a limit above 0, else 0; of a symbolic size it is left open."""
+    """Return 1 where a size is at least a positive limit, else 0; symbolic for a symbolic size."""
     return smaller(1, size // limit)
 
 
 def either(condition: int, yes: int, no: int) -> int:
-    """One number where a condition is 1, another where it is 0."""
+    """Return `yes` where a condition is 1, `no` where it is 0."""
     return no + condition * (yes - no)
 
 
 def is_single(size: Dim) -> bool:
-    """Whether an axis is known to have one element, which need not be walked: where its size is open, one is walked as many are."""
+    """Whether an axis is known to have one element, so that kernels can skip it; an axis of symbolic size is iterated even when it has one element."""
     return not is_symbolic((size,)) and size == 1
 
 
 def is_spread(size: int, other: int) -> bool:
-    """Whether an axis of one element is read again and again along another's; where that may turn out to have one element too, it may be."""
+    """Whether an axis of one element is broadcast along another's; assumed where the other size is symbolic."""
     if is_symbolic((size,)):
         return not is_single(other) and size != other and size == 1
     return size == 1 and not is_single(other)
 
 
 class Held:
-    """What stands for an array of integers until it is read: its elements, in order."""
+    """The elements of an integer array that has not been read yet, in order."""
 
     __slots__ = ("dtype", "elements", "shape")
 
@@ -59,14 +59,14 @@ class Held:
 
 
 class KnownValues(dict[str, np.ndarray]):
-    """Value -> its array."""
+    """Value name -> array."""
 
     def hold(self, name: str, elements: Sequence[int], dtype: str, shape: tuple[int, ...]) -> None:
-        """Takes integers of which some are symbolic."""
+        """Store integers of which some are symbolic."""
         super().__setitem__(name, Held(elements, dtype, shape))  # type: ignore[assignment]
 
     def held(self, name: str) -> tuple[int, ...] | None:
-        """The elements of a value whose array nobody has read yet."""
+        """Return the elements of a value whose array has not been read yet, else None."""
         found: Any = super().get(name)
         return found.elements if isinstance(found, Held) else None
 
@@ -84,13 +84,13 @@ class KnownValues(dict[str, np.ndarray]):
 
 
 class KnownInputs(Sequence[np.ndarray | None]):
-    """The values of a node's inputs, None for those that are not known, read one by one."""
+    """The values of a node's inputs, None for those that are not constant, read one by one."""
 
     def __init__(self, values: KnownValues, names: Sequence[str]) -> None:
         self.known, self.names = values, names
 
     def has(self, index: int) -> bool:
-        """Whether an input is there and known: nothing is read."""
+        """Whether an input is given and constant, without reading it."""
         return index < len(self.names) and self.names[index] in self.known
 
     def __len__(self) -> int:

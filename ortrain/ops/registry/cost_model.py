@@ -1,7 +1,7 @@
-"""How many floating-point operations a node computes: a table beside the records, for profiles.
+"""The cost model: floating-point operations of nodes, for profiles and for rematerialization.
 
-An addition, a multiplication, a comparison and a call of exp or the like count one each. What the table does not name has no count; profiles then show
-bytes alone."""
+An addition, a multiplication, a comparison and a call of a function such as exp count one each. Operators that the model does not cover have no
+count; profiles then show bytes only."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ Cost = Callable[[Mapping[str, Any], Types, Types], int]
 
 
 def sizes(types: Types, index: int) -> tuple[int, ...]:
-    """The shape of a value that is there."""
+    """Return the shape of a value that is given."""
     kind = types[index]
     assert kind is not None
     return kind.sizes
 
 
 def product(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
-    """Two for every multiplication of y = op(a) op(b)."""
+    """Count two operations for every multiplication of y = op(a) op(b)."""
     a = sizes(inputs, 0)
     depth = a[-2] if len(a) > 1 and attributes.get("transA", 0) else a[-1]
     return 2 * prod(sizes(outputs, 0)) * depth
 
 
 def convolution(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
-    """y [n, filters, …] from windows of w [filters, channels of a group, …]"""
+    """Count a convolution: y [n, filters, ...] from windows of w [filters, channels per group, ...]."""
     return 2 * prod(sizes(outputs, 0)) * prod(sizes(inputs, 1)[1:])
 
 
 def transposed_convolution(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
-    """As many as the convolution that it transposes."""
+    """Count a transposed convolution, which costs as much as the convolution that it transposes."""
     return 2 * prod(sizes(inputs, 0)) * prod(sizes(inputs, 1)[1:])
 
 
 def convolution_gradient(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
-    """(dy, x, w) -> dx and dw, each as many as forward."""
+    """Count (dy, x, w) -> dx and dw, each as much as the forward convolution."""
     wanted = sum(kind is not None for kind in outputs[:2])
     return wanted * 2 * prod(sizes(inputs, 0)) * prod(sizes(inputs, 2)[1:])
 
 
 def recurrence(times: int) -> Cost:
-    """The products of x [steps, rows, inputs] with W and of the states with R, `times` over."""
+    """Count the products of x [steps, rows, inputs] with W and of the states with R, multiplied by `times`."""
 
     def cost(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
         steps, rows, width = sizes(inputs, 0)
@@ -59,7 +59,7 @@ def recurrence(times: int) -> Cost:
 
 
 def attention(first: int, products: int) -> Cost:
-    """So many products of all rows with all keys, of q [n, rows, heads, size] and v [n, keys, heads, width] among the inputs from `first`."""
+    """Count `products` products of all rows with all keys; q [n, rows, heads, size] and v [n, keys, heads, width] are inputs from `first` on."""
 
     def cost(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
         n, rows, heads, size = sizes(inputs, first)
@@ -70,7 +70,7 @@ def attention(first: int, products: int) -> Cost:
 
 
 def per_element(count: int, of: int = 0) -> Cost:
-    """So many for every element of output `of`; below 0: of an input, counted from the end of the list -1, -2, …"""
+    """Count `count` operations per element of output `of`; negative numbers are inputs counted from the end: -1, -2, ..."""
 
     def cost(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
         return count * prod(sizes(outputs, of) if of >= 0 else sizes(inputs, -1 - of))
@@ -79,14 +79,14 @@ def per_element(count: int, of: int = 0) -> Cost:
 
 
 def spent_product(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
-    """A product, and an update for each of its elements."""
+    """Count a product and an update for each of its elements."""
     moments = inputs[6:]
     return product(attributes, inputs, [inputs[2]]) + KERNEL_COSTS["adamw" if any(moments) else "sgd"] * prod(sizes(inputs, 2))
 
 
 FIRST_INPUT = -1
 KERNEL_COSTS = {"adamw": 14, "sgd": 2, "squared_norm": 2, "scale_in_place": 1}
-"""Kernel of an optimizer's sweep -> operations per parameter."""
+"""Kernel of an optimizer update -> operations per parameter."""
 
 COSTS: dict[str, Cost] = {
     "MatMul": product, "Gemm": product, "FusedMatMul": product, "Dense": product,
@@ -112,22 +112,22 @@ COSTS: dict[str, Cost] = {
     "SoftmaxCrossEntropyLoss": per_element(4, FIRST_INPUT), "SoftmaxCrossEntropyLossGrad": per_element(3),
     "LossAndGradient": per_element(6, FIRST_INPUT),
 }
-"""Operator -> its cost; of one that two domains have, the same."""
+"""Operator -> cost, the same in every domain that has the operator."""
 MOVING = frozenset({"Cast", "Concat", "ConcatTraining", "Expand", "Gather", "Pad", "Slice", "Tile", "Transpose"})
-"""Operators that move numbers and compute none: their time is their traffic."""
+"""Operators that move numbers and compute nothing: their time is their memory traffic."""
 
 
 def operations(op_type: str, attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int | None:
-    """Floating-point operations of one run of a node, None where the table does not know."""
+    """Return the floating-point operations of one run of a node, None where the model does not cover the operator."""
     cost = COSTS.get(op_type)
     return None if cost is None else cost(attributes, inputs, outputs)
 
 
 def is_known(op_type: str) -> bool:
-    """Whether operations and traffic say how long a node takes."""
+    """Whether operations and memory traffic tell how long a node takes."""
     return op_type in COSTS or op_type in MOVING
 
 
 def traffic(types: Types) -> int:
-    """Bytes that a node at least moves: every input and output once."""
+    """Return the bytes that a node moves at least: every input and output once."""
     return sum(prod(kind.sizes) * numpy_dtype(kind.dtype).itemsize for kind in types if kind is not None and kind.dtype != "string")

@@ -1,4 +1,4 @@
-"""Operators said in terms of others: replaced before lowering, and before the gradient is taken where they have no rule of their own."""
+"""Decompositions: operators replaced by others before lowering, and before differentiation where they have no gradient rule."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ortrain.ops.registry.record import OpRecord, ask, record_of
 
 
 def decompose(node: Node, builder: GraphBuilder, whole: Callable[[OpRecord], bool] = lambda record: False) -> list[Node] | None:
-    """The nodes that stand for `node`, which has been visited; None when it stands for itself.
+    """Return the nodes that replace `node`, which has been visited; None when it is not decomposed.
 
-    Their last outputs carry the node's own output names, and none of them expands further but those that are to stay `whole`."""
+    Their final outputs carry the node's own output names. They are decomposed further, except for operators that are to stay `whole`."""
     record = record_of(node)
     if record is None or record.decompose is None:
         return None
@@ -33,7 +33,7 @@ def _unless(whole: Callable[[OpRecord], bool], node: Node, builder: GraphBuilder
 
 
 def named_as(made: Sequence[Node], node: Node, results: Sequence[str], builder: GraphBuilder) -> Iterator[Node]:
-    """The made nodes, their results under the names that the expanded node gave."""
+    """Yield the nodes of a decomposition, their results renamed to the outputs of the decomposed node."""
     produced = {name for piece in made for name in piece.outputs}
     wanted = [(result, own) for result, own in zip(results, node.outputs, strict=False) if own]
     if not all(result for result, _ in wanted):

@@ -1,5 +1,5 @@
-"""Operators without a record of their own, by ONNX's definition of them: the function body that the specification gives where there is one, its
-reference implementation as a Python step where there is none. Types come from ONNX's shape inference."""
+"""Operators without a record of their own, as ONNX defines them: by their function body, or else by ONNX's reference implementation in a Python step.
+Types come from ONNX's shape inference."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CONSTANT = frozenset({
 })
 """No gradient flows through these: their outputs are indices, counts, text or piecewise constant."""
 SAME_SHAPE = frozenset({"Binarizer", "Imputer", "Normalizer", "Scaler"})
-"""Of ai.onnx.ml: their outputs have the shape of their input, which ONNX's shape inference does not say."""
+"""Operators of ai.onnx.ml whose outputs have the shape of their input, which ONNX's shape inference does not infer."""
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
 
 @cache
 def defined(domain: str, op_type: str) -> OpRecord | None:
-    """The record of an operator that ONNX defines, None for others and for those with graphs inside."""
+    """Return the record of an operator that ONNX defines, None for others and for operators with graphs inside."""
     import onnx.defs
 
     if domain not in DOMAINS or not onnx.defs.has(op_type, domain=domain):
@@ -47,11 +47,11 @@ def defined(domain: str, op_type: str) -> OpRecord | None:
                     op_type in RANDOM, summary=summary)
 
 
-# ---- ONNX's own forms of what the IR has
+# ---- conversion from the IR to ONNX
 
 
 def _attribute(name: str, value: Any) -> Any:
-    """An attribute as onnx.helper takes it."""
+    """Convert an attribute for onnx.helper."""
     import onnx.helper
     import onnx.numpy_helper
 
@@ -63,7 +63,7 @@ def _attribute(name: str, value: Any) -> Any:
 
 
 def node_proto(node: Node) -> Any:
-    """The node as ONNX has it."""
+    """Convert a node to a NodeProto."""
     import onnx
 
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, name=node.name, input=node.inputs, output=node.outputs)
@@ -72,7 +72,7 @@ def node_proto(node: Node) -> Any:
 
 
 def type_proto(kind: TensorType) -> Any:
-    """A type as ONNX has it."""
+    """Convert a type to a TypeProto."""
     import onnx.helper
 
     made = onnx.helper.make_tensor_type_proto(NUMBERS[kind.dtype], None if kind.shape is None else list(kind.shape))
@@ -100,7 +100,7 @@ def _schema(c: InferenceContext) -> Any:
 
 
 def infer(c: InferenceContext) -> list[TensorType]:
-    """What ONNX's shape inference says of the node."""
+    """Infer the output types with ONNX's shape inference."""
     import onnx.checker
     import onnx.numpy_helper
     import onnx.shape_inference
@@ -132,12 +132,13 @@ def _opset(c: InferenceContext) -> Any:
 
 
 def _reference(c: InferenceContext) -> Callable[..., list[Any]]:
-    """The node as a function of its inputs, by onnx's reference implementation."""
+    """Return the node as a function of its inputs, by ONNX's reference implementation."""
     return reference_function(c.node, c.opset)
 
 
 def reference_function(node: Node, opset: int) -> Callable[..., list[Any]]:
-    """A node as a function of its inputs (None: absent), by onnx's reference implementation. Raises whatever that raises, if it has none for instance."""
+    """Return a node as a function of its inputs (None: absent), by ONNX's reference implementation. Raises whatever that raises, for instance when it
+    has none."""
     import onnx.helper
     import onnx.reference
 
@@ -157,7 +158,7 @@ def reference_function(node: Node, opset: int) -> Callable[..., list[Any]]:
 
 
 def check_types(c: InferenceContext) -> None:
-    """Refuses element types that ONNX does not define the operator for: its reference would take them, and be slow or wrong."""
+    """Raise ShapeInferenceError for element types that ONNX does not define the operator for; the reference would accept them and be slow or wrong."""
     import onnx.helper
 
     inputs, bound = _schema(c).inputs, dict[str, str]()
@@ -173,7 +174,7 @@ def check_types(c: InferenceContext) -> None:
 
 
 def lower(c: LoweringContext) -> KernelCall:
-    """A Python step."""
+    """Lower the node to a Python step."""
     check_types(c)
     try:
         run = _reference(c)
@@ -189,10 +190,10 @@ def lower(c: LoweringContext) -> KernelCall:
 
 
 def evaluate(c: InferenceContext) -> list[Any]:
-    """The outputs of a node whose inputs are constants; nothing where the reference has no implementation for the opset, or refuses."""
+    """Compute the outputs of a node whose inputs are constant; return nothing where the reference has no implementation for the opset, or refuses."""
     try:
         found = _reference(c)(*c.values)
-    except Exception:  # the reference raises whatever it meets; the node stays in the graph, and its kernel says what is wrong
+    except Exception:  # the reference raises arbitrary errors; the node stays in the graph, and its kernel reports what is wrong
         return []
     kinds = infer(c)
     return [None if value is None else np.asarray(value).astype(numpy_dtype(kind.dtype), copy=False) for value, kind in zip(found, kinds, strict=True)]
@@ -202,7 +203,7 @@ def evaluate(c: InferenceContext) -> list[Any]:
 
 
 def body(g: NodeBuilder) -> list[str] | None:
-    """The operator's function body in the graph's own values; None where it has none for this opset."""
+    """Build the operator's function body; return None where it has none for this opset."""
     function = _function(g)
     if function is None:
         return None
@@ -224,7 +225,7 @@ def body(g: NodeBuilder) -> list[str] | None:
 
 
 def _function(g: NodeBuilder) -> Any:
-    """The FunctionProto of the operator for the model's opset, or None."""
+    """Return the FunctionProto of the operator for the model's opset, or None."""
     import onnx
     import onnx.defs
 
@@ -247,7 +248,7 @@ def _function(g: NodeBuilder) -> Any:
 
 
 def _attributes(g: NodeBuilder, node: Any, defaults: dict[str, Any]) -> Any:
-    """(name, value) of a body's node; those that refer to the operator's own attributes have its values, or their defaults."""
+    """Yield (name, value) of the attributes of a node of a body, with references to the operator's attributes resolved."""
     import onnx.helper
     import onnx.numpy_helper
 
@@ -270,7 +271,7 @@ def _attributes(g: NodeBuilder, node: Any, defaults: dict[str, Any]) -> Any:
 
 
 def _constant(attributes: dict[str, Any]) -> np.ndarray:
-    """The value of a Constant node of a body."""
+    """Return the value of a Constant node of a body."""
     ((name, value),) = attributes.items()
     dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
     return np.asarray(value, dtypes.get(name)) if name_of(np.asarray(value).dtype) != "string" else np.asarray(value, object)

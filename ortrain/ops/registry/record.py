@@ -1,4 +1,4 @@
-"""What an operator is to ortrain: one record with its inference, gradient rule and lowering; and the table of all records."""
+"""Operator records: the shape inference, gradient rule and lowering of one operator each, and the table of all records."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ortrain.ops.registry.constants import KnownInputs, is_single
 
 MICROSOFT = "com.microsoft"
 ORTRAIN = "ortrain"
-"""The domain of training operators that neither ONNX nor the old package has."""
+"""The domain of training operators that neither ONNX nor onnxruntime-training has."""
 DOMAINS = ("", MICROSOFT, ORTRAIN)
 
 
 class InferenceContext:
-    """What an inference function sees of its node: input types, attributes, and the values of inputs that are constants."""
+    """What an inference function knows of its node: input types, attributes, and the values of constant inputs."""
 
     def __init__(self, node: Node, types: Sequence[TensorType | None], values: Sequence[np.ndarray | None], opset: int) -> None:
         self.node = node
@@ -28,27 +28,27 @@ class InferenceContext:
         self.opset = opset
         """Version of the operator's domain."""
         self.scope: Any = None
-        """The Inference of the graph that the node is part of, for operators with graphs inside."""
+        """The Inference of the graph that contains the node, for operators with graphs inside."""
         self.declared: Sequence[TensorType | None] = [None] * len(node.outputs)
-        """The types that the graph itself states for the outputs (pool gradients need them: their inputs do not tell)."""
+        """The types that the graph declares for the outputs; pool gradients need them because their inputs do not determine them."""
 
     def has(self, index: int) -> bool:
-        """True when input `index` is given."""
+        """Whether input `index` is given."""
         return index < len(self.node.inputs) and bool(self.node.inputs[index])
 
     def wants(self, index: int) -> bool:
-        """True when output `index` is asked for."""
+        """Whether output `index` is used."""
         return index < len(self.node.outputs) and bool(self.node.outputs[index])
 
     def type(self, index: int) -> TensorType:
-        """The type of input `index`; refused when absent or unknown."""
+        """Return the type of input `index`. Raises ShapeInferenceError when it is absent or unknown."""
         kind = self.types[index] if index < len(self.types) else None
         if kind is None:
             raise self.error(f"expected input {index}, got none")
         return kind
 
     def shape(self, index: int) -> Shape:
-        """The shape of input `index`; refused when its rank is unknown."""
+        """Return the shape of input `index`. Raises ShapeInferenceError when its rank is unknown."""
         shape = self.type(index).shape
         if shape is None:
             raise self.error(f"expected input {index} with a known rank, got an unknown one")
@@ -58,24 +58,24 @@ class InferenceContext:
         return self.type(index).dtype
 
     def knows(self, index: int) -> bool:
-        """Whether the value of input `index` is known before running: asked so, symbolic sizes in it stay what they are."""
+        """Whether input `index` is constant; unlike value(), this keeps symbolic sizes symbolic."""
         if isinstance(self.values, KnownInputs):
             return self.values.has(index)
         return self.value(index) is not None
 
     def value(self, index: int) -> np.ndarray | None:
-        """The value of input `index` if it is known before running, else None."""
+        """Return the value of input `index` if it is constant, else None."""
         return self.values[index] if index < len(self.values) else None
 
     def sizes(self, index: int) -> tuple[Dim, ...] | None:
-        """The elements of an integer input of at most one axis, symbols among them; None when they are not known."""
+        """Return the elements of an integer input with at most one axis, symbols included; None when they are unknown."""
         followed: dict[str, tuple[Dim, ...]] = self.scope.sizes if self.scope is not None else {}
         found = followed.get(self.node.inputs[index]) if self.has(index) else None
         value = self.value(index) if found is None else None
         return tuple(int(size) for size in value.reshape(-1)) if value is not None and value.dtype.kind in "iu" else found
 
     def known(self, index: int) -> np.ndarray:
-        """The value of input `index`, which is known."""
+        """Return the value of input `index`, which must be constant."""
         value = self.values[index]
         assert value is not None
         return value
@@ -84,11 +84,11 @@ class InferenceContext:
         return self.node.attributes.get(name, default)
 
     def error(self, message: str) -> ShapeInferenceError:
-        """An error that says where: `raise c.error("expected …, got …")`."""
+        """Return an error that names the node; use as `raise c.error("expected ..., got ...")`."""
         return ShapeInferenceError(f"{message} (operator {self.node.op_type}, node {self.node.name!r}, outputs {self.node.outputs})")
 
     def fresh(self, label: str) -> str:
-        """A symbol for a dimension that cannot be known yet (unique by node output and label)."""
+        """Return a new symbol for a dimension that is unknown until run time, unique per node output and label."""
         return f"{self.node.outputs[0]}.{label}"
 
 
@@ -101,56 +101,56 @@ class Guard:
     high: int
     ignored: int | None = None
     label: bool = False
-    """True when the indices are class labels: LabelRangeError rather than IndexRangeError."""
+    """Whether the indices are class labels: LabelRangeError instead of IndexRangeError."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """How a node runs: the kernel's name in the tables of _core/kernels, its packed attributes and what it needs."""
+    """How a node runs: the name of a kernel in _core/kernels, its packed attributes and its requirements."""
 
     kernel: str
     ints: tuple[int, ...] = ()
     floats: tuple[float, ...] = ()
     scratch: int = 0
-    """Bytes."""
+    """Bytes of scratch memory."""
     in_place: dict[int, int] = field(default_factory=dict)
-    """Output index -> an input index whose memory the kernel may write it to, if count and dtype agree and the input dies here."""
+    """Output index -> input index whose memory the output may reuse, if count and dtype agree and the input has no later reader."""
     unread: tuple[int, ...] = ()
-    """Inputs of which only the shape matters: they may be gone when the kernel runs."""
+    """Inputs whose values the kernel does not read; only their shapes matter, so their memory may have been reused."""
     guards: tuple[Guard, ...] = ()
     function: Callable[..., Sequence[Any]] | None = None
-    """For the kernel "python": called with arrays (None: absent), gives one array per output, None where it is not wanted."""
+    """For the kernel "python": called with arrays (None: absent), returns one array per output, None where it is unused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """The node moves nothing: output 0 is the memory of input `input` under another shape."""
+    """The node moves no data: output 0 is the memory of input `input` with another shape."""
 
     input: int = 0
 
 
 class LoweringContext(InferenceContext):
-    """An InferenceContext in which every shape is a number, with the output types beside it."""
+    """An InferenceContext in which every size is known, with the types of the outputs."""
 
     def __init__(self, node: Node, types: Sequence[TensorType | None], values: Sequence[np.ndarray | None], opset: int,
                  outputs: Sequence[TensorType | None]) -> None:
         super().__init__(node, types, values, opset)
         self.outputs = outputs
         self.tiles = False
-        """Whether kernels may use the processor's bfloat16 tiles."""
+        """Whether kernels may use the processor's AMX tiles."""
 
     def dims(self, index: int) -> tuple[int, ...]:
-        """The shape of input `index`, in numbers."""
+        """Return the shape of input `index` as numbers."""
         return self.shape(index)  # type: ignore[return-value]
 
     def output_dtype(self, index: int) -> str:
-        """The dtype of output `index`."""
+        """Return the dtype of output `index`."""
         kind = self.outputs[index]
         assert kind is not None
         return kind.dtype
 
     def output_dims(self, index: int) -> tuple[int, ...]:
-        """The shape of output `index`, in numbers."""
+        """Return the shape of output `index` as numbers."""
         kind = self.outputs[index]
         assert kind is not None and kind.shape is not None
         return kind.sizes
@@ -158,13 +158,13 @@ class LoweringContext(InferenceContext):
 
 Inference = Callable[[InferenceContext], Sequence[TensorType]]
 GradientRule = Callable[[Any], Sequence[str | None]]
-"""Given an ortrain.gradient.Rule, names the gradient of each input (None for none). It never un-broadcasts or accumulates: the sweep does these once."""
+"""Given a GradientBuilder, returns the name of each input's gradient (None for none). It never un-broadcasts or accumulates: the backward pass does."""
 Lowering = Callable[[LoweringContext], KernelCall | Alias]
 Decomposition = Callable[[Any], Sequence[str] | None]
-"""Given an ortrain.ops.registry.node_builder.NodeBuilder, names the values that stand for the node's outputs."""
+"""Given a NodeBuilder, returns the names of the values that replace the node's outputs, or None when the node is not decomposed."""
 Rematerialize = Callable[[Node, str], Node | None]
-"""Given a node and a new name, the node that computes its first output once more under that name, with the same bits and in one pass over memory, from
-what the node has read and from its small outputs; None where it cannot be."""
+"""Given a node and a new name, returns a node that computes the first output again under that name, with the same bits and in one pass over memory, from
+the node's inputs and its small outputs; None where that is impossible."""
 Evaluation = Callable[[InferenceContext], Sequence[np.ndarray]]
 
 
@@ -172,7 +172,7 @@ Evaluation = Callable[[InferenceContext], Sequence[np.ndarray]]
 class OpRecord:
     """All that ortrain knows of one operator.
 
-    gradient None with differentiable True is a debt ("not yet"); differentiable False is a fact (no gradient flows)."""
+    With gradient None, differentiable True means that the gradient is not implemented yet, False that none flows."""
 
     op_type: str
     domain: str
@@ -181,22 +181,22 @@ class OpRecord:
     gradient: GradientRule | None = None
     differentiable: bool = True
     evaluate: Evaluation | None = None
-    """NumPy meaning for constants (shape arithmetic), used while planning: gets the input values, returns the outputs."""
+    """The operator in NumPy, for constant folding while planning: gets the input values, returns the outputs."""
     stop: frozenset[int] = frozenset()
-    """Inputs that no gradient flows to (indices, shapes, limits …)."""
+    """Inputs that no gradient flows to (indices, shapes, limits)."""
     decompose: Decomposition | None = None
-    """The node in terms of other operators: names of its outputs, or None when this node stands for itself."""
+    """The node in terms of other operators."""
     decompose_first: bool = False
-    """True when the gradient rule is for nodes that stand for themselves: others are expanded before the gradient is taken."""
+    """True when the gradient rule applies only to nodes that are not decomposed; others are decomposed before differentiation."""
     random: bool = False
-    """True when two runs may differ (never folded or merged)."""
+    """True when two runs may differ; such nodes are never folded or merged."""
     written: int = 0
-    """Outputs, from the first on, that the kernel writes whether they are asked for or not; it looks whether the others are there."""
+    """How many leading outputs the kernel always writes, used or not; it checks whether the others are present."""
     by_user: bool = False
     """True for an operator that the user registered, and for its gradient: nothing is known of its inputs and attributes."""
     summary: str = ""
     rematerialize: Rematerialize | None = None
-    """How the first output is had rematerialize in the backward pass, where keeping it would take more memory than it is worth (ortrain.plan.rematerialization)."""
+    """How the first output is computed a second time in the backward pass (ortrain.plan.rematerialization)."""
 
 
 REGISTRY: dict[tuple[str, str], OpRecord] = {}
@@ -219,7 +219,10 @@ def operator(
     written: int = 0,
     by_user: bool = False,
 ) -> Callable[[Inference], Inference]:
-    """Decorates an inference function into the record of `op_type`; a string for `lower` names a kernel that needs no attributes."""
+    """Decorate an inference function into the record of `op_type`.
+
+    lower: a lowering function, or the name of a kernel that needs no attributes. The first line of the function's docstring becomes the operator's
+    summary. The other parameters are the fields of OpRecord."""
 
     def register(infer: Inference) -> Inference:
         key = (domain, op_type)
@@ -233,11 +236,11 @@ def operator(
 
 
 FALLBACK: list[Callable[[str, str], OpRecord | None]] = []
-"""Where records come from that the table does not have: (domain, operator) -> record or None."""
+"""Sources of records that the table does not have: (domain, operator) -> record or None."""
 
 
 def record_of(node: Node) -> OpRecord | None:
-    """The record of a node's operator, or None."""
+    """Return the record of a node's operator, or None."""
     key = canonical_domain(node.domain), node.op_type
     found = REGISTRY.get(key)
     return found if found is not None else next((record for source in FALLBACK if (record := source(*key)) is not None), None)
@@ -247,7 +250,7 @@ Said = TypeVar("Said")
 
 
 def ask(node: Node, rule: Callable[..., Said], *arguments: Any) -> Said:
-    """What a rule of a record says of a node. What the rule trips over, for nobody has looked at all that a file can say, is a ShapeInferenceError too."""
+    """Apply a rule of a record to a node; turn Python errors caused by malformed attributes or inputs into ShapeInferenceError."""
     try:
         return rule(*arguments)
     except OrtrainError:
@@ -258,12 +261,12 @@ def ask(node: Node, rule: Callable[..., Said], *arguments: Any) -> Said:
 
 
 def canonical_domain(domain: str) -> str:
-    """"ai.onnx" is the default domain."""
+    """Return the domain's canonical name: "ai.onnx" is the default domain ""."""
     return "" if domain == "ai.onnx" else domain
 
 
 def broadcast_shapes(c: InferenceContext, *shapes: Shape) -> Shape:
-    """The NumPy broadcast of shapes whose dimensions may be symbols; of different symbols either may turn out to be 1, so that theirs is another."""
+    """Return the NumPy broadcast of shapes whose dimensions may be symbols. Two different symbols broadcast to a new one, since either may be 1."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     out: list[Dim] = []
@@ -271,7 +274,7 @@ def broadcast_shapes(c: InferenceContext, *shapes: Shape) -> Shape:
         sizes = [s[axis] for s in padded if not is_single(s[axis])]
         numbers = [d for d in sizes if isinstance(d, int)]
         if any(d != numbers[0] for d in numbers):
-            sizes = [d for d in sizes if d != 1]             # of those that are open one may be 1 now
+            sizes = [d for d in sizes if d != 1]             # a symbolic size may be 1 at run time
             numbers = [d for d in sizes if isinstance(d, int)]
         if any(d != numbers[0] for d in numbers):
             raise c.error(f"expected shapes that broadcast, got {list(map(list, shapes))}")
@@ -280,13 +283,13 @@ def broadcast_shapes(c: InferenceContext, *shapes: Shape) -> Shape:
 
 
 def check_shape(c: InferenceContext, what: str, got: Sequence[Dim], wanted: Sequence[Dim]) -> None:
-    """Refuses a shape that is known to be another one; symbols may be anything."""
+    """Raise ShapeInferenceError when a shape is known to differ from the expected one; symbols match anything."""
     if len(got) != len(wanted) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(got, wanted, strict=True)):
         raise c.error(f"expected {what} of shape {list(wanted)}, got {list(got)}")
 
 
 def check_inputs(c: InferenceContext, shape: Sequence[Dim] | None, *indices: int) -> None:
-    """Refuses inputs that are absent, or known to have another shape; None: any."""
+    """Raise ShapeInferenceError for inputs that are absent or known to have another shape (None: any shape)."""
     for index in indices:
         have = c.type(index).shape
         if shape is not None and have is not None:
@@ -294,14 +297,14 @@ def check_inputs(c: InferenceContext, shape: Sequence[Dim] | None, *indices: int
 
 
 def check_numbers(c: InferenceContext, *indices: int) -> None:
-    """Refuses inputs that are given and known not to have one element, whatever their rank."""
+    """Raise ShapeInferenceError for given inputs that are known not to have exactly one element, whatever their rank."""
     for index in indices:
         if c.has(index) and any(isinstance(size, int) and size != 1 for size in c.type(index).shape or ()):
             raise c.error(f"expected one number as input {index}, got {list(c.shape(index))}")
 
 
 def check_broadcasts(c: InferenceContext, index: int, target: Shape) -> None:
-    """Refuses an input that is known not to broadcast to a shape."""
+    """Raise ShapeInferenceError when an input is known not to broadcast to a shape."""
     have = c.shape(index)
     pairs = zip(have, target[len(target) - len(have):], strict=True) if len(have) <= len(target) else [(0, 1)]
     if any(isinstance(a, int) and isinstance(b, int) and not is_single(a) and a not in (b, 1) for a, b in pairs):
@@ -309,7 +312,7 @@ def check_broadcasts(c: InferenceContext, index: int, target: Shape) -> None:
 
 
 def check_gradient(c: InferenceContext, infer: Inference) -> None:
-    """Refuses a gradient, input 0, that is known not to have the shape of what an operator makes of the inputs behind it, and inputs that this refuses."""
+    """Raise ShapeInferenceError when a gradient (input 0) is known not to have the shape that the forward operator gives for the inputs behind it."""
     of_operator = InferenceContext(replace(c.node, inputs=c.node.inputs[1:]), c.types[1:], c.values[1:], c.opset)
     of_operator.scope = c.scope
     shape = infer(of_operator)[0].shape
@@ -318,14 +321,14 @@ def check_gradient(c: InferenceContext, infer: Inference) -> None:
 
 
 def normalize_axis(c: InferenceContext, axis: int, rank: int) -> int:
-    """A non-negative axis; refused when outside [-rank, rank)."""
+    """Return a non-negative axis. Raises ShapeInferenceError when it is outside [-rank, rank)."""
     if not -rank <= axis < rank:
         raise c.error(f"expected an axis in [{-rank}, {rank}), got {axis}")
     return axis % rank
 
 
 def distinct_axes(c: InferenceContext, axes: Sequence[int], rank: int) -> list[int]:
-    """Non-negative axes; refused when one is met twice."""
+    """Return non-negative axes. Raises ShapeInferenceError when one appears twice."""
     found = [normalize_axis(c, axis, rank) for axis in axes]
     if len(set(found)) != len(found):
         raise c.error(f"expected distinct axes, got {list(axes)}")

@@ -1,4 +1,4 @@
-"""Types of all values of a graph, from the records' inference functions; one function serves artifacts (symbols left) and plans (none left)."""
+"""Shape inference: the types of all values of a graph, with symbols in artifacts and with numbers or symbolic sizes in plans; constants are folded."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ortrain.ops.registry.type_constraints import check_agreement
 from ortrain.ops.registry.unsupported import reason_of
 
 SHAPE_ONLY = frozenset({"Shape", "Size", "ConcatTraining"})
-"""Operators whose evaluation needs types alone."""
+"""Operators whose evaluation needs only types."""
 
 FOLD_LIMIT = 1 << 16
 """Most elements of a folded constant: shape arithmetic and small masks, not activations."""
 
 
 MAX_ELEMENTS = 1 << 40
-"""Elements of a tensor beyond which its shape is an error rather than a wish: no memory holds it."""
+"""Elements of a tensor beyond which a shape is an error, since no memory could hold it."""
 
 
 class Inference:
-    """What is known of the values of one graph: types, and the arrays of those that are constants."""
+    """What is known of the values of one graph: types, and the arrays of constants."""
 
     def __init__(self, opsets: dict[str, int], types: dict[str, TensorType], values: dict[str, np.ndarray],
                  declared: dict[str, TensorType] | None = None) -> None:
@@ -39,18 +39,18 @@ class Inference:
         self.values = values
         self.declared = declared or {}
         self.sizes: dict[str, tuple[Dim, ...]] = {}
-        """The elements of small integer tensors that are known but for symbols."""
+        """The elements of small integer tensors that are known except for symbols."""
         self.foreign: set[str] = set()
-        """Outputs of nodes that ONNX allows and ortrain's records do not: only ONNX's reference runs these."""
+        """Outputs of nodes that ONNX allows and ortrain's records do not; only ONNX's reference implementation runs these."""
         self.symbols: dict[str, int] = {}
-        """Sizes that symbols of declared types turned out to have."""
+        """The sizes that symbols of declared types have."""
         for name, array in values.items():
             self.types.setdefault(name, TensorType.of(array))
         for name, kind in types.items():
             self._learn(name, kind)
 
     def _learn(self, name: str, kind: TensorType) -> None:
-        """Notes the sizes of the symbols in a value's declared type."""
+        """Record the sizes of the symbols in a value's declared type."""
         declared = self.declared.get(name)
         if declared is not None and declared.shape is not None and kind.shape is not None:
             for symbol, size in zip(declared.shape, kind.shape, strict=False):
@@ -64,11 +64,11 @@ class Inference:
         return TensorType(kind.dtype, tuple(self.symbols.get(d, d) if isinstance(d, str) else d for d in kind.shape), kind.sequence, kind.optional)
 
     def opset_of(self, node: Node) -> int:
-        """The version of the node's domain that the model imports."""
+        """Return the version of the node's domain that the model imports."""
         return opset_of(node, self.opsets)
 
     def context(self, node: Node) -> InferenceContext:
-        """The inference context of a node whose inputs have been visited."""
+        """Return the inference context of a node whose inputs have been visited."""
         types = [self.types.get(name) if name else None for name in node.inputs]
         values: Sequence[np.ndarray | None] = (KnownInputs(self.values, list(node.inputs)) if isinstance(self.values, KnownValues)
                                                else [self.values.get(name) if name else None for name in node.inputs])
@@ -78,7 +78,7 @@ class Inference:
         return context
 
     def visit(self, node: Node) -> OpRecord:
-        """Infers the node's output types, and their values where all it needs is constant."""
+        """Infer the node's output types, and their values where its inputs are constant."""
         record = record_of(node)
         if record is None:
             raise MissingKernelError(
@@ -107,7 +107,7 @@ class Inference:
         return record
 
     def _follow_sizes(self, node: Node, context: InferenceContext, outputs: Sequence[TensorType]) -> None:
-        """Notes the elements of shape arithmetic of which some are symbols; those that are all numbers are values."""
+        """Record the result of shape arithmetic on symbols; a result without symbols becomes a constant."""
         name, kind = node.outputs[0] if node.outputs else "", outputs[0] if outputs else None
         if not name or name in self.values or kind is None or kind.dtype not in ("int64", "int32") or not kind.is_static or len(kind.sizes) > 1:
             return
@@ -120,7 +120,7 @@ class Inference:
             self.know(name, numbers, kind)
 
     def know(self, name: str, numbers: Sequence[int], kind: TensorType) -> None:
-        """Notes a constant of integers, which may be symbolic."""
+        """Record an integer constant, which may be symbolic."""
         self.types[name], self.sizes[name] = kind, tuple(numbers)
         if isinstance(self.values, KnownValues) and is_symbolic(numbers):
             self.values.hold(name, numbers, kind.dtype, kind.sizes)
@@ -128,7 +128,7 @@ class Inference:
             self.values[name] = np.array(numbers, kind.dtype).reshape(kind.sizes)
 
     def _follows_symbols(self, node: Node, context: InferenceContext) -> bool:
-        """Whether shape arithmetic is on symbolic sizes: it is followed, and not evaluated, which would ask for plain numbers."""
+        """Whether shape arithmetic involves symbolic sizes, so that it must be propagated instead of evaluated in NumPy."""
         return isinstance(self.values, KnownValues) and any(self.values.held(name) is not None for name in node.inputs) or node.op_type in SHAPE_ONLY and any(
             kind is not None and is_symbolic(kind.shape or ()) for kind in context.types)
 
@@ -148,31 +148,32 @@ class Inference:
 
 
 def _check_outputs(context: InferenceContext, kinds: Sequence[TensorType]) -> None:
-    """Refuses a node that asks for more outputs than its operator has."""
+    """Raise ShapeInferenceError for a node with more outputs than its operator has."""
     if any(context.node.outputs[len(kinds):]):
         raise context.error(f"expected {len(kinds)} outputs at most, got {len(context.node.outputs)}")
 
 
 def _check_sizes(context: InferenceContext, kind: TensorType) -> None:
-    """Refuses an output that cannot be: of values that say sizes, no operator need look at all."""
+    """Raise ShapeInferenceError for an impossible output shape, which values that specify sizes may request of any operator."""
     sizes = [size for size in kind.shape or () if isinstance(size, int)]
     if any(size < 0 for size in sizes) or prod(sizes) > MAX_ELEMENTS:
         raise context.error(f"expected sizes that are not negative, of {MAX_ELEMENTS} elements at most, got {list(kind.shape or ())}")
 
 
 def _is_unusual(context: InferenceContext) -> bool:
-    """True where a record may refuse what ONNX allows: an input of no known rank, or of an element type that its kernel does not have."""
+    """Whether a record may refuse what ONNX allows: an input of unknown rank, or of an element type without a kernel."""
     kinds = [kind for kind in context.types if kind is not None]
     return any(kind.shape is None for kind in kinds) or bool(kinds) and kinds[0].dtype not in DIFFERENTIABLE
 
 
 def _by_onnx(context: InferenceContext) -> Sequence[TensorType] | None:
-    """What ONNX's own inference can say of a node of which some input has no known rank; None where ONNX does not define the operator."""
+    """Infer types with ONNX's shape inference; None where ONNX does not define the operator."""
     return None if onnx_definitions.defined("", context.node.op_type) is None else onnx_definitions.infer(context)
 
 
 def common_type(c: InferenceContext, what: str, label: str, first: TensorType, second: TensorType) -> TensorType:
-    """What two types of one value have in common: a branch's and the other's, a state's before and after an iteration. Refused where they do not fit."""
+    """Return what two types of one value have in common: of two branches, or of a state before and after an iteration. Raises ShapeInferenceError where
+    they conflict."""
     if (first.dtype, first.sequence) != (second.dtype, second.sequence):
         raise c.error(f"expected {what} of one type, got {first.dtype} and {second.dtype}")
     shape: Shape | None = None
@@ -182,20 +183,20 @@ def common_type(c: InferenceContext, what: str, label: str, first: TensorType, s
 
 
 def opset_of(node: Node, opsets: Mapping[str, int]) -> int:
-    """The version of a node's domain among a model's imports."""
+    """Return the version of a node's domain among a model's imports."""
     domain = canonical_domain(node.domain)
     return opsets.get(domain, 17 if domain == "" else 1)
 
 
 def infer(model: Model) -> dict[str, TensorType]:
-    """The types of all values of a model as far as they can be known, symbols kept.
+    """Infer the types of all values of a model as far as they can be known; symbols are kept.
 
     Raises ShapeInferenceError where inputs do not fit an operator, MissingKernelError for an operator without a record."""
     return infer_graph(model.graph, model.opsets).types
 
 
 def infer_graph(graph: Graph, opsets: dict[str, int]) -> Inference:
-    """The Inference of a whole graph, starting from the types of its inputs and its initializers."""
+    """Infer the types of a whole graph from its inputs and initializers."""
     inputs = {name: graph.types[name] for name in graph.inputs if name in graph.types}
     found = Inference(opsets, inputs, dict(graph.initializers), graph.types)
     for node in graph.nodes:

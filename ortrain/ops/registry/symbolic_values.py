@@ -1,4 +1,4 @@
-"""Shape arithmetic on sizes of which some are symbols: what small integer tensors hold when not all of their elements are numbers."""
+"""Propagation of shape arithmetic: the values of small integer tensors when some of their elements are symbols."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ortrain.ir import Dim
 from ortrain.ops.registry.record import InferenceContext
 
 Sizes = tuple[Dim, ...]
-"""The elements of an integer tensor of at most one axis."""
+"""The elements of an integer tensor with at most one axis."""
 
 
 def follow(c: InferenceContext) -> Sizes | None:
-    """The elements of a node's first output, if its operator is one of those that compute with sizes and enough is known."""
+    """Return the elements of a node's first output, if its operator computes with sizes and enough is known; else None."""
     rule = RULES.get(c.node.op_type) if not c.node.domain else None
     return None if rule is None else rule(c)
 
@@ -62,12 +62,12 @@ def _concat(c: InferenceContext) -> Sizes | None:
 
 
 def _quotient(a: int, b: int) -> int:
-    """a / b without what is behind the point, as ONNX divides integers."""
+    """Return a / b truncated towards zero, as ONNX divides integers."""
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def _computed(number: Callable[[int, int], int], neutral: int | None, right_only: bool) -> Callable[[InferenceContext], Sizes | None]:
-    """Elementwise arithmetic; symbols stay what they are beside a neutral number, and become new ones otherwise."""
+    """Return a rule for elementwise arithmetic: a symbol is kept beside a neutral number, and becomes a new symbol otherwise."""
 
     def one(c: InferenceContext, index: int, a: Dim, b: Dim) -> Dim:
         if isinstance(a, int) and isinstance(b, int):

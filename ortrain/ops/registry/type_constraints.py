@@ -1,4 +1,5 @@
-"""Which inputs of operators with kernels may have element types of their own. Kernels take all others to be of one, and would read beyond narrower ones."""
+"""Element types of inputs that may differ from the others of their node. Kernels assume that all other inputs have one type and would read beyond
+narrower ones."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ NUMBER = WHOLE | FLOAT
 ANY = None
 
 Own = dict[int, frozenset[str] | None]
-"""Position -> the element types that it may have; None: any."""
+"""Input position -> the element types it may have; None: any."""
 SECOND: Own = {1: INDEX}
 OWN: dict[tuple[str, str], Own] = {
     **{("", name): SECOND for name in (
@@ -36,11 +37,11 @@ OWN: dict[tuple[str, str], Own] = {
     (ORTRAIN, "GemmUpdate"): {4: FLOAT, 5: BOOL},
     (ORTRAIN, "RNNGrad"): {3: INDEX}, (ORTRAIN, "DFTGrad"): {2: INDEX, 3: INDEX},
 }
-"""The rest of an operator's inputs have one type."""
+"""The inputs of an operator that are not listed have one common type."""
 
 
 def check_agreement(c: InferenceContext, record: OpRecord) -> None:
-    """Refuses inputs of element types that the operator's kernel does not take together. Raises ShapeInferenceError."""
+    """Raise ShapeInferenceError for inputs whose element types the operator's kernel does not accept together."""
     if record.lower is None or REGISTRY.get((record.domain, record.op_type)) is not record or record.domain not in DOMAINS or record.by_user:
         return
     own = OWN.get((record.domain, record.op_type), {})

@@ -1,4 +1,4 @@
-"""Operators of the old package that ortrain has no record for, and why: none of them can be said for one process without PyTorch."""
+"""Operators of onnxruntime-training without a record, and the reasons: none of them can run in one process without PyTorch."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ ABSENT = {
 
 
 def reason_of(node: Node) -> str:
-    """What follows "got the operator" in the error for an operator without a record: why there is none, where that is known."""
+    """Return the reason why an operator has no record, to be appended to an error; empty where none is recorded."""
     reason = ABSENT.get(node.op_type) if canonical_domain(node.domain) in ("com.microsoft", "org.pytorch.aten") else None
     return f": {reason}" if reason else ""

@@ -1,4 +1,4 @@
-"""Packing of broadcast shapes for kernels: axes that can be walked as one are merged."""
+"""Packing of broadcast shapes for kernels, with axes merged where possible."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ortrain.ops.registry.constants import is_single, is_spread
 
 
 def contiguous_strides(dims: Sequence[int]) -> list[int]:
-    """Strides in elements of a C-contiguous tensor."""
+    """Return the strides in elements of a C-contiguous tensor."""
     strides = [1] * len(dims)
     for axis in range(len(dims) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * dims[axis + 1]
@@ -16,13 +16,14 @@ def contiguous_strides(dims: Sequence[int]) -> list[int]:
 
 
 def broadcast_strides(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
-    """Strides of a tensor of `shape` read as a tensor of `dims`; 0 along broadcast axes."""
+    """Return the strides of a tensor of `shape` read as a tensor of `dims`; 0 along broadcast axes."""
     padded = [1] * (len(dims) - len(shape)) + list(shape)
     return [0 if is_spread(size, want) else stride for size, want, stride in zip(padded, dims, contiguous_strides(padded), strict=True)]
 
 
 def merged(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Dims and strides with neighboring axes merged wherever all tensors walk them as one; axes of size 1 vanish; at least one axis stays."""
+    """Return dims and strides with neighboring axes merged where all tensors traverse them as one. Axes of size 1 are dropped; at least one axis
+    remains."""
     axes: list[tuple[int, list[int]]] = []
     for axis, size in enumerate(dims):
         if is_single(size):
@@ -38,6 +39,6 @@ def merged(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], lis
 
 
 def packed(dims: Sequence[int], *shapes: Sequence[int]) -> tuple[int, ...]:
-    """ints of a broadcasting kernel: rank, merged dims, then the strides of each input."""
+    """Return the ints of a broadcasting kernel: rank, merged dims, then the strides of each input."""
     sizes, strides = merged(dims, *(broadcast_strides(shape, dims) for shape in shapes))
     return (len(sizes), *sizes, *(stride for steps in strides for stride in steps))

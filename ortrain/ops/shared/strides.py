@@ -1,4 +1,4 @@
-"""Strided boxes: how Transpose, Expand, Tile, Slice and Pad say what to move (the packed form of _core/kernels/common/memory.h)."""
+"""Strided copies: the packed form in which Transpose, Expand, Tile, Slice and Pad describe their moves to _core/kernels/common/memory.h."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from ortrain.ops.registry.record import InferenceContext
 
 
 def strides_of(dims: Sequence[int]) -> list[int]:
-    """The C-order strides of a contiguous tensor, in elements."""
+    """Return the C-order strides of a contiguous tensor, in elements."""
     strides = [1] * len(dims)
     for axis in range(len(dims) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * dims[axis + 1]
@@ -17,7 +17,7 @@ def strides_of(dims: Sequence[int]) -> list[int]:
 
 def pack_box(dims: Sequence[int], to_strides: Sequence[int], from_strides: Sequence[int], to_at: int = 0,
              from_at: int = 0) -> tuple[int, ...]:
-    """The ints of a strided kernel: the fewest dimensions that describe the same move (ones dropped, adjacent ones merged)."""
+    """Return the ints of a strided copy with the fewest dimensions that describe it: axes of size 1 dropped, adjacent ones merged."""
     if 0 in dims:
         return (1, to_at, from_at, 0, 1, 1)
     kept: list[tuple[int, int, int]] = []
@@ -33,13 +33,13 @@ def pack_box(dims: Sequence[int], to_strides: Sequence[int], from_strides: Seque
 
 
 def is_whole_copy(ints: tuple[int, ...]) -> bool:
-    """True when a packed box moves everything to where it already is in order: the tensor under another shape. An empty box says nothing
-    of the tensor's size (an Expand of one element to none)."""
+    """Whether a packed copy moves the whole tensor in order, so that it is an alias with another shape. An empty copy says nothing about the tensor's
+    size."""
     return ints[:3] == (1, 0, 0) and ints[3] > 0 and ints[4:] == (1, 1)
 
 
 def fresh_shape(c: InferenceContext, rank: int, output: int = 0) -> Shape:
-    """The shape of an output that cannot be known yet: the declared one if its rank fits, else symbols."""
+    """Return the shape of an output that is unknown until run time: the declared one if its rank fits, else new symbols."""
     declared = getattr(c, "declared", None)
     kind = declared[output] if declared and output < len(declared) else None
     if kind is not None and kind.shape is not None and len(kind.shape) == rank:
@@ -49,6 +49,6 @@ def fresh_shape(c: InferenceContext, rank: int, output: int = 0) -> Shape:
 
 
 def length_of(c: InferenceContext, index: int) -> int | None:
-    """The number of elements of a 1-D input (a shape, axes …) if it is known."""
+    """Return the number of elements of a 1-D input (a shape, axes) if it is known."""
     shape = c.type(index).shape
     return shape[0] if shape is not None and len(shape) == 1 and isinstance(shape[0], int) else None

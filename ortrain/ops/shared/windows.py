@@ -14,9 +14,9 @@ AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows of one node, one entry per spatial axis; pads are what is left after auto_pad.
+    """The windows of one node, one entry per spatial axis, with auto_pad resolved to explicit pads.
 
-    begins and ends are None for an axis whose SAME pads depend on a size that is not known yet."""
+    begins and ends are None for an axis whose SAME pads depend on a size that is unknown."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -27,18 +27,18 @@ class Windows:
     """Output sizes."""
 
     def padded(self) -> tuple[int, ...] | None:
-        """ONNX's `pads` attribute with the pads in numbers; None while they are unknown."""
+        """ONNX's `pads` attribute; None while some pads are unknown."""
         pads = tuple(p for p in (*self.begins, *self.ends) if p is not None)
         return pads if len(pads) == 2 * len(self.kernel) else None
 
 
 def auto_pad_of(attributes: Mapping[str, Any]) -> str:
-    """The auto_pad attribute as text."""
+    """Return the auto_pad attribute as text."""
     return str(attributes.get("auto_pad") or "NOTSET")
 
 
 def axis_pads(auto_pad: str, size: Dim, kernel: int, stride: int, dilation: int, pads: tuple[int, int]) -> tuple[int | None, int | None]:
-    """(begin, end) of one axis; SAME_UPPER puts an odd element at the end, SAME_LOWER at the beginning."""
+    """Return (begin, end) of one axis; SAME_UPPER puts an odd element at the end, SAME_LOWER at the beginning."""
     if auto_pad == "NOTSET":
         return pads
     if auto_pad == "VALID":
@@ -55,7 +55,7 @@ def axis_pads(auto_pad: str, size: Dim, kernel: int, stride: int, dilation: int,
 
 
 def output_size(size: int, kernel: int, stride: int, dilation: int, begin: int, end: int, ceil_mode: bool) -> int:
-    """How many windows fit; with ceil_mode also one that runs over the end, if it starts inside the data or the pad before it."""
+    """Return how many windows fit. With ceil_mode, one may extend beyond the end if it starts inside the data or the begin pad."""
     room = size + begin + end - dilation * (kernel - 1) - 1
     if not ceil_mode:
         return room // stride + 1
@@ -64,7 +64,7 @@ def output_size(size: int, kernel: int, stride: int, dilation: int, begin: int, 
 
 
 def integers(c: InferenceContext, name: str, count: int, default: int) -> tuple[int, ...]:
-    """An attribute of `count` integers, positive where they are by default."""
+    """Return an attribute of `count` integers, which must be positive if their default is."""
     values = tuple(int(v) for v in c.attribute(name) or (default,) * count)
     if len(values) != count or min(values, default=1) < default == 1:
         raise c.error(f"expected {name} of {count}{' positive' if default == 1 else ''} integers, got {list(values)}")
@@ -72,7 +72,7 @@ def integers(c: InferenceContext, name: str, count: int, default: int) -> tuple[
 
 
 def windows_of(c: InferenceContext, spatial: Sequence[Dim], kernel: Sequence[int]) -> Windows:
-    """The windows of node c over `spatial` sizes, which may be symbols."""
+    """Return the windows of node c over `spatial` sizes, which may be symbols."""
     rank = len(spatial)
     strides, dilations = integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1)
     pads = integers(c, "pads", 2 * rank, 0)
@@ -96,7 +96,7 @@ def windows_of(c: InferenceContext, spatial: Sequence[Dim], kernel: Sequence[int
 def axis_output(
     c: InferenceContext, axis: int, size: Dim, kernel: int, stride: int, dilation: int, begin: int | None, end: int | None, ceil_mode: bool
 ) -> Dim:
-    """The output size of one axis: a number, the input's symbol where the size is kept, or a new symbol."""
+    """Return the output size of one axis: a number, the input's symbol where the size is kept, or a new symbol."""
     if isinstance(size, int):
         assert begin is not None and end is not None
         count = output_size(size, kernel, stride, dilation, begin, end, ceil_mode)
@@ -108,7 +108,7 @@ def axis_output(
 
 
 def explicit(attributes: Mapping[str, Any], windows: Windows | None) -> dict[str, Any]:
-    """The attributes with SAME_* replaced by explicit pads where they are known (the old package's gradients get SAME_* wrong)."""
+    """Return the attributes with SAME_* replaced by explicit pads where they are known; onnxruntime-training's gradients compute SAME_* incorrectly."""
     pads = windows.padded() if windows else None
     if pads is None or not auto_pad_of(attributes).startswith("SAME"):
         return dict(attributes)
@@ -117,13 +117,13 @@ def explicit(attributes: Mapping[str, Any], windows: Windows | None) -> dict[str
 
 
 def three(values: Sequence[int], fill: int) -> tuple[int, int, int]:
-    """Spatial values padded on the left to three axes: the kernels know only depth, height and width."""
+    """Pad spatial values on the left to three axes; kernels take depth, height and width."""
     a, b, c = (*(fill,) * (3 - len(values)), *values)
     return a, b, c
 
 
 def packed(windows: Windows, spatial: Sequence[int]) -> tuple[int, ...]:
-    """18 integers for the kernels: input, output, kernel, strides, pads before, dilations, three each."""
+    """Return 18 integers for the kernels: input, output, kernel, strides, begin pads, dilations, three each."""
     begins = [int(b or 0) for b in windows.begins]
     return (
         *three([int(s) for s in spatial], 1), *three([int(s) for s in windows.output], 1), *three(windows.kernel, 1),
