@@ -18,7 +18,7 @@ from ortrain.loading.loader import load_model
 from ortrain.ops.registry.record import MICROSOFT, OpRecord, canonical_domain, record_of
 from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG
-from ortrain.passes.half_precision import Notes, convert_to_float32
+from ortrain.passes.half_precision import OriginalTypes, convert_to_float32
 from ortrain.training.session import TrainingSession
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -70,7 +70,7 @@ def _nodes(model: Model) -> Iterator[Finding]:
     broken: set[str] = set()
     for node in graph.nodes:
         record = record_of(node)
-        carried = any(name in flows for i, name in enumerate(node.inputs) if record is None or i not in record.stop)
+        carried = any(name in flows for i, name in enumerate(node.inputs) if record is None or i not in record.stop_gradient)
         found = _finding_of(node, record, carried)
         if found is not None:
             yield found
@@ -124,7 +124,7 @@ def _dry_run(model: Model, flows: set[str]) -> Iterator[Finding]:
 
 
 def _weights(model: Model) -> Iterator[Finding]:
-    halves = [name for name, kind in Notes.of(model).types.items() if kind in HALVES and name in model.graph.initializers]
+    halves = [name for name, kind in OriginalTypes.of(model).types.items() if kind in HALVES and name in model.graph.initializers]
     if halves:
         yield Finding(NOTE, f"{len(halves)} weights, {halves[0]!r} the first", "they are of half precision: float32 copies are trained",
                       "nothing: the exported model has their own type again")

@@ -13,7 +13,7 @@ from ortrain.ops.integer import through_products
 from ortrain.ops.quantization import paired
 from ortrain.ops.registry.decomposition import decompose
 from ortrain.ops.registry.node_builder import GradientBuilder, GraphBuilder
-from ortrain.ops.registry.record import OpRecord, ask, canonical_domain, record_of
+from ortrain.ops.registry.record import OpRecord, apply_rule, canonical_domain, record_of
 from ortrain.ops.registry.shape_inference import Inference, infer, infer_graph
 
 
@@ -33,7 +33,7 @@ def values_reaching(model: Model, loss: str) -> set[str]:
         record = record_of(node)
         if record is None or not record.differentiable or not reached.intersection(node.outputs):
             continue
-        stopped = record.stop | {3, 4} if node.op_type == "BatchNormalization" else record.stop
+        stopped = record.stop_gradient | {3, 4} if node.op_type == "BatchNormalization" else record.stop_gradient
         reached.update(name for i, name in enumerate(node.inputs)
                        if i not in stopped and name in types and types[name].dtype in dtypes.DIFFERENTIABLE)
     return reached
@@ -116,7 +116,7 @@ class BackwardPass(GraphBuilder):
             assert record is not None
             if not record.differentiable:
                 continue
-            if any(name in depends for i, name in enumerate(node.inputs) if i not in record.stop):
+            if any(name in depends for i, name in enumerate(node.inputs) if i not in record.stop_gradient):
                 for name in node.outputs:
                     if name and self._carries(name):
                         depends.add(name)
@@ -142,8 +142,8 @@ class BackwardPass(GraphBuilder):
         if record.gradient is None:
             raise MissingGradientError(f"expected a gradient of {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r}), which ortrain "
                                        "does not have yet")
-        rule = GradientBuilder(self, node, dy, frozenset(i for i, name in enumerate(node.inputs) if name in depends and i not in record.stop))
-        for index, gradient in enumerate(ask(node, record.gradient, rule)):
+        rule = GradientBuilder(self, node, dy, frozenset(i for i, name in enumerate(node.inputs) if name in depends and i not in record.stop_gradient))
+        for index, gradient in enumerate(apply_rule(node, record.gradient, rule)):
             if gradient is not None and rule.needs(index):
                 self.parts.setdefault(node.inputs[index], []).append(self.unbroadcast(gradient, node.inputs[index]))
 

@@ -14,7 +14,7 @@ from ortrain.artifacts import LossType, OptimType, generate_artifacts
 from ortrain.cli import main
 from ortrain.dtypes import numpy_dtype
 from ortrain.loading.loader import load_model
-from ortrain.passes.half_precision import NOTES, Notes, restore_half_precision, convert_to_float32
+from ortrain.passes.half_precision import METADATA_KEY, OriginalTypes, restore_half_precision, convert_to_float32
 from ortrain.runtime.state import TrainingState
 from tests import half_models
 from tests.half_models import in_half, with_blocked, with_constant_nodes, with_float_edges, with_half_weights
@@ -314,7 +314,7 @@ def test_operators_that_say_a_type_say_their_own_again():
     wide = model.copy()
     convert_to_float32(wide)
     assert [node.attributes.get("to") for node in wide.graph.nodes if node.op_type == "Cast"] == [1, 7, 1]
-    assert {name: kind for name, kind in Notes.of(wide).types.items() if kind == "float32"}.keys() == {"wide_ones", "wide_eye"}
+    assert {name: kind for name, kind in OriginalTypes.of(wide).types.items() if kind == "float32"}.keys() == {"wide_ones", "wide_eye"}
     assert described(restore_half_precision(wide).graph) == described(model.graph)
     np.testing.assert_array_equal(ortrain.InferenceSession(proto).run(None, {})[0], np.eye(3, dtype=np.float16) * 2 + 2)
 
@@ -381,7 +381,7 @@ def test_a_checkpoint_with_parameters_of_half_precision_is_refused(tmp_path):
                                    '{"types": {}, "names": {"a": 1}}'])
 def test_notes_that_are_none_are_refused(notes):
     model = load_model(half_models.mlp())
-    model.metadata[NOTES] = notes
+    model.metadata[METADATA_KEY] = notes
     with pytest.raises(errors.InvalidModelError, match="expected notes on float types in the metadata"):
         restore_half_precision(model)
 
@@ -389,7 +389,7 @@ def test_notes_that_are_none_are_refused(notes):
 def test_notes_are_json_of_names_by_type():
     model = load_model(with_blocked(half_models.mlp(), "MatMul"))
     convert_to_float32(model)
-    notes = json.loads(model.metadata[NOTES])
+    notes = json.loads(model.metadata[METADATA_KEY])
     assert set(notes["types"]) == {"float16", "float32"} and set(notes["types"]["float32"]) == {"r_wide", "w2", "m_wide"} and not notes["names"]
 
 

@@ -13,7 +13,7 @@ from ortrain.dtypes import NAMES
 from ortrain.errors import InvalidArgumentError, InvalidCheckpointError, InvalidStateError
 from ortrain.formats.checkpoint import read_checkpoint, write_checkpoint
 from ortrain.formats.checkpoint_contents import Checkpoint
-from ortrain.passes.half_precision import rounded
+from ortrain.passes.half_precision import round_to_half
 
 Tensors = Sequence[onnx.TensorProto]
 
@@ -36,7 +36,7 @@ def _arrays(tensors: Tensors) -> dict[str, np.ndarray]:
 
 
 def load_checkpoint_to_model(path: str | os.PathLike[str], model: onnx.ModelProto) -> None:
-    """Overwrites, in place, the initializers of the model that the checkpoint has; others stay. Those of half precision get their values rounded.
+    """Overwrites, in place, the initializers of the model that the checkpoint has; others stay. Those of half precision get their values round_to_half.
 
     Raises InvalidStateError for a nominal checkpoint or values too large for half precision, ArtifactNotFoundError, InvalidCheckpointError."""
     checkpoint = read_checkpoint(path)
@@ -45,4 +45,4 @@ def load_checkpoint_to_model(path: str | os.PathLike[str], model: onnx.ModelProt
     values = checkpoint.trainable | checkpoint.frozen
     for tensor in model.graph.initializer:
         if tensor.name in values:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(rounded(tensor.name, values[tensor.name], NAMES.get(tensor.data_type, "")), tensor.name))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(round_to_half(tensor.name, values[tensor.name], NAMES.get(tensor.data_type, "")), tensor.name))

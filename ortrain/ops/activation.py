@@ -264,7 +264,7 @@ def clip_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("Where", mask, g.dy, g.scalar(0.0, x))]
 
 
-@operator("Clip", lower=lambda c: KernelCall("clip", floats=limits(c), in_place={0: 0}), gradient=clip_gradient, stop=(1, 2))
+@operator("Clip", lower=lambda c: KernelCall("clip", floats=limits(c), in_place={0: 0}), gradient=clip_gradient, stop_gradient=(1, 2))
 def clip(c: InferenceContext) -> list[TensorType]:
     """y = min(max(x, low), high), gradient 1 at the limits"""
     return same_as_input(c)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
-from ortrain.ops.registry.constants import larger, smaller
+from ortrain.ops.registry.constants import symbolic_max, symbolic_min
 from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_broadcasts, check_inputs, operator
 from ortrain.ops.shared.broadcasting import broadcast_strides
@@ -27,9 +27,9 @@ def lower_attention(c: LoweringContext, q: int, mask: int, buffers: int, by_head
     (n, rows, heads, size), (_, keys, _, _), (_, _, _, width) = (c.dims(q + i) for i in range(3))
     causal = c.has(mask) and rows == keys and hides_later_keys(c.value(mask), rows)
     steps = broadcast_strides(c.dims(mask), (n, heads, rows, keys)) if c.has(mask) else [0] * 4
-    block = smaller(rows, CAUSAL_BLOCK if causal else BLOCK)
+    block = symbolic_min(rows, CAUSAL_BLOCK if causal else BLOCK)
     units = n * heads * (1 if by_head else -(-rows // max(block, 1)))
-    lanes = larger(1, smaller(LANES, units))
+    lanes = symbolic_max(1, symbolic_min(LANES, units))
     scratch = lanes * buffers * block * keys * numpy_dtype(c.dtype(0)).itemsize
     kernel = "attention_grad" if by_head else "attention"
     return KernelCall(kernel, (n, heads, rows, keys, size, width, int(causal), block, lanes, *steps), (float(c.attribute("scale", 1.0)),), scratch=scratch)
@@ -65,7 +65,7 @@ def check_heads(c: InferenceContext, first: int) -> tuple[Shape, Shape, Shape]:
     return q, k, v
 
 
-@operator("Attention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 3, 1, False), gradient=attention_gradient, stop=(3,), written=1)
+@operator("Attention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 3, 1, False), gradient=attention_gradient, stop_gradient=(3,), written=1)
 def attention(c: InferenceContext) -> list[TensorType]:
     """y = softmax(scale q k' + mask) v for every image and head; q [n, rows, heads, size], k and v [n, keys, heads, …]; then log of the softmax's sums"""
     q, _, v = check_heads(c, 0)

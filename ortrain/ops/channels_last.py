@@ -11,7 +11,7 @@ from typing import Any
 
 from ortrain.ir import Node, Shape, TensorType
 from ortrain.ops.conv import unread_by_gradient
-from ortrain.ops.registry.constants import larger, smaller
+from ortrain.ops.registry.constants import symbolic_max, symbolic_min
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_inputs, check_shape, operator
 from ortrain.ops.shared.conv_algorithms import (
     MIN_CHANNELS,
@@ -75,8 +75,8 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
     method = method_of(v, bool(c.attribute("direct", 0)), has_tiles(c))
     weight_method, slices, weight_scratch = weight_way(v, method, has_tiles(c))
     method = Method.ROWS if method == Method.WINDOWS else method
-    bias_blocks = smaller(SPREAD, larger(1, v.pixels // 64))
-    scratch = larger(data_scratch(v, method) if c.wants(0) else 0, weight_scratch if c.wants(1) else 0, bias_blocks * v.filters)
+    bias_blocks = symbolic_min(SPREAD, symbolic_max(1, v.pixels // 64))
+    scratch = symbolic_max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch if c.wants(1) else 0, bias_blocks * v.filters)
     block = winograd_block(v) if method == Method.WINOGRAD else row_images(v) if method == Method.WINOGRAD_ROWS else 0
     return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_rows(v), weight_method, block, slices, bias_blocks),
                       scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {}, unread=unread_by_gradient(c))
@@ -130,7 +130,7 @@ def check_normalized(c: InferenceContext, x: int, *vectors: int, alike: tuple[in
 def norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int]) -> KernelCall:
     dims = c.dims(x)
     pixels, channels = prod(dims[:3]), dims[3]
-    rows = larger(64, -(-pixels // (2 * SPREAD)))
+    rows = symbolic_max(64, -(-pixels // (2 * SPREAD)))
     limited, low, high = limits(c)
     floats = (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)), low, high)
     scratch = -(-pixels // rows) * 2 * channels * 8 + 5 * channels * ITEM_SIZE[c.dtype(x)]
@@ -216,7 +216,7 @@ def max_pool(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), shape), TensorType("int32", shape)][: len(c.node.outputs)]
 
 
-@operator("ChannelsLastMaxPoolGrad", domain=ORTRAIN, lower=max_pool_grad_lower, stop=(1,))
+@operator("ChannelsLastMaxPoolGrad", domain=ORTRAIN, lower=max_pool_grad_lower, stop_gradient=(1,))
 def max_pool_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dy, winning taps, y where a ReLU stands before the pool and dx is the gradient before it); attribute spatial: h and w of x"""
     height, width = integers(c, "spatial", 2, 1)

@@ -108,4 +108,4 @@ def sequence_map(c: InferenceContext) -> list[TensorType]:
     return [TensorType(found.types[name].dtype, found.types[name].shape, sequence=True) for name in body.outputs]
 
 
-operator("If", gradient=if_gradient, decompose=inline, stop=(0,))(infer_if)
+operator("If", gradient=if_gradient, decompose=inline, stop_gradient=(0,))(infer_if)

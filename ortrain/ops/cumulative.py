@@ -30,7 +30,7 @@ def sum_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [g.op("CumSum", g.dy, g.inputs[1], exclusive=int(g.attribute("exclusive", 0)), reverse=1 - int(g.attribute("reverse", 0))), None]
 
 
-@operator("CumSum", lower=lower_sum, gradient=sum_gradient, stop=(1,))
+@operator("CumSum", lower=lower_sum, gradient=sum_gradient, stop_gradient=(1,))
 def cumulative_sum(c: InferenceContext) -> list[TensorType]:
     """y = the sum of x up to each element along an axis; without the element itself if exclusive, from the end if reverse"""
     return same_as_input(c)
@@ -44,7 +44,7 @@ def product_decomposition(g: NodeBuilder) -> list[str] | None:
     return [g.op("CumulativeProduct", g.inputs[0], domain=ORTRAIN, axis=int(axis.reshape(-1)[0]), **g.node.attributes)]
 
 
-@operator("CumProd", decompose=product_decomposition, stop=(1,))
+@operator("CumProd", decompose=product_decomposition, stop_gradient=(1,))
 def cum_prod(c: InferenceContext) -> list[TensorType]:
     """y = the product of x up to each element along an axis; without the element itself if exclusive, from the end if reverse"""
     axis = c.value(1)

@@ -59,7 +59,7 @@ def register_operator(domain: str, op_type: str, forward: Callable[..., Any], *,
             raise ArgumentTypeError(f"expected a callable for {role}, got {type(function).__name__}")
     _operators[key] = CustomOperator(forward, infer, gradient)
     REGISTRY[key] = OpRecord(op_type, key[0], _infer, _lower, _gradient if gradient is not None else None, gradient is not None,
-                             random=True, by_user=True, summary=(forward.__doc__ or f"{op_type}, registered by the user").strip())
+                             random=True, is_custom=True, summary=(forward.__doc__ or f"{op_type}, registered by the user").strip())
 
 
 def load_operators(path: str | os.PathLike[str]) -> None:
@@ -140,7 +140,7 @@ def lower_gradient(c: LoweringContext) -> KernelCall:
     return KernelCall("python", function=run)
 
 
-@operator(GRADIENT, domain=DOMAIN, lower=lower_gradient, differentiable=False, random=True, by_user=True)
+@operator(GRADIENT, domain=DOMAIN, lower=lower_gradient, differentiable=False, random=True, is_custom=True)
 def custom_gradient(c: InferenceContext) -> list[TensorType]:
     """The gradients of a registered operator's inputs, computed by its own callable"""
     n = int(c.attribute("outputs_of_operator", 1))

@@ -53,7 +53,7 @@ def dropout_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [g.op("DropoutGrad", g.dy, g.output(1), ratio, mode, domain=MICROSOFT), *rest]
 
 
-@operator("Dropout", lower=lower_dropout, gradient=dropout_gradient, stop=(1, 2), random=True, written=1)
+@operator("Dropout", lower=lower_dropout, gradient=dropout_gradient, stop_gradient=(1, 2), random=True, written=1)
 def dropout(c: InferenceContext) -> list[TensorType]:
     """y = x · mask / (1 - ratio), the mask true with probability 1 - ratio; y = x when not training"""
     check_numbers(c, 1, 2)
@@ -137,14 +137,14 @@ def with_bits(found: Callable[[NodeBuilder], list[str]]) -> Callable[[NodeBuilde
     return steps
 
 
-@operator("BiasDropout", domain=MICROSOFT, decompose=bias_dropout_decomposition, stop=(3, 4), random=True)
+@operator("BiasDropout", domain=MICROSOFT, decompose=bias_dropout_decomposition, stop_gradient=(3, 4), random=True)
 def bias_dropout(c: InferenceContext) -> list[TensorType]:
     """(y, mask): Dropout of x + bias, plus a residual; of (x, bias, residual, ratio, training_mode)"""
     return [c.type(0), TensorType("bool", c.type(0).shape)]
 
 
-@operator("BitmaskDropout", domain=MICROSOFT, decompose=with_bits(lambda g: dropped(g, g.inputs[0], 1)), stop=(1, 2), random=True)
-@operator("BitmaskBiasDropout", domain=MICROSOFT, decompose=with_bits(bias_dropout_decomposition), stop=(3, 4), random=True)
+@operator("BitmaskDropout", domain=MICROSOFT, decompose=with_bits(lambda g: dropped(g, g.inputs[0], 1)), stop_gradient=(1, 2), random=True)
+@operator("BitmaskBiasDropout", domain=MICROSOFT, decompose=with_bits(bias_dropout_decomposition), stop_gradient=(3, 4), random=True)
 def bitmask_dropout(c: InferenceContext) -> list[TensorType]:
     """Dropout or BiasDropout whose mask is of bits: uint32 [(n + 31) / 32]"""
     return [c.type(0), words_of(c, c.shape(0))]
@@ -169,7 +169,7 @@ def bias_softmax_dropout_decomposition(g: NodeBuilder) -> list[str]:
     return [*drop(g, y, g.optional(2), g.constant(np.array(True))), y]
 
 
-@operator("BiasSoftmaxDropout", domain=MICROSOFT, decompose=bias_softmax_dropout_decomposition, stop=(2,), random=True)
+@operator("BiasSoftmaxDropout", domain=MICROSOFT, decompose=bias_softmax_dropout_decomposition, stop_gradient=(2,), random=True)
 def bias_softmax_dropout(c: InferenceContext) -> list[TensorType]:
     """(y, mask, s): s = Softmax of x + bias, y = Dropout of s, always as in training; of (x, bias, ratio)"""
     check_broadcasts(c, 1, c.shape(0))

@@ -419,7 +419,7 @@ def lower_where(c: LoweringContext) -> KernelCall:
     return KernelCall("where", packed(c.output_dims(0), c.dims(0), c.dims(1), c.dims(2)))
 
 
-@operator("Where", lower=lower_where, gradient=where_gradient, stop=(0,), evaluate=lambda c: [np.asarray(np.where(c.known(0), c.known(1), c.known(2)))])
+@operator("Where", lower=lower_where, gradient=where_gradient, stop_gradient=(0,), evaluate=lambda c: [np.asarray(np.where(c.known(0), c.known(1), c.known(2)))])
 def where(c: InferenceContext) -> list[TensorType]:
     """y = a where condition else b"""
     if c.dtype(0) != "bool" or c.dtype(1) != c.dtype(2):
@@ -481,7 +481,7 @@ def scale_gradient(g: GradientBuilder) -> Gradients:
 
 
 @operator("Scale", domain=MICROSOFT, lower=lambda c: KernelCall("scale", (int(c.attribute("scale_down", 0)),), in_place={0: 0}),
-          evaluate=evaluate_scale, gradient=scale_gradient, stop=(1,))
+          evaluate=evaluate_scale, gradient=scale_gradient, stop_gradient=(1,))
 def scale(c: InferenceContext) -> list[TensorType]:
     """y = x s, or x / s with scale_down; s has one element, float or int64"""
     check_inputs(c, None, 1)

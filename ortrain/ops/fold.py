@@ -75,7 +75,7 @@ def fold_decomposition(g: NodeBuilder) -> list[str] | None:
     return [g.op("Reshape", y, g.constant([n, channels, *image]))]
 
 
-@operator("Col2Im", gradient=fold_gradient, decompose=fold_decomposition, stop=(1, 2))
+@operator("Col2Im", gradient=fold_gradient, decompose=fold_decomposition, stop_gradient=(1, 2))
 def col2im(c: InferenceContext) -> list[TensorType]:
     """y = images in which every block (a column of x [n, channels · block, windows]) is added where its window lies"""
     x, found = c.shape(0), fold_sizes(c)
@@ -146,7 +146,7 @@ def unpool_decomposition(g: NodeBuilder) -> list[str] | None:
     return [g.op("Pad", y, pads=tuple(pads)) if g.opset < 11 else g.op("Pad", y, g.constant(pads))]
 
 
-@operator("MaxUnpool", gradient=unpool_gradient, decompose=unpool_decomposition, stop=(1, 2))
+@operator("MaxUnpool", gradient=unpool_gradient, decompose=unpool_decomposition, stop_gradient=(1, 2))
 def max_unpool(c: InferenceContext) -> list[TensorType]:
     """y = zeros with x where the indices of a MaxPool (into all of the windows' output, flat) say; the last of equals stays"""
     x, sizes = c.shape(0), unpooled(c)

@@ -96,7 +96,7 @@ def dft_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return padded(g, g.op("DFTGrad", g.dy, *g.inputs, domain=ORTRAIN, opset=20 if g.opset >= 20 else 17, **g.node.attributes))
 
 
-@operator("DFT", lower=lower_dft, gradient=dft_gradient, stop=(1, 2))
+@operator("DFT", lower=lower_dft, gradient=dft_gradient, stop_gradient=(1, 2))
 def dft(c: InferenceContext) -> list[TensorType]:
     """y = the discrete Fourier transform of x along an axis, or its inverse; (real, imaginary) in the last axis, of which x may have the first alone"""
     shape: list[Dim] = list(c.shape(0))
@@ -161,7 +161,7 @@ def frames_decomposition(g: NodeBuilder) -> list[str] | None:
     return [g.op("DFT", frames, g.constant(np.array(length, np.int64)), g.constant(np.array(2)), **attributes)]
 
 
-@operator("STFT", decompose=frames_decomposition, stop=(1, 3))
+@operator("STFT", decompose=frames_decomposition, stop_gradient=(1, 3))
 def stft(c: InferenceContext) -> list[TensorType]:
     """y = the Fourier transforms of frames of a signal [n, length, parts], frame_step apart and times a window; their first half if onesided. A real signal may
     do without its last axis, which exporters leave out and onnxruntime does not miss"""

@@ -60,7 +60,7 @@ def evaluate_gather(c: InferenceContext) -> list[np.ndarray]:
     return [np.asarray(np.take(x, indices, c.attribute("axis", 0)))]
 
 
-@operator("Gather", lower=lower_gather, gradient=gather_gradient, evaluate=evaluate_gather, stop=(1,))
+@operator("Gather", lower=lower_gather, gradient=gather_gradient, evaluate=evaluate_gather, stop_gradient=(1,))
 def gather(c: InferenceContext) -> list[TensorType]:
     """y = the slices of x that the indices name along an axis (negative ones from the end)"""
     check_indices(c, 1)
@@ -122,7 +122,7 @@ def gather_elements_gradient(g: GradientBuilder) -> Gradients:
     return [dx, None]
 
 
-@operator("GatherElements", lower=lower_elements("gather_elements", 1), gradient=gather_elements_gradient, stop=(1,))
+@operator("GatherElements", lower=lower_elements("gather_elements", 1), gradient=gather_elements_gradient, stop_gradient=(1,))
 def gather_elements(c: InferenceContext) -> list[TensorType]:
     """y[i] = x[i with indices[i] along the axis]"""
     check_indices(c, 1)
@@ -171,7 +171,7 @@ def gather_nd_gradient(g: GradientBuilder) -> Gradients:
     return [dx, None]
 
 
-@operator("GatherND", lower=lower_tuples("gather_nd"), gradient=gather_nd_gradient, stop=(1,))
+@operator("GatherND", lower=lower_tuples("gather_nd"), gradient=gather_nd_gradient, stop_gradient=(1,))
 def gather_nd(c: InferenceContext) -> list[TensorType]:
     """y = the slices of x that index tuples name, after batch_dims shared dimensions"""
     dims, batch = c.shape(0), c.attribute("batch_dims", 0)
@@ -210,7 +210,7 @@ def one_hot_gradient(g: GradientBuilder) -> Gradients:
     return [None, None, g.op("Concat", *sums, axis=0)]
 
 
-@operator("OneHot", lower=lower_one_hot, gradient=one_hot_gradient, stop=(0, 1))
+@operator("OneHot", lower=lower_one_hot, gradient=one_hot_gradient, stop_gradient=(0, 1))
 def one_hot(c: InferenceContext) -> list[TensorType]:
     """y = values[1] where the position along a new axis of size depth is the index, else values[0]"""
     dims, depth = c.shape(0), known_dims(c, 1)

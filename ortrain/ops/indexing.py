@@ -141,8 +141,8 @@ def evaluate_split(c: InferenceContext) -> list[np.ndarray]:
     return list(np.split(x, np.cumsum([int(n) for n in split_lengths(c, axis)])[:-1], axis))
 
 
-@operator("SplitTraining", domain=MICROSOFT, lower=lower_split, gradient=split_gradient, evaluate=evaluate_split, stop=(1,))
-@operator("Split", lower=lower_split, gradient=split_gradient, evaluate=evaluate_split, stop=(1,))
+@operator("SplitTraining", domain=MICROSOFT, lower=lower_split, gradient=split_gradient, evaluate=evaluate_split, stop_gradient=(1,))
+@operator("Split", lower=lower_split, gradient=split_gradient, evaluate=evaluate_split, stop_gradient=(1,))
 def split(c: InferenceContext) -> list[TensorType]:
     """the parts of x along an axis, of the given lengths or equal"""
     dims = c.shape(0)
@@ -159,7 +159,7 @@ def slice_bounds(c: InferenceContext, first: int, rank: int) -> Bounds | None:
     if c.opset < 10 and c.node.domain != MICROSOFT:
         starts, ends, axes, steps = list(c.attribute("starts")), list(c.attribute("ends")), c.attribute("axes"), None
     else:
-        if any(c.has(i) and not c.knows(i) for i in range(first, first + 4)):
+        if any(c.has(i) and not c.is_constant(i) for i in range(first, first + 4)):
             return None
         lists = [known_dims(c, i) for i in range(first, first + 4)]
         starts, ends, axes, steps = lists[0] or [], lists[1] or [], lists[2], lists[3]
@@ -232,7 +232,7 @@ def evaluate_slice(c: InferenceContext) -> list[np.ndarray]:
     return [x]
 
 
-@operator("Slice", lower=lower_slice, gradient=slice_gradient, evaluate=evaluate_slice, stop=(1, 2, 3, 4))
+@operator("Slice", lower=lower_slice, gradient=slice_gradient, evaluate=evaluate_slice, stop_gradient=(1, 2, 3, 4))
 def slice_(c: InferenceContext) -> list[TensorType]:
     """y = x[start:end:step] along the given axes"""
     dims = c.shape(0)

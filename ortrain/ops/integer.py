@@ -169,7 +169,7 @@ def dynamic_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [da, None, db, *[None] * (len(g.inputs) - 3)]
 
 
-@operator("DynamicProduct", domain=ORTRAIN, decompose=dynamic_decomposition, gradient=dynamic_gradient, stop=(1, 3, 4, 5, 6, 7))
+@operator("DynamicProduct", domain=ORTRAIN, decompose=dynamic_decomposition, gradient=dynamic_gradient, stop_gradient=(1, 3, 4, 5, 6, 7))
 def dynamic_product(c: InferenceContext) -> list[TensorType]:
     """y = (a - zero of a) times (b - zero of b) as a float, of (what a was quantized from, its scale, the same of b, a, b, zero of a, zero of b)"""
     product = c.attribute("product")

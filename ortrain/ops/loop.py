@@ -392,5 +392,5 @@ class Backward:
         return g.ops("Scan", *inputs, *captured([body]), outputs=[True] * len(body.outputs), **attributes)
 
 
-operator("Loop", gradient=iteration_gradient, stop=(0, 1))(infer_iteration)
+operator("Loop", gradient=iteration_gradient, stop_gradient=(0, 1))(infer_iteration)
 operator("Scan", gradient=iteration_gradient, decompose=scan_decomposition, decompose_first=True)(infer_iteration)

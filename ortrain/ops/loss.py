@@ -71,7 +71,7 @@ def check_loss(c: InferenceContext, first: int) -> tuple[Shape, Shape]:
     return scores, labels
 
 
-@operator("SoftmaxCrossEntropyLoss", lower=lower_loss, gradient=loss_gradient, stop=(1, 2), written=1)
+@operator("SoftmaxCrossEntropyLoss", lower=lower_loss, gradient=loss_gradient, stop_gradient=(1, 2), written=1)
 def softmax_cross_entropy_loss(c: InferenceContext) -> list[TensorType]:
     """loss = -w[label] log softmax(scores)[label], reduced; scores [n, c, d…], labels [n, d…]; second output: log softmax(scores)"""
     scores, labels = check_loss(c, 0)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.registry.constants import larger
+from ortrain.ops.registry.constants import symbolic_max
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_inputs, check_shape, normalize_axis, operator
 
@@ -72,7 +72,7 @@ def batch_norm_decomposition(g: NodeBuilder) -> list[str] | None:
     return [y, *(g.inputs[3], g.inputs[4]) * 2]
 
 
-@operator("BatchNormalization", lower=lower_batch_norm, gradient=batch_norm_gradient, stop=(3, 4), decompose=batch_norm_decomposition, written=1)
+@operator("BatchNormalization", lower=lower_batch_norm, gradient=batch_norm_gradient, stop_gradient=(3, 4), decompose=batch_norm_decomposition, written=1)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(var + epsilon) + bias; in training mode of the batch's own statistics (Ioffe and Szegedy, arXiv 1502.03167)"""
     check_channels(c)
@@ -87,7 +87,7 @@ def internal_gradient(g: GradientBuilder) -> Gradients:
     return [*(name if want else None for name, want in zip(found, wanted, strict=True)), None, None]
 
 
-@operator("BatchNormInternal", domain=MICROSOFT, gradient=internal_gradient, stop=(3, 4), written=1,
+@operator("BatchNormInternal", domain=MICROSOFT, gradient=internal_gradient, stop_gradient=(3, 4), written=1,
           lower=lambda c: KernelCall("batch_norm_train", spatial(c), (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)))))
 def batch_norm_internal(c: InferenceContext) -> list[TensorType]:
     """BatchNormalization on batch statistics; outputs (y, running mean, running variance, batch mean, 1 / sqrt(batch variance + epsilon))"""
@@ -154,8 +154,8 @@ MAX_BLOCKS = 16
 
 def lower_layer_norm_grad(c: LoweringContext) -> KernelCall:
     rows, size = rows_and_size(c, 1)
-    block = larger(1, -(-rows // MAX_BLOCKS))
-    return KernelCall("layer_norm_grad", (rows, size, block), scratch=8 * 2 * size * larger(1, -(-rows // block)))
+    block = symbolic_max(1, -(-rows // MAX_BLOCKS))
+    return KernelCall("layer_norm_grad", (rows, size, block), scratch=8 * 2 * size * symbolic_max(1, -(-rows // block)))
 
 
 @operator("LayerNormalizationGrad", domain=MICROSOFT, lower=lower_layer_norm_grad)

@@ -139,7 +139,7 @@ def lower_pad(c: LoweringContext) -> KernelCall | Alias:
     return KernelCall("strided_pad", ints, floats=(float(c.attribute("value", 0.0)) if c.opset < 11 else 0.0,))
 
 
-@operator("Pad", lower=lower_pad, gradient=pad_gradient, stop=(1, 2, 3), decompose=gather_borders)
+@operator("Pad", lower=lower_pad, gradient=pad_gradient, stop_gradient=(1, 2, 3), decompose=gather_borders)
 def pad(c: InferenceContext) -> list[TensorType]:
     """y = x within a border: a constant, or (edge, reflect, wrap) elements of x; negative pads cut off"""
     check_numbers(c, 2)

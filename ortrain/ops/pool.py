@@ -221,7 +221,7 @@ def global_max_pool(c: InferenceContext) -> list[TensorType]:
     return global_type(c)
 
 
-@operator("MaxPoolGrad", lower=max_pool_grad_lower, stop=(1,))
+@operator("MaxPoolGrad", lower=max_pool_grad_lower, stop_gradient=(1,))
 def max_pool_grad(c: InferenceContext) -> list[TensorType]:
     """dx = 0, then dx[indices] += dy, of (dy, indices); indices are flat positions in dx"""
     if c.dtype(1) != "int64":

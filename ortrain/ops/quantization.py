@@ -43,7 +43,7 @@ def dequantize_decomposition(g: NodeBuilder) -> list[str] | None:
     return [g.op("Mul", value, spread(g.inputs[1]))]
 
 
-@operator("DequantizeLinear", lower=lower_by_definition, decompose=dequantize_decomposition, evaluate=evaluate, stop=(0, 2))
+@operator("DequantizeLinear", lower=lower_by_definition, decompose=dequantize_decomposition, evaluate=evaluate, stop_gradient=(0, 2))
 def dequantize_linear(c: InferenceContext) -> list[TensorType]:
     """y = (x - zero point) scale"""
     dtype = NAMES.get(int(c.attribute("output_dtype", 0)), c.dtype(1))
@@ -124,7 +124,7 @@ def straight_through(g: GradientBuilder) -> Sequence[str | None]:
     return [dx, dscale, None][: len(g.inputs)]
 
 
-@operator("FakeQuantize", domain=ORTRAIN, gradient=straight_through, decompose=fake_decomposition, stop=(2,))
+@operator("FakeQuantize", domain=ORTRAIN, gradient=straight_through, decompose=fake_decomposition, stop_gradient=(2,))
 def fake_quantize(c: InferenceContext) -> list[TensorType]:
     """y = x as QuantizeLinear and DequantizeLinear leave it"""
     return [c.type(0)]

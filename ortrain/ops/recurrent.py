@@ -296,7 +296,7 @@ def _register() -> None:
         RNN: (rnn_gradient, "h = tanh(x W + h R + b), or relu"),
     }
     for layer, (gradient, summary) in forward.items():
-        operator(layer.name, lower=lower_layer(layer), gradient=gradient, stop=(LENGTHS,), decompose=in_other_forms, decompose_first=True)(
+        operator(layer.name, lower=lower_layer(layer), gradient=gradient, stop_gradient=(LENGTHS,), decompose=in_other_forms, decompose_first=True)(
             infer_layer(layer, summary))
     for layer in forward:
         form = GradientForm(layer)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ortrain.ir import TensorType
-from ortrain.ops.registry.constants import is_single, is_symbolic
+from ortrain.ops.registry.constants import is_one, is_symbolic
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Alias, Decomposition, InferenceContext, KernelCall, LoweringContext, distinct_axes, operator
 
@@ -52,7 +52,7 @@ def grouped(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
     One whose size is open may stay where it is the first, or is reduced. Where it is kept it would part what is summed at once: another order of additions."""
     groups: list[tuple[int, bool]] = []
     for size, reduced in merged_kinds((size, axis in axes) for axis, size in enumerate(dims) if is_symbolic((size,)) or size != 1):
-        if size != 1 if groups and not reduced else not is_single(size):
+        if size != 1 if groups and not reduced else not is_one(size):
             groups.append((size, reduced))
     return merged_kinds(groups) or [(1, False)]
 
@@ -80,7 +80,7 @@ def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall | Ali
             stride *= size
         count = math.prod([size for size, _ in reduced])
         outputs = math.prod([size for size, _ in kept])
-        if is_single(count) and kernel != "reduce_sum_square":
+        if is_one(count) and kernel != "reduce_sum_square":
             return Alias()
         scratch = 8 * (-(-count // CHUNK) + 1) if outputs == 1 else 0
         ints = [len(kept), *(s for s, _ in kept), *(t for _, t in kept), len(reduced), *(s for s, _ in reduced), *(t for _, t in reduced)]
@@ -287,14 +287,14 @@ def _register() -> None:
         ("ReduceSumSquare", "reduce_sum_square", sum_square_gradient, None),
     ]
     for name, kernel, gradient, function in rows:
-        operator(name, lower=lower_reduction(kernel), gradient=gradient, stop=(1,), evaluate=numpy_reduction(function) if function else None)(infer_reduction)
-    operator("ReduceL1", gradient=l1_gradient, stop=(1,), decompose=of_parts("Abs", "ReduceSum"))(infer_reduction)
-    operator("ReduceL2", gradient=l2_gradient, stop=(1,), decompose=of_parts("", "ReduceSumSquare", "Sqrt"))(infer_reduction)
-    operator("ReduceLogSum", gradient=log_sum_gradient, stop=(1,), decompose=of_parts("", "ReduceSum", "Log"))(infer_reduction)
-    operator("ReduceLogSumExp", gradient=log_sum_exp_gradient, stop=(1,), decompose=log_sum_exp)(infer_reduction)
-    operator("ReduceProd", gradient=product_gradient, stop=(1,), decompose=product_decomposition, lower=lower_product,
+        operator(name, lower=lower_reduction(kernel), gradient=gradient, stop_gradient=(1,), evaluate=numpy_reduction(function) if function else None)(infer_reduction)
+    operator("ReduceL1", gradient=l1_gradient, stop_gradient=(1,), decompose=of_parts("Abs", "ReduceSum"))(infer_reduction)
+    operator("ReduceL2", gradient=l2_gradient, stop_gradient=(1,), decompose=of_parts("", "ReduceSumSquare", "Sqrt"))(infer_reduction)
+    operator("ReduceLogSum", gradient=log_sum_gradient, stop_gradient=(1,), decompose=of_parts("", "ReduceSum", "Log"))(infer_reduction)
+    operator("ReduceLogSumExp", gradient=log_sum_exp_gradient, stop_gradient=(1,), decompose=log_sum_exp)(infer_reduction)
+    operator("ReduceProd", gradient=product_gradient, stop_gradient=(1,), decompose=product_decomposition, lower=lower_product,
              evaluate=numpy_reduction(np.prod))(infer_reduction)
-    operator("ReduceSumTraining", domain=MICROSOFT, lower=lower_reduction("reduce_sum"), gradient=sum_gradient, stop=(1,),
+    operator("ReduceSumTraining", domain=MICROSOFT, lower=lower_reduction("reduce_sum"), gradient=sum_gradient, stop_gradient=(1,),
              evaluate=numpy_reduction(np.sum))(infer_reduction)
 
 

@@ -69,7 +69,7 @@ def resized_axes(c: InferenceContext, shape: Sequence[Dim]) -> list[tuple[int, f
     return [(axis, ratio, int(ratio * size + 0.5)) for axis, size in known.items()]
 
 
-@operator("Resize", gradient=lambda g: resize_gradient(g), decompose=lambda g: decompose(g), stop=(1, 2, 3))
+@operator("Resize", gradient=lambda g: resize_gradient(g), decompose=lambda g: decompose(g), stop_gradient=(1, 2, 3))
 def resize(c: InferenceContext) -> list[TensorType]:
     """y = x, resized along its axes by interpolation between neighbors"""
     shape = c.shape(0)
@@ -88,7 +88,7 @@ def resize(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), tuple(sizes))]
 
 
-operator("Upsample", gradient=lambda g: resize_gradient(g), decompose=lambda g: decompose(g), stop=(1,))(resize)
+operator("Upsample", gradient=lambda g: resize_gradient(g), decompose=lambda g: decompose(g), stop_gradient=(1,))(resize)
 
 
 def resize_gradient(g: GradientBuilder) -> Gradients:

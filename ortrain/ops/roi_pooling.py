@@ -52,7 +52,7 @@ def align_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [g.op("RoiAlignGrad", g.dy, *g.inputs, domain=ORTRAIN, **attributes), None, None]
 
 
-@operator("RoiAlign", lower=lower_align("roi_align", 0), gradient=align_gradient, stop=(1, 2))
+@operator("RoiAlign", lower=lower_align("roi_align", 0), gradient=align_gradient, stop_gradient=(1, 2))
 def roi_align(c: InferenceContext) -> list[TensorType]:
     """y[r] = region r of its image cut into bins: the mean (or, max, the largest weighted element) of samples between elements; no gradient for regions"""
     x, regions = c.shape(0), c.shape(1)
@@ -96,7 +96,7 @@ def pool_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [g.op("MaxRoiPoolGrad", g.dy, *g.inputs, domain=ORTRAIN, **g.node.attributes), None]
 
 
-@operator("MaxRoiPool", lower=lower_pool("max_roi_pool", 0), gradient=pool_gradient, stop=(1,))
+@operator("MaxRoiPool", lower=lower_pool("max_roi_pool", 0), gradient=pool_gradient, stop_gradient=(1,))
 def max_roi_pool(c: InferenceContext) -> list[TensorType]:
     """y[r] = the largest elements of the bins of region r, [image, x1, y1, x2, y2] in rounded elements; 0 in an empty bin"""
     x, regions, size = c.shape(0), c.shape(1), pooled_size(c)

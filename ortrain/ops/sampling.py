@@ -102,7 +102,7 @@ def affine_decomposition(g: NodeBuilder) -> list[str] | None:
     return [g.op("Reshape", grid, g.constant([0, *sizes[2:], len(axes)]))]
 
 
-@operator("AffineGrid", decompose=affine_decomposition, stop=(1,))
+@operator("AffineGrid", decompose=affine_decomposition, stop_gradient=(1,))
 def affine_grid(c: InferenceContext) -> list[TensorType]:
     """y[n, p] = theta[n] times (p, 1), for the positions p in [-1, 1] of the elements of images of the given size; the last axis first"""
     theta, sizes = c.shape(0), known_dims(c, 1)

@@ -114,7 +114,7 @@ operator("ScatterNDProductGrad", domain=ORTRAIN, lower=lower_tuples_gradient, wr
 # ---- the operators
 
 
-@operator("ScatterND", lower=lower_tuples, gradient=scatter_gradient("GatherND"), stop=(1,))
+@operator("ScatterND", lower=lower_tuples, gradient=scatter_gradient("GatherND"), stop_gradient=(1,))
 def scatter_nd(c: InferenceContext) -> list[TensorType]:
     """y = data with the slices that index tuples name replaced by updates, or (reduction) increased or multiplied by them, or the larger or smaller of both"""
     dims = c.shape(0)
@@ -123,7 +123,7 @@ def scatter_nd(c: InferenceContext) -> list[TensorType]:
     return [c.type(0)]
 
 
-@operator("ScatterElements", lower=lower_elements, gradient=scatter_gradient("GatherElements"), stop=(1,))
+@operator("ScatterElements", lower=lower_elements, gradient=scatter_gradient("GatherElements"), stop_gradient=(1,))
 def scatter_elements(c: InferenceContext) -> list[TensorType]:
     """y = data with y[i with indices[i] along the axis] replaced by updates[i], or (reduction) as ScatterND"""
     reduction_of(c)
@@ -133,7 +133,7 @@ def scatter_elements(c: InferenceContext) -> list[TensorType]:
     return [c.type(0)]
 
 
-operator("Scatter", lower=lower_elements, gradient=scatter_gradient("GatherElements"), stop=(1,))(scatter_elements)
+operator("Scatter", lower=lower_elements, gradient=scatter_gradient("GatherElements"), stop_gradient=(1,))(scatter_elements)
 """What ScatterElements was called below opset 11."""
 
 
@@ -165,7 +165,7 @@ def cache_axis(c: InferenceContext) -> tuple[int, str]:
     return axis, mode
 
 
-@operator("TensorScatter", decompose=cache_decomposition, stop=(2,))
+@operator("TensorScatter", decompose=cache_decomposition, stop_gradient=(2,))
 def tensor_scatter(c: InferenceContext) -> list[TensorType]:
     """y = past_cache [batch, …] with each sequence of update put at its write index along the axis, going round at the end if circular"""
     past, update = c.shape(0), c.shape(1)

@@ -52,7 +52,7 @@ def lower_top_k(c: LoweringContext) -> KernelCall:
     return KernelCall("top_k", (*around(c, axis), k, int(not c.attribute("largest", 1))))
 
 
-@operator("TopK", lower=lower_top_k, gradient=top_k_gradient, stop=(1,), written=2)
+@operator("TopK", lower=lower_top_k, gradient=top_k_gradient, stop_gradient=(1,), written=2)
 def top_k(c: InferenceContext) -> list[TensorType]:
     """The k largest (or smallest) elements along an axis, and their indices; of equal ones the first"""
     shape: list[Dim] = list(c.shape(0))
@@ -129,7 +129,7 @@ def choice_gradient(g: GradientBuilder) -> Gradients:
     return [dx if axis is not None else g.reshape_like(dx, x), None]
 
 
-@operator("Compress", gradient=choice_gradient, decompose=choice_decomposition, decompose_first=True, stop=(1,))
+@operator("Compress", gradient=choice_gradient, decompose=choice_decomposition, decompose_first=True, stop_gradient=(1,))
 def compress(c: InferenceContext) -> list[TensorType]:
     """y = the slices along an axis (or the elements of the flat tensor) for which a condition holds, which may be shorter than the axis"""
     shape: list[Dim] = list(c.shape(0))
@@ -169,7 +169,7 @@ def triangle_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("Trilu", g.dy, *g.inputs[1:], upper=int(g.attribute("upper", 1))), None][: len(g.inputs)]
 
 
-@operator("Trilu", lower=lower_triangle, gradient=triangle_gradient, decompose=triangle_decomposition, stop=(1,))
+@operator("Trilu", lower=lower_triangle, gradient=triangle_gradient, decompose=triangle_decomposition, stop_gradient=(1,))
 def triangle(c: InferenceContext) -> list[TensorType]:
     """y = the upper (or lower) triangle of the last two axes, from diagonal k, 0 elsewhere"""
     if len(c.shape(0)) < 2:
@@ -193,7 +193,7 @@ def reversal_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("ReverseSequence", g.dy, g.inputs[1], **attributes), None]
 
 
-@operator("ReverseSequence", lower=lower_reversal, gradient=reversal_gradient, stop=(1,))
+@operator("ReverseSequence", lower=lower_reversal, gradient=reversal_gradient, stop_gradient=(1,))
 def reverse_sequence(c: InferenceContext) -> list[TensorType]:
     """y = x with the first sequence_lens[b] elements of each sequence b turned round"""
     if (c.attribute("time_axis", 0), c.attribute("batch_axis", 1)) not in ((0, 1), (1, 0)):

@@ -10,7 +10,7 @@ import numpy as np
 
 from ortrain.dtypes import name_of
 from ortrain.ir import Dim, Graph, Shape, TensorType
-from ortrain.ops.registry.constants import is_single, is_spread
+from ortrain.ops.registry.constants import is_one, is_broadcast
 from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, distinct_axes, operator
 from ortrain.ops.shared.strides import fresh_shape, is_whole_copy, length_of, pack_box, strides_of
@@ -90,7 +90,7 @@ def evaluate_reshape(c: InferenceContext) -> list[np.ndarray]:
     return [x.reshape([int(d) for d in shape])]
 
 
-@operator("Reshape", lower=view, gradient=reshape_gradient, evaluate=evaluate_reshape, stop=(1,))
+@operator("Reshape", lower=view, gradient=reshape_gradient, evaluate=evaluate_reshape, stop_gradient=(1,))
 def reshape(c: InferenceContext) -> list[TensorType]:
     """y = x under another shape: 0 copies a dimension (unless allowzero), -1 is what is left"""
     kind = c.type(0)
@@ -156,7 +156,7 @@ def evaluate_squeeze(c: InferenceContext) -> list[np.ndarray]:
     return [np.squeeze(x, None if axes is None else tuple(axes))]
 
 
-@operator("Squeeze", lower=view, gradient=squeeze_gradient, evaluate=evaluate_squeeze, stop=(1,))
+@operator("Squeeze", lower=view, gradient=squeeze_gradient, evaluate=evaluate_squeeze, stop_gradient=(1,))
 def squeeze(c: InferenceContext) -> list[TensorType]:
     """y = x without the given dimensions of size 1 (all of them when no axes are given)"""
     axes = axes_of(c)
@@ -183,7 +183,7 @@ def evaluate_unsqueeze(c: InferenceContext) -> list[np.ndarray]:
     return [np.expand_dims(x, tuple(axes))]
 
 
-@operator("Unsqueeze", lower=view, gradient=unsqueeze_gradient, evaluate=evaluate_unsqueeze, stop=(1,))
+@operator("Unsqueeze", lower=view, gradient=unsqueeze_gradient, evaluate=evaluate_unsqueeze, stop_gradient=(1,))
 def unsqueeze(c: InferenceContext) -> list[TensorType]:
     """y = x with dimensions of size 1 put in, at the axes of y"""
     axes, dims = axes_of(c), c.shape(0)
@@ -300,7 +300,7 @@ def constant_of_shape(c: InferenceContext) -> list[TensorType]:
 
 def range_count(c: InferenceContext) -> int | None:
     """The number of elements of Range, if its limits are known."""
-    if any(not c.knows(i) for i in range(3)):
+    if any(not c.is_constant(i) for i in range(3)):
         return None
     start, limit, delta = (c.values[i].item() for i in range(3))  # type: ignore[union-attr]
     if delta == 0:
@@ -326,7 +326,7 @@ def range_(c: InferenceContext) -> list[TensorType]:
 def lower_expand(c: LoweringContext) -> KernelCall | Alias:
     source, out = c.dims(0), c.output_dims(0)
     dims = (1,) * (len(out) - len(source)) + source
-    strides = [0 if is_spread(d, want) else s for d, want, s in zip(dims, out, strides_of(dims), strict=True)]
+    strides = [0 if is_broadcast(d, want) else s for d, want, s in zip(dims, out, strides_of(dims), strict=True)]
     ints = pack_box(out, strides_of(out), strides)
     return Alias(0) if is_whole_copy(ints) or (0 in dims and dims == out) else KernelCall("strided_copy", ints)
 
@@ -337,7 +337,7 @@ def evaluate_expand(c: InferenceContext) -> list[np.ndarray]:
     return [np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(target))).copy()]
 
 
-@operator("Expand", lower=lower_expand, gradient=lambda g: padded(g, g.op("Identity", g.dy)), evaluate=evaluate_expand, stop=(1,))
+@operator("Expand", lower=lower_expand, gradient=lambda g: padded(g, g.op("Identity", g.dy)), evaluate=evaluate_expand, stop_gradient=(1,))
 def expand(c: InferenceContext) -> list[TensorType]:
     """y = x broadcast against a shape (both ways, as NumPy does)"""
     dims, target = c.shape(0), c.sizes(1)
@@ -428,7 +428,7 @@ def evaluate_tile(c: InferenceContext) -> list[np.ndarray]:
     return [np.tile(x, known_dims(c, 1) or ())]
 
 
-@operator("Tile", lower=lower_tile, gradient=tile_gradient, evaluate=evaluate_tile, stop=(1,))
+@operator("Tile", lower=lower_tile, gradient=tile_gradient, evaluate=evaluate_tile, stop_gradient=(1,))
 def tile(c: InferenceContext) -> list[TensorType]:
     """y = x repeated along each axis"""
     dims, repeats = c.shape(0), known_dims(c, 1)
@@ -447,11 +447,11 @@ def evaluate_broadcast_gradient_args(c: InferenceContext) -> list[np.ndarray]:
     rank = max(len(a), len(b))
     a_from, b_from = rank - len(a), rank - len(b)
     full_a, full_b = [1] * a_from + a, [1] * b_from + b
-    if any(not is_single(x) and not is_single(y) and x != y and 1 not in (x, y) for x, y in zip(full_a, full_b, strict=True)):
+    if any(not is_one(x) and not is_one(y) and x != y and 1 not in (x, y) for x, y in zip(full_a, full_b, strict=True)):
         raise c.error(f"expected shapes that broadcast, got {a} and {b}")
     backwards = range(rank - 1, -1, -1)
-    return [np.array([i for i in backwards if i < a_from or is_spread(full_a[i], full_b[i])], np.int64),
-            np.array([i for i in backwards if i < b_from or is_spread(full_b[i], full_a[i])], np.int64)]
+    return [np.array([i for i in backwards if i < a_from or is_broadcast(full_a[i], full_b[i])], np.int64),
+            np.array([i for i in backwards if i < b_from or is_broadcast(full_b[i], full_a[i])], np.int64)]
 
 
 def shows_spread_axes(graph: Graph, outputs: Iterable[str]) -> bool:
@@ -469,6 +469,6 @@ def shows_spread_axes(graph: Graph, outputs: Iterable[str]) -> bool:
           evaluate=evaluate_broadcast_gradient_args, differentiable=False)
 def broadcast_gradient_args(c: InferenceContext) -> list[TensorType]:
     """(axes of A, axes of B) over which a gradient of the broadcast shape is summed to come back to shape A or B, last to first"""
-    if not c.knows(0) or not c.knows(1):
+    if not c.is_constant(0) or not c.is_constant(1):
         return [TensorType("int64", fresh_shape(c, 1, 0)), TensorType("int64", fresh_shape(c, 1, 1))]
     return [TensorType.of(axes) for axes in evaluate_broadcast_gradient_args(c)]

@@ -1,8 +1,8 @@
 """Half precision: a model of float16 or bfloat16 in a form that computes in float32, and back.
 
 Widening keeps the graph: same nodes, same names, but every half is a float32, weights are float32 copies, and a Cast between the two is a Cast to float32,
-which costs nothing. What a user feeds keeps its type: a Cast stands between an input of half precision and what reads it. Notes in the model's metadata
-say which type each float value had, so that narrowing gives the first graph again, with weights rounded to nearest even."""
+which costs nothing. What a user feeds keeps its type: a Cast stands between an input of half precision and what reads it. OriginalTypes in the model's metadata
+say which type each float value had, so that narrowing gives the first graph again, with weights round_to_half to nearest even."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ortrain.loading.loader import all_names
 from ortrain.ops.registry.record import canonical_domain
 from ortrain.ops.registry.subgraphs import made, renamed, renamed_node
 
-NOTES = "ortrain.float_types"
+METADATA_KEY = "ortrain.float_types"
 """The key in the model's metadata: JSON, {"types": {type: [names of values]}, "names": {name: earlier name}}."""
 
 WIDE = "float32"
@@ -33,7 +33,7 @@ BITS = frozenset({"BitCast"})
 def convert_to_float32(model: Model) -> None:
     """Changes a model in which anything is of half precision so that it computes in float32; others, and those that are widened already, stay."""
     graph = model.graph
-    if NOTES in model.metadata or not any(_halves(graph)) or _must_stay(graph):
+    if METADATA_KEY in model.metadata or not any(_halves(graph)) or _must_stay(graph):
         return
     names = NameSource(all_names(graph))
     again: dict[str, str] = {}
@@ -45,12 +45,12 @@ def convert_to_float32(model: Model) -> None:
     _rename(graph, inside)
     graph.nodes[:0] = [_cast(name, wide, WIDE) for name, wide in inside.items()]
     graph.types |= {wide: TensorType(WIDE, graph.types[name].shape) for name, wide in inside.items()}
-    Notes(types | {wide: types[name] for name, wide in inside.items()}, again).write(model)
+    OriginalTypes(types | {wide: types[name] for name, wide in inside.items()}, again).write(model)
 
 
 def restore_output_types(model: Model, names: Iterable[str]) -> None:
-    """Gives the named values of a widened model the type that they had: what has been computed in float32 is rounded at the end."""
-    notes, graph = Notes.of(model), model.graph
+    """Gives the named values of a widened model the type that they had: what has been computed in float32 is round_to_half at the end."""
+    notes, graph = OriginalTypes.of(model), model.graph
     there = {*graph.inputs, *_edges(graph, notes)[1].values()}
     halves = [name for name in dict.fromkeys(names) if notes.types.get(name) in HALVES and name not in there]
     if not halves:
@@ -67,41 +67,41 @@ def restore_output_types(model: Model, names: Iterable[str]) -> None:
 
 
 def restore_half_precision(model: Model) -> Model:
-    """A widened model with its own types again, weights rounded to nearest even; any other model as it is.
+    """A widened model with its own types again, weights round_to_half to nearest even; any other model as it is.
 
     Values that the notes do not know, such as those of a loss, stay float32. Raises InvalidStateError for a weight too large for its type."""
-    notes = Notes.of(model)
+    notes = OriginalTypes.of(model)
     if not notes.types:
         return model
     model = model.copy()
     graph = model.graph
-    del model.metadata[NOTES]
+    del model.metadata[METADATA_KEY]
     inside, outside = _edges(graph, notes)
     graph.nodes = [node for node in graph.nodes if _edge(node, graph, notes) is None]
     _rename(graph, inside | outside)
     types = {name: dtype for name, dtype in notes.types.items() if name not in inside and name not in outside}
     graph.types = {name: kind for name, kind in graph.types.items() if name not in inside and name not in outside}
-    graph.initializers = {name: rounded(name, array, types.get(name, "")) for name, array in graph.initializers.items()}
+    graph.initializers = {name: round_to_half(name, array, types.get(name, "")) for name, array in graph.initializers.items()}
     _narrow_graph(graph, types, NameSource(all_names(graph)))
     _rename(graph, notes.names)
     return model
 
 
-def edges(model: Model) -> dict[str, str]:
+def float32_inputs(model: Model) -> dict[str, str]:
     """Input of half precision -> the float32 value that a widened model computes with."""
-    return {name: wide for wide, name in _edges(model.graph, Notes.of(model))[0].items()}
+    return {name: wide for wide, name in _edges(model.graph, OriginalTypes.of(model))[0].items()}
 
 
 def copy_original_type(model: Model, name: str, copy: str) -> None:
-    """Notes that a new value has the type that another one had."""
-    notes = Notes.of(model)
+    """OriginalTypes that a new value has the type that another one had."""
+    notes = OriginalTypes.of(model)
     if name in notes.types:
         notes.types[copy] = notes.types[name]
         notes.write(model)
 
 
-def rounded(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 weights in the half precision that they had, rounded to nearest even; others as they are. Raises InvalidStateError for one too large."""
+def round_to_half(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 weights in the half precision that they had, round_to_half to nearest even; others as they are. Raises InvalidStateError for one too large."""
     if dtype not in HALVES or array.dtype != np.float32:
         return array
     with np.errstate(over="ignore"):
@@ -115,7 +115,7 @@ def rounded(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 @dataclass(slots=True)
-class Notes:
+class OriginalTypes:
     """What a widened model was before."""
 
     types: dict[str, str] = field(default_factory=dict)
@@ -124,9 +124,9 @@ class Notes:
     """Names that values of graphs inside were given, for notes to tell them apart -> those that they had."""
 
     @classmethod
-    def of(cls, model: Model) -> Notes:
+    def of(cls, model: Model) -> OriginalTypes:
         """The notes in a model's metadata; none for a model that is as it was. Raises InvalidModelError for something else in their place."""
-        text = model.metadata.get(NOTES)
+        text = model.metadata.get(METADATA_KEY)
         if text is None:
             return cls()
         try:
@@ -136,7 +136,7 @@ class Notes:
         except (ValueError, KeyError, TypeError, AttributeError):
             fine = False
         if not fine:
-            raise InvalidModelError(f"expected notes on float types in the metadata {NOTES!r}, got {text[:80]!r}")
+            raise InvalidModelError(f"expected notes on float types in the metadata {METADATA_KEY!r}, got {text[:80]!r}")
         return notes
 
     def write(self, model: Model) -> None:
@@ -144,7 +144,7 @@ class Notes:
         types: dict[str, list[str]] = {}
         for name, kind in self.types.items():
             types.setdefault(kind, []).append(name)
-        model.metadata[NOTES] = json.dumps({"types": types, "names": self.names}, ensure_ascii=False)
+        model.metadata[METADATA_KEY] = json.dumps({"types": types, "names": self.names}, ensure_ascii=False)
 
 
 # ---- what type each value has
@@ -281,15 +281,15 @@ def _rename(graph: Graph, names: Mapping[str, str]) -> None:
     graph.types |= {new: graph.types[old] for old, new in names.items() if old in graph.types}
 
 
-# ---- the Casts at the edges
+# ---- the Casts at the float32_inputs
 
 
 def _cast(source: str, target: str, dtype: str) -> Node:
     return Node("Cast", [source], [target], f"{target}/Cast", attributes={"to": NUMBERS[dtype]})
 
 
-def _edges(graph: Graph, notes: Notes) -> tuple[dict[str, str], dict[str, str]]:
-    """(float32 value -> the input of half precision that it comes from, float32 value -> the half that it is rounded to at the end)"""
+def _edges(graph: Graph, notes: OriginalTypes) -> tuple[dict[str, str], dict[str, str]]:
+    """(float32 value -> the input of half precision that it comes from, float32 value -> the half that it is round_to_half to at the end)"""
     ends: dict[str, dict[str, str]] = {"inside": {}, "outside": {}}
     for node in graph.nodes:
         end = _edge(node, graph, notes)
@@ -300,7 +300,7 @@ def _edges(graph: Graph, notes: Notes) -> tuple[dict[str, str], dict[str, str]]:
     return ends["inside"], ends["outside"]
 
 
-def _edge(node: Node, graph: Graph, notes: Notes) -> str | None:
+def _edge(node: Node, graph: Graph, notes: OriginalTypes) -> str | None:
     """Is the node a Cast at an edge of a widened graph, where a half comes inside or goes outside? Both its ends had the same type before."""
     if node.op_type != "Cast" or canonical_domain(node.domain) != "":
         return None

@@ -13,7 +13,7 @@ from ortrain._core.program_builder import MAX_AXES, ProgramBuilder
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidModelError, MissingKernelError
 from ortrain.ir import Node, TensorType
-from ortrain.ops.registry.constants import KnownValues
+from ortrain.ops.registry.constants import ConstantValues
 from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.training import UPDATED
 from ortrain.plan.deferred_gradients import DeferredGradients
@@ -103,7 +103,7 @@ class Emission:
             return builder.add_tensor(kind.dtype, shape, address=self.fixed[root].ctypes.data)
         if root in self.inference.values:
             values = self.inference.values
-            numbers = values.held(root) if isinstance(values, KnownValues) and kind.dtype == "int64" else None
+            numbers = values.held(root) if isinstance(values, ConstantValues) and kind.dtype == "int64" else None
             if numbers is not None:
                 return builder.add_tensor(kind.dtype, shape, numbers=numbers)
             array = values[root]

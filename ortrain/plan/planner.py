@@ -18,12 +18,12 @@ from ortrain.dtypes import FLOATS, numpy_dtype
 from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
 from ortrain.ops.loop import Form, Inside, look_inside, trips, unrolled
-from ortrain.ops.registry.constants import KnownValues, is_symbolic
+from ortrain.ops.registry.constants import ConstantValues, is_symbolic
 from ortrain.ops.registry.cost_model import is_known
 from ortrain.ops.registry.decomposition import decompose, named_as
 from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
 from ortrain.ops.registry.onnx_definitions import defined
-from ortrain.ops.registry.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, ask, canonical_domain, record_of
+from ortrain.ops.registry.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, apply_rule, canonical_domain, record_of
 from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.subgraphs import has_graphs
 from ortrain.ops.training import ACCUMULATOR, OF_GRADIENT, UPDATED, WRITTEN
@@ -83,7 +83,7 @@ class Planner:
         types = dict(inputs) | {name: TensorType.of(array) for name, array in fixed.items()}
         values = {**model.graph.initializers, **known}
         symbolic = any(is_symbolic(kind.shape or ()) for kind in inputs.values())
-        self.inference = Inference(model.opsets, types, KnownValues(values) if symbolic else values, model.graph.types)
+        self.inference = Inference(model.opsets, types, ConstantValues(values) if symbolic else values, model.graph.types)
         self.builder = GraphBuilder(self.inference, NameSource(model.graph.names()), model.opset)
         self.unknowns = Unknowns(model.graph, inputs, objects, self.inference)
         self.lifetimes = Lifetimes(self.inference.types, self._is_outside, outputs, states)
@@ -312,7 +312,7 @@ class Planner:
         """What the record asks for, and the address of its kernel."""
         if record.lower is None or not self.inference.foreign.isdisjoint(node.outputs):
             raise MissingKernelError(f"expected an operator with a kernel, got {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r})")
-        how = ask(node, record.lower, context)
+        how = apply_rule(node, record.lower, context)
         return how, 0 if isinstance(how, Alias) else self._address(node, how)
 
     def _add_guard(self, node: Node, guard: Guard) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ortrain.errors import InvalidArgumentError
 from ortrain.gradient import add_gradient, values_reaching
 from ortrain.ir import Model
-from ortrain.passes.half_precision import edges
+from ortrain.passes.half_precision import float32_inputs
 from ortrain.runtime.state import TrainingState
 
 
@@ -20,7 +20,7 @@ def with_input_gradients(source: Model, names: Sequence[str] | None, inputs: Seq
     model = source.copy()
     loss = model.graph.outputs[0]
     reaching = values_reaching(model, loss)
-    inside = edges(model)
+    inside = float32_inputs(model)
     wanted = list(names) if names is not None else [name for name in inputs if inside.get(name, name) in reaching]
     unknown = [name for name in wanted if name not in model.graph.inputs or name in state.trainable or name in state.frozen]
     if unknown:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortrain._core.symbolic import SymbolicInt, SymbolicSizes, plain, spares
-from ortrain.ops.registry.constants import is_single, is_spread, larger, smaller
+from ortrain.ops.registry.constants import is_one, is_broadcast, larger, smaller
 
 CALCULATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "smaller": smaller, "larger": larger}
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "max": max, "min": min}
@@ -89,10 +89,10 @@ def test_what_spares_memory_has_limits_of_its_own():
 def test_an_axis_of_one_element_may_be_walked_as_one_of_many():
     for size in (32, 1):
         found, n = number(size)
-        assert not is_single(n) and not is_single(n // 2) and is_single(1) and not is_single("rows")
-        assert is_spread(1, n) and not is_spread(n, 1) and not is_spread(n, n)
+        assert not is_one(n) and not is_one(n // 2) and is_one(1) and not is_one("rows")
+        assert is_broadcast(1, n) and not is_broadcast(n, 1) and not is_broadcast(n, n)
         assert found.holds_for((1,)) and found.holds_for((32,)) and found.n_holes == 0
-    assert is_spread(n, 5), "one element now, and no more"
+    assert is_broadcast(n, 5), "one element now, and no more"
     assert found.limits(0) == (1, 1)
 
 

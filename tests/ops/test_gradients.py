@@ -25,7 +25,7 @@ def checked_inputs(sample):
     if sample.indices is not None:
         return list(sample.indices)
     return [i for i, x in enumerate(sample.inputs)
-            if x is not None and np.asarray(x).dtype.kind == "f" and i not in record.stop and i not in sample.constants]
+            if x is not None and np.asarray(x).dtype.kind == "f" and i not in record.stop_gradient and i not in sample.constants]
 
 
 def scalar_model(sample, dtype, seed=3):

@@ -1,4 +1,4 @@
-"""Loop and Scan: a recurrent layer written as either, in all forms; its gradients against central differences in float64."""
+"""Loop and Scan: a recurrent layer written as select_if, in all forms; its gradients against central differences in float64."""
 
 import numpy as np
 import onnx

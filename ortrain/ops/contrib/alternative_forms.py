@@ -40,7 +40,7 @@ def internal_loss(g: NodeBuilder) -> list[str]:
     return g.ops("SoftmaxCrossEntropyLoss", *g.inputs[:2], *weighted(g), outputs=[True, True], **loss_attributes(g, 3))
 
 
-@operator("SoftmaxCrossEntropyLossInternal", domain=MICROSOFT, decompose=internal_loss, stop=(1, 2, 3))
+@operator("SoftmaxCrossEntropyLossInternal", domain=MICROSOFT, decompose=internal_loss, stop_gradient=(1, 2, 3))
 def softmax_cross_entropy_loss_internal(c: InferenceContext) -> list[TensorType]:
     """SoftmaxCrossEntropyLoss whose ignored label is its fourth input"""
     return loss_type(c)
@@ -63,8 +63,8 @@ def internal_likelihood(g: NodeBuilder) -> list[str]:
     return [g.op("NegativeLogLikelihoodLoss", *g.inputs[:2], *weighted(g), **{"ignore_index": -1, **loss_attributes(g, 3)})]
 
 
-@operator("NegativeLogLikelihoodLossInternal", domain=MICROSOFT, decompose=internal_likelihood, stop=(1, 2, 3))
-@operator("NegativeLogLikelihoodLossInternal2", domain=MICROSOFT, decompose=internal_likelihood, stop=(1, 2, 3))
+@operator("NegativeLogLikelihoodLossInternal", domain=MICROSOFT, decompose=internal_likelihood, stop_gradient=(1, 2, 3))
+@operator("NegativeLogLikelihoodLossInternal2", domain=MICROSOFT, decompose=internal_likelihood, stop_gradient=(1, 2, 3))
 def negative_log_likelihood_loss_internal(c: InferenceContext) -> list[TensorType]:
     """NegativeLogLikelihoodLoss whose ignored label is its fourth input"""
     return loss_type(c)[:1]
@@ -94,7 +94,7 @@ def sparse_loss(g: NodeBuilder) -> list[str]:
     return [averaged(g, total, everything(g, g.inputs[2]) if g.has(2) else count(g, labels, logits)), logs]
 
 
-@operator("SparseSoftmaxCrossEntropy", decompose=sparse_loss, stop=(1, 2))
+@operator("SparseSoftmaxCrossEntropy", decompose=sparse_loss, stop_gradient=(1, 2))
 def sparse_softmax_cross_entropy(c: InferenceContext) -> list[TensorType]:
     """loss = -weight log softmax(logits)[label] over the last axis, reduced; weights are of samples. In ONNX's domain, though not of it"""
     if len(c.shape(0)) != len(c.shape(1)) + 1 or c.attribute("reduction", "mean") not in ("mean", "sum"):
@@ -125,7 +125,7 @@ def dense_loss_gradient(g: NodeBuilder) -> list[str]:
     return [g.op("Mul", g.op("Sub", g.op("Exp", logs), labels), averaged(g, dloss, count(g, rows, logs)))]
 
 
-@operator("SoftmaxCrossEntropy", domain=MICROSOFT, decompose=dense_loss, stop=(1,))
+@operator("SoftmaxCrossEntropy", domain=MICROSOFT, decompose=dense_loss, stop_gradient=(1,))
 def softmax_cross_entropy(c: InferenceContext) -> list[TensorType]:
     """loss = -sum of labels log softmax(logits), over the last axis, reduced; labels are one-hot floats"""
     if len(c.shape(0)) != len(c.shape(1)) or c.attribute("reduction", "mean") not in ("mean", "sum"):
@@ -148,13 +148,13 @@ def softmax_cross_entropy_grad(c: InferenceContext) -> list[TensorType]:
 # ---- shapes
 
 
-@operator("Trilu", domain=MICROSOFT, decompose=lambda g: [g.op("Trilu", *g.inputs, **g.node.attributes)], stop=(1,))
+@operator("Trilu", domain=MICROSOFT, decompose=lambda g: [g.op("Trilu", *g.inputs, **g.node.attributes)], stop_gradient=(1,))
 def trilu(c: InferenceContext) -> list[TensorType]:
     """ONNX's Trilu, as the old package writes it into gradients"""
     return [c.type(0)]
 
 
-@operator("ShrunkenGather", domain=MICROSOFT, decompose=lambda g: [g.op("Gather", *g.inputs, **g.node.attributes)], stop=(1,))
+@operator("ShrunkenGather", domain=MICROSOFT, decompose=lambda g: [g.op("Gather", *g.inputs, **g.node.attributes)], stop_gradient=(1,))
 def shrunken_gather(c: InferenceContext) -> list[TensorType]:
     """ONNX's Gather, under another name"""
     axis, shape = int(c.attribute("axis", 0)), c.shape(0)

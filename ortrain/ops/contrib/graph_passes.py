@@ -64,7 +64,7 @@ def cast_decomposition(g: NodeBuilder) -> list[str]:
     return [g.op("Concat", *flat, axis=0)]
 
 
-@operator("MixedPrecisionScale", domain=MICROSOFT, decompose=cast_decomposition, stop=(0,))
+@operator("MixedPrecisionScale", domain=MICROSOFT, decompose=cast_decomposition, stop_gradient=(0,))
 def mixed_precision_scale(c: InferenceContext) -> list[TensorType]:
     """y_i = scale x_i in the type `to`; with fuse_outputs all of them side by side in one vector"""
     dtype = element_type(c)
@@ -141,8 +141,8 @@ def pass_through(c: InferenceContext) -> list[TensorType]:
     return [c.type(index) for index in range(len(c.node.inputs))]
 
 
-@operator("RecordEvent", domain=MICROSOFT, decompose=lambda g: [g.op("Identity", value) for value in g.inputs[1:]], stop=(0,))
-@operator("WaitEvent", domain=MICROSOFT, decompose=lambda g: [g.op("Identity", value) for value in g.inputs[1:]], stop=(0,))
+@operator("RecordEvent", domain=MICROSOFT, decompose=lambda g: [g.op("Identity", value) for value in g.inputs[1:]], stop_gradient=(0,))
+@operator("WaitEvent", domain=MICROSOFT, decompose=lambda g: [g.op("Identity", value) for value in g.inputs[1:]], stop_gradient=(0,))
 def event(c: InferenceContext) -> list[TensorType]:
     """The inputs after the first, an event of a pipeline, that a program of one order need not wait for"""
     return [c.type(index) for index in range(1, len(c.node.inputs))]
@@ -158,7 +158,7 @@ def views(g: NodeBuilder) -> list[str]:
     return [g.op("Reshape", part, shape) for part, shape in zip(parts, g.inputs[1:], strict=True)]
 
 
-@operator("View", domain=MICROSOFT, decompose=views, stop=tuple(range(1, 1025)))
+@operator("View", domain=MICROSOFT, decompose=views, stop_gradient=tuple(range(1, 1025)))
 def view(c: InferenceContext) -> list[TensorType]:
     """The elements of x, in their order, as tensors of the shapes that the other inputs say"""
     shapes = []
@@ -196,7 +196,7 @@ def pad_gradient(g: GradientBuilder) -> list[str | None]:
     return [g.ops("FlattenAndUnpad", g.dy, g.inputs[1], outputs=[True, True], domain=MICROSOFT)[0], None, None]
 
 
-@operator("FlattenAndUnpad", domain=MICROSOFT, decompose=unpad, stop=(1,))
+@operator("FlattenAndUnpad", domain=MICROSOFT, decompose=unpad, stop_gradient=(1,))
 def flatten_and_unpad(c: InferenceContext) -> list[TensorType]:
     """(the rows that indices pick of x [n, m, …] as [n m, …], [n, m])"""
     shape = c.shape(0)
@@ -205,7 +205,7 @@ def flatten_and_unpad(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), (*c.shape(1), *shape[2:])), TensorType("int64", (2,))]
 
 
-@operator("PadAndUnflatten", domain=MICROSOFT, decompose=pad, gradient=pad_gradient, stop=(1, 2))
+@operator("PadAndUnflatten", domain=MICROSOFT, decompose=pad, gradient=pad_gradient, stop_gradient=(1, 2))
 def pad_and_unflatten(c: InferenceContext) -> list[TensorType]:
     """y [n, m, …] = the rows of x at their indices in [0, n m), zeros elsewhere; (n, m) is the third input"""
     shape = c.shape(0)

@@ -163,7 +163,7 @@ def quantize(c: InferenceContext) -> list[TensorType]:
     return [TensorType(quantized_type(c), c.type(0).shape)]
 
 
-@operator("DequantizeLinear", domain=MICROSOFT, decompose=same_in_onnx("DequantizeLinear"), stop=(0, 2))
+@operator("DequantizeLinear", domain=MICROSOFT, decompose=same_in_onnx("DequantizeLinear"), stop_gradient=(0, 2))
 def dequantize(c: InferenceContext) -> list[TensorType]:
     """ONNX's DequantizeLinear"""
     return [TensorType(c.dtype(1), c.type(0).shape)]
@@ -180,7 +180,7 @@ def rounded_decomposition(g: NodeBuilder) -> list[str]:
     return [y, g.op("Not", g.op("Or", g.op("Less", place, low), g.op("Greater", place, high)))]
 
 
-@operator("FakeQuant", domain=MICROSOFT, decompose=rounded_decomposition, stop=(1, 2),
+@operator("FakeQuant", domain=MICROSOFT, decompose=rounded_decomposition, stop_gradient=(1, 2),
           gradient=lambda g: [g.op("FakeQuantGrad", g.dy, g.output(1), domain=MICROSOFT), None, None])
 def fake_quant(c: InferenceContext) -> list[TensorType]:
     """y = x as quant_min … quant_max store it with a scale and a zero point; then where it was not cut off"""
@@ -211,7 +211,7 @@ def matmul_to_float_decomposition(g: NodeBuilder) -> list[str]:
     return with_bias(g, in_units(g, product, a_scale, b_scale), 6)
 
 
-@operator("MatMulIntegerToFloat", domain=MICROSOFT, decompose=matmul_to_float_decomposition, stop=(0, 1, 4, 5))
+@operator("MatMulIntegerToFloat", domain=MICROSOFT, decompose=matmul_to_float_decomposition, stop_gradient=(0, 1, 4, 5))
 def matmul_integer_to_float(c: InferenceContext) -> list[TensorType]:
     """y = (a - zero of a) (b - zero of b) times both scales, plus bias"""
     return [TensorType(c.dtype(2), matmul_shape(c, 0, 1))]
@@ -228,7 +228,7 @@ def dynamic_matmul_decomposition(g: NodeBuilder) -> list[str]:
     return with_bias(g, through_bytes(g, g.inputs[0], g.inputs[1], g.inputs[2], g.optional(3)), 4)
 
 
-@operator("DynamicQuantizeMatMul", domain=MICROSOFT, decompose=dynamic_matmul_decomposition, stop=(1, 3))
+@operator("DynamicQuantizeMatMul", domain=MICROSOFT, decompose=dynamic_matmul_decomposition, stop_gradient=(1, 3))
 def dynamic_quantize_matmul(c: InferenceContext) -> list[TensorType]:
     """y = a, quantized as it comes, times (b - zero of b) times the scales, plus bias"""
     return [TensorType(c.dtype(0), matmul_shape(c, 0, 1))]
@@ -293,7 +293,7 @@ def four_bits_decomposition(g: NodeBuilder) -> list[str]:
     return [g.op("MatMul", a, g.op("Transpose", weights, perm=(1, 0)) if g.attribute("transB", 1) else weights)]
 
 
-@operator("MatMulBnb4", domain=MICROSOFT, decompose=four_bits_decomposition, stop=(1,))
+@operator("MatMulBnb4", domain=MICROSOFT, decompose=four_bits_decomposition, stop_gradient=(1,))
 def matmul_four_bits(c: InferenceContext) -> list[TensorType]:
     """y = a w' (transB 1) or a w, w [n, k] stored in blocks of four-bit floats, each block with its largest magnitude"""
     k, n, block, kind = (int(c.attribute(name, 0)) for name in ("K", "N", "block_size", "quant_type"))
@@ -305,7 +305,7 @@ def matmul_four_bits(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), (*shape[:-1], columns))]
 
 
-@operator("MatMulNBits", domain=MICROSOFT, decompose=few_bits_decomposition, stop=(1, 4))
+@operator("MatMulNBits", domain=MICROSOFT, decompose=few_bits_decomposition, stop_gradient=(1, 4))
 def matmul_few_bits(c: InferenceContext) -> list[TensorType]:
     """y = a w' + bias, w [n, k] stored in blocks of numbers of few bits, each with its scale and zero point"""
     k, n, bits, block = (int(c.attribute(name, 0)) for name in ("K", "N", "bits", "block_size"))
@@ -367,7 +367,7 @@ def one_direction(g: NodeBuilder, k: int, backwards: bool, size: int) -> list[st
                  scan_input_directions=(int(backwards),), scan_output_directions=(int(backwards),))
 
 
-@operator("DynamicQuantizeLSTM", domain=MICROSOFT, decompose=lstm_decomposition, stop=(1, 2, 4, 9, 11))
+@operator("DynamicQuantizeLSTM", domain=MICROSOFT, decompose=lstm_decomposition, stop_gradient=(1, 2, 4, 9, 11))
 def dynamic_quantize_lstm(c: InferenceContext) -> list[TensorType]:
     """An LSTM of stored weights, w [directions, features, 4 h] and r [directions, h, 4 h], input and state quantized as they come"""
     shape, (_, directions), size = c.shape(0), direction_of(c), int(c.attribute("hidden_size", 0))

@@ -149,7 +149,7 @@ def attention_decomposition(g: NodeBuilder) -> list[str]:
     return [y, g.op("Concat", g.unsqueeze(k, [0]), g.unsqueeze(v, [0]), axis=0)] if g.wants(1) else [y]
 
 
-@operator("Attention", domain=MICROSOFT, decompose=attention_decomposition, stop=(3,))
+@operator("Attention", domain=MICROSOFT, decompose=attention_decomposition, stop_gradient=(3,))
 def attention(c: InferenceContext) -> list[TensorType]:
     """y = softmax(scale q k' + masks) v in heads, where [q, k, v] = x w + b; then keys and values, those of the past before them"""
     shape = c.shape(0)
@@ -186,7 +186,7 @@ def multi_head_decomposition(g: NodeBuilder) -> list[str]:
     return [attend(g, q, k, v, mask, g.shape(q)[3]), k, v]
 
 
-@operator("MultiHeadAttention", domain=MICROSOFT, decompose=multi_head_decomposition, stop=(4,))
+@operator("MultiHeadAttention", domain=MICROSOFT, decompose=multi_head_decomposition, stop_gradient=(4,))
 def multi_head_attention(c: InferenceContext) -> list[TensorType]:
     """y = softmax(scale q k' + masks) v in heads, of queries, keys and values (+ bias); then keys and values, those of the past before them"""
     heads = head_count(c, "num_heads")
@@ -236,7 +236,7 @@ def repeated(g: NodeBuilder, value: str, times: int) -> str:
     return g.op("Gather", value, g.constant(np.arange(int(heads)).repeat(times)), axis=1)
 
 
-@operator("GroupQueryAttention", domain=MICROSOFT, decompose=grouped_decomposition, stop=(5, 6, 7, 8, 9))
+@operator("GroupQueryAttention", domain=MICROSOFT, decompose=grouped_decomposition, stop_gradient=(5, 6, 7, 8, 9))
 def group_query_attention(c: InferenceContext) -> list[TensorType]:
     """causal y = softmax(scale q k' + mask) v, several heads of queries for one of keys and values (Ainslie et al., arXiv 2305.13245), turned by their places
     where asked; then keys and values. Of shorter sequences than the longest, rows beyond their end are not defined. A past holds what its shape says."""
@@ -284,7 +284,7 @@ def rotary_decomposition(g: NodeBuilder) -> list[str]:
     return [y if split_already else heads_last(g, y)]
 
 
-@operator("RotaryEmbedding", domain=MICROSOFT, decompose=rotary_decomposition, stop=(1,))
+@operator("RotaryEmbedding", domain=MICROSOFT, decompose=rotary_decomposition, stop_gradient=(1,))
 def rotary_embedding(c: InferenceContext) -> list[TensorType]:
     """x turned by the angles of its places (Su et al., arXiv 2104.09864); x [n, s, features] or [n, heads, s, size], places [n, s] or the first one [1]"""
     if len(c.shape(0)) not in (3, 4) or len(c.shape(1)) not in (1, 2) or len(c.shape(2)) != 2:
@@ -309,7 +309,7 @@ def embed_decomposition(g: NodeBuilder) -> list[str]:
     return [y, lengths, total]
 
 
-@operator("EmbedLayerNormalization", domain=MICROSOFT, decompose=embed_decomposition, stop=(0, 1, 7, 8))
+@operator("EmbedLayerNormalization", domain=MICROSOFT, decompose=embed_decomposition, stop_gradient=(0, 1, 7, 8))
 def embed_layer_normalization(c: InferenceContext) -> list[TensorType]:
     """LayerNormalization of the sum of the embeddings of words, places and (if given) segments; then the lengths that a mask states; then the sum"""
     ids, words = c.shape(0), c.shape(2)

@@ -61,7 +61,7 @@ OF_NAME = {name: (what, fits) for names, what, fits in KINDS for name in names}
 
 def check_attributes(node: Node, record: OpRecord) -> None:
     """Raise InvalidModelError for an attribute whose value is not of the kind that its name has; operators registered by users may use any."""
-    if record.domain not in DOMAINS or record.by_user:
+    if record.domain not in DOMAINS or record.is_custom:
         return
     for name, value in node.attributes.items():
         kind = OF_NAME.get(name)

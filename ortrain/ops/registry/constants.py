@@ -16,37 +16,37 @@ def is_symbolic(sizes: Sequence[Dim]) -> bool:
     return any(isinstance(size, int) and not issubclass(type(size), int) for size in sizes)
 
 
-def smaller(a: int, b: int) -> int:
+def symbolic_min(a: int, b: int) -> int:
     """Return min(a, b); for symbolic sizes as a symbolic size, so that the plan holds whichever is smaller."""
     return cast(Any, a).smaller(b) if is_symbolic((a,)) else cast(Any, b).smaller(a) if is_symbolic((b,)) else min(a, b)
 
 
-def larger(a: int, b: int, *more: int) -> int:
+def symbolic_max(a: int, b: int, *more: int) -> int:
     """Return max(a, b, ...); for symbolic sizes as a symbolic size, so that the plan holds whichever is larger."""
     found = cast(Any, a).larger(b) if is_symbolic((a,)) else cast(Any, b).larger(a) if is_symbolic((b,)) else max(a, b)
-    return larger(found, *more) if more else found
+    return symbolic_max(found, *more) if more else found
 
 
-def reaches(size: int, limit: int) -> int:
+def at_least(size: int, limit: int) -> int:
     """Return 1 where a size is at least a positive limit, else 0; symbolic for a symbolic size."""
-    return smaller(1, size // limit)
+    return symbolic_min(1, size // limit)
 
 
-def either(condition: int, yes: int, no: int) -> int:
+def select_if(condition: int, yes: int, no: int) -> int:
     """Return `yes` where a condition is 1, `no` where it is 0."""
     return no + condition * (yes - no)
 
 
-def is_single(size: Dim) -> bool:
+def is_one(size: Dim) -> bool:
     """Whether an axis is known to have one element, so that kernels can skip it; an axis of symbolic size is iterated even when it has one element."""
     return not is_symbolic((size,)) and size == 1
 
 
-def is_spread(size: int, other: int) -> bool:
+def is_broadcast(size: int, other: int) -> bool:
     """Whether an axis of one element is broadcast along another's; assumed where the other size is symbolic."""
     if is_symbolic((size,)):
-        return not is_single(other) and size != other and size == 1
-    return size == 1 and not is_single(other)
+        return not is_one(other) and size != other and size == 1
+    return size == 1 and not is_one(other)
 
 
 class Held:
@@ -58,7 +58,7 @@ class Held:
         self.elements, self.dtype, self.shape = tuple(elements), dtype, shape
 
 
-class KnownValues(dict[str, np.ndarray]):
+class ConstantValues(dict[str, np.ndarray]):
     """Value name -> array."""
 
     def hold(self, name: str, elements: Sequence[int], dtype: str, shape: tuple[int, ...]) -> None:
@@ -83,10 +83,10 @@ class KnownValues(dict[str, np.ndarray]):
         return {name: self[name] for name in self} | dict(other)
 
 
-class KnownInputs(Sequence[np.ndarray | None]):
+class ConstantInputs(Sequence[np.ndarray | None]):
     """The values of a node's inputs, None for those that are not constant, read one by one."""
 
-    def __init__(self, values: KnownValues, names: Sequence[str]) -> None:
+    def __init__(self, values: ConstantValues, names: Sequence[str]) -> None:
         self.known, self.names = values, names
 
     def has(self, index: int) -> bool:
@@ -98,5 +98,5 @@ class KnownInputs(Sequence[np.ndarray | None]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return KnownInputs(self.known, self.names[index])
+            return ConstantInputs(self.known, self.names[index])
         return self.known.get(self.names[index])

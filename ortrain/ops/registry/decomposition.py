@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ortrain.ir import Node
 from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
-from ortrain.ops.registry.record import OpRecord, ask, record_of
+from ortrain.ops.registry.record import OpRecord, apply_rule, record_of
 
 
 def decompose(node: Node, builder: GraphBuilder, whole: Callable[[OpRecord], bool] = lambda record: False) -> list[Node] | None:
@@ -18,7 +18,7 @@ def decompose(node: Node, builder: GraphBuilder, whole: Callable[[OpRecord], boo
         return None
     before, builder.added = builder.added, []
     try:
-        results = ask(node, record.decompose, NodeBuilder(builder, node))
+        results = apply_rule(node, record.decompose, NodeBuilder(builder, node))
         if results is None:
             return None
         made = [piece for added in builder.added for piece in (_unless(whole, added, builder) or [added])]

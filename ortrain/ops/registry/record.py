@@ -10,7 +10,7 @@ import numpy as np
 
 from ortrain.errors import OrtrainError, ShapeInferenceError
 from ortrain.ir import Dim, Node, Shape, TensorType
-from ortrain.ops.registry.constants import KnownInputs, is_single
+from ortrain.ops.registry.constants import ConstantInputs, is_one
 
 MICROSOFT = "com.microsoft"
 ORTRAIN = "ortrain"
@@ -57,9 +57,9 @@ class InferenceContext:
     def dtype(self, index: int) -> str:
         return self.type(index).dtype
 
-    def knows(self, index: int) -> bool:
+    def is_constant(self, index: int) -> bool:
         """Whether input `index` is constant; unlike value(), this keeps symbolic sizes symbolic."""
-        if isinstance(self.values, KnownInputs):
+        if isinstance(self.values, ConstantInputs):
             return self.values.has(index)
         return self.value(index) is not None
 
@@ -182,7 +182,7 @@ class OpRecord:
     differentiable: bool = True
     evaluate: Evaluation | None = None
     """The operator in NumPy, for constant folding while planning: gets the input values, returns the outputs."""
-    stop: frozenset[int] = frozenset()
+    stop_gradient: frozenset[int] = frozenset()
     """Inputs that no gradient flows to (indices, shapes, limits)."""
     decompose: Decomposition | None = None
     """The node in terms of other operators."""
@@ -192,7 +192,7 @@ class OpRecord:
     """True when two runs may differ; such nodes are never folded or merged."""
     written: int = 0
     """How many leading outputs the kernel always writes, used or not; it checks whether the others are present."""
-    by_user: bool = False
+    is_custom: bool = False
     """True for an operator that the user registered, and for its gradient: nothing is known of its inputs and attributes."""
     summary: str = ""
     rematerialize: Rematerialize | None = None
@@ -211,13 +211,13 @@ def operator(
     gradient: GradientRule | None = None,
     differentiable: bool = True,
     evaluate: Evaluation | None = None,
-    stop: Sequence[int] = (),
+    stop_gradient: Sequence[int] = (),
     decompose: Decomposition | None = None,
     decompose_first: bool = False,
     rematerialize: Rematerialize | None = None,
     random: bool = False,
     written: int = 0,
-    by_user: bool = False,
+    is_custom: bool = False,
 ) -> Callable[[Inference], Inference]:
     """Decorate an inference function into the record of `op_type`.
 
@@ -228,8 +228,8 @@ def operator(
         key = (domain, op_type)
         assert key not in REGISTRY, f"two records for {key}"
         how = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
-        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop), decompose, decompose_first, random, written,
-                                 by_user, summary=(infer.__doc__ or "").strip(), rematerialize=rematerialize)
+        REGISTRY[key] = OpRecord(op_type, domain, infer, how, gradient, differentiable, evaluate, frozenset(stop_gradient), decompose, decompose_first, random, written,
+                                 is_custom, summary=(infer.__doc__ or "").strip(), rematerialize=rematerialize)
         return infer
 
     return register
@@ -246,10 +246,10 @@ def record_of(node: Node) -> OpRecord | None:
     return found if found is not None else next((record for source in FALLBACK if (record := source(*key)) is not None), None)
 
 
-Said = TypeVar("Said")
+Result = TypeVar("Result")
 
 
-def ask(node: Node, rule: Callable[..., Said], *arguments: Any) -> Said:
+def apply_rule(node: Node, rule: Callable[..., Result], *arguments: Any) -> Result:
     """Apply a rule of a record to a node; turn Python errors caused by malformed attributes or inputs into ShapeInferenceError."""
     try:
         return rule(*arguments)
@@ -271,7 +271,7 @@ def broadcast_shapes(c: InferenceContext, *shapes: Shape) -> Shape:
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     out: list[Dim] = []
     for axis in range(rank):
-        sizes = [s[axis] for s in padded if not is_single(s[axis])]
+        sizes = [s[axis] for s in padded if not is_one(s[axis])]
         numbers = [d for d in sizes if isinstance(d, int)]
         if any(d != numbers[0] for d in numbers):
             sizes = [d for d in sizes if d != 1]             # a symbolic size may be 1 at run time
@@ -307,7 +307,7 @@ def check_broadcasts(c: InferenceContext, index: int, target: Shape) -> None:
     """Raise ShapeInferenceError when an input is known not to broadcast to a shape."""
     have = c.shape(index)
     pairs = zip(have, target[len(target) - len(have):], strict=True) if len(have) <= len(target) else [(0, 1)]
-    if any(isinstance(a, int) and isinstance(b, int) and not is_single(a) and a not in (b, 1) for a, b in pairs):
+    if any(isinstance(a, int) and isinstance(b, int) and not is_one(a) and a not in (b, 1) for a, b in pairs):
         raise c.error(f"expected input {index} to broadcast to {list(target)}, got {list(have)}")
 
 

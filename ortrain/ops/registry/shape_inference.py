@@ -12,10 +12,10 @@ from ortrain.errors import MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, Node, Shape, TensorType
 from ortrain.ops.registry import onnx_definitions
 from ortrain.ops.registry.attributes import check_attributes
-from ortrain.ops.registry.constants import KnownInputs, KnownValues, is_symbolic
-from ortrain.ops.registry.record import InferenceContext, OpRecord, ask, canonical_domain, record_of
+from ortrain.ops.registry.constants import ConstantInputs, ConstantValues, is_symbolic
+from ortrain.ops.registry.record import InferenceContext, OpRecord, apply_rule, canonical_domain, record_of
 from ortrain.ops.registry.symbolic_values import follow
-from ortrain.ops.registry.type_constraints import check_agreement
+from ortrain.ops.registry.type_constraints import check_type_constraints
 from ortrain.ops.registry.unsupported import reason_of
 
 SHAPE_ONLY = frozenset({"Shape", "Size", "ConcatTraining"})
@@ -70,7 +70,7 @@ class Inference:
     def context(self, node: Node) -> InferenceContext:
         """Return the inference context of a node whose inputs have been visited."""
         types = [self.types.get(name) if name else None for name in node.inputs]
-        values: Sequence[np.ndarray | None] = (KnownInputs(self.values, list(node.inputs)) if isinstance(self.values, KnownValues)
+        values: Sequence[np.ndarray | None] = (ConstantInputs(self.values, list(node.inputs)) if isinstance(self.values, ConstantValues)
                                                else [self.values.get(name) if name else None for name in node.inputs])
         context = InferenceContext(node, types, values, self.opset_of(node))
         context.scope = self
@@ -86,9 +86,9 @@ class Inference:
         context = self.context(node)
         try:
             check_attributes(node, record)
-            outputs = ask(node, record.infer, context)
+            outputs = apply_rule(node, record.infer, context)
             _check_outputs(context, outputs)
-            check_agreement(context, record)
+            check_type_constraints(context, record)
         except ShapeInferenceError:
             by_onnx = _by_onnx(context) if canonical_domain(node.domain) == "" and not node.graphs and _is_unusual(context) else None
             if by_onnx is None:
@@ -111,7 +111,7 @@ class Inference:
         name, kind = node.outputs[0] if node.outputs else "", outputs[0] if outputs else None
         if not name or name in self.values or kind is None or kind.dtype not in ("int64", "int32") or not kind.is_static or len(kind.sizes) > 1:
             return
-        found = ask(context.node, follow, context)
+        found = apply_rule(context.node, follow, context)
         if found is None or len(found) != kind.count:
             return
         self.sizes[name] = found
@@ -122,14 +122,14 @@ class Inference:
     def know(self, name: str, numbers: Sequence[int], kind: TensorType) -> None:
         """Record an integer constant, which may be symbolic."""
         self.types[name], self.sizes[name] = kind, tuple(numbers)
-        if isinstance(self.values, KnownValues) and is_symbolic(numbers):
+        if isinstance(self.values, ConstantValues) and is_symbolic(numbers):
             self.values.hold(name, numbers, kind.dtype, kind.sizes)
         else:
             self.values[name] = np.array(numbers, kind.dtype).reshape(kind.sizes)
 
     def _follows_symbols(self, node: Node, context: InferenceContext) -> bool:
         """Whether shape arithmetic involves symbolic sizes, so that it must be propagated instead of evaluated in NumPy."""
-        return isinstance(self.values, KnownValues) and any(self.values.held(name) is not None for name in node.inputs) or node.op_type in SHAPE_ONLY and any(
+        return isinstance(self.values, ConstantValues) and any(self.values.held(name) is not None for name in node.inputs) or node.op_type in SHAPE_ONLY and any(
             kind is not None and is_symbolic(kind.shape or ()) for kind in context.types)
 
     def _fold(self, node: Node, record: OpRecord, context: InferenceContext, outputs: Sequence[TensorType]) -> None:
@@ -142,7 +142,7 @@ class Inference:
             known = all(not name or name in self.values for name in node.inputs)
         if not known or any(kind.count > FOLD_LIMIT for kind in outputs):
             return
-        for name, array in zip(node.outputs, ask(node, record.evaluate, context), strict=False):
+        for name, array in zip(node.outputs, apply_rule(node, record.evaluate, context), strict=False):
             if name and array is not None:
                 self.values[name] = np.ascontiguousarray(array).reshape(np.shape(array))
 

@@ -40,9 +40,9 @@ OWN: dict[tuple[str, str], Own] = {
 """The inputs of an operator that are not listed have one common type."""
 
 
-def check_agreement(c: InferenceContext, record: OpRecord) -> None:
+def check_type_constraints(c: InferenceContext, record: OpRecord) -> None:
     """Raise ShapeInferenceError for inputs whose element types the operator's kernel does not accept together."""
-    if record.lower is None or REGISTRY.get((record.domain, record.op_type)) is not record or record.domain not in DOMAINS or record.by_user:
+    if record.lower is None or REGISTRY.get((record.domain, record.op_type)) is not record or record.domain not in DOMAINS or record.is_custom:
         return
     own = OWN.get((record.domain, record.op_type), {})
     shared = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortrain.ops.registry.constants import is_single, is_spread
+from ortrain.ops.registry.constants import is_one, is_broadcast
 
 
 def contiguous_strides(dims: Sequence[int]) -> list[int]:
@@ -18,7 +18,7 @@ def contiguous_strides(dims: Sequence[int]) -> list[int]:
 def broadcast_strides(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
     """Return the strides of a tensor of `shape` read as a tensor of `dims`; 0 along broadcast axes."""
     padded = [1] * (len(dims) - len(shape)) + list(shape)
-    return [0 if is_spread(size, want) else stride for size, want, stride in zip(padded, dims, contiguous_strides(padded), strict=True)]
+    return [0 if is_broadcast(size, want) else stride for size, want, stride in zip(padded, dims, contiguous_strides(padded), strict=True)]
 
 
 def merged(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
@@ -26,7 +26,7 @@ def merged(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], lis
     remains."""
     axes: list[tuple[int, list[int]]] = []
     for axis, size in enumerate(dims):
-        if is_single(size):
+        if is_one(size):
             continue
         steps = [s[axis] for s in strides]
         if axes and all(previous == step * size for previous, step in zip(axes[-1][1], steps, strict=True)):

@@ -7,7 +7,7 @@ from enum import IntEnum
 from math import prod
 from typing import Any
 
-from ortrain.ops.registry.constants import either, larger, reaches, smaller
+from ortrain.ops.registry.constants import select_if, symbolic_max, at_least, symbolic_min
 from ortrain.ops.shared.windows import Windows
 
 MIN_CHANNELS = 16
@@ -201,7 +201,7 @@ def rows_at_a_time(v: Geometry) -> int:
     if rows < MIN_ROWS and MIN_ROWS * width <= ROOM // 2:
         rows = MIN_ROWS
     rows = min(rows, ROOM // width)
-    return larger(min(rows, MIN_ROWS), smaller(rows, up(-(-v.pixels // SPREAD), 6)))
+    return symbolic_max(min(rows, MIN_ROWS), symbolic_min(rows, up(-(-v.pixels // SPREAD), 6)))
 
 
 def data_rows(v: Geometry) -> int:
@@ -216,8 +216,8 @@ def data_rows(v: Geometry) -> int:
 def weight_way(v: Geometry, method: Method, tiles: bool) -> tuple[int, int, int]:
     """(method, partial sums, elements of scratch) of the weights' gradient, where the way of the convolution is known."""
     ways = [weight_method_of(v, method, tiles, many) for many in (True, False)]
-    many = reaches(v.pixels, BLOCK_PIXELS)
-    return either(many, *ways), either(many, *(slices_of(v, way) for way in ways)), either(many, *(weight_scratch(v, way) for way in ways))
+    many = at_least(v.pixels, BLOCK_PIXELS)
+    return select_if(many, *ways), select_if(many, *(slices_of(v, way) for way in ways)), select_if(many, *(weight_scratch(v, way) for way in ways))
 
 
 def weight_method_of(v: Geometry, method: Method, tiles: bool, many: bool) -> Method:
@@ -234,10 +234,10 @@ def slices_of(v: Geometry, method: Method) -> int:
         return winograd_slices(v)
     if method == Method.BLOCKS:
         items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
-        return larger(1, smaller(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
+        return symbolic_max(1, symbolic_min(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
     if method == Method.WINDOWS:
-        return larger(1, smaller(min(SPREAD, MAX_SUMS // (v.depth * v.filters)), v.images * v.out_rows))
-    return larger(1, smaller(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
+        return symbolic_max(1, symbolic_min(min(SPREAD, MAX_SUMS // (v.depth * v.filters)), v.images * v.out_rows))
+    return symbolic_max(1, symbolic_min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
 
 
 def row_planes(v: Geometry, images: int) -> int:
@@ -255,7 +255,7 @@ def fits_rows(v: Geometry) -> bool:
 
 def row_images(v: Geometry) -> int:
     """Images transformed at a time for the weights' gradient: four megabytes of planes."""
-    return larger(1, smaller(v.images, (1 << 20) // row_planes(v, 1)))
+    return symbolic_max(1, symbolic_min(v.images, (1 << 20) // row_planes(v, 1)))
 
 
 def row_filters(v: Geometry, depth: int, outputs: int) -> int:
@@ -310,7 +310,7 @@ def seen(v: Geometry) -> int:
 
 def packed_points(v: Geometry) -> int:
     """Elements of the weights of a 1 x 1 convolution in panels (channels_last/pointwise.h)."""
-    return v.channels * v.filters * reaches(v.pixels, POINT_PIXELS)
+    return v.channels * v.filters * at_least(v.pixels, POINT_PIXELS)
 
 
 def forward_scratch(v: Geometry, method: Method) -> int:

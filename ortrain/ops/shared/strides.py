@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ortrain.ir import Shape
-from ortrain.ops.registry.constants import is_single
+from ortrain.ops.registry.constants import is_one
 from ortrain.ops.registry.record import InferenceContext
 
 
@@ -22,7 +22,7 @@ def pack_box(dims: Sequence[int], to_strides: Sequence[int], from_strides: Seque
         return (1, to_at, from_at, 0, 1, 1)
     kept: list[tuple[int, int, int]] = []
     for n, to, source in zip(dims, to_strides, from_strides, strict=True):
-        if is_single(n):
+        if is_one(n):
             continue
         if kept and kept[-1][1] == to * n and kept[-1][2] == source * n:
             kept[-1] = (kept[-1][0] * n, to, source)
