@@ -13,6 +13,8 @@ from ortrain.onnxblock import blocks
 from ortrain.onnxblock.building import MICROSOFT, add_node
 from ortrain.onnxblock.model_accessor import current_model
 from ortrain.onnxblock.training import ForwardBlock
+from ortrain.ops.registry import optimizers
+from ortrain.ops.registry.optimizers import GRADIENTS, LEARNING_RATE, STEP, OptimizerAlgorithm
 
 
 class ClipGradNorm(blocks.Block):
@@ -31,25 +33,33 @@ class ClipGradNorm(blocks.Block):
 
 
 class _Optimizer(ForwardBlock):
-    sequences: tuple[str, ...] = ()
+    algorithm: OptimizerAlgorithm
+    updated = "updated"
+    """The name of the node's output."""
 
     def __init__(self, clip_grad: ClipGradNorm | None = None) -> None:
         super().__init__()
         self._clip_grad = clip_grad
 
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the optimizer's node."""
+        return {}
+
     def update(self, gradients: str) -> str:
-        raise NotImplementedError
+        """Add the optimizer's node and return its output; gradients: the sequence, clipped or not."""
+        inputs = [gradients if name == GRADIENTS else name for name in self.algorithm.node_inputs]
+        return add_node(self.algorithm.operator, inputs, [self.updated], MICROSOFT, **self.attributes())[0]
 
     def build(self, parameters: Sequence[onnx.TensorProto]) -> Any:
         """parameters: the trainable ones. Raises InvalidArgumentError when there is none."""
         if not parameters:
             raise InvalidArgumentError(f"expected at least one trainable parameter for {type(self).__name__}, got none")
         graph = current_model().graph
-        graph.input.append(onnx.helper.make_tensor_value_info("learning_rate", onnx.TensorProto.FLOAT, [1]))
-        graph.input.append(onnx.helper.make_tensor_value_info("step", onnx.TensorProto.INT64, [1]))
-        for name in self.sequences:
+        graph.input.append(onnx.helper.make_tensor_value_info(LEARNING_RATE, onnx.TensorProto.FLOAT, [1]))
+        graph.input.append(onnx.helper.make_tensor_value_info(STEP, onnx.TensorProto.INT64, [1]))
+        for name in self.algorithm.inputs[2:]:
             graph.input.append(onnx.helper.make_tensor_sequence_value_info(name, parameters[0].data_type, None))
-        gradients = "gradients" if self._clip_grad is None else self._clip_grad("gradients")
+        gradients = GRADIENTS if self._clip_grad is None else self._clip_grad(GRADIENTS)
         output = self.update(gradients)
         graph.output.append(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.BOOL, [1]))
         return output
@@ -58,7 +68,7 @@ class _Optimizer(ForwardBlock):
 class AdamW(_Optimizer):
     """AdamW with decoupled weight decay; clip_grad: a ClipGradNorm."""
 
-    sequences = ("params", "gradients", "first_order_moments", "second_order_moments")
+    algorithm, updated = optimizers.ADAMW, "adamw.updated_flag"
 
     def __init__(
         self,
@@ -74,15 +84,11 @@ class AdamW(_Optimizer):
             "epsilon": float(eps), "weight_decay": float(weight_decay),
         }
 
-    def update(self, gradients: str) -> str:
-        inputs = ["learning_rate", "step", "params", gradients, "first_order_moments", "second_order_moments"]
-        return add_node("AdamWOptimizer", inputs, ["adamw.updated_flag"], MICROSOFT, **self._attributes)[0]
+    def attributes(self) -> dict[str, Any]:
+        return self._attributes
 
 
 class SGD(_Optimizer):
     """Plain gradient descent; clip_grad: a ClipGradNorm."""
 
-    sequences = ("params", "gradients", "first_order_moments")
-
-    def update(self, gradients: str) -> str:
-        return add_node("SGDOptimizerV2", ["learning_rate", "params", gradients], ["update_completed"], MICROSOFT)[0]
+    algorithm, updated = optimizers.SGD, "update_completed"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import TensorType
 from ortrain.ops.registry.node_builder import NodeBuilder
+from ortrain.ops.registry.optimizers import ADAMW, SGD, UPDATES, OptimizerAlgorithm
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
 
 ACCUMULATOR = "InPlaceAccumulatorV2"
@@ -23,28 +24,24 @@ def in_place_accumulator(c: InferenceContext) -> list[TensorType]:
     return [TensorType("bool", (1,))]
 
 
-def adamw_call(c: LoweringContext) -> KernelCall:
-    attributes = [float(c.attribute(name, default)) for name, default in (("alpha", 0.9), ("beta", 0.999), ("epsilon", 1e-8), ("weight_decay", 1e-2))]
-    return KernelCall("adamw", (int(c.attribute("correct_bias", 1)), int(c.attribute("adam_mode", 0))), tuple(attributes))
+def _register_update(algorithm: OptimizerAlgorithm) -> None:
+    def lower(c: LoweringContext) -> KernelCall:
+        return KernelCall(algorithm.kernel, algorithm.int_values(c.node.attributes), algorithm.float_values(c.node.attributes))
+
+    def infer(c: InferenceContext) -> list[TensorType]:
+        """Weights, gradient, progress ([2]: learning rate and step number), mask (bool [1] or absent: the weights are frozen), moments."""
+        check_inputs(c, c.shape(0), 1, *range(FIRST_MOMENT, FIRST_MOMENT + algorithm.used_moments))
+        check_inputs(c, (2,), 2)
+        return [TensorType("bool", (1,))]
+
+    infer.__doc__ = f"{algorithm.operator} on one parameter, in place; output: updated [1]"
+    operator(algorithm.update, domain=ORTRAIN, lower=lower, differentiable=False)(infer)
 
 
-def check_update(c: InferenceContext, moments: int) -> list[TensorType]:
-    """Weights, gradient, progress ([2]: the learning rate, and which step it is), masked (bool [1] or absent: the weights stay), moments."""
-    check_inputs(c, c.shape(0), 1, *range(4, 4 + moments))
-    check_inputs(c, (2,), 2)
-    return [TensorType("bool", (1,))]
-
-
-@operator("AdamWUpdate", domain=ORTRAIN, lower=adamw_call, differentiable=False)
-def adamw_update(c: InferenceContext) -> list[TensorType]:
-    """AdamWOptimizer on one parameter, in place; its attributes; output: updated [1]"""
-    return check_update(c, moments=2)
-
-
-@operator("SGDUpdate", domain=ORTRAIN, lower="sgd", differentiable=False)
-def sgd_update(c: InferenceContext) -> list[TensorType]:
-    """SGDOptimizerV2 on one parameter, in place; output: updated [1]"""
-    return check_update(c, moments=0)
+FIRST_MOMENT = 4
+"""The input of an update from which on it has its moments."""
+for _algorithm in UPDATES.values():
+    _register_update(_algorithm)
 
 
 WHOLE_BYTES, MIN_PIECES, PIECE_BYTES, MIN_ROWS = 1 << 20, 3, 1 << 23, 256
@@ -64,10 +61,11 @@ def rows_of_piece(kind: TensorType) -> int:
 def gemm_update_call(c: LoweringContext) -> KernelCall:
     """Packs what kernels/training/gemm_update.h says."""
     (m, n), ta, tb = c.dims(2), int(c.attribute("transA", 0)), int(c.attribute("transB", 0))
-    optimizer = adamw_call(c)
+    algorithm = ADAMW if c.has(6) else SGD
     rows = rows_of_piece(c.type(2))
     scratch = rows * n * numpy_dtype(c.dtype(2)).itemsize
-    return KernelCall("gemm_update", (m, n, c.dims(0)[0 if ta else 1], ta, tb, int(c.has(6)), rows, *optimizer.ints), optimizer.floats, scratch)
+    return KernelCall("gemm_update", (m, n, c.dims(0)[0 if ta else 1], ta, tb, algorithm.gemm_update or 0, rows,
+                                      *algorithm.int_values(c.node.attributes)), algorithm.float_values(c.node.attributes), scratch)
 
 
 @operator("GemmUpdate", domain=ORTRAIN, lower=gemm_update_call, differentiable=False)
@@ -81,12 +79,11 @@ def gemm_update(c: InferenceContext) -> list[TensorType]:
     return [TensorType("bool", (1,))]
 
 
-WRITTEN = {ACCUMULATOR: (0,), "SGDUpdate": (0,), "AdamWUpdate": (0, 4, 5), "GemmUpdate": (2, 6, 7)}
+WRITTEN = {ACCUMULATOR: (0,), "GemmUpdate": (2, 6, 7),
+           **{name: (0, *range(FIRST_MOMENT, FIRST_MOMENT + algorithm.used_moments)) for name, algorithm in UPDATES.items()}}
 """Operators that write over inputs -> which."""
 UPDATED = {name: places[0] for name, places in WRITTEN.items() if name != ACCUMULATOR}
 """Operators that update a parameter -> which input it is."""
-OF_GRADIENT = frozenset({"AdamWUpdate", "SGDUpdate"})
-"""Those that take the gradient, as their second input."""
 
 
 def select_sum(g: NodeBuilder) -> list[str]:

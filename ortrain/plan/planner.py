@@ -26,7 +26,8 @@ from ortrain.ops.registry.onnx_definitions import defined
 from ortrain.ops.registry.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, apply_rule, canonical_domain, record_of
 from ortrain.ops.registry.shape_inference import Inference
 from ortrain.ops.registry.subgraphs import has_graphs
-from ortrain.ops.training import ACCUMULATOR, OF_GRADIENT, UPDATED, WRITTEN
+from ortrain.ops.registry.optimizers import UPDATES
+from ortrain.ops.training import ACCUMULATOR, UPDATED, WRITTEN
 from ortrain.plan.data_dependence import PartitionRequired, InputValuesRequired, Unknowns
 from ortrain.plan.deferred_gradients import DeferredGradients, ParameterUpdates, defer_gradients
 from ortrain.plan.emission import Emission
@@ -40,7 +41,7 @@ from ortrain.plan.steps import Step
 
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
 """Those whose size every kernel knows; others are only for kernels that are listed for them. A kernel is looked up by the type of a node's first tensor."""
-OF_MIXED_FLOATS = frozenset({"adamw", "cast", "dropout", "dropout_grad", "gemm_update", "scale", "sgd"})
+OF_MIXED_FLOATS = frozenset({"cast", "dropout", "dropout_grad", "gemm_update", "scale", *(algorithm.kernel for algorithm in UPDATES.values())})
 """Kernels that look at the type of every tensor; all others take floats to be of one."""
 COMMIT = "Commit"
 """What stands for the steps that no node of the model asks for."""
@@ -287,7 +288,7 @@ class Planner:
             if name and self.lifetimes.unaliased(name) not in self.fixed:
                 raise InvalidModelError(f"expected {node.op_type} to write over a parameter of the session, its moments or its gradient, got {name!r} "
                                         f"(node {node.name!r})")
-        if node.op_type in OF_GRADIENT and self.lifetimes.unaliased(node.inputs[1]) in self.fixed:
+        if node.op_type in UPDATES and self.lifetimes.unaliased(node.inputs[1]) in self.fixed:
             raise InvalidModelError(f"expected a gradient that is computed, got the parameter {node.inputs[1]!r} as that of {node.inputs[0]!r}: another update "
                                     f"may write over it first (node {node.name!r})")
 

@@ -12,12 +12,9 @@ from ortrain._core.kernel_table import kernels
 from ortrain._core.optimizer_update import BoundKernel, OptimizerUpdate
 from ortrain.errors import InvalidModelError, MissingKernelError
 from ortrain.ir import Model, Node
+from ortrain.ops.registry.optimizers import ADAMW, ALGORITHMS, GRADIENTS, OptimizerAlgorithm
 from ortrain.runtime.state import TrainingState
 
-INPUTS = {
-    "AdamWOptimizer": ["learning_rate", "step", "params", "gradients", "first_order_moments", "second_order_moments"],
-    "SGDOptimizerV2": ["learning_rate", "step", "params", "gradients", "first_order_moments"],
-}
 CLIP_EPSILON = 1e-6
 """Added to the norm before dividing, as InplaceClipGradNorm does."""
 
@@ -26,43 +23,27 @@ CLIP_EPSILON = 1e-6
 class OptimizerRecipe:
     """The algorithm and the hyperparameters that an optimizer model specifies."""
 
-    kind: str
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 1e-2
-    correct_bias: bool = True
-    adam_mode: int = 0
+    algorithm: OptimizerAlgorithm
+    floats: tuple[float, ...] = ()
+    """Hyperparameters in the order of the algorithm's kernel."""
+    ints: tuple[int, ...] = ()
     max_norms: tuple[float, ...] = ()
     """Limits of the gradients' common norm, applied one after another before the update."""
-
-    @property
-    def moments(self) -> int:
-        """The number of moments per parameter in a checkpoint (SGD stores one, all zeros)."""
-        return 2 if self.kind == "AdamWOptimizer" else 1
-
-    @property
-    def writes_moments(self) -> bool:
-        """Whether updates change the moments."""
-        return self.kind == "AdamWOptimizer"
 
 
 def read_recipe(model: Model) -> OptimizerRecipe:
     """Read the recipe from an optimizer model. Raises InvalidModelError when it is not an optimizer model, MissingKernelError for nodes ortrain cannot
     run there."""
-    updates = [node for node in model.graph.nodes if node.op_type in INPUTS]
+    updates = [node for node in model.graph.nodes if node.op_type in ALGORITHMS]
     if len(updates) != 1:
         raise InvalidModelError(f"Only support one type of optimizer algorithm, but got: {len(updates)}")
     update = updates[0]
-    if model.graph.inputs != INPUTS[update.op_type]:
-        raise InvalidModelError(f"Invalid graph inputs. Expected: {INPUTS[update.op_type]} Actual: {model.graph.inputs}")
-    max_norms = _clip_norms(model, update)
-    if update.op_type == "SGDOptimizerV2":
-        return OptimizerRecipe("SGDOptimizerV2", max_norms=max_norms)
-    get = update.attributes.get
-    recipe = OptimizerRecipe("AdamWOptimizer", get("alpha", 0.9), get("beta", 0.999), get("epsilon", 1e-8), get("weight_decay", 1e-2),
-                             bool(get("correct_bias", 1)), get("adam_mode", 0), max_norms)
-    if recipe.adam_mode == 0 and not recipe.correct_bias:
+    algorithm = ALGORITHMS[update.op_type]
+    if model.graph.inputs != algorithm.inputs:
+        raise InvalidModelError(f"Invalid graph inputs. Expected: {algorithm.inputs} Actual: {model.graph.inputs}")
+    attributes = update.attributes
+    recipe = OptimizerRecipe(algorithm, algorithm.float_values(attributes), algorithm.int_values(attributes), _clip_norms(model, update))
+    if algorithm is ADAMW and recipe.ints == (0, 0):
         raise InvalidModelError("The correct_bias should be 1 for adam_mode = 0.")
     return recipe
 
@@ -70,14 +51,14 @@ def read_recipe(model: Model) -> OptimizerRecipe:
 def _clip_norms(model: Model, update: Node) -> tuple[float, ...]:
     """Return max_norm of every InplaceClipGradNorm between the gradients and the update, in order."""
     producers, norms = model.graph.producers(), []
-    name = update.inputs[INPUTS[update.op_type].index("gradients") - (update.op_type == "SGDOptimizerV2")]
-    while name != "gradients":
+    name = update.inputs[ALGORITHMS[update.op_type].node_inputs.index(GRADIENTS)]
+    while name != GRADIENTS:
         node = producers.get(name)
         if node is None or node.op_type != "InplaceClipGradNorm":
             break
         norms.append(float(node.attributes.get("max_norm", 1.0)))
         name = node.inputs[0]
-    if name != "gradients" or len(model.graph.nodes) != len(norms) + 1:
+    if name != GRADIENTS or len(model.graph.nodes) != len(norms) + 1:
         raise MissingKernelError("expected an optimizer model of one update whose gradients come straight or through InplaceClipGradNorm, got nodes "
                                  f"{[node.op_type for node in model.graph.nodes]}")
     return tuple(reversed(norms))
@@ -90,7 +71,8 @@ class Optimizer:
         self.recipe = read_recipe(model)
         self.state = state
         self.handle = handle
-        state.bind_moments(self.recipe.moments, self.recipe.writes_moments)
+        algorithm = self.recipe.algorithm
+        state.bind_moments(len(algorithm.moments), algorithm.uses_moments)
         self._masked: frozenset[str] = frozenset()
         self._left_out: frozenset[str] | None = None
         self._progress = np.zeros(2)
@@ -105,6 +87,7 @@ class Optimizer:
             self._masked = masked
             return
         self._masked, self._left_out = masked, masked | spent
+        algorithm = self.recipe.algorithm
         updates: list[BoundKernel] = []
         self._norms, self._scales = [], []
         for k, segment in enumerate(self.state.trainable_segments):
@@ -114,17 +97,12 @@ class Optimizer:
             for start, end in segment.runs(self._left_out):
                 cut = slice(start, end)
                 weights, gradient = segment.array[cut], gradients[cut]
-                if self.recipe.kind == "AdamWOptimizer":
-                    address = kernels()["adamw", dtype]
-                    arrays = [weights, gradient, self._progress, None, *(moment[cut] for moment in moments)]
-                    updates.append(BoundKernel(self.handle, address, arrays, [], (int(self.recipe.correct_bias), self.recipe.adam_mode)))
-                else:
-                    updates.append(BoundKernel(self.handle, kernels()["sgd", dtype], [weights, gradient, self._progress]))
+                arrays = [weights, gradient, self._progress, None, *(moment[cut] for moment in moments[: algorithm.used_moments])]
+                updates.append(BoundKernel(self.handle, kernels()[algorithm.kernel, dtype], arrays, [], self.recipe.ints))
                 square = np.zeros(1, np.float64)
                 self._norms.append((BoundKernel(self.handle, kernels()["squared_norm", dtype], [gradient], [square]), square))
                 self._scales.append(BoundKernel(self.handle, kernels()["scale_in_place", dtype], [gradient]))
-        recipe = self.recipe
-        self._update = OptimizerUpdate(updates, self._progress, (recipe.beta1, recipe.beta2, recipe.epsilon, recipe.weight_decay))
+        self._update = OptimizerUpdate(updates, self._progress, self.recipe.floats)
 
     def step(self, learning_rate: float) -> None:
         """Update the parameters that prepare() selected."""

@@ -44,7 +44,7 @@ class Updates:
     @property
     def _moments(self) -> range:
         """The moments that updates read; the one that SGD stores stays zero."""
-        return range(self.recipe.moments if self.recipe.writes_moments else 0)
+        return range(self.recipe.algorithm.used_moments)
 
     def put_into(self, model: Model) -> Model:
         """Return the training model with updates in place of gradient accumulations."""
@@ -59,12 +59,9 @@ class Updates:
         if name not in self.masks:
             return accumulation
         inputs = [name, gradient, PROGRESS, f"{name}{MASKED_SUFFIX}", *(f"{name}{MOMENT_SUFFIX}{k}" for k in self._moments)]
-        if not self._moments:
-            return Node("SGDUpdate", inputs, [flag], accumulation.name, ORTRAIN)
         recipe = self.recipe
-        return Node("AdamWUpdate", inputs, [flag], accumulation.name, ORTRAIN,
-                    {"alpha": recipe.beta1, "beta": recipe.beta2, "epsilon": recipe.epsilon, "weight_decay": recipe.weight_decay,
-                     "correct_bias": int(recipe.correct_bias), "adam_mode": recipe.adam_mode})
+        attributes = dict(zip(recipe.algorithm.floats, recipe.floats, strict=True)) | dict(zip(recipe.algorithm.ints, recipe.ints, strict=True))
+        return Node(recipe.algorithm.update, inputs, [flag], accumulation.name, ORTRAIN, attributes)
 
     def mask(self, names: Set[str]) -> None:
         """Set the parameters that updates leave unchanged from now on."""

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortrain._core.symbolic import SymbolicInt, SymbolicSizes, plain, spares
-from ortrain.ops.registry.constants import is_one, is_broadcast, larger, smaller
+from ortrain.ops.registry.constants import is_broadcast, is_one, symbolic_max, symbolic_min
 
-CALCULATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "smaller": smaller, "larger": larger}
+CALCULATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "smaller": symbolic_min, "larger": symbolic_max}
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "max": max, "min": min}
 sizes = st.integers(1, 300)
 terms = st.recursive(st.one_of(st.sampled_from(["a", "b"]), st.integers(-9, 70), st.sampled_from([2**63 - 1, -(2**63), 2**62, 2**40])),
@@ -72,8 +72,8 @@ def test_a_comparison_narrows_a_symbol_no_further_than_it_has_to():
 
 def test_the_smaller_of_two_is_not_decided():
     found, n = number()
-    block = larger(1, smaller(n, 128))
-    assert plain(block) == 32 and smaller(5, 3) == 3 and larger(5, 3) == 5
+    block = symbolic_max(1, symbolic_min(n, 128))
+    assert plain(block) == 32 and symbolic_min(5, 3) == 3 and symbolic_max(5, 3) == 5
     assert found.limits(0) == (1, np.iinfo(np.int64).max)
     assert 3 * block < 100
     assert found.holds_for((33,)) and not found.holds_for((34,)) and not found.holds_for((200,)), "what is decided of it narrows what it is computed of"

@@ -11,6 +11,7 @@ from typing import Any
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import TensorType
+from ortrain.ops.registry.optimizers import ADAMW, SGD, UPDATES
 
 Types = Sequence[TensorType | None]
 Cost = Callable[[Mapping[str, Any], Types, Types], int]
@@ -81,11 +82,11 @@ def per_element(count: int, of: int = 0) -> Cost:
 def spent_product(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
     """Count a product and an update for each of its elements."""
     moments = inputs[6:]
-    return product(attributes, inputs, [inputs[2]]) + KERNEL_COSTS["adamw" if any(moments) else "sgd"] * prod(sizes(inputs, 2))
+    return product(attributes, inputs, [inputs[2]]) + (ADAMW if any(moments) else SGD).operations * prod(sizes(inputs, 2))
 
 
 FIRST_INPUT = -1
-KERNEL_COSTS = {"adamw": 14, "sgd": 2, "squared_norm": 2, "scale_in_place": 1}
+KERNEL_COSTS = {"squared_norm": 2, "scale_in_place": 1, **{algorithm.kernel: algorithm.operations for algorithm in UPDATES.values()}}
 """Kernel of an optimizer update -> operations per parameter."""
 
 COSTS: dict[str, Cost] = {
@@ -101,7 +102,7 @@ COSTS: dict[str, Cost] = {
     **{name: per_element(2) for name in ("LeakyRelu", "PRelu", "LeakyReluGrad")},
     **{name: per_element(4) for name in ("HardSigmoid", "Elu", "Celu", "Selu", "Softplus", "Softsign")},
     **{name: per_element(1, FIRST_INPUT) for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "GlobalAveragePool", "InPlaceAccumulatorV2")},
-    "AdamWUpdate": per_element(KERNEL_COSTS["adamw"], FIRST_INPUT), "SGDUpdate": per_element(KERNEL_COSTS["sgd"], FIRST_INPUT), "GemmUpdate": spent_product,
+    **{name: per_element(algorithm.operations, FIRST_INPUT) for name, algorithm in UPDATES.items()}, "GemmUpdate": spent_product,
     "TanhGrad": per_element(3), "SigmoidGrad": per_element(3),
     "Gelu": per_element(5), "GeluGrad": per_element(9), "FastGelu": per_element(8), "QuickGelu": per_element(5),
     "Swish": per_element(5), "HardSwish": per_element(5), "Mish": per_element(6), "Softmax": per_element(4),

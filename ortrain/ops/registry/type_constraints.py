@@ -4,6 +4,7 @@ narrower ones."""
 from __future__ import annotations
 
 from ortrain.dtypes import FLOATS
+from ortrain.ops.registry.optimizers import UPDATES
 from ortrain.ops.registry.record import DOMAINS, MICROSOFT, ORTRAIN, REGISTRY, InferenceContext, OpRecord
 
 WHOLE = frozenset({"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "int4", "uint4", "int2", "uint2"})
@@ -33,7 +34,7 @@ OWN: dict[tuple[str, str], Own] = {
     (ORTRAIN, "ScatterElementsProductGrad"): {2: INDEX}, (ORTRAIN, "ScatterNDProductGrad"): {2: INDEX},
     **{(domain, name): {index: INDEX} for domain in (MICROSOFT, ORTRAIN)
        for name, index in (("LSTMTraining", 4), ("GRUTraining", 4), ("LSTMGrad", 3), ("GRUGrad", 4))},
-    **{(ORTRAIN, name): {2: FLOAT, 3: BOOL} for name in ("AdamWUpdate", "SGDUpdate")},
+    **{(ORTRAIN, name): {2: FLOAT, 3: BOOL} for name in UPDATES},
     (ORTRAIN, "GemmUpdate"): {4: FLOAT, 5: BOOL},
     (ORTRAIN, "RNNGrad"): {3: INDEX}, (ORTRAIN, "DFTGrad"): {2: INDEX, 3: INDEX},
 }

@@ -7,13 +7,19 @@ from collections.abc import Iterable, Sequence
 from ortrain.ir import Node
 from ortrain.ops.registry.record import ORTRAIN, canonical_domain
 from ortrain.ops.registry.shape_inference import Inference
-from ortrain.ops.training import OF_GRADIENT, rows_of_piece
+from ortrain.ops.registry.optimizers import UPDATES
+from ortrain.ops.training import rows_of_piece
 from ortrain.plan.epilogue_fusion.rewriter import Merging
+
+
+def is_update(node: Node) -> bool:
+    """Whether a node updates a parameter from its gradient."""
+    return node.op_type in UPDATES and node.domain == ORTRAIN
 
 
 def merge_updates(nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> list[Node]:
     """The nodes with products merged into updates; `wanted` names values that must be there afterwards."""
-    if not any(node.op_type in OF_GRADIENT for node in nodes):
+    if not any(map(is_update, nodes)):
         return list(nodes)
     return Updates(nodes, inference, wanted).run()
 
@@ -23,11 +29,11 @@ class Updates(Merging):
 
     def __init__(self, nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> None:
         super().__init__(nodes, inference, wanted)
-        self.updated = {node.inputs[0] for node in nodes if node.op_type in OF_GRADIENT}
+        self.updated = {node.inputs[0] for node in nodes if is_update(node)}
 
     def run(self) -> list[Node]:
         for number, node in enumerate(self.nodes):
-            if node.op_type in OF_GRADIENT and node.domain == ORTRAIN:
+            if is_update(node) and UPDATES[node.op_type].gemm_update is not None:
                 self._after_product(number, node)
         return self.left()
 
