@@ -1,5 +1,13 @@
-# demo, test, test-one OP=Conv, lint, generate, bench (beside the peers that install, in .venv-bench); peer compares with the old package, models runs
-# models that ship on PyPI. Each makes its own virtual environment (.venv).
+# Each target creates the virtual environment .venv and builds what it needs.
+#   demo              train a convolutional network on handwritten digits
+#   test              run all tests
+#   test-one OP=Conv  run the tests of one operator
+#   lint              ruff, mypy and cython-lint
+#   generate          render the files that come from bindings_spec
+#   bench             compare speed and memory with other runtimes, which are installed into .venv-bench
+#   peer              exchange artifacts and checkpoints with onnxruntime-training 1.19.2
+#   models            train models that ship in PyPI packages
+#   clean             remove what the targets created, except .venv-bench
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,13 +20,13 @@ $(VENV)/ready: pyproject.toml setup.py
 	$(RUN) -m pip install --quiet --upgrade pip setuptools wheel
 	touch $@
 
-# an editable install: a changed kernel is compiled by the next command, and nothing where none has changed
+# An editable install: the next target compiles kernels that have changed since, and nothing else.
 SOURCES := pyproject.toml setup.py $(shell find ortrain/_core -name '*.pyx' -o -name '*.px[di]' -o -name '*.h')
 $(VENV)/built: $(VENV)/ready $(SOURCES)
 	$(RUN) -m pip install --quiet --editable .
 	touch $@
 
-# what an extra asks for, without the package, which pip would compile anew for every extra
+# Installs the requirements of an extra without ortrain itself, which pip would compile again for every extra.
 EXTRA := import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]], sep="\n")
 install = $(RUN) -c '$(EXTRA)' $(1) > $(VENV)/$(1).txt && $(RUN) -m pip install --quiet --requirement $(VENV)/$(1).txt
 

@@ -1,1 +1,1 @@
-"""Step time, memory and cold start of ortrain and its peers on twelve workloads: python -m benchmarks."""
+"""Step time, memory and cold start of ortrain and its peers on twelve workloads: `python -m benchmarks`."""

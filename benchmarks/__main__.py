@@ -1,4 +1,4 @@
-"""python -m benchmarks: the comparison with other runtimes; python -m benchmarks scaling: how cost grows with the work."""
+"""`python -m benchmarks` compares ortrain with other runtimes; `python -m benchmarks scaling` shows how cost grows with the size of the work."""
 
 import sys
 

@@ -1,10 +1,11 @@
-"""ortrain's steps over the least that this machine could take for them: products at their best rate, all else at the speed of memory.
+"""Step times over a lower bound for this machine: matrix multiplications at their best rate, everything else at the bandwidth of memory.
 
     python -m benchmarks.floor [--workloads mlp-wide ...] [--threads 1 2] [--steps 8]
 
-The floor of a step is the sum of its products' operations over the best rate of a square product, of the bytes of updates over the bandwidth of memory
-(two arrays read, one written), and of the bytes of all other operators, every input and output once, over the same. Rate and bandwidth are taken before and
-after the workload in the same process, and the better ones count. Attention counts all products, also those that a causal mask makes empty."""
+The lower bound of a step is the sum of three parts: the floating-point operations of its matrix multiplications over the best rate of a large square one;
+the bytes of optimizer updates over the bandwidth of memory (two arrays read, one written); and the bytes of all other operators, every input and output
+counted once, over the same bandwidth. Rate and bandwidth are measured in the same process before and after the workload, and the better ones count.
+Attention counts all of its multiplications, including those that a causal mask makes unnecessary."""
 
 from __future__ import annotations
 
@@ -27,44 +28,46 @@ from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.profiling import OPTIMIZER, StepProfile
 from ortrain.training.session import TrainingSession
 
-PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Dense", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad", "GemmUpdate", "ChannelsLastConv",
-            "ChannelsLastConvGrad")
-"""Operators whose time is that of matrix products; convolutions count as direct ones."""
-UPDATES = (OPTIMIZER, "AdamWUpdate", "GemmUpdate")
-"""The optimizer, and its part that spends late gradients."""
-SQUARE, STREAM = 1024, 1 << 23
-"""Rows of the square product; elements of an array that no cache holds."""
+MATMUL_OPERATORS = ("MatMul", "Gemm", "FusedMatMul", "Dense", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad", "GemmUpdate", "ChannelsLastConv",
+                    "ChannelsLastConvGrad")
+"""Operators that consist of matrix multiplications. Convolutions count the operations of the direct algorithm."""
+UPDATE_OPERATORS = (OPTIMIZER, "AdamWUpdate", "GemmUpdate")
+"""The optimizer, and operators that apply deferred gradients."""
+SQUARE_SIZE = 1024
+STREAM_ELEMENTS = 1 << 23
+"""Elements of an array that fits into no cache."""
 REPETITIONS = 5
-OF_PRODUCTS = ("mlp-mnist", "mlp-wide", "bert-mini", "gpt-mini", "lstm", "resnet18-cifar", "resnet50-224")
-"""What consists of them. The residual networks can be below their floors: Winograd's convolutions need fewer operations than they count."""
+DEFAULT_WORKLOADS = ("mlp-mnist", "mlp-wide", "bert-mini", "gpt-mini", "lstm", "resnet18-cifar", "resnet50-224")
+"""Workloads that consist of matrix multiplications. Residual networks can take less than the bound, because Winograd's algorithm needs fewer operations than
+the direct one."""
 
 
 @dataclass
 class Machine:
-    """The best that was seen: operations of a product and bytes of a pass over memory, per second."""
+    """The best rate (floating-point operations per second) and bandwidth (bytes per second) measured so far."""
 
     rate: float = 0.0
     bandwidth: float = 0.0
 
-    def look_again(self, handle: EngineHandle) -> None:
-        """Measures both once more, with a session's threads."""
-        a, b, c = (np.full((SQUARE, SQUARE), 0.5, np.float32) for _ in range(3))
-        shape = (SQUARE, SQUARE, SQUARE, 0, 0, 1, 1, 1, 0, 0)
-        seconds = best(lambda: call_kernel(kernels()["matmul", "float32"], [a, b], [c], shape, (1.0,), handle=handle))
-        self.rate = max(self.rate, 2 * SQUARE**3 / seconds)
-        arrays = [np.full(STREAM, 0.5, np.float32) for _ in range(3)]
-        seconds = best(lambda: np.add(arrays[0], arrays[1], out=arrays[2]))
+    def measure(self, handle: EngineHandle) -> None:
+        """Measure both once more: the rate with the threads of the handle, the bandwidth with one thread."""
+        a, b, c = (np.full((SQUARE_SIZE, SQUARE_SIZE), 0.5, np.float32) for _ in range(3))
+        shape = (SQUARE_SIZE, SQUARE_SIZE, SQUARE_SIZE, 0, 0, 1, 1, 1, 0, 0)
+        seconds = best_time(lambda: call_kernel(kernels()["matmul", "float32"], [a, b], [c], shape, (1.0,), handle=handle))
+        self.rate = max(self.rate, 2 * SQUARE_SIZE**3 / seconds)
+        arrays = [np.full(STREAM_ELEMENTS, 0.5, np.float32) for _ in range(3)]
+        seconds = best_time(lambda: np.add(arrays[0], arrays[1], out=arrays[2]))
         self.bandwidth = max(self.bandwidth, 3 * arrays[0].nbytes / seconds)
 
-    def seconds(self, steps: list[StepProfile]) -> tuple[float, float, float]:
-        """The floor of products, of updates and of all else."""
-        products = sum(step.operations or 0 for step in steps if step.operator in PRODUCTS) / self.rate
-        update = sum(step.bytes for step in steps if step.operator in UPDATES) / self.bandwidth
-        return products, update, sum(step.bytes for step in steps if step.operator not in (*PRODUCTS, *UPDATES)) / self.bandwidth
+    def lower_bounds(self, steps: list[StepProfile]) -> tuple[float, float, float]:
+        """Return the lower bounds of matrix multiplications, of updates and of all other operators, in seconds."""
+        matmul = sum(step.operations or 0 for step in steps if step.operator in MATMUL_OPERATORS) / self.rate
+        update = sum(step.bytes for step in steps if step.operator in UPDATE_OPERATORS) / self.bandwidth
+        return matmul, update, sum(step.bytes for step in steps if step.operator not in (*MATMUL_OPERATORS, *UPDATE_OPERATORS)) / self.bandwidth
 
 
-def best(work: Callable[[], object]) -> float:
-    """The least of a few times."""
+def best_time(work: Callable[[], object]) -> float:
+    """Return the shortest of a few times, in seconds."""
     times = []
     for _ in range(REPETITIONS):
         started = time.perf_counter()
@@ -73,10 +76,10 @@ def best(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def row(workload: str, folder: Path, threads: int, steps: int) -> str:
-    """Trains a workload that was prepared in a folder, and says in a table's row how near it comes to its floor."""
-    machine, handle, data, times = Machine(), EngineHandle(threads), measure.batches(folder), []
-    machine.look_again(handle)
+def table_row(workload: str, folder: Path, threads: int, steps: int) -> str:
+    """Train a workload from its prepared folder and return its row of the table."""
+    machine, handle, data, times = Machine(), EngineHandle(threads), measure.load_batches(folder), []
+    machine.measure(handle)
     with TrainingSession.from_artifacts(folder, options=SessionOptions(intra_op_num_threads=threads)) as session:
 
         def step(number: int) -> None:
@@ -92,25 +95,26 @@ def row(workload: str, folder: Path, threads: int, steps: int) -> str:
             times.append(time.perf_counter() - started)
         with session.profile() as profile:
             step(0)
-    machine.look_again(handle)
-    parts = machine.seconds(profile.steps)
-    cells = [f"{seconds * 1e3:.2f}" for seconds in (median(times), sum(parts), *parts)]
-    return f"| {workload} | {threads} | {machine.rate * 1e-9:.0f} | {machine.bandwidth * 1e-9:.0f} | {' | '.join(cells)} | {median(times) / sum(parts):.2f} |"
+    machine.measure(handle)
+    bounds = machine.lower_bounds(profile.steps)
+    cells = [f"{seconds * 1e3:.2f}" for seconds in (median(times), sum(bounds), *bounds)]
+    return f"| {workload} | {threads} | {machine.rate * 1e-9:.0f} | {machine.bandwidth * 1e-9:.0f} | {' | '.join(cells)} | {median(times) / sum(bounds):.2f} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(OF_PRODUCTS), metavar="NAME",
-                        help="default: " + ", ".join(OF_PRODUCTS))
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(DEFAULT_WORKLOADS), metavar="NAME",
+                        help="default: " + ", ".join(DEFAULT_WORKLOADS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--steps", type=int, default=8, help="steps that are timed")
+    parser.add_argument("--steps", type=int, default=8, help="number of timed steps")
     options = parser.parse_args()
-    print("| workload | threads | GFLOP/s | GB/s | step, ms | floor | products | optimizer | all else | step over floor |\n|---|" + "---:|" * 9)
+    print("| workload | threads | GFLOP/s | GB/s | step, ms | lower bound, ms | matrix multiplications | optimizer | everything else | step over bound |")
+    print("|---|" + "---:|" * 9)
     with tempfile.TemporaryDirectory(prefix="ortrain_floor_") as folder:
         for workload in options.workloads:
             prepare(workload, Path(folder) / workload)
             for threads in options.threads:
-                print(row(workload, Path(folder) / workload, threads, options.steps), flush=True)
+                print(table_row(workload, Path(folder) / workload, threads, options.steps), flush=True)
 
 
 if __name__ == "__main__":

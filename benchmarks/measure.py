@@ -1,6 +1,6 @@
-"""What every runtime's process does alike: read the batches, time whole steps, report memory and cold start as one JSON line.
+"""Measurement code that the processes of all runtimes share: read batches, time whole steps, report the figures as one JSON line.
 
-Needs NumPy alone, for it runs in the peers' environments too."""
+Needs only NumPy, because it also runs in the peers' environments."""
 
 from __future__ import annotations
 
@@ -17,42 +17,45 @@ import numpy as np
 
 BATCHES, MODEL, META = "batches.npz", "forward.onnx", "meta.json"
 LEARNING_RATE, EPSILON, WEIGHT_DECAY = 1e-4, 1e-6, 0.0
-"""Of AdamW as the artifacts have it by default."""
+"""AdamW's settings. Epsilon and weight decay are those that generate_artifacts writes by default."""
 MIN_STEPS, MAX_STEPS = 5, 50_000
 WARM_UP_STEPS = 3
 WARM_UP_SECONDS = 0.5
 
 TIMES = array("d", bytes(8 * MAX_STEPS))
-"""Milliseconds of each step, in memory that is there before a runtime is imported: it is none of the runtime's."""
+"""Milliseconds of each step. Allocated before a runtime is imported, so that it does not count as memory of the runtime."""
 
 Step = Callable[[Any, Any], float]
-"""(input, labels) -> loss, after the optimizer has stepped and the gradients are reset."""
+"""(input, labels) -> loss. Returns after the optimizer step and the gradient reset."""
 
 
-def arguments(description: str | None) -> argparse.ArgumentParser:
-    """The command line of a process that measures one workload."""
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return the command line of a process that measures one workload."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("workload")
-    parser.add_argument("folder", type=Path, help="with the model, its batches, and what a runtime prepared of it")
-    parser.add_argument("--prepare", action="store_true", help="only make what the runtime trains from")
+    parser.add_argument("folder", type=Path, help="holds the model, its batches, and the files that a runtime prepared from the model")
+    parser.add_argument("--prepare", action="store_true", help="only write the files that the runtime trains from")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.5)
-    parser.add_argument("--born", type=float, default=time.time(), help="when the process was started")
-    parser.add_argument("--pin", action="store_true", help="one CPU for each of two threads")
+    parser.add_argument("--started-at", type=float, default=time.time(), help="when the process was started, in seconds since the epoch")
+    parser.add_argument("--pin", action="store_true", help="pin each of two threads to a CPU of its own")
     return parser
 
 
-def batches(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The batches (input, labels) that were prepared."""
+def load_batches(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the prepared batches (input, labels)."""
     with np.load(folder / BATCHES) as stored:
         return [(stored[f"x{i}"], stored[f"y{i}"]) for i in range(len(stored.files) // 2)]
 
 
-def timed(step: Step, data: list[tuple[Any, Any]], options: argparse.Namespace, imported: float) -> dict[str, Any]:
-    """Runs the steps. imported: resident memory in MB after the runtime's import; what training adds to it is `growth_mb`."""
-    loaded = memory_mb() or 0.0
+def time_steps(step: Step, data: list[tuple[Any, Any]], options: argparse.Namespace, imported_mb: float, version: str) -> dict[str, Any]:
+    """Run steps for options.seconds and return the figures of the comparison.
+
+    imported_mb: resident memory after the import of the runtime; `growth_mb` is what training adds to it.
+    version: of the runtime, reported with the figures."""
+    loaded_mb = memory_mb() or 0.0
     first_loss = float(step(*data[0]))
-    cold_start = time.time() - options.born
+    cold_start = time.time() - options.started_at
     if options.pin:
         pin_threads()
     done, until = 1, time.perf_counter() + min(WARM_UP_SECONDS, options.seconds / 3)
@@ -67,14 +70,16 @@ def timed(step: Step, data: list[tuple[Any, Any]], options: argparse.Namespace, 
         TIMES[steps] = (time.perf_counter() - started) * 1e3
         steps += 1
     peak, times = memory_mb("VmHWM"), TIMES[:steps]
-    return {"status": "ok", "median_ms": float(np.median(times)), "min_ms": min(times), "p90_ms": float(np.quantile(times, 0.9)),
-            "steps": steps, "cold_start_s": cold_start, "peak_rss_mb": peak, "growth_mb": None if peak is None else peak - imported,
-            "loaded_growth_mb": None if peak is None else peak - loaded,
+    return {"status": "ok", "version": version, "median_ms": float(np.median(times)), "min_ms": min(times), "p90_ms": float(np.quantile(times, 0.9)),
+            "steps": steps, "cold_start_s": cold_start, "peak_rss_mb": peak, "growth_mb": None if peak is None else peak - imported_mb,
+            "loaded_growth_mb": None if peak is None else peak - loaded_mb,
             "first_loss": first_loss}
 
 
 def memory_mb(field: str = "VmRSS") -> float | None:
-    """A field of /proc/self/status. VmHWM, not ru_maxrss: the latter counts the parent's pages before exec as well. None where there is no /proc."""
+    """Return a field of /proc/self/status in MB, None on systems without /proc.
+
+    The peak is VmHWM, not getrusage's ru_maxrss: the latter also counts the parent's pages before exec."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
@@ -83,17 +88,19 @@ def memory_mb(field: str = "VmRSS") -> float | None:
 
 
 def pin_threads() -> None:
-    """The calling thread on the first CPU, all others on the second: some virtual machines pack woken threads onto one for milliseconds."""
+    """Pin the calling thread to the first CPU and all others to the second.
+
+    Some virtual machines otherwise run both woken threads on one CPU for milliseconds."""
     cpus = sorted(os.sched_getaffinity(0))
     for task in map(int, os.listdir("/proc/self/task")):
         os.sched_setaffinity(task, {cpus[0] if task == os.getpid() else cpus[1 % len(cpus)]})
 
 
 def unsupported(reason: str) -> dict[str, Any]:
-    """The result of a workload that a runtime cannot train: a result, not a failure."""
+    """Return the result of a workload that a runtime cannot train, which is not a failure of the benchmark."""
     return {"status": "unsupported", "reason": reason}
 
 
-def report(result: dict[str, Any]) -> None:
-    """The line that the comparison reads."""
+def print_result(result: dict[str, Any]) -> None:
+    """Print the JSON line that benchmarks.run reads."""
     print(json.dumps(result), flush=True)

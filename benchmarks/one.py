@@ -1,9 +1,9 @@
-"""ortrain on one workload in this process; prints one JSON line.
+"""Measure ortrain on one workload in this process; print one JSON line.
 
-    python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S --born T [--lowest-memory]}
+    python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S [--lowest-memory]}
 
---prepare writes the model, its batches and the artifacts into FOLDER; without it they are trained. --lowest-memory: parameters are updated in the backward pass,
-and a tenth of the time may go to computing values again."""
+--prepare writes the model, its batches and the artifacts into FOLDER; without it the artifacts are trained. --lowest-memory sets optimizer_in_backward and
+a rematerialization of 0.1."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from typing import Any
 
 from benchmarks import measure
 
-LARGE_SHARE = 0.1
-"""Of a step's time, for rematerialization."""
+LOWEST_MEMORY_REMATERIALIZATION = 0.1
 
 
 def prepare(name: str, folder: Path) -> dict[str, Any]:
-    """Writes what every runtime reads, and ortrain's artifacts."""
+    """Write the files that every runtime reads, and ortrain's artifacts."""
     import json
 
     import numpy as np
@@ -43,15 +42,15 @@ def prepare(name: str, folder: Path) -> dict[str, Any]:
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """Times whole steps: train step, optimizer step and gradient reset."""
-    from ortrain import SessionOptions, TrainingSession
+    """Time whole steps: train step, optimizer step and gradient reset."""
+    from ortrain import SessionOptions, TrainingSession, __version__
     from ortrain.errors import MissingGradientError, MissingKernelError
 
-    imported = measure.memory_mb() or 0.0
-    data = measure.batches(options.folder)
+    imported_mb = measure.memory_mb() or 0.0
+    data = measure.load_batches(options.folder)
     settings = SessionOptions(intra_op_num_threads=options.threads)
     if options.lowest_memory:
-        settings.optimizer_in_backward, settings.rematerialization = True, LARGE_SHARE
+        settings.optimizer_in_backward, settings.rematerialization = True, LOWEST_MEMORY_REMATERIALIZATION
     session = TrainingSession.from_artifacts(options.folder, options=settings)
     session.learning_rate = measure.LEARNING_RATE
 
@@ -62,16 +61,16 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         return float(loss)
 
     try:
-        return measure.timed(step, data, options, imported)
+        return measure.time_steps(step, data, options, imported_mb, __version__)
     except (MissingKernelError, MissingGradientError) as error:
         return measure.unsupported(str(error))
 
 
 def main() -> None:
-    parser = measure.arguments(__doc__)
+    parser = measure.argument_parser(__doc__)
     parser.add_argument("--lowest-memory", action="store_true")
     options = parser.parse_args()
-    measure.report(prepare(options.workload, options.folder) if options.prepare else train(options))
+    measure.print_result(prepare(options.workload, options.folder) if options.prepare else train(options))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Compares runtimes on the workloads, side by side: fresh processes, alternating rounds, medians, and ratios to the best peer.
+"""Comparison of runtimes: fresh processes in alternating rounds, medians, and ratios to the best peer.
 
-    python -m benchmarks [--workloads mlp-mnist ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--avx2] [--record NAME] [--out results.json]
+    python -m benchmarks [--workloads mlp-mnist ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--avx2] [--record NAME] [--out FILE]
 """
 
 from __future__ import annotations
@@ -19,72 +19,75 @@ from statistics import median
 from typing import Any
 
 from benchmarks import documents, tables
-from benchmarks.peers.environments import HELD_TO_AVX2, OURS, RUNTIMES, NotInstalled, Runtime, python_of
+from benchmarks.peers.environments import AVX2_ONLY, OURS, RUNTIMES, NotInstalled, Runtime, python_for
 from benchmarks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
-UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE")
-"""Some environments set them: they halve the speed of SciPy's products, and compile ortrain's sources at every start, as no installation does."""
+UNSET_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE")
+"""Some environments set them. The first two halve the speed of SciPy's BLAS; the last one makes Python compile ortrain's sources at every start, which an
+installed package never does."""
 FIGURES = ("median_ms", "min_ms", "p90_ms", "cold_start_s", "peak_rss_mb", "growth_mb", "loaded_growth_mb", "first_loss")
 
 Result = dict[str, Any]
 Cell = tuple[str, str, int, tuple[str, ...]]
-"""Workload, runtime, threads, options."""
+"""Workload, runtime, threads, and the options of the runtime."""
 
 
-def call(python: str, runtime: Runtime, workload: str, folder: Path, limit: float, held: Mapping[str, str], *options: str) -> Result:
-    """One fresh process; its JSON line, or what went wrong. held: variables that hold it to instructions."""
-    environment = {name: value for name, value in os.environ.items() if name not in UNSET} | dict(held)
+def run_process(python: str, runtime: Runtime, workload: str, folder: Path, limit: float, isa_variables: Mapping[str, str], *options: str) -> Result:
+    """Run a runtime on a workload in a fresh process and return its figures, or the reason why there are none.
+
+    limit: seconds after which the process is stopped. isa_variables: environment variables that restrict its instruction set."""
+    environment = {name: value for name, value in os.environ.items() if name not in UNSET_VARIABLES} | dict(isa_variables)
     environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "PYTHONPATH": str(ROOT)}
-    command = [python, "-m", runtime.module, workload, str(folder), *options, "--born", repr(time.time())]
+    command = [python, "-m", runtime.module, workload, str(folder), *options, "--started-at", repr(time.time())]
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         return {"status": "failed", "reason": f"no result within {limit:g} s"}
-    found = next((line for line in reversed(done.stdout.splitlines()) if line.startswith('{"status"')), None)
-    if done.returncode == 0 and found:
-        return dict(json.loads(found))
+    result = next((line for line in reversed(done.stdout.splitlines()) if line.startswith('{"status"')), None)
+    if done.returncode == 0 and result:
+        return dict(json.loads(result))
     lines = done.stderr.strip().splitlines()
     return {"status": "failed", "reason": lines[-1][:300] if lines else f"exit status {done.returncode}"}
 
 
-def installed(names: list[str], folder: Path, held: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """(runtime -> its Python, runtime -> why it is left out)"""
+def find_runtimes(names: list[str], folder: Path, avx2: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Return (runtime -> its Python, runtime -> why it is left out), creating environments in the folder where needed."""
     pythons, missing = {}, {}
     for name in names:
         try:
-            if held and not RUNTIMES[name].can_be_held:
-                raise NotInstalled("it has no switch for instruction sets")
-            pythons[name] = python_of(RUNTIMES[name], folder)
+            if avx2 and not RUNTIMES[name].can_restrict_isa:
+                raise NotInstalled("it has no switch that restricts its instruction set")
+            pythons[name] = python_for(RUNTIMES[name], folder)
         except NotInstalled as error:
             missing[name] = str(error)
             print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
     return pythons, missing
 
 
-def prepare(workload: str, pythons: dict[str, str], folder: Path, limit: float, held: Mapping[str, str]) -> dict[str, Result]:
-    """What each runtime makes of the workload beforehand; ortrain first, for it writes the model and the batches."""
-    ours = call(sys.executable, RUNTIMES[OURS], workload, folder, limit, held, "--prepare")
-    return {name: ours if RUNTIMES[name].module == RUNTIMES[OURS].module else call(python, RUNTIMES[name], workload, folder, limit, held, "--prepare")
-            for name, python in pythons.items()}
+def prepare(workload: str, pythons: dict[str, str], folder: Path, limit: float, isa_variables: Mapping[str, str]) -> dict[str, Result]:
+    """Let each runtime write the files that it trains from. ortrain comes first, because it writes the model and the batches."""
+    own_result = run_process(sys.executable, RUNTIMES[OURS], workload, folder, limit, isa_variables, "--prepare")
+    return {name: own_result if RUNTIMES[name].module == RUNTIMES[OURS].module
+            else run_process(python, RUNTIMES[name], workload, folder, limit, isa_variables, "--prepare") for name, python in pythons.items()}
 
 
 def measure(options: argparse.Namespace, pythons: dict[str, str], cache: Path) -> dict[Cell, list[Result]]:
-    """Every cell, round after round; a cell that does not run is not tried again."""
+    """Measure every cell once per round; a cell that failed is not run again."""
     runs: dict[Cell, list[Result]] = {}
-    held = HELD_TO_AVX2 if options.avx2 else {}
+    isa_variables = AVX2_ONLY if options.avx2 else {}
     for workload in options.workloads:
-        prepared = prepare(workload, pythons, cache / workload, options.limit, held)
+        prepared = prepare(workload, pythons, cache / workload, options.limit, isa_variables)
         for number in range(options.rounds):
             for threads in options.threads:
                 for name, python in pythons.items():
-                    for choice in RUNTIMES[name].choices(workload):
+                    for choice in RUNTIMES[name].option_sets(workload):
                         results = runs.setdefault((workload, name, threads, choice), [])
                         if results and results[-1]["status"] != "ok":
                             continue
                         pin = ["--pin"] if options.pin and threads == 2 and RUNTIMES[name].pin else []
-                        results.append(prepared[name] if prepared[name]["status"] != "ok" else call(
-                            python, RUNTIMES[name], workload, cache / workload, options.limit, held, "--threads", str(threads),
+                        results.append(prepared[name] if prepared[name]["status"] != "ok" else run_process(
+                            python, RUNTIMES[name], workload, cache / workload, options.limit, isa_variables, "--threads", str(threads),
                             "--seconds", str(options.seconds), *pin, *choice))
                         print(f"round {number + 1}: {workload}, {threads} threads, {' '.join((name, *choice))}: {tables.describe(results[-1])}",
                               file=sys.stderr, flush=True)
@@ -92,13 +95,13 @@ def measure(options: argparse.Namespace, pythons: dict[str, str], cache: Path) -
 
 
 def summarize(runs: dict[Cell, list[Result]]) -> tables.Summary:
-    """workload -> threads -> runtime -> medians over the rounds of its fastest options."""
+    """Return workload -> threads -> runtime -> medians over the rounds, with the options that were fastest."""
     summary: tables.Summary = {}
     for (workload, name, threads, choice), results in runs.items():
-        good = [result for result in results if result["status"] == "ok"]
-        if good:
-            known = {key: [r[key] for r in good if r[key] is not None] for key in FIGURES}
-            row: Result = {"status": "ok", "options": list(choice), "rounds": len(good)} | {
+        succeeded = [result for result in results if result["status"] == "ok"]
+        if succeeded:
+            known = {key: [result[key] for result in succeeded if result[key] is not None] for key in FIGURES}
+            row: Result = {"status": "ok", "version": succeeded[0]["version"], "options": list(choice), "rounds": len(succeeded)} | {
                 key: median(values) if values else None for key, values in known.items()}
         else:
             row = results[-1]
@@ -109,23 +112,23 @@ def summarize(runs: dict[Cell, list[Result]]) -> tables.Summary:
     return summary
 
 
-def processor() -> str:
-    """The chip's own name where the system tells it."""
+def processor_name() -> str:
+    """Return the name of the chip, or of the architecture where the system does not tell it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return found or platform.processor() or platform.machine()
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return name or platform.processor() or platform.machine()
 
 
-def instruction_set(held: bool) -> str:
-    """The kernels that ortrain uses here."""
-    if held:
-        return "avx2, peers held to it"
-    from ortrain._core.kernel_table import instruction_set as chosen
+def instruction_set(avx2: bool) -> str:
+    """Return the instruction set of the kernels that ortrain uses here."""
+    if avx2:
+        return "avx2 for every runtime"
+    from ortrain._core.kernel_table import instruction_set as selected
 
-    return chosen()
+    return selected()
 
 
 def main() -> None:
@@ -134,18 +137,18 @@ def main() -> None:
     parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, default=list(RUNTIMES), metavar="NAME", help=", ".join(RUNTIMES))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.5, help="time spent in timed steps, each time")
-    parser.add_argument("--limit", type=float, default=300, help="seconds after which a process is given up")
-    parser.add_argument("--pin", action="store_true", help="with two threads: one CPU for each")
-    parser.add_argument("--avx2", action="store_true", help="no instructions beyond AVX2, in none of them")
-    parser.add_argument("--environments", type=Path, default=ROOT / ".venv-bench", help="where the peers' environments are made")
-    parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/NAME.json, from which the documents' tables are rendered")
-    parser.add_argument("--out", type=Path, help="write the JSON here rather than to the standard output")
+    parser.add_argument("--seconds", type=float, default=1.5, help="duration of the timed steps of each process")
+    parser.add_argument("--limit", type=float, default=300, help="seconds after which a process is stopped")
+    parser.add_argument("--pin", action="store_true", help="with two threads: pin each to a CPU of its own")
+    parser.add_argument("--avx2", action="store_true", help="restrict every runtime to AVX2")
+    parser.add_argument("--environments", type=Path, default=ROOT / ".venv-bench", help="folder for the environments of the peers")
+    parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/NAME.json, from which the tables of the documents are rendered")
+    parser.add_argument("--out", type=Path, help="write the JSON to this file instead of standard output")
     options = parser.parse_args()
-    pythons, missing = installed(options.runtimes, options.environments, options.avx2)
+    pythons, missing = find_runtimes(options.runtimes, options.environments, options.avx2)
     with tempfile.TemporaryDirectory(prefix="ortrain_bench_") as cache:
         runs = measure(options, pythons, Path(cache))
-    machine = {"processor": processor(), "cpus": os.cpu_count(), "instruction set": instruction_set(options.avx2), "python": platform.python_version()}
+    machine = {"processor": processor_name(), "cpus": os.cpu_count(), "instruction set": instruction_set(options.avx2), "python": platform.python_version()}
     summary = summarize(runs)
     print(tables.report(summary, machine, missing, options.rounds))
     if options.record:

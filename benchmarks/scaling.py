@@ -1,10 +1,10 @@
-"""Whether cost grows as the work does: steps of models that grow in batch, depth and sequence, and the time to plan for a new shape.
+"""Growth of cost: steps of models of growing batch, depth and sequence length, and the time to plan for a new input shape.
 
     python -m benchmarks scaling [--threads 1] [--seconds 0.3] [--only batch ...]
 
-A row has the time of a step, that time per unit (sample, layer, token), GFLOP/s, and what planning for the shape took, also in steps. Cost grows as the work
-does where GFLOP/s do not fall from row to row. "sizes": one session meets numbers of rows one after another; what the first step of each costs more than
-others."""
+Each row has the time of a step, that time per unit (sample, layer, token), GFLOP/s, and the time of planning for the shape, also in steps. Cost grows in
+proportion to the work where GFLOP/s do not fall from row to row. `sizes` runs batches of different sizes in one session; a row has the additional time of
+the first step of that size."""
 
 from __future__ import annotations
 
@@ -24,54 +24,55 @@ SWEEPS: dict[str, tuple[str, dict[int, Workload]]] = {
     "tiny": ("mlp-tiny by batch, per sample", {n: Workload(mlp(16, 32, 32, 4), (n, 16), 4, n) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)}),
     "depth": (f"dense layers of {WIDTH}, batch 32, by depth, per layer",
               {n: Workload(mlp(*[WIDTH] * n, 10), (32, WIDTH), 10, 32) for n in (4, 8, 16, 32, 64)}),
-    "sequence": ("one transformer layer, batch 2, by sequence, per token",
+    "sequence": ("one transformer layer, batch 2, by sequence length, per token",
                  {n: Workload(transformer(False, 2, n, 1), (2, n), 4, 2, VOCABULARY) for n in (32, 64, 128, 256, 512, 1024)}),
     "plan": ("a new shape of each workload", dict(enumerate(WORKLOADS.values()))),
 }
+"""Name -> (title, size -> workload). The sizes of `plan` are positions in WORKLOADS."""
 
 
-SIZES = {"mlp-tiny": Workload(mlp(16, 32, 32, 4), (1, 16), 4, 1), **{name: WORKLOADS[name] for name in ("cnn-lenet", "mobilenetv2-full")},
-         **{f"{n} dense layers of {WIDTH}": Workload(mlp(*[WIDTH] * n, 10), (32, WIDTH), 10, 32) for n in (4, 16, 64)}}
-MET = (64, 1, 2, 3, 33, 128, 512, 600, 1300, 2000, 4096, 5000, 64)
-"""Numbers of rows, in the order in which a session meets them …"""
+SIZE_WORKLOADS = {
+    "mlp-tiny": Workload(mlp(16, 32, 32, 4), (1, 16), 4, 1), **{name: WORKLOADS[name] for name in ("cnn-lenet", "mobilenetv2-full")},
+    **{f"{n} dense layers of {WIDTH}": Workload(mlp(*[WIDTH] * n, 10), (32, WIDTH), 10, 32) for n in (4, 16, 64)}}
+ROW_COUNTS = (64, 1, 2, 3, 33, 128, 512, 600, 1300, 2000, 4096, 5000, 64)
+"""Numbers of rows of a session's batches, in this order. Those that need more than MAX_ELEMENTS input elements are left out."""
 MAX_ELEMENTS = 1 << 22
-"""… as far as its input has no more elements."""
 
 
-def session_of(workload: Workload, threads: int) -> Any:
-    """A session of a model that leaves the number of rows open, but for a transformer's, whose shapes are written into it."""
+def make_session(workload: Workload, threads: int) -> Any:
+    """Return a session of a model with a dynamic number of rows, or with fixed shapes for a transformer, which has them in its Reshape nodes."""
     from ortrain import SessionOptions, TrainingSession
     from ortrain.artifacts import LossType, OptimType
 
     model, trained, frozen = workload.make("scaling")
-    if not workload.high:
+    if not workload.vocabulary:
         for value in (*model.graph.input, *model.graph.output):
             value.type.tensor_type.shape.dim[0].dim_param = "rows"
     return TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=trained, frozen_params=frozen,
                                       options=SessionOptions(intra_op_num_threads=threads))
 
 
-def measured(workload: Workload, threads: int, seconds: float) -> tuple[float, float, int]:
-    """(seconds of a step, the best; seconds of planning, the best of three; floating-point operations of a step)"""
-    session, (batch,) = session_of(workload, threads), workload.batches(1)
+def measure(workload: Workload, threads: int, seconds: float) -> tuple[float, float, int]:
+    """Return (best time of a step in seconds, best of three times of planning in seconds, floating-point operations of a step)."""
+    session, (batch,) = make_session(workload, threads), workload.batches(1)
 
     def step() -> None:
         session.train_step(*batch)
         session.optimizer_step()
         session.lazy_reset_grad()
 
-    plans, best = [], float("inf")
+    plan_times, best = [], float("inf")
     for _ in range(3):
         session._train_runner.forget()
-        session.steps.forget()
+        session.steps.invalidate()
         begin = time.perf_counter()
         session.train_step(*batch)
-        plans.append(time.perf_counter() - begin)
+        plan_times.append(time.perf_counter() - begin)
         session.lazy_reset_grad()
     step()
     begin = time.perf_counter()
     step()
-    repeat = max(1, int(2e-4 / (time.perf_counter() - begin)))           # a clock's reading is nothing beside what it measures
+    repeat = max(1, int(2e-4 / (time.perf_counter() - begin)))           # at least 0.2 ms between two readings of the clock
     end = time.perf_counter() + seconds
     while True:
         begin = time.perf_counter()
@@ -83,54 +84,58 @@ def measured(workload: Workload, threads: int, seconds: float) -> tuple[float, f
             break
     with session.profile() as profile:
         step()
-    return best, max(min(plans) - best, 0.0), sum(row.operations or 0 for row in profile.steps)
+    return best, max(min(plan_times) - best, 0.0), sum(row.operations or 0 for row in profile.steps)
 
 
-def table(name: str, threads: int, seconds: float) -> Iterator[str]:
-    """One sweep as markdown."""
-    title, rows = SWEEPS[name]
+def sweep_table(name: str, threads: int, seconds: float) -> Iterator[str]:
+    """Yield the lines of the table of one sweep."""
+    title, workloads = SWEEPS[name]
     yield f"### {title}, {threads} thread{'s' if threads > 1 else ''}"
     yield ""
     yield "| size | step, ms | per unit, µs | GFLOP/s | planning, ms | in steps |"
     yield "|---:|---:|---:|---:|---:|---:|"
-    for size, workload in rows.items():
-        step, plan, work = measured(workload, threads, seconds)
+    for size, workload in workloads.items():
+        step, plan, operations = measure(workload, threads, seconds)
         label, unit = (list(WORKLOADS)[size], "-") if name == "plan" else (str(size), f"{step / size * 1e6:.2f}")
-        yield f"| {label} | {step * 1e3:.4f} | {unit} | {work / step * 1e-9:.1f} | {plan * 1e3:.2f} | {plan / step:.1f} |"
+        yield f"| {label} | {step * 1e3:.4f} | {unit} | {operations / step * 1e-9:.1f} | {plan * 1e3:.2f} | {plan / step:.1f} |"
     yield ""
 
 
-def met(name: str, threads: int) -> Iterator[str]:
-    """One session that meets one number of rows after another, as markdown."""
-    workload = SIZES[name]
-    session = session_of(workload, threads)
-    yield f"### {name}, rows met one after another, {threads} thread{'s' if threads > 1 else ''}"
+def sizes_table(name: str, threads: int) -> Iterator[str]:
+    """Yield the lines of the table of one session that trains on batches of different sizes."""
+    workload = SIZE_WORKLOADS[name]
+    session = make_session(workload, threads)
+    yield f"### {name}, batches of different sizes in one session, {threads} thread{'s' if threads > 1 else ''}"
     yield ""
-    yield "| rows | step, ms | the first one more, ms | in steps | planned |"
+    yield "| rows | step, ms | additional time of the first step, ms | in steps | planned |"
     yield "|---:|---:|---:|---:|---|"
-    for rows in (rows for rows in MET if rows * prod(workload.input[1:]) <= MAX_ELEMENTS):
-        (batch,) = replace(workload, input=(rows, *workload.input[1:]), rows=rows).batches(1)
-        families, trained, steps = len(session._train_runner._templates), [], []
-        while len(steps) < 4 or len(steps) < 30 and sum(steps) < 0.1:
+    for rows in (rows for rows in ROW_COUNTS if rows * prod(workload.input_shape[1:]) <= MAX_ELEMENTS):
+        (batch,) = replace(workload, input_shape=(rows, *workload.input_shape[1:]), rows=rows).batches(1)
+        templates, train_times, step_times = len(session._train_runner._templates), [], []
+        while len(step_times) < 4 or len(step_times) < 30 and sum(step_times) < 0.1:
             begin = time.perf_counter()
             session.train_step(*batch)
-            trained.append(time.perf_counter() - begin)
+            train_times.append(time.perf_counter() - begin)
             session.optimizer_step()
             session.lazy_reset_grad()
-            steps.append(time.perf_counter() - begin)
-        step, more = min(steps), max(trained[0] - min(trained[1:]), 0.0)
-        planned = len(session._train_runner._templates) > families
-        yield f"| {rows} | {step * 1e3:.4f} | {more * 1e3:.3f} | {more / step:.1f} | {'yes' if planned else ''} |"
+            step_times.append(time.perf_counter() - begin)
+        step, additional = min(step_times), max(train_times[0] - min(train_times[1:]), 0.0)
+        planned = len(session._train_runner._templates) > templates
+        yield f"| {rows} | {step * 1e3:.4f} | {additional * 1e3:.3f} | {additional / step:.1f} | {'yes' if planned else ''} |"
     yield ""
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks scaling", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=0.3, help="time spent in timed steps, for each row")
+    parser.add_argument("--seconds", type=float, default=0.3, help="duration of the timed steps of each row")
     parser.add_argument("--only", nargs="+", choices=[*SWEEPS, "sizes"], default=[*SWEEPS, "sizes"])
     options = parser.parse_args(arguments)
     for name in options.only:
-        lines = [met(network, options.threads) for network in SIZES] if name == "sizes" else [table(name, options.threads, options.seconds)]
-        for line in chain.from_iterable(lines):
+        lines: Iterator[str]
+        if name == "sizes":
+            lines = chain.from_iterable(sizes_table(workload, options.threads) for workload in SIZE_WORKLOADS)
+        else:
+            lines = sweep_table(name, options.threads, options.seconds)
+        for line in lines:
             print(line, flush=True)

@@ -1,4 +1,4 @@
-"""The comparison as markdown."""
+"""The report of a benchmark run as markdown."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from benchmarks.peers.environments import LOWEST_MEMORY, OURS
 Result = dict[str, Any]
 Summary = dict[str, dict[str, dict[str, Result]]]
 """workload -> threads -> runtime -> result"""
-LARGE, MIDDLE = 10, 0.1
-"""Numbers from here on are shown with one digit after the point, and with three."""
 
 
-def number(value: float | None) -> str:
-    """Three or four significant digits, as far as they mean something."""
+def format_number(value: float | None) -> str:
+    """Format a figure: four digits after the point below 0.1, three below 10, otherwise one; `-` for None."""
     if value is None:
         return "-"
-    return f"{value:.4f}" if value < MIDDLE else f"{value:.3f}" if value < LARGE else f"{value:.1f}"
+    return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
 def describe(result: Result) -> str:
-    return f"{number(result['median_ms'])} ms" if result["status"] == "ok" else f"{result['status']}: {result['reason']}"
+    """Return the step time of a result, or why there is none."""
+    return f"{format_number(result['median_ms'])} ms" if result["status"] == "ok" else f"{result['status']}: {result['reason']}"
 
 
 def report(summary: Summary, machine: dict[str, Any], missing: dict[str, str], rounds: int) -> str:
-    """The tables of step time by threads, of memory and of cold start, and what did not run."""
+    """Return the tables of step time, memory and cold start, followed by the runtimes and workloads that did not run.
+
+    missing: runtime -> why it was left out."""
     names = list(dict.fromkeys(name for by_threads in summary.values() for row in by_threads.values() for name in row))
     threads = list(dict.fromkeys(count for by_threads in summary.values() for count in by_threads))
     lines = [f"{machine['processor']}, {machine['cpus']} CPUs, {machine['instruction set']}, Python {machine['python']}; medians of {rounds} rounds"]
     for count in threads:
         title = f"Step, {count} thread{'s' if count != '1' else ''}, ms"
-        lines += ["", *table(f"{title} (ortrain over the best peer)", summary, names, count, "median_ms")]
+        lines += ["", *table(f"{title} (ratio: ortrain to the best peer)", summary, names, count, "median_ms")]
     most = max(threads, key=int)
-    lines += ["", *table("Memory that training adds to the imported runtime, MB (ortrain over the best peer)", summary, names, most, "growth_mb")]
-    lines += ["", *table("Memory that steps add to the loaded artifacts, MB", summary, names, most, "loaded_growth_mb")]
+    lines += ["", *table("Growth after import: memory that training adds to the imported runtime, MB", summary, names, most, "growth_mb")]
+    lines += ["", *table("Growth after loading: memory that steps add to the loaded artifacts, MB", summary, names, most, "loaded_growth_mb")]
     lines += ["", *table("Peak memory of the process, MB", summary, names, most, "peak_rss_mb")]
-    lines += ["", *table("Cold start: process start to the first finished step, s", summary, names, most, "cold_start_s")]
+    lines += ["", *table("Cold start: from the start of the process to the end of the first step, s", summary, names, most, "cold_start_s")]
     notes = [f"- {name} is left out: {reason}" for name, reason in missing.items()]
     notes += sorted({f"- {workload}, {name}, {result['status']}: {result['reason']}" for workload, by_threads in summary.items()
                      for row in by_threads.values() for name, result in row.items() if result["status"] != "ok"})
@@ -45,17 +46,17 @@ def report(summary: Summary, machine: dict[str, Any], missing: dict[str, str], r
 
 
 def table(title: str, summary: Summary, names: list[str], threads: str, key: str) -> Iterator[str]:
-    """One row for each workload; the last columns are ours over the least of the peers'."""
-    ours = [name for name in (OURS, LOWEST_MEMORY) if name in names] or [OURS]
-    ratios = ["ratio" if name == OURS else "ratio, lowest-memory options" for name in ours]
+    """Yield the lines of a table with one row per workload; the last columns are the ratios of ortrain to the best peer."""
+    own_names = [name for name in (OURS, LOWEST_MEMORY) if name in names] or [OURS]
+    ratio_titles = ["ratio" if name == OURS else "ratio, lowest-memory options" for name in own_names]
     yield f"### {title}"
     yield ""
-    yield f"| workload | {' | '.join([*names, *ratios])} |"
-    yield "|---" + "|---:" * (len(names) + len(ours)) + "|"
+    yield f"| workload | {' | '.join([*names, *ratio_titles])} |"
+    yield "|---" + "|---:" * (len(names) + len(own_names)) + "|"
     for workload, by_threads in summary.items():
         row = by_threads.get(threads, {})
         value: Callable[[str], float | None] = lambda name, row=row: row.get(name, {}).get(key)  # type: ignore[misc]
-        cells = [number(value(name)) if row.get(name, {}).get("status") == "ok" else row.get(name, {}).get("status", "-") for name in names]
-        peers = [found for name in names if name not in ours and (found := value(name)) is not None]
-        cells += [f"{value(name) / min(peers):.2f}" if value(name) is not None and peers and min(peers) > 0 else "-" for name in ours]
+        cells = [format_number(value(name)) if row.get(name, {}).get("status") == "ok" else row.get(name, {}).get("status", "-") for name in names]
+        peers = [figure for name in names if name not in own_names and (figure := value(name)) is not None]
+        cells += [f"{value(name) / min(peers):.2f}" if value(name) is not None and peers and min(peers) > 0 else "-" for name in own_names]
         yield f"| {' | '.join([workload, *cells])} |"

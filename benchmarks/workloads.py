@@ -1,4 +1,4 @@
-"""The twelve workloads: float32 models with their batches, built without torch. Cross entropy and AdamW everywhere."""
+"""The twelve workloads: float32 models and their batches, built without torch. All train with cross entropy and AdamW."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ import onnx
 
 from benchmarks.graphs import GraphBuilder
 
-LEARNING_RATE = 1e-4
-
 
 @dataclass(frozen=True)
 class Workload:
-    """build adds the layers and returns the output [rows, classes]; input: its shape, float32, or int64 below `high` where given."""
+    """A model and its batches.
+
+    build: adds the layers after an input and returns the output, scores [rows, classes].
+    input_shape: of the input, which is float32, or int64 token ids where there is a vocabulary.
+    vocabulary: number of token ids; 0 for a float32 input."""
 
     build: Callable[[GraphBuilder, str], str]
-    input: tuple[int, ...]
+    input_shape: tuple[int, ...]
     classes: int
     rows: int
-    high: int = 0
+    vocabulary: int = 0
 
     def make(self, name: str) -> tuple[onnx.ModelProto, list[str], list[str]]:
-        """(forward model, trained weights, frozen weights), the same at every call."""
+        """Return (forward model, names of trained weights, names of frozen weights), the same in every call."""
         g = GraphBuilder(seed=0)
         output = self.build(g, "input")
-        return g.model(name, self.input, "int64" if self.high else "float32", output, (self.rows, self.classes)), g.trainable, g.frozen
+        return g.model(name, self.input_shape, "int64" if self.vocabulary else "float32", output, (self.rows, self.classes)), g.trainable, g.frozen
 
     def batches(self, count: int = 8) -> list[tuple[np.ndarray, np.ndarray]]:
-        """`count` batches (input, labels), the same at every call."""
+        """Return `count` batches (input, labels), the same in every call."""
         rng = np.random.default_rng(1234)
 
         def draw() -> np.ndarray:
-            return rng.integers(0, self.high, self.input) if self.high else rng.standard_normal(self.input).astype(np.float32)
+            return rng.integers(0, self.vocabulary, self.input_shape) if self.vocabulary else rng.standard_normal(self.input_shape).astype(np.float32)
 
         return [(draw(), rng.integers(0, self.classes, (self.rows,))) for _ in range(count)]
 
@@ -43,7 +45,7 @@ class Workload:
 
 
 def mlp(*sizes: int) -> Callable[[GraphBuilder, str], str]:
-    """Linear layers with ReLU between them."""
+    """Return a builder of linear layers with ReLU between them."""
 
     def build(g: GraphBuilder, x: str) -> str:
         for i, (size_in, size_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
@@ -57,20 +59,20 @@ def mlp(*sizes: int) -> Callable[[GraphBuilder, str], str]:
 
 
 def lenet(g: GraphBuilder, x: str) -> str:
-    """Two 5x5 convolutions with pooling, two dense layers."""
+    """Build two 5 x 5 convolutions with pooling and two dense layers."""
     x = g.max_pool(g.relu(g.conv(x, "conv1", 1, 20, 5, bias=True)), 2, 2)
     x = g.max_pool(g.relu(g.conv(x, "conv2", 20, 50, 5, bias=True)), 2, 2)
     return g.linear(g.relu(g.linear(g.op("Flatten", x, axis=1), "fc1", 800, 500)), "fc2", 500, 10)
 
 
 def conv_bn(g: GraphBuilder, x: str, name: str, channels_in: int, channels_out: int, kernel: int, stride: int = 1, group: int = 1) -> str:
-    """Convolution without bias, padded to keep the size, and batch normalization."""
+    """Build a convolution without bias, padded to keep the size, and a batch normalization."""
     y = g.conv(x, f"{name}.conv", channels_in, channels_out, kernel, stride, kernel // 2, group)
     return g.batch_norm(y, f"{name}.bn", channels_out)
 
 
 def basic_block(g: GraphBuilder, x: str, name: str, channels_in: int, width: int, stride: int) -> tuple[str, int]:
-    """Two 3x3 convolutions beside a shortcut."""
+    """Build two 3 x 3 convolutions beside a shortcut; return the output and its number of channels."""
     y = g.relu(conv_bn(g, x, f"{name}.1", channels_in, width, 3, stride))
     y = conv_bn(g, y, f"{name}.2", width, width, 3)
     short = x if stride == 1 and channels_in == width else conv_bn(g, x, f"{name}.short", channels_in, width, 1, stride)
@@ -78,7 +80,7 @@ def basic_block(g: GraphBuilder, x: str, name: str, channels_in: int, width: int
 
 
 def bottleneck(g: GraphBuilder, x: str, name: str, channels_in: int, width: int, stride: int) -> tuple[str, int]:
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut; four times as many channels come out."""
+    """Build 1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut; return the output and its number of channels, 4 * width."""
     y = g.relu(conv_bn(g, x, f"{name}.1", channels_in, width, 1))
     y = g.relu(conv_bn(g, y, f"{name}.2", width, width, 3, stride))
     y = conv_bn(g, y, f"{name}.3", width, 4 * width, 1)
@@ -87,7 +89,7 @@ def bottleneck(g: GraphBuilder, x: str, name: str, channels_in: int, width: int,
 
 
 def resnet(g: GraphBuilder, x: str, block: Callable[..., tuple[str, int]], depths: Sequence[int], classes: int) -> str:
-    """Four stages of blocks behind the stem, then pooling and a dense layer."""
+    """Build four stages of blocks after the stem, then pooling and a dense layer."""
     channels = 64
     for stage, depth in enumerate(depths):
         for i in range(depth):
@@ -96,17 +98,17 @@ def resnet(g: GraphBuilder, x: str, block: Callable[..., tuple[str, int]], depth
 
 
 def resnet18(g: GraphBuilder, x: str) -> str:
-    """For 32x32 images: a 3x3 stem without pooling."""
+    """Build ResNet-18 for 32 x 32 images: its stem is a 3 x 3 convolution without pooling."""
     return resnet(g, g.relu(conv_bn(g, x, "stem", 3, 64, 3)), basic_block, (2, 2, 2, 2), 10)
 
 
 def resnet50(g: GraphBuilder, x: str) -> str:
-    """For 224x224 images: a 7x7 stem with pooling."""
+    """Build ResNet-50 for 224 x 224 images: its stem is a 7 x 7 convolution with pooling."""
     return resnet(g, g.max_pool(g.relu(conv_bn(g, x, "stem", 3, 64, 7, 2)), 3, 2, 1), bottleneck, (3, 4, 6, 3), 1000)
 
 
 def inverted_residual(g: GraphBuilder, x: str, name: str, channels_in: int, channels_out: int, stride: int, expand: int) -> str:
-    """1x1 expansion, 3x3 depthwise and 1x1 convolution, added to its input where the shapes allow."""
+    """Build a 1 x 1 expansion, a 3 x 3 depthwise and a 1 x 1 convolution, added to the input where shapes are equal."""
     middle, y = channels_in * expand, x
     if expand != 1:
         y = g.relu6(conv_bn(g, y, f"{name}.expand", channels_in, middle, 1))
@@ -116,7 +118,7 @@ def inverted_residual(g: GraphBuilder, x: str, name: str, channels_in: int, chan
 
 
 def mobilenetv2(transfer: bool) -> Callable[[GraphBuilder, str], str]:
-    """MobileNetV2; with `transfer` everything but the classifier is frozen."""
+    """Return a builder of MobileNetV2; with `transfer` only the classifier is trained."""
 
     def build(g: GraphBuilder, x: str) -> str:
         g.train_weights = not transfer
@@ -139,7 +141,7 @@ DIM, HEADS, LAYERS, BATCH, SEQUENCE, VOCABULARY = 256, 4, 4, 8, 128, 8192
 
 
 def attention(g: GraphBuilder, x: str, name: str, causal: bool, batch: int, sequence: int) -> str:
-    """x [batch, sequence, dim] -> the same, four heads."""
+    """Build self-attention with four heads: x [batch, sequence, dim] -> the same shape."""
     head = DIM // HEADS
     split = g.constant("split_heads", [batch, sequence, HEADS, head])
     merge = g.constant("merge_heads", [batch, sequence, DIM])
@@ -156,7 +158,7 @@ def attention(g: GraphBuilder, x: str, name: str, causal: bool, batch: int, sequ
 
 
 def transformer(causal: bool, batch: int = BATCH, sequence: int = SEQUENCE, layers: int = LAYERS) -> Callable[[GraphBuilder, str], str]:
-    """gpt (causal, normalization first, a score for every token) or bert (normalization last, four classes)."""
+    """Return a builder of GPT (causal, normalization first, scores for every token) or BERT (normalization last, four classes)."""
 
     def feed_forward(g: GraphBuilder, x: str, name: str) -> str:
         return g.dense(g.gelu(g.dense(x, f"{name}.f1", DIM, 4 * DIM)), f"{name}.f2", 4 * DIM, DIM)
@@ -189,7 +191,7 @@ def transformer(causal: bool, batch: int = BATCH, sequence: int = SEQUENCE, laye
 
 
 def lstm(g: GraphBuilder, x: str) -> str:
-    """x [batch 32, time 50, 64]: 128 hidden units, a dense layer on the last state."""
+    """Build an LSTM of 128 units and a dense layer on its last state: x [batch, time, 64] -> [batch, 10]."""
     hidden, size = 128, 64
     weights = [g.uniform(f"rnn.{part}", shape, hidden)
                for part, shape in (("W", (1, 4 * hidden, size)), ("R", (1, 4 * hidden, hidden)), ("B", (1, 8 * hidden)))]

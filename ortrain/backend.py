@@ -1,4 +1,4 @@
-"""The ONNX Backend interface (onnx.backend.base): prepare a model, run it, compare with others that speak it."""
+"""The ONNX Backend interface (onnx.backend.base)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class OrtrainRep(BackendRep):
         self.session = session
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
-        """The outputs for inputs in the model's order, by name, or one array alone; a named tuple. Raises the input errors of InferenceSession.run."""
+        """Return the outputs, as a named tuple, for inputs in the model's order, by name, or a single array. Raises the input errors of
+        InferenceSession.run."""
         names = [kind.name for kind in self.session.get_inputs()]
         if isinstance(inputs, Mapping):
             feeds = dict(inputs)
@@ -33,11 +34,11 @@ class OrtrainRep(BackendRep):
 
 
 class OrtrainBackend(Backend):
-    """ortrain as an ONNX backend: forward only, on the CPU."""
+    """ortrain as an ONNX backend for inference on the CPU."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> bool:
-        """Can the model be prepared?"""
+        """Return whether the model can be prepared."""
         try:
             InferenceSession(model)
         except OrtrainError:
@@ -46,13 +47,13 @@ class OrtrainBackend(Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> OrtrainRep:
-        """A model ready to run. Raises InvalidModelError and the like."""
+        """Prepare a model. Raises InvalidModelError and the other errors of loading."""
         return OrtrainRep(InferenceSession(model))
 
     @classmethod
     def run_node(cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU", outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
                  **options: Any) -> tuple[Any, ...]:
-        """The outputs of one node; opset_version names the opset (default: the newest)."""
+        """Run one node and return its outputs; opset_version selects the opset (default: the newest)."""
         given = [np.asarray(value) for value in inputs]
         names = [name for name in node.input if name]
         values = [onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
@@ -64,10 +65,10 @@ class OrtrainBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Only the CPU."""
+        """Return whether a device is supported: only the CPU."""
         return bool(Device(device).type == DeviceType.CPU)
 
 
 prepare, run_model, run_node, supports_device, is_compatible = (
     OrtrainBackend.prepare, OrtrainBackend.run_model, OrtrainBackend.run_node, OrtrainBackend.supports_device, OrtrainBackend.is_compatible)
-"""The interface as functions of the module, which is how some tools look for it."""
+"""The interface as module-level functions, which some tools expect."""

@@ -1,4 +1,4 @@
-"""Reads a model or a folder of artifacts and says what cannot be trained, what is known to be wrong, and what to do about it."""
+"""Diagnosis of a model or a folder of artifacts: what cannot be trained, what is known to be wrong, and what to do about it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ortrain.gradient import add_gradient, values_reaching
 from ortrain.ir import Graph, Model, Node
 from ortrain.loading.loader import load_model
 from ortrain.ops.registry.record import MICROSOFT, OpRecord, canonical_domain, record_of
-from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG
 from ortrain.passes.half_precision import OriginalTypes, convert_to_float32
 from ortrain.training.session import TrainingSession
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-"""error: it will not train. warning: it trains, but not as one might think. note: worth knowing."""
+"""error: it cannot be trained. warning: it trains, but perhaps not as expected. note: worth knowing."""
 
 NEWEST_OLD_IR, NEWEST_OLD_OPSET = 10, 21
-"""What onnxruntime-training 1.18 and 1.19 read."""
+"""The newest versions that onnxruntime-training 1.18 and 1.19 read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong or worth knowing: where, why, and the remedy."""
+    """One problem or remark: where, why, and the remedy."""
 
     severity: str
     where: str
@@ -39,7 +39,8 @@ class Finding:
 
 
 def examine(path: str | os.PathLike[str], prefix: str = "") -> list[Finding]:
-    """The findings of a model file, or of a folder of artifacts (their names behind `prefix`), the worst first. Raises ArtifactNotFoundError."""
+    """Return the findings for a model file, or for a folder of artifacts whose names begin with `prefix`, most severe first. Raises
+    ArtifactNotFoundError."""
     place = Path(path)
     found = examine_artifacts(place, prefix) if place.is_dir() else examine_model(place)
     return sorted(found, key=lambda finding: (ERROR, WARNING, NOTE).index(finding.severity))
@@ -49,7 +50,7 @@ def examine(path: str | os.PathLike[str], prefix: str = "") -> list[Finding]:
 
 
 def examine_model(path: Path) -> list[Finding]:
-    """The findings of one model: a training model is looked at as what it is, any other as one that is to be trained."""
+    """Return the findings for one model; a training model is examined as such, any other as a forward model to be trained."""
     try:
         model = load_model(path)
     except FileNotFoundError:
@@ -63,9 +64,9 @@ def examine_model(path: Path) -> list[Finding]:
 
 
 def _nodes(model: Model) -> Iterator[Finding]:
-    """Nodes without a kernel, without a gradient where one is needed, or that inference refuses."""
+    """Find nodes without a kernel, without a gradient where one is needed, or refused by shape inference."""
     graph = model.graph
-    inference = Inference(model.opsets, {name: graph.types[name] for name in graph.inputs if name in graph.types}, dict(graph.initializers), graph.types)
+    inference = ShapeInference(model.opsets, {name: graph.types[name] for name in graph.inputs if name in graph.types}, dict(graph.initializers), graph.types)
     flows = {name for name, array in graph.initializers.items() if str(array.dtype) in DIFFERENTIABLE and array.ndim}
     broken: set[str] = set()
     for node in graph.nodes:
@@ -88,7 +89,7 @@ def _nodes(model: Model) -> Iterator[Finding]:
         yield from _dry_run(model, flows)
 
 
-def _carries(inference: Inference, name: str) -> bool:
+def _carries(inference: ShapeInference, name: str) -> bool:
     kind = inference.types.get(name)
     return kind is None or kind.dtype in DIFFERENTIABLE
 
@@ -107,7 +108,7 @@ def _finding_of(node: Node, record: OpRecord | None, carried: bool) -> Finding |
 
 
 def _dry_run(model: Model, flows: set[str]) -> Iterator[Finding]:
-    """Takes the gradient of a sum of the first output that weights reach: what is refused then is refused in earnest too."""
+    """Differentiate a sum of the first output that weights reach, to find what differentiation refuses."""
     trial = model.copy()
     graph = trial.graph
     output = next((name for name in graph.outputs if name in flows), None)
@@ -148,7 +149,7 @@ def _versions(model: Model) -> Iterator[Finding]:
 
 
 def examine_artifacts(folder: Path, prefix: str = "") -> list[Finding]:
-    """The findings of a folder that generate_artifacts wrote."""
+    """Return the findings for a folder that generate_artifacts wrote."""
     found: list[Finding] = []
     wanted = {TRAINING_MODEL: ERROR, CHECKPOINT: ERROR, EVAL_MODEL: WARNING, OPTIMIZER_MODEL: WARNING}
     lost = {TRAINING_MODEL: "nothing can be trained", CHECKPOINT: "there are no parameters", EVAL_MODEL: "eval, predict and export are refused",
@@ -173,7 +174,7 @@ def _statistics_and_state(folder: Path, prefix: str) -> Iterator[Finding]:
         checkpoint = read_checkpoint(folder / f"{prefix}{CHECKPOINT}")
         model = read_model(str(folder / f"{prefix}{TRAINING_MODEL}"))
     except OrtrainError:
-        return                                          # the session will say it better
+        return                                          # the session reports it better
     if checkpoint.nominal:
         yield Finding(WARNING, f"{prefix}{CHECKPOINT}", "it is nominal: names without values", "fill it with copy_buffer_to_parameters before training")
     for node in model.graph.nodes:
@@ -220,7 +221,7 @@ def _gelu(node: Node, producers: dict[str, Node]) -> str | None:
 def _scatter(node: Node, producers: dict[str, Node]) -> str | None:
     reduction = node.attributes.get("reduction", "none")
     reduction = reduction.decode() if isinstance(reduction, bytes) else reduction
-    # the old package scatters zeros into dY whatever the reduction; ortrain does so only where values are replaced
+    # onnxruntime-training scatters zeros into dY whatever the reduction; ortrain does so only where values are replaced
     gradient = [n for n in producers.values() if n.op_type == node.op_type and n is not node and "Grad" in n.name]
     if reduction != "none" and gradient:
         return f"reduction {reduction}, which onnxruntime-training's gradient ignores: the written gradient is wrong if that package made it"
@@ -235,11 +236,11 @@ KNOWN_WRONG: dict[str, Check] = {
     "ConvGrad": _auto_pad, "AveragePoolGrad": _auto_pad, "LeakyReluGrad": _leaky_relu, "GeluGrad": _gelu, "ScatterElements": _scatter,
     "LSTMTraining": _peepholes,
 }
-"""Operators of a training model -> what is known to be wrong with them as written (where the old package is wrong: the migration page)."""
+"""Operator of a training model -> check for gradients that are known to be wrong as onnxruntime-training writes them (docs/migration.md)."""
 
 
 def written_gradients(model: Model) -> Iterator[Finding]:
-    """Nodes of a training model whose gradient is known to be wrong as it is written; ortrain runs what is written."""
+    """Find nodes of a training model whose gradient is known to be wrong as written; ortrain runs what is written."""
     producers = model.graph.producers()
     for node in model.graph.nodes:
         check = KNOWN_WRONG.get(node.op_type)
@@ -255,6 +256,6 @@ def written_gradients(model: Model) -> Iterator[Finding]:
 
 
 def described(node: Node) -> str:
-    """The operator, and the node by name or by what it makes."""
+    """Describe a node by its operator and its name or output."""
     domain = f"{node.domain}::" if canonical_domain(node.domain) else ""
     return f"{domain}{node.op_type} {node.name or node.outputs[0]!r}"

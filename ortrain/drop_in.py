@@ -15,13 +15,14 @@ from types import ModuleType
 from ortrain.errors import InvalidStateError
 
 OLD_VERSION = "1.19.2"
-"""What `onnxruntime.__version__` says: the release whose interface this is."""
+"""The value of `onnxruntime.__version__`: the release whose interface this is."""
 
 NAMES = {
-    "InferenceSession": "ortrain.runtime.inference_session", "OrtValue": "ortrain.runtime.values", "RunOptions": "ortrain.runtime.options", "SessionOptions": "ortrain.runtime.options",
+    "InferenceSession": "ortrain.runtime.inference_session", "OrtValue": "ortrain.runtime.values",
+    "RunOptions": "ortrain.runtime.options", "SessionOptions": "ortrain.runtime.options",
     "GraphOptimizationLevel": "ortrain.enums", "ExecutionMode": "ortrain.enums", "set_seed": "ortrain.runtime.seed",
 }
-"""What the package itself offers, and where that is in ortrain."""
+"""Names of the package itself -> their modules in ortrain."""
 
 MODULES: dict[str, str | None] = {
     "": None,
@@ -46,13 +47,13 @@ MODULES: dict[str, str | None] = {
     ".training.onnxblock.optim": "ortrain.onnxblock.optim",
     ".training.onnxblock.optim.optim": "ortrain.onnxblock.optim",
 }
-"""Modules of the old package, after its name -> the module of ortrain that stands for each; None: one that offers NAMES."""
+"""Modules of onnxruntime, without its name -> the modules of ortrain that replace them; None: a module that offers NAMES."""
 
 PACKAGE = "onnxruntime"
 
 
 class _Names(ModuleType):
-    """A module of the old package; what it offers is looked up in ortrain when it is first used."""
+    """A replaced module, whose names are looked up in ortrain when they are first used."""
 
     def __getattr__(self, name: str) -> object:
         below = self.__name__.removeprefix(PACKAGE)
@@ -71,7 +72,7 @@ class _Names(ModuleType):
 
 
 class _Importer(MetaPathFinder, Loader):
-    """Finds the modules of the old package here, whether or not it is installed."""
+    """Finds the replaced modules, whether or not onnxruntime is installed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != PACKAGE and not name.startswith(f"{PACKAGE}."):
@@ -94,7 +95,7 @@ class _Importer(MetaPathFinder, Loader):
 
 
 def available_providers() -> list[str]:
-    """The execution providers of the old package that there are: its CPU provider."""
+    """Return the execution providers: the CPU provider."""
     return ["CPUExecutionProvider"]
 
 
@@ -102,7 +103,7 @@ _importer = _Importer()
 
 
 def install() -> None:
-    """Makes `onnxruntime` mean ortrain from here on. Raises InvalidStateError when the real one has been imported already."""
+    """Replace `onnxruntime` by ortrain in later imports. Raises InvalidStateError when the real package has been imported already."""
     loaded = sys.modules.get(PACKAGE)
     if loaded is not None and not isinstance(loaded, _Names):
         raise InvalidStateError(f"expected ortrain.drop_in to be imported before {PACKAGE}, which was imported from {getattr(loaded, '__file__', '?')}")
@@ -111,7 +112,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Takes install() back: the next import of onnxruntime is the real one."""
+    """Undo install(): the next import of onnxruntime is the real package."""
     if _importer in sys.meta_path:
         sys.meta_path.remove(_importer)
     for name, module in list(sys.modules.items()):

@@ -18,7 +18,7 @@ class LossType(IntEnum):
 
 
 class OptimType(IntEnum):
-    """Optimizers that generate_artifacts can make a model of."""
+    """Optimizers that generate_artifacts can build a model of."""
 
     AdamW = 1
     """Adam with decoupled weight decay"""
@@ -27,7 +27,7 @@ class OptimType(IntEnum):
 
 
 class GraphOptimizationLevel(IntEnum):
-    """Levels of graph optimization that SessionOptions takes; ortrain has one way to run a graph."""
+    """Levels of graph optimization that SessionOptions accepts; they have no effect in ortrain."""
 
     ORT_DISABLE_ALL = 0
     """none"""
@@ -40,12 +40,12 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Orders of execution that SessionOptions takes; ortrain runs a program's steps one after another."""
+    """Execution orders that SessionOptions accepts; ortrain always runs the steps of a program sequentially."""
 
     ORT_SEQUENTIAL = 0
     """one after another"""
     ORT_PARALLEL = 1
-    """side by side"""
+    """in parallel"""
 
 
 class ErrorCode(IntEnum):
@@ -58,7 +58,7 @@ class ErrorCode(IntEnum):
     INVALID_ARGUMENT = 2
     """an argument cannot be used"""
     NO_SUCHFILE = 3
-    """a file is not there"""
+    """a file does not exist"""
     NO_MODEL = 4
     """there is no model"""
     ENGINE_ERROR = 5
@@ -66,7 +66,7 @@ class ErrorCode(IntEnum):
     RUNTIME_EXCEPTION = 6
     """a step failed while it ran"""
     INVALID_PROTOBUF = 7
-    """bytes that are no protobuf"""
+    """bytes that are not a protobuf"""
     MODEL_LOADED = 8
     """a model was loaded before"""
     NOT_IMPLEMENTED = 9
@@ -89,7 +89,7 @@ class LoggingLevel(IntEnum):
     ERROR = 3
     """errors"""
     FATAL = 4
-    """the last words"""
+    """fatal errors"""
 
 
 class ElementType(IntEnum):
@@ -135,7 +135,7 @@ class AppleElementType(IntEnum):
     """Element types as Swift and Objective-C number them; BOOL and DOUBLE are ortrain's additions."""
 
     UNDEFINED = 0
-    """none, or one that these languages have no name for"""
+    """none, or a type without a name in these languages"""
     FLOAT = 1
     """float32"""
     INT8 = 2
@@ -170,7 +170,7 @@ class PropertyType(IntEnum):
 
 
 class AllocatorType(IntEnum):
-    """Kinds of allocator that C's memory info names; there is one."""
+    """Kinds of allocators in C's memory info; ortrain has one."""
 
     INVALID = -1
     """none"""
@@ -181,7 +181,7 @@ class AllocatorType(IntEnum):
 
 
 class MemoryType(IntEnum):
-    """Kinds of memory that C's memory info names; all of them are the CPU's."""
+    """Kinds of memory in C's memory info; all of them are CPU memory."""
 
     CPU_INPUT = -2
     """CPU memory for inputs"""

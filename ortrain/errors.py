@@ -16,19 +16,19 @@ class OrtrainError(RuntimeError):
 
 
 class ArtifactNotFoundError(OrtrainError, FileNotFoundError):
-    """A model, checkpoint or data file is not there."""
+    """A model, checkpoint or data file does not exist."""
 
     code = 3
 
 
 class InvalidModelError(OrtrainError, ValueError):
-    """A file or object is not a valid ONNX model, or not of the kind asked for."""
+    """A file or object is not a valid ONNX model, or not of the expected kind."""
 
     code = 10
 
 
 class InvalidCheckpointError(OrtrainError, ValueError):
-    """A checkpoint is truncated, foreign, of an unknown version, or does not fit its model."""
+    """A checkpoint is truncated, of another format or an unknown version, or does not fit its model."""
 
     code = 1
 
@@ -76,19 +76,19 @@ class InputNameError(OrtrainError, ValueError):
 
 
 class InputRankError(OrtrainError, ValueError):
-    """An input has another number of dimensions than the model wants."""
+    """An input does not have the number of dimensions that the model expects."""
 
     code = 2
 
 
 class InputShapeError(OrtrainError, ValueError):
-    """An input has another size along an axis than the model wants."""
+    """An input does not have the size that the model expects along an axis."""
 
     code = 2
 
 
 class InputTypeError(OrtrainError, TypeError):
-    """An input has another dtype than the model wants, or is no array."""
+    """An input does not have the dtype that the model expects, or is not an array."""
 
     code = 2
 
@@ -118,7 +118,7 @@ class LabelRangeError(OrtrainError, ValueError):
 
 
 class OperatorFailedError(OrtrainError, RuntimeError):
-    """An operator that is a Python callable raised an exception, or gave something else than it said."""
+    """A custom operator in Python raised an exception, or returned something other than it declared."""
 
     code = 6
 
@@ -130,7 +130,7 @@ class MissingKernelError(OrtrainError, NotImplementedError):
 
 
 class MissingGradientError(OrtrainError, NotImplementedError):
-    """An operator on the way from a parameter to the loss has no gradient."""
+    """An operator between a parameter and the loss has no gradient."""
 
     code = 9
 
@@ -148,13 +148,13 @@ class UnreachableParameterError(OrtrainError, ValueError):
 
 
 class UnsupportedDeviceError(OrtrainError, ValueError):
-    """A device other than "cpu" was asked for."""
+    """A device other than "cpu" was requested."""
 
     code = 2
 
 
 class InvalidStateError(OrtrainError, RuntimeError):
-    """The object is not in a state in which the call makes sense (closed, nominal, gradients invalid …)."""
+    """The object is not in a state that allows the call (closed, nominal, gradients invalid, ...)."""
 
     code = 1
 

@@ -1,4 +1,4 @@
-"""What ortrain can do with each operator: its kernel and its gradient."""
+"""The support of each operator: the kind of its kernel and the state of its gradient."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from ortrain._core.kernel_table import kernels
 from ortrain.loading.sequences import RULES as SEQUENCE_RULES
 from ortrain.ops import REGISTRY
 from ortrain.ops.custom import DOMAIN as CUSTOM
-from ortrain.ops.registry.onnx_definitions import defined
+from ortrain.ops.registry.onnx_definitions import onnx_record
+from ortrain.ops.registry.optimizers import OptimizerAlgorithm
 from ortrain.ops.registry.record import OpRecord
 
 COMPILED, COMPOSED, FUNCTION, REFERENCE, NONE = "compiled", "composed", "function", "reference", "none"
-"""Kernels: of its own; other operators' by ortrain's rule; other operators' by ONNX's function body; ONNX's reference implementation, as a Python step."""
+"""Kinds of kernels: its own; a composition of other operators by ortrain or by ONNX's function body; ONNX's reference implementation in a Python step."""
 RULE, BY_PARTS, FLAT, FIRST_ORDER, NOT_YET = "yes", "of its parts", "none by nature", "first order only", "not yet"
-"""Gradients. Of its parts: those of the operators that stand for it (of sequences, where their elements are known). First order only: an
-operator that is part of a gradient or of a plan, and is not differentiated once more; not yet: a debt."""
+"""States of gradients. Of its parts: the gradients of the operators that it decomposes into (for sequences, where their elements are known). First order
+only: an operator that is part of a gradient or of a plan and is not differentiated again. Not yet: not implemented."""
 
 GRADIENT_OPERATOR = re.compile(r"\w+Grad(_\w+)?")
-"""How the old package and ortrain name the operators that gradients are made of; ONNX has none."""
+"""The names of operators that gradients consist of; ONNX has none."""
 
 PLANNED = re.compile(r"ChannelsLast\w+")
-"""What plans put in the place of operators whose gradient has been taken."""
+"""Operators that plans substitute after differentiation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Operator:
 
 
 def operators() -> list[Operator]:
-    """Every operator of the default domain that the installed onnx defines, and those of other domains that ortrain has, by name."""
+    """Return every operator of the default domain that the installed onnx defines, and those of other domains that ortrain supports, by name."""
     versions: dict[tuple[str, str], list[int]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "" and not schema.deprecated or (schema.domain, schema.name) in REGISTRY:
@@ -53,7 +54,7 @@ def operators() -> list[Operator]:
 
 
 def counts() -> dict[str, int]:
-    """How many operators of the default domain have which kernel and which gradient."""
+    """Count the operators of the default domain by kind of kernel and state of gradient."""
     found: dict[str, int] = {"operators": 0}
     for row in operators():
         if row.domain == "":
@@ -65,7 +66,7 @@ def counts() -> dict[str, int]:
 
 def _row(domain: str, name: str, opsets: tuple[int, ...]) -> Operator:
     own = REGISTRY.get((domain, name))
-    record = own or defined(domain, name)
+    record = own or onnx_record(domain, name)
     if record is None:
         return Operator(domain, name, opsets, (), NONE, NOT_YET)
     return Operator(domain, name, opsets, _dtypes(record) if own else (), _kernel(record, own is not None), _gradient(record, own is not None, domain, name))
@@ -99,14 +100,14 @@ def _has_body(record: OpRecord) -> bool:
 
 
 def _dtypes(record: OpRecord) -> tuple[str, ...]:
-    """The dtypes of the kernels that a lowering names."""
+    """Return the dtypes of the kernels that a lowering names."""
     names = set(_texts(record.lower)) if record.lower is not None else set()
     found = dict.fromkeys(dtype for name, dtype in kernels() if name in names)
     return tuple(found)
 
 
 def _texts(function: Callable[..., Any]) -> Iterator[str]:
-    """The strings in a function, in what it closes over, and in the functions of its module that it calls."""
+    """Return the strings in a function, in its closure, and in the functions of its module that it calls."""
     waiting: list[Any] = [function]
     seen: set[int] = set()
     while waiting:
@@ -119,6 +120,8 @@ def _texts(function: Callable[..., Any]) -> Iterator[str]:
                 waiting += item.co_consts
             elif isinstance(item, tuple):
                 waiting += item
+            elif isinstance(item, OptimizerAlgorithm):
+                waiting.append(item.kernel)
             elif hasattr(item, "__code__") and str(getattr(item, "__module__", "")).startswith("ortrain.ops"):
                 cells = [cell.cell_contents for cell in item.__closure__ or ()]
                 called = [item.__globals__.get(name) for name in item.__code__.co_names]

@@ -1,4 +1,7 @@
-"""Small models for tests, and the forms in which half precision ships: all of it, float32 outside, blocked operators, weights alone."""
+"""Small models for tests, and the forms in which half-precision models are distributed.
+
+These are: everything in half precision, float32 inputs and outputs, some operators kept in float32, or only weights
+in half precision."""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ FLOAT = TensorProto.FLOAT
 
 
 def model_of(nodes, inputs, outputs, weights, opset=17, **options) -> ModelProto:
-    """A model; inputs and outputs: name -> (element type, shape)."""
+    """Return a model. inputs, outputs: name -> (element type, shape)."""
     def values(named):
         return [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in named.items()]
 
@@ -23,12 +26,13 @@ def model_of(nodes, inputs, outputs, weights, opset=17, **options) -> ModelProto
 
 
 def weight(*shape: int, seed: int = 0) -> np.ndarray:
-    """Random numbers that are halves already, so that both precisions begin with the same weights."""
+    """Return random float32 numbers that are representable in float16, so that both precisions start with the same
+    weights."""
     return (np.random.default_rng([seed, *shape]).standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float16).astype(np.float32)
 
 
 def mlp() -> ModelProto:
-    """x [n, 6] -> 8 rectified -> y [n, 3]"""
+    """x [n, 6] -> dense layer of 8 units, ReLU -> dense layer -> y [n, 3]."""
     nodes = [helper.make_node("Gemm", ["x", "w1", "b1"], ["h"], "first", transB=1), helper.make_node("Relu", ["h"], ["r"]),
              helper.make_node("MatMul", ["r", "w2"], ["m"]), helper.make_node("Add", ["m", "b2"], ["y"])]
     weights = {"w1": weight(8, 6), "b1": weight(8), "w2": weight(8, 3), "b2": weight(3)}
@@ -36,7 +40,7 @@ def mlp() -> ModelProto:
 
 
 def conv() -> ModelProto:
-    """x [n, 2, 8, 8] -> convolution, normalization, pooling -> y [n, 3]"""
+    """x [n, 2, 8, 8] -> convolution, normalization, pooling -> y [n, 3]."""
     nodes = [helper.make_node("Conv", ["x", "kernel", "bias"], ["c"], pads=[1, 1, 1, 1]),
              helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "var"], ["b"]), helper.make_node("Relu", ["b"], ["r"]),
              helper.make_node("GlobalAveragePool", ["r"], ["p"]), helper.make_node("Flatten", ["p"], ["f"]), helper.make_node("Gemm", ["f", "w", "v"], ["y"])]
@@ -46,7 +50,7 @@ def conv() -> ModelProto:
 
 
 def lstm() -> ModelProto:
-    """x [5, n, 4] -> the last state of an LSTM of 6 units -> y [n, 3]"""
+    """x [5, n, 4] -> last state of an LSTM with 6 units -> y [n, 3]."""
     nodes = [helper.make_node("LSTM", ["x", "W", "R", "B"], ["", "state"], hidden_size=6), helper.make_node("Squeeze", ["state", "axis"], ["s"]),
              helper.make_node("MatMul", ["s", "out"], ["y"])]
     weights = {"W": weight(1, 24, 4), "R": weight(1, 24, 6), "B": weight(1, 48), "out": weight(6, 3), "axis": np.array([0])}
@@ -54,7 +58,7 @@ def lstm() -> ModelProto:
 
 
 def branches() -> ModelProto:
-    """x [n, 6] through one of two layers, which share an inner name, by a flag"""
+    """x [n, 6] -> one of two layers, selected by a flag -> y [n, 3]. The branches share an inner value name."""
     def branch(name):
         nodes = [helper.make_node("MatMul", ["x", name], ["inner"]), helper.make_node("Tanh", ["inner"], [f"{name}_out"])]
         return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(f"{name}_out", FLOAT, ["n", 3])])
@@ -65,7 +69,7 @@ def branches() -> ModelProto:
 
 
 def scan() -> ModelProto:
-    """xs [t, n, 3] -> a state h = tanh(h w + x) over t -> y [n, 3]"""
+    """xs [t, n, 3] -> state h = tanh(h w + x) over t -> y [n, 3]."""
     body = helper.make_graph(
         [helper.make_node("MatMul", ["h_in", "w"], ["hw"]), helper.make_node("Add", ["hw", "x_in"], ["sum"]), helper.make_node("Tanh", ["sum"], ["h_out"])],
         "body", [helper.make_tensor_value_info(name, FLOAT, ["n", 3]) for name in ("h_in", "x_in")],
@@ -74,17 +78,18 @@ def scan() -> ModelProto:
     return model_of(nodes, {"xs": (FLOAT, ["t", "n", 3])}, {"y": (FLOAT, ["n", 3])}, {"w": weight(3, 3), "zero": np.array(0)})
 
 
-# ---- the forms of half precision
+# ---- forms of half-precision models
 
 
 def in_half(model: ModelProto, dtype: str = "float16") -> ModelProto:
-    """Everything that is float32 in half precision: weights, inputs, outputs, inner graphs, constants."""
-    made = ModelProto()
-    made.CopyFrom(model)
+    """Return the model with all float32 weights, inputs, outputs, subgraphs and constants in half precision (or
+    another dtype)."""
+    result = ModelProto()
+    result.CopyFrom(model)
     if dtype == "bfloat16":
-        made.opset_import[0].version, made.ir_version = 22, 10              # the first with convolutions of bfloat16
-    _graph_in_half(made.graph, dtype)
-    return made
+        result.opset_import[0].version, result.ir_version = 22, 10              # the first versions with bfloat16 convolutions
+    _graph_in_half(result.graph, dtype)
+    return result
 
 
 def _graph_in_half(graph, dtype: str) -> None:
@@ -106,31 +111,31 @@ def _tensor_in_half(tensor, dtype: str) -> None:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(numpy_dtype(dtype)), tensor.name))
 
 
-def with_float_edges(model: ModelProto) -> ModelProto:
-    """float16 inside, float32 outside, a Cast at each edge: what converters call keep_io_types."""
-    made = in_half(model)
-    for value in made.graph.input:
+def with_float_io(model: ModelProto) -> ModelProto:
+    """Return the model in float16 with float32 inputs and outputs and Casts in between: keep_io_types in converters."""
+    result = in_half(model)
+    for value in result.graph.input:
         if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
             value.type.tensor_type.elem_type = FLOAT
-            _read_instead(made.graph, value.name, f"{value.name}_half")
-            made.graph.node.insert(0, helper.make_node("Cast", [value.name], [f"{value.name}_half"], to=TensorProto.FLOAT16))
-    for value in made.graph.output:
+            _rename_reads(result.graph, value.name, f"{value.name}_half")
+            result.graph.node.insert(0, helper.make_node("Cast", [value.name], [f"{value.name}_half"], to=TensorProto.FLOAT16))
+    for value in result.graph.output:
         value.type.tensor_type.elem_type = FLOAT
-        _written_instead(made.graph, value.name, f"{value.name}_half")
-        made.graph.node.append(helper.make_node("Cast", [f"{value.name}_half"], [value.name], to=FLOAT))
-    return made
+        _rename_writes(result.graph, value.name, f"{value.name}_half")
+        result.graph.node.append(helper.make_node("Cast", [f"{value.name}_half"], [value.name], to=FLOAT))
+    return result
 
 
-def with_blocked(model: ModelProto, op_type: str) -> ModelProto:
-    """float16 but for the operators of one type, which stay float32 between Casts."""
-    made = in_half(model)
+def with_float_operators(model: ModelProto, op_type: str) -> ModelProto:
+    """Return the model in float16 except for operators of one type, which stay float32 between Casts."""
+    result = in_half(model)
     nodes = []
-    wide = {tensor.name: tensor for tensor in model.graph.initializer}
-    fed = {name for node in made.graph.node if node.op_type == op_type for name in node.input[1:]}
-    for tensor in made.graph.initializer:
-        if tensor.name in fed:
-            tensor.CopyFrom(wide[tensor.name])
-    for node in made.graph.node:
+    float_weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    float_inputs = {name for node in result.graph.node if node.op_type == op_type for name in node.input[1:]}
+    for tensor in result.graph.initializer:
+        if tensor.name in float_inputs:
+            tensor.CopyFrom(float_weights[tensor.name])
+    for node in result.graph.node:
         if node.op_type != op_type:
             nodes.append(node)
             continue
@@ -138,45 +143,47 @@ def with_blocked(model: ModelProto, op_type: str) -> ModelProto:
         node.input[0], node.output[0] = f"{source}_wide", f"{target}_wide"
         nodes += [helper.make_node("Cast", [source], [f"{source}_wide"], to=FLOAT), node,
                   helper.make_node("Cast", [f"{target}_wide"], [target], to=TensorProto.FLOAT16)]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    return made
+    del result.graph.node[:]
+    result.graph.node.extend(nodes)
+    return result
 
 
 def with_half_weights(model: ModelProto, names: Sequence[str], as_nodes: bool = False) -> ModelProto:
-    """float32 but for weights that are stored in float16 and cast where they are used; as_nodes: by Constant nodes."""
-    made = ModelProto()
-    made.CopyFrom(model)
-    for tensor in [tensor for tensor in made.graph.initializer if tensor.name in names]:
-        _read_instead(made.graph, tensor.name, f"{tensor.name}_wide")
-        made.graph.node.insert(0, helper.make_node("Cast", [tensor.name], [f"{tensor.name}_wide"], to=FLOAT))
+    """Return the model in float32 with some weights stored as float16 and cast where they are used.
+
+    as_nodes: store them as Constant nodes."""
+    result = ModelProto()
+    result.CopyFrom(model)
+    for tensor in [tensor for tensor in result.graph.initializer if tensor.name in names]:
+        _rename_reads(result.graph, tensor.name, f"{tensor.name}_wide")
+        result.graph.node.insert(0, helper.make_node("Cast", [tensor.name], [f"{tensor.name}_wide"], to=FLOAT))
         _tensor_in_half(tensor, "float16")
         if as_nodes:
-            made.graph.node.insert(0, helper.make_node("Constant", [], [tensor.name], value=tensor))
-            made.graph.initializer.remove(tensor)
-    return made
+            result.graph.node.insert(0, helper.make_node("Constant", [], [tensor.name], value=tensor))
+            result.graph.initializer.remove(tensor)
+    return result
 
 
 def with_constant_nodes(model: ModelProto) -> ModelProto:
-    """float16, the weights values of Constant nodes."""
-    made = in_half(model)
-    for tensor in list(made.graph.initializer):
-        made.graph.node.insert(0, helper.make_node("Constant", [], [tensor.name], value=tensor))
-    del made.graph.initializer[:]
-    return made
+    """Return the model in float16 with all weights in Constant nodes."""
+    result = in_half(model)
+    for tensor in list(result.graph.initializer):
+        result.graph.node.insert(0, helper.make_node("Constant", [], [tensor.name], value=tensor))
+    del result.graph.initializer[:]
+    return result
 
 
-def _read_instead(graph, name: str, other: str) -> None:
+def _rename_reads(graph, name: str, other: str) -> None:
     for node in graph.node:
         for index, read in enumerate(node.input):
             if read == name:
                 node.input[index] = other
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _read_instead(attribute.g, name, other)
+                _rename_reads(attribute.g, name, other)
 
 
-def _written_instead(graph, name: str, other: str) -> None:
+def _rename_writes(graph, name: str, other: str) -> None:
     for node in graph.node:
         for index, written in enumerate(node.output):
             if written == name:

@@ -1,4 +1,4 @@
-"""Operators of the user's own, as Python callables with a gradient: they train like any other, and their failures are named."""
+"""Operators that users register as Python callables: they train like any other operator, and errors in them name the operator."""
 
 import textwrap
 
@@ -29,9 +29,10 @@ def split_off(x):
 
 
 def model(op_type="SignedPower", outputs=1, **attributes):
+    """Return a model whose output y is the last output of a custom operator on x w."""
     rng = np.random.default_rng(2)
-    made = ["y"] if outputs == 1 else ["first", "y"]
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node(op_type, ["h"], made, domain=DOMAIN, name="mine", **attributes)]
+    names = ["y"] if outputs == 1 else ["first", "y"]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node(op_type, ["h"], names, domain=DOMAIN, name="mine", **attributes)]
     weight = numpy_helper.from_array(rng.standard_normal((4, 3 if outputs == 1 else 4)).astype(np.float32), "w")
     graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
                               [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])], [weight])
@@ -39,18 +40,19 @@ def model(op_type="SignedPower", outputs=1, **attributes):
 
 
 def start(proto, **options):
+    """Return a training session with a mean squared error loss and stochastic gradient descent."""
     return ortrain.TrainingSession.from_model(proto, loss=LossType.MSELoss, optimizer=OptimType.SGD, **options)
 
 
 def plain_model():
-    """The same with operators that ortrain has, for the exponent 2."""
+    """Return the equivalent of model(exponent=2.0) built from ONNX operators."""
     proto = model(exponent=2.0)
     del proto.graph.node[1]
     proto.graph.node.extend([helper.make_node("Abs", ["h"], ["a"]), helper.make_node("Mul", ["h", "a"], ["y"])])
     return proto
 
 
-def test_a_model_with_an_operator_of_ones_own_trains():
+def test_a_model_with_a_custom_operator_trains():
     ortrain.register_operator(DOMAIN, "SignedPower", power, gradient=power_gradient)
     with start(model(exponent=2.0)) as session, start(plain_model()) as plain:
         for _ in range(3):
@@ -62,7 +64,7 @@ def test_a_model_with_an_operator_of_ones_own_trains():
         np.testing.assert_allclose(session.predict(X)[0], plain.predict(X)[0], rtol=1e-5)
 
 
-def test_several_outputs_have_the_types_that_infer_says():
+def test_several_outputs_have_the_types_that_infer_returns():
     def infer(inputs):
         (dtype, (rows, columns)), = inputs
         return [(dtype, (rows, 1)), (dtype, (rows, columns - 1))]
@@ -78,11 +80,11 @@ def test_several_outputs_have_the_types_that_infer_says():
         w = session.parameters["w"].data.copy()
         y = (X @ w)[:, 1:]
         np.testing.assert_allclose(loss, np.mean((y - TARGET) ** 2), rtol=1e-5)
-        wanted = np.concatenate([np.zeros((4, 1)), X.T @ (2 * (y - TARGET) / y.size)], axis=1)
-        np.testing.assert_allclose(session.parameters["w"].grad, wanted, rtol=1e-4, atol=1e-6)
+        expected = np.concatenate([np.zeros((4, 1)), X.T @ (2 * (y - TARGET) / y.size)], axis=1)
+        np.testing.assert_allclose(session.parameters["w"].grad, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_an_operator_in_the_old_packages_domain_takes_inputs_of_different_types():
+def test_a_custom_operator_of_com_microsoft_accepts_inputs_of_different_types():
     def gradient(gradients, inputs, outputs):
         dx = np.zeros_like(inputs[0])
         dx[:, inputs[1]] = gradients[0]
@@ -101,7 +103,7 @@ def test_an_operator_in_the_old_packages_domain_takes_inputs_of_different_types(
         np.testing.assert_array_equal(session.parameters["w"].grad, plain.parameters["w"].grad)
 
 
-def test_artifacts_name_the_operator_and_find_it_in_a_python_file(tmp_path):
+def test_artifacts_load_custom_operators_from_a_python_file(tmp_path):
     library = tmp_path / "operators.py"
     library.write_text(textwrap.dedent(f"""
         import numpy as np
@@ -122,21 +124,21 @@ def test_artifacts_name_the_operator_and_find_it_in_a_python_file(tmp_path):
         assert session.eval_step(X, TARGET)[0] < first
 
 
-def fails_at_the_second(value):
-    """A function that gives the value of another, and fails when it is called again."""
+def failing_at_second_call(function):
+    """Return a wrapper of a function that raises ZeroDivisionError when it is called for the second time."""
     calls = []
 
     def fragile(*arguments):
         calls.append(arguments)
         if len(calls) == 2:
             raise ZeroDivisionError("by the user")
-        return value(*arguments)
+        return function(*arguments)
 
     return fragile
 
 
 def test_an_operator_cannot_use_the_session_that_runs_it():
-    """Its arena, its programs and what late gradients lie in are in use: they were written over, or freed, without a word."""
+    """A nested call would overwrite or free the arena, the programs and the deferred gradients that are in use."""
     calls = []
 
     def meddling(x, exponent):
@@ -169,12 +171,12 @@ def test_an_operator_cannot_use_the_inference_session_that_runs_it():
 
     ortrain.register_operator(DOMAIN, "MeddlingInference", meddling)
     session = ortrain.InferenceSession(model("MeddlingInference", exponent=2.0).SerializeToString())
-    found, wanted = (each.run(None, {"x": X})[0] for each in (session, ortrain.InferenceSession(plain_model().SerializeToString())))
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    actual, expected = (each.run(None, {"x": X})[0] for each in (session, ortrain.InferenceSession(plain_model().SerializeToString())))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
-def test_a_failing_operator_is_named_and_the_gradients_stay_as_they_were():
-    ortrain.register_operator(DOMAIN, "Fragile", fails_at_the_second(lambda x: x), gradient=lambda gradients, inputs, outputs: gradients[0])
+def test_an_error_in_an_operator_names_it_and_leaves_the_gradients_unchanged():
+    ortrain.register_operator(DOMAIN, "Fragile", failing_at_second_call(lambda x: x), gradient=lambda gradients, inputs, outputs: gradients[0])
     with start(model("Fragile")) as session:
         session.train_step(X, TARGET)
         before = session.parameters["w"].grad.copy()
@@ -185,10 +187,10 @@ def test_a_failing_operator_is_named_and_the_gradients_stay_as_they_were():
         session.optimizer_step()
 
 
-def test_gradients_must_be_reset_after_an_operator_has_failed_when_some_were_written():
-    """The gradient of the bias after the operator comes before the operator's own."""
-    ortrain.register_operator(DOMAIN, "FragileBackwards", lambda x: x, gradient=fails_at_the_second(lambda gradients, inputs, outputs: gradients[0]))
-    proto = model("FragileBackwards")
+def test_gradients_must_be_reset_after_an_error_in_the_backward_pass():
+    """The gradient of the bias, which follows the operator, has been written before the operator's gradient fails."""
+    ortrain.register_operator(DOMAIN, "FragileGradient", lambda x: x, gradient=failing_at_second_call(lambda gradients, inputs, outputs: gradients[0]))
+    proto = model("FragileGradient")
     proto.graph.node[1].output[0] = "inner"
     proto.graph.node.append(helper.make_node("Add", ["inner", "bias"], ["y"]))
     proto.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "bias"))
@@ -203,7 +205,7 @@ def test_gradients_must_be_reset_after_an_operator_has_failed_when_some_were_wri
         session.optimizer_step()
 
 
-def test_an_operator_that_gives_another_shape_than_it_said_is_named():
+def test_an_operator_that_returns_another_shape_than_inferred_is_named():
     ortrain.register_operator(DOMAIN, "Shrinks", lambda x: x[:1], gradient=power_gradient)
     with start(model("Shrinks")) as session, pytest.raises(errors.OperatorFailedError, match="expected output 0"):
         session.train_step(X, TARGET)
@@ -216,17 +218,17 @@ def test_no_gradient_flows_through_an_operator_registered_without_one():
 
 
 @pytest.mark.parametrize(("domain", "op_type"), [("", "Relu"), ("", "Anything"), ("ortrain", "Mine"), ("com.microsoft", "Gelu")])
-def test_ortrains_own_names_are_refused(domain, op_type):
+def test_names_that_ortrain_uses_are_refused(domain, op_type):
     with pytest.raises(errors.InvalidArgumentError):
         ortrain.register_operator(domain, op_type, np.abs)
 
 
-def test_what_cannot_be_called_is_refused():
+def test_a_forward_function_that_is_not_callable_is_refused():
     with pytest.raises(errors.ArgumentTypeError):
         ortrain.register_operator(DOMAIN, "Mine", "abs")
 
 
-def test_a_shared_library_is_refused_with_the_remedy(tmp_path):
+def test_a_shared_library_is_refused_with_a_hint_at_register_operator(tmp_path):
     (tmp_path / "operators.so").write_bytes(b"\x7fELF")
     with pytest.raises(errors.InvalidArgumentError, match="register_operator"):
         ortrain.SessionOptions().register_custom_ops_library(tmp_path / "operators.so")

@@ -1,4 +1,4 @@
-"""The examples run, and the same program in five spellings does the same."""
+"""The examples: the program in five spellings writes the same checkpoint."""
 
 import os
 import subprocess
@@ -8,10 +8,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_five_languages_train_the_same_model_to_the_same_bytes():
-    done = subprocess.run([sys.executable, "examples/five_languages/compare.py"], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
+def test_all_five_languages_write_the_same_checkpoint():
+    result = subprocess.run([sys.executable, "examples/five_languages/compare.py"], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
                           text=True, check=True)
-    *programs, verdict = done.stdout.splitlines()
+    *programs, verdict = result.stdout.splitlines()
     assert [line.split()[0] for line in programs] == ["python", "csharp", "swift", "objc", "c"]
     assert len({line.split(maxsplit=1)[1] for line in programs}) == 1
     first, last = (float(text) for text in (programs[0].split()[2], programs[0].split()[4]))

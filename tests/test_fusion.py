@@ -1,4 +1,4 @@
-"""Fusion: what is found in the graphs that exporters write, what is left alone, and that a fused session computes what the unfused one does."""
+"""Operator fusion: which patterns are fused, which are not, and that a fused session computes the same values."""
 
 import math
 
@@ -21,7 +21,7 @@ FLOAT = "float32"
 
 
 def graph_of(nodes, constants, outputs, inputs=("x",), types=None):
-    """A graph over x."""
+    """Return a graph over x [3, 4]."""
     return Graph(inputs=list(inputs), outputs=list(outputs), nodes=nodes, initializers={k: np.asarray(v, np.float32) for k, v in constants.items()},
                  types={"x": TensorType(FLOAT, (3, 4)), **(types or {})})
 
@@ -33,35 +33,35 @@ def operators(graph):
 GELU_CONSTANTS = {"root": math.sqrt(2), "inverse": math.sqrt(0.5), "one": 1, "half": 0.5}
 
 
-def gelu_nodes(order="last", divided=True):
-    """x/2 (1 + erf(x/√2)) with the half last, beside x, or on the sum."""
-    nodes = [Node("Div", ["x", "root"], ["z"]) if divided else Node("Mul", ["inverse", "x"], ["z"]), Node("Erf", ["z"], ["e"]),
-             Node("Add", ["one", "e"] if divided else ["e", "one"], ["s"])]
+def gelu_nodes(order="last", is_divided=True):
+    """Return the nodes of x/2 (1 + erf(x/√2)), with the factor 1/2 last, on x, or on the sum."""
+    nodes = [Node("Div", ["x", "root"], ["z"]) if is_divided else Node("Mul", ["inverse", "x"], ["z"]), Node("Erf", ["z"], ["e"]),
+             Node("Add", ["one", "e"] if is_divided else ["e", "one"], ["s"])]
     return nodes + {"last": [Node("Mul", ["x", "s"], ["p"]), Node("Mul", ["p", "half"], ["y"])],
-                    "beside": [Node("Mul", ["half", "x"], ["h"]), Node("Mul", ["h", "s"], ["y"])],
+                    "on_x": [Node("Mul", ["half", "x"], ["h"]), Node("Mul", ["h", "s"], ["y"])],
                     "sum": [Node("Mul", ["s", "half"], ["h"]), Node("Mul", ["x", "h"], ["y"])]}[order]
 
 
-@pytest.mark.parametrize("order", ["last", "beside", "sum"])
-@pytest.mark.parametrize("divided", [True, False])
-def test_gelu_is_found_however_its_factors_are_ordered(order, divided):
-    graph = graph_of(gelu_nodes(order, divided), GELU_CONSTANTS, ["y"])
+@pytest.mark.parametrize("order", ["last", "on_x", "sum"])
+@pytest.mark.parametrize("is_divided", [True, False])
+def test_gelu_is_fused_for_any_order_of_factors(order, is_divided):
+    graph = graph_of(gelu_nodes(order, is_divided), GELU_CONSTANTS, ["y"])
     assert fuse(graph) == 1 and operators(graph) == ["Gelu"] and (graph.nodes[0].inputs, graph.nodes[0].outputs) == (["x"], ["y"])
 
 
 @pytest.mark.parametrize("constant, value", [("one", 1.1), ("half", 0.4), ("root", 1.5)])
-def test_what_is_nearly_gelu_is_left_alone(constant, value):
+def test_gelu_with_other_constants_is_not_fused(constant, value):
     graph = graph_of(gelu_nodes(), GELU_CONSTANTS | {constant: value}, ["y"])
     assert fuse(graph) == 0 and "Erf" in operators(graph)
 
 
-def test_gelu_whose_parts_are_read_elsewhere_is_left_alone():
+def test_gelu_with_further_readers_is_not_fused():
     graph = graph_of(gelu_nodes(), GELU_CONSTANTS, ["y", "e"])
     assert fuse(graph) == 0
 
 
 def attention_nodes(mask=True, scale="after", keys="one", softmax_axis=-1):
-    """Attention over q, k and v [n, rows, heads, size]."""
+    """Return the nodes of attention over q, k and v [n, rows, heads, size]."""
     nodes = [Node("Transpose", ["q"], ["qt"], attributes={"perm": (0, 2, 1, 3)}), Node("Transpose", ["v"], ["vt"], attributes={"perm": (0, 2, 1, 3)})]
     if keys == "one":
         nodes.append(Node("Transpose", ["k"], ["kt"], attributes={"perm": (0, 2, 3, 1)}))
@@ -84,32 +84,32 @@ def attention_nodes(mask=True, scale="after", keys="one", softmax_axis=-1):
 
 
 def attention_graph(nodes, outputs=("y",), **constants):
-    given = {"mask": np.zeros((ROWS, ROWS)), "scale": 0.5} | constants
-    kinds = {name: TensorType(FLOAT, (N, ROWS, HEADS, SIZE)) for name in "qkv"} | {"mask": TensorType(FLOAT, (ROWS, ROWS))}
-    return graph_of(nodes, {k: v for k, v in given.items() if v is not None}, outputs, ["q", "k", "v", "mask"], kinds)
+    arrays = {"mask": np.zeros((ROWS, ROWS)), "scale": 0.5} | constants
+    types = {name: TensorType(FLOAT, (N, ROWS, HEADS, SIZE)) for name in "qkv"} | {"mask": TensorType(FLOAT, (ROWS, ROWS))}
+    return graph_of(nodes, {k: v for k, v in arrays.items() if v is not None}, outputs, ["q", "k", "v", "mask"], types)
 
 
 @pytest.mark.parametrize("mask", [True, False])
 @pytest.mark.parametrize("keys", ["one", "two"])
 @pytest.mark.parametrize("scale, factor", [("after", 0.5), ("before", 0.25), ("none", 1.0)])
-def test_attention_is_found_in_the_forms_that_exporters_write(mask, keys, scale, factor):
+def test_attention_is_fused_in_exporter_forms(mask, keys, scale, factor):
     graph = attention_graph(attention_nodes(mask, scale, keys))
     assert fuse(graph) == 1 and operators(graph) == ["Attention"]
-    expected = 2.0 if scale == "after" and keys == "two" else factor            # that form divides
+    expected = 2.0 if scale == "after" and keys == "two" else factor            # this form divides by the scale
     assert graph.nodes[0].inputs == ["q", "k", "v", *(["mask"] if mask else [])] and graph.nodes[0].attributes["scale"] == pytest.approx(expected)
 
 
-def test_attention_with_a_trained_mask_is_left_alone():
+def test_attention_with_a_trained_mask_is_not_fused():
     graph = attention_graph(attention_nodes(), mask=None)
     assert fuse(graph, trained=["mask"]) == 0
     assert fuse(graph, trained=["q"]) == 1
 
 
-def test_attention_whose_weights_are_an_output_is_left_alone():
+def test_attention_with_weights_as_output_is_not_fused():
     assert fuse(attention_graph(attention_nodes(), outputs=("y", "p"))) == 0
 
 
-def test_a_softmax_over_another_axis_is_left_alone():
+def test_attention_with_softmax_over_another_axis_is_not_fused():
     assert fuse(attention_graph(attention_nodes(softmax_axis=2))) == 0
 
 
@@ -117,7 +117,7 @@ def test_a_softmax_over_another_axis_is_left_alone():
 
 
 def transformer():
-    """x [2, 5, 8] -> scores [2, 3]: causal attention, then GELU, as an exporter writes them."""
+    """Return (model, weights): x [2, 5, 8] -> scores [2, 3], causal attention and GELU as an exporter writes them."""
     rng = np.random.default_rng(5)
     weights = {f"w{part}": rng.standard_normal((DIM, DIM)) * 0.4 for part in "qkvo"} | {"out": rng.standard_normal((ROWS * DIM, 3)) * 0.3}
     constants = GELU_CONSTANTS | {"scale": SIZE ** -0.5, "mask": np.triu(np.full((ROWS, ROWS), -1e9), 1)}
@@ -146,12 +146,12 @@ def session_of(model, weights):
 
 def losses_of(session, steps=4):
     rng = np.random.default_rng(1)
-    found = []
+    losses = []
     for _ in range(steps):
-        found.append(float(session.train_step(rng.standard_normal((N, ROWS, DIM)).astype(np.float32), np.array([0, 2]))[0]))
+        losses.append(float(session.train_step(rng.standard_normal((N, ROWS, DIM)).astype(np.float32), np.array([0, 2]))[0]))
         session.optimizer_step()
         session.lazy_reset_grad()
-    return found
+    return losses
 
 
 def kernels_run(session):
@@ -160,13 +160,13 @@ def kernels_run(session):
     return {step.kernel for step in profile.steps}
 
 
-def test_a_fused_session_trains_as_the_unfused_one_does(monkeypatch):
+def test_fused_training_matches_unfused_training(monkeypatch):
     model, weights = transformer()
     with session_of(model, weights) as session:
         assert {"attention", "attention_grad", "gelu", "gelu_grad"} <= kernels_run(session)
     with session_of(model, weights) as session:
         fused, parameters = losses_of(session), session.to_buffer()
-    monkeypatch.setattr("ortrain.training.session.fused_training_model", lambda model: model)
+    monkeypatch.setattr("ortrain.training.binding.fused_training_model", lambda model: model)
     with session_of(model, weights) as session:
         assert "attention" not in kernels_run(session)
     with session_of(model, weights) as session:
@@ -174,7 +174,7 @@ def test_a_fused_session_trains_as_the_unfused_one_does(monkeypatch):
         np.testing.assert_allclose(parameters, session.to_buffer(), atol=3e-4)
 
 
-def test_artifacts_hold_nothing_fused_and_a_session_on_them_computes_the_same(tmp_path):
+def test_artifacts_have_unfused_operators(tmp_path):
     model, weights = transformer()
     with session_of(model, weights) as session:
         session.save_artifacts(tmp_path)
@@ -192,7 +192,7 @@ def training_model():
         return session.training_model
 
 
-def test_a_backward_part_that_was_changed_runs_as_it_is_written():
+def test_edited_backward_part_is_not_fused():
     model = training_model()
     assert fused_training_model(model) is not model
     accumulator = next(node for node in model.graph.nodes if node.op_type == "InPlaceAccumulatorV2")
@@ -201,27 +201,27 @@ def test_a_backward_part_that_was_changed_runs_as_it_is_written():
     assert fused_training_model(model) is model
 
 
-def test_names_do_not_matter_to_the_comparison():
+def test_fusion_does_not_depend_on_value_names():
     model = training_model()
     forward = {name for node in model.graph.ancestors(model.graph.outputs[:1]) for name in node.outputs}
-    made = {name for node in model.graph.nodes for name in node.outputs} - forward - set(model.graph.outputs)
+    renamed = {name for node in model.graph.nodes for name in node.outputs} - forward - set(model.graph.outputs)
     for node in model.graph.nodes:
-        node.inputs = [f"other::{name}" if name in made else name for name in node.inputs]
-        node.outputs = [f"other::{name}" if name in made else name for name in node.outputs]
-    model.graph.types = {f"other::{name}" if name in made else name: kind for name, kind in model.graph.types.items()}
+        node.inputs = [f"other::{name}" if name in renamed else name for name in node.inputs]
+        node.outputs = [f"other::{name}" if name in renamed else name for name in node.outputs]
+    model.graph.types = {f"other::{name}" if name in renamed else name: kind for name, kind in model.graph.types.items()}
     assert fused_training_model(model) is not model
 
 
-def test_a_forward_model_without_patterns_stays_as_it_is():
+def test_forward_model_without_patterns_is_unchanged():
     model, _ = transformer()
-    plain = load_model(model)
-    plain.graph.nodes = [node for node in plain.graph.nodes if node.op_type == "MatMul"][:1]
-    plain.graph.outputs = [plain.graph.nodes[0].outputs[0]]
-    before = operators(plain.graph)
-    assert fuse(plain.graph) == 0 and operators(plain.graph) == before
+    matmul_only = load_model(model)
+    matmul_only.graph.nodes = [node for node in matmul_only.graph.nodes if node.op_type == "MatMul"][:1]
+    matmul_only.graph.outputs = [matmul_only.graph.nodes[0].outputs[0]]
+    before = operators(matmul_only.graph)
+    assert fuse(matmul_only.graph) == 0 and operators(matmul_only.graph) == before
 
 
-def test_evaluation_is_fused_and_still_gives_any_value_that_is_asked_for():
+def test_evaluation_is_fused_and_can_return_any_value():
     model, weights = transformer()
     x = np.random.default_rng(2).standard_normal((N, ROWS, DIM)).astype(np.float32)
     with session_of(model, weights) as session:

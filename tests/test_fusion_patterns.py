@@ -1,4 +1,5 @@
-"""Layer normalization, GELU by tanh and SiLU in single operators: found as exporters write them, left alone where they are nearly so, equal in value."""
+"""Fusion of layer normalization, tanh GELU and SiLU: exporter forms are fused, near misses are not, and values stay
+equal."""
 
 import math
 
@@ -29,9 +30,9 @@ def model_of(nodes, outputs=("y",), opset=13, **constants):
 
 
 def layer_norm(axes=(-1,), squared="Pow", scale="scale", bias="bias", square_axes=None, keepdims=1):
-    """(x - mean) / sqrt(mean of squares + epsilon), times a scale, plus a bias."""
-    def mean(value, out, over):
-        return Node("ReduceMean", [value], [out], attributes={"axes": tuple(over), "keepdims": keepdims})
+    """Return the nodes of (x - mean) / sqrt(mean of squares + epsilon), times a scale, plus a bias."""
+    def mean(value, out, over_axes):
+        return Node("ReduceMean", [value], [out], attributes={"axes": tuple(over_axes), "keepdims": keepdims})
 
     return [mean("x", "m", axes), Node("Sub", ["x", "m"], ["d"]), Node(squared, ["d", "two" if squared == "Pow" else "d"], ["s"]),
             mean("s", "v", square_axes or axes), Node("Add", ["v", "epsilon"], ["e"]), Node("Sqrt", ["e"], ["r"]), Node("Div", ["d", "r"], ["n"]),
@@ -39,7 +40,7 @@ def layer_norm(axes=(-1,), squared="Pow", scale="scale", bias="bias", square_axe
 
 
 def tanh_gelu(cube="Pow", cubic="cubic", half_first=True):
-    """x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))"""
+    """Return the nodes of x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
     cubes = [Node("Pow", ["x", "three"], ["c"])] if cube == "Pow" else [Node("Mul", ["x", "x"], ["q"]), Node("Mul", ["q", "x"], ["c"])]
     end = ([Node("Mul", ["x", "half"], ["h"]), Node("Mul", ["h", "p"], ["y"])] if half_first
            else [Node("Mul", ["x", "p"], ["h"]), Node("Mul", ["h", "half"], ["y"])])
@@ -47,29 +48,29 @@ def tanh_gelu(cube="Pow", cubic="cubic", half_first=True):
             Node("Add", ["t", "one"], ["p"]), *end]
 
 
-FOUND = {
+FUSED = {
     "layer normalization": (layer_norm(), "LayerNormalization"),
-    "by a product": (layer_norm(squared="Mul"), "LayerNormalization"),
-    "counted from the front": (layer_norm(axes=(2,)), "LayerNormalization"),
-    "of two axes": (layer_norm(axes=(2, 1), scale="plane", bias="plane"), "LayerNormalization"),
-    "without a bias": (layer_norm(bias=""), "LayerNormalization"),
-    "gelu by tanh": (tanh_gelu(), "FastGelu"),
-    "gelu by products": (tanh_gelu(cube="Mul", half_first=False), "FastGelu"),
+    "layer normalization, square as Mul": (layer_norm(squared="Mul"), "LayerNormalization"),
+    "layer normalization, non-negative axis": (layer_norm(axes=(2,)), "LayerNormalization"),
+    "layer normalization, two axes": (layer_norm(axes=(2, 1), scale="plane", bias="plane"), "LayerNormalization"),
+    "layer normalization, no bias": (layer_norm(bias=""), "LayerNormalization"),
+    "tanh gelu": (tanh_gelu(), "FastGelu"),
+    "tanh gelu, cube as Mul": (tanh_gelu(cube="Mul", half_first=False), "FastGelu"),
     "silu": ([Node("Sigmoid", ["x"], ["s"]), Node("Mul", ["x", "s"], ["y"])], "Swish"),
-    "silu, the other way round": ([Node("Sigmoid", ["x"], ["s"]), Node("Mul", ["s", "x"], ["y"])], "Swish"),
+    "silu, operands swapped": ([Node("Sigmoid", ["x"], ["s"]), Node("Mul", ["s", "x"], ["y"])], "Swish"),
 }
 
 
-@pytest.mark.parametrize("case", FOUND)
-def test_a_pattern_becomes_one_operator_of_the_same_value(case):
-    nodes, op_type = FOUND[case]
+@pytest.mark.parametrize("case", FUSED)
+def test_pattern_becomes_one_operator_with_equal_values(case):
+    nodes, op_type = FUSED[case]
     model = model_of(nodes)
     expected = InferenceSession(model.copy()).run(None, {"x": X})[0]
     assert fuse(model.graph) == 1 and [node.op_type for node in model.graph.nodes] == [op_type]
     np.testing.assert_allclose(InferenceSession(model).run(None, {"x": X})[0], expected, rtol=2e-5, atol=1e-6)
 
 
-def test_axes_that_are_an_input_are_read_too():
+def test_axes_may_be_an_input():
     nodes = layer_norm()
     for node in nodes:
         if node.op_type == "ReduceMean":
@@ -78,37 +79,37 @@ def test_axes_that_are_an_input_are_read_too():
     assert fuse(model.graph) == 1
 
 
-def test_a_shift_that_is_no_bias_stays_behind_the_normalization():
+def test_addition_that_is_not_a_bias_is_kept():
     model = model_of(layer_norm(bias="plane"))
     assert fuse(model.graph) == 1 and [node.op_type for node in model.graph.nodes] == ["LayerNormalization", "Add"]
 
 
-ALONE = {
-    "of an axis in the middle": (layer_norm(axes=(1,)), ("y",)),
-    "of different axes": (layer_norm(square_axes=(1, 2)), ("y",)),
-    "scaled by a number": (layer_norm(scale="single"), ("y",)),
-    "whose deviation is an output": (layer_norm(), ("y", "r")),
-    "whose difference is read elsewhere": ([*layer_norm(), Node("Neg", ["d"], ["z"])], ("y", "z")),
-    "gelu with another factor": (tanh_gelu(cubic="half"), ("y",)),
-    "gelu whose tanh is an output": (tanh_gelu(), ("y", "t")),
-    "gelu whose cube is an output": (tanh_gelu(), ("y", "c")),
-    "a gate by another value": ([Node("Neg", ["x"], ["o"]), Node("Sigmoid", ["x"], ["s"]), Node("Mul", ["o", "s"], ["y"])], ("y",)),
-    "silu whose gate is an output": ([Node("Sigmoid", ["x"], ["s"]), Node("Mul", ["x", "s"], ["y"])], ("y", "s")),
+NOT_FUSED = {
+    "layer normalization, inner axis": (layer_norm(axes=(1,)), ("y",)),
+    "layer normalization, different axes": (layer_norm(square_axes=(1, 2)), ("y",)),
+    "layer normalization, scalar scale": (layer_norm(scale="single"), ("y",)),
+    "layer normalization, deviation is an output": (layer_norm(), ("y", "r")),
+    "layer normalization, difference has another reader": ([*layer_norm(), Node("Neg", ["d"], ["z"])], ("y", "z")),
+    "tanh gelu, other constant": (tanh_gelu(cubic="half"), ("y",)),
+    "tanh gelu, tanh is an output": (tanh_gelu(), ("y", "t")),
+    "tanh gelu, cube is an output": (tanh_gelu(), ("y", "c")),
+    "silu, gate of another value": ([Node("Neg", ["x"], ["o"]), Node("Sigmoid", ["x"], ["s"]), Node("Mul", ["o", "s"], ["y"])], ("y",)),
+    "silu, gate is an output": ([Node("Sigmoid", ["x"], ["s"]), Node("Mul", ["x", "s"], ["y"])], ("y", "s")),
 }
 
 
-@pytest.mark.parametrize("case", ALONE)
-def test_what_is_nearly_a_pattern_is_left_alone(case):
-    nodes, outputs = ALONE[case]
+@pytest.mark.parametrize("case", NOT_FUSED)
+def test_near_miss_is_not_fused(case):
+    nodes, outputs = NOT_FUSED[case]
     assert fuse(model_of(nodes, outputs).graph) == 0
 
 
 def trained():
-    """The losses and parameters of a network with all three, and the kernels that ran."""
+    """Train a network with all three patterns; return (losses, parameters, names of the kernels that ran)."""
     generator = np.random.default_rng(2)
     weights = {"w": (6, 6), "scale": (6,), "bias": (6,), "out": (6, 3)}
     nodes = [Node("MatMul", ["x0", "w"], ["x"])]
-    for index, part in enumerate((layer_norm(), tanh_gelu(), FOUND["silu"][0])):
+    for index, part in enumerate((layer_norm(), tanh_gelu(), FUSED["silu"][0])):
         names = {"x": f"x{index}" if index else "x", "y": f"x{index + 1}"} | {name: name for name in (*CONSTANTS, *weights)}
         nodes += [Node(n.op_type, [names.get(v, f"{index}{v}") for v in n.inputs], [names.get(v, f"{index}{v}") for v in n.outputs], attributes=n.attributes)
                   for n in part]
@@ -119,8 +120,8 @@ def trained():
                               [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [5, 3])],
                               [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in arrays.items()])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    losses, how = [], {"loss": LossType.CrossEntropyLoss, "optimizer": OptimType.AdamW, "requires_grad": list(weights), "learning_rate": 0.01}
-    with TrainingSession.from_model(model, **how) as session:
+    losses, options = [], {"loss": LossType.CrossEntropyLoss, "optimizer": OptimType.AdamW, "requires_grad": list(weights), "learning_rate": 0.01}
+    with TrainingSession.from_model(model, **options) as session:
         for _ in range(4):
             with session.profile() as profile:
                 losses.append(float(session.train_step(generator.standard_normal((5, 6)).astype(np.float32), generator.integers(0, 3, 5))[0]))
@@ -129,10 +130,10 @@ def trained():
         return losses, session.to_buffer(), {step.kernel for step in profile.steps}
 
 
-def test_a_network_trains_the_same_with_the_patterns_fused(monkeypatch):
+def test_fused_training_matches_unfused_training(monkeypatch):
     losses, parameters, kernels = trained()
-    monkeypatch.setattr("ortrain.training.session.fused_training_model", lambda model: model)
-    expected, plain, single = trained()
-    assert {"layer_norm_grad", "fast_gelu_grad", "quick_gelu_grad"} <= kernels and not {"layer_norm", "fast_gelu", "quick_gelu"} & single
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
-    np.testing.assert_allclose(parameters, plain, atol=3e-4)
+    monkeypatch.setattr("ortrain.training.binding.fused_training_model", lambda model: model)
+    expected_losses, expected_parameters, unfused_kernels = trained()
+    assert {"layer_norm_grad", "fast_gelu_grad", "quick_gelu_grad"} <= kernels and not {"layer_norm", "fast_gelu", "quick_gelu"} & unfused_kernels
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    np.testing.assert_allclose(parameters, expected_parameters, atol=3e-4)

@@ -1,4 +1,4 @@
-"""Gradients of inputs agree with central differences and leave the session as it was."""
+"""Gradients of inputs match central differences and leave the session unchanged."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ CASE = Path(__file__).parent / "data" / "ort_golden" / "mlp_ce"
 
 @pytest.fixture
 def session():
-    with ortrain.TrainingSession.from_artifacts(CASE) as made:
-        yield made
+    with ortrain.TrainingSession.from_artifacts(CASE) as created:
+        yield created
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def batch():
     return inputs["train0.x"], inputs["train0.labels"]
 
 
-def test_the_gradient_of_the_loss_with_respect_to_an_input(session, batch):
+def test_input_gradient_matches_central_difference(session, batch):
     x, labels = batch
     gradients = session.input_gradients(x, labels)
     assert list(gradients) == ["x"] and gradients["x"].shape == x.shape
@@ -34,7 +34,7 @@ def test_the_gradient_of_the_loss_with_respect_to_an_input(session, batch):
     assert np.array_equal(session.input_gradients(x, labels=labels, names=["x"])["x"], gradients["x"])
 
 
-def test_it_leaves_parameters_and_gradients_as_they_are(session, batch):
+def test_input_gradients_leave_parameters_and_gradients_unchanged(session, batch):
     session.train_step(*batch)
     before = {name: (session.parameters[name].data.copy(), session.state.gradients[name].copy()) for name in session.state.trainable}
     session.input_gradients(*batch)
@@ -44,6 +44,6 @@ def test_it_leaves_parameters_and_gradients_as_they_are(session, batch):
 
 @pytest.mark.parametrize(("names", "error"), [(["nothing"], errors.InvalidArgumentError), (["fc1.weight"], errors.InvalidArgumentError),
                                              (["labels"], errors.UnreachableParameterError)])
-def test_what_has_no_gradient_is_refused(session, batch, names, error):
+def test_names_without_gradient_are_rejected(session, batch, names, error):
     with pytest.raises(error):
         session.input_gradients(*batch, names=names)

@@ -1,4 +1,4 @@
-"""What the list of operators says is so: every operator of onnx is on it, and the page is the command's."""
+"""The list of operators is complete and correct, and docs/operators.md is what `ortrain ops` generates."""
 
 from pathlib import Path
 
@@ -14,11 +14,11 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 
 
 def test_every_operator_of_onnx_is_listed():
-    wanted = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == "" and not schema.deprecated}
-    assert wanted <= {row.name for row in operators() if row.domain == ""}
+    names = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == "" and not schema.deprecated}
+    assert names <= {row.name for row in operators() if row.domain == ""}
 
 
-def test_states_are_what_records_say():
+def test_kernels_and_gradients_are_listed_as_in_the_records():
     rows = {row.name: row for row in operators() if row.domain == ""}
     assert rows["Conv"].kernel == COMPILED and set(rows["Conv"].dtypes) == {"float32", "float64"} and rows["Conv"].opsets[0] == 1
     assert (rows["RMSNormalization"].kernel, rows["RMSNormalization"].gradient) == ("function", "of its parts")
@@ -26,7 +26,7 @@ def test_states_are_what_records_say():
     assert (rows["SequenceMap"].kernel, rows["SequenceMap"].gradient) == ("reference", "of its parts")
 
 
-def test_parts_of_gradients_are_no_debts():
+def test_gradient_operators_do_not_count_as_missing_gradients():
     rows = {(row.domain, row.name): row for row in operators()}
     parts = [("com.microsoft", "ReluGrad"), ("com.microsoft", "SoftmaxGrad_13"), ("com.microsoft", "GatherGrad"), ("com.microsoft", "BiasGeluGrad_dX"),
              ("ortrain", "ResizeGrad"), ("", "MaxPoolGrad")]
@@ -35,17 +35,17 @@ def test_parts_of_gradients_are_no_debts():
     assert rows["com.microsoft", "BroadcastGradientArgs"].gradient == "none by nature"
 
 
-def test_counts_add_up():
+def test_counts_add_up_to_the_number_of_operators():
     found = counts()
     assert sum(count for name, count in found.items() if name.startswith("kernel")) == found["operators"]
     assert sum(count for name, count in found.items() if name.startswith("gradient")) == found["operators"]
 
 
-def test_the_command_lists_debts_and_there_are_none(capsys):
+def test_no_gradient_is_missing(capsys):
     assert main(["ops", "--not-yet"]) == 0
     assert not [line for line in capsys.readouterr().out.splitlines() if line.endswith(NOT_YET)]
 
 
-@pytest.mark.skipif(f"onnx {onnx.__version__};" not in PAGE.read_text(encoding="utf-8"), reason="the page is that of another onnx")
-def test_the_page_is_fresh():
+@pytest.mark.skipif(f"onnx {onnx.__version__};" not in PAGE.read_text(encoding="utf-8"), reason="the page was generated with another version of onnx")
+def test_the_page_is_up_to_date():
     assert PAGE.read_text(encoding="utf-8") == page()

@@ -1,4 +1,5 @@
-"""Models whose sizes the data decide, and values that no program holds: they run in partitions, forward and backward."""
+"""Partitioned runs of models with data-dependent sizes and with values that programs do not hold, forward and
+backward."""
 
 import numpy as np
 import pytest
@@ -30,20 +31,21 @@ def model(nodes, inputs, outputs, opset=18, **weights):
 
 
 def check_forward(proto, *feeds):
-    """Runs the model on several feeds in one session; each result is the reference evaluator's."""
+    """Run the model on several feeds in one session and compare each result with the reference evaluator."""
     session = InferenceSession(proto)
     for feed in feeds:
         names = [argument.name for argument in session.get_inputs()]
-        got, wanted = session.run(None, dict(zip(names, feed, strict=True))), ReferenceEvaluator(proto).run(None, dict(zip(names, feed, strict=True)))
-        assert len(got) == len(wanted)
-        for a, b in zip(got, wanted, strict=True):
+        actual, expected = session.run(None, dict(zip(names, feed, strict=True))), ReferenceEvaluator(proto).run(None, dict(zip(names, feed, strict=True)))
+        assert len(actual) == len(expected)
+        for a, b in zip(actual, expected, strict=True):
             for left, right in zip(a if isinstance(a, list) else [a], b if isinstance(b, list) else [b], strict=True):
                 assert left.shape == right.shape and left.dtype == right.dtype
                 np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
 
 
 def check_gradient(proto, *feeds, weight="w"):
-    """The gradient of the model's first output, which is the loss, along a random direction of a weight: against differences of evaluations."""
+    """Compare the gradient of the first output, the loss, along a random direction of a weight with finite
+    differences."""
     session = ortrain.TrainingSession.from_model(proto, optimizer=OptimType.SGD, requires_grad=[weight])
     for feed in feeds:
         session.lazy_reset_grad()
@@ -60,26 +62,26 @@ def check_gradient(proto, *feeds, weight="w"):
         np.testing.assert_allclose(np.sum(gradient * direction), (losses[0] - losses[1]) / (2 * step), rtol=2e-3, atol=1e-3)
 
 
-# ---- sizes that the data decide
+# ---- data-dependent sizes
 
 
 def positive_rows():
-    """The rows of x w whose first element is positive, by NonZero and Gather; their mean square is the loss."""
+    """Return a model that selects the rows of x w with a positive first element; the loss is their mean square."""
     nodes = [node("MatMul", ["x", "w"], ["y"]), node("Gather", ["y", "zero"], ["first"], axis=1), node("Greater", ["first", "nothing"], ["keep"]),
              node("NonZero", ["keep"], ["where"]), node("Squeeze", ["where", "axis"], ["rows"]), node("Gather", ["y", "rows"], ["kept"], axis=0),
              node("Mul", ["kept", "kept"], ["square"]), node("ReduceMean", ["square"], ["loss"], keepdims=0)]
     return model(nodes, [value("x", ["n", 3])], [value("loss", []), value("kept", ["m", 2])], w=W, zero=np.array(0), nothing=np.float32(0), axis=np.array([0]))
 
 
-def test_rows_are_chosen_by_what_was_computed():
+def test_rows_are_selected_by_computed_values():
     check_forward(positive_rows(), [X], [X[::-1].copy()], [X[1:]], [X[:1]], [X])
 
 
-def test_gradients_flow_through_rows_that_were_chosen():
+def test_gradients_flow_through_selected_rows():
     check_gradient(positive_rows(), [X], [X[1:]], [X])
 
 
-def test_a_step_with_stages_accumulates_and_resets_like_any_other():
+def test_partitioned_train_step_accumulates_and_resets():
     session = ortrain.TrainingSession.from_model(positive_rows(), optimizer=OptimType.SGD, requires_grad=["w"])
     session.train_step(X)
     once = session.parameters["w"].grad.copy()
@@ -92,7 +94,7 @@ def test_a_step_with_stages_accumulates_and_resets_like_any_other():
     np.testing.assert_array_equal(session.parameters["w"].grad, once)
 
 
-def test_outputs_go_into_the_callers_arrays_after_stages():
+def test_partitioned_run_writes_into_given_arrays():
     session = ortrain.TrainingSession.from_model(positive_rows(), optimizer=OptimType.SGD, requires_grad=["w"])
     target = np.zeros((), np.float32)
     session.train_step(X, out=[target, None])
@@ -102,7 +104,7 @@ def test_outputs_go_into_the_callers_arrays_after_stages():
 
 
 @pytest.mark.parametrize("op_type", ["Compress", "Unique"])
-def test_operators_with_sizes_of_their_own(op_type):
+def test_operators_with_data_dependent_output_sizes(op_type):
     if op_type == "Compress":
         nodes = [node("Greater", ["x", "nothing"], ["keep"]), node("Compress", ["x", "flat"], ["y"]), node("Reshape", ["keep", "all"], ["flat"])]
         nodes = [nodes[0], nodes[2], nodes[1], node("Exp", ["y"], ["z"])]
@@ -112,7 +114,7 @@ def test_operators_with_sizes_of_their_own(op_type):
     check_forward(proto, [X], [-X], [X[:2]])
 
 
-def test_rows_that_a_computed_condition_keeps_are_trained():
+def test_gradients_flow_through_compress():
     nodes = [node("Greater", ["flags", "nothing"], ["keep"]), node("MatMul", ["x", "w"], ["y"]), node("Compress", ["y", "keep"], ["kept"], axis=0),
              node("Mul", ["kept", "kept"], ["square"]), node("ReduceSum", ["square"], ["loss"], keepdims=0)]
     proto = model(nodes, [value("flags", [4]), value("x", [4, 3])], [value("loss", []), value("kept", ["m", 2])], w=W, nothing=np.float32(0))
@@ -121,8 +123,8 @@ def test_rows_that_a_computed_condition_keeps_are_trained():
     check_gradient(proto, [flags, X / 4], [-flags, X / 4])
 
 
-def test_a_reshape_to_computed_sizes():
-    """The longest length decides how far the rows are cut."""
+def test_range_with_computed_limit():
+    """The largest element of the input decides the size of the output."""
     nodes = [node("Cast", ["x"], ["whole"], to=INT), node("ReduceMax", ["whole"], ["most"], keepdims=0), node("Range", ["zero", "most", "one"], ["steps"]),
              node("Cast", ["steps"], ["y"], to=FLOAT), node("Mul", ["y", "w"], ["z"]), node("ReduceSum", ["z"], ["loss"], keepdims=0)]
     proto = model(nodes, [value("x", ["a", "b"])], [value("loss", []), value("z", ["m"])], w=np.array([2], np.float32), zero=np.array(0), one=np.array(1))
@@ -130,7 +132,7 @@ def test_a_reshape_to_computed_sizes():
     check_gradient(proto, [X], [X[1:2]])
 
 
-def test_boxes_that_overlap_are_dropped_and_the_rest_trained():
+def test_gradients_flow_through_non_max_suppression():
     nodes = [node("NonMaxSuppression", ["boxes", "scores", "most", "overlap"], ["chosen"]),
              node("Gather", ["chosen", "last"], ["numbers"], axis=1), node("Squeeze", ["numbers", "one_axis"], ["rows"]),
              node("Gather", ["boxes", "rows"], ["kept"], axis=1), node("MatMul", ["kept", "w"], ["y"]), node("Mul", ["y", "y"], ["square"]),
@@ -143,10 +145,10 @@ def test_boxes_that_overlap_are_dropped_and_the_rest_trained():
     check_gradient(proto, [boxes, scores])
 
 
-# ---- control that the data decide
+# ---- data-dependent control flow
 
 
-def test_a_condition_that_was_computed_takes_its_branch():
+def test_if_on_a_computed_condition():
     def branch(op_type):
         return helper.make_graph([node(op_type, ["y"], [f"{op_type}_out"])], op_type, [], [value(f"{op_type}_out", ["n", 2])])
 
@@ -158,32 +160,33 @@ def test_a_condition_that_was_computed_takes_its_branch():
 
 
 def doubling(collects):
-    """Doubles y until its largest element is above 10."""
+    """Return a model that doubles y until its largest element is above 10. collects: also stack the values of all
+    iterations."""
     inner = [node("Mul", ["state", "w"], ["next"]), node("ReduceMax", ["next"], ["largest"], keepdims=0), node("Less", ["largest", "ten"], ["on"])]
     outputs = [value("on", [], BOOL), value("next", ["n", 3])]
     if collects:
         inner.append(node("Identity", ["next"], ["slice"]))
         outputs.append(value("slice", ["n", 3]))
     body = helper.make_graph(inner, "body", [value("k", [], INT), value("go", [], BOOL), value("state", ["n", 3])], outputs)
-    made = ["y", "all"] if collects else ["y"]
-    nodes = [node("Loop", ["", "true", "x"], made, body=body), node("ReduceSum", [made[-1]], ["loss"], keepdims=0)]
+    loop_outputs = ["y", "all"] if collects else ["y"]
+    nodes = [node("Loop", ["", "true", "x"], loop_outputs, body=body), node("ReduceSum", [loop_outputs[-1]], ["loss"], keepdims=0)]
     return model(nodes, [value("x", ["n", 3])], [value("loss", []), value("y", ["n", 3])], w=np.array([2], np.float32), ten=np.float32(10), true=np.array(True))
 
 
 @pytest.mark.parametrize("collects", [False, True])
-def test_a_loop_that_stops_on_what_it_computed(collects):
+def test_loop_stops_on_a_computed_condition(collects):
     check_forward(doubling(collects), [X[3:]], [X], [X[3:] / 8])
 
 
 @pytest.mark.parametrize("collects", [False, True])
-def test_gradients_flow_through_a_loop_that_stops_on_what_it_computed(collects):
+def test_gradients_flow_through_a_loop_with_a_computed_condition(collects):
     check_gradient(doubling(collects), [X[3:]], [X[3:] / 8])
 
 
-# ---- values that no program holds
+# ---- sequences and optionals
 
 
-def test_sequences_are_built_indexed_and_joined():
+def test_sequences_are_built_indexed_and_concatenated():
     nodes = [node("Relu", ["x"], ["a"]), node("Neg", ["x"], ["b"]), node("SequenceConstruct", ["a", "b", "x"], ["s"]),
              node("SequenceErase", ["s", "place"], ["t"]), node("SequenceLength", ["t"], ["length"]), node("SequenceAt", ["t", "place"], ["c"]),
              node("ConcatFromSequence", ["t"], ["d"], axis=1), node("Exp", ["d"], ["e"])]
@@ -191,7 +194,7 @@ def test_sequences_are_built_indexed_and_joined():
     check_forward(proto, [X], [X[:2]])
 
 
-def test_sequences_go_in_and_out():
+def test_sequences_as_inputs_and_outputs():
     kind = helper.make_tensor_sequence_value_info
     proto = model([node("SequenceInsert", ["s", "x"], ["t"])], [kind("s", FLOAT, None), value("x", ["n", 3])], [kind("t", FLOAT, None)])
     check_forward(proto, [[X, X[:1]], X], [[], X])
@@ -202,8 +205,8 @@ def test_sequences_go_in_and_out():
 
 
 @pytest.mark.parametrize("opset", [11, 18])
-def test_gradients_flow_through_sequences_whose_elements_are_known(opset):
-    """Chunks of a product, some taken out, some put back in another order, stacked."""
+def test_gradients_flow_through_sequences_with_known_elements(opset):
+    """Chunks of a matrix product are taken out of a sequence, put into another in different order, and stacked."""
     nodes = [node("MatMul", ["x", "w"], ["y"]), node("SplitToSequence", ["y", "sizes"], ["s"], axis=1), node("SequenceAt", ["s", "second"], ["b"]),
              node("SequenceAt", ["s", "last"], ["c"]),
              node("SplitToSequence", ["x", "one"], ["columns"], axis=1), node("SequenceAt", ["columns", "second"], ["d"]),
@@ -222,7 +225,8 @@ def test_gradients_flow_through_sequences_whose_elements_are_known(opset):
 
 
 def squares(*more):
-    """A body: (element - shift) w / 2, and its square; `more` of its inputs are elements or tensors of all, w perhaps not among them."""
+    """Return a SequenceMap over (element - shift) w / 2 and its square. more: its further inputs, one per further
+    body input."""
     steps = [node("Sub", ["e", "shift"], ["d"]), node("Mul", ["d", "half"], ["h"]), node("Mul", ["h", "w"], ["y"]), node("Mul", ["y", "y"], ["z"])]
     inputs = [value("e", ["n", 2]), value("shift", ["n", 2]), value("w", [1, 2])][: len(more) + 1]
     body = helper.make_graph(steps, "body", inputs, [value("y", ["n", 2]), value("z", ["n", 2])], [numpy_helper.from_array(np.float32(0.5), "half")])
@@ -230,8 +234,8 @@ def squares(*more):
 
 
 @pytest.mark.parametrize("more", ["shared", "t"])
-def test_gradients_flow_through_a_body_for_every_element(more):
-    """The second input goes to all elements as it is, or is a sequence too; the body reads an outer weight."""
+def test_gradients_flow_through_sequence_map(more):
+    """The second input is one tensor for all elements, or a sequence too; the body reads an outer weight."""
     nodes = [node("SplitToSequence", ["x", "sizes"], ["s"], axis=1), node("SequenceAt", ["s", "second"], ["shared"]),
              node("SequenceConstruct", ["shared", "shared"], ["t"]), squares(more), node("SequenceAt", ["ys", "second"], ["y"]),
              node("ConcatFromSequence", ["zs"], ["z"], axis=1), node("ReduceSum", ["z"], ["total"], keepdims=0), node("ReduceSum", ["y"], ["of_y"], keepdims=0),
@@ -241,33 +245,33 @@ def test_gradients_flow_through_a_body_for_every_element(more):
     check_gradient(proto, [np.concatenate([X, X[:, :1]], 1) / 4])
 
 
-def test_a_body_is_computed_for_every_element():
+def test_sequence_map_runs_its_body_per_element():
     nodes = [node("SequenceConstruct", ["x", "y"], ["s"]), squares("x", "w"), node("SequenceLength", ["zs"], ["length"]),
              node("ConcatFromSequence", ["zs"], ["z"], axis=1)]
     inputs, outputs = [value("x", ["n", 2]), value("y", ["n", 2])], [value("length", [], INT), value("z", ["n", 4])]
     check_forward(model(nodes, inputs, outputs, 18, w=W[:1, :2]), [X[:, :2], X[:, 1:3]])
 
 
-def test_a_body_for_no_element_leaves_an_empty_sequence():
+def test_sequence_map_over_an_empty_sequence():
     nodes = [node("SequenceEmpty", [], ["s"]), squares("x", "w"), node("SequenceLength", ["zs"], ["length"])]
     session = InferenceSession(model(nodes, [value("x", ["n", 2])], [value("length", [], INT)], 18, w=W[:1, :2]))
     assert session.run(None, {"x": X[:, :2]})[0] == 0
 
 
-def test_a_body_for_elements_that_are_not_known_runs_between_programs():
+def test_sequence_map_over_unknown_elements_is_eager():
     proto = model([squares("x", "w")], [helper.make_tensor_sequence_value_info("s", FLOAT, None), value("x", ["n", 2])],
                   [helper.make_tensor_sequence_value_info("zs", FLOAT, None)], 18, w=W[:1, :2])
     check_forward(proto, [[X[:, :2], X[:, 2:4]], X[:, :2]])
 
 
-def test_sequences_of_other_lengths_are_refused():
+def test_sequence_map_over_different_lengths_is_rejected():
     nodes = [node("SequenceConstruct", ["x"], ["s"]), node("SequenceConstruct", ["x", "x"], ["t"]), squares("t"),
              node("ConcatFromSequence", ["zs"], ["z"], axis=1)]
     with pytest.raises(errors.InvalidModelError, match=r"one length, got \[1, 2\]"):
         load_model(model(nodes, [value("x", ["n", 2])], [value("z", ["n", "m"])], 18, w=W[:1, :2]))
 
 
-def test_gradients_flow_through_an_optional_that_is_there():
+def test_gradients_flow_through_a_present_optional():
     nodes = [node("MatMul", ["x", "w"], ["y"]), node("Optional", ["y"], ["maybe"]), node("OptionalHasElement", ["maybe"], ["there"]),
              node("OptionalGetElement", ["maybe"], ["z"]), node("Where", ["there", "z", "nothing"], ["kept"]), node("Mul", ["kept", "kept"], ["square"]),
              node("ReduceSum", ["square"], ["loss"], keepdims=0)]
@@ -275,18 +279,18 @@ def test_gradients_flow_through_an_optional_that_is_there():
     check_gradient(proto, [X / 4])
 
 
-def test_a_failure_outside_of_programs_names_the_node():
+def test_failing_eager_node_is_named():
     proto = model([node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceAt", ["s", "place"], ["y"], name="pick")],
                   [value("x", ["n", 3]), value("place", [], INT)], [value("y", ["n", 3])])
     with pytest.raises(errors.OperatorFailedError, match="pick"):
         InferenceSession(proto).run(None, {"x": X, "place": np.array(5)})
 
 
-# ---- runs that are ended
+# ---- terminated runs
 
 
 def stops_before(proto, *feed):
-    """The name of the node before which a run stops that is to end from the start."""
+    """Return the name of the node before which a run terminates whose flag is set from the start."""
     session, options = InferenceSession(proto), ortrain.RunOptions()
     feeds = dict(zip([argument.name for argument in session.get_inputs()], feed, strict=True))
     session.run(None, feeds)
@@ -296,14 +300,14 @@ def stops_before(proto, *feed):
     return str(refusal.value).split("before node ")[1].split("'")[1]
 
 
-def test_a_run_is_ended_in_its_first_stage():
+def test_run_is_terminated_in_its_first_partition():
     proto = positive_rows()
-    for number, each in enumerate(proto.graph.node):
-        each.name = f"node {number}"
+    for number, node_proto in enumerate(proto.graph.node):
+        node_proto.name = f"node {number}"
     assert stops_before(proto, X) == "node 0"
 
 
-def test_a_run_is_ended_inside_a_loop_between_programs():
+def test_run_is_terminated_inside_an_eager_loop():
     body = helper.make_graph([node("Concat", ["s", "s"], ["s2"], axis=0, name="inside"), node("ReduceSum", ["s2"], ["total"], keepdims=0),
                               node("Less", ["total", "limit"], ["on"])], "b", [value("k", [], INT), value("c", [], BOOL), value("s", ["n", 3])],
                              [value("on", [], BOOL), value("s2", ["m", 3])])
@@ -311,7 +315,7 @@ def test_a_run_is_ended_inside_a_loop_between_programs():
     assert stops_before(model([loop], [value("x", ["n", 3])], [value("y", ["m", 3])], true=np.array(True), limit=np.float32(200)), X) == "inside"
 
 
-# ---- what is not there
+# ---- invalid models and inputs
 
 
 @pytest.mark.parametrize("nodes", [
@@ -320,19 +324,19 @@ def test_a_run_is_ended_inside_a_loop_between_programs():
     [node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceInsert", ["s", "x", "four"], ["t"]), node("ConcatFromSequence", ["t"], ["y"], axis=0)],
     [node("SplitToSequence", ["x", "zero"], ["s"]), node("SequenceAt", ["s", "zero"], ["y"])],
 ])
-def test_elements_that_are_not_there_are_refused(nodes):
+def test_sequence_positions_out_of_range_are_rejected(nodes):
     with pytest.raises(errors.OrtrainError):
         InferenceSession(model(nodes, [value("x", ["n", 3])], [value("y", None)], four=np.array(4), zero=np.array(0))).run(None, {"x": X})
 
 
 @pytest.mark.parametrize("ratio", [1.0, -0.5, np.nan])
-def test_a_dropout_that_keeps_nothing_or_more_than_all_is_refused(ratio):
+def test_dropout_ratio_out_of_range_is_rejected(ratio):
     with pytest.raises(errors.ShapeInferenceError, match="ratio"):
         InferenceSession(model([node("Dropout", ["x", "ratio", "yes"], ["y"])], [value("x", ["n", 3])], [value("y", None)],
                                ratio=np.float32(ratio), yes=np.array(True))).run(None, {"x": X})
 
 
-def test_types_that_onnx_does_not_have_are_refused_by_name():
+def test_unsupported_types_are_rejected_by_operator_name():
     double = TensorProto.DOUBLE
     inputs = [value("x", ["n", 2, 3, 4], double), value("cos", ["n", 3, 2], double), value("sin", ["n", 3, 2], double)]
     session = InferenceSession(model([node("RotaryEmbedding", ["x", "cos", "sin"], ["y"])], inputs, [value("y", None, double)], opset=23))

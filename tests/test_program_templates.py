@@ -1,4 +1,4 @@
-"""Sizes that a model leaves open: a program for a new one is derived from one that was planned for another; its bits are those of one planned for it."""
+"""Program templates: programs specialized to new sizes are bitwise equal to programs planned for these sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 import ortrain.runtime.runner
 from ortrain import InferenceSession, SessionOptions, TrainingSession, errors
-from ortrain._core.symbolic import SymbolicInt, plain
+from ortrain._core.symbolic import SymbolicInt, size_hint
 from ortrain.artifacts import LossType, OptimType
 from ortrain.runtime.runner import Runner
 from tests.test_deferred_gradients import assert_same
@@ -20,8 +20,8 @@ from tests.test_rematerialization import residual_blocks
 RNG = np.random.default_rng(7)
 
 
-def opened(model):
-    """The model for any number of rows."""
+def with_symbolic_rows(model):
+    """Return the model with a symbolic first dimension."""
     for value in (*model.graph.input, *model.graph.output):
         if value.type.tensor_type.shape.dim:
             value.type.tensor_type.shape.dim[0].dim_param = "rows"
@@ -33,16 +33,16 @@ def small():
 
 
 def large():
-    """Whose gradients are left until later, some as what they are computed of."""
+    """Large enough for deferred gradients, some of them uncomputed."""
     return dense_layers(96, 640, 512, 4)
 
 
 def convolutional():
-    return opened(residual_blocks(16, 2))
+    return with_symbolic_rows(residual_blocks(16, 2))
 
 
 def biased():
-    """A layer whose bias is added by itself, which one row need not be spread for."""
+    """A layer with a separate bias, which needs no broadcast for a single row."""
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[n, 16] x) => (float[n, 4] y) { z = MatMul(x, w) y = Add(z, b) }')
     rng = np.random.default_rng(8)
     for name, shape in (("w", (16, 4)), ("b", (4,))):
@@ -58,11 +58,11 @@ ATTENTION = [
       for name, order in (("q", "0,2,1,3"), ("k", "0,2,3,1"), ("v", "0,2,1,3"))),
     "s = MatMul(q, k) a = Softmax<axis=-1>(s) c = MatMul(a, v) ct = Transpose<perm=[0,2,1,3]>(c) cr = Reshape(ct, whole) o = MatMul(cr, ow) z = Add(x, o)",
     "m = ReduceMean<keepdims=0>(z, one) y = MatMul(m, classes)"]
-"""A transformer's layer as exporters write it: with shapes that are computed from those of its input."""
+"""A transformer layer as exporters write it, with shapes computed from those of its input."""
 
 
 def attention():
-    """For any number of texts of any length."""
+    """A model with symbolic number and length of texts, and the names of its weights."""
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> g (int64[texts, words] ids) => (float[texts, 4] y) {{ {" ".join(ATTENTION)} }}')
     rng = np.random.default_rng(9)
     whole = {"zero": [0], "one": [1], "heads": [HEADS], "rest": [-1]}
@@ -88,14 +88,14 @@ def session_of(model, optimizer=OptimType.AdamW, **options):
     return TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=optimizer, requires_grad=names, options=SessionOptions(**options))
 
 
-def planning_each(session):
-    """The session, which from now on plans for every shape."""
+def without_templates(session):
+    """Make a session plan a program for every shape, and return it."""
     session._train_runner._open_axes = lambda kinds: {}
     return session
 
 
 def train(session, batch):
-    """One step; the bits of its loss."""
+    """Run one train step and one optimizer step; return the bytes of the loss."""
     loss = session.train_step(*batch)[0].tobytes()
     session.optimizer_step()
     session.lazy_reset_grad()
@@ -104,76 +104,76 @@ def train(session, batch):
 
 @pytest.fixture
 def plans(monkeypatch):
-    """The types of inputs that were planned for, one by one."""
+    """A list of the input types of all plans made."""
     seen = []
 
-    def counted(model, inputs, *arguments, **options):
+    def recording_plan(model, inputs, *arguments, **options):
         seen.append(inputs)
         return plan(model, inputs, *arguments, **options)
 
     plan = ortrain.runtime.runner.plan_program
-    monkeypatch.setattr(ortrain.runtime.runner, "plan_program", counted)
+    monkeypatch.setattr(ortrain.runtime.runner, "plan_program", recording_plan)
     return seen
 
 
 @models
 @pytest.mark.parametrize("options", [{}, {"intra_op_num_threads": 2}, {"optimizer_in_backward": True}, {"rematerialization": 1.0}], ids=str)
-def test_training_on_many_sizes_gives_the_bits_of_plans_for_each(network, options):
-    derived, planned = session_of(network(), **options), planning_each(session_of(network(), **options))
+def test_training_on_many_sizes_equals_plans_per_size(network, options):
+    specialized, planned = session_of(network(), **options), without_templates(session_of(network(), **options))
     for count in (8, 5, 8, 12, 33, 2, 1, 40, 5, 6):
         batch = rows(network, count)
-        assert train(derived, batch) == train(planned, batch)
-    assert_same(derived, planned)
+        assert train(specialized, batch) == train(planned, batch)
+    assert_same(specialized, planned)
 
 
 @models
-def test_gradients_of_several_sizes_add_up_to_the_bits_of_plans_for_each(network):
-    derived, planned = session_of(network()), planning_each(session_of(network()))
+def test_accumulated_gradients_of_several_sizes_equal_plans_per_size(network):
+    specialized, planned = session_of(network()), without_templates(session_of(network()))
     for counts in ((8, 5), (9, 3, 4), (20, 2)):
-        for session in (derived, planned):
+        for session in (specialized, planned):
             rng = np.random.default_rng(3)
             for count in counts:
                 session.train_step(rng.standard_normal((count, *MODELS[network])).astype(np.float32), rng.integers(0, 4, count))
             session.optimizer_step()
             session.lazy_reset_grad()
-    assert_same(derived, planned)
+    assert_same(specialized, planned)
 
 
 @models
-def test_a_derived_program_is_the_one_that_is_planned(network):
-    derived, planned = session_of(network()), planning_each(session_of(network()))
-    for session in (derived, planned):
+def test_a_specialized_program_equals_the_planned_one(network):
+    specialized, planned = session_of(network()), without_templates(session_of(network()))
+    for session in (specialized, planned):
         for count in (8, 6):
             session.train_step(*rows(network, count))
-    derived.eval_step(*rows(network, 6))
-    derived._train_runner.run(rows(network, 6))           # by the long way, which says which program it took
-    assert derived._train_runner.last.template is not None
-    assert derived._train_runner.last.layout == planned._train_runner.last.layout
-    assert str(derived._train_runner.last.plan) == str(planned._train_runner.last.plan)
+    specialized.eval_step(*rows(network, 6))
+    specialized._train_runner.run(rows(network, 6))           # the slow path, which sets `last`
+    assert specialized._train_runner.last.template is not None
+    assert specialized._train_runner.last.layout == planned._train_runner.last.layout
+    assert str(specialized._train_runner.last.plan) == str(planned._train_runner.last.plan)
 
 
-def test_texts_of_any_number_and_length_give_the_bits_of_plans_for_each(plans):
+def test_two_symbolic_dimensions_equal_plans_per_size(plans):
     model, names = attention()
-    derived, planned = (TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=names) for _ in range(2))
-    planning_each(planned)
+    specialized, planned = (TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=names) for _ in range(2))
+    without_templates(planned)
     for texts, length in ((8, 32), (8, 31), (7, 32), (5, 47), (3, 130), (8, 32), (1, 9), (9, 1), (6, 40)):
         batch = RNG.integers(0, 50, (texts, length)), RNG.integers(0, 4, texts)
-        assert train(derived, batch) == train(planned, batch), (texts, length)
-    assert_same(derived, planned)
+        assert train(specialized, batch) == train(planned, batch), (texts, length)
+    assert_same(specialized, planned)
     symbolic = [inputs for inputs in plans if type(inputs["ids"].shape[0]) is not int]
     assert len(symbolic) == 1
 
 
-def test_sizes_of_one_range_are_planned_once(plans):
+def test_sizes_with_equal_decisions_are_planned_once(plans):
     session = session_of(small())
     for count in (32, 31, 2, 100, 7, 500, 3):
         session.train_step(*rows(small, count))
     assert len(plans) == 1
 
 
-def test_what_spares_memory_is_not_chosen_anew_where_the_memory_is_there(plans):
-    counts = (32, 600, 2000, 16, 511, 512)                # 512 rows and more are worth another order of the steps
-    session, planned = session_of(small()), planning_each(session_of(small()))
+def test_memory_decisions_are_not_repeated_while_the_arena_suffices(plans):
+    counts = (32, 600, 2000, 16, 511, 512)                # 512 rows and more justify another order of the steps
+    session, planned = session_of(small()), without_templates(session_of(small()))
     for count in counts:
         batch = rows(small, count)
         assert train(session, batch) == train(planned, batch)
@@ -181,17 +181,17 @@ def test_what_spares_memory_is_not_chosen_anew_where_the_memory_is_there(plans):
     assert len(plans) == 1 + len(counts)
 
 
-def test_what_spares_memory_is_chosen_anew_where_more_is_needed(plans, monkeypatch):
+def test_memory_decisions_are_repeated_when_a_larger_arena_is_needed(plans, monkeypatch):
     monkeypatch.setattr(ortrain.runtime.runner, "MIN_ARENA", 0)
     session = session_of(small())
     for count in (32, 600, 33, 599):
         session.train_step(*rows(small, count))
-    assert [plain(inputs["labels"].shape[0]) for inputs in plans] == [32, 600]
+    assert [size_hint(inputs["labels"].shape[0]) for inputs in plans] == [32, 600]
 
 
 @models
-def test_sizes_that_came_before_change_no_bit(network):
-    """For they decide which choices about memory are kept."""
+def test_results_do_not_depend_on_earlier_sizes(network):
+    """Earlier sizes determine which memory decisions are reused."""
     large_count = 60 if network is convolutional else 600
     sessions = [session_of(network()) for _ in range(2)]
     for session, before in zip(sessions, ((2, large_count), (large_count, 2)), strict=True):
@@ -217,8 +217,8 @@ def test_evaluation_and_inference_are_planned_once(plans):
 
 
 @pytest.mark.parametrize("counts", [(8, 1, 9, 1, 10), (1, 8, 1, 9)])
-def test_one_row_needs_no_plan_of_its_own(plans, counts):
-    session, planned = session_of(biased()), planning_each(session_of(biased()))
+def test_a_single_row_reuses_the_template(plans, counts):
+    session, planned = session_of(biased()), without_templates(session_of(biased()))
     for count in counts:
         batch = rows(biased, count)
         assert train(session, batch) == train(planned, batch)
@@ -226,29 +226,29 @@ def test_one_row_needs_no_plan_of_its_own(plans, counts):
     assert [type(inputs["labels"].shape[0]) for inputs in plans].count(SymbolicInt) == 1
 
 
-@pytest.mark.parametrize(("reader", "of_one", "of_more", "made"), [
+@pytest.mark.parametrize(("reader", "shape_of_one", "shape_of_more", "n_plans"), [
     ("ReduceSum<keepdims=1, noop_with_empty_axes=1>", (1, 2), (1, 2), 1), ("ReduceSum<keepdims=1>", (1, 1), (1, 2), 3),
     ("ReduceSum<keepdims=0, noop_with_empty_axes=1>", (1, 2), (2,), 3), ("Unsqueeze", (1, 2), (1, 5, 2), 3)])
-def test_which_axes_were_spread_is_found_for_each_size_where_that_shows(plans, reader, of_one, of_more, made):
+def test_models_that_expose_broadcast_axes_are_planned_per_size(plans, reader, shape_of_one, shape_of_more, n_plans):
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g (float[n, 2] x) => (y) {{
         shape = Shape(x) axes, others = com.microsoft.BroadcastGradientArgs(spread, shape) y = {reader}(x, axes) }}""")
     model.graph.initializer.append(numpy_helper.from_array(np.array([1, 2]), "spread"))
     inference = InferenceSession(model)
     shapes = [inference.run(None, {"x": np.ones((count, 2), np.float32)})[0].shape for count in (4, 1, 5)]
-    assert shapes[1:] == [of_one, of_more]
-    assert len(plans) == made
+    assert shapes[1:] == [shape_of_one, shape_of_more]
+    assert len(plans) == n_plans
 
 
-def test_more_sizes_than_are_kept(plans):
-    session, planned = session_of(small()), planning_each(session_of(small()))
+def test_more_sizes_than_cached_programs(plans):
+    session, planned = session_of(small()), without_templates(session_of(small()))
     for count in (*range(2, 60), *range(2, 60)):
         batch = rows(small, count)
         assert session.train_step(*batch)[0].tobytes() == planned.train_step(*batch)[0].tobytes()
     assert len([inputs for inputs in plans if type(inputs[session._train_runner.inputs[0]].shape[0]) is not int]) == 1
 
 
-def test_lengths_that_are_planned_one_by_one_are_planned_once(plans):
-    """Positions are a constant of as many elements as there are: no other length's program can be derived."""
+def test_sizes_that_need_plans_of_their_own_are_planned_once(plans):
+    """The positions become a constant whose length is the symbolic size, so no template holds for another length."""
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) {
         shape = Shape(x) length = Squeeze(shape) places = Range(zero, length, one) numbers = Cast<to=1>(places) y = Mul(x, numbers) }"""
     model = onnx.parser.parse_model(text)
@@ -259,7 +259,7 @@ def test_lengths_that_are_planned_one_by_one_are_planned_once(plans):
     assert len(plans) == 20
 
 
-def test_a_label_out_of_range_is_refused_for_a_new_size_and_nothing_changes():
+def test_an_invalid_label_at_a_new_size_is_rejected_without_side_effects():
     session = session_of(small())
     session.train_step(*rows(small, 8))
     session.optimizer_step()
@@ -279,7 +279,7 @@ def test_a_label_out_of_range_is_refused_for_a_new_size_and_nothing_changes():
 @pytest.mark.parametrize(("x", "labels", "error"), [
     ((6, 16), (5,), errors.InputShapeError), ((6, 15), (6,), errors.InputShapeError), ((6, 16, 1), (6,), errors.InputRankError),
     ((0, 16), (0,), errors.EmptyBatchError)])
-def test_inputs_that_do_not_fit_each_other_are_refused(x, labels, error):
+def test_inconsistent_input_shapes_are_rejected(x, labels, error):
     session = session_of(small())
     session.train_step(*rows(small, 8))
     with pytest.raises(error):
@@ -287,7 +287,7 @@ def test_inputs_that_do_not_fit_each_other_are_refused(x, labels, error):
     session.train_step(*rows(small, 6))
 
 
-def test_inputs_of_other_types_and_layouts_take_the_long_way():
+def test_inputs_of_other_types_and_layouts_take_the_slow_path():
     session, other = session_of(small()), session_of(small())
     x, labels = rows(small, 6)
     session.train_step(*rows(small, 8))
@@ -296,19 +296,19 @@ def test_inputs_of_other_types_and_layouts_take_the_long_way():
     assert session.train_step(x.tolist(), labels)[0].shape == ()
 
 
-def test_a_profile_counts_what_a_derived_program_does():
-    session, planned = session_of(small()), planning_each(session_of(small()))
-    counted = []
-    for made in (session, planned):
-        made.train_step(*rows(small, 8))
-        with made.profile() as profile:
-            made.train_step(*rows(small, 24))
-        counted.append([(row.operations, row.bytes) for row in profile.steps])
-    assert counted[0] == counted[1]
+def test_a_profile_of_a_specialized_program_has_its_costs():
+    session, planned = session_of(small()), without_templates(session_of(small()))
+    costs = []
+    for profiled in (session, planned):
+        profiled.train_step(*rows(small, 8))
+        with profiled.profile() as profile:
+            profiled.train_step(*rows(small, 24))
+        costs.append([(row.operations, row.bytes) for row in profile.steps])
+    assert costs[0] == costs[1]
 
 
-def test_a_derived_program_that_computes_again_says_which_steps_it_has():
-    """What is computed again was chosen for another size: the plan that is shown is that of the program, not the one that would be made."""
+def test_the_plan_of_a_specialized_program_has_its_rematerialized_steps():
+    """Rematerialization was decided for another size: the plan shown is that of the program, not the one that would be planned for its size."""
     session = session_of(convolutional(), rematerialization=1.0)
     for count in (8, 6):
         session.train_step(*rows(convolutional, count))
@@ -318,7 +318,7 @@ def test_a_derived_program_that_computes_again_says_which_steps_it_has():
     assert all(type(size) is int for kind in program.plan.types.values() for size in kind.shape)
 
 
-def test_an_operator_in_python_is_planned_for_plain_numbers(plans):
+def test_operators_in_python_are_planned_with_ints(plans):
     seen = []
 
     def infer(inputs):
@@ -336,12 +336,12 @@ def test_an_operator_in_python_is_planned_for_plain_numbers(plans):
     assert seen and all(type(size) is int for size in seen)
 
 
-def test_what_only_plain_numbers_are_good_for_is_planned_with_them(monkeypatch):
-    def refuse(self, kinds, axes):
-        raise TypeError("expected a plain number")
+def test_planning_falls_back_to_ints_if_symbolic_sizes_fail(monkeypatch):
+    def fail(self, kinds, axes):
+        raise TypeError("expected an int")
 
-    monkeypatch.setattr(Runner, "_plan_for_all", refuse)
-    session, planned = session_of(small()), planning_each(session_of(small()))
+    monkeypatch.setattr(Runner, "_plan_for_all", fail)
+    session, planned = session_of(small()), without_templates(session_of(small()))
     for count in (8, 5):
         batch = rows(small, count)
         assert session.train_step(*batch)[0].tobytes() == planned.train_step(*batch)[0].tobytes()

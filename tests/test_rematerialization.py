@@ -1,4 +1,4 @@
-"""What is cheap to compute again is not kept for the backward pass: less memory, the same bits, and no more of a step's time than its session allows."""
+"""Rematerialization: lower peak memory, bit-identical results, and no more time than the session's share allows."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ from ortrain.plan.liveness import live_bytes
 from ortrain.plan.rematerialization import OPERATIONS_PER_BYTE
 from tests.core.test_convolution import Net
 
-AGAIN = "ChannelsLastBatchNormalizationAgain"
+RECOMPUTED_NORM = "ChannelsLastBatchNormalizationAgain"
 RNG = np.random.default_rng(2)
 BATCH = RNG.normal(size=(4, 3, 16, 16)).astype(np.float32), np.array([1, 3, 5, 7])
 
@@ -39,7 +39,7 @@ def residual_blocks(channels: int = 64, blocks: int = 3):
 
 
 def projected_shortcuts(kernel: int = 1):
-    """Blocks that halve the map, with a convolution and a normalization of its own in each shortcut."""
+    """Blocks that halve the feature map, with a convolution and a normalization in each shortcut."""
     n = Net()
     x, channels = n.op("Relu", conv_norm(n, "x", 32, 3)), 32
     for _ in range(2):
@@ -61,7 +61,7 @@ def preactivated_blocks():
 
 
 def skips_by_concatenation():
-    """What is computed first is read last, as in U-Net (Ronneberger et al., arXiv 1505.04597)."""
+    """The activations computed first are read last, as in U-Net (Ronneberger et al., arXiv 1505.04597)."""
     n = Net()
     outer = n.op("Relu", conv_norm(n, "x", 64, 3))
     inner = n.op("Relu", conv_norm(n, outer, 64, 64))
@@ -89,8 +89,9 @@ SHARES = 0, 0.03, 0.1, 0.4, 1
 
 
 def trained(model, steps: int = 3, optimizer: OptimType | None = OptimType.AdamW, **options) -> TrainingSession:
-    """A session after some steps; the last one adds to the gradients of the one before, where there are any. Without an optimizer none of them lies in the
-    arena after a step."""
+    """Return a session after some training steps. The last step accumulates into the gradients of the step before.
+
+    Without an optimizer no gradients are deferred, so that none are in the arena after a step."""
     statistics = {name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:]}
     names = [tensor.name for tensor in model.graph.initializer if tensor.name not in statistics]
     session = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=optimizer, requires_grad=names,
@@ -120,22 +121,22 @@ def assert_same_bits(one: TrainingSession, other: TrainingSession) -> None:
 
 
 def computed_twice(session: TrainingSession) -> Counter[str]:
-    """Operators of what is computed once more."""
-    return Counter(step.node.op_type for step in program_of(session).plan.steps if any("::again" in name for name in step.outputs))
+    """Count the recomputed operators."""
+    return Counter(step.node.op_type for step in program_of(session).plan.steps if any("::recomputed" in name for name in step.outputs))
 
 
 networks = pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
 
 
 @networks
-def test_networks_take_less_memory_and_get_the_same_bits(network):
-    kept, again = trained(network(), rematerialization=0), trained(network())
-    assert program_of(again).arena_bytes <= 0.95 * program_of(kept).arena_bytes
-    assert_same_bits(kept, again)
+def test_networks_take_less_memory_with_identical_results(network):
+    kept, recomputed = trained(network(), rematerialization=0), trained(network())
+    assert program_of(recomputed).arena_bytes <= 0.95 * program_of(kept).arena_bytes
+    assert_same_bits(kept, recomputed)
 
 
 @networks
-def test_a_larger_share_of_time_takes_less_memory_and_gives_the_same_bits(network):
+def test_larger_share_of_time_takes_less_memory_with_identical_results(network):
     sessions = [trained(network(), rematerialization=share) for share in SHARES]
     arenas = [program_of(trained(network(), 1, None, rematerialization=share)).arena_bytes for share in SHARES]
     assert arenas == sorted(arenas, reverse=True) and arenas[-1] <= 0.9 * arenas[0]
@@ -145,34 +146,34 @@ def test_a_larger_share_of_time_takes_less_memory_and_gives_the_same_bits(networ
 
 @networks
 @pytest.mark.parametrize("share", SHARES[1:])
-def test_parameters_that_are_updated_on_the_way_back_get_the_same_bits(network, share):
-    """What is computed again reads parameters: it is to be done before they are updated."""
-    kept, again = (trained(network(), rematerialization=share, optimizer_in_backward=True) for share in (0, share))
-    assert program_of(again).arena_bytes < program_of(kept).arena_bytes
-    assert_same_bits(kept, again)
+def test_optimizer_in_backward_gives_identical_results(network, share):
+    """Recomputations read parameters, so they must run before the parameters are updated."""
+    kept, recomputed = (trained(network(), rematerialization=share, optimizer_in_backward=True) for share in (0, share))
+    assert program_of(recomputed).arena_bytes < program_of(kept).arena_bytes
+    assert_same_bits(kept, recomputed)
 
 
 @networks
-def test_nothing_is_computed_twice_for_no_share_of_time(network):
+def test_nothing_is_recomputed_with_share_zero(network):
     assert not computed_twice(trained(network(), rematerialization=0))
 
 
-def test_what_is_cheap_for_its_bytes_comes_first():
-    assert set(computed_twice(trained(residual_blocks(), rematerialization=0.01))) == {AGAIN}
+def test_cheapest_per_byte_is_recomputed_first():
+    assert set(computed_twice(trained(residual_blocks(), rematerialization=0.01))) == {RECOMPUTED_NORM}
 
 
-def test_convolutions_and_products_follow_where_there_is_time_for_them():
+def test_convolutions_and_matmuls_are_recomputed_with_large_share():
     assert "ChannelsLastConv" in computed_twice(trained(residual_blocks(), rematerialization=1))
     assert "MatMul" in computed_twice(trained(feed_forward_blocks(), rematerialization=1))
 
 
 @networks
-def test_beside_a_terabyte_of_parameters_nothing_is_worth_its_time(network, monkeypatch):
-    monkeypatch.setattr(planner, "rematerialize", lambda *given, plain=planner.rematerialize: plain(*given[:-1], 1 << 40))
+def test_nothing_is_recomputed_beside_a_terabyte_of_parameters(network, monkeypatch):
+    monkeypatch.setattr(planner, "rematerialize", lambda *arguments, original=planner.rematerialize: original(*arguments[:-1], 1 << 40))
     assert not computed_twice(trained(network(), rematerialization=1))
 
 
-def test_what_is_random_is_not_computed_twice():
+def test_random_operators_are_not_recomputed():
     n = Net()
     x = n.op("MatMul", n.op("Reshape", "x", n.op("Constant", value_ints=[192, 16])), n.weight(n.rng.normal(size=(16, 256)) / 4))
     half, training = n.op("Constant", value_float=0.5), n.op("Constant", value=numpy_helper.from_array(np.array(True)))
@@ -185,39 +186,40 @@ def test_what_is_random_is_not_computed_twice():
     assert not [name for name in computed_twice(session) if "Dropout" in name]
 
 
-def test_the_last_blocks_of_a_residual_network_are_kept():
-    """What is needed again right after the forward pass would save nothing."""
+def test_last_blocks_of_a_residual_network_are_kept():
+    """Recomputing values that are needed right after the forward pass would save nothing."""
     steps = program_of(trained(residual_blocks())).plan.steps
     norms = [step for step in steps if step.node.op_type == "ChannelsLastBatchNormalization"]
-    again = {step.inputs[0] for step in steps if step.node.op_type == AGAIN}
-    assert again
-    assert norms[-1].inputs[0] not in again
+    recomputed_inputs = {step.inputs[0] for step in steps if step.node.op_type == RECOMPUTED_NORM}
+    assert recomputed_inputs
+    assert norms[-1].inputs[0] not in recomputed_inputs
 
 
-def test_networks_that_compute_little_for_each_byte_are_left_alone():
+def test_nothing_is_recomputed_at_low_arithmetic_intensity():
     n = Net()
     x = n.op("Relu", conv_norm(n, "x", 64, 3, 1))
     for _ in range(4):
         x = n.op("Relu", n.norm(n.conv(x, 64, 1, group=64, pads=[1] * 4), 64))
-    assert AGAIN not in operators(trained(classified(n, x, 64), rematerialization=0.03))
+    assert RECOMPUTED_NORM not in operators(trained(classified(n, x, 64), rematerialization=0.03))
 
 
 @pytest.mark.parametrize("share", SHARES[1:])
-def test_recomputation_costs_no_more_than_its_share(share):
+def test_recomputation_stays_within_its_share(share):
     session = trained(residual_blocks(), rematerialization=share)
     with session.profile() as profile:
         session.train_step(*BATCH)
 
-    def reckoned(steps):
+    def estimated_cost(steps):
         return sum((step.operations or 0) + OPERATIONS_PER_BYTE * step.bytes for step in steps)
 
-    twice = {number for number, step in enumerate(program_of(session).plan.steps) if any("::again" in name for name in step.outputs)}
-    again = [step for step in profile.steps if step.position in twice]
-    assert 0 < reckoned(again) <= share * reckoned([step for step in profile.steps if step.position not in twice])
+    recomputed_positions = {index for index, step in enumerate(program_of(session).plan.steps) if any("::recomputed" in name for name in step.outputs)}
+    recomputed = [step for step in profile.steps if step.position in recomputed_positions]
+    assert 0 < estimated_cost(recomputed) <= share * estimated_cost([step for step in profile.steps if step.position not in recomputed_positions])
 
 
-def test_a_check_of_an_input_is_not_taken_for_its_node():
-    """A recurrent layer's check of its lengths, reckoned as the layer, had no three axes."""
+def test_guard_is_not_costed_as_its_node():
+    """The cost model of a recurrent layer, applied to the guard of its lengths, would access axes that the lengths do
+    not have."""
     plan = program_of(trained(residual_blocks())).plan
     checks = [step for step in plan.steps if step.guard is not None]
     assert [step.operations(plan.types) for step in checks] == [None]
@@ -225,17 +227,18 @@ def test_a_check_of_an_input_is_not_taken_for_its_node():
 
 
 @networks
-@pytest.mark.parametrize(("optimizer", "most"), [(None, 1.03), (OptimType.AdamW, 1.1)])
-def test_the_arena_is_hardly_larger_than_the_fullest_step(network, optimizer, most, monkeypatch):
-    """A little more with an optimizer: what is held for its step lies at the beginning, where other programs leave it alone."""
-    seen = []
-    monkeypatch.setattr(Emission, "run", lambda self, handle, run=Emission.run: seen.append((self, run(self, handle))) or seen[-1][1])
+@pytest.mark.parametrize(("optimizer", "max_ratio"), [(None, 1.03), (OptimType.AdamW, 1.1)])
+def test_arena_is_close_to_peak_of_live_bytes(network, optimizer, max_ratio, monkeypatch):
+    """The margin is larger with an optimizer: values kept for its step are at the beginning of the arena, reserved
+    across programs."""
+    emitted = []
+    monkeypatch.setattr(Emission, "run", lambda self, handle, run=Emission.run: emitted.append((self, run(self, handle))) or emitted[-1][1])
     program = program_of(trained(network(), 1, optimizer))
-    fullest = next(max(live_bytes(made.steps, made.lifetimes.blocks(made.steps))) for made, planned in seen if planned is program)
-    assert fullest <= program.arena_bytes <= most * fullest
+    peak = next(max(live_bytes(emission.steps, emission.lifetimes.blocks(emission.steps))) for emission, planned in emitted if planned is program)
+    assert peak <= program.arena_bytes <= max_ratio * peak
 
 
-def test_gradients_are_held_no_longer_than_until_they_are_accumulated():
+def test_gradients_are_live_until_accumulated_only():
     n = Net()
     y = n.op("Flatten", "x")
     for _ in range(8):
@@ -244,33 +247,34 @@ def test_gradients_are_held_no_longer_than_until_they_are_accumulated():
     assert program_of(session).arena_bytes < 2 * 768 * 768 * 4
 
 
-def test_what_a_step_that_stays_reads_is_made_before_it():
-    """A shortcut's value was put off until the sum at its end, and the dropout beside it, which is random and stays, ran on what lay there before."""
+def test_operands_of_pinned_steps_are_computed_before_them():
+    """Regression test: the value of a shortcut was delayed until the sum, while a pinned dropout beside it read its
+    memory earlier."""
     n = Net()
     half, training = n.op("Constant", value_float=0.5), n.op("Constant", value=numpy_helper.from_array(np.array(True)))
     x = n.op("MatMul", n.op("Reshape", "x", n.op("Constant", value_ints=[192, 16])), n.weight(n.rng.normal(size=(16, 256)) / 4))
     y = n.op("MatMul", n.op("Dropout", x, half, training), n.weight(n.rng.normal(size=(256, 256)) / 16))
     y = n.op("ReduceMean", n.op("Reshape", n.op("Add", x, y), n.op("Constant", value_ints=[4, 48, 256])), axes=[1], keepdims=0)
     steps = program_of(trained(n.model(n.op("MatMul", y, n.weight(n.rng.normal(size=(256, 10))))))).plan.steps
-    made = {name: number for number, step in reversed(list(enumerate(steps))) for name in step.outputs if name}
+    produced_at = {name: index for index, step in reversed(list(enumerate(steps))) for name in step.outputs if name}
     assert any(step.call.kernel == "dropout" for step in steps)
-    assert [name for number, step in enumerate(steps) for name in step.inputs if made.get(name, -1) >= number] == []
+    assert [name for index, step in enumerate(steps) for name in step.inputs if produced_at.get(name, -1) >= index] == []
 
 
-def test_the_gradient_of_a_shortcut_waits_for_that_of_the_block_beside_it(monkeypatch):
-    """With a kernel of one pixel the sum of the two is part of it, and it comes where the sum is."""
+def test_shortcut_gradient_is_computed_after_its_block(monkeypatch):
+    """With a 1 x 1 kernel the sum of the two gradients is fused into it, so it runs at the position of the sum."""
     with monkeypatch.context() as patch:
-        patch.setattr(scheduling, "defer", lambda steps, *_: steps)
+        patch.setattr(scheduling, "delay_large_outputs", lambda steps, *_: steps)
         at_once = trained(projected_shortcuts(2))
-    later = trained(projected_shortcuts(2))
-    assert program_of(later).arena_bytes <= program_of(at_once).arena_bytes
-    assert_same_bits(at_once, later)
+    delayed = trained(projected_shortcuts(2))
+    assert program_of(delayed).arena_bytes <= program_of(at_once).arena_bytes
+    assert_same_bits(at_once, delayed)
 
     def kernel_sizes(session):
-        """Of the convolutions whose gradients of the data are computed, in this order."""
+        """Return the kernel sizes of the convolutions whose data gradients are computed, in this order."""
         return [step.node.attributes["kernel_shape"][0] for step in program_of(session).plan.steps
                 if step.node.op_type == "ChannelsLastConvGrad" and step.outputs[0]]
 
     assert kernel_sizes(at_once)[-3:] == [2, 3, 3]
-    assert kernel_sizes(later)[-3:] == [3, 3, 2]
+    assert kernel_sizes(delayed)[-3:] == [3, 3, 2]
     assert kernel_sizes(trained(projected_shortcuts()))[-3:] == [3, 3, 1]

@@ -227,7 +227,7 @@ def test_a_computed_index_out_of_range_is_refused_before_gradients_are_written()
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     with ortrain.TrainingSession.from_model(model, optimizer=OptimType.SGD) as session:
         session.train_step(np.float32([0, 1]))
-        for _ in range(2):                              # the first is refused on the short way
+        for _ in range(2):                              # the first is rejected on the fast path
             with pytest.raises(errors.IndexRangeError, match="Gather"):
                 session.train_step(np.float32([0, 4]))
         assert session.gradients_valid

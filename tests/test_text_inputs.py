@@ -1,4 +1,4 @@
-"""Text as an input: operators that turn it into numbers run before the program."""
+"""Text inputs: operators that convert text to numbers run before the program."""
 
 import numpy as np
 import pytest
@@ -32,29 +32,29 @@ def check(proto, words, numbers):
         np.testing.assert_allclose(session.parameters["w"].grad, numbers.T @ (2 * (numbers @ WEIGHT) / target.size), rtol=1e-5)
 
 
-def test_text_is_read_as_numbers():
+def test_cast_parses_numbers():
     cast = model([helper.make_node("Cast", ["words"], ["numbers"], to=TensorProto.FLOAT)])
     check(cast, np.array([["1.5"], ["-2"], ["3e2"]], object), np.array([[1.5], [-2], [300]], np.float32))
     check(cast, np.array([["1.5"], ["-2"]]), np.array([[1.5], [-2]], np.float32))
 
 
-def test_words_become_labels_become_numbers():
+def test_words_are_encoded_as_labels():
     nodes = [helper.make_node("LabelEncoder", ["words"], ["ids"], domain="ai.onnx.ml", keys_strings=["red", "green", "blue"], values_int64s=[1, 2, 3],
                               default_int64=9), helper.make_node("Cast", ["ids"], ["numbers"], to=TensorProto.FLOAT)]
     check(model(nodes), WORDS, np.array([[1], [3], [2], [9]], np.float32))
 
 
-def test_text_that_is_no_number_is_refused():
+def test_cast_rejects_text_that_is_not_a_number():
     with start(model([helper.make_node("Cast", ["words"], ["numbers"], to=TensorProto.FLOAT)])) as session, pytest.raises(errors.InputTypeError, match="red"):
         session.eval_step(WORDS, np.zeros((4, 3), np.float32))
 
 
-def test_numbers_where_text_is_asked_for_are_refused():
+def test_numbers_are_rejected_for_text_inputs():
     with start(model([helper.make_node("Cast", ["words"], ["numbers"], to=TensorProto.FLOAT)])) as session, pytest.raises(errors.InputTypeError):
         session.eval_step(np.zeros((4, 1), np.float32), np.zeros((4, 3), np.float32))
 
 
-def test_text_is_cleaned_split_and_joined_on_the_way():
+def test_text_is_normalized_and_filtered():
     nodes = [helper.make_node("StringNormalizer", ["words"], ["clean"], case_change_action="LOWER", stopwords=["the"], is_case_sensitive=0),
              helper.make_node("LabelEncoder", ["clean"], ["ids"], domain="ai.onnx.ml", keys_strings=["red", "blue"], values_int64s=[1, 2], default_int64=9),
              helper.make_node("Cast", ["ids"], ["column"], to=TensorProto.FLOAT),

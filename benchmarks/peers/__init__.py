@@ -1,1 +1,1 @@
-"""The runtimes that ortrain is compared with: one script each, run in an environment of its own, which nothing of ortrain enters."""
+"""Peers of the comparison: one script per runtime, run in an environment of its own without ortrain."""

@@ -1,4 +1,4 @@
-"""The runtimes that are compared, and the environments that they run in: made with venv and pip when they are first asked for."""
+"""Runtimes of the comparison, and their virtual environments, which are created on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import venv
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.peer import environment as old_package
+from tests.peer import environment as onnxruntime_training
 
 CONVOLUTIONAL = ("cnn", "resnet", "mobilenet")
 TRANSFORMERS = ("bert-mini", "gpt-mini")
@@ -17,7 +17,10 @@ TRANSFORMERS = ("bert-mini", "gpt-mini")
 
 @dataclass(frozen=True)
 class Environment:
-    """What is installed. The variable names a Python that has it already."""
+    """A virtual environment of a peer.
+
+    variable: an environment variable that may name a Python interpreter to use instead.
+    requirements: packages to install; none for onnxruntime-training, which needs the special care of tests.peer.environment."""
 
     variable: str
     requirements: tuple[str, ...] = ()
@@ -25,20 +28,25 @@ class Environment:
 
 @dataclass(frozen=True)
 class Runtime:
-    """A row of the comparison: a module that measures one workload, with options; variants: options that are tried beside none, for some workloads."""
+    """A runtime of the comparison.
+
+    environment: key of ENVIRONMENTS; None is the environment of this process.
+    module: measures one workload, when run with `python -m`.
+    options: always passed to the module.
+    variants: option -> prefixes of the names of the workloads on which that option is measured too; the fastest counts.
+    pin: may be run with --pin.
+    can_restrict_isa: has a switch that restricts its instruction set."""
 
     environment: str | None
     module: str
     options: tuple[str, ...] = ()
     variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Option -> beginnings of the names of the workloads it is tried on; the faster one counts."""
     pin: bool = True
-    can_be_held: bool = True
-    """Whether it has a switch for the instructions that it uses."""
+    can_restrict_isa: bool = True
 
-    def choices(self, workload: str) -> list[tuple[str, ...]]:
-        """The sets of options to measure."""
-        return [self.options, *((*self.options, option) for option, names in self.variants.items() if workload.startswith(names))]
+    def option_sets(self, workload: str) -> list[tuple[str, ...]]:
+        """Return the sets of options to measure on a workload."""
+        return [self.options, *((*self.options, option) for option, prefixes in self.variants.items() if workload.startswith(prefixes))]
 
 
 ENVIRONMENTS = {
@@ -47,44 +55,44 @@ ENVIRONMENTS = {
     "jax": Environment("ORTRAIN_BENCH_JAX_PYTHON", ("jax", "numpy")),
 }
 OURS, LOWEST_MEMORY = "ortrain", "ortrain-lowest-memory"
-"""ortrain with its default options, and with the options that take the least memory (benchmarks/one.py)."""
+"""ortrain with its default options, and with its lowest-memory options (benchmarks/one.py)."""
 TORCH = "benchmarks.peers.run_torch"
 RUNTIMES = {
     OURS: Runtime(None, "benchmarks.one"),
     LOWEST_MEMORY: Runtime(None, "benchmarks.one", ("--lowest-memory",)),
-    "onnxruntime": Runtime("onnxruntime", "benchmarks.peers.run_onnxruntime", can_be_held=False),
+    "onnxruntime": Runtime("onnxruntime", "benchmarks.peers.run_onnxruntime", can_restrict_isa=False),
     "torch-eager": Runtime("torch", TORCH, variants={"--channels-last": CONVOLUTIONAL, "--fused-attention": TRANSFORMERS}),
     "torch-compile": Runtime("torch", TORCH, ("--compile",)),
     "jax": Runtime("jax", "benchmarks.peers.run_jax", pin=False),
 }
 
-HELD_TO_AVX2 = {"ORTRAIN_INSTRUCTION_SET": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-                "XLA_FLAGS": "--xla_cpu_max_isa=AVX2"}
-"""The switches of ortrain, PyTorch with its libraries, and JAX."""
+AVX2_ONLY = {"ORTRAIN_INSTRUCTION_SET": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+             "XLA_FLAGS": "--xla_cpu_max_isa=AVX2"}
+"""Environment variables that restrict ortrain, PyTorch with its libraries, and JAX to AVX2."""
 
 
 class NotInstalled(Exception):
-    """Why a runtime is not in the comparison."""
+    """A runtime cannot be installed; the message is the reason."""
 
 
-def python_of(runtime: Runtime, folder: Path) -> str:
-    """The Python that the runtime runs in. Raises NotInstalled."""
+def python_for(runtime: Runtime, folder: Path) -> str:
+    """Return the Python interpreter of a runtime, creating its environment in the folder where needed. Raises NotInstalled."""
     if runtime.environment is None:
         return sys.executable
     environment = ENVIRONMENTS[runtime.environment]
-    given = os.environ.get(environment.variable)
-    if given:
-        return given
-    place = folder / runtime.environment
+    existing = os.environ.get(environment.variable)
+    if existing:
+        return existing
+    target = folder / runtime.environment
     try:
-        return str(old_package.make(place) if not environment.requirements else make(place, environment.requirements))
+        return str(onnxruntime_training.make(target) if not environment.requirements else create_environment(target, environment.requirements))
     except (SystemExit, subprocess.CalledProcessError, OSError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        raise NotInstalled(said.strip().splitlines()[-1]) from error
+        message = getattr(error, "stderr", None) or str(error)
+        raise NotInstalled(message.strip().splitlines()[-1]) from error
 
 
-def make(folder: Path, requirements: tuple[str, ...]) -> Path:
-    """The Python of an environment with these packages, made there unless it is ready."""
+def create_environment(folder: Path, requirements: tuple[str, ...]) -> Path:
+    """Create a virtual environment with these packages unless it is complete, and return its Python interpreter."""
     python, ready = folder / "bin" / "python", folder / "ready"
     if not ready.exists():
         venv.create(folder, with_pip=True, clear=True)

@@ -1,8 +1,9 @@
-"""JAX on the workloads without convolution, one jitted AdamW step on donated buffers; prints one JSON line.
+"""Measure JAX on one workload without convolutions, as one jitted AdamW step with donated buffers; print one JSON line.
 
     python -m benchmarks.peers.run_jax WORKLOAD FOLDER --threads N
 
-XLA sizes its pool from the affinity mask, so threads are set by that. The initial weights are JAX's own draw: losses differ from the others'."""
+XLA sizes its thread pool by the affinity mask, so --threads sets that mask. The initial weights are drawn here, so losses differ from those of the other
+runtimes."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from benchmarks import measure
 WORKLOADS = ("mlp-mnist", "mlp-tiny-b1", "mlp-tiny-b16", "mlp-wide", "bert-mini", "gpt-mini", "lstm")
 BETA1, BETA2 = 0.9, 0.999
 DIM, HEADS, LAYERS, SEQUENCE, VOCABULARY = 256, 4, 4, 128, 8192
-Applied = tuple[Any, Callable[[Any, Any], Any]]
-"""Parameters, and the function of parameters and input."""
+Model = tuple[Any, Callable[[Any, Any], Any]]
+"""Parameters, and a function of parameters and input."""
 
 
-def models() -> dict[str, Callable[[], Applied]]:
-    """The workloads as pure functions."""
+def models() -> dict[str, Callable[[], Model]]:
+    """Return the constructors of the workloads."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -36,14 +37,14 @@ def models() -> dict[str, Callable[[], Applied]]:
     def linear(p: Any, x: Any) -> Any:
         return x @ p["w"] + p["b"]
 
-    def scales() -> dict[str, np.ndarray]:
+    def norm_parameters() -> dict[str, np.ndarray]:
         return {"g": np.ones(DIM, "f"), "b": np.zeros(DIM, "f")}
 
     def norm(p: Any, x: Any) -> Any:
-        centerd = x - x.mean(-1, keepdims=True)
-        return centerd * lax.rsqrt((centerd ** 2).mean(-1, keepdims=True) + 1e-5) * p["g"] + p["b"]
+        centered = x - x.mean(-1, keepdims=True)
+        return centered * lax.rsqrt((centered ** 2).mean(-1, keepdims=True) + 1e-5) * p["g"] + p["b"]
 
-    def mlp(*sizes: int) -> Applied:
+    def mlp(*sizes: int) -> Model:
         def apply(params: Any, x: Any) -> Any:
             for p in params[:-1]:
                 x = jax.nn.relu(linear(p, x))
@@ -51,11 +52,11 @@ def models() -> dict[str, Callable[[], Applied]]:
 
         return [dense(*pair) for pair in zip(sizes, sizes[1:], strict=False)], apply
 
-    def transformer(causal: bool) -> Applied:
+    def transformer(causal: bool) -> Model:
         params: dict[str, Any] = {
             "tokens": rng.standard_normal((VOCABULARY, DIM)).astype("f"), "positions": rng.standard_normal((SEQUENCE, DIM)).astype("f") * np.float32(0.02),
-            "norm": scales(), "head": dense(DIM, VOCABULARY if causal else 4), "pool": dense(DIM, DIM),
-            "layers": [{**{part: dense(DIM, DIM) for part in "qkvo"}, "n1": scales(), "n2": scales(), "f1": dense(DIM, 4 * DIM),
+            "norm": norm_parameters(), "head": dense(DIM, VOCABULARY if causal else 4), "pool": dense(DIM, DIM),
+            "layers": [{**{part: dense(DIM, DIM) for part in "qkvo"}, "n1": norm_parameters(), "n2": norm_parameters(), "f1": dense(DIM, 4 * DIM),
                         "f2": dense(4 * DIM, DIM)} for _ in range(LAYERS)]}
         if causal:
             del params["pool"], params["head"]["b"]
@@ -68,7 +69,7 @@ def models() -> dict[str, Callable[[], Applied]]:
             mixed = jax.nn.softmax(scores + mask if causal else scores) @ v
             return linear(p["o"], mixed.transpose(0, 2, 1, 3).reshape(n, length, DIM))
 
-        def feed(p: Any, x: Any) -> Any:
+        def feed_forward(p: Any, x: Any) -> Any:
             return linear(p["f2"], jax.nn.gelu(linear(p["f1"], x), approximate=False))
 
         def apply(params: Any, ids: Any) -> Any:
@@ -76,17 +77,17 @@ def models() -> dict[str, Callable[[], Applied]]:
             if causal:
                 for p in params["layers"]:
                     x = x + attention(p, norm(p["n1"], x))
-                    x = x + feed(p, norm(p["n2"], x))
+                    x = x + feed_forward(p, norm(p["n2"], x))
                 return (norm(params["norm"], x) @ params["head"]["w"]).reshape(-1, VOCABULARY)
             x = norm(params["norm"], x)
             for p in params["layers"]:
                 x = norm(p["n1"], x + attention(p, x))
-                x = norm(p["n2"], x + feed(p, x))
+                x = norm(p["n2"], x + feed_forward(p, x))
             return linear(params["head"], jnp.tanh(linear(params["pool"], x[:, 0])))
 
         return params, apply
 
-    def lstm(inputs: int = 64, hidden: int = 128) -> Applied:
+    def lstm(inputs: int = 64, hidden: int = 128) -> Model:
         def apply(params: Any, x: Any) -> Any:
             def cell(carry: Any, gates_of_x: Any) -> Any:
                 h, c = carry
@@ -105,13 +106,13 @@ def models() -> dict[str, Callable[[], Applied]]:
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """Times whole steps."""
+    """Time whole steps."""
     if options.workload not in WORKLOADS:
-        return measure.unsupported("not written in JAX here")
+        return measure.unsupported("this workload is not implemented in JAX here")
     import jax
     import jax.numpy as jnp
 
-    imported = measure.memory_mb() or 0.0
+    imported_mb = measure.memory_mb() or 0.0
     params, apply = models()[options.workload]()
 
     def loss_of(ps: Any, x: Any, y: Any) -> Any:
@@ -135,15 +136,15 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         jax.block_until_ready(state)
         return float(loss)
 
-    data = [(jnp.asarray(x.astype("int32") if x.dtype.kind == "i" else x), jnp.asarray(y.astype("int32"))) for x, y in measure.batches(options.folder)]
-    return measure.timed(step, data, options, imported)
+    data = [(jnp.asarray(x.astype("int32") if x.dtype.kind == "i" else x), jnp.asarray(y.astype("int32"))) for x, y in measure.load_batches(options.folder)]
+    return measure.time_steps(step, data, options, imported_mb, jax.__version__)
 
 
 def main() -> None:
-    options = measure.arguments(__doc__).parse_args()
+    options = measure.argument_parser(__doc__).parse_args()
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: options.threads]))
     options.pin = False
-    measure.report({"status": "ok"} if options.prepare else train(options))
+    measure.print_result({"status": "ok"} if options.prepare else train(options))
 
 
 if __name__ == "__main__":

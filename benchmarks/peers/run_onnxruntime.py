@@ -1,8 +1,8 @@
-"""onnxruntime-training, the discontinued package, on one workload; prints one JSON line.
+"""Measure onnxruntime-training on one workload; print one JSON line.
 
     python -m benchmarks.peers.run_onnxruntime WORKLOAD FOLDER {--prepare | --threads N}
 
---prepare makes its own artifacts of FOLDER's forward model."""
+--prepare generates artifacts from the forward model in FOLDER, with onnxruntime-training itself."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from benchmarks import measure
 
 
 def prepare(folder: Path) -> dict[str, Any]:
-    """The artifacts, made by the package itself."""
+    """Generate the artifacts in a subfolder."""
     import onnx
     from onnxruntime.training import artifacts
 
     meta = json.loads((folder / measure.META).read_text())
     model = onnx.load(folder / measure.MODEL)
-    for node in model.graph.node:               # its gradient builder wants the optional outputs to be there
+    for node in model.graph.node:               # its gradient of LayerNormalization needs the optional outputs
         if node.op_type == "LayerNormalization" and len(node.output) == 1:
             node.output.extend([f"{node.output[0]}_mean", f"{node.output[0]}_inverse_deviation"])
-    made = folder / "onnxruntime"
-    made.mkdir(exist_ok=True)
+    artifact_folder = folder / "onnxruntime"
+    artifact_folder.mkdir(exist_ok=True)
     try:
         artifacts.generate_artifacts(model, requires_grad=meta["requires_grad"], frozen_params=meta["frozen"],
-                                     loss=artifacts.LossType.CrossEntropyLoss, optimizer=artifacts.OptimType.AdamW, artifact_directory=str(made))
+                                     loss=artifacts.LossType.CrossEntropyLoss, optimizer=artifacts.OptimType.AdamW, artifact_directory=str(artifact_folder))
     except Exception as error:
         return measure.unsupported(" ".join(str(error).split())[:200])
     return {"status": "ok"}
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """Times whole steps: train step, optimizer step and gradient reset."""
-    from onnxruntime import SessionOptions
+    """Time whole steps: train step, optimizer step and gradient reset."""
+    from onnxruntime import SessionOptions, __version__
     from onnxruntime.training.api import CheckpointState, Module, Optimizer
 
-    imported = measure.memory_mb() or 0.0
-    made = options.folder / "onnxruntime"
+    imported_mb = measure.memory_mb() or 0.0
+    artifact_folder = options.folder / "onnxruntime"
     settings = SessionOptions()
     settings.intra_op_num_threads = options.threads
     settings.log_severity_level = 3
-    module = Module(str(made / "training_model.onnx"), CheckpointState.load_checkpoint(str(made / "checkpoint")), session_options=settings)
-    optimizer = Optimizer(str(made / "optimizer_model.onnx"), module)
+    state = CheckpointState.load_checkpoint(str(artifact_folder / "checkpoint"))
+    module = Module(str(artifact_folder / "training_model.onnx"), state, session_options=settings)
+    optimizer = Optimizer(str(artifact_folder / "optimizer_model.onnx"), module)
     optimizer.set_learning_rate(measure.LEARNING_RATE)
     module.train()
 
@@ -55,12 +56,12 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         module.lazy_reset_grad()
         return float(loss)
 
-    return measure.timed(step, measure.batches(options.folder), options, imported)
+    return measure.time_steps(step, measure.load_batches(options.folder), options, imported_mb, __version__)
 
 
 def main() -> None:
-    options = measure.arguments(__doc__).parse_args()
-    measure.report(prepare(options.folder) if options.prepare else train(options))
+    options = measure.argument_parser(__doc__).parse_args()
+    measure.print_result(prepare(options.folder) if options.prepare else train(options))
 
 
 if __name__ == "__main__":

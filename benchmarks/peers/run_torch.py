@@ -1,8 +1,8 @@
-"""PyTorch on one workload; prints one JSON line.
+"""Measure PyTorch on one workload; print one JSON line.
 
     python -m benchmarks.peers.run_torch WORKLOAD FOLDER --threads N [--compile] [--fused-attention] [--channels-last]
 
-AdamW is torch's fused one."""
+The optimizer is torch's fused AdamW."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks import measure
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """Times whole steps: loss, backward, optimizer step and gradient reset."""
+    """Time whole steps: loss, backward, optimizer step and gradient reset."""
     import torch
 
     from benchmarks.peers import torch_models
 
-    imported = measure.memory_mb() or 0.0
+    imported_mb = measure.memory_mb() or 0.0
     torch.set_num_threads(options.threads)
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
     model = torch_models.build(options.workload, options.fused_attention)
@@ -41,20 +41,20 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         return float(loss.item())
 
     def tensor(array: Any) -> Any:
-        made = torch.from_numpy(array)
-        return made.contiguous(memory_format=layout) if made.dim() == 4 else made
+        result = torch.from_numpy(array)
+        return result.contiguous(memory_format=layout) if result.dim() == 4 else result
 
-    return measure.timed(step, [(tensor(x), tensor(y)) for x, y in measure.batches(options.folder)], options, imported)
+    return measure.time_steps(step, [(tensor(x), tensor(y)) for x, y in measure.load_batches(options.folder)], options, imported_mb, torch.__version__)
 
 
 def main() -> None:
-    parser = measure.arguments(__doc__)
+    parser = measure.argument_parser(__doc__)
     for name in ("--compile", "--fused-attention", "--channels-last"):
         parser.add_argument(name, action="store_true")
     options = parser.parse_args()
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = str(options.threads)
-    measure.report({"status": "ok"} if options.prepare else train(options))
+    measure.print_result({"status": "ok"} if options.prepare else train(options))
 
 
 if __name__ == "__main__":

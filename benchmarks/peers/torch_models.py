@@ -1,4 +1,4 @@
-"""The workloads as torch modules, from one seed, with the layers that benchmarks/workloads.py builds ONNX graphs of."""
+"""The workloads as torch modules, with the layers of the ONNX graphs in benchmarks/workloads.py and weights from one seed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 
 BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
-"""MobileNetV2: expansion, width, repetitions, stride."""
+"""Stages of MobileNetV2: expansion, width, repetitions, stride."""
 
 
 def conv_bn(channels_in: int, channels_out: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """Convolution without bias, padded to keep the size, and batch normalization."""
+    """Return a convolution without bias, padded to keep the size, and a batch normalization."""
     return [nn.Conv2d(channels_in, channels_out, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(channels_out)]
 
 
@@ -30,18 +30,18 @@ class Residual(nn.Module):
 
 
 def residual(channels_in: int, width: int, stride: int, bottleneck: bool) -> Residual:
-    """A block of ResNet."""
+    """Return a block of ResNet."""
     channels_out = width * 4 if bottleneck else width
     if bottleneck:
         layers = [*conv_bn(channels_in, width, 1), nn.ReLU(), *conv_bn(width, width, 3, stride), nn.ReLU(), *conv_bn(width, channels_out, 1)]
     else:
         layers = [*conv_bn(channels_in, width, 3, stride), nn.ReLU(), *conv_bn(width, width, 3)]
-    plain = stride == 1 and channels_in == channels_out
-    return Residual(nn.Sequential(*layers), None if plain else nn.Sequential(*conv_bn(channels_in, channels_out, 1, stride)))
+    same_shape = stride == 1 and channels_in == channels_out
+    return Residual(nn.Sequential(*layers), None if same_shape else nn.Sequential(*conv_bn(channels_in, channels_out, 1, stride)))
 
 
 def resnet(bottleneck: bool, depths: Sequence[int], stem: list[nn.Module], classes: int) -> nn.Module:
-    """Four stages of blocks behind the stem, then pooling and a dense layer."""
+    """Return four stages of blocks after the stem, then pooling and a dense layer."""
     layers, channels = list(stem), 64
     for stage, depth in enumerate(depths):
         for i in range(depth):
@@ -65,7 +65,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNet(nn.Module):
-    """MobileNetV2; with `transfer` the trunk is frozen and runs in inference mode."""
+    """MobileNetV2. With `transfer` the trunk is frozen and runs in inference mode."""
 
     def __init__(self, transfer: bool, classes: int = 10) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class MobileNet(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention; fused: by torch's own scaled_dot_product_attention."""
+    """Self-attention, with `fused` by torch's scaled_dot_product_attention."""
 
     def __init__(self, dim: int, heads: int, sequence: int, causal: bool, fused: bool) -> None:
         super().__init__()
@@ -105,24 +105,24 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer of a transformer: normalization first for gpt, last for bert."""
+    """A transformer layer: normalization first for GPT (causal), last for BERT."""
 
     def __init__(self, dim: int, heads: int, sequence: int, causal: bool, fused: bool) -> None:
         super().__init__()
         self.attention, self.causal = Attention(dim, heads, sequence, causal, fused), causal
         self.n1, self.n2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.feed = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+        self.feed_forward = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.causal:
             x = x + self.attention(self.n1(x))
-            return x + self.feed(self.n2(x))
+            return x + self.feed_forward(self.n2(x))
         x = self.n1(x + self.attention(x))
-        return self.n2(x + self.feed(x))
+        return self.n2(x + self.feed_forward(x))
 
 
 class Transformer(nn.Module):
-    """gpt (causal, a score for every token) or bert (four classes)."""
+    """GPT (causal, scores for every token) or BERT (four classes)."""
 
     def __init__(self, causal: bool, fused: bool, dim: int = 256, heads: int = 4, layers: int = 4, sequence: int = 128, vocabulary: int = 8192) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Transformer(nn.Module):
 
 
 class Lstm(nn.Module):
-    """128 hidden units, a dense layer on the last state."""
+    """An LSTM of 128 units and a dense layer on its last state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Lstm(nn.Module):
 
 
 def mlp(*sizes: int) -> nn.Module:
-    """Linear layers with ReLU between them."""
+    """Return linear layers with ReLU between them."""
     layers: list[nn.Module] = []
     for size_in, size_out in zip(sizes, sizes[1:], strict=False):
         layers += [nn.Linear(size_in, size_out), nn.ReLU()]
@@ -159,15 +159,15 @@ def mlp(*sizes: int) -> nn.Module:
 
 
 def lenet() -> nn.Module:
-    """Two 5x5 convolutions with pooling, two dense layers."""
+    """Return two 5 x 5 convolutions with pooling and two dense layers."""
     return nn.Sequential(nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                          nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10))
 
 
 def build(workload: str, fused_attention: bool = False) -> Any:
-    """The module of a workload, in training mode. Raises KeyError for a name that is none."""
+    """Return the module of a workload, in training mode. Raises KeyError for an unknown name."""
     torch.manual_seed(0)
-    makers = {
+    constructors = {
         "mlp-mnist": lambda: mlp(784, 500, 10), "mlp-tiny-b1": lambda: mlp(16, 32, 32, 4), "mlp-tiny-b16": lambda: mlp(16, 32, 32, 4),
         "mlp-wide": lambda: mlp(1024, 4096, 4096, 1000), "cnn-lenet": lenet,
         "resnet18-cifar": lambda: resnet(False, (2, 2, 2, 2), [*conv_bn(3, 64, 3), nn.ReLU()], 10),
@@ -175,4 +175,4 @@ def build(workload: str, fused_attention: bool = False) -> Any:
         "mobilenetv2-transfer": lambda: MobileNet(transfer=True), "mobilenetv2-full": lambda: MobileNet(transfer=False),
         "bert-mini": lambda: Transformer(False, fused_attention), "gpt-mini": lambda: Transformer(True, fused_attention), "lstm": Lstm,
     }
-    return makers[workload]()
+    return constructors[workload]()

@@ -34,12 +34,17 @@ class Facade:
     def _own_homes(self) -> dict[str, str]:
         module = self.naming["module"]
         homes = {record["name"]: f"{module}.{record['module']}" for record in self.naming["classes"].values() if record["name"]}
+        homes |= {mixin["name"]: f"{module}.{mixin['module']}" for mixin in self._mixins().values()}
         homes |= dict.fromkeys(self.naming.get("handles", {}), f"{module}.handles")
         homes |= {form.name: f"{module}.{self._module_of(form)}" for form in self.spec.forms(self.language) if form.word == "function"}
         homes |= dict.fromkeys(enums.exported(self.spec, self.language), f"{module}.enums")
         if self.language == "python":
             homes |= {"OrtValue": "ortrain.runtime.values", "SessionOptions": "ortrain.runtime.options"}
         return homes
+
+    def _mixins(self) -> dict[str, dict[str, Any]]:
+        """Return object -> the base class that holds the object's part of a large class."""
+        return {name: record["mixin"] for name, record in self.naming["classes"].items() if "mixin" in record}
 
     def _module_of(self, form: Form) -> str:
         return str(self.naming["classes"][form.operation.object]["module"])
@@ -51,6 +56,8 @@ class Facade:
         bodies: dict[str, str] = {}
         for record in self._classes():
             bodies[record["module"]] = bodies.get(record["module"], "") + self._class(record)
+        for name, mixin in self._mixins().items():
+            bodies[mixin["module"]] = self._class(mixin | {"owner": self.naming["classes"][name]["name"]}, name)
         for form in self.spec.forms(self.language):
             if form.word == "function":
                 bodies[self._module_of(form)] = bodies.get(self._module_of(form), "") + "\n\n" + self._callable(form, "")
@@ -82,7 +89,7 @@ class Facade:
         module = self.naming["module"]
         names: dict[str, set[str]] = {}
         for name, home in self.homes.items():
-            if home.startswith(f"{module}."):
+            if home.startswith(f"{module}.") and name not in {mixin["name"] for mixin in self._mixins().values()}:
                 names.setdefault(home, set()).add(name)
         for name in self.naming.get("exports", []):
             names.setdefault(self.homes[name], set()).add(name)
@@ -91,12 +98,19 @@ class Facade:
         exports = "__all__ = [\n" + "".join(f'    "{name}",\n' for name in listed) + "]\n"
         return f"{NOTE.format(source='naming.toml')}{docstring(self.naming['doc'], '')}\n{imports_for(body, self.homes, set())}\n\n{exports}"
 
-    def _class(self, record: dict[str, Any]) -> str:
-        base = f"({record['base']})" if record.get("base") else ""
+    def _class(self, record: dict[str, Any], only: str | None = None) -> str:
+        """Return one class; only: the object whose part of another class it is."""
+        owner = record.get("owner", record["name"])
+        mixins = self._mixins()
+        bases = [record["base"]] if record.get("base") else []
+        if only is None:
+            bases += [mixin["name"] for name, mixin in mixins.items() if self.naming["classes"][name]["name"] == owner]
+        base = f"({', '.join(bases)})" if bases else ""
         text = f"\n\nclass {record['name']}{base}:\n{docstring(record['doc'], INDENT)}"
         groups: dict[str, list[Form]] = {}
         for form in self.spec.forms(self.language):
-            if form.owner == record["name"] and form.rendered and form.word != "function":
+            part = form.operation.object if form.operation.object in mixins else None
+            if form.owner == owner and form.rendered and form.word != "function" and part == only:
                 key = "__init__" if form.name == record["name"] else form.name + (" setter" if form.word == "setter" else "")
                 groups.setdefault(key, []).append(form)
         after = ""

@@ -16,7 +16,8 @@ LONGEST = 159
 OUTSIDE = {
     "Any": "typing", "Self": "typing", "overload": "typing",
     "Collection": "collections.abc", "MutableSequence": "collections.abc", "Sequence": "collections.abc",
-    "TrainingState": "ortrain.runtime.state", "Parameter": "ortrain.runtime.parameters", "Parameters": "ortrain.runtime.parameters", "Properties": "ortrain.runtime.parameters",
+    "TrainingState": "ortrain.runtime.state",
+    "Parameter": "ortrain.runtime.parameters", "Parameters": "ortrain.runtime.parameters", "Properties": "ortrain.runtime.parameters",
     "as_array": "ortrain.runtime.values",
 }
 MODULES = {"np": "import numpy as np", "os": "import os", "onnx": "import onnx"}

@@ -1,4 +1,4 @@
-"""Handwritten digits: scikit-learn's 1,797 of 8x8 pixels, or the 70,000 of MNIST from its four IDX files."""
+"""Handwritten digits: 1,797 images of 8 x 8 pixels from scikit-learn, or the 70,000 of MNIST from its four IDX files."""
 
 import gzip
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Digits:
-    """Images float32 [n, 1, size, size] in [0, 1], labels int64 [n]."""
+    """Images (float32 [n, 1, size, size] in [0, 1]) and labels (int64 [n]) for training and testing."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -18,7 +18,7 @@ class Digits:
 
 
 def small_digits(seed: int) -> Digits:
-    """scikit-learn's digits, a fifth of every class held out."""
+    """Return scikit-learn's digits, with a fifth of every class held out for testing."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -29,14 +29,14 @@ def small_digits(seed: int) -> Digits:
 
 
 def mnist(folder: str) -> Digits:
-    """MNIST as its authors split it, from files like train-images-idx3-ubyte, packed with gzip or not."""
-    parts = [(_idx(folder, f"{part}-images-idx3-ubyte"), _idx(folder, f"{part}-labels-idx1-ubyte")) for part in ("train", "t10k")]
+    """Return MNIST as its authors split it, from files like train-images-idx3-ubyte, optionally compressed with gzip."""
+    parts = [(_read_idx(folder, f"{part}-images-idx3-ubyte"), _read_idx(folder, f"{part}-labels-idx1-ubyte")) for part in ("train", "t10k")]
     (train_x, train_y), (test_x, test_y) = [((x[:, None] / np.float32(255)).astype(np.float32), y.astype(np.int64)) for x, y in parts]
     return Digits(train_x, train_y, test_x, test_y)
 
 
-def _idx(folder: str, name: str) -> np.ndarray:
-    """An IDX file: two zero bytes, the type (8: bytes), the rank, the sizes (big-endian), the data."""
+def _read_idx(folder: str, name: str) -> np.ndarray:
+    """Read an IDX file: two zero bytes, the type (8: bytes), the rank, the dimensions (big-endian), the data."""
     for candidate in (name, name.replace("-idx", ".idx")):
         for suffix, opener in (("", open), (".gz", gzip.open)):
             path = Path(folder) / f"{candidate}{suffix}"
@@ -44,7 +44,7 @@ def _idx(folder: str, name: str) -> np.ndarray:
                 with opener(path, "rb") as file:
                     data = file.read()
                 if data[:3] != b"\0\0\x08":
-                    raise SystemExit(f"{path} is no IDX file of bytes")
+                    raise SystemExit(f"expected an IDX file of bytes, got {path}")
                 sizes = np.frombuffer(data, ">i4", data[3], 4)
                 return np.frombuffer(data, np.uint8, offset=4 + 4 * len(sizes)).reshape(sizes)
     raise SystemExit(f"expected {name} or {name}.gz in {folder}")

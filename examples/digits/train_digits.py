@@ -1,4 +1,4 @@
-"""From a forward ONNX model to a trained one that stock onnxruntime runs: artifacts, training, checkpoint, resume, export.
+"""Train a forward ONNX model and export it for onnxruntime: artifacts, training, checkpoint, resume, export.
 
     python examples/digits/train_digits.py [--epochs 12] [--mnist FOLDER] [--out demo_output]
 """
@@ -17,7 +17,7 @@ from ortrain.trainer import Trainer, save_learning_curve
 
 
 def make_artifacts(size: int, seed: int, folder: Path) -> None:
-    """The offline phase: the forward model becomes a training, an eval and an optimizer model and a checkpoint."""
+    """Run the offline phase: write the training, eval and optimizer model and the checkpoint of the forward model."""
     model = build_model(size, seed)
     onnx.save(model, folder / "forward.onnx")
     artifacts.generate_artifacts(
@@ -26,7 +26,7 @@ def make_artifacts(size: int, seed: int, folder: Path) -> None:
 
 
 def train(digits: Digits, folder: Path, epochs: int, options: argparse.Namespace, resume: bool) -> Trainer:
-    """Trains until `epochs` epochs are done, with a checkpoint after each, in a session of its own."""
+    """Train until `epochs` epochs are complete, in a new session, and export the model. A checkpoint is saved after each epoch."""
     with TrainingSession.from_artifacts(folder) as session:
         session.learning_rate = options.learning_rate
         trainer = Trainer(session, seed=options.seed, checkpoint=folder / "checkpoint", resume=resume)
@@ -37,20 +37,20 @@ def train(digits: Digits, folder: Path, epochs: int, options: argparse.Namespace
 
 
 def check_with_onnxruntime(digits: Digits, folder: Path, accuracy: float) -> None:
-    """The exported model must be as right in stock onnxruntime as in ortrain."""
+    """Compare the exported model in onnxruntime with ortrain. Raises SystemExit if their accuracies differ."""
     try:
         import onnxruntime
     except ImportError:
         print("onnxruntime is not installed: the exported model was not cross-checked")
         return
-    theirs = onnxruntime.InferenceSession(str(folder / "trained.onnx"), providers=["CPUExecutionProvider"])
-    expected = theirs.run(["logits"], {"image": digits.test_images})[0]
+    exported = onnxruntime.InferenceSession(str(folder / "trained.onnx"), providers=["CPUExecutionProvider"])
+    expected = exported.run(["logits"], {"image": digits.test_images})[0]
     with TrainingSession.from_artifacts(folder) as session:
-        ours = session.predict(digits.test_images)[0]
-    right = float(np.mean(expected.argmax(1) == digits.test_labels))
-    print(f"exported model in onnxruntime {onnxruntime.__version__}: accuracy {right:.2%} (ortrain {accuracy:.2%}), "
-          f"largest difference of a logit {np.abs(ours - expected).max():.2e}")
-    if right != accuracy:
+        logits = session.predict(digits.test_images)[0]
+    exported_accuracy = float(np.mean(expected.argmax(1) == digits.test_labels))
+    print(f"exported model in onnxruntime {onnxruntime.__version__}: accuracy {exported_accuracy:.2%} (ortrain {accuracy:.2%}), "
+          f"largest difference of a logit {np.abs(logits - expected).max():.2e}")
+    if exported_accuracy != accuracy:
         raise SystemExit("the exported model and the training session disagree")
 
 
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--mnist", metavar="FOLDER", help="train on MNIST, whose four IDX files are in FOLDER")
+    parser.add_argument("--mnist", metavar="FOLDER", help="train on MNIST instead, from its four IDX files in FOLDER")
     parser.add_argument("--out", type=Path, default=Path("demo_output"))
     options = parser.parse_args()
     started = time.perf_counter()
@@ -78,11 +78,11 @@ def main() -> None:
     trainer = train(digits, options.out, options.epochs + 1, options, resume=True)
 
     last = trainer.history[-1]
-    drawn = save_learning_curve(trainer.history, options.out / "learning_curve.png")
+    has_curve = save_learning_curve(trainer.history, options.out / "learning_curve.png")
     check_with_onnxruntime(digits, options.out, last.validation_accuracy)
-    print(f"\n{last.epoch} epochs, {last.step} steps, {time.perf_counter() - started:.1f} s in all")
+    print(f"\n{last.epoch} epochs, {last.step} steps, {time.perf_counter() - started:.1f} s in total")
     print(f"held-out loss {last.validation_loss:.4f}, held-out accuracy {last.validation_accuracy:.2%}")
-    curve = ", learning_curve.png" if drawn else " (matplotlib is not installed: no learning curve)"
+    curve = ", learning_curve.png" if has_curve else " (matplotlib is not installed: no learning curve)"
     print(f"in {options.out}: trained.onnx, checkpoint{curve}")
 
 

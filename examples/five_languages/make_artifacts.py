@@ -1,4 +1,4 @@
-"""The artifacts that the five programs train, and their data: two half moons. `artifacts_in(folder)` writes the one, `data()` gives the other."""
+"""The artifacts and the data of the five programs: a network with one hidden layer, and points of two half moons."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ FILES = ("checkpoint", "training_model.onnx", "eval_model.onnx", "optimizer_mode
 
 
 def artifacts_in(folder: str | Path) -> list[str]:
-    """Writes the artifacts of a network with one hidden layer; gives the paths of checkpoint, training, eval and optimizer model."""
+    """Write the artifacts and return the paths of the checkpoint and of the training, eval and optimizer model."""
     random = np.random.default_rng(0)
     weights = {"fc1.weight": random.standard_normal((2, 16)), "fc1.bias": np.zeros(16), "fc2.weight": random.standard_normal((16, 2)), "fc2.bias": np.zeros(2)}
     nodes = [
@@ -30,7 +30,7 @@ def artifacts_in(folder: str | Path) -> list[str]:
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """Points float32 [200, 2] and labels int64 [200]."""
+    """Return points (float32 [200, 2]) and labels (int64 [200])."""
     random = np.random.default_rng(1)
     angles = np.linspace(0, np.pi, 100)
     upper = np.stack([np.cos(angles), np.sin(angles)], 1)

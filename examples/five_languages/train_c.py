@@ -1,4 +1,4 @@
-"""The program in C's spelling: function tables, statuses, `&out` a box, handles that are released."""
+"""The program in C's spelling: function tables, statuses and handles to release. A Box stands for an out-parameter `&out`."""
 
 from ortrain.capi import (
     ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,

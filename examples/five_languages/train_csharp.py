@@ -1,4 +1,4 @@
-"""The program in C#'s spelling: `using` is `with`, `new` goes without saying."""
+"""The program in C#'s spelling: `with` stands for `using`, and `new` is left out."""
 
 from ortrain.csharp import CheckpointState, FixedBufferOnnxValue, OrtValue, TrainingSession
 

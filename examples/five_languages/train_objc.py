@@ -1,4 +1,4 @@
-"""The program in Objective-C's spelling: selectors with their colons as underscores, `error:` a box."""
+"""The program in Objective-C's spelling: selectors have underscores instead of colons, and a Box stands for `NSError **`."""
 
 from ortrain.objc import (
     Box,

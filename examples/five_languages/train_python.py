@@ -1,4 +1,4 @@
-"""The program in Python."""
+"""The program in Python's spelling."""
 
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 

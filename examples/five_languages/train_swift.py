@@ -1,4 +1,4 @@
-"""The program in Swift's spelling: argument labels are keywords, `try` goes without saying."""
+"""The program in Swift's spelling: argument labels are keyword arguments, and `try` is left out."""
 
 from ortrain.swift import ORTCheckpoint, ORTEnv, ORTLoggingLevel, ORTSessionOptions, ORTTensorElementDataType, ORTTrainingSession, ORTValue
 

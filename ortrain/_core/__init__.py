@@ -1,1 +1,1 @@
-"""The compiled engine: tensors, programs, kernels, products, threads. Knows no graphs and no ONNX."""
+"""The compiled engine: tensors, programs, kernels, matrix multiplication and threads, independent of graphs and ONNX."""

@@ -1,8 +1,8 @@
-"""Tensors as NumPy arrays."""
+"""C interface of the conversions between tensors and NumPy arrays."""
 from libc.stdint cimport int32_t
 from ortrain._core.kernel cimport Tensor
 
-cdef int numpy_type_of(int32_t dtype) except -1
-cdef bint same_dtype(int numpy_type, int32_t dtype) noexcept
-cdef object array_over(const Tensor *t)
-cdef object array_at(const Tensor *t)
+cdef int numpy_type_number(int32_t dtype) except -1
+cdef bint is_same_dtype(int numpy_type, int32_t dtype) noexcept
+cdef object array_view(const Tensor *t)
+cdef object array_copy(const Tensor *t)

@@ -1,4 +1,4 @@
-"""Tensors as NumPy arrays: what NumPy calls each dtype, and arrays over a tensor's memory."""
+"""Tensors as NumPy arrays: NumPy type numbers of dtypes, and views and copies of tensors."""
 from libc.stdint cimport int32_t
 cimport numpy as cnp
 from ortrain._core.kernel cimport Tensor
@@ -7,18 +7,19 @@ from ortrain.dtypes import EXTENSIONS, NAMES, NUMBERS, numpy_dtype
 
 cnp.import_array()
 
-# NumPy's numbers of the types that it has through ml_dtypes, by ONNX's numbers: they are given out when that package is imported
+# NumPy type number of the dtypes of ml_dtypes, by ONNX dtype: NumPy assigns them when ml_dtypes is imported
 cdef int[32] extension_types
 
 
-def know_extension(str dtype):
-    """Looks up NumPy's number of a dtype that it has through ml_dtypes, before a tensor of it is made."""
+def register_extension_dtype(str dtype):
+    """Store the NumPy type number of a dtype of ml_dtypes; required before tensors of this dtype are created. Other dtypes need nothing."""
     if dtype in EXTENSIONS:
         extension_types[NUMBERS[dtype]] = numpy_dtype(dtype).num
 
 
-cdef int numpy_type_of(int32_t dtype) except -1:
-    # a chain, not a dict: this runs for every output of every step
+cdef int numpy_type_number(int32_t dtype) except -1:
+    """Return the NumPy type number of an ONNX dtype. Raises ValueError for a dtype without one."""
+    # a chain of comparisons instead of a dict: this runs for every output of every step
     if dtype == 1:
         return cnp.NPY_FLOAT32
     if dtype == 7:
@@ -52,11 +53,11 @@ cdef int numpy_type_of(int32_t dtype) except -1:
     raise ValueError(f"expected a dtype that programs have, got {NAMES.get(dtype, dtype)}")
 
 
-cdef bint same_dtype(int numpy_type, int32_t dtype) noexcept:
-    """Whether a NumPy type is that of a dtype."""
+cdef bint is_same_dtype(int numpy_type, int32_t dtype) noexcept:
+    """Return True if a NumPy type number stands for an ONNX dtype."""
     if dtype == 1:
         return numpy_type == cnp.NPY_FLOAT32
-    if dtype == 7:          # a C type has one number and another C type of its size has another, whatever their dtype says
+    if dtype == 7:          # NumPy has distinct type numbers for C types of equal size (int64: long and long long)
         return numpy_type == cnp.NPY_INT64 or numpy_type == cnp.NPY_LONGLONG
     if dtype == 11:
         return numpy_type == cnp.NPY_FLOAT64
@@ -68,18 +69,18 @@ cdef bint same_dtype(int numpy_type, int32_t dtype) noexcept:
         return numpy_type == cnp.NPY_UINT8
     if dtype == 3:
         return numpy_type == cnp.NPY_INT8
-    return numpy_type_of(dtype) == numpy_type
+    return numpy_type_number(dtype) == numpy_type
 
 
-cdef object array_over(const Tensor *t):
-    """The tensor's own memory as an array."""
+cdef object array_view(const Tensor *t):
+    """Return a view of a tensor as an array."""
     cdef cnp.npy_intp dims[8]
     cdef int d
     for d in range(t.rank):
         dims[d] = t.dims[d]
-    return cnp.PyArray_SimpleNewFromData(t.rank, dims, numpy_type_of(t.dtype), t.data)
+    return cnp.PyArray_SimpleNewFromData(t.rank, dims, numpy_type_number(t.dtype), t.data)
 
 
-cdef object array_at(const Tensor *t):
-    """A copy of a tensor as an array, None when it is absent: a callable may keep what it is given, the arena moves on."""
-    return None if t.data == NULL else array_over(t).copy()
+cdef object array_copy(const Tensor *t):
+    """Return a copy of a tensor as an array, None if it is absent; a Python function may keep it while the arena is reused."""
+    return None if t.data == NULL else array_view(t).copy()

@@ -1,11 +1,11 @@
-"""Kernels that the planner puts in, for other compiled modules."""
+"""C interface of the built-in kernels."""
 from ortrain._core.kernel cimport KernelArgs
 
-# a status beside those of kernel.h
+# a status in addition to those of kernel.h
 cdef enum:
     STATUS_PYTHON_FAILED = 101
 
-cdef int skip(const KernelArgs *a) noexcept nogil
+cdef int no_op(const KernelArgs *a) noexcept nogil
 
 
 cdef class PythonStep:

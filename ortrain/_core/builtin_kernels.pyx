@@ -1,8 +1,8 @@
-"""Kernels that the planner puts in by itself: checks, copies, and calls of Python."""
+"""Kernels that the planner inserts: guards, copies, and calls of Python functions."""
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 cimport numpy as cnp
-from ortrain._core.arrays cimport array_at, array_over, numpy_type_of
+from ortrain._core.arrays cimport array_copy, array_view, numpy_type_number
 from ortrain._core.kernel cimport DTYPE_INT32, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK, KernelArgs, Tensor
 
 import numpy as np
@@ -11,7 +11,9 @@ cnp.import_array()
 
 
 cdef int check_range(const KernelArgs *a) noexcept nogil:
-    """Refuses when an element of indices [n] (int64 or int32) is neither in [low, high) nor the ignored value. ints: low, high, has_ignored, ignored."""
+    """Return STATUS_INDEX_OUT_OF_RANGE if an element of indices [n] (int64 or int32) is neither in [low, high) nor the ignored value.
+
+    ints: low, high, has_ignored, ignored."""
     cdef Tensor *x = &a.inputs[0]
     cdef int64_t i, v
     cdef int64_t low = a.ints[0], high = a.ints[1], ignored = a.ints[3]
@@ -24,27 +26,28 @@ cdef int check_range(const KernelArgs *a) noexcept nogil:
 
 
 cdef int copy(const KernelArgs *a) noexcept nogil:
-    """outputs[0] = inputs[0], byte for byte; ints: size of one element."""
+    """Copy inputs[0] to outputs[0] byte for byte. ints: size of one element."""
     memcpy(a.outputs[0].data, a.inputs[0].data, a.inputs[0].count * a.ints[0])
     return STATUS_OK
 
 
-cdef int skip(const KernelArgs *a) noexcept nogil:
-    """Does nothing: stands in for an accumulation whose value was computed in place."""
+cdef int no_op(const KernelArgs *a) noexcept nogil:
+    """Do nothing: replaces an accumulation whose gradient is computed in place."""
     return STATUS_OK
 
 
 cdef class PythonStep:
-    """A step that is a Python callable, and the exception with which it last failed."""
+    """A step that calls a Python function. error: the exception with which it failed last."""
 
     def __init__(self, function):
         self.function = function
 
     cdef void run(self, const KernelArgs *a) except *:
+        """Call the function with copies of the inputs and store its results; None results become zeros."""
         cdef Py_ssize_t i
         cdef Tensor *t
         cdef cnp.ndarray target
-        results = self.function(*[array_at(&a.inputs[i]) for i in range(a.n_inputs)])
+        results = self.function(*[array_copy(&a.inputs[i]) for i in range(a.n_inputs)])
         if len(results) < a.n_outputs:
             raise ValueError(f"expected {a.n_outputs} outputs, got {len(results)}")
         for i in range(a.n_outputs):
@@ -52,9 +55,9 @@ cdef class PythonStep:
             if t.data == NULL:
                 continue
             if results[i] is None:
-                memset(t.data, 0, t.count * cnp.PyArray_DescrFromType(numpy_type_of(t.dtype)).itemsize)
+                memset(t.data, 0, t.count * cnp.PyArray_DescrFromType(numpy_type_number(t.dtype)).itemsize)
                 continue
-            target = <cnp.ndarray>array_over(t)
+            target = <cnp.ndarray>array_view(t)
             value = np.asarray(results[i])
             if value.shape != (<object>target).shape or value.dtype != (<object>target).dtype:
                 raise ValueError(f"expected output {i} as {(<object>target).dtype}{list((<object>target).shape)}, got {value.dtype}{list(value.shape)}")
@@ -62,6 +65,7 @@ cdef class PythonStep:
 
 
 cdef int run_python(const KernelArgs *a) noexcept with gil:
+    """Run a PythonStep; keep its exception and return STATUS_PYTHON_FAILED if it raises."""
     step = <PythonStep><void *><size_t>a.ints[0]
     try:
         step.run(a)
@@ -71,11 +75,11 @@ cdef int run_python(const KernelArgs *a) noexcept with gil:
     return STATUS_OK
 
 
-cdef int python(const KernelArgs *a) noexcept nogil:
-    """Takes the interpreter's lock and calls a PythonStep; ints: its address (the program keeps it alive)."""
+cdef int call_python(const KernelArgs *a) noexcept nogil:
+    """Call a PythonStep with the GIL. ints: its address; the program keeps the object alive."""
     return run_python(a)
 
 
 PYTHON_FAILED = STATUS_PYTHON_FAILED
 # name -> address
-KERNELS = {"check_range": <size_t>&check_range, "copy": <size_t>&copy, "python": <size_t>&python}
+KERNELS = {"check_range": <size_t>&check_range, "copy": <size_t>&copy, "python": <size_t>&call_python}

@@ -1,4 +1,4 @@
-"""What the processor can do."""
+"""Detection of the instruction sets of the processor."""
 
 cdef extern from *:
     """
@@ -19,5 +19,5 @@ cdef extern from *:
 
 
 def supports(name: str) -> bool:
-    """True when this processor runs code of the instruction set "baseline", "avx2" or "avx512"."""
+    """Return True if this processor runs code of the instruction set "baseline", "avx2" or "avx512"."""
     return bool(ortrain_supports({"baseline": 1, "avx2": 3, "avx512": 4}[name]))

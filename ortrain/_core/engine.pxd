@@ -1,22 +1,24 @@
+"""C interface of the engine."""
 from libc.stdint cimport int64_t
 from ortrain._core.kernel cimport Engine
 
-# Elements, of all steps together, up to which a run keeps the interpreter's lock: giving it up and taking it back costs 0.1 µs, of a step of 1.5 µs, and
-# what runs on so few elements is done before another thread would get it.
+# Total elements of all tensors up to which a run keeps the GIL: releasing and acquiring it costs 0.1 us of a step of 1.5 us, and such a run ends before another
+# thread would get it.
 cdef enum:
-    SHORT = 1 << 14
+    MAX_ELEMENTS_WITH_GIL = 1 << 14
+
 
 cdef class EngineHandle:
     cdef Engine engine
-    cdef public object arena             # the working memory that all programs of a session share, an array of bytes
-    cdef public list recording            # None, or what a profiler gathers: (Program or BoundKernel, moments int64 [steps + 1])
-    # of SessionOptions, for those who plan
+    cdef public object arena             # uint8: working memory that all programs of a session share, None before the first run
+    cdef public list recording            # None, or one entry per profiled run: (Program or BoundKernel, timestamps int64 [steps + 1] in ns)
+    # session options that the planner reads
     cdef public bint winograd
     cdef public double rematerialization
-    # at the arena's beginning, what train steps leave there for their deferred steps: programs without such steps stay behind it
-    cdef public int64_t held_bytes
-    cdef readonly int64_t runs           # of programs, also of parts of one, that were begun
-    cdef bint running                    # a program: not to be run, replaced or freed by an operator in Python that is a part of it
+    # bytes at the beginning of the arena that train steps retain for their deferred steps; programs without deferred steps start behind them
+    cdef public int64_t retained_bytes
+    cdef readonly int64_t n_runs          # programs, or parts of one, that were started
+    cdef bint is_running                  # a program runs, so an operator in Python that is part of it must not use the session
     cdef object __weakref__
 
-    cdef int64_t *moments_of(self, object what, Py_ssize_t steps) except? NULL
+    cdef int64_t *timestamp_buffer(self, object source, Py_ssize_t steps) except? NULL

@@ -1,4 +1,4 @@
-"""What a running program offers its kernels: threads, products, random-number state."""
+"""The engine that running programs give to their kernels: thread pool, GEMM and random number state."""
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
@@ -8,7 +8,7 @@ from ortrain._core.kernel cimport ORTRAIN_MAX_RANK, Engine, Kernel, KernelArgs, 
 
 import os
 
-from ortrain._core.fork_handlers import renew_in_children
+from ortrain._core.fork_handlers import register_after_fork
 from ortrain.dtypes import NUMBERS, name_of
 from ortrain.errors import InvalidArgumentError
 
@@ -37,7 +37,9 @@ cdef DoubleGemm dgemm = NULL
 
 
 def load_blas():
-    """Fetches SciPy's BLAS, once: importing it costs more than the rest of ortrain, so that it waits for the first product in float64."""
+    """Load the GEMM routines of SciPy's BLAS once.
+
+    Importing it takes longer than importing ortrain, so the first float64 GEMM does it."""
     global sgemm, dgemm
     if sgemm != NULL:
         return
@@ -47,7 +49,8 @@ def load_blas():
     sgemm = <SingleGemm>PyCapsule_GetPointer(capsules["sgemm"], PyCapsule_GetName(capsules["sgemm"]))
 
 
-cdef void need_blas() noexcept with gil:
+cdef void ensure_blas() noexcept with gil:
+    """Load BLAS from a kernel, which cannot raise: a failed import ends the process."""
     try:
         load_blas()
     except BaseException:
@@ -57,7 +60,7 @@ cdef void need_blas() noexcept with gil:
 
 
 cdef inline void epilogue(real *c, int64_t ldc, int64_t m, int64_t n, const real *bias, int relu) noexcept nogil:
-    """Adds a bias row [n] to c [m, n], then clips negative values if relu."""
+    """Add a bias row [n] (or NULL) to c [m, n], then replace negative values with 0 if relu."""
     cdef int64_t i, j
     cdef real *row
     for i in range(m):
@@ -72,25 +75,25 @@ cdef inline void epilogue(real *c, int64_t ldc, int64_t m, int64_t n, const real
 
 cdef inline void blas_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, real alpha, const real *a, int64_t lda, const real *b,
                            int64_t ldb, real beta, real *c, int64_t ldc, const real *bias, int relu) noexcept nogil:
-    """c [m, n] = alpha op(a) op(b) + beta c, row-major: BLAS, which thinks in columns, computes the transpose."""
-    cdef char trans_a = b'T' if ta else b'N'
-    cdef char trans_b = b'T' if tb else b'N'
+    """Compute c [m, n] = alpha op(a) op(b) + beta c, row-major. BLAS is column-major and computes the transpose."""
+    cdef char transpose_a = b'T' if ta else b'N'
+    cdef char transpose_b = b'T' if tb else b'N'
     cdef int rows = <int>m, columns = <int>n, inner = <int>k
-    cdef int step_a = <int>max(lda, 1), step_b = <int>max(ldb, 1), step_c = <int>max(ldc, 1)
+    cdef int stride_a = <int>max(lda, 1), stride_b = <int>max(ldb, 1), stride_c = <int>max(ldc, 1)
     if m == 0 or n == 0:
         return
     if sgemm == NULL:
-        need_blas()
+        ensure_blas()
     if real is float:
-        sgemm(&trans_b, &trans_a, &columns, &rows, &inner, &alpha, <float *>b, &step_b, <float *>a, &step_a, &beta, c, &step_c)
+        sgemm(&transpose_b, &transpose_a, &columns, &rows, &inner, &alpha, <float *>b, &stride_b, <float *>a, &stride_a, &beta, c, &stride_c)
     else:
-        dgemm(&trans_b, &trans_a, &columns, &rows, &inner, &alpha, <double *>b, &step_b, <double *>a, &step_a, &beta, c, &step_c)
+        dgemm(&transpose_b, &transpose_a, &columns, &rows, &inner, &alpha, <double *>b, &stride_b, <double *>a, &stride_a, &beta, c, &stride_c)
     if bias != NULL or relu:
         epilogue(c, ldc, m, n, bias, relu)
 
 
-ctypedef void (*PackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc,
-                            const float *bias, int relu, float *workspace) noexcept nogil
+ctypedef void (*PackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate,
+                            float *c, int64_t ldc, const float *bias, int relu, float *workspace) noexcept nogil
 
 ctypedef void (*ParallelGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                               const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
@@ -104,39 +107,43 @@ cdef AmxGemm amx_sgemm = NULL
 cdef int64_t packed_floats = 0
 cdef bint use_blas = False
 cdef bint has_amx = False
-cdef void *window_product = NULL
+cdef void *implicit_gemm = NULL
 
 
-def load_products():
-    """Fetches the packed product of the instruction set in use, once. ORTRAIN_GEMM=blas leaves float32 to SciPy's BLAS too, ORTRAIN_GEMM=vectors
-    to the vector units where the processor has bfloat16 tiles. Raises InvalidArgumentError for another value of it."""
-    global packed_sgemm, parallel_sgemm, amx_sgemm, window_product, packed_floats, use_blas, has_amx
+def load_gemm():
+    """Load the packed GEMM of the instruction set in use, once.
+
+    ORTRAIN_GEMM=blas uses SciPy's BLAS for float32 too; ORTRAIN_GEMM=vectors uses vector units even if the processor has AMX tiles.
+    Raises InvalidArgumentError for another value."""
+    global packed_sgemm, parallel_sgemm, amx_sgemm, implicit_gemm, packed_floats, use_blas, has_amx
     if packed_sgemm != NULL:
         return
     import importlib
 
     from ortrain._core.kernel_table import instruction_set
     table = importlib.import_module(f"ortrain._core.instruction_sets.{instruction_set()}.gemm").GEMM
-    chosen = os.environ.get("ORTRAIN_GEMM", "")
-    if chosen not in ("", "blas", "vectors"):
-        raise InvalidArgumentError(f"expected ORTRAIN_GEMM to be blas or vectors, got {chosen!r}")
-    use_blas = chosen == "blas"
+    requested = os.environ.get("ORTRAIN_GEMM", "")
+    if requested not in ("", "blas", "vectors"):
+        raise InvalidArgumentError(f"expected ORTRAIN_GEMM to be blas or vectors, got {requested!r}")
+    use_blas = requested == "blas"
     packed_floats = table["workspace_floats"]
-    has_amx = table["amx"] and not chosen
+    has_amx = table["amx"] and not requested
     amx_sgemm = <AmxGemm><size_t>table["amx_sgemm"]
-    window_product = <void *><size_t>table["window_product"]
+    implicit_gemm = <void *><size_t>table["implicit_gemm"]
     parallel_sgemm = <ParallelGemm><size_t>table["parallel_sgemm"]
     packed_sgemm = <PackedGemm><size_t>table["packed_sgemm"]
 
 
-cdef inline bint left_to_blas(int64_t m, int64_t n, int64_t k, float alpha, float beta, const float *bias, int relu) noexcept nogil:
-    """Whether a product is empty, or a scaled sum: the packed one can only scale what it has finished."""
+cdef inline bint needs_blas(int64_t m, int64_t n, int64_t k, float alpha, float beta, const float *bias, int relu) noexcept nogil:
+    """Return True for a GEMM that the packed one does not support: an empty one, or one with alpha != 1 and an addend or ReLU.
+
+    The packed GEMM applies alpha to its finished result."""
     return use_blas or k == 0 or m == 0 or n == 0 or (alpha != 1 and (beta != 0 or bias != NULL or relu))
 
 
 cdef void gemm_float32(const Engine *e, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil:
-    if left_to_blas(m, n, k, alpha, beta, bias, relu):
+    if needs_blas(m, n, k, alpha, beta, bias, relu):
         blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
     elif not amx_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu):
         parallel_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
@@ -151,7 +158,7 @@ cdef void gemm_float32_serial(const Engine *e, int64_t worker, int ta, int tb, i
                               int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias,
                               int relu) noexcept nogil:
     cdef int64_t i, j
-    if left_to_blas(m, n, k, alpha, beta, bias, relu):
+    if needs_blas(m, n, k, alpha, beta, bias, relu):
         blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
         return
     packed_sgemm(ta, tb, m, n, k, a, lda, b, ldb, beta != 0, c, ldc, bias, relu, e.workspaces + worker * e.workspace_floats)
@@ -167,16 +174,16 @@ cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, i
     blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
 
 
-# floats of a worker's own memory that records count on (ROOM in ops/shared/conv_algorithms.py)
+# floats per worker that lowering assumes (ROOM in ops/shared/conv_algorithms.py)
 cdef enum:
     MIN_WORKSPACE = 1 << 20
 
 
 cdef class EngineHandle:
-    """Owns an Engine: its thread pool and packing buffers."""
+    """An Engine with its thread pool and packing buffers."""
 
     def __cinit__(self, int workers=1, seed=0):
-        load_products()
+        load_gemm()
         memset(&self.engine, 0, sizeof(Engine))
         self.engine.pool = pool_make(workers) if workers > 1 else NULL
         self.engine.workers = (<Pool *>self.engine.pool).workers if self.engine.pool != NULL else 1
@@ -187,7 +194,7 @@ cdef class EngineHandle:
         if self.engine.workspaces == NULL:
             raise MemoryError
         self.engine.amx = has_amx
-        self.engine.window_product = window_product
+        self.engine.implicit_gemm = implicit_gemm
         self.engine.gemm_float32 = gemm_float32
         self.engine.gemm_float64 = gemm_float64
         self.engine.gemm_float32_serial = gemm_float32_serial
@@ -195,14 +202,14 @@ cdef class EngineHandle:
         self.engine.seed = seed
         self.engine.run_index = 0
         self.winograd = True
-        renew_in_children(self)
+        register_after_fork(self)
 
     def __dealloc__(self):
         pool_free(<Pool *>self.engine.pool)
         free(self.engine.workspaces)
 
     def close(self):
-        """Releases the threads and the arena; further calls run on the caller's thread."""
+        """Release the threads and the arena; later calls run on the thread of the caller."""
         cdef Pool *pool = <Pool *>self.engine.pool
         self.arena = None
         self.engine.pool = NULL
@@ -212,31 +219,33 @@ cdef class EngineHandle:
 
     @property
     def amx(self):
-        """Whether products in float32 may use the processor's bfloat16 tiles; false where it has none."""
+        """Whether float32 GEMM may use the processor's AMX tiles; always False without them."""
         return bool(self.engine.amx)
 
     @amx.setter
-    def amx(self, wanted):
-        self.engine.amx = has_amx and wanted
+    def amx(self, enabled):
+        self.engine.amx = has_amx and enabled
 
     def after_fork(self):
-        """In a forked child: forgets the parent's threads; the next parallel region makes new ones."""
+        """Reset the pool in a forked child, which lacks its parent's threads; the next parallel region starts new ones."""
         if self.engine.pool != NULL:
             pool_reset(<Pool *>self.engine.pool, self.engine.workers)
 
-    cdef int64_t *moments_of(self, object what, Py_ssize_t steps) except? NULL:
-        """Where a run of so many steps writes its moments; NULL while nothing is profiled. A step that is not reached keeps 0."""
+    cdef int64_t *timestamp_buffer(self, object source, Py_ssize_t steps) except? NULL:
+        """Return a buffer for the timestamps of a run, recorded for the profiler; NULL while nothing is profiled.
+
+        source: the Program or BoundKernel that runs. Steps that are not reached keep 0."""
         cdef cnp.npy_intp count = steps + 1
-        cdef cnp.ndarray moments
+        cdef cnp.ndarray timestamps
         if self.recording is None:
             return NULL
-        moments = cnp.PyArray_ZEROS(1, &count, cnp.NPY_INT64, 0)
-        self.recording.append((what, moments))
-        return <int64_t *>cnp.PyArray_DATA(moments)
+        timestamps = cnp.PyArray_ZEROS(1, &count, cnp.NPY_INT64, 0)
+        self.recording.append((source, timestamps))
+        return <int64_t *>cnp.PyArray_DATA(timestamps)
 
     @property
     def run_index(self):
-        """Train steps run: the counter of the counter-based random numbers."""
+        """The number of train steps run, which is the counter of the counter-based random numbers."""
         return self.engine.run_index
 
     @run_index.setter
@@ -256,7 +265,8 @@ cdef class EngineHandle:
         self.engine.seed = value
 
 
-cdef void describe(Tensor *t, object array) except *:
+cdef void fill_tensor(Tensor *t, object array) except *:
+    """Describe an array as a tensor; None as an absent one."""
     cdef int i
     memset(t, 0, sizeof(Tensor))
     if array is None:
@@ -273,7 +283,9 @@ cdef void describe(Tensor *t, object array) except *:
 
 
 def call_kernel(size_t address, list inputs, list outputs, tuple ints=(), tuple floats=(), Py_ssize_t scratch=0, EngineHandle handle=None):
-    """Runs one kernel on arrays (None: absent) and returns its status: the door for kernel tests and for folding constants."""
+    """Run one kernel on arrays (None: absent) outside of a program, and return its status: for constant folding and kernel tests.
+
+    scratch: bytes of working memory. handle: None for a new engine."""
     cdef KernelArgs args
     cdef int64_t[::1] int_values
     cdef double[::1] float_values
@@ -283,15 +295,15 @@ def call_kernel(size_t address, list inputs, list outputs, tuple ints=(), tuple 
     handle = handle or EngineHandle()
     int_values = np.array(list(ints) + [0], np.int64)
     float_values = np.array(list(floats) + [0], np.float64)
-    space = np.zeros(scratch + 64, np.uint8)
-    cdef size_t base = <size_t>cnp.PyArray_DATA(<cnp.ndarray>space)
+    buffer = np.zeros(scratch + 64, np.uint8)
+    cdef size_t base = <size_t>cnp.PyArray_DATA(<cnp.ndarray>buffer)
     args.inputs = <Tensor *>calloc(len(inputs) + 1, sizeof(Tensor))
     args.outputs = <Tensor *>calloc(len(outputs) + 1, sizeof(Tensor))
     try:
         for i in range(len(inputs)):
-            describe(&args.inputs[i], inputs[i])
+            fill_tensor(&args.inputs[i], inputs[i])
         for i in range(len(outputs)):
-            describe(&args.outputs[i], outputs[i])
+            fill_tensor(&args.outputs[i], outputs[i])
         args.n_inputs = len(inputs)
         args.n_outputs = len(outputs)
         args.ints = &int_values[0]

@@ -1,8 +1,8 @@
-/* Whether a thread takes subnormal numbers (below 1.2e-38 in float32) for zero.
+/* The floating-point mode of a thread: whether it treats subnormal numbers (below 1.2e-38 in float32) as zero.
  *
- * They slow x86 processors down, and training meets many: moments of a weight whose gradient has vanished get there in
- * 800 steps and stay, gradients of samples that are learnt by heart and of long recurrences pass through. A step of mlp-wide took 8 times as
- * long then, its products 9 times. */
+ * x86 processors are slow on subnormals, and training produces many: moments of a weight whose gradient vanishes become subnormal
+ * within 800 steps, and so do gradients of memorized samples and of long recurrences. With them a step of an MLP took 8 times as
+ * long, and its matrix multiplications 9 times. */
 #ifndef ORTRAIN_FLOAT_MODE_H
 #define ORTRAIN_FLOAT_MODE_H
 #include <stdint.h>
@@ -14,7 +14,7 @@ typedef uint32_t FloatMode;
 enum { FLUSH_SUBNORMALS = 0x8040 };    /* results (bit 15) and operands (bit 6) */
 static inline FloatMode float_mode(void) { return _mm_getcsr(); }
 static inline void set_float_mode(FloatMode mode) { _mm_setcsr(mode); }
-#else                                   /* other processors lose little or nothing */
+#else                                   /* other processors slow down little or not at all */
 enum { FLUSH_SUBNORMALS = 0 };
 static inline FloatMode float_mode(void) { return 0; }
 static inline void set_float_mode(FloatMode mode) { (void)mode; }

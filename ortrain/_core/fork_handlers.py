@@ -1,4 +1,4 @@
-"""What a forked child has to renew: threads and locks of its parent's, of which it has none."""
+"""Handlers for forked child processes, which lack the threads of their parent and must replace its thread pools and locks."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import weakref
 from typing import Protocol
 
 
-class Renewed(Protocol):
-    """Has something that does not survive a fork."""
+class ForkAware(Protocol):
+    """An object with state that does not survive a fork."""
 
     def after_fork(self) -> None:
-        """In a forked child: makes it anew."""
+        """Replace this state in a forked child."""
 
 
-_alive: weakref.WeakSet[Renewed] = weakref.WeakSet()
+_registered: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
-def renew_in_children(what: Renewed) -> None:
-    """Has `what` renewed in every child that is forked from now on, for as long as it lives."""
-    _alive.add(what)
+def register_after_fork(obj: ForkAware) -> None:
+    """Call obj.after_fork() in every child process that is forked during the lifetime of obj."""
+    _registered.add(obj)
 
 
-def _renew() -> None:
-    for each in _alive:
-        each.after_fork()
+def _run_after_fork() -> None:
+    for obj in _registered:
+        obj.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+    os.register_at_fork(after_in_child=_run_after_fork)

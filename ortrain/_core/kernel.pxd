@@ -1,4 +1,4 @@
-"""The C types of kernel.h, for Cython."""
+"""Cython declarations of kernel.h."""
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 cdef extern from "kernel.h" nogil:
@@ -36,7 +36,7 @@ cdef extern from "kernel.h" nogil:
         int64_t workspace_floats
         int64_t shared_workspace
         int32_t amx
-        void *window_product
+        void *implicit_gemm
         uint64_t seed
         uint64_t run_index
 

@@ -1,4 +1,4 @@
-"""The kernels of the instruction set that this processor has: (name, dtype) -> address."""
+"""The compiled kernels of the instruction set in use: (kernel name, dtype) -> address."""
 
 import functools
 import importlib
@@ -7,38 +7,44 @@ from pathlib import Path
 
 from ortrain.errors import InvalidArgumentError
 
-PREFERENCE = ("avx512", "avx2", "baseline")
+INSTRUCTION_SETS = ("avx512", "avx2", "baseline")
+"""All instruction sets, best first."""
 
-PRODUCTS = frozenset({"gemm", "matmul", "conv", "conv_depthwise", "channels_last_conv", "attention", "lstm", "gru", "rnn"})
-OPTIMIZERS = frozenset({"adamw", "gemm_update", "sgd"})
+MATMUL_KERNELS = frozenset({"gemm", "matmul", "conv", "conv_depthwise", "channels_last_conv", "attention", "lstm", "gru", "rnn"})
+"""Kernels whose results are sums of products."""
+OPTIMIZER_KERNELS = frozenset({"adamw", "gemm_update", "sgd"})
+"""Kernels that update parameters."""
 
 
 def flushes_subnormals(kernel: str) -> bool:
-    """Whether subnormal numbers are zero to a kernel: to sums of products, in which they are lost, to gradients and to moments. What a forward pass computes
-    element by element keeps them: the logarithm of a subnormal probability is a number."""
-    return kernel in PRODUCTS or kernel in OPTIMIZERS or "_grad" in kernel
+    """Return True if a kernel treats subnormal numbers as zero: sums of products, gradients and optimizers.
+
+    Elementwise kernels of the forward pass keep them, because the logarithm of a subnormal probability, for example, is finite."""
+    return kernel in MATMUL_KERNELS or kernel in OPTIMIZER_KERNELS or "_grad" in kernel
 
 
-def supported_sets() -> tuple[str, ...]:
-    """The instruction sets that were built and that this processor can run, best first."""
+def supported_instruction_sets() -> tuple[str, ...]:
+    """Return the instruction sets that are built and that this processor can run, best first."""
     from ortrain._core.cpu import supports
 
-    here = Path(__file__).with_name("instruction_sets")
-    return tuple(name for name in PREFERENCE if supports(name) and any(p.suffix in (".so", ".pyd") for p in (here / name).glob("*")))
+    folder = Path(__file__).with_name("instruction_sets")
+    return tuple(name for name in INSTRUCTION_SETS if supports(name) and any(p.suffix in (".so", ".pyd") for p in (folder / name).glob("*")))
 
 
 @functools.cache
 def instruction_set() -> str:
-    """The set in use: the best supported one, or what ORTRAIN_INSTRUCTION_SET names."""
-    chosen = os.environ.get("ORTRAIN_INSTRUCTION_SET")
-    available = supported_sets()
-    if chosen and chosen not in available:
-        raise InvalidArgumentError(f"expected ORTRAIN_INSTRUCTION_SET to be one of {available}, got {chosen!r}")
-    return chosen or available[0]
+    """Return the instruction set in use: the best supported one, or that of the environment variable ORTRAIN_INSTRUCTION_SET.
+
+    Raises InvalidArgumentError if that is not supported."""
+    requested = os.environ.get("ORTRAIN_INSTRUCTION_SET")
+    available = supported_instruction_sets()
+    if requested and requested not in available:
+        raise InvalidArgumentError(f"expected ORTRAIN_INSTRUCTION_SET to be one of {available}, got {requested!r}")
+    return requested or available[0]
 
 
-def load_set(name: str) -> dict[tuple[str, str], int]:
-    """All kernels of one instruction set: (kernel name, dtype of its first tensor) -> address."""
+def load_kernels(name: str) -> dict[tuple[str, str], int]:
+    """Load all kernels of one instruction set: (kernel name, dtype of its first tensor) -> address."""
     table: dict[tuple[str, str], int] = {}
     folder = Path(__file__).with_name("instruction_sets") / name
     for path in sorted(folder.iterdir()):
@@ -53,5 +59,5 @@ def load_set(name: str) -> dict[tuple[str, str], int]:
 
 @functools.cache
 def kernels() -> dict[tuple[str, str], int]:
-    """The kernels of the instruction set in use."""
-    return load_set(instruction_set())
+    """Return the kernels of the instruction set in use: (kernel name, dtype) -> address."""
+    return load_kernels(instruction_set())

@@ -2,10 +2,10 @@ from ortrain._core.program import Program
 
 KERNELS: dict[str, int]
 
-class Iteration:
+class LoopBody:
     body: Program
     scratch: int
     address: int
     error: BaseException | None
-    def __init__(self, body: Program, counts: bool, trips: int, states: list[int], scanned: list[int], collected: list[int],
-                 backwards: list[int]) -> None: ...
+    def __init__(self, body: Program, is_loop: bool, trip_count: int, states: list[int], scan_inputs: list[int], scan_outputs: list[int],
+                 is_reversed: list[int]) -> None: ...

@@ -1,4 +1,4 @@
-"""Loop and Scan: a body's program, run again and again without the interpreter."""
+"""Loop and Scan: run the program of a body repeatedly, without the Python interpreter."""
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
@@ -7,108 +7,113 @@ from ortrain._core.memory_planner cimport aligned
 from ortrain._core.program cimport Program
 
 
-cdef class Iteration:
-    """What a step needs to know to run a body.
+cdef class LoopBody:
+    """The body of a Loop or Scan node, and how its inputs and outputs change between iterations.
 
-    The body's inputs are those of the step, one by one: for a Loop (`counts`) the number of the iteration and the condition in the place of the step's
-    trip count and first condition; the states; a slice of each scanned input; captured values. Its outputs: for a Loop the condition; the states; a slice of
-    each collected output. The step's outputs: the last states, the collected outputs."""
+    Inputs of the body, one per input of the step: for a Loop (`is_loop`) iteration number and condition, where the step has trip count and initial condition;
+    states; a slice of each scan input; captured values. Outputs of the body: for a Loop the condition; states; a slice of each scan output.
+    Outputs of the step: final states; scan outputs."""
 
     cdef readonly Program body
-    cdef bint counts
-    cdef Py_ssize_t n_states, n_scanned, n_collected
-    cdef int64_t trips                    # -1: the step's first input says it, or nothing does
-    cdef int64_t *sizes                   # in bytes: of states, of slices scanned, of slices collected
-    cdef uint8_t *backwards               # per scanned, per collected: the last slice first?
-    cdef uint8_t *in_place                # per state: it comes out where it went in
-    cdef void **inputs                    # of the body
-    cdef uint8_t *bound                   # the scratch memory that the body's program points into
+    cdef bint is_loop
+    cdef Py_ssize_t n_states, n_scan_inputs, n_scan_outputs
+    cdef int64_t trip_count               # -1: given by the first input of the step, unlimited if that is absent
+    cdef int64_t *sizes                   # in bytes: of the states, then of slices of scan inputs and scan outputs
+    cdef uint8_t *is_reversed             # per scan input, then per scan output: the last slice comes first
+    cdef uint8_t *in_place                # per state: the body updates it in place
+    cdef void **inputs                    # addresses of the inputs of the body
+    cdef uint8_t *bound_scratch           # the scratch memory that the program of the body points into
 
-    def __init__(self, Program body not None, bint counts, int64_t trips, list states, list scanned, list collected, list backwards):
-        """states, scanned, collected: sizes in bytes, slices for the latter two. trips: -1 when unknown."""
+    def __init__(self, Program body not None, bint is_loop, int64_t trip_count, list states, list scan_inputs, list scan_outputs, list is_reversed):
+        """Prepare a body.
+
+        is_loop: True for Loop, False for Scan. trip_count: -1 if unknown. states: bytes of each. scan_inputs, scan_outputs: bytes of a slice of each.
+        is_reversed: per scan input, then per scan output: slices are processed from the last to the first."""
         cdef Py_ssize_t i
-        self.body, self.counts, self.trips = body, counts, trips
-        self.n_states, self.n_scanned, self.n_collected = len(states), len(scanned), len(collected)
-        sizes = [*states, *scanned, *collected]
+        self.body, self.is_loop, self.trip_count = body, is_loop, trip_count
+        self.n_states, self.n_scan_inputs, self.n_scan_outputs = len(states), len(scan_inputs), len(scan_outputs)
+        sizes = [*states, *scan_inputs, *scan_outputs]
         self.sizes = <int64_t *>calloc(len(sizes) + 1, sizeof(int64_t))
-        self.backwards = <uint8_t *>calloc(len(backwards) + 1, 1)
+        self.is_reversed = <uint8_t *>calloc(len(is_reversed) + 1, 1)
         self.in_place = <uint8_t *>calloc(self.n_states + 1, 1)
         self.inputs = <void **>calloc(body.n_inputs + 1, sizeof(void *))
-        if not (self.sizes and self.backwards and self.in_place and self.inputs):
+        if not (self.sizes and self.is_reversed and self.in_place and self.inputs):
             raise MemoryError
         for i in range(self.n_states):
-            self.in_place[i] = body.output_source[self.said() + i] == -2 - (self.first() + i)
+            self.in_place[i] = body.output_source[self.first_state_output() + i] == -2 - (self.first_state_input() + i)
         for i, size in enumerate(sizes):
             self.sizes[i] = size
-        for i, value in enumerate(backwards):
-            self.backwards[i] = value
+        for i, value in enumerate(is_reversed):
+            self.is_reversed[i] = value
 
     def __dealloc__(self):
         free(self.sizes)
-        free(self.backwards)
+        free(self.is_reversed)
         free(self.in_place)
         free(self.inputs)
 
-    cdef Py_ssize_t first(self) noexcept nogil:
-        """The position of the first state among the inputs."""
-        return 2 if self.counts else 0
+    cdef Py_ssize_t first_state_input(self) noexcept nogil:
+        """Return the index of the first state among the inputs of body and step."""
+        return 2 if self.is_loop else 0
 
-    cdef Py_ssize_t said(self) noexcept nogil:
-        """The position of the first state among the body's outputs."""
-        return 1 if self.counts else 0
+    cdef Py_ssize_t first_state_output(self) noexcept nogil:
+        """Return the index of the first state among the outputs of the body."""
+        return 1 if self.is_loop else 0
 
     @property
     def scratch(self):
-        """Bytes of working memory: the body's arena, and two places for each state."""
+        """Bytes of working memory: the arena of the body and two buffers per state."""
         return aligned(self.body.arena_bytes) + 2 * sum(aligned(self.sizes[i]) for i in range(self.n_states))
 
     @property
     def address(self):
-        """What the kernel finds this object by."""
+        """The integer by which the kernel receives this object."""
         return <size_t><void *>self
 
     @property
     def error(self):
-        """The exception of the body's Python step that failed last."""
-        return self.body.cause()
+        """The exception of the Python step of the body that failed last."""
+        return self.body.python_error()
 
-    cdef int64_t trips_of(self, const KernelArgs *a) noexcept nogil:
-        if self.trips >= 0:
-            return self.trips
+    cdef int64_t trip_count_of(self, const KernelArgs *a) noexcept nogil:
+        """Return the maximal output_index of iterations of a call of the step."""
+        if self.trip_count >= 0:
+            return self.trip_count
         return (<int64_t *>a.inputs[0].data)[0] if a.inputs[0].data != NULL else <int64_t>1 << 62
 
     cdef void bind(self, uint8_t *scratch) noexcept nogil:
-        if self.bound != scratch:
-            self.body.point_into(scratch)
-            self.bound = scratch
+        """Point the program of the body into the scratch memory of the step."""
+        if self.bound_scratch != scratch:
+            self.body.bind_pointers(scratch)
+            self.bound_scratch = scratch
 
 
-cdef int run(Iteration self, const KernelArgs *a) noexcept nogil:
-    """The iterations, then the last states."""
-    cdef Py_ssize_t first = self.first(), i
-    cdef int64_t k = 0, trips = self.trips_of(a), position
-    cdef uint8_t going = 1
+cdef int run(LoopBody self, const KernelArgs *a) noexcept nogil:
+    """Run all iterations and store the final states."""
+    cdef Py_ssize_t first = self.first_state_input(), i
+    cdef int64_t k = 0, trip_count = self.trip_count_of(a), slice_index
+    cdef uint8_t condition = 1
     cdef void **inputs = self.inputs
     cdef int status
     self.bind(<uint8_t *>a.scratch)
     for i in range(self.body.n_inputs):
         inputs[i] = a.inputs[i].data
-    if self.counts:
-        inputs[0], inputs[1] = &k, &going
+    if self.is_loop:
+        inputs[0], inputs[1] = &k, &condition
         if a.inputs[1].data != NULL:
-            going = (<uint8_t *>a.inputs[1].data)[0]
-    begin(self, a)
-    while going and k < trips:
-        for i in range(self.n_scanned):
-            position = trips - 1 - k if self.backwards[i] else k
-            inputs[first + self.n_states + i] = <uint8_t *>a.inputs[first + self.n_states + i].data + position * self.sizes[self.n_states + i]
-        status = self.body.run_on(inputs)
+            condition = (<uint8_t *>a.inputs[1].data)[0]
+    copy_initial_states(self, a)
+    while condition and k < trip_count:
+        for i in range(self.n_scan_inputs):
+            slice_index = trip_count - 1 - k if self.is_reversed[i] else k
+            inputs[first + self.n_states + i] = <uint8_t *>a.inputs[first + self.n_states + i].data + slice_index * self.sizes[self.n_states + i]
+        status = self.body.run_nested(inputs)
         if status != STATUS_OK:
             return status
-        collect(self, a, k, trips)
-        if self.counts:
-            going = (<uint8_t *>self.body.output_data(0, inputs))[0]
-        hand_on(self, a, k)
+        store_scan_outputs(self, a, k, trip_count)
+        if self.is_loop:
+            condition = (<uint8_t *>self.body.output_data(0, inputs))[0]
+        carry_states(self, a, k)
         k += 1
     for i in range(self.n_states):
         if a.outputs[i].data != NULL:
@@ -116,56 +121,58 @@ cdef int run(Iteration self, const KernelArgs *a) noexcept nogil:
     return STATUS_OK
 
 
-cdef uint8_t *buffers(Iteration self, const KernelArgs *a) noexcept nogil:
-    """Where the states' places lie, two for each."""
+cdef uint8_t *state_buffers(LoopBody self, const KernelArgs *a) noexcept nogil:
+    """Return the address of the state buffers, two per state."""
     return <uint8_t *>a.scratch + aligned(self.body.arena_bytes)
 
 
-cdef void begin(Iteration self, const KernelArgs *a) noexcept nogil:
-    """Copies the states that are changed in place: what they start with is others' too."""
-    cdef Py_ssize_t i, first = self.first()
-    cdef uint8_t *place = buffers(self, a)
+cdef void copy_initial_states(LoopBody self, const KernelArgs *a) noexcept nogil:
+    """Copy the states that the body updates in place, because other steps may read their initial values too."""
+    cdef Py_ssize_t i, first = self.first_state_input()
+    cdef uint8_t *buffer = state_buffers(self, a)
     for i in range(self.n_states):
         if self.in_place[i]:
-            memcpy(place, self.inputs[first + i], self.sizes[i])
-            self.inputs[first + i] = place
-        place += 2 * aligned(self.sizes[i])
+            memcpy(buffer, self.inputs[first + i], self.sizes[i])
+            self.inputs[first + i] = buffer
+        buffer += 2 * aligned(self.sizes[i])
 
 
-cdef void hand_on(Iteration self, const KernelArgs *a, int64_t k) noexcept nogil:
-    """Makes the states at the end of iteration k those at the start of the next, in the places that iteration k did not read: a state may come out as it, or
-    as another, went in."""
-    cdef Py_ssize_t i, first = self.first(), said = self.said()
-    cdef uint8_t *place = buffers(self, a)
+cdef void carry_states(LoopBody self, const KernelArgs *a, int64_t k) noexcept nogil:
+    """Make the states at the end of iteration k the inputs of the next one.
+
+    They go to the buffers that iteration k did not read, because the body may return its input state, or another one, as a new state."""
+    cdef Py_ssize_t i, first = self.first_state_input(), first_state_output = self.first_state_output()
+    cdef uint8_t *buffer = state_buffers(self, a)
     for i in range(self.n_states):
         if not self.in_place[i]:
-            memcpy(place + (k % 2) * aligned(self.sizes[i]), self.body.output_data(said + i, self.inputs), self.sizes[i])
-        place += 2 * aligned(self.sizes[i])
-    place = buffers(self, a)
+            memcpy(buffer + (k % 2) * aligned(self.sizes[i]), self.body.output_data(first_state_output + i, self.inputs), self.sizes[i])
+        buffer += 2 * aligned(self.sizes[i])
+    buffer = state_buffers(self, a)
     for i in range(self.n_states):
         if not self.in_place[i]:
-            self.inputs[first + i] = place + (k % 2) * aligned(self.sizes[i])
-        place += 2 * aligned(self.sizes[i])
+            self.inputs[first + i] = buffer + (k % 2) * aligned(self.sizes[i])
+        buffer += 2 * aligned(self.sizes[i])
 
 
-cdef void collect(Iteration self, const KernelArgs *a, int64_t k, int64_t trips) noexcept nogil:
-    """Puts the slices of iteration k into the outputs that collect them."""
-    cdef Py_ssize_t i, number
-    cdef int64_t size, position
-    for i in range(self.n_collected):
-        number = self.n_states + i
-        size = self.sizes[self.n_states + self.n_scanned + i]
-        position = trips - 1 - k if self.backwards[self.n_scanned + i] else k
-        if a.outputs[number].data != NULL:
-            memcpy(<uint8_t *>a.outputs[number].data + position * size, self.body.output_data(self.said() + number, self.inputs), size)
+cdef void store_scan_outputs(LoopBody self, const KernelArgs *a, int64_t k, int64_t trip_count) noexcept nogil:
+    """Copy the slices of iteration k to the scan outputs."""
+    cdef Py_ssize_t i, output_index
+    cdef int64_t size, slice_index
+    for i in range(self.n_scan_outputs):
+        output_index = self.n_states + i
+        size = self.sizes[self.n_states + self.n_scan_inputs + i]
+        slice_index = trip_count - 1 - k if self.is_reversed[self.n_scan_inputs + i] else k
+        if a.outputs[output_index].data != NULL:
+            memcpy(<uint8_t *>a.outputs[output_index].data + slice_index * size,
+                   self.body.output_data(self.first_state_output() + output_index, self.inputs), size)
 
 
-# without references: the step's program keeps the object alive
+# called with void * to avoid reference counting without the GIL; the program of the step keeps the object alive
 ctypedef int (*Run)(void *self, const KernelArgs *a) noexcept nogil
 
 
 cdef int iterate(const KernelArgs *a) noexcept nogil:
-    """Runs an Iteration; ints: its address."""
+    """Run a LoopBody. ints: its address."""
     return (<Run><void *>run)(<void *><size_t>a.ints[0], a)
 
 

@@ -1,4 +1,4 @@
-"""Places in the arena: pieces whose lifetimes overlap never share bytes."""
+"""Memory planner: assigns offsets in the arena to blocks such that blocks with overlapping live ranges do not overlap in memory."""
 from libc.math cimport pow
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc, qsort
@@ -6,18 +6,18 @@ from libc.string cimport memmove
 
 cdef enum:
     ALIGNMENT = 64                        # a cache line, and the widest vector register
-    ORDERS = 4
+    N_ORDERS = 4
 
 
-cdef struct Key:                          # by what pieces are sorted: the first that differs decides
-    Py_ssize_t later
+cdef struct SortKey:                      # compared lexicographically
+    Py_ssize_t is_not_retained
     int64_t first
     int64_t second
     double third
     Py_ssize_t index
 
 
-cdef struct Placed:
+cdef struct Allocation:
     int64_t start
     int64_t end
     Py_ssize_t first
@@ -25,15 +25,16 @@ cdef struct Placed:
 
 
 cpdef int64_t aligned(int64_t size) noexcept nogil:
-    """The size rounded up to the alignment; never 0, so that every piece has an address of its own."""
+    """Return a size rounded up to the alignment, at least one unit so that every block has a distinct address."""
     return max(ALIGNMENT, (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
 
 
 cdef int compare(const void *left, const void *right) noexcept nogil:
-    cdef const Key *a = <const Key *>left
-    cdef const Key *b = <const Key *>right
-    if a.later != b.later:
-        return -1 if a.later < b.later else 1
+    """Order two SortKeys for qsort."""
+    cdef const SortKey *a = <const SortKey *>left
+    cdef const SortKey *b = <const SortKey *>right
+    if a.is_not_retained != b.is_not_retained:
+        return -1 if a.is_not_retained < b.is_not_retained else 1
     if a.first != b.first:
         return -1 if a.first < b.first else 1
     if a.second != b.second:
@@ -43,92 +44,95 @@ cdef int compare(const void *left, const void *right) noexcept nogil:
     return -1 if a.index < b.index else 1
 
 
-cdef Key key_of(const Piece *piece, Py_ssize_t index, int order) noexcept nogil:
-    """Where a piece stands in one of the orders in which pieces are placed: none is best for all. Arenas in MB with the first alone, with the best of all, and the
-    fullest step: resnet18 106.6, 102.2, 100.3, resnet50 227, 224, 220, bert-mini 40.3, 37.2, 37.1."""
-    cdef int64_t size = piece.size, length = piece.last - piece.first + 1
-    cdef Key key = Key(not piece.kept, 0, 0, 0.0, index)
+cdef SortKey sort_key(const Block *block, Py_ssize_t index, int order) noexcept nogil:
+    """Return the sort key of a block in one of the orders in which blocks are placed.
+
+    No order is best for all models. Arena in MB with order 0 only, with the best order, and the lower bound (peak of live bytes): resnet18 106.6, 102.2, 100.3;
+    resnet50 227, 224, 220; bert-mini 40.3, 37.2, 37.1."""
+    cdef int64_t size = block.size, duration = block.last - block.first + 1
+    cdef SortKey key = SortKey(not block.is_retained, 0, 0, 0.0, index)
     if order == 0:
-        key.first, key.second = -size, piece.first
+        key.first, key.second = -size, block.first
     elif order == 1:
-        key.first, key.second = piece.first * piece.kept, -size * length
+        key.first, key.second = block.first * block.is_retained, -size * duration
     elif order == 2:
-        key.first, key.second = -piece.first * piece.kept, -size
+        key.first, key.second = -block.first * block.is_retained, -size
     else:
-        key.third = -<double>size * pow(<double>length, 0.3)
+        key.third = -<double>size * pow(<double>duration, 0.3)
     return key
 
 
-cdef int64_t place_in_order(const Piece *pieces, const Key *keys, Py_ssize_t count, Placed *placed, int64_t *offsets) noexcept nogil:
-    """Gives each piece in turn the lowest gap that fits; the bytes that they take up together."""
+cdef int64_t assign_in_order(const Block *blocks, const SortKey *keys, Py_ssize_t count, Allocation *allocations, int64_t *offsets) noexcept nogil:
+    """Place each block in turn at the lowest offset that is free during its live range; return the total bytes."""
     cdef Py_ssize_t i, j, n
     cdef int64_t offset, size, total = 0
-    cdef const Piece *piece
-    for n in range(count):                # of which n are placed, in the order of their starts
-        piece = &pieces[keys[n].index]
-        size, offset = aligned(piece.size), 0
+    cdef const Block *block
+    for n in range(count):                # allocations[:n] is sorted by start
+        block = &blocks[keys[n].index]
+        size, offset = aligned(block.size), 0
         for i in range(n):
-            if placed[i].last < piece.first or piece.last < placed[i].first:
+            if allocations[i].last < block.first or block.last < allocations[i].first:
                 continue
-            if placed[i].start >= offset + size:
+            if allocations[i].start >= offset + size:
                 break
-            offset = max(offset, placed[i].end)
+            offset = max(offset, allocations[i].end)
         offsets[keys[n].index] = offset
         total = max(total, offset + size)
         j = n
-        while j > 0 and placed[j - 1].start > offset:
+        while j > 0 and allocations[j - 1].start > offset:
             j -= 1
-        memmove(&placed[j + 1], &placed[j], (n - j) * sizeof(Placed))
-        placed[j] = Placed(offset, offset + size, piece.first, piece.last)
+        memmove(&allocations[j + 1], &allocations[j], (n - j) * sizeof(Allocation))
+        allocations[j] = Allocation(offset, offset + size, block.first, block.last)
     return total
 
 
-cdef int64_t gap = 0
+cdef int64_t redzone_bytes = 0
 
 
-def keep_apart(int64_t size):
-    """From now on every piece has bytes of its own, between gaps of `size` bytes (a multiple of 64) that nothing may touch; 0: pieces are packed again. For tests of
-    kernels."""
-    global gap
-    gap = size
+def set_redzone_bytes(int64_t n_bytes):
+    """Give every block memory of its own between red zones of n_bytes (a multiple of 64) from now on, for kernel tests; 0 packs blocks again.
+
+    The red zones of a program must keep their content when it runs."""
+    global redzone_bytes
+    redzone_bytes = n_bytes
 
 
-cdef int64_t place_apart(Piece *pieces, Py_ssize_t count) noexcept nogil:
-    """Gives each piece its offset behind a gap; the bytes that they take up together, with the gap behind the last."""
-    cdef int64_t end = gap
+cdef int64_t assign_with_redzones(Block *blocks, Py_ssize_t count) noexcept nogil:
+    """Place each block behind a red zone; return the total bytes, including the red zone behind the last block."""
+    cdef int64_t end = redzone_bytes
     cdef Py_ssize_t i
     for i in range(count):
-        pieces[i].offset = end
-        end += aligned(pieces[i].size) + gap
+        blocks[i].offset = end
+        end += aligned(blocks[i].size) + redzone_bytes
     return end
 
 
-cdef int64_t place_packed(Piece *pieces, Py_ssize_t count) noexcept nogil:
-    """Gives each piece its offset, in the best of the orders."""
+cdef int64_t assign_packed(Block *blocks, Py_ssize_t count) noexcept nogil:
+    """Place the blocks in the order that needs the fewest bytes; return these bytes, or -1 if working memory cannot be allocated."""
     cdef int64_t total = -1, found
     cdef int order
     cdef Py_ssize_t i
-    cdef Key *keys = <Key *>malloc((count + 1) * sizeof(Key))
-    cdef Placed *placed = <Placed *>malloc((count + 1) * sizeof(Placed))
+    cdef SortKey *keys = <SortKey *>malloc((count + 1) * sizeof(SortKey))
+    cdef Allocation *allocations = <Allocation *>malloc((count + 1) * sizeof(Allocation))
     cdef int64_t *offsets = <int64_t *>malloc((count + 1) * sizeof(int64_t))
-    if keys != NULL and placed != NULL and offsets != NULL:
-        for order in range(ORDERS):
+    if keys != NULL and allocations != NULL and offsets != NULL:
+        for order in range(N_ORDERS):
             for i in range(count):
-                keys[i] = key_of(&pieces[i], i, order)
-            qsort(keys, count, sizeof(Key), compare)
-            found = place_in_order(pieces, keys, count, placed, offsets)
+                keys[i] = sort_key(&blocks[i], i, order)
+            qsort(keys, count, sizeof(SortKey), compare)
+            found = assign_in_order(blocks, keys, count, allocations, offsets)
             if total < 0 or found < total:
                 total = found
                 for i in range(count):
-                    pieces[i].offset = offsets[i]
+                    blocks[i].offset = offsets[i]
     free(keys)
-    free(placed)
+    free(allocations)
     free(offsets)
     return total
 
 
-cdef int64_t place(Piece *pieces, Py_ssize_t count) noexcept nogil:
-    """Gives each piece its offset, in the best of the orders; the bytes that they take up together, or -1 where there is no memory to find them."""
-    if gap:
-        return place_apart(pieces, count)
-    return place_packed(pieces, count)
+cdef int64_t assign_offsets(Block *blocks, Py_ssize_t count) noexcept nogil:
+    """Assign an offset to every block; return the total bytes, or -1 if working memory cannot be allocated."""
+    if redzone_bytes:
+        return assign_with_redzones(blocks, count)
+    return assign_packed(blocks, count)

@@ -1,3 +1,4 @@
+"""C interface of optimizer updates."""
 from libc.stdint cimport int64_t
 cimport numpy as cnp
 from ortrain._core.engine cimport EngineHandle

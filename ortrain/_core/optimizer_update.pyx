@@ -1,8 +1,8 @@
-"""Sweeps of a kernel over the flat segments of the state: what an optimizer does."""
+"""Optimizer updates: kernels bound to the flat segments of parameters, gradients and moments."""
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 cimport numpy as cnp
-from ortrain._core.engine cimport SHORT, EngineHandle
+from ortrain._core.engine cimport MAX_ELEMENTS_WITH_GIL, EngineHandle
 from ortrain._core.kernel cimport Kernel, KernelArgs
 from ortrain._core.program cimport FLUSH_SUBNORMALS, FloatMode, float_mode, set_float_mode
 
@@ -16,19 +16,22 @@ cdef extern from "threads.h" nogil:
 
 
 cdef class BoundKernel:
-    """One kernel on fixed arrays, for the optimizer's sweeps over flat segments."""
+    """A kernel bound to fixed arrays (flat segments), called again and again without marshalling."""
 
     @property
     def address(self):
-        """The kernel's."""
+        """The address of the kernel."""
         return <size_t>self.function
 
     @property
     def operands(self):
-        """The arrays, inputs first; None for those that are absent."""
+        """The arrays, inputs first; None for absent ones."""
         return tuple(self.arrays)
 
     def __init__(self, EngineHandle handle not None, size_t address, list inputs, object outputs=(), tuple ints=()):
+        """Bind a kernel.
+
+        address: of the kernel. inputs, outputs: C-contiguous arrays, passed as vectors; None for absent ones. ints: its integer attributes."""
         cdef Py_ssize_t i
         self.handle = handle
         self.arrays = [*inputs, *outputs]
@@ -55,39 +58,42 @@ cdef class BoundKernel:
         self.function = <Kernel>address
 
     def run(self, *floats):
-        """Calls the kernel with these floating-point attributes."""
+        """Call the kernel with these floating-point attributes."""
         cdef Py_ssize_t i
         for i in range(len(floats)):
             self.floats[i] = floats[i]
         self.execute()
 
     cdef void call(self) noexcept nogil:
-        """Calls the kernel, to which subnormal numbers are zero."""
-        cdef FloatMode outside = float_mode()
-        set_float_mode(outside | FLUSH_SUBNORMALS)
+        """Call the kernel with subnormal numbers treated as zero."""
+        cdef FloatMode caller_mode = float_mode()
+        set_float_mode(caller_mode | FLUSH_SUBNORMALS)
         self.function(&self.args)
-        set_float_mode(outside)
+        set_float_mode(caller_mode)
 
     cdef int execute(self) except -1:
-        """Calls the kernel with the attributes that it has."""
-        cdef int64_t *moments = self.handle.moments_of(self, 1)
-        if moments != NULL:
-            moments[0] = pool_clock()
-        if self.tensors[0].count <= SHORT:
+        """Call the kernel with its current attributes, timed while a profiler records."""
+        cdef int64_t *timestamps = self.handle.timestamp_buffer(self, 1)
+        if timestamps != NULL:
+            timestamps[0] = pool_clock()
+        if self.tensors[0].count <= MAX_ELEMENTS_WITH_GIL:
             self.call()
         else:
             with nogil:
                 self.call()
-        if moments != NULL:
-            moments[1] = pool_clock()
+        if timestamps != NULL:
+            timestamps[1] = pool_clock()
         return 0
 
 
 cdef class OptimizerUpdate:
-    """An optimizer's update: one kernel over all runs of the parameters."""
+    """The update of an optimizer step: one kernel over all flat segments."""
 
     def __init__(self, list calls, cnp.ndarray progress not None, tuple attributes=()):
-        """calls: a BoundKernel per run. progress: float64 [2], from which they read the learning rate and which step it is. attributes: of all calls."""
+        """Bind an update.
+
+        calls: one BoundKernel per segment. progress: float64 [2], the array from which the kernels read learning rate and step number.
+        attributes: floating-point attributes of all calls."""
         cdef BoundKernel call
         self.calls, self.progress = calls, progress
         for call in calls:
@@ -95,7 +101,7 @@ cdef class OptimizerUpdate:
                 call.floats[i] = value
 
     cpdef int run(self, double rate, double step) except -1:
-        """Updates all runs."""
+        """Update all segments. rate: learning rate. step: number of the optimizer step, from 1."""
         cdef BoundKernel call
         cdef double *progress = <double *>cnp.PyArray_DATA(self.progress)
         progress[0], progress[1] = rate, step

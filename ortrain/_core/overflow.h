@@ -1,4 +1,4 @@
-/* Sums and products of int64 that say when int64 does not hold them: 1 then, and 0 with the result. */
+/* Addition and multiplication of int64 with overflow checks: they return 1 on overflow, else 0 and store the result. */
 #ifndef ORTRAIN_OVERFLOW_H
 #define ORTRAIN_OVERFLOW_H
 #include <stdint.h>

@@ -4,7 +4,7 @@ import numpy as np
 
 from ortrain._core.builtin_kernels import PythonStep
 from ortrain._core.engine import EngineHandle
-from ortrain._core.loop import Iteration
+from ortrain._core.loop import LoopBody
 from ortrain._core.program_template import ProgramTemplate
 
 TERMINATED: int
@@ -14,24 +14,24 @@ class Program:
     arena_bytes: int
     step_names: list[str]
     plan: Any
-    python_steps: dict[int, PythonStep | Iteration]
+    python_steps: dict[int, PythonStep | LoopBody]
     failed_step: int
     failed_status: int
-    first_write: int
-    stoppable: int
-    deferred_updates: int
-    deferred_gradients: int
-    held_bytes: int
-    first_lost: int
+    first_write_step: int
+    n_interruptible_steps: int
+    deferred_updates_start: int
+    deferred_gradients_start: int
+    retained_bytes: int
+    first_clobbering_step: int
     deferred_names: frozenset[str]
     input_names: list[str]
     template: ProgramTemplate | None
-    places: list[tuple[int, int]]
+    block_extents: list[tuple[int, int]]
     layout: tuple[Any, ...]
     def __init__(self, handle: EngineHandle) -> None: ...
-    def cause(self) -> BaseException | None: ...
+    def python_error(self) -> BaseException | None: ...
     def bind_arena(self, arena: np.ndarray) -> None: ...
-    def room(self) -> int: ...
+    def required_arena_bytes(self) -> int: ...
     def try_run(self, values: tuple[Any, ...], overwrite: bool = False, terminate: np.ndarray | None = None,
-                out: list[np.ndarray | None] | None = None, complete: bool = True) -> list[np.ndarray] | None: ...
-    def misfit(self, out: list[np.ndarray | None]) -> tuple[int, str, tuple[int, ...]] | None: ...
+                out: list[np.ndarray | None] | None = None, all_gradients: bool = True) -> list[np.ndarray] | None: ...
+    def find_output_mismatch(self, out: list[np.ndarray | None]) -> tuple[int, str, tuple[int, ...]] | None: ...

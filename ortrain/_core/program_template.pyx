@@ -1,161 +1,166 @@
-"""Families of programs that differ in the sizes of their inputs alone: one is planned, the others are derived from it without the planner."""
+"""Program templates: a program planned with symbolic sizes, specialized to other input sizes without planning."""
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 cimport numpy as cnp
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
-from ortrain._core.arrays cimport same_dtype
+from ortrain._core.arrays cimport is_same_dtype
 from ortrain._core.kernel cimport ORTRAIN_MAX_RANK, Tensor
 from ortrain._core.program cimport Program
-from ortrain._core.symbolic cimport SymbolicInt, evaluated
-from ortrain._core.size_expressions cimport linear
+from ortrain._core.symbolic cimport SymbolicInt, evaluate_nodes
+from ortrain._core.size_expressions cimport evaluate_affine
 
-from ortrain._core.symbolic import plain
+from ortrain._core.symbolic import size_hint
 
 cnp.import_array()
 
 cdef enum:
-    MAX_PROGRAMS = 8                     # of a template, kept: another costs a few microseconds
-    MAX_TEMPLATES = 32                    # of a model, where a plan may hold for one size alone
+    MAX_PROGRAMS = 8                      # cached per template: specializing one takes a few microseconds
+    MAX_TEMPLATES = 32                    # per model: bounds the memory of models whose plans hold for a single size each
 
 
-cdef object number_of(SymbolicInt number, list nodes):
-    return number.term.coefficient * nodes[number.term.node] + number.term.offset
+cdef object value_of(SymbolicInt size, list nodes):
+    """Return a symbolic size, given the values of all nodes."""
+    return size.expr.coefficient * nodes[size.expr.node] + size.expr.offset
 
 
 cdef class ProgramTemplate:
-    """The programs that a plan for symbolic sizes stands for.
+    """A plan with symbolic sizes, and the programs specialized from it.
 
-    first: the program that was planned, finished. axes: (input, axis, symbol) of every axis of the inputs that is one. plan_for: called with a function from
-    symbolic numbers to plain ones, gives the plan. templates: the families of the same model, to which it is added."""
+    base_program: the finished program that was planned. axes: (input, axis, symbol) of every input axis with a symbolic size. plan_at: called with a function
+    that maps symbolic sizes to ints, returns the plan for these sizes. templates: the templates of the same model, to which this one is added."""
 
-    def __init__(self, Program first not None, SymbolicSizes sizes not None, list axes, object plan_for, list templates not None):
+    def __init__(self, Program base_program not None, SymbolicSizes sizes not None, list axes, object plan_at, list templates not None):
         cdef Py_ssize_t i
-        cdef SymbolicInt number
-        self.first, self.sizes, self.plan_for, self.programs = first, sizes, plan_for, {}
-        self.n_patches = len(first.patches)
+        cdef SymbolicInt size
+        self.base_program, self.sizes, self.plan_at, self.programs = base_program, sizes, plan_at, {}
+        self.n_patches = len(base_program.patches)
         self.patches = <Patch *>calloc(self.n_patches + 1, sizeof(Patch))
-        self.symbol_of = <int *>calloc(first.n_inputs * ORTRAIN_MAX_RANK + 1, sizeof(int))
-        self.numbers = <int64_t *>calloc(sizes.n_symbols + sizes.n_nodes + 1, sizeof(int64_t))
-        if not (self.patches and self.symbol_of and self.numbers):
+        self.symbol_of_axis = <int *>calloc(base_program.n_inputs * ORTRAIN_MAX_RANK + 1, sizeof(int))
+        self.values = <int64_t *>calloc(sizes.n_symbols + sizes.n_nodes + 1, sizeof(int64_t))
+        if not (self.patches and self.symbol_of_axis and self.values):
             raise MemoryError
-        for i in range(first.n_inputs * ORTRAIN_MAX_RANK):
-            self.symbol_of[i] = -1
+        for i in range(base_program.n_inputs * ORTRAIN_MAX_RANK):
+            self.symbol_of_axis[i] = -1
         for index, axis, symbol in axes:
-            self.symbol_of[index * ORTRAIN_MAX_RANK + axis] = symbol
-        for i, (where, value) in enumerate(first.patches):
-            number = value
-            if number.sizes is not sizes:
-                raise ValueError("expected a program that was planned for these sizes")
-            self.patches[i] = Patch(where, number.term)
-        first.patches = []
-        sizes.sealed = True
-        first.template, first.symbols, first.planned = self, sizes.numbers, None
-        self.programs[first.symbols] = first
-        if first.python_steps:                # a loop's body was planned for these sizes
-            sizes.failed = True
+            self.symbol_of_axis[index * ORTRAIN_MAX_RANK + axis] = symbol
+        for i, (offset, value) in enumerate(base_program.patches):
+            size = value
+            if size.sizes is not sizes:
+                raise ValueError("expected a program that was planned with these symbolic sizes")
+            self.patches[i] = Patch(offset, size.expr)
+        base_program.patches = []
+        sizes.is_frozen = True
+        base_program.template, base_program.symbol_values, base_program.cached_plan = self, sizes.hints, None
+        self.programs[base_program.symbol_values] = base_program
+        if base_program.python_steps:         # the body of a loop was planned for these sizes only
+            sizes.is_disabled = True
         self.templates = templates
         templates.append(self)
         del templates[:-MAX_TEMPLATES]
 
     def __dealloc__(self):
         free(self.patches)
-        free(self.symbol_of)
-        free(self.numbers)
+        free(self.symbol_of_axis)
+        free(self.values)
 
     def plan_of(self, Program program not None):
-        """The plan of a program of the template."""
+        """Return the plan of a program of this template, with ints for sizes."""
         cdef int64_t *values
-        if program is self.first:
-            plan = self.plan_for(plain)
+        if program is self.base_program:
+            plan = self.plan_at(size_hint)
         else:
-            values = evaluated(self.sizes, program.symbols, False)
+            values = evaluate_nodes(self.sizes, program.symbol_values, False)
             assert values != NULL, "expected a program of this template"
-            numbers = [values[i] for i in range(self.sizes.n_nodes)]
+            node_values = [values[i] for i in range(self.sizes.n_nodes)]
             free(values)
-            plan = self.plan_for(lambda number: number_of(<SymbolicInt>number, numbers))
+            plan = self.plan_at(lambda size: value_of(<SymbolicInt>size, node_values))
         plan.arena_bytes = program.arena_bytes
         return plan
 
-    cpdef Program find(self, tuple values, bint sparing=True):
-        """The program for these inputs; None where they are of no shape that the template has one for.
+    cpdef Program find(self, tuple values, bint check_memory=True):
+        """Return the program for the shapes of these inputs, or None if the template does not hold for them.
 
-        sparing: if a new one is derived, it is the one that would be planned; else it may need more memory than that, but no more than there is."""
+        check_memory: a newly specialized program equals the one that would be planned. Without it the program may need more memory than that, but not more than
+        the current arena."""
         cdef Program program
-        symbols = self.read(values)
-        if symbols is None:
+        symbol_values = self.match_symbols(values)
+        if symbol_values is None:
             return None
-        program = self.programs.pop(symbols, None)
+        program = self.programs.pop(symbol_values, None)
         if program is None:
-            program = self.derived(<tuple>symbols, sparing)
+            program = self.specialize(<tuple>symbol_values, check_memory)
         if program is not None:
-            self.programs[symbols] = program
+            self.programs[symbol_values] = program
             if len(self.programs) > MAX_PROGRAMS:
                 del self.programs[next(iter(self.programs))]
         return program
 
-    cdef object read(self, tuple values):
-        """The symbols of these inputs; None where they are not what the template's programs take."""
-        cdef Py_ssize_t i, n = self.first.n_inputs
+    cdef object match_symbols(self, tuple values):
+        """Return the values of the symbols that these inputs have, or None if their number, types, ranks, layouts or fixed sizes do not match."""
+        cdef Py_ssize_t i, n = self.base_program.n_inputs
         cdef int axis, symbol
         cdef int64_t size
-        cdef Tensor *wanted
+        cdef Tensor *expected
         cdef cnp.ndarray x
         if PyTuple_GET_SIZE(values) != n:
             return None
         for i in range(self.sizes.n_symbols):
-            self.numbers[i] = -1
+            self.values[i] = -1
         for i in range(n):
             value = <object>PyTuple_GET_ITEM(values, i)
             if not cnp.PyArray_CheckExact(value):
                 return None
-            x, wanted = <cnp.ndarray>value, &self.first.inputs[i]
-            if cnp.PyArray_NDIM(x) != wanted.rank or not cnp.PyArray_ISCARRAY_RO(x) or not same_dtype(cnp.PyArray_TYPE(x), wanted.dtype):
+            x, expected = <cnp.ndarray>value, &self.base_program.inputs[i]
+            if cnp.PyArray_NDIM(x) != expected.rank or not cnp.PyArray_ISCARRAY_RO(x) or not is_same_dtype(cnp.PyArray_TYPE(x), expected.dtype):
                 return None
-            for axis in range(wanted.rank):
-                symbol, size = self.symbol_of[i * ORTRAIN_MAX_RANK + axis], cnp.PyArray_DIMS(x)[axis]
-                if symbol >= 0 and self.numbers[symbol] < 0:
-                    self.numbers[symbol] = size
-                if size != (wanted.dims[axis] if symbol < 0 else self.numbers[symbol]):
+            for axis in range(expected.rank):
+                symbol, size = self.symbol_of_axis[i * ORTRAIN_MAX_RANK + axis], cnp.PyArray_DIMS(x)[axis]
+                if symbol >= 0 and self.values[symbol] < 0:
+                    self.values[symbol] = size
+                if size != (expected.dims[axis] if symbol < 0 else self.values[symbol]):
                     return None
-        return tuple([self.numbers[i] for i in range(self.sizes.n_symbols)])
+        return tuple([self.values[i] for i in range(self.sizes.n_symbols)])
 
-    cdef Program derived(self, tuple symbols, bint sparing):
-        """The program for the symbols that were read last; None where the plan for them may be another, or has to be."""
-        cdef Program first = self.first, program
-        cdef int64_t *values = self.numbers + self.sizes.n_symbols
+    cdef Program specialize(self, tuple symbol_values, bint check_memory):
+        """Return a new program for the symbols that match_symbols() found last, or None if the plan may differ for them.
+
+        Without check_memory also None if the program needs more than the current arena."""
+        cdef Program base = self.base_program, program
+        cdef int64_t *values = self.values + self.sizes.n_symbols
         cdef Py_ssize_t i
-        if not self.sizes.evaluate(self.numbers, values, sparing):
+        if not self.sizes.evaluate(self.values, values, check_memory):
             return None
         program = Program.__new__(Program)
-        program.memory = <char *>malloc(first.memory_bytes)
+        program.memory = <char *>malloc(base.memory_bytes)
         if program.memory == NULL:
             raise MemoryError
-        memcpy(program.memory, first.memory, first.memory_bytes)
+        memcpy(program.memory, base.memory, base.memory_bytes)
         for i in range(self.n_patches):
-            if not linear(&self.patches[i].term, values, <int64_t *>(program.memory + self.patches[i].where)):
+            if not evaluate_affine(&self.patches[i].expr, values, <int64_t *>(program.memory + self.patches[i].offset)):
                 return None
-        program.become(first)
-        program.template, program.symbols = self, symbols
-        return program if sparing or fits(program) else None
+        program.copy_from(base)
+        program.template, program.symbol_values = self, symbol_values
+        return program if check_memory or fits_arena(program) else None
 
 
-cdef bint fits(Program program):
-    """Whether it can run in the memory that there is."""
-    return program.handle.arena is not None and program.room() <= program.handle.arena.nbytes
+cdef bint fits_arena(Program program):
+    """Return True if the program can run in the current arena of its engine."""
+    return program.handle.arena is not None and program.required_arena_bytes() <= program.handle.arena.nbytes
 
 
-cpdef Program related(list templates, tuple values):
-    """The program for these inputs among those of some families, of which the one that has it becomes the last; None where there is none.
+cpdef Program find_program(list templates, tuple values):
+    """Return the program of one of these templates for the shapes of the inputs, or None; its template moves to the end of the list.
 
-    What spares memory is not chosen anew where the memory is there: planning takes as long as hundreds of steps of a small network."""
+    If no template holds including its memory decisions, one that holds without them is used as long as the current arena suffices: planning takes as long as
+    hundreds of steps of a small network."""
     cdef Py_ssize_t i
     cdef ProgramTemplate template
     cdef Program found
-    for sparing in (True, False):
+    for check_memory in (True, False):
         for i in range(len(templates) - 1, -1, -1):
             template = templates[i]
-            found = template.find(values, sparing)
+            found = template.find(values, check_memory)
             if found is not None:
                 if i < len(templates) - 1:
                     templates.append(templates.pop(i))
@@ -163,16 +168,17 @@ cpdef Program related(list templates, tuple values):
     return None
 
 
-cdef Program relative(Program program, tuple values):
-    """The program for these inputs that was planned for the same model, or is derived from one, ready to run; None where there is none, or where it needs a
-    larger arena first."""
+cdef Program find_ready_program(Program program, tuple values):
+    """Return a program for the shapes of these inputs from the templates of the program's model, bound to the current arena.
+
+    None if there is no such program or it needs a larger arena."""
     cdef Program found
     if program.template is None:
         return None
-    found = related((<ProgramTemplate>program.template).templates, values)
-    if found is None or not fits(found):
+    found = find_program((<ProgramTemplate>program.template).templates, values)
+    if found is None or not fits_arena(found):
         return None
-    found.handle.held_bytes = max(found.handle.held_bytes, found.held_bytes)
+    found.handle.retained_bytes = max(found.handle.retained_bytes, found.retained_bytes)
     if not found.is_bound():
         found.bind_arena(found.handle.arena)
     return found

@@ -1,9 +1,12 @@
-"""Sizes that follow from those of the inputs: a plan that is made with them says what it would have been for other inputs, and for which it is another one."""
+"""Symbolic sizes: integers computed from the sizes of the inputs.
+
+Planning with them records every decision that depends on a size, so that a plan can be specialized to other sizes for which all decisions keep their
+outcome."""
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from cpython.object cimport Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, Py_NE
-from ortrain._core.size_expressions cimport (LARGER, PRODUCT, QUOTIENT, REMAINDER, SMALLER, SUM, SYMBOL, Linear, add_overflows, floor_quotient, linear, multiply_overflows,
-                                  operate)
+from ortrain._core.size_expressions cimport (MAXIMUM, MINIMUM, PRODUCT, QUOTIENT, REMAINDER, SUM, SYMBOL, AffineExpr, add_overflows, apply_operation,
+                                            evaluate_affine, floor_divide, multiply_overflows)
 
 cdef extern from "Python.h":
     object PyLong_FromLongLong(long long value)
@@ -11,11 +14,11 @@ cdef extern from "Python.h":
     bint PyLong_Check(object value)
 
 cdef enum:
-    MAX_NODES = 1 << 14                  # beyond which evaluating them takes as long as steps do
+    MAX_NODES = 1 << 14                  # evaluating more takes as long as running the program
 
 
-cdef bint as_number(object value, int64_t *result) except *:
-    """Whether a value is a plain int that int64 holds."""
+cdef bint as_int64(object value, int64_t *result) except *:
+    """Store an int in result; return False if value is no int or overflows int64."""
     cdef int overflow = 0
     if not PyLong_Check(value):
         return False
@@ -24,311 +27,326 @@ cdef bint as_number(object value, int64_t *result) except *:
 
 
 cdef class SymbolicSizes:
-    """The sizes of some inputs, what was computed of them, and what was found out about it.
+    """The symbols of a plan, the expressions computed from them, and the values for which the plan holds.
 
-    Every result is a node: a product, a quotient, a remainder, a sum or the smaller or larger of two that are linear in earlier nodes. Every comparison narrows what
-    a node may be; whoever asks for the plain number narrows it to that. For other sizes of which no node leaves its limits, the same computation takes the same
-    decisions. What spares() was asked has limits of its own: beyond them the plan is right, and may hold more memory than need be."""
+    An expression is a node: the sum, product, quotient, remainder, minimum or maximum of two affine expressions of earlier nodes. Every comparison narrows the
+    bounds of a node; a conversion to int narrows them to a single value. While no node leaves its bounds, the same planning code takes the same decisions for
+    other sizes. Decisions of memory_at_least() have separate bounds: outside of them the plan is still correct, but may use more memory than necessary."""
 
-    def __init__(self, tuple numbers):
-        """numbers: the symbols' values at hand, at least 1 as all others: what is empty is planned by itself."""
-        cdef Linear none = Linear(0, 0, 0)
-        self.known, self.excluded = {}, {}
-        for number in numbers:
-            self.bound(self.add_node(SYMBOL, none, none, number), 1, INT64_MAX)
+    def __init__(self, tuple hints):
+        """Create one symbol per hint.
+
+        hints: the values of the symbols that the plan is made with. All symbols are at least 1; empty inputs are planned separately."""
+        cdef AffineExpr none = AffineExpr(0, 0, 0)
+        self.node_of_key, self.excluded_keys = {}, set()
+        for hint in hints:
+            self.narrow(self.add_node(SYMBOL, none, none, hint), 1, INT64_MAX)
         self.n_symbols = self.n_nodes
 
     def __dealloc__(self):
         free(self.nodes)
-        free(self.holes)
+        free(self.excluded)
         free(self.values)
 
     @property
-    def numbers(self):
-        """The symbols' values at hand."""
+    def hints(self):
+        """The values of the symbols that the plan is made with."""
         return tuple([self.values[i] for i in range(self.n_symbols)])
 
     def symbol(self, Py_ssize_t index):
-        """A symbol as a SymbolicInt."""
+        """Return a symbol as a SymbolicInt."""
         if not 0 <= index < self.n_symbols:
             raise IndexError(f"expected a symbol below {self.n_symbols}, got {index}")
-        return self.made(1, index, 0)
+        return self.make_int(1, index, 0)
 
-    def limits(self, Py_ssize_t index, bint sparing=True):
-        """(least, greatest) number of a symbol with which all decisions stay what they were, as far as they hang on it alone. sparing: those of spares() too."""
+    def bounds(self, Py_ssize_t index, bint check_memory=True):
+        """Return (lowest, highest) value of a symbol for which the decisions that depend on it alone keep their outcome.
+
+        check_memory: include the decisions of memory_at_least()."""
         if not 0 <= index < self.n_symbols:
             raise IndexError(f"expected a symbol below {self.n_symbols}, got {index}")
-        hard, spare = self.nodes[index].decided, self.nodes[index].spared
-        return (max(hard.low, spare.low), min(hard.high, spare.high)) if sparing else (hard.low, hard.high)
+        correctness, memory = self.nodes[index].bounds, self.nodes[index].memory_bounds
+        return (max(correctness.low, memory.low), min(correctness.high, memory.high)) if check_memory else (correctness.low, correctness.high)
 
-    def holds_for(self, tuple numbers, bint sparing=True):
-        """Whether for these numbers all decisions are known to be what they were. sparing: those of spares() too."""
-        cdef int64_t *values = evaluated(self, numbers, sparing)
+    def holds_for(self, tuple symbol_values, bint check_memory=True):
+        """Return True if all decisions have the same outcome for these values of the symbols.
+
+        check_memory: include the decisions of memory_at_least()."""
+        cdef int64_t *values = evaluate_nodes(self, symbol_values, check_memory)
         free(values)
         return values != NULL
 
-    cdef Py_ssize_t add_node(self, int operation, Linear left, Linear right, int64_t value) except -1:
-        cdef Py_ssize_t room
-        if self.n_nodes == self.node_room:
-            room = 2 * self.node_room + 64
-            nodes = <Node *>realloc(self.nodes, room * sizeof(Node))
+    cdef Py_ssize_t add_node(self, int operation, AffineExpr left, AffineExpr right, int64_t value) except -1:
+        """Append a node with its hint; return its index."""
+        cdef Py_ssize_t capacity
+        if self.n_nodes == self.node_capacity:
+            capacity = 2 * self.node_capacity + 64
+            nodes = <Node *>realloc(self.nodes, capacity * sizeof(Node))
             if nodes == NULL:
                 raise MemoryError
             self.nodes = nodes
-            values = <int64_t *>realloc(self.values, room * sizeof(int64_t))
+            values = <int64_t *>realloc(self.values, capacity * sizeof(int64_t))
             if values == NULL:
                 raise MemoryError
-            self.values, self.node_room = values, room
-        self.nodes[self.n_nodes] = Node(operation, left, right, Limits(INT64_MIN, INT64_MAX), Limits(INT64_MIN, INT64_MAX))
+            self.values, self.node_capacity = values, capacity
+        self.nodes[self.n_nodes] = Node(operation, left, right, Interval(INT64_MIN, INT64_MAX), Interval(INT64_MIN, INT64_MAX))
         self.values[self.n_nodes] = value
         self.n_nodes += 1
         if self.n_nodes > MAX_NODES:
-            self.failed = True
+            self.is_disabled = True
         return self.n_nodes - 1
 
-    cdef object made(self, int64_t coefficient, Py_ssize_t node, int64_t offset):
-        """coefficient * node + offset: a plain int where it hangs on no node."""
+    cdef object make_int(self, int64_t coefficient, Py_ssize_t node, int64_t offset):
+        """Return coefficient * node + offset: a SymbolicInt, or an int if the coefficient is 0 or the hint overflows int64."""
         cdef SymbolicInt result
         if coefficient == 0:
             return PyLong_FromLongLong(offset)
         result = SymbolicInt.__new__(SymbolicInt)
         result.sizes = self
-        result.term = Linear(coefficient, offset, node)
-        if not linear(&result.term, self.values, &result.number):
-            return coefficient * pinned(self.made(1, node, 0)) + offset
+        result.expr = AffineExpr(coefficient, offset, node)
+        if not evaluate_affine(&result.expr, self.values, &result.hint):
+            return coefficient * guard_int(self.make_int(1, node, 0)) + offset
         return result
 
-    cdef object bound(self, Py_ssize_t node, int64_t low, int64_t high):
-        cdef Limits *limits = &self.nodes[node].spared if self.spares_only else &self.nodes[node].decided
-        if self.sealed:
+    cdef object narrow(self, Py_ssize_t node, int64_t low, int64_t high):
+        """Restrict a node to low..high, both included."""
+        cdef Interval *bounds = &self.nodes[node].memory_bounds if self.is_memory_decision else &self.nodes[node].bounds
+        if self.is_frozen:
             return
-        limits.low = max(limits.low, low)
-        limits.high = min(limits.high, high)
+        bounds.low = max(bounds.low, low)
+        bounds.high = min(bounds.high, high)
 
     cdef object exclude(self, Py_ssize_t node, int64_t value):
+        """Record a value that a node must not have."""
         key = (node, value)
-        if self.sealed or key in self.excluded or not self.nodes[node].decided.low <= value <= self.nodes[node].decided.high:
+        if self.is_frozen or key in self.excluded_keys or not self.nodes[node].bounds.low <= value <= self.nodes[node].bounds.high:
             return
-        if self.n_holes == self.hole_room:
-            room = 2 * self.hole_room + 16
-            holes = <Hole *>realloc(self.holes, <size_t>room * sizeof(Hole))
-            if holes == NULL:
+        if self.n_excluded == self.excluded_capacity:
+            capacity = 2 * self.excluded_capacity + 16
+            excluded = <ExcludedValue *>realloc(self.excluded, <size_t>capacity * sizeof(ExcludedValue))
+            if excluded == NULL:
                 raise MemoryError
-            self.holes, self.hole_room = holes, room
-        self.excluded[key] = True
-        self.holes[self.n_holes] = Hole(node, value)
-        self.n_holes += 1
+            self.excluded, self.excluded_capacity = excluded, capacity
+        self.excluded_keys.add(key)
+        self.excluded[self.n_excluded] = ExcludedValue(node, value)
+        self.n_excluded += 1
 
-    cdef bint evaluate(self, const int64_t *symbols, int64_t *values, bint sparing) noexcept nogil:
-        """Computes all nodes for other symbols; False where some decision would be another, or may be."""
+    cdef bint evaluate(self, const int64_t *symbols, int64_t *values, bint check_memory) noexcept nogil:
+        """Compute all nodes for other values of the symbols; return False if the outcome of a decision changes or int64 overflows."""
         cdef Py_ssize_t i
         cdef int64_t left, right
         cdef Node *node
-        if self.failed:
+        if self.is_disabled:
             return False
         for i in range(self.n_nodes):
             node = &self.nodes[i]
             if node.operation == SYMBOL:
                 values[i] = symbols[i]
-            elif not (linear(&node.left, values, &left) and linear(&node.right, values, &right) and operate(node.operation, left, right, &values[i])):
+            elif not (evaluate_affine(&node.left, values, &left) and evaluate_affine(&node.right, values, &right)
+                      and apply_operation(node.operation, left, right, &values[i])):
                 return False
-            if values[i] < node.decided.low or values[i] > node.decided.high or sparing and (values[i] < node.spared.low or values[i] > node.spared.high):
+            if values[i] < node.bounds.low or values[i] > node.bounds.high:
                 return False
-        for i in range(self.n_holes):
-            if values[self.holes[i].node] == self.holes[i].value:
+            if check_memory and (values[i] < node.memory_bounds.low or values[i] > node.memory_bounds.high):
+                return False
+        for i in range(self.n_excluded):
+            if values[self.excluded[i].node] == self.excluded[i].value:
                 return False
         return True
 
 
-cdef int64_t *evaluated(SymbolicSizes sizes, tuple numbers, bint sparing) except? NULL:
-    """The values of all nodes for these numbers, to be freed; NULL where some decision would be another, or may be."""
+cdef int64_t *evaluate_nodes(SymbolicSizes sizes, tuple symbol_values, bint check_memory) except? NULL:
+    """Return the values of all nodes for these values of the symbols, which the caller frees; NULL if a decision may have another outcome."""
     cdef Py_ssize_t i
     cdef int64_t *values
-    if len(numbers) != sizes.n_symbols:
-        raise ValueError(f"expected {sizes.n_symbols} numbers, got {len(numbers)}")
-    given = [<int64_t>number for number in numbers]
+    if len(symbol_values) != sizes.n_symbols:
+        raise ValueError(f"expected {sizes.n_symbols} symbol values, got {len(symbol_values)}")
+    converted = [<int64_t>value for value in symbol_values]
     values = <int64_t *>malloc((sizes.n_nodes + 1) * sizeof(int64_t))
     if values == NULL:
         raise MemoryError
     for i in range(sizes.n_symbols):                         # the first nodes are the symbols
-        values[i] = given[i]
-    if not sizes.evaluate(values, values, sparing):
+        values[i] = converted[i]
+    if not sizes.evaluate(values, values, check_memory):
         free(values)
         return NULL
     return values
 
 
-cdef object pinned(object value):
-    """The plain number: of a symbolic one, which from now on is to be no other."""
+cdef object guard_int(object value):
+    """Return the value as an int; the plan then holds only for sizes that give a SymbolicInt this value."""
     cdef SymbolicInt x
     if not isinstance(value, SymbolicInt):
         return value
     x = <SymbolicInt>value
-    x.sizes.bound(x.term.node, x.sizes.values[x.term.node], x.sizes.values[x.term.node])
-    return PyLong_FromLongLong(x.number)
+    x.sizes.narrow(x.expr.node, x.sizes.values[x.expr.node], x.sizes.values[x.expr.node])
+    return PyLong_FromLongLong(x.hint)
 
 
-def plain(value):
-    """The number for the sizes at hand, of which nothing is to follow: for choices that change no result."""
-    return PyLong_FromLongLong((<SymbolicInt>value).number) if isinstance(value, SymbolicInt) else value
+def size_hint(value):
+    """Return the value as an int without restricting the plan to it: only for choices that do not change results."""
+    return PyLong_FromLongLong((<SymbolicInt>value).hint) if isinstance(value, SymbolicInt) else value
 
 
-def spares(left, right):
-    """Whether left >= right, where that decides about memory alone: what follows has to be right whatever the answer."""
+def memory_at_least(left, right):
+    """Return left >= right for a decision that affects only memory use: the plan must be correct with either answer."""
     cdef SymbolicSizes sizes
     for value in (left, right):
         if isinstance(value, SymbolicInt):
             sizes = (<SymbolicInt>value).sizes
-            sizes.spares_only = True
+            sizes.is_memory_decision = True
             try:
                 return left >= right
             finally:
-                sizes.spares_only = False
+                sizes.is_memory_decision = False
     return left >= right
 
 
-cdef object combined(int operation, SymbolicInt like, object left, object right):
-    """A node for two numbers, of which at least one is symbolic."""
-    cdef Linear a, b
+cdef object combine(int operation, SymbolicInt like, object left, object right):
+    """Return the node of an operation on two integers, at least one of them symbolic; None if an operand or the result has no int64 value.
+
+    like: one of the symbolic operands, whose SymbolicSizes receive the node."""
+    cdef AffineExpr a, b
     cdef int64_t value, x, y
     cdef SymbolicSizes sizes = like.sizes
-    if sizes.sealed or not as_term(sizes, left, &a, &x) or not as_term(sizes, right, &b, &y) or not operate(operation, x, y, &value):
+    if sizes.is_frozen or not as_affine(sizes, left, &a, &x) or not as_affine(sizes, right, &b, &y) or not apply_operation(operation, x, y, &value):
         return None
     key = (operation, a.coefficient, a.node, a.offset, b.coefficient, b.node, b.offset)
-    node = sizes.known.get(key)
+    node = sizes.node_of_key.get(key)
     if node is None:
-        node = sizes.known[key] = sizes.add_node(operation, a, b, value)
-    return sizes.made(1, node, 0)
+        node = sizes.node_of_key[key] = sizes.add_node(operation, a, b, value)
+    return sizes.make_int(1, node, 0)
 
 
-cdef bint as_term(SymbolicSizes sizes, object value, Linear *term, int64_t *number) except *:
-    """A number as a linear term; False for what is none, or is of other sizes."""
+cdef bint as_affine(SymbolicSizes sizes, object value, AffineExpr *expr, int64_t *hint) except *:
+    """Store an integer as an affine expression and its hint; return False if it overflows int64 or belongs to other SymbolicSizes."""
     cdef SymbolicInt x
     if not isinstance(value, SymbolicInt):
-        term[0] = Linear(0, 0, 0)
-        if not as_number(value, &term.offset):
+        expr[0] = AffineExpr(0, 0, 0)
+        if not as_int64(value, &expr.offset):
             return False
-        number[0] = term.offset
+        hint[0] = expr.offset
         return True
     x = <SymbolicInt>value
-    term[0], number[0] = x.term, x.number
+    expr[0], hint[0] = x.expr, x.hint
     return x.sizes is sizes
 
 
 cdef object add(object left, object right, int64_t sign):
-    """left + sign * right"""
+    """Return left + sign * right, of which at least one is symbolic."""
     cdef SymbolicInt x = <SymbolicInt>left if isinstance(left, SymbolicInt) else <SymbolicInt>right
-    cdef Linear a, b
+    cdef AffineExpr a, b
     cdef int64_t i, j, coefficient, offset
-    if not as_term(x.sizes, left, &a, &i) or not as_term(x.sizes, right, &b, &j):
-        return plainly(left, right, sign)
+    if not as_affine(x.sizes, left, &a, &i) or not as_affine(x.sizes, right, &b, &j):
+        return add_ints(left, right, sign)
     if multiply_overflows(b.coefficient, sign, &b.coefficient) or multiply_overflows(b.offset, sign, &b.offset) or add_overflows(a.offset, b.offset, &offset):
-        return plainly(left, right, sign)
+        return add_ints(left, right, sign)
     if a.coefficient != 0 and b.coefficient != 0 and a.node != b.node:
         if a.node > b.node:
             a, b = b, a
         a.offset = b.offset = 0
-        found = combined(SUM, x, x.sizes.made(a.coefficient, a.node, 0), x.sizes.made(b.coefficient, b.node, 0))
-        return plainly(left, right, sign) if found is None else found + PyLong_FromLongLong(offset)
+        found = combine(SUM, x, x.sizes.make_int(a.coefficient, a.node, 0), x.sizes.make_int(b.coefficient, b.node, 0))
+        return add_ints(left, right, sign) if found is None else found + PyLong_FromLongLong(offset)
     if add_overflows(a.coefficient, b.coefficient, &coefficient):
-        return plainly(left, right, sign)
-    return x.sizes.made(coefficient, a.node if a.coefficient != 0 else b.node, offset)
+        return add_ints(left, right, sign)
+    return x.sizes.make_int(coefficient, a.node if a.coefficient != 0 else b.node, offset)
 
 
-cdef object plainly(object left, object right, int64_t sign):
-    """The same without symbols."""
-    return pinned(left) + pinned(right) if sign > 0 else pinned(left) - pinned(right)
+cdef object add_ints(object left, object right, int64_t sign):
+    """Return left + sign * right as an int."""
+    return guard_int(left) + guard_int(right) if sign > 0 else guard_int(left) - guard_int(right)
 
 
 cdef object multiply(object left, object right):
+    """Return left * right, of which at least one is symbolic."""
     cdef SymbolicInt x = <SymbolicInt>left if isinstance(left, SymbolicInt) else <SymbolicInt>right
     cdef object other = right if isinstance(left, SymbolicInt) else left
     cdef int64_t factor, coefficient, offset
     if isinstance(other, SymbolicInt):
-        if not earlier(left, right):
+        if not is_ordered(left, right):
             left, right = right, left
-        found = combined(PRODUCT, x, left, right)
-        return pinned(left) * pinned(right) if found is None else found
-    if as_number(other, &factor) and not multiply_overflows(x.term.coefficient, factor, &coefficient) and not multiply_overflows(x.term.offset, factor, &offset):
-        return x.sizes.made(coefficient, x.term.node, offset)
-    return pinned(left) * pinned(right)
+        found = combine(PRODUCT, x, left, right)
+        return guard_int(left) * guard_int(right) if found is None else found
+    if as_int64(other, &factor) and not multiply_overflows(x.expr.coefficient, factor, &coefficient) and not multiply_overflows(x.expr.offset, factor, &offset):
+        return x.sizes.make_int(coefficient, x.expr.node, offset)
+    return guard_int(left) * guard_int(right)
 
 
-cdef bint earlier(SymbolicInt left, SymbolicInt right) noexcept:
-    """One of the two orders of factors, so that a * b is b * a."""
-    if left.term.node != right.term.node:
-        return left.term.node < right.term.node
-    if left.term.coefficient != right.term.coefficient:
-        return left.term.coefficient < right.term.coefficient
-    return left.term.offset <= right.term.offset
+cdef bint is_ordered(SymbolicInt left, SymbolicInt right) noexcept:
+    """Return True if left comes first in the canonical order of factors, which makes a * b and b * a the same node."""
+    if left.expr.node != right.expr.node:
+        return left.expr.node < right.expr.node
+    if left.expr.coefficient != right.expr.coefficient:
+        return left.expr.coefficient < right.expr.coefficient
+    return left.expr.offset <= right.expr.offset
 
 
 cdef object divide(int operation, object left, object right):
-    """left // right or left % right."""
+    """Return left // right (QUOTIENT) or left % right (REMAINDER), of which at least one is symbolic."""
     cdef SymbolicInt x
     cdef int64_t divisor
-    if isinstance(left, SymbolicInt) and as_number(right, &divisor) and divisor > 0:
+    if isinstance(left, SymbolicInt) and as_int64(right, &divisor) and divisor > 0:
         x = <SymbolicInt>left
-        if x.term.coefficient % divisor == 0:
+        if x.expr.coefficient % divisor == 0:
             if operation == REMAINDER:
-                return PyLong_FromLongLong(x.term.offset - floor_quotient(x.term.offset, divisor) * divisor)
-            return x.sizes.made(x.term.coefficient // divisor, x.term.node, floor_quotient(x.term.offset, divisor))
-    found = combined(operation, <SymbolicInt>(left if isinstance(left, SymbolicInt) else right), left, right)
+                return PyLong_FromLongLong(x.expr.offset - floor_divide(x.expr.offset, divisor) * divisor)
+            return x.sizes.make_int(x.expr.coefficient // divisor, x.expr.node, floor_divide(x.expr.offset, divisor))
+    found = combine(operation, <SymbolicInt>(left if isinstance(left, SymbolicInt) else right), left, right)
     if found is None:
-        return pinned(left) // pinned(right) if operation == QUOTIENT else pinned(left) % pinned(right)
+        return guard_int(left) // guard_int(right) if operation == QUOTIENT else guard_int(left) % guard_int(right)
     return found
 
 
 cdef bint decide(SymbolicInt x, int operation) except *:
-    """Whether x < 0, x <= 0 or x == 0, for the sizes at hand and for all others from now on."""
-    if x.term.coefficient == INT64_MIN or x.term.offset == INT64_MIN:
-        pinned(x)
+    """Return x < 0, x <= 0 or x == 0 (Py_LT, Py_LE, Py_EQ), and restrict the plan to sizes with the same answer."""
+    if x.expr.coefficient == INT64_MIN or x.expr.offset == INT64_MIN:
+        guard_int(x)
     elif operation == Py_EQ:
-        decide_zero(x)
+        record_equality(x)
     else:
-        # x < 0 is x <= -1
-        decide_limit(x, -1 - x.term.offset if operation == Py_LT else -x.term.offset, x.number < 0 if operation == Py_LT else x.number <= 0)
-    return x.number < 0 if operation == Py_LT else x.number <= 0 if operation == Py_LE else x.number == 0
+        # coefficient * node + offset < 0 is coefficient * node <= -1 - offset
+        record_upper_bound(x, -1 - x.expr.offset if operation == Py_LT else -x.expr.offset, x.hint < 0 if operation == Py_LT else x.hint <= 0)
+    return x.hint < 0 if operation == Py_LT else x.hint <= 0 if operation == Py_LE else x.hint == 0
 
 
-cdef object decide_zero(SymbolicInt x):
-    """Narrows the node of x to those values with which x is 0 if it is now, or is not."""
-    if x.number == 0:
-        pinned(x)
-    elif x.term.offset % x.term.coefficient == 0:
-        x.sizes.exclude(x.term.node, -x.term.offset // x.term.coefficient)
+cdef object record_equality(SymbolicInt x):
+    """Restrict the node of x to values with which x == 0 keeps its outcome."""
+    if x.hint == 0:
+        guard_int(x)
+    elif x.expr.offset % x.expr.coefficient == 0:
+        x.sizes.exclude(x.expr.node, -x.expr.offset // x.expr.coefficient)
 
 
-cdef object decide_limit(SymbolicInt x, int64_t limit, bint found):
-    """Narrows the node of x to those values with which coefficient * node <= limit, if found, or is not."""
-    cdef int64_t coefficient = x.term.coefficient, at
+cdef object record_upper_bound(SymbolicInt x, int64_t limit, bint found):
+    """Restrict the node of x to values with which coefficient * node <= limit has the outcome `found`."""
+    cdef int64_t coefficient = x.expr.coefficient, at
     if limit == INT64_MIN and coefficient < 0:
-        if coefficient != -1:                               # -1 * node is never that small
-            pinned(x)
+        if coefficient != -1:                               # -node > INT64_MIN for every int64: nothing to record
+            guard_int(x)
     elif coefficient > 0:
-        at = floor_quotient(limit, coefficient)
+        at = floor_divide(limit, coefficient)
         if found:
-            x.sizes.bound(x.term.node, INT64_MIN, at)
+            x.sizes.narrow(x.expr.node, INT64_MIN, at)
         else:
-            x.sizes.bound(x.term.node, at + 1, INT64_MAX)
+            x.sizes.narrow(x.expr.node, at + 1, INT64_MAX)
     else:
-        at = -floor_quotient(limit, -coefficient)            # node >= at, or not
+        at = -floor_divide(limit, -coefficient)            # coefficient * node <= limit means node >= at
         if found:
-            x.sizes.bound(x.term.node, at, INT64_MAX)
+            x.sizes.narrow(x.expr.node, at, INT64_MAX)
         else:
-            x.sizes.bound(x.term.node, INT64_MIN, at - 1)
+            x.sizes.narrow(x.expr.node, INT64_MIN, at - 1)
 
 
-cdef object compared(object left, object right, int operation):
-    """A comparison of two numbers, of which at least one is symbolic; NotImplemented for what is no number."""
+cdef object compare(object left, object right, int operation):
+    """Return the outcome of a comparison, of which at least one side is symbolic; NotImplemented for == with another type."""
     if operation == Py_GT or operation == Py_GE:
-        return compared(right, left, Py_LT if operation == Py_GT else Py_LE)
+        return compare(right, left, Py_LT if operation == Py_GT else Py_LE)
     if operation == Py_NE:
-        found = compared(left, right, Py_EQ)
+        found = compare(left, right, Py_EQ)
         return found if found is NotImplemented else not found
     for value in (left, right):
         if not isinstance(value, (SymbolicInt, int)):
-            return pinned(left) < pinned(right) if operation == Py_LT else pinned(left) <= pinned(right) if operation == Py_LE else NotImplemented
+            return guard_int(left) < guard_int(right) if operation == Py_LT else guard_int(left) <= guard_int(right) if operation == Py_LE else NotImplemented
     difference = add(left, right, -1)
     if isinstance(difference, SymbolicInt):
         return decide(<SymbolicInt>difference, operation)
@@ -336,13 +354,13 @@ cdef object compared(object left, object right, int operation):
 
 
 cdef class SymbolicInt:
-    """An int that follows from symbols: calculates and compares as it, says to be one to isinstance, and is one to the type checker.
+    """An integer computed from symbols, used in place of an int: same arithmetic and comparisons, and isinstance(x, int) is True.
 
-    It is no subclass: whatever reads an int's value in C would do so unseen. What asks for the plain number (int(), an index, a float, a dict's key, its text) gets
-    it, and the SymbolicSizes remember that it is to be that."""
+    It does not subclass int, because C code would read the value of a subclass without restricting the plan. Every conversion (int(), an index,
+    a float, hashing, text) returns the hint and restricts the plan to sizes that give this value."""
 
     def __init__(self):
-        raise TypeError("expected a SymbolicInt to be made by SymbolicSizes.symbol")
+        raise TypeError("expected a SymbolicInt to be created by SymbolicSizes.symbol")
 
     @property
     def __class__(self):
@@ -394,83 +412,83 @@ cdef class SymbolicInt:
         return self if self >= 0 else -self
 
     def __truediv__(self, other):
-        return pinned(self) / pinned(other)
+        return guard_int(self) / guard_int(other)
 
     def __rtruediv__(self, other):
-        return pinned(other) / pinned(self)
+        return guard_int(other) / guard_int(self)
 
     def __pow__(self, other, modulo):
-        return pow(pinned(self), pinned(other), modulo)
+        return pow(guard_int(self), guard_int(other), modulo)
 
     def __rpow__(self, other, modulo):
-        return pow(pinned(other), pinned(self), modulo)
+        return pow(guard_int(other), guard_int(self), modulo)
 
     def __lshift__(self, other):
-        return pinned(self) << pinned(other)
+        return guard_int(self) << guard_int(other)
 
     def __rlshift__(self, other):
-        return pinned(other) << pinned(self)
+        return guard_int(other) << guard_int(self)
 
     def __rshift__(self, other):
-        return pinned(self) >> pinned(other)
+        return guard_int(self) >> guard_int(other)
 
     def __rrshift__(self, other):
-        return pinned(other) >> pinned(self)
+        return guard_int(other) >> guard_int(self)
 
     def __and__(self, other):
-        return pinned(self) & pinned(other)
+        return guard_int(self) & guard_int(other)
 
     def __rand__(self, other):
-        return pinned(other) & pinned(self)
+        return guard_int(other) & guard_int(self)
 
     def __or__(self, other):
-        return pinned(self) | pinned(other)
+        return guard_int(self) | guard_int(other)
 
     def __ror__(self, other):
-        return pinned(other) | pinned(self)
+        return guard_int(other) | guard_int(self)
 
     def __xor__(self, other):
-        return pinned(self) ^ pinned(other)
+        return guard_int(self) ^ guard_int(other)
 
     def __rxor__(self, other):
-        return pinned(other) ^ pinned(self)
+        return guard_int(other) ^ guard_int(self)
 
     def __richcmp__(self, other, int operation):
-        return compared(self, other, operation)
+        return compare(self, other, operation)
 
     def __bool__(self):
         return not decide(self, Py_EQ)
 
     def __hash__(self):
-        return hash(pinned(self))
+        return hash(guard_int(self))
 
     def __index__(self):
-        return pinned(self)
+        return guard_int(self)
 
     def __int__(self):
-        return pinned(self)
+        return guard_int(self)
 
     def __float__(self):
-        return float(pinned(self))
+        return float(guard_int(self))
 
     def __round__(self, digits=None):
-        return round(pinned(self), digits)
+        return round(guard_int(self), digits)
 
-    def smaller(self, other):
-        """min(self, other), without deciding which."""
-        found = combined(SMALLER, self, self, other)
-        return min(pinned(self), pinned(other)) if found is None else found
+    def minimum(self, other):
+        """Return min(self, other) without recording which one it is."""
+        found = combine(MINIMUM, self, self, other)
+        return min(guard_int(self), guard_int(other)) if found is None else found
 
-    def larger(self, other):
-        """max(self, other), without deciding which."""
-        found = combined(LARGER, self, self, other)
-        return max(pinned(self), pinned(other)) if found is None else found
+    def maximum(self, other):
+        """Return max(self, other) without recording which one it is."""
+        found = combine(MAXIMUM, self, self, other)
+        return max(guard_int(self), guard_int(other)) if found is None else found
 
     def __repr__(self):
-        return repr(pinned(self))
+        return repr(guard_int(self))
 
-    def __format__(self, how):
-        return format(pinned(self), how)
+    def __format__(self, spec):
+        return format(guard_int(self), spec)
 
     def __getattr__(self, name):
-        return getattr(pinned(self), name)
+        return getattr(guard_int(self), name)

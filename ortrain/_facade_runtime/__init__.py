@@ -1,2 +1,2 @@
-"""What the facades share and what is written by hand: lifetimes, conversions of arguments, sessions, error forms. Their public text is rendered from the
-spec (bindings_spec/) and calls the functions here."""
+"""The hand-written part of the facades: lifetimes, conversions of arguments, sessions, error reporting. Their public text is rendered from the
+specification (bindings_spec/) and calls the functions here."""

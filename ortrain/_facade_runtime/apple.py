@@ -1,4 +1,4 @@
-"""What the Swift and Objective-C facades have beyond the others: their numbers of element types, and alloc()."""
+"""What only the Swift and Objective-C facades have: their numbers of element types, and alloc()."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ortrain.errors import InvalidArgumentError
 
 
 def onnx_element_type(element_type: Any) -> int:
-    """ONNX's number of an element type as Swift and Objective-C number them. Raises InvalidArgumentError for a number that they do not have."""
+    """Return ONNX's number for an element type of Swift and Objective-C. Raises InvalidArgumentError for an unknown number."""
     number = integer(element_type, "elementType")
     try:
         return int(ElementType[AppleElementType(number).name])
@@ -20,17 +20,17 @@ def onnx_element_type(element_type: Any) -> int:
 
 
 def apple_element_type(element_type: int) -> int:
-    """The number of Swift and Objective-C; 0 (undefined) where they have none."""
+    """Return the number of an element type in Swift and Objective-C; 0 (undefined) where they have none."""
     name = ElementType(element_type).name
     return int(AppleElementType[name]) if name in AppleElementType.__members__ else int(AppleElementType.UNDEFINED)
 
 
 class Allocated:
-    """An Objective-C object: made with alloc(), usable after an init."""
+    """An Objective-C object, created with alloc() and usable after an init."""
 
     @classmethod
     def alloc(cls) -> Self:
-        """An object that waits for its init."""
+        """Return an object that awaits its init."""
         return cls()
 
 
@@ -39,7 +39,7 @@ class AppleSession(Allocated, SessionHolder):
 
 
 class AppleState(Allocated, StateHolder):
-    """Holds a checkpoint's state."""
+    """Holds the state of a checkpoint."""
 
 
 class AppleValue(Allocated, ValueHolder):

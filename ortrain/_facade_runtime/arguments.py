@@ -1,4 +1,4 @@
-"""Arguments of the facades: each check gives what the engine takes, or an error that names the argument."""
+"""Argument checks of the facades: each returns what the engine takes, or raises an error that names the argument."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def _refuse(wanted: str, name: str, value: Any) -> ArgumentTypeError:
 
 
 def path(value: Any, name: str) -> str | os.PathLike[str]:
-    """A path: str or os.PathLike."""
+    """Return a path: str or os.PathLike."""
     if not isinstance(value, str | os.PathLike):
         raise _refuse("a path", name, value)
     return value
 
 
 def path_or_none(value: Any, name: str) -> str | os.PathLike[str] | None:
-    """A path, or None where there is none."""
+    """Return a path or None."""
     return None if value is None else path(value, name)
 
 
 def text(value: Any, name: str) -> str:
-    """A str."""
+    """Return a str."""
     if not isinstance(value, str):
         raise _refuse("a string", name, value)
     return value
 
 
 def texts(value: Any, name: str, length: int | None = None) -> list[str]:
-    """A list of str, of `length` elements where the language says how many."""
+    """Return a list of str, of `length` elements where the language specifies it."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise _refuse("a list of strings", name, value)
     found = [text(item, name) for item in value]
@@ -51,7 +51,7 @@ def texts(value: Any, name: str, length: int | None = None) -> list[str]:
 
 
 def integer(value: Any, name: str) -> int:
-    """An int of 64 bits."""
+    """Return a 64-bit int."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise _refuse("an integer", name, value)
     if int(value) not in INT64:
@@ -60,32 +60,32 @@ def integer(value: Any, name: str) -> int:
 
 
 def number(value: Any, name: str) -> float:
-    """A float (ints are numbers too)."""
+    """Return a float; ints are accepted."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise _refuse("a number", name, value)
     return float(value)
 
 
 def flag(value: Any, name: str) -> bool:
-    """A bool."""
+    """Return a bool."""
     if not isinstance(value, bool | np.bool_):
         raise _refuse("a bool", name, value)
     return bool(value)
 
 
 def int_property(value: Any, name: str) -> int:
-    """The value of an integer property. Raises PropertyTypeError for anything but an integer."""
+    """Return the value of an integer property. Raises PropertyTypeError for anything but an integer."""
     return integer(_property(value, int | np.integer, "an int", name), name)
 
 
 def float_property(value: Any, name: str) -> float:
-    """The value of a float property, in single precision. Raises PropertyTypeError for anything but a number."""
+    """Return the value of a float property, in single precision. Raises PropertyTypeError for anything but a number."""
     with np.errstate(over="ignore"):
         return float(np.float32(_property(value, int | float | np.integer | np.floating, "a float", name)))
 
 
 def string_property(value: Any, name: str) -> str:
-    """The value of a string property. Raises PropertyTypeError for anything but a str."""
+    """Return the value of a string property. Raises PropertyTypeError for anything but a str."""
     return str(_property(value, str, "a str", name))
 
 
@@ -96,20 +96,20 @@ def _property(value: Any, kinds: Any, wanted: str, name: str) -> Any:
 
 
 def property_value(value: Any, name: str) -> PropertyValue:
-    """A property value: int of 64 bits, float or str."""
+    """Return a property value: a 64-bit int, a float or a str."""
     _property(value, int | float | str | np.integer | np.floating, "an int, a float or a str", name)
     return integer(value, name) if isinstance(value, int | np.integer) else value if isinstance(value, str) else float(value)
 
 
 def property_of(value: PropertyValue, kind: type[T], name: str) -> T:
-    """A property that has to be of a type. Raises PropertyTypeError when it is of another."""
+    """Return a property of an expected type. Raises PropertyTypeError when it has another."""
     if not isinstance(value, kind):
         raise PropertyTypeError(f"expected property {name!r} to be {kind.__name__}, it is {type(value).__name__}")
     return value
 
 
 def data(value: Any, name: str, length: int | None = None) -> bytes:
-    """The bytes of a buffer, of `length` bytes where the language says how many."""
+    """Return the bytes of a buffer, of `length` bytes where the language specifies it."""
     try:
         view = memoryview(value).cast("B") if not isinstance(value, bytes) else memoryview(value)
     except TypeError as error:
@@ -118,7 +118,7 @@ def data(value: Any, name: str, length: int | None = None) -> bytes:
 
 
 def data_or_none(value: Any, name: str, length: int | None = None) -> bytes | None:
-    """The bytes of a buffer; None for None or for length 0, as C says that there is none."""
+    """Return the bytes of a buffer; None for None or for length 0, which is how C expresses absence."""
     if value is None:
         counted((), length, name)
         return None
@@ -126,14 +126,14 @@ def data_or_none(value: Any, name: str, length: int | None = None) -> bytes | No
 
 
 def counted(values: S, length: int | None, name: str) -> S:
-    """The values, if there are `length` of them (None: any number). Raises InvalidArgumentError otherwise."""
+    """Return the values if there are `length` of them (None: any number). Raises InvalidArgumentError otherwise."""
     if length is not None and len(values) != integer(length, f"the length of {name}"):
         raise InvalidArgumentError(f"expected {length} elements in {name}, as its length says, got {len(values)}")
     return values
 
 
 def element(values: Sequence[str], index: Any) -> str:
-    """values[index]. Raises InvalidArgumentError when there is none."""
+    """Return values[index]. Raises InvalidArgumentError when it is out of range."""
     number = integer(index, "index")
     if not 0 <= number < len(values):
         raise InvalidArgumentError(f"expected an index in [0, {len(values)}), got {number}")
@@ -141,22 +141,22 @@ def element(values: Sequence[str], index: Any) -> str:
 
 
 def value(item: Any, name: str, kind: type[ValueHolder] = ValueHolder) -> OrtValue:
-    """The tensor that a facade's value holds."""
+    """Return the tensor that a facade's value holds."""
     return held(item, kind, name)
 
 
 def values(items: Any, name: str, kind: type[ValueHolder] = ValueHolder, length: int | None = None) -> list[OrtValue]:
-    """The tensors that a list of a facade's values holds."""
+    """Return the tensors that a list of a facade's values holds."""
     return [held(item, kind, f"{name}[{number}]") for number, item in enumerate(listed(items, name, length))]
 
 
 def slots(items: Any, name: str, kind: type[ValueHolder] = ValueHolder, length: int | None = None) -> list[OrtValue | None]:
-    """Pre-allocated outputs: tensors, or None where a fresh one is wanted."""
+    """Return pre-allocated outputs: tensors, or None where an output is to be allocated."""
     return [None if item is None else held(item, kind, f"{name}[{number}]") for number, item in enumerate(listed(items, name, length))]
 
 
 def listed(items: Any, name: str, length: int | None = None) -> list[Any]:
-    """A collection as a list, of `length` elements where the language says how many; a NULL of length 0 is an empty one."""
+    """Return a collection as a list, of `length` elements where the language specifies it; NULL with length 0 is an empty list."""
     if items is None and length == 0:
         return []
     if isinstance(items, str | bytes | Holder) or not isinstance(items, Iterable):

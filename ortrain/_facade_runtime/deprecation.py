@@ -1,4 +1,4 @@
-"""What a deprecated name does besides its work."""
+"""Warnings of deprecated names."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import warnings
 
 
 def warn(message: str) -> None:
-    """A DeprecationWarning at the line of the user's that called the deprecated name."""
+    """Emit a DeprecationWarning at the caller's line."""
     warnings.warn(message, DeprecationWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""What the C# facade has beyond the others: disposable objects and collections, buffers that are pinned by name."""
+"""What only the C# facade has: disposable objects and collections, and buffers pinned by name."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Disposes(Protocol):
     """An IDisposable."""
 
     def Dispose(self) -> None:
-        """Frees it."""
+        """Release the object."""
 
 
 class Disposable:
-    """`using` of C#: an object that a with-statement disposes of."""
+    """An object that a with-statement disposes of, as `using` does in C#."""
 
     def __enter__(self) -> Self:
         return self
@@ -30,7 +30,7 @@ class Disposable:
         self.Dispose()
 
     def Dispose(self) -> None:
-        """Frees what the object holds; using it afterwards is an error, a second Dispose does nothing."""
+        """Release what the object holds. Later uses are errors; a second Dispose does nothing."""
         raise NotImplementedError
 
 
@@ -39,7 +39,7 @@ class DisposableSession(Disposable, SessionHolder):
 
 
 class DisposableState(Disposable, StateHolder):
-    """Holds a checkpoint's state."""
+    """Holds the state of a checkpoint."""
 
 
 class DisposableValue(Disposable, ValueHolder):
@@ -55,7 +55,7 @@ class DisposableRunOptions(Disposable, RunOptionsHolder):
 
 
 class PinnedValue(DisposableValue):
-    """A tensor over the caller's memory, given to a step as it is."""
+    """A tensor over the caller's memory, which a step uses without a copy."""
 
 
 class NamedValue(DisposableValue):
@@ -74,7 +74,7 @@ D = TypeVar("D", bound=Disposes)
 
 
 class IDisposableReadOnlyCollection(Disposable, Sequence[D], Generic[D]):
-    """Results of a step: read like a list, disposed of as one."""
+    """The results of a step, read like a list and disposed of together."""
 
     def __init__(self, items: Iterable[D] = ()) -> None:
         self._items: list[D] | None = list(items)
@@ -90,7 +90,7 @@ class IDisposableReadOnlyCollection(Disposable, Sequence[D], Generic[D]):
         return len(self._open())
 
     def Dispose(self) -> None:
-        """Disposes of every value in the collection."""
+        """Dispose of every value in the collection."""
         for item in self._items or ():
             item.Dispose()
         self._items = None
@@ -110,10 +110,10 @@ class IDisposableReadOnlyCollection(Disposable, Sequence[D], Generic[D]):
 
 
 def pinned(tensor: Any) -> OrtValue:
-    """A tensor over the memory of an array of any shape. Raises ArgumentTypeError for memory that cannot be shared."""
+    """Return a tensor over the memory of an array of any shape. Raises ArgumentTypeError for memory that cannot be shared."""
     return tensor_over(tensor, np.shape(tensor))
 
 
 def release_of(holder: Holder[Any]) -> None:
-    """Dispose: a second one does nothing."""
+    """Dispose of a holder; a second call does nothing."""
     holder._dispose()

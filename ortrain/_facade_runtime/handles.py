@@ -1,4 +1,4 @@
-"""What the C facade has beyond the others: handles, an allocator, memory that it hands out."""
+"""What only the C facade has: handles, an allocator, and the memory that it allocates."""
 
 from __future__ import annotations
 
@@ -19,74 +19,74 @@ from ortrain.runtime.values import OrtValue
 T = TypeVar("T")
 
 API_VERSION = 19
-"""The newest version of the C API that GetApi gives; 1 to this one are the same table."""
+"""The newest version of the C API that GetApi supports; all versions from 1 on have the same table."""
 
 
 class MemoryInfo:
-    """Where memory lies: the CPU."""
+    """The location of memory: the CPU."""
 
     def __init__(self, allocator_type: int = 0, memory_type: int = 0) -> None:
         self.allocator_type, self.memory_type = allocator_type, memory_type
 
 
 class Allocation:
-    """What an allocator hands out: to be given back to AllocatorFree once."""
+    """Memory from an allocator, to be freed once with AllocatorFree."""
 
     _freed = False
 
 
 class AllocatedString(str, Allocation):
-    """char*."""
+    """A char*."""
 
 
 class AllocatedInteger(int, Allocation):
-    """int64_t*, read as the number it points at."""
+    """An int64_t*, read as the number it points to."""
 
 
 class AllocatedFloat(float, Allocation):
-    """float*, read as the number it points at."""
+    """A float*, read as the number it points to."""
 
 
 class AllocatedBytes(bytes, Allocation):
-    """void* with a length."""
+    """A void* with a length."""
 
 
 class AllocatedMemory(Allocation):
-    """void*: uint8 [size] as a buffer."""
+    """A void*: uint8 [size] as a buffer."""
 
     def __init__(self, size: int) -> None:
         self.memory = np.zeros(size, np.uint8)
 
 
 class Allocator:
-    """The default allocator: memory is Python's, the allocator checks that it is given back once."""
+    """The default allocator. Memory is Python's; the allocator checks that it is freed once."""
 
     def allocate(self, size: Any) -> AllocatedMemory:
-        """Zeroed memory of a size in bytes."""
+        """Return zeroed memory of a size in bytes."""
         wanted = integer(size, "size")
         if wanted < 0:
             raise InvalidArgumentError(f"expected a size of at least 0, got {wanted}")
         return AllocatedMemory(wanted)
 
     def string(self, value: str) -> AllocatedString:
-        """A string of the caller's to free."""
+        """Return a string for the caller to free."""
         return AllocatedString(value)
 
     def property(self, value: PropertyValue) -> AllocatedString | AllocatedInteger | AllocatedFloat:
-        """A property value of the caller's to free."""
+        """Return a property value for the caller to free."""
         kinds = {str: AllocatedString, int: AllocatedInteger, float: AllocatedFloat}
         return kinds[type(value)](value)  # type: ignore[no-any-return]
 
     def buffer(self, data: bytes) -> AllocatedBytes:
-        """Bytes of the caller's to free."""
+        """Return bytes for the caller to free."""
         return AllocatedBytes(data)
 
     def tensor(self, value: OrtValue) -> OrtValue:
-        """A tensor of the caller's to release."""
+        """Return a tensor for the caller to release."""
         return value
 
     def free(self, memory: Any) -> None:
-        """Takes memory back; NULL is none. Raises UseAfterRelease the second time, ArgumentTypeError for what is not an allocator's."""
+        """Free memory; NULL is ignored. Raises UseAfterRelease the second time, ArgumentTypeError for memory that is not the allocator's."""
         if memory is None:
             return
         if not isinstance(memory, Allocation):
@@ -109,7 +109,7 @@ class AllocatorHolder(Holder[Allocator]):
 
 
 def released(handle: Any, kind: type[Holder[Any]]) -> None:
-    """Releases a handle; NULL is none. Raises UseAfterRelease the second time, ArgumentTypeError for a handle of another kind."""
+    """Release a handle; NULL is ignored. Raises UseAfterRelease the second time, ArgumentTypeError for a handle of another kind."""
     if handle is None:
         return
     if not isinstance(handle, kind):
@@ -118,7 +118,7 @@ def released(handle: Any, kind: type[Holder[Any]]) -> None:
 
 
 def released_status(status: Any) -> None:
-    """Releases a status; NULL is none. Raises UseAfterRelease the second time."""
+    """Release a status; NULL is ignored. Raises UseAfterRelease the second time."""
     if status is None:
         return
     if not isinstance(status, OrtStatus):
@@ -127,12 +127,12 @@ def released_status(status: Any) -> None:
 
 
 def status_from(code: Any, message: Any) -> OrtStatus:
-    """A status of the caller's making."""
+    """Create a status."""
     return OrtStatus(ErrorCode(integer(code, "code")), text(message, "msg"))
 
 
 def output_slots(outputs: Any, length: Any) -> list[OrtValue | None]:
-    """The output array of a step: OrtValues to write into, None where a fresh one is wanted."""
+    """Return the output array of a step: OrtValues to write into, None where an output is to be allocated."""
     if not isinstance(outputs, MutableSequence):
         raise ArgumentTypeError(f"expected a list that can be written for outputs, got {type(outputs).__name__}")
     if len(outputs) != integer(length, "outputs_len"):
@@ -146,28 +146,28 @@ def output_slots(outputs: Any, length: Any) -> list[OrtValue | None]:
 
 
 def fill_slots(outputs: MutableSequence[Any], kind: type[ValueHolder], values: Sequence[OrtValue]) -> None:
-    """Puts fresh outputs where the caller gave none."""
+    """Store new outputs where the caller passed none."""
     for position, value in enumerate(values):
         if outputs[position] is None:
             outputs[position] = kind._of(value)
 
 
 def put_property(kind: BoxLike, kinds: Callable[[int], Any], value: BoxLike, allocator: Allocator, found: PropertyValue) -> None:
-    """Sets a property's type, as the language's enumeration has it, and its value; both or neither."""
+    """Set the type of a property, as the language's enumeration names it, and its value; both or neither."""
     check_box(value)
     put(kind, kinds(PROPERTY_TYPES[type(found)]))
     put(value, allocator.property(found))
 
 
 def put_data(buffer: BoxLike, length: BoxLike, allocator: Allocator, found: bytes) -> None:
-    """Sets a buffer and its length, both or neither."""
+    """Set a buffer and its length; both or neither."""
     check_box(length)
     put(buffer, allocator.buffer(found))
     put(length, len(found))
 
 
 def typed_property(kind: Any, value: Any) -> PropertyValue:
-    """A property value of a type that the caller names. Raises PropertyTypeError when it is not of that type."""
+    """Return a property value of a type that the caller specifies. Raises PropertyTypeError when it is not of that type."""
     number_of_kind = integer(kind, "property_type")
     if number_of_kind == PropertyType.INT:
         return int_property(value, "property_value")
@@ -179,10 +179,10 @@ def typed_property(kind: Any, value: Any) -> PropertyValue:
 
 
 def table_of(kind: type[T], version: int) -> T | None:
-    """The function table of a version of the C API; None for one that is not known."""
+    """Return the function table of a version of the C API, None for an unknown version."""
     return kind() if 1 <= version <= API_VERSION else None
 
 
 def version_string() -> str:
-    """ortrain's version."""
+    """Return ortrain's version."""
     return __version__

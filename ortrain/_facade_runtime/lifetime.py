@@ -1,4 +1,4 @@
-"""Objects of a facade: each holds one of ours, until it is released."""
+"""The objects of a facade: each holds an object of ortrain until it is released."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class Holder(Generic[T]):
-    """A facade's object around one of ours. Freed with its last reference, whether it was released or not."""
+    """A facade's object that holds an object of ortrain. It is freed with its last reference, released or not."""
 
     _left_behind: ClassVar[str] = ""
-    """What goes on after a release, for the message of a later use."""
+    """What continues to exist after a release, for the error message of a later use."""
 
     def __init__(self) -> None:
         self._held: T | None = None
@@ -25,7 +25,7 @@ class Holder(Generic[T]):
 
     @classmethod
     def _of(cls, held: T) -> Self:
-        """A facade object around `held`."""
+        """Return a facade object that holds `held`."""
         made = cls.__new__(cls)
         Holder.__init__(made)
         return made._hold(held)
@@ -35,7 +35,7 @@ class Holder(Generic[T]):
         return self
 
     def _open(self) -> T:
-        """What the object holds. Raises UseAfterRelease after a release, InvalidStateError before it was made."""
+        """Return the held object. Raises UseAfterRelease after a release, InvalidStateError before construction."""
         held: T | None = getattr(self, "_held", None)
         if held is None:
             if getattr(self, "_released", False):
@@ -44,18 +44,18 @@ class Holder(Generic[T]):
         return held
 
     def _release(self) -> None:
-        """Lets go of what the object holds. Raises UseAfterRelease the second time."""
+        """Release the held object. Raises UseAfterRelease the second time."""
         self._open()
         self._held, self._released = None, True
 
     def _dispose(self) -> None:
-        """As _release, but a second time does nothing."""
+        """Release the held object; a second call does nothing."""
         if self._held is not None:
             self._release()
 
 
 class SessionHolder(Holder[TrainingSession]):
-    """Holds a training session, and through it the state it trains."""
+    """Holds a training session, and through it the state that it trains."""
 
     @property
     def _session(self) -> TrainingSession:
@@ -68,7 +68,7 @@ class SessionHolder(Holder[TrainingSession]):
 
 
 class StateHolder(Holder[TrainingState]):
-    """Holds what a checkpoint holds."""
+    """Holds a training state."""
 
     _left_behind = " (a session that was made with it keeps the parameters and goes on)"
 
@@ -102,7 +102,7 @@ class RunOptionsHolder(Holder[RunOptions]):
 
 
 class Environment:
-    """What an environment of the other languages stands for: the process. It carries a logging level and an identifier, and owns nothing."""
+    """The environment of the other languages. It has a logging level and an identifier, and owns nothing."""
 
     def __init__(self, logging_level: int = 2, identifier: str = "") -> None:
         self.logging_level = logging_level
@@ -114,12 +114,12 @@ class EnvironmentHolder(Holder[Environment]):
 
 
 def held(value: Any, kind: type[Holder[T]], name: str) -> T:
-    """What a facade object of class `kind` holds, where one is wanted for the argument `name`. Raises ArgumentTypeError for anything else."""
+    """Return what a facade object of class `kind`, passed as the argument `name`, holds. Raises ArgumentTypeError for anything else."""
     if not isinstance(value, kind):
         raise ArgumentTypeError(f"expected an object of class {kind.__name__} for {name}, got {type(value).__name__}")
     return value._open()
 
 
 def held_or_none(value: Any, kind: type[Holder[T]], name: str) -> T | None:
-    """As held, and None for None."""
+    """As held, but accept None."""
     return None if value is None else held(value, kind, name)

@@ -1,4 +1,4 @@
-"""What the Python facade has beyond the others: a module with modes, the optimizer and the scheduler as objects."""
+"""What only the Python facade has: a module with modes, and the optimizer and the scheduler as objects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ortrain.training.session import TrainingSession
 
 
 class StateBase(StateHolder):
-    """What CheckpointState is made of."""
+    """The base class of CheckpointState."""
 
     def __init__(self, state: TrainingState) -> None:
         if not isinstance(state, TrainingState):
@@ -22,7 +22,7 @@ class StateBase(StateHolder):
 
 
 class PartOfSession(Holder[TrainingSession]):
-    """A Python object that stands for a part of a session: the plain attribute saves a property's call on the way to a step."""
+    """A Python object for a part of a session. The plain attribute avoids a property call in every step."""
 
     _session: TrainingSession
 
@@ -32,7 +32,7 @@ class PartOfSession(Holder[TrainingSession]):
 
 
 class ModuleBase(PartOfSession):
-    """What Module is made of: a session and a mode."""
+    """The base class of Module: a session and a mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,10 +43,10 @@ class ModuleBase(PartOfSession):
         return self
 
     def _step(self, user_inputs: tuple[Any, ...]) -> Any:
-        """A step by mode: OrtValues when every input is one, arrays otherwise; one output bare, several as a tuple."""
+        """Run a step by mode. Returns OrtValues when every input is one, arrays otherwise; a single output is returned bare, several as a tuple."""
         session = self._session
         if self.training:
-            repeated = session.steps.call(user_inputs)          # what train_step asks first
+            repeated = session.steps.call(user_inputs)          # the same fast path as in train_step
             if repeated is not None:
                 return repeated
             results = session.train_step(*user_inputs)
@@ -59,7 +59,7 @@ class ModuleBase(PartOfSession):
 
 
 def session_of(part: Any, name: str) -> TrainingSession:
-    """The session that a module or an optimizer stands for. Raises ArgumentTypeError for anything else."""
+    """Return the session of a module or an optimizer. Raises ArgumentTypeError for anything else."""
     if not isinstance(part, PartOfSession):
         raise ArgumentTypeError(f"expected a Module or an Optimizer for {name}, got {type(part).__name__}")
     return part._session

@@ -1,4 +1,4 @@
-"""How each language shows that a call failed: a raised error (C#, Swift), an error in a box (Objective-C), a status (C)."""
+"""How each language reports failures: a raised error (C#, Swift), an error in a box (Objective-C), a status (C)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ T = TypeVar("T")
 N = TypeVar("N")
 
 EXPECTED = (OrtrainError, OSError, MemoryError)
-"""What a call may fail with; anything else is a mistake in the program and stays what it is."""
+"""The errors that a call may report; anything else is a programming error and propagates unchanged."""
 DOMAIN = "onnxruntime"
-"""The error domain of the old Swift and Objective-C API."""
+"""The error domain of ONNX Runtime's Swift and Objective-C API."""
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """The old API's code of an error; FAIL for those of the system."""
+    """Return ONNX Runtime's code of an error; FAIL for errors of the operating system."""
     return ErrorCode(getattr(type(error), "code", ErrorCode.FAIL))
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an error, or its class where it has none."""
+    """Return the message of an error, or its class name where it has none."""
     return str(error) or type(error).__name__
 
 
@@ -31,7 +31,7 @@ def message_of(error: BaseException) -> str:
 
 
 class Box:
-    """An out-parameter: C's `&out` and Objective-C's `&error`. The call sets `value`; any object whose `value` can be set will do."""
+    """An out-parameter: C's `&out` and Objective-C's `&error`. The call sets `value`; any object with a settable `value` works."""
 
     def __init__(self, value: Any = None) -> None:
         self.value = value
@@ -47,13 +47,13 @@ class BoxLike(Protocol):
 
 
 def put(box: BoxLike, value: Any) -> None:
-    """Sets an out-parameter. Raises ArgumentTypeError when there is none."""
+    """Set an out-parameter. Raises ArgumentTypeError when there is none."""
     check_box(box)
     box.value = value
 
 
 def check_box(box: Any) -> None:
-    """Raises ArgumentTypeError unless `box` can receive a value."""
+    """Raise ArgumentTypeError unless `box` can receive a value."""
     if not hasattr(box, "value"):
         raise ArgumentTypeError(f"expected a Box to receive the result, got {type(box).__name__}")
 
@@ -68,7 +68,7 @@ class OnnxRuntimeException(OrtrainError):
         self.error_name = type(error).__name__
         """ortrain's name of the error, the same in every language."""
         self.ErrorCode = code_of(error)
-        """The old API's code."""
+        """ONNX Runtime's error code."""
         self.Message = f"[ErrorCode:{_pascal(self.ErrorCode.name)}] {message_of(error)}"
         super().__init__(self.Message)
 
@@ -78,7 +78,7 @@ def _pascal(name: str) -> str:
 
 
 def throwing(call: Callable[[], T]) -> T:
-    """The result of a C# call. Raises OnnxRuntimeException."""
+    """Return the result of a C# call. Raises OnnxRuntimeException."""
     try:
         return call()
     except OnnxRuntimeException:
@@ -91,7 +91,7 @@ def throwing(call: Callable[[], T]) -> T:
 
 
 class NSError:
-    """An error as Cocoa has it: domain, code, description."""
+    """An error as in Cocoa: domain, code, description."""
 
     def __init__(self, error: BaseException) -> None:
         self.domain = DOMAIN
@@ -106,7 +106,7 @@ class NSError:
 
 
 class ORTError(OrtrainError):
-    """The Swift facade's error, with the properties that an NSError has there; its cause is ortrain's own."""
+    """The Swift facade's error, with the properties of an NSError; its cause is ortrain's own."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(message_of(error))
@@ -119,7 +119,7 @@ class ORTError(OrtrainError):
 
     @property
     def code(self) -> int:  # type: ignore[override]
-        """The old API's code."""
+        """ONNX Runtime's error code."""
         return self._error.code
 
     @property
@@ -134,7 +134,7 @@ class ORTError(OrtrainError):
 
 
 def raising(call: Callable[[], T]) -> T:
-    """The result of a Swift call that `throws`. Raises ORTError."""
+    """Return the result of a Swift call that `throws`. Raises ORTError."""
     try:
         return call()
     except ORTError:
@@ -144,7 +144,7 @@ def raising(call: Callable[[], T]) -> T:
 
 
 def boxed(error: BoxLike | None, nil: N, call: Callable[[], T]) -> T | N:
-    """The result of an Objective-C call, or `nil` and a filled error box; never an exception."""
+    """Return the result of an Objective-C call, or `nil` and a filled error box; never raise."""
     try:
         return call()
     except Exception as failure:
@@ -154,7 +154,7 @@ def boxed(error: BoxLike | None, nil: N, call: Callable[[], T]) -> T | N:
 
 
 def boxed_success(error: BoxLike | None, call: Callable[[], Any]) -> bool:
-    """True when an Objective-C call went well, or False and a filled error box; never an exception."""
+    """Return True when an Objective-C call succeeded, or False and a filled error box; never raise."""
 
     def succeed() -> bool:
         call()
@@ -167,7 +167,7 @@ def boxed_success(error: BoxLike | None, call: Callable[[], Any]) -> bool:
 
 
 class OrtStatus:
-    """What a failed C call returns; None is success."""
+    """The result of a failed C call; None is success."""
 
     def __init__(self, code: ErrorCode, message: str, error_name: str = "OrtrainError") -> None:
         self._code, self._message, self._released = code, message, False
@@ -187,7 +187,7 @@ class OrtStatus:
 
 
 def status(call: Callable[[], Any]) -> OrtStatus | None:
-    """None when a C call went well, otherwise its status. Raises UseAfterRelease: in C that is a crash, which no status could report."""
+    """Return None when a C call succeeded, otherwise its status. Raises UseAfterRelease, which in C would be a crash that no status could report."""
     try:
         call()
     except UseAfterRelease:
@@ -198,7 +198,7 @@ def status(call: Callable[[], Any]) -> OrtStatus | None:
 
 
 def status_of(status: Any) -> OrtStatus:
-    """A status that was not released. Raises ArgumentTypeError for anything else, None included."""
+    """Return a status that has not been released. Raises ArgumentTypeError for anything else, None included."""
     if not isinstance(status, OrtStatus):
         raise ArgumentTypeError(f"expected an OrtStatus, got {type(status).__name__}")
     return status._open()

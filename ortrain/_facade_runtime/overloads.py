@@ -1,4 +1,4 @@
-"""Overloads by argument names and types, for the languages that have them."""
+"""Overload resolution by argument names and types, for the languages that have it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ortrain.errors import ArgumentTypeError
 
 
 class Overload:
-    """One form of an overloaded call.
+    """One overload.
 
-    call: takes the object and the arguments by name. kinds: parameter name -> the class wanted, `[class]` for a collection of its objects, with None added
-    where the argument may be left out of a call as null."""
+    call: takes the object and the arguments by name. kinds: parameter name -> expected class, `[class]` for a collection of its objects, with None
+    added where the argument may be null."""
 
     def __init__(self, call: Callable[..., Any], **kinds: Any) -> None:
         self.call = call
         self.kinds = kinds
 
     def bind(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The arguments by parameter name, None where they are not this form's."""
+        """Return the arguments by parameter name, None where they do not match this overload."""
         names = list(self.kinds)
         if len(arguments) + len(named) != len(names) or set(named) != set(names[len(arguments) :]):
             return None
@@ -27,12 +27,12 @@ class Overload:
         return bound if all(fits(bound[name], kind) for name, kind in self.kinds.items()) else None
 
     def signature(self) -> str:
-        """The form as text."""
+        """Return the overload as text."""
         return f"({', '.join(f'{name}: {_shown(kind)}' for name, kind in self.kinds.items())})"
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Is `value` what a parameter of this kind takes?"""
+    """Return whether `value` matches a parameter of this kind."""
     if isinstance(kind, tuple):
         return any(value is None if one is None else fits(value, one) for one in kind)
     if isinstance(kind, list):
@@ -47,7 +47,7 @@ def _shown(kind: Any) -> str:
 
 
 def choose(name: str, target: Any, overloads: Sequence[Overload], arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """Calls the one form that the arguments fit. Raises ArgumentTypeError when none does, or more than one."""
+    """Call the one overload that the arguments match. Raises ArgumentTypeError when none does, or more than one."""
     fitting = [(overload, bound) for overload in overloads if (bound := overload.bind(arguments, named)) is not None]
     if len(fitting) == 1:
         overload, bound = fitting[0]
@@ -62,4 +62,4 @@ def choose(name: str, target: Any, overloads: Sequence[Overload], arguments: Seq
 
 
 def nothing(_: object) -> None:
-    """The result of a form that gives none, beside forms that give some."""
+    """Return the result of an overload without one, beside overloads that return values."""

@@ -1,4 +1,4 @@
-"""What the facades do with sessions and states beyond one call of the engine."""
+"""Operations of the facades on sessions and states that take more than one call of the engine."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ __all__ = ["set_seed"]
 
 def create_session(state: TrainingState, train_model: Any, eval_model: Any = None, optimizer_model: Any = None, options: SessionOptions | None = None,
                    environment: Environment | None = None, device: str = "cpu") -> TrainingSession:
-    """A session over a state; models are paths or bytes. The environment says nothing that a session needs."""
+    """Create a session over a state; models are paths or bytes. The environment is accepted and ignored."""
     return TrainingSession(train_model, state, eval_model, optimizer_model, options=options, device=device)
 
 
 def new_session_options() -> SessionOptions:
-    """Options with their defaults."""
+    """Return options with their defaults."""
     return SessionOptions()
 
 
 def new_run_options() -> RunOptions:
-    """Options that stop nothing."""
+    """Return run options."""
     return RunOptions()
 
 
 def load_optimizer(session: TrainingSession, optimizer_model: Any) -> TrainingSession:
-    """Gives a session its optimizer."""
+    """Give a session its optimizer."""
     session.load_optimizer(optimizer_model)
     return session
 
 
 def train_step(session: TrainingSession, inputs: Sequence[Any], outputs: Sequence[Any] | None = None,
                run_options: RunOptions | None = None) -> list[OrtValue]:
-    """A train step; its outputs as tensors, the caller's own where it gave some."""
+    """Run a train step; return its outputs as tensors, in the caller's own where it passed some."""
     return _given(session.train_step(*inputs, out=outputs, run_options=run_options), outputs)
 
 
 def eval_step(session: TrainingSession, inputs: Sequence[Any], outputs: Sequence[Any] | None = None, run_options: RunOptions | None = None) -> list[OrtValue]:
-    """An eval step; its outputs as train_step's."""
+    """Run an eval step; outputs as in train_step."""
     return _given(session.eval_step(*inputs, out=outputs, run_options=run_options), outputs)
 
 
@@ -60,12 +60,12 @@ def _given(arrays: Sequence[np.ndarray], outputs: Sequence[Any] | None) -> list[
 
 
 def set_learning_rate(session: TrainingSession, learning_rate: float) -> None:
-    """Sets the rate of the next optimizer steps."""
+    """Set the learning rate of the next optimizer steps."""
     session.learning_rate = learning_rate
 
 
 def register_linear_lr_scheduler(session: TrainingSession, warmup_step_count: int, total_step_count: int, initial_lr: float) -> TrainingSession:
-    """Registers the linear schedule and applies it at once. Raises InvalidArgumentError for counts below zero."""
+    """Register the linear schedule and apply it at once. Raises InvalidArgumentError for negative counts."""
     for name, count in (("warm-up", warmup_step_count), ("total", total_step_count)):
         if count < 0:
             raise InvalidArgumentError(f"expected a {name} step count of at least 0, got {count}")
@@ -74,12 +74,12 @@ def register_linear_lr_scheduler(session: TrainingSession, warmup_step_count: in
 
 
 def parameters_buffer(session: TrainingSession, trainable_only: bool) -> OrtValue:
-    """A copy of the parameters as one tensor, float32 [n]."""
+    """Return a copy of the parameters as one tensor, float32 [n]."""
     return OrtValue(session.to_buffer(trainable_only))
 
 
 def copy_parameters_to(session: TrainingSession, buffer: OrtValue, trainable_only: bool) -> None:
-    """Copies the parameters into a buffer of the caller's. Raises ParameterShapeError or ParameterTypeError when it does not fit."""
+    """Copy the parameters into the caller's buffer. Raises ParameterShapeError or ParameterTypeError when it does not fit."""
     target = buffer.numpy()
     size = session.parameters_size(trainable_only)
     if target.dtype != np.float32:
@@ -92,7 +92,7 @@ def copy_parameters_to(session: TrainingSession, buffer: OrtValue, trainable_onl
 
 
 def copy_buffer_by_size(session: TrainingSession, buffer: OrtValue) -> None:
-    """Copies a buffer into the parameters; its size says which: the trainable ones or all. Raises ParameterShapeError for any other size."""
+    """Copy a buffer into the parameters; its size selects the trainable ones or all. Raises ParameterShapeError for any other size."""
     trainable, every = session.parameters_size(True), session.parameters_size(False)
     size = buffer.numpy().size
     if size not in (trainable, every):
@@ -101,40 +101,40 @@ def copy_buffer_by_size(session: TrainingSession, buffer: OrtValue) -> None:
 
 
 def set_option(options: Any, name: str, value: Any) -> None:
-    """Sets an attribute of session or run options."""
+    """Set an attribute of session or run options."""
     setattr(options, name, value)
 
 
 def append_execution_provider(options: SessionOptions, provider: str) -> None:
-    """Accepts the CPU. Raises UnsupportedDeviceError for any other provider."""
+    """Accept the CPU provider. Raises UnsupportedDeviceError for any other provider."""
     if provider.removesuffix("ExecutionProvider").upper() != "CPU":
         raise UnsupportedDeviceError(f"Unsupported device type: expected the execution provider 'CPU', got {provider!r}")
 
 
 def thread_count(value: int) -> int:
-    """A number of threads; 0 means the physical cores. Raises InvalidArgumentError below 0."""
+    """Return a number of threads; 0 means the physical cores. Raises InvalidArgumentError below 0."""
     if value < 0:
         raise InvalidArgumentError(f"expected intra_op_num_threads >= 0, got {value}")
     return value
 
 
 def set_property(state: TrainingState, name: str, value: Any) -> None:
-    """Adds or replaces a property."""
+    """Add or replace a property."""
     state.set_property(name, value)
 
 
 def parameter(state: TrainingState, name: str) -> OrtValue:
-    """A copy of a parameter's value."""
+    """Return a copy of a parameter's value."""
     return OrtValue(state.array(name).copy())
 
 
 def parameter_info(state: TrainingState, name: str) -> TypeAndShape:
-    """A parameter's type and shape."""
+    """Return a parameter's type and shape."""
     return TypeAndShape.of(state.array(name))
 
 
 def gradient(state: TrainingState, name: str) -> OrtValue:
-    """A copy of a parameter's gradient. Raises InvalidStateError for a frozen one, without an open session, and with optimizer_in_backward."""
+    """Return a copy of a parameter's gradient. Raises InvalidStateError for a frozen parameter, without an open session, and with optimizer_in_backward."""
     state.array(name)
     found = state.gradients.get(name)
     if found is None:
@@ -145,6 +145,6 @@ def gradient(state: TrainingState, name: str) -> OrtValue:
 
 
 def requires_grad(state: TrainingState, name: str) -> bool:
-    """True when the optimizer trains the parameter."""
+    """Return whether the optimizer trains the parameter."""
     state.array(name)
     return name in state.trainable and name not in state.masked

@@ -1,4 +1,4 @@
-"""Tensors of the facades: made over the caller's memory, read back, described."""
+"""Tensors of the facades: created over the caller's memory, read back, described."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TypeAndShape:
 
     @classmethod
     def of(cls, array: np.ndarray) -> TypeAndShape:
-        """What `array` is."""
+        """Return the type and shape of an array."""
         return cls(name_of(array.dtype), tuple(int(size) for size in array.shape))
 
     @property
@@ -46,7 +46,7 @@ class TypeAndShapeHolder(Holder[TypeAndShape]):
 
 
 def shape_of(shape: Any, length: int | None = None) -> tuple[int, ...]:
-    """A shape: sizes, none negative."""
+    """Return a shape of non-negative sizes."""
     sizes = tuple(integer(size, "shape") for size in listed(shape, "shape", length))
     if any(size < 0 for size in sizes):
         raise InvalidArgumentError(f"expected sizes of at least 0 in shape, got {list(sizes)}")
@@ -54,7 +54,7 @@ def shape_of(shape: Any, length: int | None = None) -> tuple[int, ...]:
 
 
 def dtype_of(element_type: Any) -> str:
-    """The dtype name of an element type's ONNX number. Raises InvalidArgumentError for a number without a dtype in NumPy."""
+    """Return the dtype name of an element type's ONNX number. Raises InvalidArgumentError for a number without a NumPy dtype."""
     number = integer(element_type, "the element type")
     name = NAMES.get(number)
     if name is None or name in EXTENSIONS:
@@ -64,11 +64,10 @@ def dtype_of(element_type: Any) -> str:
 
 def tensor_over(memory: Any, shape: Any, element_type: Any = None, length: int | None = None, rank: int | None = None,
                 memory_info: object = None) -> OrtValue:
-    """A tensor that shares the caller's memory.
+    """Return a tensor that shares the caller's memory.
 
-    memory: a NumPy array or another contiguous buffer. element_type: ONNX number; None takes the memory's. length: the memory's size in bytes, rank:
-    the length of shape, memory_info: that it is the CPU's, where the language tells them.
-
+    memory: a NumPy array or another contiguous buffer. element_type: ONNX number; None uses the memory's dtype. length (the memory's size in bytes),
+    rank (the length of shape) and memory_info are checked where the language passes them.
     Raises ArgumentTypeError for memory that cannot be shared, InvalidArgumentError for sizes that differ."""
     sizes = shape_of(shape, rank)
     try:
@@ -91,14 +90,14 @@ def tensor_over(memory: Any, shape: Any, element_type: Any = None, length: int |
 
 
 def allocated_tensor(shape: Any, element_type: Any, rank: int | None = None, allocator: object = None) -> OrtValue:
-    """A tensor of zeros (empty strings) in memory of its own, whichever allocator the language names."""
+    """Return a tensor of zeros (empty strings) in newly allocated memory, whichever allocator is passed."""
     dtype = dtype_of(element_type)
     sizes = shape_of(shape, rank)
     return OrtValue(np.full(sizes, "", object) if dtype == "string" else np.zeros(sizes, numpy_dtype(dtype)))
 
 
 def flat(value: OrtValue, writable: bool = True) -> np.ndarray:
-    """The elements of a tensor, [n], sharing its memory."""
+    """Return the elements of a tensor, [n], sharing its memory."""
     view = value.numpy().reshape(-1)
     if not writable:
         view = view.view()
@@ -107,7 +106,7 @@ def flat(value: OrtValue, writable: bool = True) -> np.ndarray:
 
 
 def fill_strings(value: OrtValue, strings: Any, length: int | None = None) -> None:
-    """Puts strings into a string tensor. Raises ArgumentTypeError for another tensor, InvalidArgumentError for another number of strings."""
+    """Store strings in a string tensor. Raises ArgumentTypeError for another tensor, InvalidArgumentError for another number of strings."""
     array = value.numpy()
     if name_of(array.dtype) != "string":
         raise ArgumentTypeError(f"expected a tensor of strings, got {array.dtype}")
@@ -118,7 +117,7 @@ def fill_strings(value: OrtValue, strings: Any, length: int | None = None) -> No
 
 
 def dimensions(info: TypeAndShape, length: int | None = None) -> list[int]:
-    """The sizes of a shape; `length` of them where the language says how many it wants."""
+    """Return the sizes of a shape; `length` of them where the language specifies how many."""
     if length is not None and length != len(info.shape):
         raise InvalidArgumentError(f"expected room for {len(info.shape)} dimensions, got {length}")
     return list(info.shape)

@@ -14,11 +14,11 @@ __all__ = ["CheckpointState", "Parameter", "Parameters", "Properties"]
 
 
 class CheckpointState(StateBase):
-    """The parameters, optimizer state and properties of a training run (old package: onnxruntime.training.api.CheckpointState)."""
+    """The parameters, optimizer state and properties of a training run (onnxruntime.training.api.CheckpointState)."""
 
     @classmethod
     def load_checkpoint(cls, checkpoint_uri: str | os.PathLike[str]) -> CheckpointState:
-        """Loads the state in a checkpoint file, full or nominal.
+        """Load the state in a checkpoint file, full or nominal.
 
         checkpoint_uri: the checkpoint file. Returns the state.
 
@@ -29,7 +29,7 @@ class CheckpointState(StateBase):
 
     @classmethod
     def load_checkpoint_from_buffer(cls, checkpoint_buffer: bytes | bytearray | memoryview) -> CheckpointState:
-        """Loads the state in the bytes of a checkpoint file.
+        """Load the state in the bytes of a checkpoint file.
 
         checkpoint_buffer: the bytes of the file. Returns the state.
 
@@ -40,11 +40,11 @@ class CheckpointState(StateBase):
 
     @classmethod
     def save_checkpoint(cls, state: CheckpointState, checkpoint_uri: str | os.PathLike[str], include_optimizer_state: bool = False) -> None:
-        """Writes the state to a file, which is whole or not there.
+        """Write the state to a file, which is replaced atomically.
 
         checkpoint_uri: the checkpoint file to write. include_optimizer_state: whether the optimizer's moments and step go into the file.
 
-        Raises ArtifactNotFoundError (the folder is not there).
+        Raises ArtifactNotFoundError (the folder does not exist).
 
         From OrtTrainingApi::SaveCheckpoint."""
         lifetime.held(state, CheckpointState, "state").save(
@@ -54,7 +54,7 @@ class CheckpointState(StateBase):
 
     @classmethod
     def save_checkpoint_to_buffer(cls, state: CheckpointState, include_optimizer_state: bool = False) -> bytes:
-        """Gives the state as the bytes of a checkpoint file.
+        """Return the state as the bytes of a checkpoint file.
 
         include_optimizer_state: whether the optimizer's moments and step are in the bytes. Returns the bytes of the file.
 

@@ -9,16 +9,16 @@ from ortrain.api.optimizer import Optimizer
 
 
 class LinearLRScheduler(PartOfSession):
-    """Learning rate from 0 to `initial_lr` over the warm-up steps, then linearly to 0 (old package: onnxruntime.training.api.LinearLRScheduler). The old
-    class swapped the two counts on their way to its engine; this one means what it says."""
+    """Learning rate from 0 to `initial_lr` over the warm-up steps, then linearly to 0 (onnxruntime.training.api.LinearLRScheduler, which passes the two
+    counts to its engine in swapped order)."""
 
     def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
-        """Registers a schedule and applies it at once: from 0 to the initial rate over the warm-up steps, then linearly to 0.
+        """Register a linear schedule and apply it at once: from 0 to the initial rate over the warm-up steps, then linearly to 0.
 
         warmup_step_count: optimizer steps of the warm-up. total_step_count: optimizer steps until the rate is 0. initial_lr: the rate at the end of
         the warm-up.
 
-        Raises InvalidStateError (there is no optimizer); InvalidArgumentError (a count is below 0); ArgumentTypeError (a count is no integer).
+        Raises InvalidStateError (there is no optimizer); InvalidArgumentError (a count is below 0); ArgumentTypeError (a count is not an integer).
 
         From OrtTrainingApi::RegisterLinearLRScheduler."""
         super().__init__()
@@ -30,7 +30,7 @@ class LinearLRScheduler(PartOfSession):
         ))
 
     def step(self) -> None:
-        """Sets the learning rate that the registered schedule gives for the optimizer steps completed so far.
+        """Set the learning rate that the registered schedule gives for the optimizer steps completed so far.
 
         Raises InvalidStateError (no schedule is registered, or there is no optimizer).
 

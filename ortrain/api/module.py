@@ -18,15 +18,15 @@ from ortrain.runtime.values import OrtValue, as_array
 
 
 class Module(ModuleBase):
-    """Trains and evaluates a model from its artifacts (old package: onnxruntime.training.api.Module)."""
+    """Trains and evaluates a model from its artifacts (onnxruntime.training.api.Module)."""
 
     def __init__(self, train_model_uri: str | os.PathLike[str] | bytes | onnx.ModelProto, state: CheckpointState,
                  eval_model_uri: str | os.PathLike[str] | bytes | onnx.ModelProto | None = None, device: str = "cpu",
                  session_options: SessionOptions | None = None) -> None:
-        """Makes a session that trains a state with the models of the artifacts, and keeps the state alive.
+        """Create a session that trains a state with the models of the artifacts. The session keeps the state alive.
 
         train_model_uri: the training model. state: the state to train; sessions change its parameters in place. eval_model_uri: the eval model, or
-        none. device: "cpu". session_options: threads and the like.
+        none. device: "cpu". session_options: threads, memory and numerical options.
 
         Models may also be bytes or an onnx.ModelProto.
 
@@ -44,12 +44,12 @@ class Module(ModuleBase):
         ))
 
     def __call__(self, *user_inputs: Any) -> Any:
-        """Runs forward and backward on one batch and adds to the gradients; a refused call changes nothing.
+        """Run forward and backward on one batch and accumulate the gradients; a refused call changes nothing.
 
-        user_inputs: one per user input, in the order of the input names. Returns the loss and the additional outputs, the caller's own.
+        user_inputs: one per user input, in the order of the input names. Returns the loss and the additional outputs, owned by the caller.
 
-        In evaluation mode it is an eval step. Inputs are NumPy arrays, OrtValues, or anything with __array__ or __dlpack__. One output comes bare,
-        several as a tuple: OrtValues when every input is one, arrays otherwise.
+        In evaluation mode this is an eval step. Inputs are NumPy arrays, OrtValues, or anything with __array__ or __dlpack__. A single output is
+        returned bare, several as a tuple: OrtValues when every input is one, arrays otherwise.
 
         Raises InputCountError; InputRankError; InputShapeError; InputTypeError; EmptyBatchError; LabelRangeError; IndexRangeError; OutputShapeError;
         TerminatedError; InvalidStateError (the state is nominal).
@@ -58,7 +58,7 @@ class Module(ModuleBase):
         return self._step(user_inputs)
 
     def train(self, mode: bool = True) -> Self:
-        """Sets training mode (or, with False, evaluation mode) for the calls of a module.
+        """Set training mode (or, with False, evaluation mode) for the calls of a module.
 
         mode: whether calls are train steps. Returns the module itself.
 
@@ -66,7 +66,7 @@ class Module(ModuleBase):
         return self._set_mode(arguments.flag(mode, "mode"))
 
     def eval(self) -> Self:
-        """Sets evaluation mode for the calls of a module.
+        """Set evaluation mode for the calls of a module.
 
         Returns the module itself.
 
@@ -74,13 +74,13 @@ class Module(ModuleBase):
         return self._set_mode(False)
 
     def lazy_reset_grad(self) -> None:
-        """The next train step overwrites the gradients instead of adding to them.
+        """Make the next train step overwrite the gradients instead of adding to them.
 
         From OrtTrainingApi::LazyResetGrad."""
         self._session.lazy_reset_grad()
 
     def input_names(self) -> list[str]:
-        """Lists the user inputs of the training or the eval model, in the order of a step's inputs.
+        """List the user inputs of the training or the eval model, in the order of a step's inputs.
 
         Returns the names.
 
@@ -90,7 +90,7 @@ class Module(ModuleBase):
         return self._session.input_names(self.training)
 
     def output_names(self) -> list[str]:
-        """Lists the user outputs of the training or the eval model, in the order of a step's outputs.
+        """List the user outputs of the training or the eval model, in the order of a step's outputs.
 
         Returns the names.
 
@@ -100,17 +100,17 @@ class Module(ModuleBase):
         return self._session.output_names(self.training)
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
-        """Counts the elements of the parameters that a flat buffer holds.
+        """Return the number of parameter elements in the flat buffer.
 
-        trainable_only: whether to leave the frozen parameters out. Returns the number of float32 elements.
+        trainable_only: whether to omit the frozen parameters. Returns the number of float32 elements.
 
         From OrtTrainingApi::GetParametersSize."""
         return self._session.parameters_size(arguments.flag(trainable_only, "trainable_only"))
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
-        """Gives a copy of the parameters as one tensor, in the training model's order.
+        """Return a copy of the parameters as one tensor, in the training model's order.
 
-        trainable_only: whether to leave the frozen parameters out. Returns float32 [n].
+        trainable_only: whether to omit the frozen parameters. Returns float32 [n].
 
         Raises InvalidStateError (the state is nominal).
 
@@ -118,10 +118,10 @@ class Module(ModuleBase):
         return sessions.parameters_buffer(self._session, arguments.flag(trainable_only, "trainable_only"))
 
     def copy_buffer_to_parameters(self, buffer: OrtValue | np.ndarray, trainable_only: bool = True) -> None:
-        """Copies a flat buffer into the parameters; a nominal state is completed by a buffer of all of them.
+        """Copy a flat buffer into the parameters; a buffer of all parameters completes a nominal state.
 
-        buffer: float32 [n], in the training model's order. trainable_only: whether the buffer leaves the frozen parameters out; Swift and Objective-C
-        tell by the buffer's size.
+        buffer: float32 [n], in the training model's order. trainable_only: whether the buffer omits the frozen parameters; Swift and Objective-C
+        derive it from the buffer's size.
 
         Raises ParameterShapeError (the buffer has another size); ParameterTypeError; InvalidStateError (the state is nominal and the buffer holds the
         trainable parameters only).
@@ -130,7 +130,7 @@ class Module(ModuleBase):
         self._session.from_buffer(as_array(buffer, "float32", "buffer"), arguments.flag(trainable_only, "trainable_only"))
 
     def freeze(self, *names: str) -> None:
-        """Takes trainable parameters out of the optimizer's steps; their gradients are still computed.
+        """Exclude trainable parameters from optimizer steps; their gradients are still computed.
 
         names: the parameters' names.
 
@@ -138,7 +138,7 @@ class Module(ModuleBase):
         self._session.freeze(*names)
 
     def unfreeze(self, *names: str) -> None:
-        """Puts parameters back that freeze took out.
+        """Include parameters again that freeze excluded.
 
         names: the parameters' names.
 
@@ -146,12 +146,12 @@ class Module(ModuleBase):
         self._session.unfreeze(*names)
 
     def export_model_for_inferencing(self, inference_model_uri: str | os.PathLike[str], graph_output_names: Sequence[str]) -> None:
-        """Writes a model for inference: the eval model cut to the named outputs, with the current parameters.
+        """Write a model for inference: the eval model cut to the named outputs, with the current parameters.
 
         inference_model_uri: the file to write. graph_output_names: values of the eval model, at least one.
 
         Raises InvalidStateError (there is no eval model, or the state is nominal); InvalidArgumentError (there is no name, or the model has no value
-        of that name); ArtifactNotFoundError (the folder is not there); ArgumentTypeError.
+        of that name); ArtifactNotFoundError (the folder does not exist); ArgumentTypeError.
 
         From OrtTrainingApi::ExportModelForInferencing."""
         self._session.export(arguments.path(inference_model_uri, "inference_model_uri"), arguments.texts(graph_output_names, "graph_output_names"))

@@ -13,14 +13,14 @@ from ortrain.api.module import Module
 
 
 class Optimizer(PartOfSession):
-    """Updates the trainable parameters of a module (old package: onnxruntime.training.api.Optimizer)."""
+    """Updates the trainable parameters of a module (onnxruntime.training.api.Optimizer)."""
 
     def __init__(self, optimizer_uri: str | os.PathLike[str] | bytes | onnx.ModelProto, module: Module) -> None:
-        """Gives a module its optimizer.
+        """Create the optimizer of a module.
 
         optimizer_uri: the optimizer model.
 
-        Raises ArtifactNotFoundError; InvalidModelError (the file is no optimizer model); InvalidCheckpointError (the checkpoint's optimizer state
+        Raises ArtifactNotFoundError; InvalidModelError (the file is not an optimizer model); InvalidCheckpointError (the checkpoint's optimizer state
         does not fit).
 
         From onnxruntime.training.api.Optimizer."""
@@ -28,7 +28,7 @@ class Optimizer(PartOfSession):
         self._hold(sessions.load_optimizer(modules.session_of(module, "module"), optimizer_uri))
 
     def step(self) -> None:
-        """Updates the trainable parameters from their gradients.
+        """Update the trainable parameters from their gradients.
 
         Raises InvalidStateError (there is no optimizer, the gradients are not valid, or the state is nominal); TerminatedError.
 
@@ -36,17 +36,17 @@ class Optimizer(PartOfSession):
         self._session.optimizer_step()
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Sets the learning rate of the next optimizer steps; it is not part of a checkpoint.
+        """Set the learning rate of the next optimizer steps; it is not part of a checkpoint.
 
         learning_rate: the rate.
 
-        Raises InvalidStateError (there is no optimizer); ArgumentTypeError (it is no number).
+        Raises InvalidStateError (there is no optimizer); ArgumentTypeError (it is not a number).
 
         From OrtTrainingApi::SetLearningRate."""
         sessions.set_learning_rate(self._session, arguments.number(learning_rate, "learning_rate"))
 
     def get_learning_rate(self) -> float:
-        """Gives the current learning rate; 0.001 at the start.
+        """Return the current learning rate; 0.001 at the start.
 
         Returns the rate.
 

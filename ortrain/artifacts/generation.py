@@ -42,7 +42,7 @@ LOSSES: dict[LossType, type[Block]] = {
 OPTIMIZERS: dict[OptimType, type[Block]] = {OptimType.AdamW: optim.AdamW, OptimType.SGD: optim.SGD}
 
 MAX_BYTES, HEAVY = 2**30, 2**16
-"""Bytes of weights that the model blocks edit holds inside, and of a weight that is taken out when there are more."""
+"""Bytes of weights that the model edited by blocks may contain, and bytes from which a weight is taken out when there are more."""
 
 WEIGHT_INPUTS = {
     "Conv": (1, 2),
@@ -54,10 +54,11 @@ WEIGHT_INPUTS = {
     "InstanceNormalization": (1, 2),
     "GroupNormalization": (1, 2),
 }
-"""Where a Constant node's value counts as a weight without being named."""
+"""Inputs whose value from a Constant node counts as a weight without being named."""
 
 LIMITING = {"Pow": 1, "Max": 0, "Min": 0, "Clip": 1, "Mod": 1}
-"""From which input on a single element is an exponent or a limit: a step of the optimizer on the 2 of a square makes it undefined for negative numbers."""
+"""From which input on a single element is an exponent or a limit. Training the exponent 2 of a square would make the square undefined for negative
+numbers."""
 
 
 def generate_artifacts(
@@ -80,30 +81,30 @@ def generate_artifacts(
     input_shapes: Mapping[str, Sequence[Dim]] | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the artifacts for training a model: training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx.
+    """Write the artifacts for training a model: training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx.
 
     model: path, bytes or onnx.ModelProto of the forward model.
-    requires_grad: names of the weights to train (initializers, outputs of Constant nodes; also inputs). None with an optimizer: every
-    float weight that reaches the loss, and running statistics of batch normalization become frozen parameters. None without an optimizer,
-    or []: none. Weights of float16 and bfloat16 are trained as float32 copies; what is exported has their own type again.
-    frozen_params: names of weights that go into the checkpoint but are not trained.
-    loss: LossType, an onnxblock block, or None when the model's first output is the loss.
-    optimizer: OptimType, an onnxblock optimizer, or None.
-    artifact_directory: where to write (default: the current directory); prefix: put before every file name.
-    additional_output_names: values to return after the loss. nominal_checkpoint: also write one.
-    loss_input_names: the outputs handed to the loss (default: all).
+    requires_grad: names of the weights to train (initializers, outputs of Constant nodes, or inputs). None with an optimizer trains every float
+    weight that reaches the loss, and running statistics of batch normalization become frozen parameters. None without an optimizer, or [], trains
+    none. float16 and bfloat16 weights are trained as float32 copies and exported in their own type.
+    frozen_params: names of weights that are stored in the checkpoint but not trained.
+    loss: a LossType, an onnxblock block, or None when the model's first output is the loss.
+    optimizer: an OptimType, an onnxblock optimizer, or None.
+    artifact_directory: an existing folder (default: the current directory). prefix: put before every file name.
     ort_format: also write the models as .ort files, and .required_operators.config for reduced builds of onnxruntime.
-    custom_op_library: a Python file that calls ortrain.register_operator for the model's own operators.
-    save_running_statistics: running statistics of batch normalization that training moves become frozen parameters, named or not, so that they are
-    saved and exported; False: those that are named nowhere stay constants, as in the old package.
-    ir_version: of what is written (default: the model's, at most 10 where the opset is at most 21, so that 1.18 and 1.19 read it; 1.16 and 1.17 read 9).
-    opset_version: the model is converted to it first (default: it stays as it is).
-    input_shapes, input_values: sizes that inputs will have, or values that they always have (they are no inputs then); what depends on them is
-    settled, such as the branch of an If.
+    custom_op_library: a Python file that calls ortrain.register_operator for the model's custom operators.
+    additional_output_names: values to return after the loss. nominal_checkpoint: also write a nominal checkpoint.
+    loss_input_names: the outputs passed to the loss (default: all).
+    save_running_statistics: turn running statistics of batch normalization that training updates into frozen parameters, so that they are saved and
+    exported. With False, those that are not named stay constants, as in onnxruntime-training.
+    ir_version: of the files (default: the model's, at most 10 where the opset is at most 21, so that 1.18 and 1.19 can read them; 1.16 and 1.17 read
+    9).
+    opset_version: convert the model to this opset first (default: keep the model's).
+    input_shapes, input_values: sizes that inputs will have, or constant values that replace inputs; branches and shapes that depend on them are
+    resolved.
 
-    Nothing is written when something is wrong. Raises ArtifactNotFoundError, InvalidModelError, InvalidArgumentError, ArgumentTypeError,
-    ParameterNotFoundError, OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError,
-    ShapeInferenceError."""
+    Nothing is written on an error. Raises ArtifactNotFoundError, InvalidModelError, InvalidArgumentError, ArgumentTypeError, ParameterNotFoundError,
+    OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError, ShapeInferenceError."""
     folder = Path(artifact_directory) if artifact_directory is not None else Path.cwd()
     if not folder.is_dir():
         raise ArtifactNotFoundError(f"expected an artifact_directory that exists, got {str(folder)!r}")
@@ -133,7 +134,7 @@ def build_artifacts(
     input_shapes: Mapping[str, Sequence[Dim]] | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> Artifacts:
-    """The artifacts in memory; parameters and errors as generate_artifacts; model may also be an ortrain.ir.Model."""
+    """Return the artifacts in memory. Parameters and errors are those of generate_artifacts; the model may also be an ortrain.ir.Model."""
     loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer)
     trained, frozen = _names("requires_grad", requires_grad), _names("frozen_params", frozen_params) or []
     loss_inputs, additional = _names("loss_input_names", loss_input_names), _additional_names(additional_output_names)
@@ -195,7 +196,7 @@ def _additional_names(names: Any) -> list[str]:
 
 
 def _ir_version(forward: Model, wanted: int | None) -> int:
-    """The asked IR version; otherwise the model's own, but no newer than the old package reads, where its opset is one it reads too."""
+    """Return the requested IR version; otherwise the model's own, capped at the newest that onnxruntime-training reads where it also reads the opset."""
     if wanted is not None:
         if not OLDEST_IR <= wanted <= onnx.IR_VERSION:
             raise InvalidArgumentError(f"expected an ir_version in [{OLDEST_IR}, {onnx.IR_VERSION}], got {wanted}")
@@ -203,12 +204,12 @@ def _ir_version(forward: Model, wanted: int | None) -> int:
     return min(forward.ir_version, NEWEST_IR) if forward.opset <= NEWEST_OPSET else forward.ir_version
 
 
-# ---- steps
+# ---- building blocks
 
 
 def _settle_outputs(forward: Model) -> None:
-    """States the types that the model's outputs turn out to have where none, or no shape, or another rank is declared: models ship so, and run, but a target
-    of that type would fit nothing."""
+    """Declare the inferred types of outputs without a declared type, shape or correct rank. Models ship like that and run, but no target type could be
+    derived from them."""
     types = forward.graph.types
     found = infer(forward)
     for name in forward.graph.outputs:
@@ -218,7 +219,7 @@ def _settle_outputs(forward: Model) -> None:
 
 
 def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, additional: list[str]) -> Model:
-    """The forward model with the loss; its outputs: loss, the loss block's further outputs, the additional ones."""
+    """Return the forward model with the loss. Its outputs are the loss, the loss block's further outputs and the additional ones."""
     outputs = forward.graph.outputs
     for name in loss_inputs or ():
         if name not in outputs:
@@ -241,7 +242,8 @@ def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, addit
 
 
 def _without_heavy_weights(forward: Model) -> tuple[Model, dict[str, np.ndarray]]:
-    """Blocks edit a ModelProto, which cannot hold 2 GB: weights above MAX_BYTES in all stand there as inputs of their type, and come back afterwards."""
+    """Return the model without its large weights, and those weights, when they exceed MAX_BYTES in total: blocks edit a ModelProto, which cannot hold 2
+    GB. Inputs of the same types stand for them meanwhile."""
     if sum(array.nbytes for array in forward.graph.initializers.values()) <= MAX_BYTES:
         return forward, {}
     heavy = {name: array for name, array in forward.graph.initializers.items() if array.nbytes >= HEAVY}
@@ -254,9 +256,9 @@ def _without_heavy_weights(forward: Model) -> tuple[Model, dict[str, np.ndarray]
 
 
 def _weights(forward: Model, complete: Model, constants: frozenset[str], excluded: set[str]) -> list[str]:
-    """The float weights of the forward model that the loss depends on.
+    """Return the float weights of the forward model that the loss depends on.
 
-    Scalars are taken for constants, and so are single elements that are exponents or limits; values of Constant nodes too, unless a layer uses them as
+    Scalars count as constants, and so do single elements that are exponents or limits, and values of Constant nodes unless a layer uses them as
     weight or bias."""
     fed = {node.inputs[i] for node in forward.graph.all_nodes() for i in WEIGHT_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
     fed |= {node.inputs[0] for node in forward.graph.all_nodes() if node.op_type == "Cast" and node.outputs[0] in fed}
@@ -271,12 +273,12 @@ def _weights(forward: Model, complete: Model, constants: frozenset[str], exclude
 
 
 def _optimizer_model(block: Block, forward: Model, checkpoint: Checkpoint) -> Model:
-    # an optimizer block looks at the number and the types of the parameters only
+    # an optimizer block uses only the number and the types of the parameters
     parameters = [TensorProto(name=name, data_type=NUMBERS[str(array.dtype)], dims=array.shape)
                   for name, array in checkpoint.trainable.items()]
     with empty_base(forward.opset) as accessor:
         block(parameters)
         proto = accessor.model
-    # runtimes read up to an IR version: what reads the forward model shall read this one
+    # runtimes read up to an IR version; one that reads the forward model must also read the optimizer model
     proto.ir_version = forward.ir_version
     return read_model(proto)

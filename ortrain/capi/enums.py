@@ -14,7 +14,7 @@ class OrtErrorCode(IntEnum):
     ORT_INVALID_ARGUMENT = 2
     """an argument cannot be used"""
     ORT_NO_SUCHFILE = 3
-    """a file is not there"""
+    """a file does not exist"""
     ORT_NO_MODEL = 4
     """there is no model"""
     ORT_ENGINE_ERROR = 5
@@ -22,7 +22,7 @@ class OrtErrorCode(IntEnum):
     ORT_RUNTIME_EXCEPTION = 6
     """a step failed while it ran"""
     ORT_INVALID_PROTOBUF = 7
-    """bytes that are no protobuf"""
+    """bytes that are not a protobuf"""
     ORT_MODEL_LOADED = 8
     """a model was loaded before"""
     ORT_NOT_IMPLEMENTED = 9
@@ -45,7 +45,7 @@ class OrtLoggingLevel(IntEnum):
     ORT_LOGGING_LEVEL_ERROR = 3
     """errors"""
     ORT_LOGGING_LEVEL_FATAL = 4
-    """the last words"""
+    """fatal errors"""
 
 
 class ONNXTensorElementDataType(IntEnum):
@@ -99,7 +99,7 @@ class OrtPropertyType(IntEnum):
 
 
 class OrtAllocatorType(IntEnum):
-    """Kinds of allocator that C's memory info names; there is one."""
+    """Kinds of allocators in C's memory info; ortrain has one."""
 
     OrtInvalidAllocator = -1
     """none"""
@@ -110,7 +110,7 @@ class OrtAllocatorType(IntEnum):
 
 
 class OrtMemType(IntEnum):
-    """Kinds of memory that C's memory info names; all of them are the CPU's."""
+    """Kinds of memory in C's memory info; all of them are CPU memory."""
 
     OrtMemTypeCPUInput = -2
     """CPU memory for inputs"""

@@ -21,11 +21,11 @@ class OrtRunOptions(RunOptionsHolder):
 
 
 class OrtTrainingSession(SessionHolder):
-    """A training session; it keeps the state it trains alive."""
+    """A training session, which keeps the state that it trains alive."""
 
 
 class OrtCheckpointState(StateHolder):
-    """A checkpoint's state; releasing it before a session that was made with it is allowed."""
+    """The state of a checkpoint; it may be released before a session that trains it."""
 
 
 class OrtValue(ValueHolder):
@@ -37,7 +37,7 @@ class OrtTensorTypeAndShapeInfo(TypeAndShapeHolder):
 
 
 class OrtMemoryInfo(MemoryInfoHolder):
-    """Where memory lies."""
+    """The location of memory."""
 
 
 class OrtAllocator(AllocatorHolder):

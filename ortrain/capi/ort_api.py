@@ -15,12 +15,12 @@ from ortrain.capi.training_api import OrtTrainingApi
 
 
 class OrtApi:
-    """The part of the function table that a training program needs; OrtApiBase.GetApi gives it. Functions return None or an OrtStatus, those that
-    release nothing."""
+    """The part of the function table that training programs use, from OrtApiBase.GetApi. Functions return None or an OrtStatus, except for those that
+    release handles."""
 
     @staticmethod
     def CreateCpuMemoryInfo(type: int, mem_type: int, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Says where memory lies: on the CPU.
+        """Describe the location of memory: the CPU.
 
         type: the kind of allocator. mem_type: the kind of memory. out: receives the memory info.
 
@@ -32,7 +32,7 @@ class OrtApi:
 
     @staticmethod
     def ReleaseMemoryInfo(input: OrtMemoryInfo | None) -> None:
-        """Frees a memory info.
+        """Release a memory info.
 
         Raises UseAfterRelease (the second time).
 
@@ -41,7 +41,7 @@ class OrtApi:
 
     @staticmethod
     def GetAllocatorWithDefaultOptions(out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives the default allocator, which is not released.
+        """Return the default allocator, which must not be released.
 
         out: receives the allocator.
 
@@ -50,7 +50,7 @@ class OrtApi:
 
     @staticmethod
     def AllocatorAlloc(ort_allocator: OrtAllocator, size: int, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives zeroed memory, to be freed by the allocator.
+        """Allocate zeroed memory, to be freed with the allocator.
 
         size: in bytes. out: receives the memory; its `memory` is uint8 [size].
 
@@ -64,27 +64,27 @@ class OrtApi:
 
     @staticmethod
     def AllocatorFree(ort_allocator: OrtAllocator, p: Any) -> outcomes.OrtStatus | None:
-        """Frees names, property values and memory that came from the allocator.
+        """Free names, property values and memory from the allocator.
 
-        p: what the allocator gave, or None.
+        p: memory from the allocator, or None.
 
-        Status: UseAfterRelease (the second time); ArgumentTypeError (it did not come from an allocator).
+        Status: UseAfterRelease (the second time); ArgumentTypeError (it is not from an allocator).
 
         From OrtApi::AllocatorFree."""
         return outcomes.status(lambda: lifetime.held(ort_allocator, OrtAllocator, "ort_allocator").free(p))
 
     @staticmethod
     def GetTrainingApi(version: int) -> OrtTrainingApi | None:
-        """Gives the function table of training.
+        """Return the function table of training.
 
-        version: the version of the C API, 1 to 19. Returns the table, None for a version that is not known.
+        version: the version of the C API, 1 to 19. Returns the table, None for an unknown version.
 
         From OrtApi::GetTrainingApi."""
         return handles.table_of(OrtTrainingApi, arguments.integer(version, "version"))
 
     @staticmethod
     def CreateEnv(log_severity_level: int, logid: str, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Makes an environment; it carries a logging level, and sessions need nothing of it.
+        """Create an environment. It has a logging level; sessions do not use it.
 
         log_severity_level: 0 (verbose) to 4 (fatal). logid: a name for logs. out: receives the environment.
 
@@ -96,7 +96,7 @@ class OrtApi:
 
     @staticmethod
     def ReleaseEnv(input: OrtEnv | None) -> None:
-        """Frees the environment.
+        """Release the environment.
 
         Raises UseAfterRelease (the second time).
 
@@ -105,7 +105,7 @@ class OrtApi:
 
     @staticmethod
     def CreateRunOptions(out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Makes options that stop nothing.
+        """Create run options.
 
         out: receives the options.
 
@@ -114,21 +114,21 @@ class OrtApi:
 
     @staticmethod
     def RunOptionsSetTerminate(options: OrtRunOptions) -> outcomes.OrtStatus | None:
-        """Stops calls with these options before their next kernel, from any thread (or, unset, lets them run).
+        """Stop calls with these options before their next kernel, from any thread; False lets them run again.
 
         From OrtApi::RunOptionsSetTerminate."""
         return outcomes.status(lambda: sessions.set_option(lifetime.held(options, OrtRunOptions, "options"), "terminate", True))
 
     @staticmethod
     def RunOptionsUnsetTerminate(options: OrtRunOptions) -> outcomes.OrtStatus | None:
-        """Stops calls with these options before their next kernel, from any thread (or, unset, lets them run).
+        """Stop calls with these options before their next kernel, from any thread; False lets them run again.
 
         From OrtApi::RunOptionsSetTerminate."""
         return outcomes.status(lambda: sessions.set_option(lifetime.held(options, OrtRunOptions, "options"), "terminate", False))
 
     @staticmethod
     def ReleaseRunOptions(input: OrtRunOptions | None) -> None:
-        """Frees the options.
+        """Release the options.
 
         Raises UseAfterRelease (in C, the second time).
 
@@ -137,7 +137,7 @@ class OrtApi:
 
     @staticmethod
     def CreateSessionOptions(options: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Makes options with their defaults.
+        """Create session options with their defaults.
 
         options: receives the options.
 
@@ -146,7 +146,7 @@ class OrtApi:
 
     @staticmethod
     def SetIntraOpNumThreads(options: OrtSessionOptions, intra_op_num_threads: int) -> outcomes.OrtStatus | None:
-        """Sets the threads of a step; 0 means the physical cores, at most eight. Every number gives the same bits.
+        """Set the threads of a step; 0 means the physical cores, at most eight. Every number gives the same bits.
 
         intra_op_num_threads: the number of threads.
 
@@ -161,7 +161,7 @@ class OrtApi:
 
     @staticmethod
     def SetSessionLogSeverityLevel(options: OrtSessionOptions, session_log_severity_level: int) -> outcomes.OrtStatus | None:
-        """Sets what is logged; it is kept, and changes nothing: ortrain raises errors and logs nothing.
+        """Set the logging level. It has no effect: ortrain raises errors and logs nothing.
 
         session_log_severity_level: 0 (verbose) to 4 (fatal).
 
@@ -174,11 +174,11 @@ class OrtApi:
 
     @staticmethod
     def AddSessionConfigEntry(options: OrtSessionOptions, config_key: str, config_value: str) -> outcomes.OrtStatus | None:
-        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.rematerialization and the like set ortrain's own options.
+        """Set a configuration entry; entries such as ortrain.optimizer_in_backward and ortrain.rematerialization set ortrain's own options.
 
         config_key: the entry's key. config_value: the entry's value.
 
-        Status: InvalidArgumentError (prepacking is asked for, which training does not have, or there is no such option or value of ortrain's own).
+        Status: InvalidArgumentError (prepacking is requested, which training does not support, or ortrain has no such option or value).
 
         From OrtApi::AddSessionConfigEntry."""
         return outcomes.status(lambda: lifetime.held(options, OrtSessionOptions, "options").add_session_config_entry(
@@ -188,7 +188,7 @@ class OrtApi:
 
     @staticmethod
     def RegisterCustomOpsLibrary_V2(options: OrtSessionOptions, library_name: str | os.PathLike[str]) -> outcomes.OrtStatus | None:
-        """Runs a Python file that registers operators.
+        """Run a Python file that registers custom operators.
 
         library_name: the file.
 
@@ -204,7 +204,7 @@ class OrtApi:
     @staticmethod
     def SessionOptionsAppendExecutionProvider(options: OrtSessionOptions, provider_name: str, provider_options_keys: Any, provider_options_values: Any,
                                               num_keys: Any) -> outcomes.OrtStatus | None:
-        """Asks for the device that steps run on; there is the CPU, and it needs no asking.
+        """Select the device that steps run on; only the CPU is supported, which is the default.
 
         provider_name: "CPU".
 
@@ -218,7 +218,7 @@ class OrtApi:
 
     @staticmethod
     def ReleaseSessionOptions(input: OrtSessionOptions | None) -> None:
-        """Frees the options.
+        """Release the options.
 
         Raises UseAfterRelease (in C, the second time).
 
@@ -227,7 +227,7 @@ class OrtApi:
 
     @staticmethod
     def CreateStatus(code: OrtErrorCode, msg: str) -> OrtStatus:
-        """Makes a status.
+        """Create a status.
 
         code: the code. msg: the message. Returns the status, to be released.
 
@@ -236,7 +236,7 @@ class OrtApi:
 
     @staticmethod
     def GetErrorCode(status: OrtStatus) -> OrtErrorCode:
-        """Gives the code of a status.
+        """Return the code of a status.
 
         Returns the code.
 
@@ -247,7 +247,7 @@ class OrtApi:
 
     @staticmethod
     def GetErrorMessage(status: OrtStatus) -> str:
-        """Gives the message of a status.
+        """Return the message of a status.
 
         Returns the message.
 
@@ -258,7 +258,7 @@ class OrtApi:
 
     @staticmethod
     def ReleaseStatus(input: Any) -> None:
-        """Frees a status.
+        """Release a status.
 
         input: the status, or None.
 
@@ -270,9 +270,9 @@ class OrtApi:
     @staticmethod
     def CreateTensorWithDataAsOrtValue(info: OrtMemoryInfo, p_data: Any, p_data_len: int, shape: Sequence[int], shape_len: int,
                                        type: ONNXTensorElementDataType, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Makes a tensor over the caller's memory: what a step writes into the tensor is in that memory.
+        """Create a tensor over the caller's memory, which a step writes to.
 
-        info: where the memory lies. p_data: a NumPy array or another contiguous buffer. p_data_len: the size of the memory in bytes. shape: the
+        info: the location of the memory. p_data: a NumPy array or another contiguous buffer. p_data_len: the size of the memory in bytes. shape: the
         sizes. shape_len: the number of sizes. type: the element type. out: receives the tensor.
 
         Status: ArgumentTypeError (the memory cannot be shared); InvalidArgumentError (memory, element type and shape do not fit).
@@ -293,7 +293,7 @@ class OrtApi:
     @staticmethod
     def CreateTensorAsOrtValue(allocator: OrtAllocator, shape: Sequence[int], shape_len: int, type: ONNXTensorElementDataType,
                                out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Makes a tensor of zeros (empty strings) with memory of its own.
+        """Create a tensor of zeros (empty strings) in newly allocated memory.
 
         allocator: the allocator. shape: the sizes. shape_len: the number of sizes. type: the element type. out: receives the tensor.
 
@@ -312,7 +312,7 @@ class OrtApi:
 
     @staticmethod
     def GetTensorMutableData(value: OrtValue, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives the elements, to be read or written.
+        """Return the elements for reading and writing.
 
         out: receives [n] of the element type, sharing the tensor's memory.
 
@@ -321,7 +321,7 @@ class OrtApi:
 
     @staticmethod
     def GetTensorTypeAndShape(value: OrtValue, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives the element type and shape.
+        """Return the element type and shape.
 
         out: receives type and shape.
 
@@ -333,7 +333,7 @@ class OrtApi:
 
     @staticmethod
     def IsTensor(value: OrtValue, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Tells whether the value is a tensor; ortrain's always are.
+        """Return whether the value is a tensor; values of ortrain always are.
 
         out: receives true.
 
@@ -342,18 +342,18 @@ class OrtApi:
 
     @staticmethod
     def FillStringTensor(value: OrtValue, s: Any, s_len: int) -> outcomes.OrtStatus | None:
-        """Puts strings into a tensor of strings.
+        """Store strings in a string tensor.
 
         s: one per element. s_len: the number of strings.
 
-        Status: ArgumentTypeError (the tensor is not one of strings); InvalidArgumentError (another number of strings).
+        Status: ArgumentTypeError (the tensor is not a string tensor); InvalidArgumentError (another number of strings).
 
         From OrtApi::FillStringTensor."""
         return outcomes.status(lambda: tensors.fill_strings(arguments.value(value, "value", OrtValue), s, arguments.integer(s_len, "s_len")))
 
     @staticmethod
     def ReleaseValue(input: OrtValue | None) -> None:
-        """Frees the tensor; memory of the caller's stays.
+        """Release the tensor; the caller's memory is not freed.
 
         Raises UseAfterRelease (in C, the second time).
 
@@ -401,7 +401,7 @@ class OrtApi:
 
     @staticmethod
     def ReleaseTensorTypeAndShapeInfo(input: OrtTensorTypeAndShapeInfo | None) -> None:
-        """Frees the type and shape.
+        """Release the type and shape.
 
         Raises UseAfterRelease (the second time).
 
@@ -410,20 +410,20 @@ class OrtApi:
 
 
 class OrtApiBase:
-    """Where a program begins: gives the function table of a version."""
+    """The entry point of a program, which returns the function table of a version."""
 
     @staticmethod
     def GetApi(version: int) -> OrtApi | None:
-        """Gives the function table of a version.
+        """Return the function table of a version.
 
-        version: the version of the C API, 1 to 19. Returns the table, None for a version that is not known.
+        version: the version of the C API, 1 to 19. Returns the table, None for an unknown version.
 
         From OrtApiBase::GetApi."""
         return handles.table_of(OrtApi, arguments.integer(version, "version"))
 
     @staticmethod
     def GetVersionString() -> str:
-        """Gives ortrain's version.
+        """Return ortrain's version.
 
         Returns the version.
 
@@ -432,7 +432,7 @@ class OrtApiBase:
 
 
 def OrtGetApiBase() -> OrtApiBase:
-    """Gives the table that a program begins with.
+    """Return the table that gives access to the API.
 
     Returns the table.
 

@@ -5,240 +5,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableSequence, Sequence
-from typing import Any
 
 from ortrain._facade_runtime import arguments, handles, lifetime, outcomes, sessions
-from ortrain.capi.enums import OrtPropertyType
-from ortrain.capi.handles import (
-    OrtAllocator,
-    OrtCheckpointState,
-    OrtEnv,
-    OrtRunOptions,
-    OrtSessionOptions,
-    OrtTensorTypeAndShapeInfo,
-    OrtTrainingSession,
-    OrtValue,
-)
-from ortrain.runtime.state import TrainingState
+from ortrain.capi.checkpoint_state_functions import CheckpointStateFunctions
+from ortrain.capi.handles import OrtAllocator, OrtCheckpointState, OrtEnv, OrtRunOptions, OrtSessionOptions, OrtTrainingSession, OrtValue
 
 
-class OrtTrainingApi:
-    """The function table of training; OrtApi.GetTrainingApi gives it. Every function returns None or an OrtStatus, except the two that release."""
-
-    @staticmethod
-    def LoadCheckpoint(checkpoint_path: str | os.PathLike[str], checkpoint_state: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Loads the state in a checkpoint file, full or nominal.
-
-        checkpoint_path: the checkpoint file. checkpoint_state: receives the state.
-
-        Status: ArtifactNotFoundError; InvalidCheckpointError.
-
-        From OrtTrainingApi::LoadCheckpoint."""
-        return outcomes.status(lambda: outcomes.put(
-            checkpoint_state,
-            OrtCheckpointState._of(TrainingState.load(arguments.path(checkpoint_path, "checkpoint_path"))),
-        ))
-
-    @staticmethod
-    def LoadCheckpointFromBuffer(checkpoint_buffer: bytes | bytearray | memoryview, num_bytes: int,
-                                 checkpoint_state: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Loads the state in the bytes of a checkpoint file.
-
-        checkpoint_buffer: the bytes of the file. checkpoint_state: receives the state.
-
-        Status: InvalidCheckpointError.
-
-        From OrtTrainingApi::LoadCheckpointFromBuffer."""
-        return outcomes.status(lambda: outcomes.put(
-            checkpoint_state,
-            OrtCheckpointState._of(TrainingState.from_bytes(arguments.data(checkpoint_buffer, "checkpoint_buffer", num_bytes))),
-        ))
-
-    @staticmethod
-    def SaveCheckpoint(checkpoint_state: OrtCheckpointState, checkpoint_path: str | os.PathLike[str],
-                       include_optimizer_state: bool) -> outcomes.OrtStatus | None:
-        """Writes the state to a file, which is whole or not there.
-
-        checkpoint_path: the checkpoint file to write. include_optimizer_state: whether the optimizer's moments and step go into the file.
-
-        Status: ArtifactNotFoundError (the folder is not there).
-
-        From OrtTrainingApi::SaveCheckpoint."""
-        return outcomes.status(lambda: lifetime.held(checkpoint_state, OrtCheckpointState, "checkpoint_state").save(
-            arguments.path(checkpoint_path, "checkpoint_path"),
-            arguments.flag(include_optimizer_state, "include_optimizer_state"),
-        ))
-
-    @staticmethod
-    def SaveCheckpointToBuffer(checkpoint_state: OrtCheckpointState, include_optimizer_state: bool, allocator: OrtAllocator,
-                               checkpoint_buffer: outcomes.BoxLike, num_bytes: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives the state as the bytes of a checkpoint file.
-
-        include_optimizer_state: whether the optimizer's moments and step are in the bytes. checkpoint_buffer: receives the bytes of the file.
-        num_bytes: receives the bytes of the file.
-
-        Status: InvalidArgumentError (the state has 2 GB or more)."""
-        return outcomes.status(lambda: handles.put_data(
-            checkpoint_buffer,
-            num_bytes,
-            lifetime.held(allocator, OrtAllocator, "allocator"),
-            lifetime.held(
-                checkpoint_state,
-                OrtCheckpointState,
-                "checkpoint_state",
-            ).to_bytes(arguments.flag(include_optimizer_state, "include_optimizer_state")),
-        ))
-
-    @staticmethod
-    def AddProperty(checkpoint_state: OrtCheckpointState, property_name: str, property_type: int, property_value: Any) -> outcomes.OrtStatus | None:
-        """Adds or replaces a property.
-
-        property_name: the property's name; any string. property_value: an integer of 64 bits, a float (kept in single precision) or a string.
-
-        Status: PropertyTypeError (the value is of another type); InvalidArgumentError (the integer has more than 64 bits).
-
-        From OrtTrainingApi::AddProperty."""
-        return outcomes.status(lambda: sessions.set_property(
-            lifetime.held(checkpoint_state, OrtCheckpointState, "checkpoint_state"),
-            arguments.text(property_name, "property_name"),
-            handles.typed_property(property_type, property_value),
-        ))
-
-    @staticmethod
-    def GetProperty(checkpoint_state: OrtCheckpointState, property_name: str, allocator: OrtAllocator, property_type: outcomes.BoxLike,
-                    property_value: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives a property's value.
-
-        property_name: the property's name. property_type: receives the value. property_value: receives the value.
-
-        Status: PropertyNotFoundError; PropertyTypeError (the language asks for a type, and the property is of another).
-
-        From OrtTrainingApi::GetProperty."""
-        return outcomes.status(lambda: handles.put_property(
-            property_type,
-            OrtPropertyType,
-            property_value,
-            lifetime.held(allocator, OrtAllocator, "allocator"),
-            lifetime.held(checkpoint_state, OrtCheckpointState, "checkpoint_state").property(arguments.text(property_name, "property_name")),
-        ))
-
-    @staticmethod
-    def GetParameterCount(checkpoint_state: OrtCheckpointState, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Counts the parameters, trainable and frozen.
-
-        out: receives the number of parameters."""
-        return outcomes.status(lambda: outcomes.put(out, len(lifetime.held(checkpoint_state, OrtCheckpointState, "checkpoint_state").names())))
-
-    @staticmethod
-    def GetParameterName(checkpoint_state: OrtCheckpointState, index: int, allocator: OrtAllocator, output: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives the name of one parameter, in the order of their names.
-
-        index: from 0 to the number of parameters. output: receives the name.
-
-        Status: InvalidArgumentError (there is no parameter of that index)."""
-        return outcomes.status(lambda: outcomes.put(
-            output,
-            lifetime.held(allocator, OrtAllocator, "allocator").string(arguments.element(
-                lifetime.held(checkpoint_state, OrtCheckpointState, "checkpoint_state").names(),
-                arguments.integer(index, "index"),
-            )),
-        ))
-
-    @staticmethod
-    def GetParameter(checkpoint_state: OrtCheckpointState, parameter_name: str, allocator: OrtAllocator,
-                     parameter: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives a copy of a parameter's value.
-
-        parameter_name: the parameter's name. parameter: receives the value, of the parameter's shape and dtype (in Python a view, not a copy).
-
-        Status: ParameterNotFoundError; InvalidStateError (the state is nominal).
-
-        From OrtTrainingApi::GetParameter."""
-        return outcomes.status(lambda: outcomes.put(
-            parameter,
-            OrtValue._of(lifetime.held(allocator, OrtAllocator, "allocator").tensor(sessions.parameter(
-                lifetime.held(checkpoint_state, OrtCheckpointState, "checkpoint_state"),
-                arguments.text(parameter_name, "parameter_name"),
-            ))),
-        ))
-
-    @staticmethod
-    def UpdateParameter(checkpoint_state: OrtCheckpointState, parameter_name: str, parameter: OrtValue) -> outcomes.OrtStatus | None:
-        """Copies a new value into a parameter.
-
-        parameter_name: the parameter's name. parameter: the value, of the parameter's shape and dtype.
-
-        Status: ParameterNotFoundError; ParameterShapeError; ParameterTypeError; InvalidStateError (the state is nominal).
-
-        From OrtTrainingApi::UpdateParameter."""
-        return outcomes.status(lambda: lifetime.held(checkpoint_state, OrtCheckpointState, "checkpoint_state").replace(
-            arguments.text(parameter_name, "parameter_name"),
-            arguments.value(parameter, "parameter", OrtValue).numpy(),
-        ))
-
-    @staticmethod
-    def GetParameterTypeAndShape(checkpoint_state: OrtCheckpointState, parameter_name: str,
-                                 parameter_type_and_shape: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives the element type and shape of a parameter.
-
-        parameter_name: the parameter's name. parameter_type_and_shape: receives type and shape.
-
-        Status: ParameterNotFoundError; InvalidStateError (the state is nominal).
-
-        From OrtTrainingApi::GetParameterTypeAndShape."""
-        return outcomes.status(lambda: outcomes.put(
-            parameter_type_and_shape,
-            OrtTensorTypeAndShapeInfo._of(sessions.parameter_info(
-                lifetime.held(checkpoint_state, OrtCheckpointState, "checkpoint_state"),
-                arguments.text(parameter_name, "parameter_name"),
-            )),
-        ))
-
-    @staticmethod
-    def GetParameterGradient(checkpoint_state: OrtCheckpointState, parameter_name: str, allocator: OrtAllocator,
-                             gradient: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives a copy of a parameter's gradient, as the last accumulation left it; zeros before the first train step.
-
-        parameter_name: the parameter's name. gradient: receives the gradient, of the parameter's shape and dtype (in Python a view, and None where
-        there is none).
-
-        Status: ParameterNotFoundError; InvalidStateError (the parameter is frozen, no session has been made, or the state is nominal).
-
-        From Parameter.grad."""
-        return outcomes.status(lambda: outcomes.put(
-            gradient,
-            OrtValue._of(lifetime.held(allocator, OrtAllocator, "allocator").tensor(sessions.gradient(
-                lifetime.held(checkpoint_state, OrtCheckpointState, "checkpoint_state"),
-                arguments.text(parameter_name, "parameter_name"),
-            ))),
-        ))
-
-    @staticmethod
-    def ParameterRequiresGrad(checkpoint_state: OrtCheckpointState, parameter_name: str, requires_grad: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Tells whether the optimizer trains a parameter.
-
-        parameter_name: the parameter's name. requires_grad: receives false for a parameter that the artifacts or freeze took out.
-
-        Status: ParameterNotFoundError; InvalidStateError (the state is nominal).
-
-        From Parameter.requires_grad."""
-        return outcomes.status(lambda: outcomes.put(
-            requires_grad,
-            sessions.requires_grad(lifetime.held(checkpoint_state, OrtCheckpointState, "checkpoint_state"), arguments.text(parameter_name, "parameter_name")),
-        ))
-
-    @staticmethod
-    def ReleaseCheckpointState(input: OrtCheckpointState | None) -> None:
-        """Frees the state. A session that was made with it keeps the parameters and goes on; the state itself cannot be used any more.
-
-        Raises UseAfterRelease (in C, the second time).
-
-        From OrtTrainingApi::ReleaseCheckpointState."""
-        handles.released(input, OrtCheckpointState)
+class OrtTrainingApi(CheckpointStateFunctions):
+    """The function table of training, from OrtApi.GetTrainingApi. Every function returns None or an OrtStatus, except for the two that release handles."""
 
     @staticmethod
     def SetSeed(seed: int) -> outcomes.OrtStatus | None:
-        """Sets the seed of the random numbers (Dropout masks) of sessions made from now on.
+        """Set the seed of the random numbers (Dropout masks) of sessions created from now on.
 
         seed: the seed.
 
@@ -249,11 +27,11 @@ class OrtTrainingApi:
     def CreateTrainingSession(env: OrtEnv, options: OrtSessionOptions | None, checkpoint_state: OrtCheckpointState, train_model_path: str | os.PathLike[str],
                               eval_model_path: str | os.PathLike[str] | None, optimizer_model_path: str | os.PathLike[str] | None,
                               out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Makes a session that trains a state with the models of the artifacts, and keeps the state alive.
+        """Create a session that trains a state with the models of the artifacts. The session keeps the state alive.
 
-        env: the environment. options: threads and the like. checkpoint_state: the state to train; sessions change its parameters in place.
-        train_model_path: the training model. eval_model_path: the eval model, or none. optimizer_model_path: the optimizer model, or none. out:
-        receives the session.
+        env: the environment. options: threads, memory and numerical options. checkpoint_state: the state to train; sessions change its parameters in
+        place. train_model_path: the training model. eval_model_path: the eval model, or none. optimizer_model_path: the optimizer model, or none.
+        out: receives the session.
 
         Status: ArtifactNotFoundError; InvalidModelError; InvalidCheckpointError (state and models do not fit); UnsupportedDeviceError;
         ArgumentTypeError.
@@ -277,11 +55,11 @@ class OrtTrainingApi:
                                         eval_model_data: bytes | bytearray | memoryview | None, eval_data_length: int,
                                         optim_model_data: bytes | bytearray | memoryview | None, optim_data_length: int,
                                         out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Makes a session from the bytes of the artifacts' models.
+        """Create a session from the bytes of the artifacts' models.
 
-        env: the environment. options: threads and the like. checkpoint_state: the state to train; sessions change its parameters in place.
-        train_model_data: the bytes of the training model. eval_model_data: the bytes of the eval model, or none. optim_model_data: the bytes of the
-        optimizer model, or none. out: receives the session.
+        env: the environment. options: threads, memory and numerical options. checkpoint_state: the state to train; sessions change its parameters in
+        place. train_model_data: the bytes of the training model. eval_model_data: the bytes of the eval model, or none. optim_model_data: the bytes
+        of the optimizer model, or none. out: receives the session.
 
         Status: InvalidModelError; InvalidCheckpointError (state and models do not fit); ArgumentTypeError.
 
@@ -301,12 +79,12 @@ class OrtTrainingApi:
     @staticmethod
     def TrainStep(sess: OrtTrainingSession, run_options: OrtRunOptions | None, inputs_len: int, inputs: Sequence[OrtValue], outputs_len: int,
                   outputs: MutableSequence[OrtValue | None]) -> outcomes.OrtStatus | None:
-        """Runs forward and backward on one batch and adds to the gradients; a refused call changes nothing.
+        """Run forward and backward on one batch and accumulate the gradients; a refused call changes nothing.
 
         run_options: options of this call. inputs: one per user input, in the order of the input names. outputs: tensors that receive the outputs, one
         per output.
 
-        A slot of outputs that is None receives a fresh OrtValue, to be released; one that is not is written in place.
+        A slot of outputs that is None receives a new OrtValue, which the caller releases; any other is written in place.
 
         Status: InputCountError; InputRankError; InputShapeError; InputTypeError; EmptyBatchError; LabelRangeError; IndexRangeError; OutputShapeError;
         TerminatedError; InvalidStateError (the state is nominal).
@@ -326,7 +104,7 @@ class OrtTrainingApi:
     @staticmethod
     def EvalStep(sess: OrtTrainingSession, run_options: OrtRunOptions | None, inputs_len: int, inputs: Sequence[OrtValue], outputs_len: int,
                  outputs: MutableSequence[OrtValue | None]) -> outcomes.OrtStatus | None:
-        """Runs the eval model on one batch: no gradients, no changes.
+        """Run the eval model on one batch, without gradients.
 
         run_options: options of this call. inputs: one per user input, in the order of the input names. outputs: tensors that receive the outputs, one
         per output.
@@ -348,7 +126,7 @@ class OrtTrainingApi:
 
     @staticmethod
     def OptimizerStep(sess: OrtTrainingSession, run_options: OrtRunOptions | None) -> outcomes.OrtStatus | None:
-        """Updates the trainable parameters from their gradients.
+        """Update the trainable parameters from their gradients.
 
         run_options: options of this call.
 
@@ -363,18 +141,18 @@ class OrtTrainingApi:
 
     @staticmethod
     def LazyResetGrad(session: OrtTrainingSession) -> outcomes.OrtStatus | None:
-        """The next train step overwrites the gradients instead of adding to them.
+        """Make the next train step overwrite the gradients instead of adding to them.
 
         From OrtTrainingApi::LazyResetGrad."""
         return outcomes.status(lambda: lifetime.held(session, OrtTrainingSession, "session").lazy_reset_grad())
 
     @staticmethod
     def SetLearningRate(sess: OrtTrainingSession, learning_rate: float) -> outcomes.OrtStatus | None:
-        """Sets the learning rate of the next optimizer steps; it is not part of a checkpoint.
+        """Set the learning rate of the next optimizer steps; it is not part of a checkpoint.
 
         learning_rate: the rate.
 
-        Status: InvalidStateError (there is no optimizer); ArgumentTypeError (it is no number).
+        Status: InvalidStateError (there is no optimizer); ArgumentTypeError (it is not a number).
 
         From OrtTrainingApi::SetLearningRate."""
         return outcomes.status(lambda: sessions.set_learning_rate(
@@ -384,7 +162,7 @@ class OrtTrainingApi:
 
     @staticmethod
     def GetLearningRate(sess: OrtTrainingSession, learning_rate: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives the current learning rate; 0.001 at the start.
+        """Return the current learning rate; 0.001 at the start.
 
         learning_rate: receives the rate.
 
@@ -395,12 +173,12 @@ class OrtTrainingApi:
 
     @staticmethod
     def RegisterLinearLRScheduler(sess: OrtTrainingSession, warmup_step_count: int, total_step_count: int, initial_lr: float) -> outcomes.OrtStatus | None:
-        """Registers a schedule and applies it at once: from 0 to the initial rate over the warm-up steps, then linearly to 0.
+        """Register a linear schedule and apply it at once: from 0 to the initial rate over the warm-up steps, then linearly to 0.
 
         warmup_step_count: optimizer steps of the warm-up. total_step_count: optimizer steps until the rate is 0. initial_lr: the rate at the end of
         the warm-up.
 
-        Status: InvalidStateError (there is no optimizer); InvalidArgumentError (a count is below 0); ArgumentTypeError (a count is no integer).
+        Status: InvalidStateError (there is no optimizer); InvalidArgumentError (a count is below 0); ArgumentTypeError (a count is not an integer).
 
         From OrtTrainingApi::RegisterLinearLRScheduler."""
         return outcomes.status(lambda: sessions.register_linear_lr_scheduler(
@@ -412,7 +190,7 @@ class OrtTrainingApi:
 
     @staticmethod
     def SchedulerStep(sess: OrtTrainingSession) -> outcomes.OrtStatus | None:
-        """Sets the learning rate that the registered schedule gives for the optimizer steps completed so far.
+        """Set the learning rate that the registered schedule gives for the optimizer steps completed so far.
 
         Status: InvalidStateError (no schedule is registered, or there is no optimizer).
 
@@ -421,7 +199,7 @@ class OrtTrainingApi:
 
     @staticmethod
     def TrainingSessionGetTrainingModelInputCount(sess: OrtTrainingSession, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Counts the user inputs of the training or the eval model.
+        """Count the user inputs of the training or the eval model.
 
         out: receives the number of inputs.
 
@@ -432,7 +210,7 @@ class OrtTrainingApi:
 
     @staticmethod
     def TrainingSessionGetEvalModelInputCount(sess: OrtTrainingSession, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Counts the user inputs of the training or the eval model.
+        """Count the user inputs of the training or the eval model.
 
         out: receives the number of inputs.
 
@@ -443,7 +221,7 @@ class OrtTrainingApi:
 
     @staticmethod
     def TrainingSessionGetTrainingModelOutputCount(sess: OrtTrainingSession, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Counts the user outputs of the training or the eval model.
+        """Count the user outputs of the training or the eval model.
 
         out: receives the number of outputs.
 
@@ -454,7 +232,7 @@ class OrtTrainingApi:
 
     @staticmethod
     def TrainingSessionGetEvalModelOutputCount(sess: OrtTrainingSession, out: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Counts the user outputs of the training or the eval model.
+        """Count the user outputs of the training or the eval model.
 
         out: receives the number of outputs.
 
@@ -466,7 +244,7 @@ class OrtTrainingApi:
     @staticmethod
     def TrainingSessionGetTrainingModelInputName(sess: OrtTrainingSession, index: int, allocator: OrtAllocator,
                                                  output: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives the name of one user input of the training or the eval model.
+        """Return the name of one user input of the training or the eval model.
 
         index: from 0 to the number of inputs. output: receives the name.
 
@@ -484,7 +262,7 @@ class OrtTrainingApi:
     @staticmethod
     def TrainingSessionGetEvalModelInputName(sess: OrtTrainingSession, index: int, allocator: OrtAllocator,
                                              output: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives the name of one user input of the training or the eval model.
+        """Return the name of one user input of the training or the eval model.
 
         index: from 0 to the number of inputs. output: receives the name.
 
@@ -502,7 +280,7 @@ class OrtTrainingApi:
     @staticmethod
     def TrainingSessionGetTrainingModelOutputName(sess: OrtTrainingSession, index: int, allocator: OrtAllocator,
                                                   output: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives the name of one user output of the training or the eval model.
+        """Return the name of one user output of the training or the eval model.
 
         index: from 0 to the number of outputs. output: receives the name.
 
@@ -520,7 +298,7 @@ class OrtTrainingApi:
     @staticmethod
     def TrainingSessionGetEvalModelOutputName(sess: OrtTrainingSession, index: int, allocator: OrtAllocator,
                                               output: outcomes.BoxLike) -> outcomes.OrtStatus | None:
-        """Gives the name of one user output of the training or the eval model.
+        """Return the name of one user output of the training or the eval model.
 
         index: from 0 to the number of outputs. output: receives the name.
 
@@ -537,9 +315,9 @@ class OrtTrainingApi:
 
     @staticmethod
     def GetParametersSize(sess: OrtTrainingSession, out: outcomes.BoxLike, trainable_only: bool) -> outcomes.OrtStatus | None:
-        """Counts the elements of the parameters that a flat buffer holds.
+        """Return the number of parameter elements in the flat buffer.
 
-        out: receives the number of float32 elements. trainable_only: whether to leave the frozen parameters out.
+        out: receives the number of float32 elements. trainable_only: whether to omit the frozen parameters.
 
         From OrtTrainingApi::GetParametersSize."""
         return outcomes.status(lambda: outcomes.put(
@@ -549,9 +327,9 @@ class OrtTrainingApi:
 
     @staticmethod
     def CopyParametersToBuffer(sess: OrtTrainingSession, parameters_buffer: OrtValue, trainable_only: bool) -> outcomes.OrtStatus | None:
-        """Copies the parameters into a buffer of the caller's, in the training model's order.
+        """Copy the parameters into the caller's buffer, in the training model's order.
 
-        parameters_buffer: float32 [n], n as GetParametersSize says. trainable_only: whether to leave the frozen parameters out.
+        parameters_buffer: float32 [n], with n from GetParametersSize. trainable_only: whether to omit the frozen parameters.
 
         Status: ParameterShapeError; ParameterTypeError; OutputShapeError (the buffer is read-only); InvalidStateError (the state is nominal).
 
@@ -564,10 +342,10 @@ class OrtTrainingApi:
 
     @staticmethod
     def CopyBufferToParameters(sess: OrtTrainingSession, parameters_buffer: OrtValue, trainable_only: bool) -> outcomes.OrtStatus | None:
-        """Copies a flat buffer into the parameters; a nominal state is completed by a buffer of all of them.
+        """Copy a flat buffer into the parameters; a buffer of all parameters completes a nominal state.
 
-        parameters_buffer: float32 [n], in the training model's order. trainable_only: whether the buffer leaves the frozen parameters out; Swift and
-        Objective-C tell by the buffer's size.
+        parameters_buffer: float32 [n], in the training model's order. trainable_only: whether the buffer omits the frozen parameters; Swift and
+        Objective-C derive it from the buffer's size.
 
         Status: ParameterShapeError (the buffer has another size); ParameterTypeError; InvalidStateError (the state is nominal and the buffer holds
         the trainable parameters only).
@@ -580,7 +358,7 @@ class OrtTrainingApi:
 
     @staticmethod
     def FreezeParameters(sess: OrtTrainingSession, names_len: int, names: Sequence[str]) -> outcomes.OrtStatus | None:
-        """Takes trainable parameters out of the optimizer's steps; their gradients are still computed.
+        """Exclude trainable parameters from optimizer steps; their gradients are still computed.
 
         names: the parameters' names.
 
@@ -589,7 +367,7 @@ class OrtTrainingApi:
 
     @staticmethod
     def UnfreezeParameters(sess: OrtTrainingSession, names_len: int, names: Sequence[str]) -> outcomes.OrtStatus | None:
-        """Puts parameters back that freeze took out.
+        """Include parameters again that freeze excluded.
 
         names: the parameters' names.
 
@@ -599,12 +377,12 @@ class OrtTrainingApi:
     @staticmethod
     def ExportModelForInferencing(sess: OrtTrainingSession, inference_model_path: str | os.PathLike[str], graph_outputs_len: int,
                                   graph_output_names: Sequence[str]) -> outcomes.OrtStatus | None:
-        """Writes a model for inference: the eval model cut to the named outputs, with the current parameters.
+        """Write a model for inference: the eval model cut to the named outputs, with the current parameters.
 
         inference_model_path: the file to write. graph_output_names: values of the eval model, at least one.
 
         Status: InvalidStateError (there is no eval model, or the state is nominal); InvalidArgumentError (there is no name, or the model has no value
-        of that name); ArtifactNotFoundError (the folder is not there); ArgumentTypeError.
+        of that name); ArtifactNotFoundError (the folder does not exist); ArgumentTypeError.
 
         From OrtTrainingApi::ExportModelForInferencing."""
         return outcomes.status(lambda: lifetime.held(sess, OrtTrainingSession, "sess").export(
@@ -614,7 +392,7 @@ class OrtTrainingApi:
 
     @staticmethod
     def ReleaseTrainingSession(input: OrtTrainingSession | None) -> None:
-        """Frees the session; the state that it trained stays.
+        """Release the session; the state that it trained remains valid.
 
         Raises UseAfterRelease (in C, the second time).
 

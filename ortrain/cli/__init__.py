@@ -18,7 +18,7 @@ INTERRUPTED = 130
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     root = argparse.ArgumentParser(prog="python -m ortrain", description="Trains ONNX models on ordinary CPUs.")
     root.add_argument("--version", action="version", version=f"ortrain {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -30,9 +30,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status; an error is one line on stderr and status 2."""
+    """Run one command and return its exit status; an error is one line on stderr and status 2."""
     for stream in (sys.stdout, sys.stderr):
-        # names in models are any Unicode, terminals are not
+        # names in models are arbitrary Unicode, which a terminal's encoding may not have
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     options = parser().parse_args(arguments)
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         COMMANDS[options.command].run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # the reader (head, less) has seen enough; the interpreter's own flush at exit must not complain either
+        # the reader (head, less) has closed the pipe; the interpreter's own flush at exit must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OrtrainError, OSError, MemoryError) as error:
         line = " ".join(str(error).split()) or type(error).__name__

@@ -22,7 +22,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Writes the artifacts and lists them."""
+    """Write the artifacts and list them."""
     graph = load_model(options.model).graph
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)

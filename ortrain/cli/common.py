@@ -1,4 +1,4 @@
-"""What several commands share: losses and optimizers by name, data files, tables."""
+"""Helpers of several commands: losses and optimizers by name, data files, tables."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ LOSSES = {"mse": LossType.MSELoss, "cross-entropy": LossType.CrossEntropyLoss, "
           "l1": LossType.L1Loss}
 OPTIMIZERS = {"adamw": OptimType.AdamW, "sgd": OptimType.SGD}
 TARGET_NAMES = ("labels", "target", "targets", "label", "y")
-"""Where the target is looked for in a data file."""
+"""Names of arrays in a data file that are taken as the target."""
 
 
 
 def add_weight_arguments(command: argparse.ArgumentParser) -> None:
-    """--requires-grad and --frozen."""
+    """Add --requires-grad and --frozen."""
     command.add_argument("--requires-grad", nargs="+", metavar="NAME", help="weights to train (default: all that reach the loss)")
     command.add_argument("--frozen", nargs="+", default=[], metavar="NAME", help="weights that keep their values")
 
 
 def running_statistics(graph: Graph) -> list[str]:
-    """The initializers that batch normalization keeps its running mean and variance in: they are updated, but not by gradients."""
+    """Return the initializers that hold running statistics of batch normalization, which training updates without gradients."""
     used = [name for node in graph.nodes if node.op_type == "BatchNormalization" for name in node.inputs[3:5]]
     return [name for name in dict.fromkeys(used) if name in graph.initializers]
 
 
 def read_data(path: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file. Raises ArtifactNotFoundError or InvalidArgumentError."""
+    """Read the arrays of an .npz file. Raises ArtifactNotFoundError or InvalidArgumentError."""
     try:
         loaded = np.load(path, allow_pickle=False)
     except FileNotFoundError as error:
@@ -52,7 +52,7 @@ def read_data(path: str) -> dict[str, np.ndarray]:
 
 
 def choose_target(data: Mapping[str, np.ndarray], inputs: Sequence[str], named: str | None) -> str:
-    """The name of the target among the arrays. Raises InvalidArgumentError when it is not clear."""
+    """Return the name of the target among the arrays. Raises InvalidArgumentError when it is ambiguous."""
     candidates = [name for name in data if name not in inputs]
     if named is None:
         known = [name for name in TARGET_NAMES if name in candidates]
@@ -65,7 +65,7 @@ def choose_target(data: Mapping[str, np.ndarray], inputs: Sequence[str], named: 
 
 
 def fitted(data: Mapping[str, np.ndarray], name: str, model: Model, value: str) -> np.ndarray:
-    """Array `name` as the model's input `value` wants it: same kind of numbers, its dtype. Raises InvalidArgumentError."""
+    """Return array `name` converted to the dtype of the model's input `value`. Raises InvalidArgumentError when the kinds of numbers differ."""
     if name not in data:
         raise InvalidArgumentError(f"expected an array {name!r} (an input of the model) in the data, got {sorted(data)}")
     array, kind = data[name], model.graph.types.get(value)
@@ -83,13 +83,13 @@ def fitted(data: Mapping[str, np.ndarray], name: str, model: Model, value: str) 
 
 def session_arrays(data: Mapping[str, np.ndarray], inputs: Sequence[str], target: str | None,
                    model: Model) -> tuple[list[np.ndarray], np.ndarray]:
-    """(the model's inputs in order, the target) for a training or eval model whose last input is the target."""
+    """Return (the model's inputs in order, the target) for a training or eval model whose last input is the target."""
     name = choose_target(data, inputs[:-1], target)
     return [fitted(data, value, model, value) for value in inputs[:-1]], fitted(data, name, model, inputs[-1])
 
 
 def fixed_batch(model: Model, inputs: Sequence[str]) -> int | None:
-    """The batch size that the model was made for, None when it takes any."""
+    """Return the fixed batch size of a model, None when it accepts any."""
     for name in inputs:
         kind = model.graph.types.get(name)
         if kind is not None and kind.shape and isinstance(kind.shape[0], int):
@@ -98,7 +98,7 @@ def fixed_batch(model: Model, inputs: Sequence[str]) -> int | None:
 
 
 def existing_folder(path: str) -> Path:
-    """A folder with artifacts. Raises ArtifactNotFoundError."""
+    """Return a folder with artifacts. Raises ArtifactNotFoundError."""
     folder = Path(path)
     if not folder.is_dir():
         raise ArtifactNotFoundError(f"expected a folder with artifacts, found none at {path!r}")
@@ -106,13 +106,13 @@ def existing_folder(path: str) -> Path:
 
 
 def shown(text: object) -> str:
-    """A name fit for a terminal: whatever is not printable is escaped."""
+    """Escape whatever is not printable in a name."""
     raw = str(text)
     return raw if raw.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in raw)
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Rows as aligned columns under a title; numbers to the right."""
+    """Format rows as aligned columns under a title, numbers to the right."""
     if not rows:
         return f"{title}: none\n"
     cells = [list(header), *([shown(cell) for cell in row] for row in rows)]

@@ -19,11 +19,11 @@ MARKS = {"passed": "ok", "failed": "FAILED", "absent": "-", "known": "known"}
 
 
 class ConformanceError(OrtrainError):
-    """A case came out otherwise than known_failures.toml says."""
+    """The outcome of a case differs from known_failures.toml."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     run_ = actions.add_parser("run", help="runs the cases and prints a table")
     run_.add_argument("--port", metavar="COMMAND", help="a port that answers requests on its standard input: it becomes a column of its own")
@@ -35,7 +35,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command. Raises ConformanceError when a case fails that is not known to, or passes that is."""
+    """Run the command. Raises ConformanceError when a case fails that is not a known failure, or a known failure passes."""
     if options.action == "serve":
         serve(Service(driver_for(options.facade)), sys.stdin, sys.stdout)
         return
@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace, cases: list[Case]) -> None:
 
 
 def judged(columns: dict[str, dict[str, Outcome]]) -> list[str]:
-    """What is otherwise than known_failures.toml says; outcomes that are as it says become "known"."""
+    """Return the outcomes that differ from known_failures.toml; those that agree with it become "known"."""
     surprises = []
     for language, known in known_failures().items():
         surprises += [f"{language}: known_failures.toml names {name!r}, which is no case that was run" for name in known
@@ -82,7 +82,7 @@ def judged(columns: dict[str, dict[str, Outcome]]) -> list[str]:
 
 
 def print_table(cases: list[Case], columns: dict[str, dict[str, Outcome]]) -> None:
-    """One row per case, one column per facade; a dash where the language has not all of the case's operations."""
+    """Print one row per case and one column per facade; a dash where the language lacks some of the case's operations."""
     width = max((len(case.name) for case in cases), default=4)
     print(f"{'case':<{width}}  " + "  ".join(f"{language:<7}" for language in columns))
     for case in cases:
@@ -93,7 +93,7 @@ def print_table(cases: list[Case], columns: dict[str, dict[str, Outcome]]) -> No
 
 
 def print_errors(cases: list[Case], columns: dict[str, dict[str, Outcome]]) -> None:
-    """Every refused call as each language shows it."""
+    """Print every refused call as each language reports it."""
     for case in cases:
         if any(outcomes[case.name].shown for outcomes in columns.values()):
             print(f"\n{case.name}")

@@ -15,7 +15,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints the findings; exits with 1 when there is an error among them."""
+    """Print the findings; exit with status 1 when there is an error among them."""
     findings = examine(options.path, options.prefix)
     for finding in findings:
         print(f"{finding.severity}: {finding.where}\n    why: {finding.reason}\n    remedy: {finding.remedy}")

@@ -21,7 +21,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints loss and, where there are logits and integer labels, accuracy."""
+    """Print the loss and, where there are logits and integer labels, the accuracy."""
     data = read_data(options.data)
     folder = Path(options.path)
     if folder.is_dir():

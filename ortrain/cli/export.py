@@ -17,10 +17,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Exports and says where to."""
+    """Export the model and print where to."""
     paths, names = options.paths, options.output_names
     if len(paths) == 1 and names:
-        # argparse gives everything behind --output-names to it, the file to write as well
+        # argparse assigns everything after --output-names to it, including the output path
         paths, names = [*paths, names[-1]], names[:-1]
     if len(paths) != 2 or names == []:
         given = [*options.paths, *(options.output_names or [])]

@@ -20,7 +20,7 @@ from ortrain.ir import Model, Node, TensorType
 from ortrain.ops import record_of
 
 LONGEST = 60
-"""Characters of a property that are shown."""
+"""Characters of a property that are shown at most."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints the tables."""
+    """Print the tables."""
     path = Path(options.path)
     if path.is_dir():
         inspect_folder(path)
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """True when the file's identifier is a checkpoint's. Raises ArtifactNotFoundError."""
+    """Whether a file has the identifier of a checkpoint. Raises ArtifactNotFoundError."""
     try:
         with path.open("rb") as file:
             return file.read(8)[4:] == IDENTIFIER
@@ -48,7 +48,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def inspect_folder(folder: Path) -> None:
-    """Every model and checkpoint of a folder, whatever their prefix."""
+    """Inspect every model and checkpoint of a folder, whatever their prefix."""
     found = 0
     for path in sorted(folder.iterdir()):
         if path.name.endswith(MODELS) or path.is_file() and path.suffix != ".onnx" and is_checkpoint(path):
@@ -60,7 +60,7 @@ def inspect_folder(folder: Path) -> None:
 
 
 def inspect_model(path: Path) -> None:
-    """Inputs, outputs, operators and parameters of a model."""
+    """Print the inputs, outputs, operators and parameters of a model."""
     model = read_model(str(path))
     graph = model.graph
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in sorted(model.opsets.items()))
@@ -104,7 +104,7 @@ def _dims(shape: tuple[int | str, ...]) -> str:
 
 
 def inspect_checkpoint(path: Path) -> None:
-    """Version, optimizer, properties and parameters of a checkpoint."""
+    """Print the version, optimizer, properties and parameters of a checkpoint."""
     checkpoint = read_checkpoint(str(path))
     sizes = [sum(array.size for array in group.values()) for group in (checkpoint.trainable, checkpoint.frozen)]
     print(f"checkpoint: version {checkpoint.version}{', nominal (no values)' if checkpoint.nominal else ''}, "

@@ -9,18 +9,18 @@ import argparse
 import onnx
 
 from ortrain.operator_support import NOT_YET, Operator, counts, operators
-from ortrain.ops.registry.unsupported import ABSENT
+from ortrain.ops.registry.unsupported import UNSUPPORTED_OPERATORS
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     command.add_argument("--not-yet", action="store_true", help="only operators whose gradient is a debt")
     command.add_argument("--counts", action="store_true", help="only how many there are of each kind, in the default domain")
     command.add_argument("--markdown", action="store_true", help="as a page")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints the table."""
+    """Print the table."""
     if options.markdown:
         print(page(), end="")
         return
@@ -34,17 +34,17 @@ def run(options: argparse.Namespace) -> None:
 
 
 def full_name(row: Operator) -> str:
-    """Domain and name."""
+    """Return domain and name."""
     return f"{row.domain}::{row.name}" if row.domain else row.name
 
 
 def opsets(row: Operator) -> str:
-    """First and last opset that changed the operator."""
+    """Return the first and the last opset that changed the operator."""
     return "" if not row.opsets else str(row.opsets[0]) if len(row.opsets) == 1 else f"{row.opsets[0]} … {row.opsets[-1]}"
 
 
 def page() -> str:
-    """The page docs/operators.md."""
+    """Return the page docs/operators.md."""
     lines = ["# Operators", "", f"With onnx {onnx.__version__}; rendered by `python -m ortrain ops --markdown`.", "",
              "Kernels: *compiled*; *composed* of other operators' by ortrain; of the *function* body that ONNX defines; ONNX's *reference*",
              "implementation as a Python step. A dtype without a compiled kernel runs by the reference implementation. Gradients: by a rule of the",
@@ -54,6 +54,6 @@ def page() -> str:
     lines += ["", "| operator | opsets | kernel | dtypes | gradient |", "|---|---|---|---|---|"]
     lines += [f"| {full_name(row)} | {opsets(row)} | {row.kernel} | {', '.join(row.dtypes)} | {row.gradient} |" for row in operators()]
     lines += ["", "Of the old package's operators these have no record and are refused with the reason:", ""]
-    for reason in dict.fromkeys(ABSENT.values()):
-        lines.append(f"- {', '.join(name for name, why in ABSENT.items() if why == reason)}: {reason}.")
+    for reason in dict.fromkeys(UNSUPPORTED_OPERATORS.values()):
+        lines.append(f"- {', '.join(name for name, why in UNSUPPORTED_OPERATORS.items() if why == reason)}: {reason}.")
     return "\n".join(lines) + "\n"

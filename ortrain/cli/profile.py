@@ -14,7 +14,7 @@ from ortrain.runtime.options import SessionOptions
 from ortrain.training.session import TrainingSession
 
 WARM_UP = 3
-"""Steps before those that count: planning, first touch of memory."""
+"""Steps before those that are measured: planning, and the first touch of memory."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints the table, writes the trace if asked."""
+    """Print the table, and write the trace on request."""
     if options.steps < 1 or options.batch_size < 1:
         raise InvalidArgumentError(f"expected --steps and --batch-size above 0, got {options.steps} and {options.batch_size}")
     settings = SessionOptions() if options.threads is None else SessionOptions(intra_op_num_threads=options.threads)
@@ -54,20 +54,20 @@ def one_step(session: TrainingSession, batch: list[np.ndarray]) -> None:
 
 
 def from_file(session: TrainingSession, options: argparse.Namespace) -> list[np.ndarray]:
-    """The first batch of a data file."""
+    """Return the first batch of a data file."""
     inputs, target = session_arrays(read_data(options.data), session.input_names(), options.target, session.training_model)
     return [array[: options.batch_size] for array in (*inputs, target)]
 
 
 def made_up(session: TrainingSession, batch_size: int) -> list[np.ndarray]:
-    """Inputs of the model's types. Raises InvalidArgumentError where sizes other than the first are open."""
+    """Return inputs of the model's types. Raises InvalidArgumentError where dimensions other than the first are dynamic."""
     rng = np.random.default_rng(0)
     types = session.training_model.graph.types
     return [example(name, types.get(name), batch_size, rng) for name in session.input_names()]
 
 
 def example(name: str, kind: TensorType | None, batch_size: int, rng: np.random.Generator) -> np.ndarray:
-    """An array for one input: zeros for integers, which are labels or indices as a rule."""
+    """Return an array for one input: zeros for integers, which are usually labels or indices."""
     shape = None if kind is None or kind.shape is None else tuple(batch_size if i == 0 and not isinstance(d, int) else d for i, d in enumerate(kind.shape))
     if kind is None or shape is None or not all(isinstance(d, int) for d in shape):
         raise InvalidArgumentError(f"expected --data for the input {name!r} of open sizes {None if kind is None else kind.shape}")

@@ -19,7 +19,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the script as Python would: an exception of its own gives a traceback and exit status 1."""
+    """Run the script as Python would: an exception in it prints a traceback and gives exit status 1."""
     import ortrain.drop_in  # noqa: F401  from here on onnxruntime means ortrain
 
     if not options.module and not Path(options.script).exists():

@@ -16,11 +16,12 @@ from ortrain.formats.artifact_names import CHECKPOINT
 from ortrain.formats.atomic_files import replace_file
 from ortrain.loading.loader import load_model
 from ortrain.runtime.seed import set_seed
+from ortrain.runtime.state import DEFAULT_LEARNING_RATE
 from ortrain.training.session import TrainingSession
 from ortrain.training.trainer import Trainer, save_learning_curve
 
 SETTINGS = "settings.json"
-DEFAULTS = {"loss": None, "optimizer": "adamw", "epochs": 10, "batch_size": 32, "learning_rate": 1e-3, "validation_split": 0.1, "seed": 0,
+DEFAULTS = {"loss": None, "optimizer": "adamw", "epochs": 10, "batch_size": 32, "learning_rate": DEFAULT_LEARNING_RATE, "validation_split": 0.1, "seed": 0,
             "target": None}
 
 
@@ -48,7 +49,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains, or resumes, and writes the run's folder."""
+    """Train, or resume, and write the run's folder."""
     folder = Path(options.out)
     settings = _settings(options, folder)
     data = read_data(options.data)
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
         session.learning_rate = settings["learning_rate"]
         inputs, target = session_arrays(data, session.input_names(), settings["target"], session.training_model)
         train, held_out = _split(len(target), settings["validation_split"], settings["seed"])
-        # the arrays have been checked: only now the folder is touched
+        # the folder is touched only after the arrays have been checked
         if not options.resume:
             folder.mkdir(parents=True, exist_ok=True)
             session.save_artifacts(folder)
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _settings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The run's settings: the command line's, then those of the run to be resumed, then the defaults."""
+    """Return the run's settings: the command line's, then those of the run to be resumed, then the defaults."""
     settings: dict[str, Any] = dict(DEFAULTS)
     if options.resume:
         try:
@@ -100,7 +101,7 @@ def _new_session(options: argparse.Namespace, settings: dict[str, Any]) -> Train
 
 
 def _split(count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(training, held-out) sample numbers, in file order."""
+    """Return (training, held-out) sample numbers, in file order."""
     order = np.random.default_rng(seed).permutation(count)
     held_out = round(count * share)
     if held_out == count:

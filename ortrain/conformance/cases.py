@@ -1,4 +1,4 @@
-"""The cases: JSON files beside this module, the artifacts they work on, and the failures that are known."""
+"""The conformance cases: JSON files beside this module, the artifacts they use, and the known failures."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ OBJECTS: dict[str, list[dict[str, Any]]] = {
     "session_without_eval": [{"call": "training_session.create", "as": "session", "arguments": {
         "state": {"object": "state"}, "train_model": f"$artifacts/{TRAINING_MODEL}", "optimizer_model": f"$artifacts/{OPTIMIZER_MODEL}"}}],
 }
-"""What `given.objects` names, as the calls that make it."""
+"""Names in `given.objects` -> the calls that create the object."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case: what is given, the calls with the results or errors they must have."""
+    """One case: the given objects, and the calls with their expected results or errors."""
 
     name: str
     documentation: str
@@ -39,21 +39,21 @@ class Case:
     objects: list[str] = field(default_factory=list)
     tolerance: dict[str, float] = field(default_factory=dict)
     languages: list[str] = field(default_factory=list)
-    """The languages that the case is about; empty: all."""
+    """The languages that the case applies to; empty: all."""
     file: str = ""
 
     @property
     def setup(self) -> list[dict[str, Any]]:
-        """The calls that make what is given."""
+        """Return the calls that create the given objects."""
         return [call for name in self.objects for call in OBJECTS[name]]
 
     def operations(self) -> set[str]:
-        """The operations that the case calls for itself, what is given included."""
+        """Return the operations that the case calls, including those that create given objects."""
         return {str(call["call"]) for call in (*self.setup, *self.calls)}
 
 
 def load_cases() -> list[Case]:
-    """Every case, in the order of the files."""
+    """Load every case, in the order of the files."""
     found = []
     for path in sorted((HERE / "cases").glob("*.json")):
         for record in json.loads(path.read_text(encoding="utf-8")):
@@ -64,12 +64,12 @@ def load_cases() -> list[Case]:
 
 
 def known_failures() -> dict[str, dict[str, str]]:
-    """Per language, the cases that are known to fail and why."""
+    """Return the known failures per language: case -> reason."""
     return tomllib.loads((HERE / "known_failures.toml").read_text(encoding="utf-8"))
 
 
 def resolved(value: Any, artifacts: Path, temporary: Path) -> Any:
-    """A value of a case with the folders' paths in it, and the bytes of files that it names."""
+    """Resolve folders' paths, and the bytes of named files, in a value of a case."""
     if isinstance(value, str):
         return value.replace("$artifacts", str(artifacts)).replace("$temporary", str(temporary))
     if isinstance(value, dict) and set(value) == {"bytes_of"}:

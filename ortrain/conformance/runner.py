@@ -1,4 +1,4 @@
-"""Runs cases through a connection and says what came of each."""
+"""The runner: executes cases through a connection and judges the replies."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from ortrain.enums import ErrorCode
 from ortrain.runtime.inference_session import InferenceSession
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
-"""The tolerance of a case that names none: what recorded runs of the old package agree to."""
+"""The default tolerance: the agreement of recorded runs of onnxruntime-training."""
 
 
 def file_exists(path: str) -> bool:
-    """Is there a file?"""
+    """Return whether a file exists."""
     return Path(path).is_file()
 
 
 def infer(path: str, inputs: list[Any]) -> list[Any]:
-    """What a model for inference, which a call has written, makes of some inputs."""
+    """Run a model for inference that a call has written."""
     session = InferenceSession(path)
     return [encoded(array) for array in session.run(None, {kind.name: array for kind, array in zip(session.get_inputs(), inputs, strict=True)})]
 
 
 def decoded_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a check."""
+    """Decode the arguments of a check."""
     return {name: decoded(value) for name, value in message["arguments"].items()}
 
 
 CHECKS: dict[str, Callable[..., Any]] = {"file_exists": file_exists, "infer": infer}
-"""Calls that the runner answers itself: they look at what the facade or port has written."""
+"""Calls that the runner answers itself; they examine what the facade or port has written."""
 
 
 @dataclass
 class Outcome:
-    """What came of a case: passed, failed or absent (the language has not all of its operations); the errors as the language showed them."""
+    """The outcome of a case: passed, failed or absent (the language lacks some of its operations), with the errors as the language reports them."""
 
     verdict: str
     detail: str = ""
@@ -48,14 +48,14 @@ class Outcome:
 
 
 def run_case(connection: Connection, case: Case) -> Outcome:
-    """Runs one case from a clean start, in a temporary folder of its own."""
+    """Run one case from a clean start, in a temporary folder."""
     connection.request({"call": "reset"})
     with tempfile.TemporaryDirectory() as folder:
         return _Run(connection, case, Path(folder)).outcome()
 
 
 def run_cases(connection: Connection, cases: Iterable[Case]) -> dict[str, Outcome]:
-    """Case name -> outcome."""
+    """Run cases; return case name -> outcome."""
     return {case.name: run_case(connection, case) for case in cases}
 
 
@@ -95,7 +95,7 @@ class _Run:
         return [self._with_values(item) for item in value] if isinstance(value, list) else value
 
     def _judge(self, call: dict[str, Any], reply: dict[str, Any]) -> str | None:
-        """What is wrong with a reply, or None."""
+        """Return what is wrong with a reply, or None."""
         if "error" in call:
             return self._judge_error(call["error"], reply)
         if "error" in reply:

@@ -1,4 +1,4 @@
-"""One facade, or a port, behind the protocol: a request and a reply, each one JSON object."""
+"""The protocol: a facade, or a port, that answers requests; request and reply are one JSON object each."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from ortrain.conformance.values import decoded, encoded
 from ortrain.errors import InvalidArgumentError
 
 PROTOCOL = 1
-"""The protocol's version, in the reply to `hello`."""
+"""The protocol's version, sent in the reply to `hello`."""
 
 
 class Connection(Protocol):
-    """Whatever answers requests."""
+    """Anything that answers requests."""
 
     def request(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The reply to a request."""
+        """Return the reply to a request."""
 
 
 class Service:
-    """Answers requests with a driver; keeps the objects that calls made, by the names that the requests give them."""
+    """Answers requests with a driver, and keeps the objects that calls created under the names that the requests give them."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.objects: dict[str, Any] = {}
 
     def request(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The reply: result, error (the facade refused or failed), absent (the language has no such operation) or refused (no valid request)."""
+        """Return the reply: result, error (the facade refused or failed), absent (the language has no such operation) or refused (invalid request)."""
         call = message.get("call")
         if call == "hello":
             return {"result": {"protocol": PROTOCOL, "language": self.driver.language, "operations": self.driver.operations()}}
@@ -42,7 +42,7 @@ class Service:
             arguments = {name: self._argument(value) for name, value in message.get("arguments", {}).items()}
             if not isinstance(call, str):
                 raise InvalidArgumentError(f"expected the id of an operation as call, got {call!r}")
-        except Exception as error:  # whatever a request holds, the answer is a reply
+        except Exception as error:  # every request gets a reply, whatever it contains
             return {"refused": f"{type(error).__name__}: {error}"}
         return self._reply(call, target, arguments, message)
 
@@ -53,7 +53,7 @@ class Service:
             return {"absent": call}
         except Failure as failure:
             return {"error": {"name": failure.name, "code": failure.code, "message": failure.message, "shown": failure.shown}}
-        except Exception as error:  # a mistake of the driver's or of the facade's: the case fails and says so, the service goes on
+        except Exception as error:  # an error of the driver or the facade: the case fails and reports it, the service continues
             return {"refused": f"{type(error).__name__}: {error}"}
         try:
             return {"result": encoded(result)}
@@ -76,7 +76,7 @@ class Service:
 
 
 def serve(service: Service, requests: IO[str], replies: IO[str]) -> None:
-    """Answers one request per line until the input ends; a line that is no JSON object is refused."""
+    """Answer one request per line until the input ends; a line that is not a JSON object is refused."""
     for line in requests:
         if not line.strip():
             continue
@@ -90,13 +90,13 @@ def serve(service: Service, requests: IO[str], replies: IO[str]) -> None:
 
 
 class Port:
-    """A port in another language: a program that answers requests on its standard input with replies on its standard output."""
+    """A port in another language: a program that reads requests from its standard input and writes replies to its standard output."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
 
     def request(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The port's reply. Raises InvalidArgumentError when it is none, or the port has ended."""
+        """Return the port's reply. Raises InvalidArgumentError when it is malformed, or when the port has exited."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
@@ -110,5 +110,5 @@ class Port:
         return reply
 
     def close(self) -> None:
-        """Ends the port: its input is closed."""
+        """Close the port's input, which ends the port."""
         self._process.communicate()

@@ -1,4 +1,4 @@
-"""Values of cases and of the protocol: tensors, bytes and objects in JSON."""
+"""JSON encoding of values of cases and of the protocol: tensors, bytes and objects."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ortrain.errors import InvalidArgumentError
 
 
 def is_tensor(value: Any) -> bool:
-    """Is this JSON value a tensor?"""
+    """Return whether a JSON value is a tensor."""
     return isinstance(value, dict) and set(value) == {"dtype", "shape", "data"}
 
 
 def decoded(value: Any) -> Any:
-    """A JSON value as Python has it: tensors as arrays, bytes as bytes. Raises InvalidArgumentError for a tensor that is none."""
+    """Decode a JSON value: tensors to arrays, bytes to bytes. Raises InvalidArgumentError for a malformed tensor."""
     if is_tensor(value):
         try:
             return np.array(value["data"], numpy_dtype(value["dtype"])).reshape(value["shape"])
@@ -32,7 +32,7 @@ def decoded(value: Any) -> Any:
 
 
 def encoded(value: Any) -> Any:
-    """What a call gave, as JSON has it. Raises TypeError for an object, which has no such form."""
+    """Encode the result of a call as JSON. Raises TypeError for an object, which has no JSON form."""
     if isinstance(value, np.ndarray):
         return {"dtype": name_of(value.dtype), "shape": list(value.shape), "data": value.ravel().tolist()}
     if isinstance(value, bytes | bytearray | memoryview):
@@ -41,13 +41,14 @@ def encoded(value: Any) -> Any:
         return [encoded(item) for item in value]
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, int | float | str):        # enumerations, and strings and numbers that C's allocator handed out
+    if isinstance(value, int | float | str):        # enumerations, and strings and numbers from C's allocator
         return next(kind(value) for kind in (bool, int, float, str) if isinstance(value, kind))
     raise TypeError(f"expected a value with a form in JSON, got {type(value).__name__}")
 
 
 def difference(got: Any, wanted: Any, relative: float, absolute: float) -> str | None:
-    """How a result differs from the one wanted, or None: tensors and floats within the tolerance, all else exactly."""
+    """Describe how a result differs from the expected one, or return None; tensors and floats are compared within the tolerance, everything else
+    exactly."""
     if is_tensor(wanted) and is_tensor(got):
         if (got["dtype"], got["shape"]) != (wanted["dtype"], wanted["shape"]):
             return f"expected {wanted['dtype']}{wanted['shape']}, got {got['dtype']}{got['shape']}"

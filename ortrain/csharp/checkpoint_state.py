@@ -12,11 +12,11 @@ from ortrain.runtime.state import TrainingState
 
 
 class CheckpointState(DisposableState):
-    """Parameters, optimizer state and properties. Disposing of it first is allowed: a session that was made with it goes on and keeps the parameters."""
+    """Parameters, optimizer state and properties. It may be disposed of before a session that trains it; the session keeps the parameters."""
 
     @staticmethod
     def LoadCheckpoint(path: str | os.PathLike[str]) -> CheckpointState:
-        """Loads the state in a checkpoint file, full or nominal.
+        """Load the state in a checkpoint file, full or nominal.
 
         path: the checkpoint file. Returns the state.
 
@@ -27,7 +27,7 @@ class CheckpointState(DisposableState):
 
     @staticmethod
     def LoadCheckpointFromBuffer(buffer: bytes | bytearray | memoryview) -> CheckpointState:
-        """Loads the state in the bytes of a checkpoint file.
+        """Load the state in the bytes of a checkpoint file.
 
         buffer: the bytes of the file. Returns the state.
 
@@ -38,11 +38,11 @@ class CheckpointState(DisposableState):
 
     @staticmethod
     def SaveCheckpoint(state: CheckpointState, path: str | os.PathLike[str], includeOptimizerState: bool = False) -> None:
-        """Writes the state to a file, which is whole or not there.
+        """Write the state to a file, which is replaced atomically.
 
         path: the checkpoint file to write. includeOptimizerState: whether the optimizer's moments and step go into the file.
 
-        Raises OnnxRuntimeException: ArtifactNotFoundError (the folder is not there).
+        Raises OnnxRuntimeException: ArtifactNotFoundError (the folder does not exist).
 
         From OrtTrainingApi::SaveCheckpoint."""
         outcomes.throwing(lambda: lifetime.held(state, CheckpointState, "state").save(
@@ -52,7 +52,7 @@ class CheckpointState(DisposableState):
 
     @staticmethod
     def SaveCheckpointToBuffer(state: CheckpointState, includeOptimizerState: bool = False) -> bytes:
-        """Gives the state as the bytes of a checkpoint file.
+        """Return the state as the bytes of a checkpoint file.
 
         includeOptimizerState: whether the optimizer's moments and step are in the bytes. Returns the bytes of the file.
 
@@ -63,7 +63,7 @@ class CheckpointState(DisposableState):
         )))
 
     def AddProperty(self, name: str, value: int | float | str) -> None:
-        """Adds or replaces a property.
+        """Add or replaces a property.
 
         name: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -73,17 +73,17 @@ class CheckpointState(DisposableState):
         outcomes.throwing(lambda: sessions.set_property(self._state, arguments.text(name, "name"), arguments.property_value(value, "value")))
 
     def GetProperty(self, name: str) -> int | float | str:
-        """Gives a property's value.
+        """Return a property's value.
 
         name: the property's name. Returns the value.
 
-        Raises OnnxRuntimeException: PropertyNotFoundError; PropertyTypeError (the language asks for a type, and the property is of another).
+        Raises OnnxRuntimeException: PropertyNotFoundError; PropertyTypeError (the language requests a type, and the property has another).
 
         From OrtTrainingApi::GetProperty."""
         return outcomes.throwing(lambda: self._state.property(arguments.text(name, "name")))
 
     def PropertyNames(self) -> list[str]:
-        """Lists the properties, sorted by name.
+        """List the properties, sorted by name.
 
         Returns the names.
 
@@ -91,7 +91,7 @@ class CheckpointState(DisposableState):
         return outcomes.throwing(lambda: sorted(self._state.properties))
 
     def ParameterNames(self) -> list[str]:
-        """Lists the parameters, trainable and frozen, sorted by name.
+        """List the parameters, trainable and frozen, sorted by name.
 
         Returns the names.
 
@@ -99,7 +99,7 @@ class CheckpointState(DisposableState):
         return outcomes.throwing(lambda: self._state.names())
 
     def GetParameter(self, name: str) -> OrtValue:
-        """Gives a copy of a parameter's value.
+        """Return a copy of a parameter's value.
 
         name: the parameter's name. Returns the value, of the parameter's shape and dtype (in Python a view, not a copy).
 
@@ -109,7 +109,7 @@ class CheckpointState(DisposableState):
         return outcomes.throwing(lambda: OrtValue._of(sessions.parameter(self._state, arguments.text(name, "name"))))
 
     def UpdateParameter(self, name: str, value: OrtValue) -> None:
-        """Copies a new value into a parameter.
+        """Copy a new value into a parameter.
 
         name: the parameter's name. value: the value, of the parameter's shape and dtype.
 
@@ -119,7 +119,7 @@ class CheckpointState(DisposableState):
         outcomes.throwing(lambda: self._state.replace(arguments.text(name, "name"), arguments.value(value, "value", OrtValue).numpy()))
 
     def GetParameterTypeAndShape(self, name: str) -> OrtTensorTypeAndShapeInfo:
-        """Gives the element type and shape of a parameter.
+        """Return the element type and shape of a parameter.
 
         name: the parameter's name. Returns type and shape.
 
@@ -129,7 +129,7 @@ class CheckpointState(DisposableState):
         return outcomes.throwing(lambda: OrtTensorTypeAndShapeInfo._of(sessions.parameter_info(self._state, arguments.text(name, "name"))))
 
     def GetGradient(self, name: str) -> OrtValue:
-        """Gives a copy of a parameter's gradient, as the last accumulation left it; zeros before the first train step.
+        """Return a copy of a parameter's gradient, as the last accumulation left it; zeros before the first train step.
 
         name: the parameter's name. Returns the gradient, of the parameter's shape and dtype (in Python a view, and None where there is none).
 
@@ -140,9 +140,9 @@ class CheckpointState(DisposableState):
         return outcomes.throwing(lambda: OrtValue._of(sessions.gradient(self._state, arguments.text(name, "name"))))
 
     def RequiresGrad(self, name: str) -> bool:
-        """Tells whether the optimizer trains a parameter.
+        """Return whether the optimizer trains a parameter.
 
-        name: the parameter's name. Returns false for a parameter that the artifacts or freeze took out.
+        name: the parameter's name. Returns false for a parameter that is frozen by the artifacts or by freeze.
 
         Raises OnnxRuntimeException: ParameterNotFoundError; InvalidStateError (the state is nominal).
 
@@ -150,7 +150,7 @@ class CheckpointState(DisposableState):
         return outcomes.throwing(lambda: sessions.requires_grad(self._state, arguments.text(name, "name")))
 
     def Dispose(self) -> None:
-        """Frees the state. A session that was made with it keeps the parameters and goes on; the state itself cannot be used any more.
+        """Release the state. A session that trains it keeps the parameters and continues; the state object can no longer be used.
 
         Raises OnnxRuntimeException: UseAfterRelease (in C, the second time).
 

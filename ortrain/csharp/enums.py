@@ -14,7 +14,7 @@ class ErrorCode(IntEnum):
     InvalidArgument = 2
     """an argument cannot be used"""
     NoSuchFile = 3
-    """a file is not there"""
+    """a file does not exist"""
     NoModel = 4
     """there is no model"""
     EngineError = 5
@@ -22,7 +22,7 @@ class ErrorCode(IntEnum):
     RuntimeException = 6
     """a step failed while it ran"""
     InvalidProtobuf = 7
-    """bytes that are no protobuf"""
+    """bytes that are not a protobuf"""
     ModelLoaded = 8
     """a model was loaded before"""
     NotImplemented = 9
@@ -45,7 +45,7 @@ class OrtLoggingLevel(IntEnum):
     ORT_LOGGING_LEVEL_ERROR = 3
     """errors"""
     ORT_LOGGING_LEVEL_FATAL = 4
-    """the last words"""
+    """fatal errors"""
 
 
 class TensorElementType(IntEnum):

@@ -14,7 +14,7 @@ class SessionOptions(DisposableSessionOptions):
     """Options of a session."""
 
     def __init__(self) -> None:
-        """Makes options with their defaults.
+        """Create session options with their defaults.
 
         From OrtApi::CreateSessionOptions."""
         super().__init__()
@@ -31,7 +31,7 @@ class SessionOptions(DisposableSessionOptions):
 
     @IntraOpNumThreads.setter
     def IntraOpNumThreads(self, value: int) -> None:
-        """Sets the threads of a step; 0 means the physical cores, at most eight. Every number gives the same bits.
+        """Set the threads of a step; 0 means the physical cores, at most eight. Every number gives the same bits.
 
         value: the number of threads.
 
@@ -42,7 +42,7 @@ class SessionOptions(DisposableSessionOptions):
 
     @property
     def LogSeverityLevel(self) -> int:
-        """What is logged.
+        """The logging level.
 
         Returns 0 (verbose) to 4 (fatal).
 
@@ -51,7 +51,7 @@ class SessionOptions(DisposableSessionOptions):
 
     @LogSeverityLevel.setter
     def LogSeverityLevel(self, value: int) -> None:
-        """Sets what is logged; it is kept, and changes nothing: ortrain raises errors and logs nothing.
+        """Set the logging level. It has no effect: ortrain raises errors and logs nothing.
 
         value: 0 (verbose) to 4 (fatal).
 
@@ -59,18 +59,18 @@ class SessionOptions(DisposableSessionOptions):
         outcomes.throwing(lambda: sessions.set_option(self._options, "log_severity_level", arguments.integer(value, "value")))
 
     def AddSessionConfigEntry(self, configKey: str, configValue: str) -> None:
-        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.rematerialization and the like set ortrain's own options.
+        """Set a configuration entry; entries such as ortrain.optimizer_in_backward and ortrain.rematerialization set ortrain's own options.
 
         configKey: the entry's key. configValue: the entry's value.
 
-        Raises OnnxRuntimeException: InvalidArgumentError (prepacking is asked for, which training does not have, or there is no such option or value
-        of ortrain's own).
+        Raises OnnxRuntimeException: InvalidArgumentError (prepacking is requested, which training does not support, or ortrain has no such option or
+        value).
 
         From OrtApi::AddSessionConfigEntry."""
         outcomes.throwing(lambda: self._options.add_session_config_entry(arguments.text(configKey, "configKey"), arguments.text(configValue, "configValue")))
 
     def RegisterCustomOpLibrary(self, libraryPath: str | os.PathLike[str]) -> None:
-        """Runs a Python file that registers operators.
+        """Run a Python file that registers custom operators.
 
         libraryPath: the file.
 
@@ -80,7 +80,7 @@ class SessionOptions(DisposableSessionOptions):
         outcomes.throwing(lambda: self._options.register_custom_ops_library(arguments.path(libraryPath, "libraryPath")))
 
     def AppendExecutionProvider(self, providerName: str, providerOptions: Any = None) -> None:
-        """Asks for the device that steps run on; there is the CPU, and it needs no asking.
+        """Select the device that steps run on; only the CPU is supported, which is the default.
 
         providerName: "CPU".
 
@@ -90,7 +90,7 @@ class SessionOptions(DisposableSessionOptions):
         outcomes.throwing(lambda: sessions.append_execution_provider(self._options, arguments.text(providerName, "providerName")))
 
     def Dispose(self) -> None:
-        """Frees the options.
+        """Release the options.
 
         Raises OnnxRuntimeException: UseAfterRelease (in C, the second time).
 
@@ -102,7 +102,7 @@ class RunOptions(DisposableRunOptions):
     """Options of one call."""
 
     def __init__(self) -> None:
-        """Makes options that stop nothing.
+        """Create run options.
 
         From OrtApi::CreateRunOptions."""
         super().__init__()
@@ -119,7 +119,7 @@ class RunOptions(DisposableRunOptions):
 
     @Terminate.setter
     def Terminate(self, value: bool) -> None:
-        """Stops calls with these options before their next kernel, from any thread (or, unset, lets them run).
+        """Stop calls with these options before their next kernel, from any thread; False lets them run again.
 
         value: true to stop.
 
@@ -127,7 +127,7 @@ class RunOptions(DisposableRunOptions):
         outcomes.throwing(lambda: sessions.set_option(self._options, "terminate", arguments.flag(value, "value")))
 
     def Dispose(self) -> None:
-        """Frees the options.
+        """Release the options.
 
         Raises OnnxRuntimeException: UseAfterRelease (in C, the second time).
 

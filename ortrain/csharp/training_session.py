@@ -15,7 +15,7 @@ from ortrain.csharp.values import DisposableNamedOnnxValue, FixedBufferOnnxValue
 
 
 class TrainingSession(DisposableSession):
-    """Trains, evaluates and updates a model from its artifacts. Dispose of it, or use it in a with-statement; it keeps the state it trains alive."""
+    """Trains, evaluates and updates a model from its artifacts. Dispose of it, or use it in a with-statement. It keeps the state that it trains alive."""
 
     @overload
     def __init__(self, state: CheckpointState, trainModelPath: str | os.PathLike[str], optimizerModelPath: str | os.PathLike[str] | None) -> None: ...
@@ -29,20 +29,20 @@ class TrainingSession(DisposableSession):
     def __init__(self, options: SessionOptions, state: CheckpointState, trainModelData: bytes | bytearray | memoryview,
                  evalModelData: bytes | bytearray | memoryview | None, optimizerModelData: bytes | bytearray | memoryview | None) -> None: ...
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """Makes a session that trains a state with the models of the artifacts, and keeps the state alive.
+        """Create a session that trains a state with the models of the artifacts. The session keeps the state alive.
 
         state: the state to train; sessions change its parameters in place. trainModelPath: the training model. optimizerModelPath: the optimizer
-        model, or none. evalModelPath: the eval model, or none. options: threads and the like.
+        model, or none. evalModelPath: the eval model, or none. options: threads, memory and numerical options.
 
         Raises OnnxRuntimeException: ArtifactNotFoundError; InvalidModelError; InvalidCheckpointError (state and models do not fit);
         UnsupportedDeviceError; ArgumentTypeError.
 
         From OrtTrainingApi::CreateTrainingSession.
 
-        Makes a session from the bytes of the artifacts' models.
+        Create a session from the bytes of the artifacts' models.
 
-        options: threads and the like. state: the state to train; sessions change its parameters in place. trainModelData: the bytes of the training
-        model. evalModelData: the bytes of the eval model, or none. optimizerModelData: the bytes of the optimizer model, or none.
+        options: threads, memory and numerical options. state: the state to train; sessions change its parameters in place. trainModelData: the bytes
+        of the training model. evalModelData: the bytes of the eval model, or none. optimizerModelData: the bytes of the optimizer model, or none.
 
         Raises OnnxRuntimeException: InvalidModelError; InvalidCheckpointError (state and models do not fit); ArgumentTypeError.
 
@@ -61,12 +61,12 @@ class TrainingSession(DisposableSession):
     @overload
     def TrainStep(self, inputValues: Collection[OrtValue]) -> IDisposableReadOnlyCollection[OrtValue]: ...
     def TrainStep(self, *arguments: Any, **named: Any) -> Any:
-        """Runs forward and backward on one batch and adds to the gradients; a refused call changes nothing.
+        """Run forward and backward on one batch and accumulate the gradients; a refused call changes nothing.
 
         inputValues: one per user input, in the order of the input names. options: options of this call. outputValues: tensors that receive the
-        outputs, one per output. Returns the loss and the additional outputs, the caller's own.
+        outputs, one per output. Returns the loss and the additional outputs, owned by the caller.
 
-        FixedBufferOnnxValue inputs give named outputs, OrtValue inputs give OrtValues; an empty list fits both and is refused.
+        FixedBufferOnnxValue inputs return named outputs, OrtValue inputs return OrtValues; an empty list is ambiguous and refused.
 
         Raises OnnxRuntimeException: InputCountError; InputRankError; InputShapeError; InputTypeError; EmptyBatchError; LabelRangeError;
         IndexRangeError; OutputShapeError; TerminatedError; InvalidStateError (the state is nominal).
@@ -81,10 +81,10 @@ class TrainingSession(DisposableSession):
     @overload
     def EvalStep(self, inputValues: Collection[OrtValue]) -> IDisposableReadOnlyCollection[OrtValue]: ...
     def EvalStep(self, *arguments: Any, **named: Any) -> Any:
-        """Runs the eval model on one batch: no gradients, no changes.
+        """Run the eval model on one batch, without gradients.
 
         inputValues: one per user input, in the order of the input names. outputValues: tensors that receive the outputs, one per output. options:
-        options of this call. Returns the loss and the additional outputs, the caller's own.
+        options of this call. Returns the loss and the additional outputs, owned by the caller.
 
         Raises OnnxRuntimeException: InputCountError; InputRankError; InputShapeError; InputTypeError; EmptyBatchError; LabelRangeError;
         IndexRangeError; OutputShapeError; TerminatedError; InvalidStateError (there is no eval model, or the state is nominal).
@@ -97,7 +97,7 @@ class TrainingSession(DisposableSession):
     @overload
     def OptimizerStep(self, options: RunOptions) -> None: ...
     def OptimizerStep(self, *arguments: Any, **named: Any) -> Any:
-        """Updates the trainable parameters from their gradients.
+        """Update the trainable parameters from their gradients.
 
         options: options of this call.
 
@@ -107,23 +107,23 @@ class TrainingSession(DisposableSession):
         return outcomes.throwing(lambda: overloads.choose("TrainingSession.OptimizerStep", self, _TRAINING_SESSION_OPTIMIZER_STEP, arguments, named))
 
     def LazyResetGrad(self) -> None:
-        """The next train step overwrites the gradients instead of adding to them.
+        """Make the next train step overwrite the gradients instead of adding to them.
 
         From OrtTrainingApi::LazyResetGrad."""
         outcomes.throwing(lambda: self._session.lazy_reset_grad())
 
     def SetLearningRate(self, learningRate: float) -> None:
-        """Sets the learning rate of the next optimizer steps; it is not part of a checkpoint.
+        """Set the learning rate of the next optimizer steps; it is not part of a checkpoint.
 
         learningRate: the rate.
 
-        Raises OnnxRuntimeException: InvalidStateError (there is no optimizer); ArgumentTypeError (it is no number).
+        Raises OnnxRuntimeException: InvalidStateError (there is no optimizer); ArgumentTypeError (it is not a number).
 
         From OrtTrainingApi::SetLearningRate."""
         outcomes.throwing(lambda: sessions.set_learning_rate(self._session, arguments.number(learningRate, "learningRate")))
 
     def GetLearningRate(self) -> float:
-        """Gives the current learning rate; 0.001 at the start.
+        """Return the current learning rate; 0.001 at the start.
 
         Returns the rate.
 
@@ -133,13 +133,13 @@ class TrainingSession(DisposableSession):
         return outcomes.throwing(lambda: self._session.learning_rate)
 
     def RegisterLinearLRScheduler(self, warmupStepCount: int, totalStepCount: int, initialLearningRate: float) -> None:
-        """Registers a schedule and applies it at once: from 0 to the initial rate over the warm-up steps, then linearly to 0.
+        """Register a linear schedule and apply it at once: from 0 to the initial rate over the warm-up steps, then linearly to 0.
 
         warmupStepCount: optimizer steps of the warm-up. totalStepCount: optimizer steps until the rate is 0. initialLearningRate: the rate at the end
         of the warm-up.
 
         Raises OnnxRuntimeException: InvalidStateError (there is no optimizer); InvalidArgumentError (a count is below 0); ArgumentTypeError (a count
-        is no integer).
+        is not an integer).
 
         From OrtTrainingApi::RegisterLinearLRScheduler."""
         outcomes.throwing(lambda: sessions.register_linear_lr_scheduler(
@@ -150,7 +150,7 @@ class TrainingSession(DisposableSession):
         ))
 
     def SchedulerStep(self) -> None:
-        """Sets the learning rate that the registered schedule gives for the optimizer steps completed so far.
+        """Set the learning rate that the registered schedule gives for the optimizer steps completed so far.
 
         Raises OnnxRuntimeException: InvalidStateError (no schedule is registered, or there is no optimizer).
 
@@ -158,7 +158,7 @@ class TrainingSession(DisposableSession):
         outcomes.throwing(lambda: self._session.schedule_step())
 
     def InputNames(self, training: bool) -> list[str]:
-        """Lists the user inputs of the training or the eval model, in the order of a step's inputs.
+        """List the user inputs of the training or the eval model, in the order of a step's inputs.
 
         training: true for the training model, false for the eval model. Returns the names.
 
@@ -168,7 +168,7 @@ class TrainingSession(DisposableSession):
         return outcomes.throwing(lambda: self._session.input_names(arguments.flag(training, "training")))
 
     def OutputNames(self, training: bool) -> list[str]:
-        """Lists the user outputs of the training or the eval model, in the order of a step's outputs.
+        """List the user outputs of the training or the eval model, in the order of a step's outputs.
 
         training: true for the training model, false for the eval model. Returns the names.
 
@@ -178,9 +178,9 @@ class TrainingSession(DisposableSession):
         return outcomes.throwing(lambda: self._session.output_names(arguments.flag(training, "training")))
 
     def ToBuffer(self, onlyTrainable: bool) -> OrtValue:
-        """Gives a copy of the parameters as one tensor, in the training model's order.
+        """Return a copy of the parameters as one tensor, in the training model's order.
 
-        onlyTrainable: whether to leave the frozen parameters out. Returns float32 [n].
+        onlyTrainable: whether to omit the frozen parameters. Returns float32 [n].
 
         Raises OnnxRuntimeException: InvalidStateError (the state is nominal).
 
@@ -188,10 +188,10 @@ class TrainingSession(DisposableSession):
         return outcomes.throwing(lambda: OrtValue._of(sessions.parameters_buffer(self._session, arguments.flag(onlyTrainable, "onlyTrainable"))))
 
     def FromBuffer(self, ortValue: OrtValue, onlyTrainable: bool) -> None:
-        """Copies a flat buffer into the parameters; a nominal state is completed by a buffer of all of them.
+        """Copy a flat buffer into the parameters; a buffer of all parameters completes a nominal state.
 
-        ortValue: float32 [n], in the training model's order. onlyTrainable: whether the buffer leaves the frozen parameters out; Swift and
-        Objective-C tell by the buffer's size.
+        ortValue: float32 [n], in the training model's order. onlyTrainable: whether the buffer omits the frozen parameters; Swift and Objective-C
+        derive it from the buffer's size.
 
         Raises OnnxRuntimeException: ParameterShapeError (the buffer has another size); ParameterTypeError; InvalidStateError (the state is nominal
         and the buffer holds the trainable parameters only).
@@ -203,7 +203,7 @@ class TrainingSession(DisposableSession):
         ))
 
     def Freeze(self, parameterNames: Sequence[str]) -> None:
-        """Takes trainable parameters out of the optimizer's steps; their gradients are still computed.
+        """Exclude trainable parameters from optimizer steps; their gradients are still computed.
 
         parameterNames: the parameters' names.
 
@@ -211,7 +211,7 @@ class TrainingSession(DisposableSession):
         outcomes.throwing(lambda: self._session.freeze(*arguments.texts(parameterNames, "parameterNames")))
 
     def Unfreeze(self, parameterNames: Sequence[str]) -> None:
-        """Puts parameters back that freeze took out.
+        """Include parameters again that freeze excluded.
 
         parameterNames: the parameters' names.
 
@@ -219,12 +219,12 @@ class TrainingSession(DisposableSession):
         outcomes.throwing(lambda: self._session.unfreeze(*arguments.texts(parameterNames, "parameterNames")))
 
     def ExportModelForInferencing(self, inferenceModelPath: str | os.PathLike[str], graphOutputNames: Sequence[str]) -> None:
-        """Writes a model for inference: the eval model cut to the named outputs, with the current parameters.
+        """Write a model for inference: the eval model cut to the named outputs, with the current parameters.
 
         inferenceModelPath: the file to write. graphOutputNames: values of the eval model, at least one.
 
         Raises OnnxRuntimeException: InvalidStateError (there is no eval model, or the state is nominal); InvalidArgumentError (there is no name, or
-        the model has no value of that name); ArtifactNotFoundError (the folder is not there); ArgumentTypeError.
+        the model has no value of that name); ArtifactNotFoundError (the folder does not exist); ArgumentTypeError.
 
         From OrtTrainingApi::ExportModelForInferencing."""
         outcomes.throwing(lambda: self._session.export(
@@ -233,7 +233,7 @@ class TrainingSession(DisposableSession):
         ))
 
     def Dispose(self) -> None:
-        """Frees the session; the state that it trained stays.
+        """Release the session; the state that it trained remains valid.
 
         Raises OnnxRuntimeException: UseAfterRelease (in C, the second time).
 

@@ -7,11 +7,11 @@ from ortrain._facade_runtime import arguments, outcomes, sessions
 
 
 class TrainingUtils:
-    """What belongs to no session."""
+    """Functions that belong to no session."""
 
     @staticmethod
     def SetSeed(seed: int) -> None:
-        """Sets the seed of the random numbers (Dropout masks) of sessions made from now on.
+        """Set the seed of the random numbers (Dropout masks) of sessions created from now on.
 
         seed: the seed.
 

@@ -19,7 +19,7 @@ class OrtValue(DisposableValue):
 
     @staticmethod
     def CreateTensorValueFromMemory(data: Any, shape: Sequence[int]) -> OrtValue:
-        """Makes a tensor over the caller's memory: what a step writes into the tensor is in that memory.
+        """Create a tensor over the caller's memory, which a step writes to.
 
         data: a NumPy array or another contiguous buffer. shape: the sizes. Returns the tensor.
 
@@ -30,7 +30,7 @@ class OrtValue(DisposableValue):
         return outcomes.throwing(lambda: OrtValue._of(tensors.tensor_over(data, shape)))
 
     def GetTensorDataAsSpan(self) -> np.ndarray:
-        """Gives the elements, which must not be written.
+        """Return the elements for reading.
 
         Returns [n] of the element type, sharing the tensor's memory, read-only.
 
@@ -38,7 +38,7 @@ class OrtValue(DisposableValue):
         return outcomes.throwing(lambda: tensors.flat(self._value, False))
 
     def GetTensorMutableDataAsSpan(self) -> np.ndarray:
-        """Gives the elements, to be read or written.
+        """Return the elements for reading and writing.
 
         Returns [n] of the element type, sharing the tensor's memory.
 
@@ -46,7 +46,7 @@ class OrtValue(DisposableValue):
         return outcomes.throwing(lambda: tensors.flat(self._value))
 
     def GetTensorTypeAndShape(self) -> OrtTensorTypeAndShapeInfo:
-        """Gives the element type and shape.
+        """Return the element type and shape.
 
         Returns type and shape.
 
@@ -55,7 +55,7 @@ class OrtValue(DisposableValue):
 
     @property
     def IsTensor(self) -> bool:
-        """Tells whether the value is a tensor; ortrain's always are.
+        """Return whether the value is a tensor; values of ortrain always are.
 
         Returns true.
 
@@ -63,7 +63,7 @@ class OrtValue(DisposableValue):
         return outcomes.throwing(lambda: self._value.is_tensor())
 
     def Dispose(self) -> None:
-        """Frees the tensor; memory of the caller's stays.
+        """Release the tensor; the caller's memory is not freed.
 
         Raises OnnxRuntimeException: UseAfterRelease (in C, the second time).
 
@@ -112,11 +112,11 @@ class OrtTensorTypeAndShapeInfo(TypeAndShapeHolder):
 
 
 class FixedBufferOnnxValue(PinnedValue):
-    """A tensor over memory of the caller's: an input that is not copied, or an output that is written in place."""
+    """A tensor over the caller's memory: an input that is not copied, or an output that is written in place."""
 
     @staticmethod
     def CreateFromTensor(tensor: np.ndarray) -> FixedBufferOnnxValue:
-        """Makes a value over an array of the caller's, which a step reads or writes in place.
+        """Create a value over the caller's array, which a step reads or writes in place.
 
         tensor: a contiguous NumPy array, or another buffer with a shape. Returns the value.
 
@@ -126,7 +126,7 @@ class FixedBufferOnnxValue(PinnedValue):
         return outcomes.throwing(lambda: FixedBufferOnnxValue._of(disposal.pinned(tensor)))
 
     def Dispose(self) -> None:
-        """Lets go of the array.
+        """Release the array.
 
         From FixedBufferOnnxValue.Dispose."""
         outcomes.throwing(lambda: disposal.release_of(self))
@@ -162,7 +162,7 @@ class DisposableNamedOnnxValue(NamedValue):
         return outcomes.throwing(lambda: self._value.numpy())
 
     def Dispose(self) -> None:
-        """Frees the output.
+        """Release the output.
 
         From DisposableNamedOnnxValue.Dispose."""
         outcomes.throwing(lambda: disposal.release_of(self))

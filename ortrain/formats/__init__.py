@@ -1,1 +1,1 @@
-"""Bytes to objects and back: checkpoints and ONNX models."""
+"""File formats: checkpoints, ONNX models and ORT models, read and written."""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 def replace_file(path: str | os.PathLike[str], *chunks: bytes) -> None:
-    """Writes one file: see replace_files."""
+    """Write one file; see replace_files."""
     replace_files({path: chunks})
 
 
 def replace_files(files: Mapping[str | os.PathLike[str], Iterable[bytes | memoryview]]) -> None:
-    """Writes files (path -> chunks) under temporary names beside them, flushes all to the disk, then renames them in the given order.
+    """Write files (path -> chunks) under temporary names, flush all to disk, then rename them in the given order.
 
-    A crash or a full disk leaves the old files whole; files that belong together are renamed when all of them are complete.
-    Raises ArtifactNotFoundError when a folder is not there."""
+    A crash or a full disk leaves the old files intact; files that belong together are renamed only when all are complete.
+    Raises ArtifactNotFoundError when a folder does not exist."""
     targets = [Path(os.path.realpath(path)) for path in files]
     for target in targets:
         if not target.parent.is_dir():
             raise ArtifactNotFoundError(f"expected an existing folder to write {target.name!r} into, got {str(target.parent)!r}")
-    # the short random name fits where the target's name does
+    # the short random name fits wherever the target's name does
     temporaries = [target.with_name(f".{secrets.token_hex(8)}.tmp") for target in targets]
     try:
         for temporary, chunks in zip(temporaries, files.values(), strict=True):

@@ -1,10 +1,13 @@
-"""The old package's checkpoint file: a FlatBuffer with the identifier ODTC. The reader trusts no byte; the writer leaves whole files.
+"""The checkpoint file of onnxruntime-training: a FlatBuffer with the identifier ODTC. The reader validates every byte; the writer replaces files
+atomically.
 
 Tables, with their fields in the order of the vtable's slots:
-    root (version, module state, optimizer groups, property bag)
-    module state (trainable, frozen, is nominal, has external data); optimizer group (name, step, initial learning rate, parameter states)
-    parameter state (parameter, moments); property bag (ints, floats, strings), each a property (name, value)
-    tensor (name, doc string, dims, element type, raw data, strings, external data offset)"""
+root (version, module state, optimizer groups, property bag);
+module state (trainable, frozen, is nominal, has external data);
+optimizer group (name, step, initial learning rate, parameter states);
+parameter state (parameter, moments);
+property bag (ints, floats, strings), each a property (name, value);
+tensor (name, doc string, dims, element type, raw data, strings, external data offset)."""
 
 from __future__ import annotations
 
@@ -32,11 +35,11 @@ MAX_INLINE = 2**31 - 2**24
 """Bytes: a FlatBuffer ends at 2 GiB."""
 
 MAX_TENSOR = 2**56
-"""Elements, zero dimensions left out."""
+"""Elements, not counting zero dimensions."""
 MAX_DIMENSIONS = 32
 
 LAST_TYPE = 20
-"""The number of the last element type that the file has: later ones are smaller than a byte, or newer than the old package."""
+"""The number of the last element type that the file supports; later ones are smaller than a byte, or newer than onnxruntime-training."""
 
 T = TypeVar("T")
 
@@ -44,12 +47,12 @@ T = TypeVar("T")
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """The checkpoint in a file (and its `<path>.data`, when it has external data), or in a folder that 1.15 wrote.
+    """Read the checkpoint in a file (and `<path>.data`, when it has external data), or in a folder that 1.15 wrote.
 
-    Raises ArtifactNotFoundError when a file is not there, InvalidCheckpointError when it is no checkpoint."""
+    Raises ArtifactNotFoundError when a file does not exist, InvalidCheckpointError when it is not a checkpoint."""
     source = Path(path)
     if source.is_dir():
-        from ortrain.formats.checkpoint_folder import read_folder  # rare, and it needs onnx
+        from ortrain.formats.checkpoint_folder import read_folder  # imported here because it is rare and needs onnx
 
         return read_folder(source)
     try:
@@ -68,9 +71,9 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def parse_checkpoint(data: bytes, external: Callable[[], bytes] | None = None) -> Checkpoint:
-    """The checkpoint in a file's bytes; `external` gives the bytes of the external data file when they are needed.
+    """Parse the bytes of a checkpoint file; `external` returns the bytes of the external data file when they are needed.
 
-    Raises InvalidCheckpointError when the bytes are no checkpoint."""
+    Raises InvalidCheckpointError when the bytes are not a checkpoint."""
     buffer = Buffer(data, InvalidCheckpointError, "Checkpoint verification failed")
     if len(data) < 8 or data[4:8] != IDENTIFIER:
         raise buffer.fail(f"the identifier {IDENTIFIER.decode()} at byte 4")
@@ -97,7 +100,7 @@ def parse_checkpoint(data: bytes, external: Callable[[], bytes] | None = None) -
 
 
 def _once(items: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
-    """The items by name; refuses a name that is there twice."""
+    """Return the items by name. Raises InvalidCheckpointError for a name that occurs twice."""
     found: dict[str, T] = {}
     for name, value in items:
         if name in found:
@@ -125,7 +128,7 @@ def _dims(table: Table, name: str) -> tuple[int, ...]:
     if rank > MAX_DIMENSIONS:
         raise InvalidCheckpointError(f"expected at most {MAX_DIMENSIONS} dimensions, got {rank} (tensor {name!r})")
     dims = struct.unpack_from(f"<{rank}q", buffer.data, start)
-    # NumPy refuses shapes whose product without the zeros is beyond 64 bits
+    # NumPy refuses shapes whose product without the zeros exceeds 64 bits
     if any(dim < 0 for dim in dims) or prod(dim for dim in dims if dim) > MAX_TENSOR:
         raise InvalidCheckpointError(f"expected dimensions >= 0 of a tensor that can exist, got {list(dims)} (tensor {name!r})")
     return dims
@@ -152,7 +155,7 @@ def _tensor(table: Table, name: str, nominal: bool, external: bytes | None) -> n
 
 
 def _raw_data(table: Table, size: int, external: bytes | None) -> memoryview:
-    """The bytes of a tensor of that size, as many as are there."""
+    """Return the bytes of a tensor of a size, checked to exist."""
     if external is not None:
         offset = int(table.number(6, "<q", -1))
         if offset >= 0:
@@ -181,7 +184,7 @@ def _properties(bag: Table | None) -> dict[str, Property]:
 
 
 class _Writer:
-    """Builds the tables in the order in which the old package builds them, so that equal contents give equal bytes."""
+    """Builds the tables in the order in which onnxruntime-training builds them, so that equal contents give equal bytes."""
 
     def __init__(self, external: bool) -> None:
         self.builder = flatbuffers.Builder(1 << 16)
@@ -189,7 +192,7 @@ class _Writer:
         self.external_size = 0
 
     def table(self, fields: int, *values: tuple[str, int, Any]) -> int:
-        """A table of `fields` slots; values are (kind, slot, value) in the order of writing, what offsets point to made before."""
+        """Add a table of `fields` slots. Values are (kind, slot, value) in the order of writing; what offsets point to must exist already."""
         b = self.builder
         b.StartObject(fields)
         add = {"offset": b.PrependUOffsetTRelativeSlot, "int32": b.PrependInt32Slot, "int64": b.PrependInt64Slot,
@@ -281,9 +284,9 @@ def _little_endian(array: np.ndarray) -> bytes:
 
 
 def serialize_checkpoint(checkpoint: Checkpoint, version: int = 2) -> tuple[bytes, bytes | None]:
-    """(the file's bytes, the external data file's bytes or None). Tensors keep the order of the dicts.
+    """Return (the file's bytes, the external data file's bytes or None). Tensors keep the order of the dicts.
 
-    Raises InvalidCheckpointError for a name that is there twice, InvalidArgumentError for values that the file cannot hold."""
+    Raises InvalidCheckpointError for a name that occurs twice, InvalidArgumentError for values that the file cannot hold."""
     twice = checkpoint.trainable.keys() & checkpoint.frozen.keys()
     if twice:
         raise InvalidCheckpointError(f"Duplicated tensor proto named {min(twice)}: expected every parameter once")
@@ -304,7 +307,7 @@ def serialize_checkpoint(checkpoint: Checkpoint, version: int = 2) -> tuple[byte
 
 
 def checkpoint_bytes(checkpoint: Checkpoint) -> bytes:
-    """A checkpoint as the bytes of one file. Raises InvalidArgumentError when it needs a second one (above 2 GB)."""
+    """Return a checkpoint as the bytes of one file. Raises InvalidArgumentError when it needs a second one (above 2 GB)."""
     data, external = serialize_checkpoint(replace(checkpoint, external=False))
     if external is not None:
         raise InvalidArgumentError("expected a checkpoint of less than 2 GB for one buffer: save it to a file, which may have a second one beside it")
@@ -312,9 +315,9 @@ def checkpoint_bytes(checkpoint: Checkpoint) -> bytes:
 
 
 def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str], version: int = 2) -> None:
-    """Writes a checkpoint file (and its `<path>.data`, if it has external data): whole or not at all.
+    """Write a checkpoint file (and `<path>.data`, if it has external data) atomically.
 
-    Raises ArtifactNotFoundError when the folder is not there."""
+    Raises ArtifactNotFoundError when the folder does not exist."""
     data, external = serialize_checkpoint(checkpoint, version)
     files: dict[str | os.PathLike[str], Sequence[bytes]] = {}
     if external is not None:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, whichever form it is stored in."""
+"""The contents of a checkpoint, independent of the form in which it is stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Property = int | float | str
 
 @dataclass(slots=True)
 class OptimizerGroup:
-    """Progress of the optimizer: completed steps, the schedule's initial rate, parameter name -> moment name -> values."""
+    """The optimizer's progress: completed steps, the schedule's initial rate, parameter name -> moment name -> values."""
 
     step: int = 0
     initial_learning_rate: float = 0.0
@@ -20,7 +20,7 @@ class OptimizerGroup:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """The tables of a checkpoint file. A nominal one has names and dtypes only (arrays of shape [])."""
+    """The tables of a checkpoint file. A nominal checkpoint has names and dtypes only (arrays of shape [])."""
 
     trainable: dict[str, np.ndarray] = field(default_factory=dict)
     frozen: dict[str, np.ndarray] = field(default_factory=dict)
@@ -29,6 +29,6 @@ class Checkpoint:
     nominal: bool = False
     version: int = 2
     external: bool = False
-    """The parameters lie in a file of their own, `<path>.data`."""
+    """Whether the parameters are in a file of their own, `<path>.data`."""
     bare: bool = False
-    """Without a table of optimizer groups, as artifact generation writes it."""
+    """Whether there is no table of optimizer groups, as artifact generation writes it."""

@@ -1,6 +1,6 @@
-"""The checkpoints of 1.15: folders of protobuf sequences (`*.pbseq`), read only.
+"""The checkpoints of 1.15, read only: folders of protobuf sequences (`*.pbseq`).
 
-A sequence is the number of messages, then every message (an onnx.TensorProto) behind its length, both as varints. `paramtrain_tensors.pbseq` and
+A sequence is the number of messages, then each message (an onnx.TensorProto) preceded by its length, both as varints. `paramtrain_tensors.pbseq` and
 `paramfrozen_tensors.pbseq` hold the parameters, `custom_properties.pbseq` the user's properties, `optim_<group>_<moment>_tensors.pbseq` and
 `optim_<group>_properties.pbseq` the optimizer's state."""
 
@@ -25,7 +25,7 @@ MAX_BYTES_OF_VARINT = 10
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """The checkpoint in a folder that 1.15 wrote. Raises InvalidCheckpointError when it is none."""
+    """Read the checkpoint in a folder that 1.15 wrote. Raises InvalidCheckpointError when it is not one."""
     if not (folder / f"paramtrain_{TENSORS}").exists() and not (folder / f"paramfrozen_{TENSORS}").exists():
         raise InvalidCheckpointError(f"Loading checkpoint from {str(folder)!r} failed: expected a checkpoint file, or a folder of 1.15 with "
                                      f"paramtrain_{TENSORS}, got {sorted(path.name for path in folder.iterdir())[:5]}")
@@ -78,7 +78,7 @@ def _array(tensor: onnx.TensorProto, path: Path) -> np.ndarray:
 
 
 def _messages(path: Path) -> Iterator[onnx.TensorProto]:
-    """The messages of a sequence; none when there is no such file."""
+    """Yield the messages of a sequence; none when the file does not exist."""
     if not path.exists():
         return
     data = path.read_bytes()

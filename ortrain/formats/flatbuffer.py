@@ -1,4 +1,4 @@
-"""Reading FlatBuffers that nobody vouches for: every offset, size and text is checked before it is used."""
+"""Reading untrusted FlatBuffers: every offset, size and text is checked before it is used."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from ortrain.errors import OrtrainError
 
 MAX_VISITS = 4
-"""How often the bytes of a file may be read on average: more means that tables share contents, which multiplies what they decode to."""
+"""How often the bytes of a file may be read on average. More means that tables share contents, which multiplies the size of the decoded object."""
 
 
 class Buffer:
-    """Bounds-checked access to a FlatBuffer; `left` bytes may still be visited, so that a small file cannot decode to a large object.
+    """Bounds-checked access to a FlatBuffer. `left` bytes may still be visited, so that a small file cannot decode to a large object.
 
-    error, failure: what is raised when the bytes are not what they should be, and how its message begins."""
+    error, failure: the error raised for malformed bytes, and how its message begins."""
 
     def __init__(self, data: bytes, error: type[OrtrainError], failure: str) -> None:
         self.data = data
@@ -23,7 +23,7 @@ class Buffer:
         self.outside = 0
 
     def fail(self, what: str) -> OrtrainError:
-        """The error that says what was expected of these bytes."""
+        """Return the error that says what was expected."""
         return self.error(f"{self.failure}: expected {what} (file of {len(self.data)} bytes)")
 
     def number(self, form: str, at: int) -> int | float:
@@ -36,7 +36,7 @@ class Buffer:
         return int(self.number("<I", at))
 
     def vector(self, at: int, item: int) -> tuple[int, int]:
-        """(first byte, length) of a vector of items of that size."""
+        """Return (first byte, length) of a vector of items of a size."""
         length = self.uint32(at)
         if length * item > len(self.data) - at - 4:
             raise self.fail(f"a vector of {length} items of {item} bytes inside the file at byte {at}")
@@ -65,7 +65,7 @@ class Buffer:
 
 
 class Table:
-    """One table; fields by the number of their slot."""
+    """One table; fields are accessed by slot number."""
 
     def __init__(self, buffer: Buffer, at: int) -> None:
         self.buffer, self.at = buffer, at
@@ -76,7 +76,7 @@ class Table:
         buffer.visit(4)
 
     def place(self, index: int) -> int | None:
-        """Where field `index` lies, None when it is absent."""
+        """Return the position of field `index`, None when it is absent."""
         slot = 4 + 2 * index
         if slot + 2 > self.size:
             return None
@@ -88,7 +88,7 @@ class Table:
         return default if at is None else self.buffer.number(form, at)
 
     def target(self, index: int) -> int | None:
-        """Where the object that field `index` points to lies."""
+        """Return the position of the object that field `index` points to."""
         at = self.place(index)
         return None if at is None else at + self.buffer.uint32(at)
 
@@ -103,15 +103,15 @@ class Table:
         return self.buffer.text(at)
 
     def text_or(self, index: int, default: str = "") -> str:
-        """The text of field `index`, the default when it is absent."""
+        """Return the text of field `index`, the default when it is absent."""
         return default if self.place(index) is None else self.text(index)
 
     def texts(self, index: int) -> list[str]:
-        """A vector of texts."""
+        """Return a vector of texts."""
         return [self.buffer.text(at) for at in self.targets(index)]
 
     def numbers(self, index: int, form: str) -> list[Any]:
-        """A vector of numbers of a struct format."""
+        """Return a vector of numbers of a struct format."""
         at = self.target(index)
         if at is None:
             return []

@@ -1,4 +1,4 @@
-"""ONNX models in and out: onnx.ModelProto and files <-> ortrain.ir."""
+"""Reading and writing ONNX models: onnx.ModelProto and files <-> ortrain.ir."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from ortrain.formats.ort_format import is_ort_model, parse_ort_model
 from ortrain.ir import Attribute, Dim, Graph, Model, Node, TensorType
 
 MAX_INLINE = 2**31 - 2**24
-"""Bytes; protobuf refuses messages of 2 GiB, and the graph itself needs some."""
+"""Bytes: protobuf refuses messages of 2 GiB, and the graph itself needs some."""
 
 SMALLEST_OUTSIDE = 1024
 """Bytes: smaller tensors stay in the model file when the others go to the external data file."""
 PAGE = 4096
 """Bytes: tensors in an external data file begin on a page, so that readers can map them."""
 MAX_SPARSE = 2**30
-"""Bytes of a sparse initializer made dense: its size is not bounded by the file's."""
+"""Bytes of a sparse initializer made dense; the size of the file does not bound it."""
 
 _UNNAMED = re.compile(r"unk__\d+")
-"""The symbols for dimensions without a name."""
+"""Symbols for dimensions without a name."""
 
 A = onnx.AttributeProto
 
 
 def read_model(source: Any) -> Model:
-    """A model from a path or bytes (ONNX, or the ORT format), or an onnx.ModelProto.
+    """Read a model from a path or bytes (ONNX or the ORT format), or from an onnx.ModelProto.
 
-    The model's own functions are left out (ortrain.loading.loader puts them in place).
-
-    Raises ArtifactNotFoundError when the file is not there, InvalidModelError when it is no ONNX model."""
+    Model-local functions are omitted; ortrain.loading.loader inlines them.
+    Raises ArtifactNotFoundError when the file does not exist, InvalidModelError when it is not an ONNX model."""
     if isinstance(source, onnx.ModelProto):
         return _model(source, "the given ModelProto", None)
     if isinstance(source, bytes | bytearray | memoryview):
@@ -57,7 +56,7 @@ def read_model(source: Any) -> Model:
 
 
 def proto_of(source: Any) -> onnx.ModelProto:
-    """The onnx.ModelProto of a source that read_model has read, external data inside."""
+    """Return the onnx.ModelProto of a source that read_model has read, external data included."""
     if isinstance(source, onnx.ModelProto):
         return source
     if isinstance(source, bytes | bytearray | memoryview):
@@ -88,7 +87,7 @@ def _model(proto: onnx.ModelProto, where: str, folder: Path | None) -> Model:
 
 
 def _symbols(graph: onnx.GraphProto) -> Iterator[str]:
-    """The names of dimensions in the graph and its subgraphs."""
+    """Return the names of dimensions in the graph and its subgraphs."""
     for value in (*graph.input, *graph.output, *graph.value_info):
         kind = value.type.optional_type.elem_type if value.type.HasField("optional_type") else value.type
         kind = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind
@@ -155,7 +154,7 @@ class _Reader:
         return np.ascontiguousarray(array).reshape(array.shape)
 
     def dense(self, proto: onnx.SparseTensorProto) -> np.ndarray:
-        """A sparse tensor: values [n] at indices [n] into the flat tensor, or [n, rank]."""
+        """Return a sparse tensor as a dense one: values [n] at indices [n] into the flat tensor, or [n, rank]."""
         values, indices, dims = self.array(proto.values), self.array(proto.indices), tuple(proto.dims)
         name = proto.values.name
         if any(dim < 0 for dim in dims) or prod(dims) * values.itemsize > MAX_SPARSE:
@@ -187,7 +186,7 @@ class _Reader:
     def dim(self, proto: onnx.TensorShapeProto.Dimension) -> Dim:
         if proto.HasField("dim_value") and proto.dim_value >= 0:
             return int(proto.dim_value)
-        if proto.dim_param and proto.dim_param != "?":    # which says "unknown", not "the same as every other"
+        if proto.dim_param and proto.dim_param != "?":    # "?" means unknown, not "the same as every other ?"
             return str(proto.dim_param)
         while (symbol := f"unk__{self.unknown}") in self.symbols:
             self.unknown += 1
@@ -211,7 +210,7 @@ class _Outside:
         self.chunks: list[bytes | memoryview] = []
 
     def tensor(self, array: np.ndarray, name: str) -> onnx.TensorProto:
-        """The tensor as a reference into the file; small ones and strings as they are."""
+        """Return the tensor as a reference into the file; small tensors and strings unchanged."""
         number = NUMBERS.get(name_of(array.dtype))
         if array.nbytes < SMALLEST_OUTSIDE or array.dtype.hasobject or number is None:
             return _tensor(array, name)
@@ -225,7 +224,7 @@ class _Outside:
 
 
 def to_proto(model: Model) -> onnx.ModelProto:
-    """The model as an onnx.ModelProto."""
+    """Convert a model to an onnx.ModelProto."""
     return _proto(model, None)
 
 
@@ -321,7 +320,7 @@ def _list_attribute(proto: onnx.AttributeProto, values: tuple[Any, ...]) -> None
 
 
 def write_model(model: Model, path: str | os.PathLike[str]) -> None:
-    """Writes a model file, whole or not at all; above 2 GB its tensors go to `<path>.data`."""
+    """Write a model file atomically; above 2 GB its tensors go to `<path>.data`."""
     target = Path(path)
     size = sum(array.nbytes for array in model.graph.initializers.values())
     outside = _Outside(f"{target.name}.data") if size > MAX_INLINE else None

@@ -21,18 +21,18 @@ from ortrain.formats.flatbuffer import Buffer, Table
 
 IDENTIFIER = b"ORTM"
 MAX_DEPTH = 16
-"""Graphs in attributes of graphs, and types in types."""
+"""Maximum nesting of graphs in attributes, and of types in types."""
 DIMENSION_SIZE, DIMENSION_NAME = 1, 2
 TENSOR_TYPE, SEQUENCE_TYPE, MAP_TYPE = 1, 2, 3
 
 
 def is_ort_model(data: bytes) -> bool:
-    """True for the bytes of an `.ort` file."""
+    """Return whether the bytes are an `.ort` file."""
     return data[4:8] == IDENTIFIER
 
 
 def parse_ort_model(data: bytes, where: str) -> onnx.ModelProto:
-    """The model in an `.ort` file's bytes. Raises InvalidModelError when they are none."""
+    """Read the model in an `.ort` file's bytes. Raises InvalidModelError when they are malformed."""
     buffer = Buffer(data, InvalidModelError, f"expected an ORT-format model in {where}")
     root = Table(buffer, buffer.uint32(0))
     source = root.table(1)

@@ -1,14 +1,14 @@
-"""Which arguments of an operator share a type, as the ORT format stores it: its reader picks kernels by that.
+"""Which arguments of an operator share a type, as the ORT format stores it for its reader to select kernels.
 
-ONNX's operators have schemas to read it from; these are the old package's own, noted from files that it wrote: the type's name of every input, then of every
-output, "-" where the type is fixed and nothing is stored."""
+ONNX's operators have schemas. The table here holds the operators of onnxruntime-training, collected from files that it wrote: the type's name of
+every input, then of every output, "-" where the type is fixed and nothing is stored."""
 
 from __future__ import annotations
 
 import onnx.defs
 
 ArgumentTypes = dict[str, list[tuple[int, int]]]
-"""Type name -> (0 an input or 1 an output, number) of the arguments that have it."""
+"""Type name -> (0 for inputs or 1 for outputs, number) of the arguments that have it."""
 
 OWN_OPERATORS = {
     "AdamWOptimizer": "T1 T2 S_WEIGHT S_GRAD S_MOMENT S_MOMENT T_BOOL -> T_BOOL S_WEIGHT S_MOMENT S_MOMENT", "AveragePoolGrad": "T -> T",
@@ -28,7 +28,7 @@ OWN_OPERATORS = {
 
 
 def argument_types(op_type: str, domain: str, opset: int) -> ArgumentTypes | None:
-    """The argument types of an operator, None when it is not known."""
+    """Return the argument types of an operator, None when they are unknown."""
     if op_type in OWN_OPERATORS and domain in ("", "com.microsoft"):
         sides = [side.split() for side in OWN_OPERATORS[op_type].split(" -> ")]
     else:
@@ -37,7 +37,7 @@ def argument_types(op_type: str, domain: str, opset: int) -> ArgumentTypes | Non
         except onnx.defs.SchemaError:
             return None
         constraints = {constraint.type_param_str for constraint in schema.type_constraints}
-        # an argument of a fixed type goes by its own name
+        # an argument of a fixed type is listed under its own name
         sides = [[p.type_str if p.type_str in constraints else p.name for p in parameters] for parameters in (schema.inputs, schema.outputs)]
     found: ArgumentTypes = {}
     for side, names in enumerate(sides):

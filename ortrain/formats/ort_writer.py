@@ -1,4 +1,4 @@
-"""Writing the ORT format (`.ort`), as onnxruntime-training 1.19 reads it; the tables are described in ortrain.formats.ort_format."""
+"""Writer of the ORT format (`.ort`), as onnxruntime-training 1.19 reads it; the tables are described in ortrain.formats.ort_format."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ortrain.formats.ort_format import DIMENSION_NAME, DIMENSION_SIZE, IDENTIFIE
 from ortrain.formats.ort_kernel_types import argument_types
 
 FORMAT_VERSION = "6"
-"""What 1.15 to 1.19 write."""
+"""The version that 1.15 to 1.19 write."""
 DEFAULT_DOMAIN_SINCE = {"MaxPoolGrad": 9, "AveragePoolGrad": 9}
-"""Operators that the old package has in the default domain, where ONNX has none of that name."""
+"""Operators that onnxruntime-training has in the default domain, where ONNX has none of that name."""
 ALIGNMENT_OF_DATA = 16
 Offset = int
 Field = tuple[int, Offset] | tuple[int, int | float, Callable[..., None]]
-"""(slot, what it points to), or (slot, value, the builder's way to put it there)."""
+"""(slot, offset), or (slot, value, the builder's method that stores it)."""
 
 
 def required_operators(model: onnx.ModelProto, name: str) -> str:
-    """The list of operators that a reduced build of onnxruntime needs for a model (`.required_operators.config`)."""
+    """Return the list of operators that a reduced build of onnxruntime needs for a model (`.required_operators.config`)."""
     writer = _Writer(model)
     found: dict[tuple[str, int], set[str]] = {}
     for node in nodes_of(model.graph):
@@ -34,12 +34,12 @@ def required_operators(model: onnx.ModelProto, name: str) -> str:
 
 
 def serialize_ort_model(model: onnx.ModelProto) -> bytes:
-    """The model as the bytes of an `.ort` file. Raises InvalidModelError for what the format cannot hold."""
+    """Serialize a model as an `.ort` file. Raises InvalidModelError for what the format cannot hold."""
     return _Writer(model).write()
 
 
 def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, those of subgraphs included."""
+    """Yield all nodes, those of subgraphs included."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -72,7 +72,7 @@ class _Writer:
     # ---- building
 
     def table(self, fields: int, *values: Field) -> Offset:
-        """A table of (slot, offset) and (slot, value, how it is put there); values equal to 0 are left out."""
+        """Add a table of (slot, offset) and (slot, value, method); values equal to 0 are omitted."""
         b = self.builder
         b.StartObject(fields)
         for slot, value, *how in values:
@@ -114,7 +114,7 @@ class _Writer:
         return self.table(9, (0, initializers), (1, values), (2, nodes), (3, len(graph.node), b.PrependUint32Slot), (4, edges), (5, inputs), (6, outputs))
 
     def all_values(self, graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-        """Every value of the graph with its type, initializers and absent ones ("") too."""
+        """Yield every value of the graph with its type, initializers and absent ones ("") included."""
         found = {value.name: value for value in (*graph.input, *graph.output, *graph.value_info)}
         for tensor in graph.initializer:
             found.setdefault(tensor.name, onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
@@ -183,7 +183,7 @@ class _Writer:
                           (9, self.texts(node.output)), (10, attributes), (11, counts), (12, self.texts(())))
 
     def since(self, node: onnx.NodeProto) -> int:
-        """The version in which the node's operator got the form that the model's opset gives it."""
+        """Return the version in which the node's operator got the form that the model's opset selects."""
         if node.domain not in ("", "ai.onnx"):
             return 1
         try:
@@ -206,7 +206,7 @@ class _Writer:
         return self.table(13, (0, self.text(attribute.name)), (1, self.text("")), (2, kind, b.PrependInt32Slot), value)
 
     def kernel_types(self, graph: onnx.GraphProto) -> Offset:
-        """For every operator of the graph, which of its arguments share a type; sorted, for the reader searches by halves."""
+        """Write, for every operator of the graph, which of its arguments share a type; sorted, for the reader uses binary search."""
         b = self.builder
         entries = []
         for domain, op_type, since in sorted({(n.domain if n.domain != "ai.onnx" else "", n.op_type, self.since(n)) for n in nodes_of(graph)}, key=operator_id):
@@ -221,7 +221,7 @@ class _Writer:
         return self.table(1, (0, self.vector(entries)))
 
     def edges(self, graph: onnx.GraphProto) -> Offset:
-        """Per node, the nodes that its inputs come from and its outputs go to, each end with both argument numbers."""
+        """Return, per node, the nodes of its inputs and outputs, each edge with both argument numbers."""
         producers = {name: (index, k) for index, node in enumerate(graph.node) for k, name in enumerate(node.output) if name}
         into: list[list[tuple[int, int, int]]] = [[] for _ in graph.node]
         out: list[list[tuple[int, int, int]]] = [[] for _ in graph.node]
@@ -235,7 +235,7 @@ class _Writer:
                             for index in range(len(graph.node))])
 
     def edge_ends(self, ends: Sequence[tuple[int, int, int]]) -> Offset:
-        """A vector of structs (node, its argument, the other's argument)."""
+        """Add a vector of structs (node, its argument, the other's argument)."""
         b = self.builder
         b.StartVector(12, len(ends), 4)
         for node, source, target in sorted(ends, reverse=True):

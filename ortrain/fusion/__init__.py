@@ -1,34 +1,36 @@
-"""Rewrite rules on forward graphs, run before the gradient is taken: many small nodes become one operator that has a kernel and a gradient of its own.
+"""Operator fusion: rewrite rules that replace patterns of nodes in forward graphs by one operator with its own kernel
+and gradient.
 
-A rule looks at the graph through a View, and names the node that stands for another and what it replaces. Files keep what they have: only what runs is
-fused."""
+Rules run before the gradient is taken. A rule queries the graph through a GraphView and yields the last node of each
+match with its replacement. Only the executed graph changes, never model files."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
 from ortrain.fusion import attention, gelu, layer_norm, silu, upstream_gather
-from ortrain.fusion.graph_view import View
+from ortrain.fusion.graph_view import GraphView
 from ortrain.ir import Graph, Node
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN
 
 RULES = (attention.find, gelu.find, layer_norm.find, silu.find)
 OPSETS = {MICROSOFT: 1, ORTRAIN: 1}
-"""What fused nodes need a model to import."""
+"""Opset imports that models with fused nodes need."""
 
 
 def fuse(graph: Graph, trained: Collection[str] = ()) -> int:
-    """Changes a forward graph; returns how many patterns were found in it. trained: values whose gradients will be taken.
+    """Fuse operators of a forward graph in place; return the number of matches. trained: values whose gradients will
+    be computed.
 
-    Every output of the graph is still computed, under its name."""
-    found = _replace(graph, ((node, [fused]) for rule in RULES for node, fused in rule(View(graph, trained))))
-    return found + _replace(graph, upstream_gather.find(View(graph, trained)))
+    All outputs of the graph keep their names."""
+    count = _replace(graph, ((node, [fused]) for rule in RULES for node, fused in rule(GraphView(graph, trained))))
+    return count + _replace(graph, upstream_gather.find(GraphView(graph, trained)))
 
 
-def _replace(graph: Graph, found: Iterable[tuple[Node, list[Node]]]) -> int:
-    """Puts nodes in the places of others, and drops what nothing needs any longer; returns how many were replaced."""
-    instead = {id(node): nodes for node, nodes in found}
-    if instead:
-        graph.nodes = [new for node in graph.nodes for new in instead.get(id(node), [node])]
+def _replace(graph: Graph, matches: Iterable[tuple[Node, list[Node]]]) -> int:
+    """Replace each node by the nodes given for it and remove dead nodes; return the number of replaced nodes."""
+    replacements = {id(node): nodes for node, nodes in matches}
+    if replacements:
+        graph.nodes = [new for node in graph.nodes for new in replacements.get(id(node), [node])]
         graph.nodes = graph.ancestors(graph.outputs)
-    return len(instead)
+    return len(replacements)

@@ -1,67 +1,70 @@
-"""GELU said in single nodes, x/2 (1 + erf(x/√2)) or x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))), as exporters write it below opset 20: one pass forward and one
-back instead of five and ten."""
+"""Fusion of GELU as exporters write it below opset 20: x/2 (1 + erf(x/√2)) or x/2 (1 + tanh(√(2/π) (x + 0.044715
+x³))).
+
+The fused operator takes one pass forward and one backward instead of five and ten."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from ortrain.fusion.graph_view import View
+from ortrain.fusion.graph_view import GraphView
 from ortrain.ir import Node
 from ortrain.ops.registry.record import MICROSOFT
 
 TOLERANCE = 1e-6
-"""Relative, of constants: they are float32."""
+"""Relative tolerance for matching constants, which are float32."""
 
 
-def find(view: View) -> Iterator[tuple[Node, Node]]:
-    """(last node, the Gelu or FastGelu that stands for it)"""
-    for op_type, argument, fused in (("Erf", _argument_of_erf, "Gelu"), ("Tanh", _argument_of_tanh, "FastGelu")):
+def find(view: GraphView) -> Iterator[tuple[Node, Node]]:
+    """Yield (last node, replacing Gelu or FastGelu)."""
+    for op_type, argument, fused in (("Erf", _erf_argument, "Gelu"), ("Tanh", _tanh_argument, "FastGelu")):
         for node in view.nodes(op_type):
             x = argument(view, node.inputs[0])
-            plus = view.reader(node.outputs[0], "Add")
-            if x is None or plus is None or not any(view.scalar(other) == 1.0 for value, other in view.operands(plus) if value == node.outputs[0]):
+            add = view.sole_consumer(node.outputs[0], "Add")
+            if x is None or add is None or not any(view.scalar(other) == 1.0 for value, other in view.operands(add) if value == node.outputs[0]):
                 continue
-            last = _times_half_of(view, plus.outputs[0], x)
+            last = _half_product(view, add.outputs[0], x)
             if last is not None:
                 yield last, Node(fused, [x], [last.outputs[0]], last.name, MICROSOFT)
 
 
-def _argument_of_erf(view: View, value: str) -> str | None:
-    """x where a value is x/√2, and nothing else reads it."""
+def _erf_argument(view: GraphView, value: str) -> str | None:
+    """Return x if a value is x/√2 and has one consumer; else None."""
     x, factor = view.factor(value)
-    return x if math.isclose(factor, math.sqrt(0.5), rel_tol=TOLERANCE) and view.readers(value) == 1 else None
+    return x if math.isclose(factor, math.sqrt(0.5), rel_tol=TOLERANCE) and view.consumer_count(value) == 1 else None
 
 
-def _argument_of_tanh(view: View, value: str) -> str | None:
-    """x where a value is √(2/π) (x + 0.044715 x³), and nothing else reads it or what it is made of."""
+def _tanh_argument(view: GraphView, value: str) -> str | None:
+    """Return x if a value is √(2/π) (x + 0.044715 x³) and it and its intermediate results have one consumer; else
+    None."""
     total, factor = view.factor(value)
-    plus = view.maker(total, "Add")
-    if plus is None or not math.isclose(factor, math.sqrt(2 / math.pi), rel_tol=TOLERANCE) or view.readers(value) != 1 or view.readers(total) != 1:
+    add = view.producer(total, "Add")
+    if add is None or not math.isclose(factor, math.sqrt(2 / math.pi), rel_tol=TOLERANCE) or view.consumer_count(value) != 1 or view.consumer_count(total) != 1:
         return None
-    for x, other in view.operands(plus):
+    for x, other in view.operands(add):
         cube, factor = view.factor(other)
-        if math.isclose(factor, 0.044715, rel_tol=TOLERANCE) and view.readers(other) == 1 and _is_cube(view, cube, x):
+        if math.isclose(factor, 0.044715, rel_tol=TOLERANCE) and view.consumer_count(other) == 1 and _is_cube(view, cube, x):
             return x
     return None
 
 
-def _is_cube(view: View, value: str, x: str) -> bool:
-    """Whether a value is x³, by Pow or by two products, and read once."""
-    node = view.maker(value, "Pow", "Mul")
-    if node is None or view.readers(value) != 1:
+def _is_cube(view: GraphView, value: str, x: str) -> bool:
+    """Return whether a value is x³, by Pow or two multiplications, and has one consumer."""
+    node = view.producer(value, "Pow", "Mul")
+    if node is None or view.consumer_count(value) != 1:
         return False
     if node.op_type == "Pow":
         return node.inputs[0] == x and view.scalar(node.inputs[1]) == 3.0
-    return any(first == x and (square := view.maker(second, "Mul")) is not None and square.inputs == [x, x] and view.readers(second) == 1
+    return any(first == x and (square := view.producer(second, "Mul")) is not None and square.inputs == [x, x] and view.consumer_count(second) == 1
                for first, second in view.operands(node))
 
 
-def _times_half_of(view: View, value: str, x: str) -> Node | None:
-    """The node whose output is value * x / 2, in any order of the factors."""
+def _half_product(view: GraphView, value: str, x: str) -> Node | None:
+    """Return the node whose output is value * x / 2, with the factors in any order; None if there is none."""
     need_x, need_half = True, True
     while True:
-        node = view.reader(value, "Mul")
+        node = view.sole_consumer(value, "Mul")
         if node is None:
             return None
         other = node.inputs[1] if node.inputs[0] == value else node.inputs[0]

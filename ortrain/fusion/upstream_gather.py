@@ -1,7 +1,8 @@
-"""Rows that nobody reads are not computed: a Gather of a few of them moves before what works row by row, products among it.
+"""Upstream Gather: moves a Gather of few rows before row-wise operators, so that unused rows are not computed.
 
-Classifiers on transformers read one token of the last layer. Its keys and values are of all tokens; its queries, its dense layers and its normalizations
-are of that one: ten of the twelve parts of the layer's products go."""
+Transformer classifiers, for example, read one token of the last layer. Keys and values are computed for all tokens,
+but queries, dense layers and normalizations only for that one, which saves 10/12 of the layer's matrix
+multiplications."""
 
 from __future__ import annotations
 
@@ -11,139 +12,142 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ortrain.fusion.graph_view import View
+from ortrain.fusion.graph_view import GraphView
 from ortrain.ir import Dim, Node, Shape
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain
 
-PRODUCTS = {("", "MatMul"), ("", "Gemm"), (ORTRAIN, "Attention")}
-"""What a move has to save at least one of: without, it would only trade one Gather for several."""
+MATMULS = {("", "MatMul"), ("", "Gemm"), (ORTRAIN, "Attention")}
+"""Operators of which a rewrite must include at least one: without, it would only replace one Gather by several."""
 ELEMENTWISE = frozenset({("", name) for name in (
     "Abs", "Add", "Cast", "Celu", "Div", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Mul", "Neg", "Pow",
     "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Swish", "Tanh")} | {(MICROSOFT, "Gelu"), (MICROSOFT, "FastGelu")})
-MIN_SAVING = 2
-"""Of how many rows at least one stays, where their number is known."""
+MIN_REDUCTION = 2
+"""Minimum ratio of all rows to gathered rows, where the number of rows is known."""
 
-Axes = dict[int, int]
-"""Which inputs of a node are cut, and along which axis."""
+GatheredAxes = dict[int, int]
+"""Index of an input to gather -> the axis to gather along."""
 
 
 @dataclass
-class Cut:
-    """Rows `rows` [count] of an axis, and the nodes that need no others, each with the axes of its inputs and its output that are cut."""
+class RowWiseRegion:
+    """The nodes before a Gather of which only the gathered rows are needed.
+
+    rows: gathered indices, [count]. nodes: id of a node -> (node, axes of its inputs, axis of its output)."""
 
     rows: np.ndarray
-    nodes: dict[int, tuple[Node, Axes, int]] = field(default_factory=dict)
+    nodes: dict[int, tuple[Node, GatheredAxes, int]] = field(default_factory=dict)
 
 
-def find(view: View) -> Iterator[tuple[Node, list[Node]]]:
-    """(the Gather, the nodes that stand for it)"""
+def find(view: GraphView) -> Iterator[tuple[Node, list[Node]]]:
+    """Yield (Gather, replacing nodes)."""
     for gather in view.nodes("Gather"):
-        rows, shape = view.array(gather.inputs[1]), view.shape(gather.inputs[0])
+        rows, shape = view.constant(gather.inputs[1]), view.shape(gather.inputs[0])
         if rows is None or rows.ndim > 1 or not rows.size or not shape:
             continue
         axis = int(gather.attributes.get("axis", 0)) % len(shape)
         size = shape[axis]
-        if isinstance(size, int) and size < MIN_SAVING * rows.size:
+        if isinstance(size, int) and size < MIN_REDUCTION * rows.size:
             continue
-        cut = _cut_before(view, gather, axis, rows.reshape(-1))
-        if any((canonical_domain(node.domain), node.op_type) in PRODUCTS for node, _, _ in cut.nodes.values()):
-            yield gather, _written(view, gather, axis, rows, cut)
+        region = _find_region(view, gather, axis, rows.reshape(-1))
+        if any((canonical_domain(node.domain), node.op_type) in MATMULS for node, _, _ in region.nodes.values()):
+            yield gather, _rewrite(view, gather, axis, rows, region)
 
 
-def _cut_before(view: View, gather: Node, axis: int, rows: np.ndarray) -> Cut:
-    """Goes back from the Gather as long as every reader of a value needs these rows only."""
-    cut = Cut(rows)
-    asked = {gather.inputs[0]: Counter([axis])}          # value -> axis -> how many nodes need no more than its rows there
+def _find_region(view: GraphView, gather: Node, axis: int, rows: np.ndarray) -> RowWiseRegion:
+    """Walk back from the Gather as long as every consumer of a value needs only the gathered rows."""
+    region = RowWiseRegion(rows)
+    requests = {gather.inputs[0]: Counter([axis])}          # value -> axis -> number of consumers that need only the rows
     for node in reversed(view.graph.nodes):
-        wishes = asked.get(node.outputs[0], Counter())
-        if len(wishes) != 1 or any(map(view.readers, node.outputs[1:])):
+        requested_axes = requests.get(node.outputs[0], Counter())
+        if len(requested_axes) != 1 or any(map(view.consumer_count, node.outputs[1:])):
             continue
-        (along, count), = wishes.items()
-        axes = _axes(view, node, along) if view.readers(node.outputs[0]) == count else None
+        (output_axis, count), = requested_axes.items()
+        axes = _gathered_axes(view, node, output_axis) if view.consumer_count(node.outputs[0]) == count else None
         if axes:
-            cut.nodes[id(node)] = node, axes, along
+            region.nodes[id(node)] = node, axes, output_axis
             for name in dict.fromkeys(node.inputs):
-                uses = {axes.get(index) for index, other in enumerate(node.inputs) if other == name}
-                if len(uses) == 1 and (of_input := uses.pop()) is not None:
-                    asked.setdefault(name, Counter())[of_input] += 1
-    return cut
+                input_axes = {axes.get(index) for index, other in enumerate(node.inputs) if other == name}
+                if len(input_axes) == 1 and (input_axis := input_axes.pop()) is not None:
+                    requests.setdefault(name, Counter())[input_axis] += 1
+    return region
 
 
-def _written(view: View, gather: Node, axis: int, rows: np.ndarray, cut: Cut) -> list[Node]:
-    """The nodes of the cut with few rows, behind Gathers of what they read."""
-    made: list[Node] = []
+def _rewrite(view: GraphView, gather: Node, axis: int, rows: np.ndarray, region: RowWiseRegion) -> list[Node]:
+    """Return the nodes of a region on gathered rows, with Gathers of the region's inputs."""
+    nodes: list[Node] = []
     names: dict[tuple[str, int], str] = {}
 
     def constant(array: np.ndarray) -> str:
-        made.append(Node("Constant", [], [view.new_name("rows")], attributes={"value": array}))
-        return made[-1].outputs[0]
+        nodes.append(Node("Constant", [], [view.unique_name("rows")], attributes={"value": array}))
+        return nodes[-1].outputs[0]
 
-    index = constant(cut.rows)
-    for node, axes, along in reversed(cut.nodes.values()):
-        for i, of_input in axes.items():
-            if (node.inputs[i], of_input) not in names:
-                names[node.inputs[i], of_input] = view.new_name(f"{node.inputs[i]}_rows")
-                made.append(Node("Gather", [node.inputs[i], index], [names[node.inputs[i], of_input]], attributes={"axis": of_input}))
+    index = constant(region.rows)
+    for node, axes, output_axis in reversed(region.nodes.values()):
+        for i, input_axis in axes.items():
+            if (node.inputs[i], input_axis) not in names:
+                names[node.inputs[i], input_axis] = view.unique_name(f"{node.inputs[i]}_rows")
+                nodes.append(Node("Gather", [node.inputs[i], index], [names[node.inputs[i], input_axis]], attributes={"axis": input_axis}))
         copy = node.copy()
         copy.inputs = [names[name, axes[i]] if i in axes else name for i, name in enumerate(node.inputs)]
         if node.op_type == "Reshape":
-            copy.inputs[1], copy.attributes = constant(_sizes(view.shape(node.outputs[0]) or (), along, cut.rows.size)), {}
-        copy.outputs = [names.setdefault((node.outputs[0], along), view.new_name(f"{node.outputs[0]}_rows"))]
-        made.append(copy)
-    few = names[gather.inputs[0], axis]
+            copy.inputs[1], copy.attributes = constant(_reshape_target(view.shape(node.outputs[0]) or (), output_axis, region.rows.size)), {}
+        copy.outputs = [names.setdefault((node.outputs[0], output_axis), view.unique_name(f"{node.outputs[0]}_rows"))]
+        nodes.append(copy)
+    gathered = names[gather.inputs[0], axis]
     if rows.ndim:
-        made.append(Node("Identity", [few], list(gather.outputs), gather.name))
+        nodes.append(Node("Identity", [gathered], list(gather.outputs), gather.name))
     else:
-        made.append(Node("Gather", [few, constant(np.array(0, np.int64))], list(gather.outputs), gather.name, attributes={"axis": axis}))
-    return made
+        nodes.append(Node("Gather", [gathered, constant(np.array(0, np.int64))], list(gather.outputs), gather.name, attributes={"axis": axis}))
+    return nodes
 
 
-# ---- which inputs a node needs only rows of, when only these rows of its output are read: None where it does not work row by row
+# ---- rules per operator: the axes of the inputs to gather when only some rows of the output are needed, None if the operator is not row-wise
 
 
-def _axes(view: View, node: Node, axis: int) -> Axes | None:
+def _gathered_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | None:
     kind = canonical_domain(node.domain), node.op_type
     if kind in ELEMENTWISE:
-        return _aligned(view, node, range(len(node.inputs)), axis)
+        return _broadcast_axes(view, node, range(len(node.inputs)), axis)
     rule = RULES.get(kind)
     return None if rule is None else rule(view, node, axis)
 
 
-def _aligned(view: View, node: Node, inputs: range, axis: int) -> Axes | None:
-    """Inputs that are broadcast: those whose size along the axis is the output's are cut, those of size 1 are not."""
-    shape, axes = view.shape(node.outputs[0]), Axes()
+def _broadcast_axes(view: GraphView, node: Node, inputs: range, axis: int) -> GatheredAxes | None:
+    """Return the axes for broadcast inputs: those with the output's size along the axis are gathered, those with size
+    1 are not."""
+    shape, axes = view.shape(node.outputs[0]), GatheredAxes()
     for index in inputs:
-        given = view.shape(node.inputs[index])
-        if given is None or shape is None:
+        input_shape = view.shape(node.inputs[index])
+        if input_shape is None or shape is None:
             return None
-        own = axis - len(shape) + len(given)
-        if own < 0 or given[own] == 1:
+        input_axis = axis - len(shape) + len(input_shape)
+        if input_axis < 0 or input_shape[input_axis] == 1:
             continue
-        if given[own] != shape[axis]:
+        if input_shape[input_axis] != shape[axis]:
             return None
-        axes[index] = own
+        axes[index] = input_axis
     return axes
 
 
-def _of_product(view: View, node: Node, axis: int) -> Axes | None:
+def _matmul_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | None:
     shapes = [view.shape(name) for name in (*node.inputs, node.outputs[0])]
     if any(shape is None or len(shape) < 2 for shape in shapes):
         return None
-    a, _, y = (len(shape or ()) for shape in shapes)
-    if axis < y - 2:
-        return _aligned(view, node, range(2), axis)
-    return {0: a - 2} if axis == y - 2 else None
+    a_rank, _, y_rank = (len(shape or ()) for shape in shapes)
+    if axis < y_rank - 2:
+        return _broadcast_axes(view, node, range(2), axis)
+    return {0: a_rank - 2} if axis == y_rank - 2 else None
 
 
-def _of_gemm(view: View, node: Node, axis: int) -> Axes | None:
+def _gemm_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | None:
     if axis != 0 or node.attributes.get("transA", 0):
         return None
-    added = _aligned(view, node, range(2, len(node.inputs)), 0)
-    return None if added is None else {0: 0, **added}
+    addend = _broadcast_axes(view, node, range(2, len(node.inputs)), 0)
+    return None if addend is None else {0: 0, **addend}
 
 
-def _of_attention(view: View, node: Node, axis: int) -> Axes | None:
-    """Queries alone, and their rows of the mask [.., rows, keys]."""
+def _attention_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | None:
+    """Return the axes of the queries and of their rows in the mask [.., rows, keys]; keys and values keep all rows."""
     if axis != 1:
         return None
     queries, mask = view.shape(node.inputs[0]), view.shape(node.inputs[3]) if len(node.inputs) > 3 else ()
@@ -154,34 +158,37 @@ def _of_attention(view: View, node: Node, axis: int) -> Axes | None:
     return {0: 1, 3: len(mask) - 2} if mask[-2] == queries[1] else None
 
 
-def _of_normalization(view: View, node: Node, axis: int) -> Axes | None:
-    """Softmax and LayerNormalization, of axes behind the one that is cut. A Softmax that says no axis is of all from the second on below opset 13."""
+def _normalization_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | None:
+    """Return the axes for a Softmax or LayerNormalization over axes behind the gathered one.
+
+    Below opset 13 the default axis of Softmax is 1, with normalization over all axes from there on."""
     shape, first = view.shape(node.outputs[0]), int(node.attributes.get("axis", 1 if node.op_type == "Softmax" else -1))
     return {0: axis} if shape and axis < first % len(shape) else None
 
 
-def _of_transpose(view: View, node: Node, axis: int) -> Axes | None:
+def _transpose_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | None:
     order = node.attributes.get("perm")
     return None if order is None else {0: int(order[axis])}
 
 
-def _of_reshape(view: View, node: Node, axis: int) -> Axes | None:
-    """What only joins or splits axes behind the one that is cut."""
+def _reshape_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | None:
+    """Return the axes for a Reshape that only merges or splits axes behind the gathered one."""
     before, after = view.shape(node.inputs[0]), view.shape(node.outputs[0])
     if before is None or after is None or before[: axis + 1] != after[: axis + 1] or sum(not isinstance(size, int) for size in after[axis + 1 :]) > 1:
         return None
     return {0: axis} if 0 not in after[axis + 1 :] else None
 
 
-def _sizes(shape: Shape, axis: int, count: int) -> np.ndarray:
-    """Reshape's second input for `count` rows along an axis: the axes before it are copied."""
+def _reshape_target(shape: Shape, axis: int, count: int) -> np.ndarray:
+    """Return the second input of a Reshape to `count` rows along an axis; the sizes before it are copied (0), a
+    dynamic one is -1."""
     def size(dim: Dim) -> int:
         return dim if isinstance(dim, int) else -1
 
     return np.array([*(0 for _ in shape[:axis]), count, *map(size, shape[axis + 1 :])], np.int64)
 
 
-RULES: dict[tuple[str, str], Callable[[View, Node, int], Axes | None]] = {
-    ("", "MatMul"): _of_product, ("", "Gemm"): _of_gemm, (ORTRAIN, "Attention"): _of_attention, ("", "LayerNormalization"): _of_normalization,
-    ("", "Softmax"): _of_normalization, ("", "Transpose"): _of_transpose, ("", "Reshape"): _of_reshape,
+RULES: dict[tuple[str, str], Callable[[GraphView, Node, int], GatheredAxes | None]] = {
+    ("", "MatMul"): _matmul_axes, ("", "Gemm"): _gemm_axes, (ORTRAIN, "Attention"): _attention_axes, ("", "LayerNormalization"): _normalization_axes,
+    ("", "Softmax"): _normalization_axes, ("", "Transpose"): _transpose_axes, ("", "Reshape"): _reshape_axes,
 }

@@ -1,4 +1,6 @@
-"""Models as plain objects: named values and ordered nodes, independent of files, operators and execution."""
+"""The intermediate representation: models as plain objects, with values by name and nodes in order.
+
+It is independent of file formats, operators and execution."""
 
 from ortrain.ir.graph import Attribute, Dim, Graph, Model, Node, Shape, TensorType
 from ortrain.ir.names import NameSource

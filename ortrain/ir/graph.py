@@ -22,8 +22,9 @@ Attribute = Any
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """The dtype (NumPy name) and shape of a value. A shape of None is an unknown rank; `sequence` marks an ONNX sequence of such tensors, `optional` a
-    value that may be absent."""
+    """The type of a value: its dtype (a NumPy name) and shape, None for unknown rank.
+
+    sequence: an ONNX sequence of such tensors. optional: an ONNX optional, which may be absent."""
 
     dtype: str
     shape: Shape | None
@@ -32,18 +33,19 @@ class TensorType:
 
     @property
     def is_object(self) -> bool:
-        """Whether no program can hold the value: text, sequences and optionals are Python objects that are passed between partitions."""
+        """True for text, sequences and optionals. They are Python objects outside of programs, passed between the
+        partitions of a run."""
         return self.sequence or self.optional or self.dtype == "string"
 
     @property
     def is_static(self) -> bool:
-        """Whether every dimension is a number."""
+        """True if every dimension is a number."""
         # called hundreds of times per plan; a generator expression takes three times as long
         return self.shape is not None and str not in map(type, self.shape)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The shape of a static type, as numbers."""
+        """The shape of a static type."""
         assert self.is_static and self.shape is not None, f"expected a static shape, got {self.shape}"
         return self.shape  # type: ignore[return-value]
 
@@ -60,7 +62,7 @@ class TensorType:
 
 @dataclass(slots=True)
 class Node:
-    """One operator call. Inputs and outputs are value names; "" stands for an absent optional one."""
+    """One operator call. Inputs and outputs are value names; "" stands for an absent optional input or output."""
 
     op_type: str
     inputs: list[str]
@@ -71,12 +73,13 @@ class Node:
 
     @property
     def graphs(self) -> dict[str, Graph]:
-        """The graphs inside the node by attribute name: the branches of an If, the body of a Loop or Scan."""
+        """The subgraphs by attribute name: the branches of an If, the body of a Loop or Scan."""
         return {name: value for name, value in self.attributes.items() if isinstance(value, Graph)}
 
     @property
     def own_inputs(self) -> list[str]:
-        """The inputs that the node has in a file. In the IR, nodes with graphs also list the outer values that the graphs read."""
+        """The inputs in the model file. The IR appends the outer values that subgraphs read to the inputs of their
+        node."""
         graphs = self.graphs
         if not graphs or self.domain:
             return self.inputs
@@ -93,9 +96,10 @@ class Node:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes in topological order, the graph's inputs and outputs, constants, and the known types of values.
+    """Nodes in topological order, with graph inputs and outputs, constants, and known types of values.
 
-    `inputs` never names an initializer (loading ensures that); `types` holds inputs, outputs and any other known type."""
+    `inputs` never contains an initializer (loading ensures that); `types` has inputs, outputs and any other value of
+    known type."""
 
     name: str = "graph"
     inputs: list[str] = field(default_factory=list)
@@ -114,29 +118,29 @@ class Graph:
 
     def consumers(self) -> dict[str, list[Node]]:
         """Return value name -> the nodes that read it, in order."""
-        found: dict[str, list[Node]] = {}
+        consumers: dict[str, list[Node]] = {}
         for node in self.nodes:
             for value in dict.fromkeys(node.inputs):
                 if value:
-                    found.setdefault(value, []).append(node)
-        return found
+                    consumers.setdefault(value, []).append(node)
+        return consumers
 
     def names(self) -> set[str]:
-        """Return every value and node name in use."""
+        """Return all value and node names in use."""
         used = {*self.inputs, *self.outputs, *self.initializers, *self.types}
         for node in self.nodes:
             used.update(node.inputs, node.outputs, (node.name,))
         return used - {""}
 
     def all_nodes(self) -> Iterator[Node]:
-        """Yield the nodes of this graph and of the graphs inside it."""
+        """Yield the nodes of this graph and of its subgraphs."""
         for node in self.nodes:
             yield node
             for inner in node.graphs.values():
                 yield from inner.all_nodes()
 
     def ancestors(self, outputs: Iterable[str]) -> list[Node]:
-        """Return the nodes that the given values depend on, in graph order."""
+        """Return the nodes on which the given values depend, in graph order."""
         wanted, kept = set(outputs), []
         for node in reversed(self.nodes):
             if wanted.intersection(node.outputs):
@@ -157,14 +161,14 @@ class Graph:
 
 @dataclass(slots=True)
 class Model:
-    """A graph with its opset imports (domain -> version)."""
+    """A graph with the opset imports (domain -> version) that define its operators."""
 
     graph: Graph
     opsets: dict[str, int]
     ir_version: int = 9
     producer: str = "ortrain"
     metadata: dict[str, str] = field(default_factory=dict)
-    """The metadata of the file by key, from its author and from ortrain."""
+    """The metadata properties of the file, including those that ortrain adds."""
 
     def copy(self) -> Model:
         return replace(self, graph=self.graph.copy(), opsets=dict(self.opsets), metadata=dict(self.metadata))

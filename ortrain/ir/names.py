@@ -1,10 +1,10 @@
-"""Unique names for new values and nodes."""
+"""Generation of unique names."""
 
 from collections.abc import Iterable
 
 
 class NameSource:
-    """Generates names that are unique among those in use; it never returns the same name twice."""
+    """Returns names that are neither in use nor were returned before."""
 
     def __init__(self, used: Iterable[str] = ()) -> None:
         self._used = set(used)
@@ -15,7 +15,7 @@ class NameSource:
         self._used.add(name)
 
     def unique(self, wanted: str) -> str:
-        """Return the wanted name if it is free, otherwise that name with a number."""
+        """Return the wanted name if it is free, otherwise the name with a number appended."""
         name = wanted
         while name in self._used:
             number = self._next.get(wanted, 0)

@@ -1,1 +1,2 @@
-"""Reading models into the IR: checks, inlined functions, constants, and sequences in terms of tensors."""
+"""Loading: reads models into the IR, checks them, inlines functions, lifts constants and replaces sequences by
+tensors."""

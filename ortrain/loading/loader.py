@@ -1,4 +1,7 @@
-"""The one way in for models: read, check, inline functions, turn Constant nodes into initializers, restore the order of nodes."""
+"""The model loader: every model passes through it.
+
+It reads and checks the model, inlines functions, turns Constant nodes into initializers, replaces sequences by
+tensors and restores the topological order of nodes."""
 
 from __future__ import annotations
 
@@ -12,43 +15,46 @@ from ortrain.formats.onnx_files import proto_of, read_model, to_proto
 from ortrain.ir import Graph, Model, NameSource, Node
 from ortrain.loading.sequences import resolve_sequences
 from ortrain.ops.registry.record import canonical_domain, record_of
-from ortrain.ops.registry.subgraphs import CONTROL, captured, has_graphs, renamed
+from ortrain.ops.registry.subgraphs import GRAPH_ATTRIBUTES, captured_values, is_control_flow, rename_values
 
 OLDEST_OPSET = 7
 OLDEST_IR = 4
-"""From IR version 4 on, an initializer need not be a graph input."""
+"""The first IR version in which an initializer need not be a graph input."""
 
 ModelSource = Any
 """A path, the bytes of a model, an onnx.ModelProto or an ortrain.ir.Model."""
 
 
 def as_model(source: ModelSource) -> Model:
-    """As load_model, but an ir.Model is loaded already and only copied."""
+    """Load a model; an ir.Model counts as loaded and is only copied."""
     return source.copy() if isinstance(source, Model) else load_model(source)
 
 
 def load_model(source: ModelSource) -> Model:
-    """A checked model from a path, bytes, an onnx.ModelProto or an ir.Model (copied).
+    """Return a checked model from a path, bytes, an onnx.ModelProto or an ir.Model (copied).
 
-    Raises ArtifactNotFoundError when the file is not there, InvalidModelError when it is no valid model or its opset is not supported."""
+    Raises ArtifactNotFoundError if the file does not exist, InvalidModelError if the model is invalid or its opset is
+    not supported."""
     return load_with_constants(source)[0]
 
 
 def load_with_constants(source: ModelSource, opset_version: int | None = None) -> tuple[Model, frozenset[str]]:
-    """As load_model; also tells which initializers were Constant nodes before. opset_version: the model is converted to it first."""
-    model = source.copy() if isinstance(source, Model) else _inlined(read_model(source), source)
+    """Load a model as load_model does; also return the names of the initializers that were Constant nodes.
+
+    opset_version: convert the model to this opset first; None to keep its own."""
+    model = source.copy() if isinstance(source, Model) else _inline_functions(read_model(source), source)
     if opset_version is not None and opset_version != model.opset:
-        model = _converted(model, opset_version)
+        model = _convert_opset(model, opset_version)
     model.ir_version = max(model.ir_version, OLDEST_IR)
     _check_opset(model)
-    constants = _lift_constants(model.graph) | _open_graphs(model.graph, NameSource(all_names(model.graph)))
+    constants = _lift_constants(model.graph) | _lift_subgraph_constants(model.graph, NameSource(all_names(model.graph)))
     check_graph(model.graph)
     resolve_sequences(model.graph, model.opset, NameSource(all_names(model.graph)))
     return model, constants
 
 
-def _converted(model: Model, opset_version: int) -> Model:
-    """The model in another opset, as onnx's version converter has it. Raises InvalidModelError when it cannot."""
+def _convert_opset(model: Model, opset_version: int) -> Model:
+    """Return the model converted by onnx.version_converter. Raises InvalidModelError if that fails."""
     import onnx.version_converter
 
     try:
@@ -57,8 +63,10 @@ def _converted(model: Model, opset_version: int) -> Model:
         raise InvalidModelError(f"expected a model that can be converted from opset {model.opset} to {opset_version}: {error}") from error
 
 
-def _inlined(model: Model, source: Any) -> Model:
-    """The model with model-local functions replaced by their bodies. The IR has no functions: if need be, the proto is looked at again."""
+def _inline_functions(model: Model, source: Any) -> Model:
+    """Return the model with calls of model-local functions replaced by their bodies.
+
+    The IR has no functions, so the proto is read again if a node is not a known operator."""
     if all(record_of(node) is not None for node in model.graph.nodes):
         return model
     import onnx.inliner
@@ -83,11 +91,11 @@ def _check_opset(model: Model) -> None:
 
 
 def _lift_constants(graph: Graph) -> frozenset[str]:
-    """Moves the values of Constant nodes into the graph's initializers; returns their names."""
+    """Turn the Constant nodes of a graph into initializers; return their names."""
     lifted = []
     kept: list[Node] = []
     for node in graph.nodes:
-        array = _constant_of(node)
+        array = _constant_value(node)
         if array is None:
             kept.append(node)
             continue
@@ -95,7 +103,7 @@ def _lift_constants(graph: Graph) -> frozenset[str]:
         if name in graph.initializers:
             raise InvalidModelError(f"expected every value to be made once, got initializer {name!r} from Constant node {node.name!r} too")
         if name in graph.outputs:
-            # a graph output stays the output of a node
+            # a graph output must remain the output of a node
             name = NameSource(graph.names()).unique(f"{name}_constant")
             kept.append(Node("Identity", [name], list(node.outputs), node.name))
         graph.initializers[name] = array
@@ -105,7 +113,8 @@ def _lift_constants(graph: Graph) -> frozenset[str]:
     return frozenset(lifted)
 
 
-def _constant_of(node: Node) -> np.ndarray | None:
+def _constant_value(node: Node) -> np.ndarray | None:
+    """Return the value of a Constant node, None for other nodes."""
     if node.op_type != "Constant" or canonical_domain(node.domain) != "":
         return None
     dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64,
@@ -119,52 +128,55 @@ def _constant_of(node: Node) -> np.ndarray | None:
 
 
 def all_names(graph: Graph) -> set[str]:
-    """Every name in a graph and in the graphs inside it."""
-    inside = (value for node in graph.nodes for value in node.attributes.values() if isinstance(value, Graph))
-    return graph.names().union(*map(all_names, inside))
+    """Return every name in a graph and its subgraphs."""
+    subgraphs = (value for node in graph.nodes for value in node.attributes.values() if isinstance(value, Graph))
+    return graph.names().union(*map(all_names, subgraphs))
 
 
-def _open_graphs(graph: Graph, names: NameSource) -> frozenset[str]:
-    """Moves the constants of the graphs inside nodes into the graph, as weights like others, and has the nodes list what those graphs read."""
+def _lift_subgraph_constants(graph: Graph, names: NameSource) -> frozenset[str]:
+    """Move the constants of subgraphs into the graph, and append the outer values that subgraphs read to the inputs
+    of their nodes.
+
+    Returns the names of those that were Constant nodes."""
     lifted: set[str] = set()
     for node in graph.nodes:
-        if not has_graphs(node):
+        if not is_control_flow(node):
             continue
-        for name in CONTROL[node.op_type]:
+        for name in GRAPH_ATTRIBUTES[node.op_type]:
             inner = node.attributes.get(name)
             if not isinstance(inner, Graph):
                 raise InvalidModelError(f"expected the graph {name} in {node.op_type} node {node.name!r}")
-            inside = _lift_constants(inner) | _open_graphs(inner, names)
-            # names need not differ from one graph to the next
-            taken = graph.names()
-            outside = {weight: names.unique(weight) if weight in taken else weight for weight in inner.initializers}
-            graph.initializers |= {outside[weight]: array for weight, array in inner.initializers.items()}
-            lifted |= {outside[weight] for weight in inside}
-            inner = renamed(inner, outside)
+            inner_constants = _lift_constants(inner) | _lift_subgraph_constants(inner, names)
+            # initializers of different graphs may share a name
+            used_names = graph.names()
+            new_names = {weight: names.unique(weight) if weight in used_names else weight for weight in inner.initializers}
+            graph.initializers |= {new_names[weight]: array for weight, array in inner.initializers.items()}
+            lifted |= {new_names[weight] for weight in inner_constants}
+            inner = rename_values(inner, new_names)
             inner.initializers = {}
             node.attributes[name] = inner
-        _check_form(node)
+        _check_subgraph_signature(node)
         count = 1 if node.op_type == "If" else len(node.graphs["body"].inputs)
-        own = [*node.inputs, *[""] * (count - len(node.inputs))][:count]
-        node.inputs = [*own, *captured(node.graphs.values())]
+        own_inputs = [*node.inputs, *[""] * (count - len(node.inputs))][:count]
+        node.inputs = [*own_inputs, *captured_values(node.graphs.values())]
     return frozenset(lifted)
 
 
-def _check_form(node: Node) -> None:
-    """Refuses a graph inside a node whose inputs and outputs are not those that the node asks for."""
+def _check_subgraph_signature(node: Node) -> None:
+    """Raise InvalidModelError if the inputs and outputs of a node's subgraphs do not match its operator."""
     for name, graph in node.graphs.items():
-        taken, given = len(graph.inputs), len(graph.outputs)
-        fits = given == len(node.outputs)
+        n_inputs, n_outputs = len(graph.inputs), len(graph.outputs)
+        is_match = n_outputs == len(node.outputs)
         if node.op_type == "Loop":
-            fits = taken >= 2 and given >= max(taken - 1, len(node.outputs) + 1)
+            is_match = n_inputs >= 2 and n_outputs >= max(n_inputs - 1, len(node.outputs) + 1)
         elif node.op_type == "Scan":
             scanned = node.attributes.get("num_scan_inputs", 0)
-            fits = 0 < scanned <= taken and given >= max(taken - scanned, len(node.outputs))
-            counts = {"input": scanned, "output": given - taken + scanned}
-            fits = fits and all(len(node.attributes.get(f"scan_{which}_{what}") or range(count)) == count
+            is_match = 0 < scanned <= n_inputs and n_outputs >= max(n_inputs - scanned, len(node.outputs))
+            counts = {"input": scanned, "output": n_outputs - n_inputs + scanned}
+            is_match = is_match and all(len(node.attributes.get(f"scan_{which}_{what}") or range(count)) == count
                                 for which, count in counts.items() for what in ("axes", "directions"))
-        if not fits:
-            raise InvalidModelError(f"expected the graph {name} to have the inputs and outputs that its {node.op_type} asks for, got {graph.inputs} and "
+        if not is_match:
+            raise InvalidModelError(f"expected the graph {name} to have the inputs and outputs that its {node.op_type} requires, got {graph.inputs} and "
                                     f"{graph.outputs} (node {node.name!r}, outputs {node.outputs})")
 
 
@@ -172,15 +184,16 @@ def _check_form(node: Node) -> None:
 
 
 def check_graph(graph: Graph) -> None:
-    """Single assignment, no undefined value, nodes in a topological order (restored when it is not one). Raises InvalidModelError."""
-    made = [*graph.inputs, *graph.initializers, *(output for node in graph.nodes for output in node.outputs if output)]
-    defined = set(made)
-    if len(defined) != len(made):
+    """Check single assignment and undefined values, and restore the topological order of nodes. Raises
+    InvalidModelError."""
+    names = [*graph.inputs, *graph.initializers, *(output for node in graph.nodes for output in node.outputs if output)]
+    defined = set(names)
+    if len(defined) != len(names):
         seen: set[str] = set()
-        twice = next(name for name in made if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise InvalidModelError(f"expected every value to be made once, got {twice!r} made twice")
+        duplicate = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InvalidModelError(f"expected every value to be made once, got {duplicate!r} made twice")
     for node in graph.nodes:
-        for name in reads(node):
+        for name in read_values(node):
             if name not in defined:
                 raise InvalidModelError(f"expected input {name!r} of {node.op_type} node {node.name!r} to be a value of the graph")
     for name in graph.outputs:
@@ -189,8 +202,8 @@ def check_graph(graph: Graph) -> None:
     _restore_order(graph)
 
 
-def reads(node: Node) -> Iterator[str]:
-    """The values a node reads: its inputs and what its subgraphs take from outside."""
+def read_values(node: Node) -> Iterator[str]:
+    """Yield the values that a node reads: its inputs and the outer values that its subgraphs read."""
     yield from (name for name in node.inputs if name)
     for value in node.attributes.values():
         for graph in value if isinstance(value, tuple) else (value,):
@@ -199,9 +212,10 @@ def reads(node: Node) -> Iterator[str]:
 
 
 def _captured(graph: Graph) -> Iterator[str]:
+    """Yield the outer values that a subgraph reads."""
     inner = {*graph.inputs, *graph.initializers, *(output for node in graph.nodes for output in node.outputs)}
     for node in graph.nodes:
-        yield from (name for name in reads(node) if name not in inner)
+        yield from (name for name in read_values(node) if name not in inner)
     yield from (name for name in graph.outputs if name not in inner)
 
 
@@ -210,31 +224,31 @@ def _restore_order(graph: Graph) -> None:
     if _is_ordered(graph, set(available)):
         return
     waiting: dict[str, list[int]] = {}
-    missing = []
+    n_undefined = []
     for index, node in enumerate(graph.nodes):
-        needs = set(reads(node)) - available
-        missing.append(len(needs))
-        for name in needs:
+        undefined = set(read_values(node)) - available
+        n_undefined.append(len(undefined))
+        for name in undefined:
             waiting.setdefault(name, []).append(index)
-    ready = [index for index, count in enumerate(missing) if count == 0]
+    ready = [index for index, count in enumerate(n_undefined) if count == 0]
     ordered = []
     for index in ready:
         node = graph.nodes[index]
         ordered.append(node)
         for name in node.outputs:
             for reader in waiting.pop(name, ()):
-                missing[reader] -= 1
-                if missing[reader] == 0:
+                n_undefined[reader] -= 1
+                if n_undefined[reader] == 0:
                     ready.append(reader)
     if len(ordered) < len(graph.nodes):
-        stuck = next(node for index, node in enumerate(graph.nodes) if missing[index])
+        stuck = next(node for index, node in enumerate(graph.nodes) if n_undefined[index])
         raise InvalidModelError(f"expected a graph without cycles, got one through {stuck.op_type} node {stuck.name!r}")
     graph.nodes = ordered
 
 
 def _is_ordered(graph: Graph, available: set[str]) -> bool:
     for node in graph.nodes:
-        if any(name not in available for name in reads(node)):
+        if any(name not in available for name in read_values(node)):
             return False
         available.update(node.outputs)
     return True

@@ -16,7 +16,7 @@ class ORTCheckpoint(AppleState):
     """Parameters, optimizer state and properties."""
 
     def initWithPath_error_(self, path: str | os.PathLike[str], error: outcomes.BoxLike | None) -> Self | None:
-        """Loads the state in a checkpoint file, full or nominal.
+        """Load the state in a checkpoint file, full or nominal.
 
         path: the checkpoint file. Returns the state.
 
@@ -26,7 +26,7 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed(error, None, lambda: self._hold(TrainingState.load(arguments.path(path, "path"))))
 
     def initWithBuffer_error_(self, buffer: bytes | bytearray | memoryview, error: outcomes.BoxLike | None) -> Self | None:
-        """Loads the state in the bytes of a checkpoint file.
+        """Load the state in the bytes of a checkpoint file.
 
         buffer: the bytes of the file. Returns the state.
 
@@ -36,11 +36,11 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed(error, None, lambda: self._hold(TrainingState.from_bytes(arguments.data(buffer, "buffer"))))
 
     def saveCheckpointToPath_withOptimizerState_error_(self, path: str | os.PathLike[str], includeOptimizerState: bool, error: outcomes.BoxLike | None) -> bool:
-        """Writes the state to a file, which is whole or not there.
+        """Write the state to a file, which is replaced atomically.
 
         path: the checkpoint file to write. includeOptimizerState: whether the optimizer's moments and step go into the file.
 
-        Fills error with an NSError: ArtifactNotFoundError (the folder is not there).
+        Fills error with an NSError: ArtifactNotFoundError (the folder does not exist).
 
         From OrtTrainingApi::SaveCheckpoint."""
         return outcomes.boxed_success(
@@ -49,7 +49,7 @@ class ORTCheckpoint(AppleState):
         )
 
     def toBufferWithOptimizerState_error_(self, includeOptimizerState: bool, error: outcomes.BoxLike | None) -> bytes | None:
-        """Gives the state as the bytes of a checkpoint file.
+        """Return the state as the bytes of a checkpoint file.
 
         includeOptimizerState: whether the optimizer's moments and step are in the bytes. Returns the bytes of the file.
 
@@ -57,7 +57,7 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed(error, None, lambda: self._state.to_bytes(arguments.flag(includeOptimizerState, "includeOptimizerState")))
 
     def addIntPropertyWithName_value_error_(self, name: str, value: int, error: outcomes.BoxLike | None) -> bool:
-        """Adds or replaces a property.
+        """Add or replaces a property.
 
         name: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -67,7 +67,7 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed_success(error, lambda: sessions.set_property(self._state, arguments.text(name, "name"), arguments.int_property(value, "value")))
 
     def addFloatPropertyWithName_value_error_(self, name: str, value: float, error: outcomes.BoxLike | None) -> bool:
-        """Adds or replaces a property.
+        """Add or replaces a property.
 
         name: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -80,7 +80,7 @@ class ORTCheckpoint(AppleState):
         )
 
     def addStringPropertyWithName_value_error_(self, name: str, value: str, error: outcomes.BoxLike | None) -> bool:
-        """Adds or replaces a property.
+        """Add or replaces a property.
 
         name: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -93,37 +93,37 @@ class ORTCheckpoint(AppleState):
         )
 
     def getIntPropertyWithName_error_(self, name: str, error: outcomes.BoxLike | None) -> int:
-        """Gives a property's value.
+        """Return a property's value.
 
         name: the property's name. Returns the value.
 
-        Fills error with an NSError: PropertyNotFoundError; PropertyTypeError (the language asks for a type, and the property is of another).
+        Fills error with an NSError: PropertyNotFoundError; PropertyTypeError (the language requests a type, and the property has another).
 
         From OrtTrainingApi::GetProperty."""
         return outcomes.boxed(error, 0, lambda: arguments.property_of(self._state.property(arguments.text(name, "name")), int, name))
 
     def getFloatPropertyWithName_error_(self, name: str, error: outcomes.BoxLike | None) -> float:
-        """Gives a property's value.
+        """Return a property's value.
 
         name: the property's name. Returns the value.
 
-        Fills error with an NSError: PropertyNotFoundError; PropertyTypeError (the language asks for a type, and the property is of another).
+        Fills error with an NSError: PropertyNotFoundError; PropertyTypeError (the language requests a type, and the property has another).
 
         From OrtTrainingApi::GetProperty."""
         return outcomes.boxed(error, 0.0, lambda: arguments.property_of(self._state.property(arguments.text(name, "name")), float, name))
 
     def getStringPropertyWithName_error_(self, name: str, error: outcomes.BoxLike | None) -> str | None:
-        """Gives a property's value.
+        """Return a property's value.
 
         name: the property's name. Returns the value.
 
-        Fills error with an NSError: PropertyNotFoundError; PropertyTypeError (the language asks for a type, and the property is of another).
+        Fills error with an NSError: PropertyNotFoundError; PropertyTypeError (the language requests a type, and the property has another).
 
         From OrtTrainingApi::GetProperty."""
         return outcomes.boxed(error, None, lambda: arguments.property_of(self._state.property(arguments.text(name, "name")), str, name))
 
     def propertyNamesWithError_(self, error: outcomes.BoxLike | None) -> list[str] | None:
-        """Lists the properties, sorted by name.
+        """List the properties, sorted by name.
 
         Returns the names.
 
@@ -131,7 +131,7 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed(error, None, lambda: sorted(self._state.properties))
 
     def parameterNamesWithError_(self, error: outcomes.BoxLike | None) -> list[str] | None:
-        """Lists the parameters, trainable and frozen, sorted by name.
+        """List the parameters, trainable and frozen, sorted by name.
 
         Returns the names.
 
@@ -139,7 +139,7 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed(error, None, lambda: self._state.names())
 
     def getParameterWithName_error_(self, name: str, error: outcomes.BoxLike | None) -> ORTValue | None:
-        """Gives a copy of a parameter's value.
+        """Return a copy of a parameter's value.
 
         name: the parameter's name. Returns the value, of the parameter's shape and dtype (in Python a view, not a copy).
 
@@ -149,7 +149,7 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed(error, None, lambda: ORTValue._of(sessions.parameter(self._state, arguments.text(name, "name"))))
 
     def updateParameterWithName_value_error_(self, name: str, value: ORTValue, error: outcomes.BoxLike | None) -> bool:
-        """Copies a new value into a parameter.
+        """Copy a new value into a parameter.
 
         name: the parameter's name. value: the value, of the parameter's shape and dtype.
 
@@ -159,7 +159,7 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed_success(error, lambda: self._state.replace(arguments.text(name, "name"), arguments.value(value, "value", ORTValue).numpy()))
 
     def getParameterTypeAndShapeInfoWithName_error_(self, name: str, error: outcomes.BoxLike | None) -> ORTTensorTypeAndShapeInfo | None:
-        """Gives the element type and shape of a parameter.
+        """Return the element type and shape of a parameter.
 
         name: the parameter's name. Returns type and shape.
 
@@ -169,7 +169,7 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed(error, None, lambda: ORTTensorTypeAndShapeInfo._of(sessions.parameter_info(self._state, arguments.text(name, "name"))))
 
     def getGradientWithName_error_(self, name: str, error: outcomes.BoxLike | None) -> ORTValue | None:
-        """Gives a copy of a parameter's gradient, as the last accumulation left it; zeros before the first train step.
+        """Return a copy of a parameter's gradient, as the last accumulation left it; zeros before the first train step.
 
         name: the parameter's name. Returns the gradient, of the parameter's shape and dtype (in Python a view, and None where there is none).
 
@@ -180,9 +180,9 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed(error, None, lambda: ORTValue._of(sessions.gradient(self._state, arguments.text(name, "name"))))
 
     def requiresGradWithName_error_(self, name: str, error: outcomes.BoxLike | None) -> bool:
-        """Tells whether the optimizer trains a parameter.
+        """Return whether the optimizer trains a parameter.
 
-        name: the parameter's name. Returns false for a parameter that the artifacts or freeze took out.
+        name: the parameter's name. Returns false for a parameter that is frozen by the artifacts or by freeze.
 
         Fills error with an NSError: ParameterNotFoundError; InvalidStateError (the state is nominal).
 

@@ -16,14 +16,14 @@ class ORTLoggingLevel(IntEnum):
     ORTLoggingLevelError = 3
     """errors"""
     ORTLoggingLevelFatal = 4
-    """the last words"""
+    """fatal errors"""
 
 
 class ORTTensorElementDataType(IntEnum):
     """Element types as Swift and Objective-C number them; BOOL and DOUBLE are ortrain's additions."""
 
     ORTTensorElementDataTypeUndefined = 0
-    """none, or one that these languages have no name for"""
+    """none, or a type without a name in these languages"""
     ORTTensorElementDataTypeFloat = 1
     """float32"""
     ORTTensorElementDataTypeInt8 = 2

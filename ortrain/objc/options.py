@@ -14,7 +14,7 @@ class ORTSessionOptions(AppleSessionOptions):
     """Options of a session."""
 
     def initWithError_(self, error: outcomes.BoxLike | None) -> Self | None:
-        """Makes options with their defaults.
+        """Create session options with their defaults.
 
         Returns the options.
 
@@ -22,7 +22,7 @@ class ORTSessionOptions(AppleSessionOptions):
         return outcomes.boxed(error, None, lambda: self._hold(sessions.new_session_options()))
 
     def setIntraOpNumThreads_error_(self, intraOpNumThreads: int, error: outcomes.BoxLike | None) -> bool:
-        """Sets the threads of a step; 0 means the physical cores, at most eight. Every number gives the same bits.
+        """Set the threads of a step; 0 means the physical cores, at most eight. Every number gives the same bits.
 
         intraOpNumThreads: the number of threads.
 
@@ -39,7 +39,7 @@ class ORTSessionOptions(AppleSessionOptions):
         )
 
     def setLogSeverityLevel_error_(self, loggingLevel: int, error: outcomes.BoxLike | None) -> bool:
-        """Sets what is logged; it is kept, and changes nothing: ortrain raises errors and logs nothing.
+        """Set the logging level. It has no effect: ortrain raises errors and logs nothing.
 
         loggingLevel: 0 (verbose) to 4 (fatal).
 
@@ -47,18 +47,18 @@ class ORTSessionOptions(AppleSessionOptions):
         return outcomes.boxed_success(error, lambda: sessions.set_option(self._options, "log_severity_level", arguments.integer(loggingLevel, "loggingLevel")))
 
     def addConfigEntryWithKey_value_error_(self, key: str, value: str, error: outcomes.BoxLike | None) -> bool:
-        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.rematerialization and the like set ortrain's own options.
+        """Set a configuration entry; entries such as ortrain.optimizer_in_backward and ortrain.rematerialization set ortrain's own options.
 
         key: the entry's key. value: the entry's value.
 
-        Fills error with an NSError: InvalidArgumentError (prepacking is asked for, which training does not have, or there is no such option or value
-        of ortrain's own).
+        Fills error with an NSError: InvalidArgumentError (prepacking is requested, which training does not support, or ortrain has no such option or
+        value).
 
         From OrtApi::AddSessionConfigEntry."""
         return outcomes.boxed_success(error, lambda: self._options.add_session_config_entry(arguments.text(key, "key"), arguments.text(value, "value")))
 
     def registerCustomOpsWithLibraryPath_error_(self, libraryPath: str | os.PathLike[str], error: outcomes.BoxLike | None) -> bool:
-        """Runs a Python file that registers operators.
+        """Run a Python file that registers custom operators.
 
         libraryPath: the file.
 
@@ -68,7 +68,7 @@ class ORTSessionOptions(AppleSessionOptions):
         return outcomes.boxed_success(error, lambda: self._options.register_custom_ops_library(arguments.path(libraryPath, "libraryPath")))
 
     def appendExecutionProvider_providerOptions_error_(self, provider: str, providerOptions: Any, error: outcomes.BoxLike | None) -> bool:
-        """Asks for the device that steps run on; there is the CPU, and it needs no asking.
+        """Select the device that steps run on; only the CPU is supported, which is the default.
 
         provider: "CPU".
 
@@ -82,7 +82,7 @@ class ORTEnv(AppleEnvironment):
     """The environment; one per process is enough."""
 
     def initWithLoggingLevel_error_(self, loggingLevel: int, error: outcomes.BoxLike | None) -> Self | None:
-        """Makes an environment; it carries a logging level, and sessions need nothing of it.
+        """Create an environment. It has a logging level; sessions do not use it.
 
         loggingLevel: 0 (verbose) to 4 (fatal). Returns the environment.
 

@@ -15,8 +15,8 @@ from ortrain.objc.values import ORTValue
 
 
 class ORTTrainingSession(AppleSession):
-    """Trains, evaluates and updates a model from its artifacts; it keeps the checkpoint's state alive. Made with alloc() and an init; a plain init is
-    not available."""
+    """Trains, evaluates and updates a model from its artifacts; it keeps the checkpoint's state alive. Create it with alloc() and an init; a plain init
+    is not available."""
 
     def initWithEnv_sessionOptions_checkpoint_trainModelPath_evalModelPath_optimizerModelPath_error_(self, env: ORTEnv, sessionOptions: ORTSessionOptions,
                                                                                                      checkpoint: ORTCheckpoint,
@@ -24,11 +24,11 @@ class ORTTrainingSession(AppleSession):
                                                                                                      evalModelPath: str | os.PathLike[str] | None,
                                                                                                      optimizerModelPath: str | os.PathLike[str] | None,
                                                                                                      error: outcomes.BoxLike | None) -> Self | None:
-        """Makes a session that trains a state with the models of the artifacts, and keeps the state alive.
+        """Create a session that trains a state with the models of the artifacts. The session keeps the state alive.
 
-        env: the environment. sessionOptions: threads and the like. checkpoint: the state to train; sessions change its parameters in place.
-        trainModelPath: the training model. evalModelPath: the eval model, or none. optimizerModelPath: the optimizer model, or none. Returns the
-        session.
+        env: the environment. sessionOptions: threads, memory and numerical options. checkpoint: the state to train; sessions change its parameters in
+        place. trainModelPath: the training model. evalModelPath: the eval model, or none. optimizerModelPath: the optimizer model, or none. Returns
+        the session.
 
         Fills error with an NSError: ArtifactNotFoundError; InvalidModelError; InvalidCheckpointError (state and models do not fit);
         UnsupportedDeviceError; ArgumentTypeError.
@@ -53,11 +53,11 @@ class ORTTrainingSession(AppleSession):
                                                                                                      evalModelData: bytes | bytearray | memoryview | None,
                                                                                                      optimizerModelData: bytes | bytearray | memoryview | None,
                                                                                                      error: outcomes.BoxLike | None) -> Self | None:
-        """Makes a session from the bytes of the artifacts' models.
+        """Create a session from the bytes of the artifacts' models.
 
-        env: the environment. sessionOptions: threads and the like. checkpoint: the state to train; sessions change its parameters in place.
-        trainModelData: the bytes of the training model. evalModelData: the bytes of the eval model, or none. optimizerModelData: the bytes of the
-        optimizer model, or none. Returns the session.
+        env: the environment. sessionOptions: threads, memory and numerical options. checkpoint: the state to train; sessions change its parameters in
+        place. trainModelData: the bytes of the training model. evalModelData: the bytes of the eval model, or none. optimizerModelData: the bytes of
+        the optimizer model, or none. Returns the session.
 
         Fills error with an NSError: InvalidModelError; InvalidCheckpointError (state and models do not fit); ArgumentTypeError.
 
@@ -76,9 +76,9 @@ class ORTTrainingSession(AppleSession):
         )
 
     def trainStepWithInputValues_error_(self, inputs: Sequence[ORTValue], error: outcomes.BoxLike | None) -> list[ORTValue] | None:
-        """Runs forward and backward on one batch and adds to the gradients; a refused call changes nothing.
+        """Run forward and backward on one batch and accumulate the gradients; a refused call changes nothing.
 
-        inputs: one per user input, in the order of the input names. Returns the loss and the additional outputs, the caller's own.
+        inputs: one per user input, in the order of the input names. Returns the loss and the additional outputs, owned by the caller.
 
         Fills error with an NSError: InputCountError; InputRankError; InputShapeError; InputTypeError; EmptyBatchError; LabelRangeError;
         IndexRangeError; OutputShapeError; TerminatedError; InvalidStateError (the state is nominal).
@@ -91,9 +91,9 @@ class ORTTrainingSession(AppleSession):
         )
 
     def evalStepWithInputValues_error_(self, inputs: Sequence[ORTValue], error: outcomes.BoxLike | None) -> list[ORTValue] | None:
-        """Runs the eval model on one batch: no gradients, no changes.
+        """Run the eval model on one batch, without gradients.
 
-        inputs: one per user input, in the order of the input names. Returns the loss and the additional outputs, the caller's own.
+        inputs: one per user input, in the order of the input names. Returns the loss and the additional outputs, owned by the caller.
 
         Fills error with an NSError: InputCountError; InputRankError; InputShapeError; InputTypeError; EmptyBatchError; LabelRangeError;
         IndexRangeError; OutputShapeError; TerminatedError; InvalidStateError (there is no eval model, or the state is nominal).
@@ -106,7 +106,7 @@ class ORTTrainingSession(AppleSession):
         )
 
     def optimizerStepWithError_(self, error: outcomes.BoxLike | None) -> bool:
-        """Updates the trainable parameters from their gradients.
+        """Update the trainable parameters from their gradients.
 
         Fills error with an NSError: InvalidStateError (there is no optimizer, the gradients are not valid, or the state is nominal); TerminatedError.
 
@@ -114,23 +114,23 @@ class ORTTrainingSession(AppleSession):
         return outcomes.boxed_success(error, lambda: self._session.optimizer_step())
 
     def lazyResetGradWithError_(self, error: outcomes.BoxLike | None) -> bool:
-        """The next train step overwrites the gradients instead of adding to them.
+        """Make the next train step overwrite the gradients instead of adding to them.
 
         From OrtTrainingApi::LazyResetGrad."""
         return outcomes.boxed_success(error, lambda: self._session.lazy_reset_grad())
 
     def setLearningRate_error_(self, lr: float, error: outcomes.BoxLike | None) -> bool:
-        """Sets the learning rate of the next optimizer steps; it is not part of a checkpoint.
+        """Set the learning rate of the next optimizer steps; it is not part of a checkpoint.
 
         lr: the rate.
 
-        Fills error with an NSError: InvalidStateError (there is no optimizer); ArgumentTypeError (it is no number).
+        Fills error with an NSError: InvalidStateError (there is no optimizer); ArgumentTypeError (it is not a number).
 
         From OrtTrainingApi::SetLearningRate."""
         return outcomes.boxed_success(error, lambda: sessions.set_learning_rate(self._session, arguments.number(lr, "lr")))
 
     def getLearningRateWithError_(self, error: outcomes.BoxLike | None) -> float:
-        """Gives the current learning rate; 0.001 at the start.
+        """Return the current learning rate; 0.001 at the start.
 
         Returns the rate.
 
@@ -141,13 +141,13 @@ class ORTTrainingSession(AppleSession):
 
     def registerLinearLRSchedulerWithWarmupStepCount_totalStepCount_initialLr_error_(self, warmupStepCount: int, totalStepCount: int, initialLr: float,
                                                                                      error: outcomes.BoxLike | None) -> bool:
-        """Registers a schedule and applies it at once: from 0 to the initial rate over the warm-up steps, then linearly to 0.
+        """Register a linear schedule and apply it at once: from 0 to the initial rate over the warm-up steps, then linearly to 0.
 
         warmupStepCount: optimizer steps of the warm-up. totalStepCount: optimizer steps until the rate is 0. initialLr: the rate at the end of the
         warm-up.
 
         Fills error with an NSError: InvalidStateError (there is no optimizer); InvalidArgumentError (a count is below 0); ArgumentTypeError (a count
-        is no integer).
+        is not an integer).
 
         From OrtTrainingApi::RegisterLinearLRScheduler."""
         return outcomes.boxed_success(
@@ -161,7 +161,7 @@ class ORTTrainingSession(AppleSession):
         )
 
     def schedulerStepWithError_(self, error: outcomes.BoxLike | None) -> bool:
-        """Sets the learning rate that the registered schedule gives for the optimizer steps completed so far.
+        """Set the learning rate that the registered schedule gives for the optimizer steps completed so far.
 
         Fills error with an NSError: InvalidStateError (no schedule is registered, or there is no optimizer).
 
@@ -169,7 +169,7 @@ class ORTTrainingSession(AppleSession):
         return outcomes.boxed_success(error, lambda: self._session.schedule_step())
 
     def getTrainInputNamesWithError_(self, error: outcomes.BoxLike | None) -> list[str] | None:
-        """Lists the user inputs of the training or the eval model, in the order of a step's inputs.
+        """List the user inputs of the training or the eval model, in the order of a step's inputs.
 
         Returns the names.
 
@@ -179,7 +179,7 @@ class ORTTrainingSession(AppleSession):
         return outcomes.boxed(error, None, lambda: self._session.input_names(True))
 
     def getEvalInputNamesWithError_(self, error: outcomes.BoxLike | None) -> list[str] | None:
-        """Lists the user inputs of the training or the eval model, in the order of a step's inputs.
+        """List the user inputs of the training or the eval model, in the order of a step's inputs.
 
         Returns the names.
 
@@ -189,7 +189,7 @@ class ORTTrainingSession(AppleSession):
         return outcomes.boxed(error, None, lambda: self._session.input_names(False))
 
     def getTrainOutputNamesWithError_(self, error: outcomes.BoxLike | None) -> list[str] | None:
-        """Lists the user outputs of the training or the eval model, in the order of a step's outputs.
+        """List the user outputs of the training or the eval model, in the order of a step's outputs.
 
         Returns the names.
 
@@ -199,7 +199,7 @@ class ORTTrainingSession(AppleSession):
         return outcomes.boxed(error, None, lambda: self._session.output_names(True))
 
     def getEvalOutputNamesWithError_(self, error: outcomes.BoxLike | None) -> list[str] | None:
-        """Lists the user outputs of the training or the eval model, in the order of a step's outputs.
+        """List the user outputs of the training or the eval model, in the order of a step's outputs.
 
         Returns the names.
 
@@ -209,9 +209,9 @@ class ORTTrainingSession(AppleSession):
         return outcomes.boxed(error, None, lambda: self._session.output_names(False))
 
     def toBufferWithTrainable_error_(self, onlyTrainable: bool, error: outcomes.BoxLike | None) -> ORTValue | None:
-        """Gives a copy of the parameters as one tensor, in the training model's order.
+        """Return a copy of the parameters as one tensor, in the training model's order.
 
-        onlyTrainable: whether to leave the frozen parameters out. Returns float32 [n].
+        onlyTrainable: whether to omit the frozen parameters. Returns float32 [n].
 
         Fills error with an NSError: InvalidStateError (the state is nominal).
 
@@ -219,7 +219,7 @@ class ORTTrainingSession(AppleSession):
         return outcomes.boxed(error, None, lambda: ORTValue._of(sessions.parameters_buffer(self._session, arguments.flag(onlyTrainable, "onlyTrainable"))))
 
     def fromBufferWithValue_error_(self, buffer: ORTValue, error: outcomes.BoxLike | None) -> bool:
-        """Copies a flat buffer into the parameters; a nominal state is completed by a buffer of all of them.
+        """Copy a flat buffer into the parameters; a buffer of all parameters completes a nominal state.
 
         buffer: float32 [n], in the training model's order.
 
@@ -230,7 +230,7 @@ class ORTTrainingSession(AppleSession):
         return outcomes.boxed_success(error, lambda: sessions.copy_buffer_by_size(self._session, arguments.value(buffer, "buffer", ORTValue)))
 
     def freezeParameterNames_error_(self, parameterNames: Sequence[str], error: outcomes.BoxLike | None) -> bool:
-        """Takes trainable parameters out of the optimizer's steps; their gradients are still computed.
+        """Exclude trainable parameters from optimizer steps; their gradients are still computed.
 
         parameterNames: the parameters' names.
 
@@ -238,7 +238,7 @@ class ORTTrainingSession(AppleSession):
         return outcomes.boxed_success(error, lambda: self._session.freeze(*arguments.texts(parameterNames, "parameterNames")))
 
     def unfreezeParameterNames_error_(self, parameterNames: Sequence[str], error: outcomes.BoxLike | None) -> bool:
-        """Puts parameters back that freeze took out.
+        """Include parameters again that freeze excluded.
 
         parameterNames: the parameters' names.
 
@@ -247,12 +247,12 @@ class ORTTrainingSession(AppleSession):
 
     def exportModelForInferenceWithOutputPath_graphOutputNames_error_(self, inferenceModelPath: str | os.PathLike[str], graphOutputNames: Sequence[str],
                                                                       error: outcomes.BoxLike | None) -> bool:
-        """Writes a model for inference: the eval model cut to the named outputs, with the current parameters.
+        """Write a model for inference: the eval model cut to the named outputs, with the current parameters.
 
         inferenceModelPath: the file to write. graphOutputNames: values of the eval model, at least one.
 
         Fills error with an NSError: InvalidStateError (there is no eval model, or the state is nominal); InvalidArgumentError (there is no name, or
-        the model has no value of that name); ArtifactNotFoundError (the folder is not there); ArgumentTypeError.
+        the model has no value of that name); ArtifactNotFoundError (the folder does not exist); ArgumentTypeError.
 
         From OrtTrainingApi::ExportModelForInferencing."""
         return outcomes.boxed_success(

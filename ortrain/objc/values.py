@@ -19,7 +19,7 @@ class ORTValue(AppleValue):
 
     def initWithTensorData_elementType_shape_error_(self, tensorData: Any, elementType: ORTTensorElementDataType, shape: Sequence[int],
                                                     error: outcomes.BoxLike | None) -> Self | None:
-        """Makes a tensor over the caller's memory: what a step writes into the tensor is in that memory.
+        """Create a tensor over the caller's memory, which a step writes to.
 
         tensorData: a NumPy array or another contiguous buffer. elementType: the element type. shape: the sizes. Returns the tensor.
 
@@ -30,7 +30,7 @@ class ORTValue(AppleValue):
         return outcomes.boxed(error, None, lambda: self._hold(tensors.tensor_over(tensorData, shape, element_type=apple.onnx_element_type(elementType))))
 
     def initWithElementType_shape_error_(self, elementType: ORTTensorElementDataType, shape: Sequence[int], error: outcomes.BoxLike | None) -> Self | None:
-        """Makes a tensor of zeros (empty strings) with memory of its own.
+        """Create a tensor of zeros (empty strings) in newly allocated memory.
 
         elementType: the element type. shape: the sizes. Returns the tensor.
 
@@ -40,7 +40,7 @@ class ORTValue(AppleValue):
         return outcomes.boxed(error, None, lambda: self._hold(tensors.allocated_tensor(shape, apple.onnx_element_type(elementType))))
 
     def tensorDataWithError_(self, error: outcomes.BoxLike | None) -> np.ndarray | None:
-        """Gives the elements, to be read or written.
+        """Return the elements for reading and writing.
 
         Returns [n] of the element type, sharing the tensor's memory.
 
@@ -48,7 +48,7 @@ class ORTValue(AppleValue):
         return outcomes.boxed(error, None, lambda: tensors.flat(self._value))
 
     def tensorTypeAndShapeInfoWithError_(self, error: outcomes.BoxLike | None) -> ORTTensorTypeAndShapeInfo | None:
-        """Gives the element type and shape.
+        """Return the element type and shape.
 
         Returns type and shape.
 

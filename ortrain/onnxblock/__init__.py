@@ -1,4 +1,4 @@
-"""Composable pieces of graph: losses, optimizers, custom ones (drop-in for onnxruntime.training.onnxblock)."""
+"""Composable graph building blocks: losses, optimizers, custom blocks (drop-in for onnxruntime.training.onnxblock)."""
 
 from ortrain.onnxblock import blocks, loss, optim
 from ortrain.onnxblock.blocks import Block

@@ -1,4 +1,4 @@
-"""Blocks: small pieces of graph, put together like functions. A call adds nodes to the model being edited and returns value names."""
+"""Blocks: functions that build pieces of graph. A call adds nodes to the model being edited and returns value names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _depth: ContextVar[int] = ContextVar("ortrain.onnxblock.depth", default=0)
 
 
 class Block(ABC):
-    """A piece of graph. Subclasses write `build(*value_names)`, which adds nodes and returns the name or names of its outputs."""
+    """A piece of graph. Subclasses implement `build(*value_names)`, which adds nodes and returns the name or names of its outputs."""
 
     def __init__(self, temp_file_name: str = "temp.onnx") -> None:
         if os.path.isabs(temp_file_name):
@@ -39,10 +39,10 @@ class Block(ABC):
 
     @abstractmethod
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """Adds the block to the model being edited; returns the name of its output, or a tuple of names."""
+        """Add the block to the model being edited; return the name of its output, or a tuple of names."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Builds the block; the outermost one then has the model checked. Raises InvalidModelError when the result is no valid model."""
+        """Build the block; the outermost block then checks the model. Raises InvalidModelError when the result is not a valid model."""
         self.base = current_model()
         token = _depth.set(_depth.get() + 1)
         try:
@@ -54,7 +54,7 @@ class Block(ABC):
         return output
 
     def infer_shapes_on_base(self) -> None:
-        """Adds the types that onnx infers to the model's value_info."""
+        """Add the types that onnx infers to the model's value_info."""
         model = current_model()
         known = {v.name for v in (*model.graph.input, *model.graph.output, *model.graph.value_info, *model.graph.initializer)}
         found = infer_types(model)
@@ -209,14 +209,14 @@ class Clip(Block):
 
 
 class PassThrough(Block):
-    """Adds nothing: its inputs are its outputs."""
+    """Adds nothing: its outputs are its inputs."""
 
     def build(self, *names: str) -> str | tuple[str, ...]:
         return names[0] if len(names) == 1 else names
 
 
 class InputLike(Block):
-    """A new graph input with the type and shape of the value `like`. Raises OutputNotFoundError for an unknown one."""
+    """A new graph input with the type and shape of the value `like`. Raises OutputNotFoundError for an unknown value."""
 
     def __init__(self, like: str) -> None:
         super().__init__()

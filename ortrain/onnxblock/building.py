@@ -1,4 +1,4 @@
-"""Adding to the model being edited: fresh names, nodes, initializers, inputs; what is known of its values; the check."""
+"""Functions that add nodes, initializers and inputs to the model being edited, query the types of its values, and check it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ortrain.onnxblock.model_accessor import current_model
 
 MICROSOFT = "com.microsoft"
 SMALL = 4096
-"""Bytes up to which an initializer may be a shape: larger ones are left out where only types matter."""
+"""Bytes up to which an initializer may be a shape; larger ones are omitted where only types matter."""
 
 _process_counter = itertools.count(1)
 _counter: ContextVar[Iterator[int] | None] = ContextVar("ortrain.onnxblock.counter", default=None)
@@ -28,7 +28,7 @@ _counter: ContextVar[Iterator[int] | None] = ContextVar("ortrain.onnxblock.count
 
 @contextmanager
 def fresh_names() -> Iterator[None]:
-    """Numbers in generated names start at 1 again, so that the same model gives the same artifacts."""
+    """Restart the numbers in generated names at 1, so that the same model gives the same artifacts."""
     token = _counter.set(itertools.count(1))
     try:
         yield
@@ -37,7 +37,7 @@ def fresh_names() -> Iterator[None]:
 
 
 def generate_name(token: str) -> str:
-    """`onnx::<token>::<n>`, unlike any name of the model being edited."""
+    """Return `onnx::<token>::<n>`, which no value of the model being edited has."""
     graph = current_model().graph
     used = {v.name for v in (*graph.input, *graph.output, *graph.initializer)}
     for node in graph.node:
@@ -50,7 +50,7 @@ def generate_name(token: str) -> str:
 
 
 def add_initializer(array: np.ndarray, token: str = "initializer", name: str | None = None) -> str:
-    """Adds a constant and returns its name."""
+    """Add a constant and return its name."""
     name = name or generate_name(token)
     current_model().graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return name
@@ -59,9 +59,9 @@ def add_initializer(array: np.ndarray, token: str = "initializer", name: str | N
 def add_node(
     op_type: str, inputs: Sequence[str], tokens: Sequence[str] = (), domain: str = "", version: int = 1, **attributes: Any
 ) -> list[str]:
-    """Adds a node with one output per token (default: `<op>_output`) and returns the outputs' names.
+    """Add a node with one output per token (default: `<op>_output`) and return the outputs' names.
 
-    version: of the domain, when the model does not import it yet. An attribute None is absent."""
+    version: of the domain, when the model does not import it yet. Attributes that are None are omitted."""
     model = current_model()
     outputs = [generate_name(token) for token in tokens or [f"{op_type.lower()}_output"]]
     node = onnx.helper.make_node(op_type, list(inputs), outputs, generate_name(op_type), domain=domain or None,
@@ -73,22 +73,22 @@ def add_node(
 
 
 def add_input(name: str, kind: onnx.TypeProto) -> str:
-    """Adds a graph input."""
+    """Add a graph input."""
     current_model().graph.input.append(onnx.ValueInfoProto(name=name, type=kind))
     return name
 
 
 def has_input(name: str) -> bool:
-    """True when the model being edited has a graph input or an initializer of that name."""
+    """Return whether the model being edited has a graph input or an initializer of that name."""
     graph = current_model().graph
     return any(value.name == name for value in (*graph.input, *graph.initializer))
 
 
-# ---- knowing
+# ---- types
 
 
 def light_copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its large initializers as inputs: same types, small enough for onnx to look at whatever the size of the weights."""
+    """Return the model with its large initializers as inputs: the types are the same, and onnx can process it whatever the size of the weights."""
     light = onnx.ModelProto(ir_version=model.ir_version, producer_name=model.producer_name)
     light.opset_import.extend(model.opset_import)
     light.functions.extend(model.functions)
@@ -105,13 +105,13 @@ def light_copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def infer_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """The types of a model's values as far as onnx can tell."""
+    """Infer the types of a model's values with onnx, as far as possible."""
     graph = onnx.shape_inference.infer_shapes(light_copy(model), data_prop=True).graph
     return {v.name: v.type for v in (*graph.value_info, *graph.input, *graph.output) if v.type.WhichOneof("value")}
 
 
 def type_of(name: str) -> onnx.TypeProto:
-    """The type of a value of the model being edited. Raises OutputNotFoundError when there is no such value or its type is unknown."""
+    """Return the type of a value of the model being edited. Raises OutputNotFoundError when there is no such value or its type is unknown."""
     graph = current_model().graph
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.name == name and value.type.WhichOneof("value"):
@@ -128,7 +128,7 @@ def type_of(name: str) -> onnx.TypeProto:
 
 
 def dtype_of(name: str) -> np.dtype:
-    """The NumPy dtype of a value; float32 when it is not known."""
+    """Return the NumPy dtype of a value; float32 when it is unknown."""
     try:
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(type_of(name).tensor_type.elem_type))
     except (OutputNotFoundError, KeyError):
@@ -136,7 +136,7 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Runs onnx's full check. Raises InvalidModelError with its finding."""
+    """Run onnx's full check. Raises InvalidModelError with its message."""
     try:
         onnx.checker.check_model(light_copy(model))
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -144,7 +144,7 @@ def check(model: onnx.ModelProto) -> None:
 
 
 def register_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
-    """Makes the given values the model's outputs, in that order. Raises OutputNotFoundError for an unknown one."""
+    """Make the given values the model's outputs, in that order. Raises OutputNotFoundError for an unknown one."""
     graph = model.graph
     known = {v.name: v.type for v in (*graph.value_info, *graph.input, *graph.output)}
     known.update((t.name, onnx.helper.make_tensor_type_proto(t.data_type, list(t.dims))) for t in graph.initializer)

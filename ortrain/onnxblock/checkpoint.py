@@ -1,4 +1,4 @@
-"""Checkpoints from and into onnx protos."""
+"""Checkpoints from and to onnx protos."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tensors = Sequence[onnx.TensorProto]
 
 
 def save_checkpoint(parameters: tuple[Tensors, Tensors], path: str | os.PathLike[str], nominal_checkpoint: bool = False) -> None:
-    """Writes the (trainable, frozen) parameters as a checkpoint; a nominal one holds names and dtypes only.
+    """Write the (trainable, frozen) parameters as a checkpoint; a nominal one holds names and dtypes only.
 
     Raises InvalidArgumentError without parameters, InvalidCheckpointError when a name occurs twice."""
     if parameters is None:
@@ -36,7 +36,7 @@ def _arrays(tensors: Tensors) -> dict[str, np.ndarray]:
 
 
 def load_checkpoint_to_model(path: str | os.PathLike[str], model: onnx.ModelProto) -> None:
-    """Overwrites, in place, the initializers of the model that the checkpoint has; others stay. Those of half precision get their values round_to_half.
+    """Overwrite, in place, those initializers of the model that the checkpoint has. Half-precision initializers are rounded.
 
     Raises InvalidStateError for a nominal checkpoint or values too large for half precision, ArtifactNotFoundError, InvalidCheckpointError."""
     checkpoint = read_checkpoint(path)

@@ -1,4 +1,4 @@
-"""Losses as blocks: called with the name of the prediction and of the target, they return the name of the loss."""
+"""Losses as blocks: called with the names of prediction and target, they return the name of the loss."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _reduce(reduction: str, value: str) -> str:
 
 
 def _target(like: str, name: str) -> str:
-    """The graph input of that name, made like `like` unless the model has it already."""
+    """Return the graph input of that name, created like `like` unless the model has it already."""
     return name if has_input(name) else str(blocks.InputLike(like)(name))
 
 
 class _ElementLoss(blocks.Block):
-    """A loss of prediction - target, element by element."""
+    """An elementwise loss of prediction - target."""
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
@@ -62,8 +62,8 @@ class L1Loss(_ElementLoss):
 class BCEWithLogitsLoss(blocks.Block):
     """Binary cross entropy of sigmoid(z) and targets t: -(pos_weight·t·log σ(z) + (1-t)·log(1-σ(z)))·weight, mean or sum.
 
-    Built in the form (1-t)·z + (1 + (pos_weight-1)·t)·(log(1 + exp(-|z|)) + (|z|-z)/2), which no logit makes overflow and whose gradient is
-    right at z = 0 too: (|z|-z)/2 rather than max(-z, 0), for the derivative of |z| at 0 is taken as 0."""
+    Computed as (1-t)·z + (1 + (pos_weight-1)·t)·(log(1 + exp(-|z|)) + (|z|-z)/2), which does not overflow for any logit. The form (|z|-z)/2 instead
+    of max(-z, 0) also makes the gradient correct at z = 0, where the derivative of |z| is taken as 0."""
 
     def __init__(self, weight: np.ndarray | None = None, reduction: str = "mean", pos_weight: np.ndarray | None = None) -> None:
         super().__init__()
@@ -92,8 +92,8 @@ class BCEWithLogitsLoss(blocks.Block):
 class CrossEntropyLoss(blocks.Block):
     """Softmax cross entropy of scores and int64 labels, whose shape is that of the scores without the class axis.
 
-    weight: [c], one factor per class. ignore_index: labels that do not count. class_axis: where the classes lie in the scores; None: axis 1, as in
-    [n, c] and [n, c, h, w], but the last one of scores with three, [n, s, c], as language models have them and as 1.19 declares their labels."""
+    weight: [c], one factor per class. ignore_index: the label of ignored elements. class_axis: the axis of the classes in the scores; None is axis 1,
+    as in [n, c] and [n, c, h, w], but the last axis of scores with three, [n, s, c], as in language models and as 1.19 declares their labels."""
 
     def __init__(self, weight: np.ndarray | None = None, reduction: str = "mean", ignore_index: int | None = None,
                  class_axis: int | None = None) -> None:
@@ -104,7 +104,7 @@ class CrossEntropyLoss(blocks.Block):
         self._class_axis = class_axis
 
     def build(self, scores_input_name: str, labels_name: str = "labels") -> str:
-        """Raises InvalidModelError for scores without a class axis, and below opset 12, where the operator does not exist."""
+        """Build the loss. Raises InvalidModelError for scores without a class axis, and below opset 12, where the operator does not exist."""
         opset = next((o.version for o in current_model().opset_import if o.domain in ("", "ai.onnx")), FIRST_OPSET)
         if opset < FIRST_OPSET:
             raise InvalidModelError(f"expected a model of opset {FIRST_OPSET} or newer for CrossEntropyLoss, got {opset}: "
@@ -124,13 +124,14 @@ class CrossEntropyLoss(blocks.Block):
 
     def _loss(self, scores: str, labels: str) -> str:
         inputs = [scores, labels]
-        weight_name = generate_name("celoss.weight")        # with or without weights, so that the old package's names of loss and log_prob come out
+        # also without weights, so that loss and log_prob have the names that onnxruntime-training gives them
+        weight_name = generate_name("celoss.weight")
         if self._weight is not None:
             inputs.append(add_initializer(np.asarray(self._weight, dtype_of(scores)), name=weight_name))
         return add_node("SoftmaxCrossEntropyLoss", inputs, ["loss", "log_prob"], reduction=self._reduction, ignore_index=self._ignore_index)[0]
 
     def _class_axis_of(self, scores: str, labels: str) -> tuple[int | None, int]:
-        """(rank of the scores or None, class axis)"""
+        """Return (rank of the scores or None, class axis)."""
         kind = type_of(scores).tensor_type
         if not kind.HasField("shape"):
             return None, 1
@@ -147,11 +148,11 @@ class CrossEntropyLoss(blocks.Block):
 
 
 FIRST_OPSET = 12
-"""Of SoftmaxCrossEntropyLoss."""
+"""The first opset with SoftmaxCrossEntropyLoss."""
 
 
 def _labels_type(scores: onnx.TypeProto, axis: int) -> onnx.TypeProto:
-    """int64 in the scores' shape without the class axis"""
+    """Return int64 in the scores' shape without the class axis."""
     labels = onnx.TypeProto()
     labels.tensor_type.elem_type = onnx.TensorProto.INT64
     if scores.tensor_type.HasField("shape"):

@@ -14,7 +14,7 @@ from ortrain.errors import InvalidArgumentError, InvalidStateError
 from ortrain.ops.custom import load_operators
 
 NEWEST_IR, NEWEST_OPSET = 10, 21
-"""What the old runtime (1.18, 1.19) reads: a new empty model is no newer."""
+"""The newest versions that onnxruntime-training 1.18 and 1.19 read; a new empty model uses none newer."""
 
 
 class ModelAccessor:
@@ -30,7 +30,7 @@ _current: ContextVar[ModelAccessor | None] = ContextVar("ortrain.onnxblock.acces
 
 
 def current_model() -> onnx.ModelProto:
-    """The model being edited. Raises InvalidStateError outside `base` and `empty_base`."""
+    """Return the model being edited. Raises InvalidStateError outside `base` and `empty_base`."""
     accessor = _current.get()
     if accessor is None:
         raise InvalidStateError("expected a block to be called inside `with onnxblock.base(model)` or `onnxblock.empty_base()`")
@@ -39,7 +39,7 @@ def current_model() -> onnx.ModelProto:
 
 @contextmanager
 def base(model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = None) -> Iterator[ModelAccessor]:
-    """The model on which blocks build, for the length of a `with`; it is edited in place.
+    """Make a model the one that blocks edit, in place, within a `with`.
 
     Raises InvalidArgumentError when model is None, InvalidStateError inside another base."""
     if model is None:
@@ -55,7 +55,7 @@ def base(model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = Non
 
 @contextmanager
 def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
-    """A new empty model on which blocks build, for the length of a `with`. Raises InvalidStateError inside another base."""
+    """Make a new empty model the one that blocks edit, within a `with`. Raises InvalidStateError inside another base."""
     model = onnx.ModelProto(ir_version=min(onnx.IR_VERSION, NEWEST_IR), producer_name="orttraining")
     model.graph.name = "graph"
     model.opset_import.add(domain="com.microsoft", version=1)
@@ -66,9 +66,10 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
 
 @contextmanager
 def custom_op_library(custom_op_library_path: str | os.PathLike[str]) -> Iterator[None]:
-    """Operators of one's own, for the length of a `with`: a Python file that calls ortrain.register_operator (they stay registered).
+    """Load custom operators within a `with`: a Python file that calls ortrain.register_operator (they stay registered).
 
-    Raises ArtifactNotFoundError when there is no file, InvalidArgumentError for a shared library, InvalidStateError inside another one."""
+    Raises ArtifactNotFoundError when the file does not exist, InvalidArgumentError for a shared library, InvalidStateError inside another
+    custom_op_library."""
     if _library.get() is not None:
         raise InvalidStateError("Custom op library already loaded. Cannot load multiple custom op libraries.")
     load_operators(custom_op_library_path)

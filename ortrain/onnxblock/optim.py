@@ -1,4 +1,4 @@
-"""Optimizers as blocks: called with the trainable parameters inside `empty_base()`, they make the optimizer model."""
+"""Optimizers as blocks: called with the trainable parameters inside `empty_base()`, they build the optimizer model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Optimizer(ForwardBlock):
         self._clip_grad = clip_grad
 
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the optimizer's node."""
+        """Return the attributes of the optimizer's node."""
         return {}
 
     def update(self, gradients: str) -> str:
@@ -51,7 +51,7 @@ class _Optimizer(ForwardBlock):
         return add_node(self.algorithm.operator, inputs, [self.updated], MICROSOFT, **self.attributes())[0]
 
     def build(self, parameters: Sequence[onnx.TensorProto]) -> Any:
-        """parameters: the trainable ones. Raises InvalidArgumentError when there is none."""
+        """Build the optimizer model for the trainable parameters. Raises InvalidArgumentError when there is none."""
         if not parameters:
             raise InvalidArgumentError(f"expected at least one trainable parameter for {type(self).__name__}, got none")
         graph = current_model().graph

@@ -20,7 +20,7 @@ Tensors = list[onnx.TensorProto]
 
 
 def output_names(output: Any) -> list[str]:
-    """What a build returned, as a list of names."""
+    """Return the result of build() as a list of names."""
     return [output] if isinstance(output, str) else list(output)
 
 
@@ -33,10 +33,10 @@ class ForwardBlock(Block):
 
     @abstractmethod
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """Adds the block to the model being edited; returns the name of its output, or a tuple of names."""
+        """Add the block to the model being edited; return the name of its output, or a tuple of names."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Builds the block and makes its outputs the model's. Raises InvalidModelError when the result is no valid model."""
+        """Build the block and make its outputs the model's. Raises InvalidModelError when the result is not a valid model."""
         output = super().__call__(*args, **kwargs)
         self._model = current_model()
         register_outputs(self._model, output_names(output))
@@ -44,14 +44,14 @@ class ForwardBlock(Block):
         return output
 
     def to_model_proto(self) -> onnx.ModelProto:
-        """The model. Raises InvalidStateError before the block was called."""
+        """Return the model. Raises InvalidStateError before the block was called."""
         if self._model is None:
             raise InvalidStateError("Please build the forward models first before trying to retrieve them.")
         return self._model
 
 
 class TrainingBlock(Block):
-    """A block whose first output is the loss; calling it makes the training model and the eval model."""
+    """A block whose first output is the loss; calling it builds the training model and the eval model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,18 +61,17 @@ class TrainingBlock(Block):
 
     @abstractmethod
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """Adds the block to the model being edited; returns the name of the loss, or a tuple that starts with it."""
+        """Add the block to the model being edited; return the name of the loss, or a tuple that starts with it."""
 
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
-        """Says whether an initializer (or input) gets a gradient; with False an initializer becomes a frozen parameter."""
+        """Set whether an initializer (or input) gets a gradient; with False an initializer becomes a frozen parameter."""
         (self._requires_grad if value else self._frozen).add(argument_name)
         (self._frozen if value else self._requires_grad).discard(argument_name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Builds the block and takes the gradient.
+        """Build the block and differentiate.
 
-        Raises InvalidModelError, ParameterNotFoundError for an unknown name given to requires_grad, UnreachableParameterError,
-        MissingGradientError."""
+        Raises InvalidModelError, ParameterNotFoundError for an unknown name given to requires_grad, UnreachableParameterError, MissingGradientError."""
         output = super().__call__(*args, **kwargs)
         model = current_model()
         register_outputs(model, output_names(output))
@@ -81,7 +80,7 @@ class TrainingBlock(Block):
         return output
 
     def parameters(self) -> tuple[Tensors, Tensors]:
-        """The trainable and the frozen parameters. Raises InvalidStateError before the block was called."""
+        """Return the trainable and the frozen parameters. Raises InvalidStateError before the block was called."""
         if self._graphs is None:
             raise InvalidStateError("Please build the training model first before trying to retrieve the parameters.")
         trainable, frozen = (
@@ -91,7 +90,7 @@ class TrainingBlock(Block):
         return trainable, frozen
 
     def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-        """The training model and the eval model. Raises InvalidStateError before the block was called."""
+        """Return the training model and the eval model. Raises InvalidStateError before the block was called."""
         if self._graphs is None:
             raise InvalidStateError("Please build the training and eval models first before trying to retrieve them.")
         return to_proto(self._graphs.training), to_proto(self._graphs.eval)

@@ -1,7 +1,7 @@
-"""From a forward model with its loss to the training graph and the eval graph. Half precision is widened: both compute in float32.
+"""Training graph and eval graph of a forward model with its loss. Both compute half precision in float32.
 
-Interface of both: user inputs, then parameters in the order of the initializers they were; the training graph also has one gradient
-buffer per trainable parameter, the reset flag, and one accumulator output per buffer."""
+Both take the user inputs, then the parameters in the order of their initializers. The training graph also has one gradient buffer per trainable
+parameter, the reset flag, and one accumulator output per buffer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ortrain.errors import InvalidArgumentError, InvalidModelError, ParameterNot
 from ortrain.formats.checkpoint_contents import Checkpoint
 from ortrain.gradient import add_gradient
 from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
-from ortrain.loading.loader import reads
+from ortrain.loading.loader import read_values
 from ortrain.ops.registry.record import MICROSOFT, canonical_domain
 from ortrain.ops.registry.shape_inference import infer
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG, UPDATED_SUFFIX
-from ortrain.passes.half_precision import restore_output_types, copy_original_type, convert_to_float32
+from ortrain.passes.half_precision import convert_to_float32, copy_original_type, restore_output_types
 
 TRAINING_OPSETS = {
     "ai.onnx.ml": 5, "ai.onnx.training": 1, "ai.onnx.preview.training": 1, MICROSOFT: 1, "com.microsoft.experimental": 1,
     "com.microsoft.nchwc": 1, "org.pytorch.aten": 1,
 }
-"""Imports of a training model beside the forward model's, as the old package writes them."""
+"""Opset imports of a training model in addition to the forward model's, as onnxruntime-training writes them."""
 
 
 @dataclass(slots=True)
@@ -36,12 +36,13 @@ class TrainingGraphs:
 
 def make_training_graphs(model: Model, requires_grad: Collection[str], frozen_params: Collection[str],
                          save_running_statistics: bool = True) -> TrainingGraphs:
-    """Training model, eval model and checkpoint of a model whose first output is the loss.
+    """Return training model, eval model and checkpoint of a model whose first output is the loss.
 
-    requires_grad: initializers and user inputs; frozen_params: initializers, unknown ones are ignored. save_running_statistics: running statistics of
-    batch normalization that training moves become frozen parameters, named or not, so that they are saved and exported.
-    Raises InvalidArgumentError for a name in both, ParameterNotFoundError for an unknown one, UnreachableParameterError,
-    MissingGradientError, MissingKernelError, ShapeInferenceError, InvalidModelError."""
+    requires_grad: initializers and user inputs. frozen_params: initializers; unknown names are ignored.
+    save_running_statistics: turn running statistics of batch normalization that training updates into frozen parameters, named or not, so that they
+    are saved and exported.
+    Raises InvalidArgumentError for a name in both, ParameterNotFoundError for an unknown one, UnreachableParameterError, MissingGradientError,
+    MissingKernelError, ShapeInferenceError, InvalidModelError."""
     both = sorted(set(requires_grad) & set(frozen_params))
     if both:
         raise InvalidArgumentError(f"A parameter cannot be frozen and require gradient computation at the same time {both}")
@@ -62,15 +63,14 @@ def make_training_graphs(model: Model, requires_grad: Collection[str], frozen_pa
 
 
 def trains_statistics(node: Node, trained: Collection[str]) -> bool:
-    """True for a batch normalization that normalizes with the batch's statistics in training: its scale or its bias is trained.
-
-    One that is frozen as a whole is a fixed scale and shift, and keeps its running statistics."""
+    """Whether a batch normalization uses the statistics of the batch in training: its scale or its bias is trained. One that is entirely frozen is a
+    fixed scale and shift and keeps its running statistics."""
     return node.op_type == "BatchNormalization" and canonical_domain(node.domain) == "" and any(name in trained for name in node.inputs[1:3])
 
 
 def _running_statistics(model: Model, trained: set[str], frozen: set[str]) -> list[str]:
-    """The running statistics that training moves and that are not named yet. One initializer used twice (exporters merge equal ones) becomes two:
-    they move apart."""
+    """Return the running statistics that training updates and that are not named yet. One initializer used twice (exporters merge equal ones) is split,
+    since the two are updated separately."""
     graph = model.graph
     names = NameSource(graph.names())
     found: list[str] = []
@@ -94,7 +94,7 @@ def _running_statistics(model: Model, trained: set[str], frozen: set[str]) -> li
 
 
 def _free_names(model: Model, wanted: Collection[str]) -> None:
-    """Renames inner values that have a name with a meaning in training models."""
+    """Rename inner values whose names have a meaning in training models."""
     graph = model.graph
     reserved = {RESET_FLAG, *(name + suffix for name in wanted for suffix in (BUFFER_SUFFIX, UPDATED_SUFFIX))}
     fixed = reserved.intersection((*graph.inputs, *graph.initializers, *graph.outputs))
@@ -105,7 +105,7 @@ def _free_names(model: Model, wanted: Collection[str]) -> None:
     if not renamed:
         return
     for node in graph.nodes:
-        if any(isinstance(value, Graph) for value in node.attributes.values()) and renamed.keys() & set(reads(node)):
+        if any(isinstance(value, Graph) for value in node.attributes.values()) and renamed.keys() & set(read_values(node)):
             raise InvalidModelError(f"expected no subgraph to read a value named {sorted(renamed)}, got one in node {node.name!r}")
         node.inputs = [renamed.get(name, name) for name in node.inputs]
         node.outputs = [renamed.get(name, name) for name in node.outputs]
@@ -154,7 +154,7 @@ def _training_model(bound: Model, wanted: list[str]) -> Model:
 
 
 def _prepare_for_training(node: Node, names: NameSource) -> None:
-    """Gives a node the form it has in training: batch statistics, and the outputs that its gradient reads."""
+    """Put a node into its training form: batch statistics, and the outputs that its gradient reads."""
     if node.domain not in ("", "ai.onnx"):
         return
     if node.op_type == "BatchNormalization":
@@ -190,16 +190,16 @@ def _eval_model(bound: Model) -> Model:
     return model
 
 
-# ---- both
+# ---- both models
 
 
 def values_read(graph: Graph) -> set[str]:
-    """The graph's outputs, and every value that a node reads."""
-    return {*graph.outputs, *(name for node in graph.nodes for name in reads(node))}
+    """Return the graph's outputs and every value that a node reads."""
+    return {*graph.outputs, *(name for node in graph.nodes for name in read_values(node))}
 
 
 def with_fixed_statistics(node: Node, read: Collection[str]) -> list[Node]:
-    """A batch normalization as inference has it (any other node as it is): its statistics come out as they went in, where they are read."""
+    """Return a batch normalization in its inference form (any other node unchanged): statistics that are read are those that came in."""
     if node.op_type != "BatchNormalization" or canonical_domain(node.domain) != "":
         return [node]
     if "training_mode" in node.attributes:
@@ -211,13 +211,13 @@ def with_fixed_statistics(node: Node, read: Collection[str]) -> list[Node]:
 
 
 def drop_unused_initializers(graph: Graph) -> None:
-    """Leaves only the constants that a node reads or that are outputs."""
+    """Keep only the constants that a node reads or that are outputs."""
     read = values_read(graph)
     graph.initializers = {name: array for name, array in graph.initializers.items() if name in read}
 
 
 def note_types(model: Model) -> None:
-    """Adds to the graph what inference finds out about the types of its values; forgets those of values that are gone."""
+    """Add the inferred types to the graph, and remove those of values that no longer exist."""
     graph = model.graph
     found = infer(model)
     known = {name: _merged(graph.types.get(name), kind) for name, kind in found.items() if name not in graph.initializers}
@@ -228,7 +228,7 @@ def note_types(model: Model) -> None:
 
 
 def _merged(declared: TensorType | None, found: TensorType) -> TensorType:
-    """What two types know together: a number rather than a symbol, the model's symbol rather than one of ours."""
+    """Merge two types: a number wins over a symbol, the model's symbol over a generated one."""
     if declared is None or declared.shape is None or declared.dtype != found.dtype:
         return found
     if found.shape is None or len(found.shape) != len(declared.shape):

@@ -1,21 +1,23 @@
-"""What each operator means: one record each (inference, gradient rule, lowering), grouped by family. Kernels are named by string."""
+"""The operators: one record each with shape inference, gradient rule and lowering, in one module per family. Records name kernels by string."""
 
 import importlib
 
-from ortrain.ops.registry.onnx_definitions import defined
-from ortrain.ops.registry.record import FALLBACK, MICROSOFT, REGISTRY, OpRecord, record_of
+from ortrain.ops.registry.onnx_definitions import onnx_record
+from ortrain.ops.registry.record import MICROSOFT, RECORD_SOURCES, REGISTRY, OpRecord, record_of
 
-FAMILIES = ("elementwise", "trigonometry", "activation", "linear", "determinant", "einsum", "conv", "channels_last", "conv_transpose", "resize", "sampling",
-            "roi_pooling", "pool", "fold", "norm", "cumulative", "reduce", "selection", "softmax", "attention", "contrib.transformer", "loss", "shape", "space_to_depth",
-            "indexing", "padding", "scattering", "dropout", "encoding", "fourier", "recurrent", "control_flow", "loop", "quantization", "integer", "contrib.quantized",
-            "training", "contrib.alternative_forms", "contrib.graph_passes",
-            "contrib.optimizers")
-"""Each family has a module here, kernels in _core/kernels (or those of another family) and samples in tests/ops/samples; `custom` holds users'
-operators."""
+FAMILIES = (
+    "elementwise", "trigonometry", "activation", "linear", "determinant", "einsum", "conv", "channels_last",
+    "conv_transpose", "resize", "sampling", "roi_pooling", "pool", "fold", "norm", "cumulative", "reduce",
+    "selection", "softmax", "attention", "contrib.transformer", "loss", "shape", "space_to_depth", "indexing",
+    "padding", "scattering", "dropout", "encoding", "fourier", "recurrent", "control_flow", "loop", "quantization",
+    "integer", "contrib.quantized", "training", "contrib.alternative_forms", "contrib.graph_passes",
+    "contrib.optimizers",
+)
+"""Modules of this package, each with samples in the module of the same name in tests/ops/samples."""
 
 for _family in (*FAMILIES, "custom"):
     importlib.import_module(f"ortrain.ops.{_family}")
 
-FALLBACK.append(defined)
+RECORD_SOURCES.append(onnx_record)
 
 __all__ = ["FAMILIES", "MICROSOFT", "REGISTRY", "OpRecord", "record_of"]

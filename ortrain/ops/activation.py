@@ -1,4 +1,4 @@
-"""Activations and their gradients."""
+"""Activation functions and their gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ortrain.ops.registry.record import (
     check_inputs,
     operator,
 )
-from ortrain.ops.shared.broadcasting import packed
+from ortrain.ops.shared.broadcasting import pack_broadcast
 
 Gradients = Sequence[str | None]
 
@@ -37,7 +37,7 @@ def relu(c: InferenceContext) -> list[TensorType]:
 
 
 def leaky_relu_gradient(g: GradientBuilder) -> Gradients:
-    # by x, not by y as the old package does: right for negative alpha too
+    # of x, not of y as in ONNX Runtime training 1.19: the sign of y does not tell the branch where alpha is negative
     return [g.op("LeakyReluGrad", g.dy, g.inputs[0], domain=MICROSOFT, alpha=float(g.attribute("alpha", 0.01)))]
 
 
@@ -60,8 +60,8 @@ def tanh(c: InferenceContext) -> list[TensorType]:
 
 
 def gelu_gradient(g: GradientBuilder) -> Gradients:
-    kind = "FastGeluGrad" if g.attribute("approximate", "none") == "tanh" else "GeluGrad"
-    return [g.op(kind, g.dy, g.inputs[0], domain=MICROSOFT)]
+    gradient_op = "FastGeluGrad" if g.attribute("approximate", "none") == "tanh" else "GeluGrad"
+    return [g.op(gradient_op, g.dy, g.inputs[0], domain=MICROSOFT)]
 
 
 def lower_gelu(c: LoweringContext) -> KernelCall:
@@ -70,7 +70,7 @@ def lower_gelu(c: LoweringContext) -> KernelCall:
 
 @operator("Gelu", lower=lower_gelu, gradient=gelu_gradient)
 def gelu(c: InferenceContext) -> list[TensorType]:
-    """y = x (1 + erf(x / sqrt 2)) / 2, or its tanh form (Hendrycks and Gimpel, arXiv 1606.08415)"""
+    """y = x (1 + erf(x / sqrt 2)) / 2, or its tanh approximation (Hendrycks and Gimpel, arXiv 1606.08415)"""
     return same_as_input(c)
 
 
@@ -80,25 +80,27 @@ def microsoft_gelu(c: InferenceContext) -> list[TensorType]:
     return same_as_input(c)
 
 
-def bias_gradient(kind: str) -> GradientRule:
-    """Gradients of gelu(x + bias): one value, which the sweep sums to the bias's shape."""
+def bias_gelu_gradient(gradient_op: str) -> GradientRule:
+    """Return the gradient rule of gelu(x + bias): dx, which gradient.py also sums to the bias's shape.
+
+    gradient_op: GeluGrad or FastGeluGrad."""
 
     def rule(g: GradientBuilder) -> Gradients:
         if not g.has(1):
-            return [g.op(kind, g.dy, g.inputs[0], domain=MICROSOFT)]
-        dx = g.op("Bias" + kind + "_dX", g.dy, *g.inputs, domain=MICROSOFT)
+            return [g.op(gradient_op, g.dy, g.inputs[0], domain=MICROSOFT)]
+        dx = g.op("Bias" + gradient_op + "_dX", g.dy, *g.inputs, domain=MICROSOFT)
         return [dx, dx]
 
     return rule
 
 
-def biased(op_type: str) -> Decomposition:
-    """op_type(x + bias), where there is a bias."""
+def bias_gelu_decomposition(op_type: str) -> Decomposition:
+    """Return the decomposition into op_type(x + bias), which applies where the node has a bias."""
     return lambda g: [g.op(op_type, g.op("Add", *g.inputs), domain=MICROSOFT)] if g.has(1) else None
 
 
-def infer_biased(c: InferenceContext) -> list[TensorType]:
-    """The shape of x; the bias has the size of its last axis."""
+def infer_bias_gelu(c: InferenceContext) -> list[TensorType]:
+    """Return the type of x broadcast with the bias [n], which is optional."""
     if not c.has(1):
         return same_as_input(c)
     if len(c.shape(1)) != 1:
@@ -106,25 +108,25 @@ def infer_biased(c: InferenceContext) -> list[TensorType]:
     return infer_broadcast(c)
 
 
-@operator("FastGelu", domain=MICROSOFT, lower=unary("fast_gelu"), gradient=bias_gradient("FastGeluGrad"), decompose=biased("FastGelu"))
+@operator("FastGelu", domain=MICROSOFT, lower=unary("fast_gelu"), gradient=bias_gelu_gradient("FastGeluGrad"), decompose=bias_gelu_decomposition("FastGelu"))
 def fast_gelu(c: InferenceContext) -> list[TensorType]:
-    """y = z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) / 2 of z = x, or x + bias"""
-    return infer_biased(c)
+    """y = z (1 + tanh(sqrt(2 / pi) (z + 0.044715 z ** 3))) / 2 for z = x + bias, or z = x without a bias"""
+    return infer_bias_gelu(c)
 
 
-@operator("BiasGelu", domain=MICROSOFT, gradient=bias_gradient("GeluGrad"), decompose=biased("Gelu"))
+@operator("BiasGelu", domain=MICROSOFT, gradient=bias_gelu_gradient("GeluGrad"), decompose=bias_gelu_decomposition("Gelu"))
 def bias_gelu(c: InferenceContext) -> list[TensorType]:
     """y = gelu(x + bias), the bias [n] along the last axis"""
-    return infer_biased(c)
+    return infer_bias_gelu(c)
 
 
-def biased_gradient(kind: str) -> Decomposition:
-    """kind(dY, x + bias)"""
-    return lambda g: [g.op(kind, g.inputs[0], g.op("Add", g.inputs[1], g.inputs[2]), domain=MICROSOFT)]
+def bias_gelu_grad_decomposition(gradient_op: str) -> Decomposition:
+    """Return the decomposition into gradient_op(dY, x + bias)."""
+    return lambda g: [g.op(gradient_op, g.inputs[0], g.op("Add", g.inputs[1], g.inputs[2]), domain=MICROSOFT)]
 
 
-for _kind in ("GeluGrad", "FastGeluGrad"):
-    operator(f"Bias{_kind}_dX", domain=MICROSOFT, decompose=biased_gradient(_kind), differentiable=False)(same_as_input)
+for _gradient_op in ("GeluGrad", "FastGeluGrad"):
+    operator(f"Bias{_gradient_op}_dX", domain=MICROSOFT, decompose=bias_gelu_grad_decomposition(_gradient_op), differentiable=False)(same_as_input)
 
 
 def quick_gelu_gradient(g: GradientBuilder) -> Gradients:
@@ -137,11 +139,13 @@ def quick_gelu(c: InferenceContext) -> list[TensorType]:
     return same_as_input(c)
 
 
-# ---- activations whose gradient is one function of dY and x, in ortrain's own domain
+# ---- activations whose gradient is one kernel of (dY, x), an operator in the domain ortrain
 
 
-def _with_gradient(op_type: str, kernel: str, formula: str, *attributes: tuple[str, float]) -> None:
-    """Registers y = f(x) and its gradient; attributes are (name, default)."""
+def _register_with_gradient(op_type: str, kernel: str, formula: str, *attributes: tuple[str, float]) -> None:
+    """Register y = f(x) and its gradient operator, `op_type`Grad with kernel `kernel`_grad.
+
+    formula: the operator's summary. attributes: (name, default) of float attributes."""
 
     def gradient(g: GradientBuilder) -> Gradients:
         values: dict[str, Any] = {name: float(g.attribute(name, default)) for name, default in attributes}
@@ -153,24 +157,24 @@ def _with_gradient(op_type: str, kernel: str, formula: str, *attributes: tuple[s
     def infer_gradient(c: InferenceContext) -> list[TensorType]:
         return infer_broadcast(c)
 
-    infer.__doc__, infer_gradient.__doc__ = formula, f"dx = dY times the slope of {op_type} at x"
+    infer.__doc__, infer_gradient.__doc__ = formula, f"dx = dY f'(x) of (dY, x), for f = {op_type}"
     operator(op_type, lower=unary(kernel, *attributes), gradient=gradient)(infer)
     operator(f"{op_type}Grad", domain=ORTRAIN, lower=binary(f"{kernel}_grad", *attributes))(infer_gradient)
 
 
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
-"""The operator's defaults: float32 numbers."""
+"""Defaults of Selu's attributes, as ONNX gives them: float32 numbers."""
 
-_with_gradient("Elu", "elu", "y = x where x >= 0 else alpha (e ** x - 1)", ("alpha", 1.0))
-_with_gradient("Celu", "celu", "y = x where x >= 0 else alpha (e ** (x / alpha) - 1)", ("alpha", 1.0))
-_with_gradient("Selu", "selu", "y = gamma x where x > 0 else gamma alpha (e ** x - 1)", ("alpha", SELU_ALPHA), ("gamma", SELU_GAMMA))
-_with_gradient("Softplus", "softplus", "y = ln(1 + e ** x)")
-_with_gradient("Softsign", "softsign", "y = x / (1 + |x|)")
-_with_gradient("Mish", "mish", "y = x tanh(ln(1 + e ** x))")
-_with_gradient("HardSigmoid", "hard_sigmoid", "y = alpha x + beta, cut to [0, 1]", ("alpha", 0.2), ("beta", 0.5))
-_with_gradient("HardSwish", "hard_swish", "y = x times x / 6 + 1/2 cut to [0, 1]")
-_with_gradient("ThresholdedRelu", "thresholded_relu", "y = x where x > alpha else 0", ("alpha", 1.0))
-_with_gradient("Shrink", "shrink", "y = x + bias below -lambd, x - bias above lambd, 0 between", ("lambd", 0.5), ("bias", 0.0))
+_register_with_gradient("Elu", "elu", "y = x where x >= 0 else alpha (e ** x - 1)", ("alpha", 1.0))
+_register_with_gradient("Celu", "celu", "y = x where x >= 0 else alpha (e ** (x / alpha) - 1)", ("alpha", 1.0))
+_register_with_gradient("Selu", "selu", "y = gamma x where x > 0 else gamma alpha (e ** x - 1)", ("alpha", SELU_ALPHA), ("gamma", SELU_GAMMA))
+_register_with_gradient("Softplus", "softplus", "y = ln(1 + e ** x)")
+_register_with_gradient("Softsign", "softsign", "y = x / (1 + |x|)")
+_register_with_gradient("Mish", "mish", "y = x tanh(ln(1 + e ** x))")
+_register_with_gradient("HardSigmoid", "hard_sigmoid", "y = min(max(alpha x + beta, 0), 1)", ("alpha", 0.2), ("beta", 0.5))
+_register_with_gradient("HardSwish", "hard_swish", "y = x min(max(x / 6 + 1 / 2, 0), 1)")
+_register_with_gradient("ThresholdedRelu", "thresholded_relu", "y = x where x > alpha else 0", ("alpha", 1.0))
+_register_with_gradient("Shrink", "shrink", "y = x + bias where x < -lambd, x - bias where x > lambd, else 0", ("lambd", 0.5), ("bias", 0.0))
 
 
 def swish_gradient(g: GradientBuilder) -> Gradients:
@@ -190,7 +194,7 @@ def prelu_gradient(g: GradientBuilder) -> Gradients:
 
 @operator("PRelu", lower=binary("prelu"), gradient=prelu_gradient)
 def prelu(c: InferenceContext) -> list[TensorType]:
-    """y = x where x >= 0 else slope x; the slope is broadcast to x"""
+    """y = x where x >= 0 else slope x, the slope broadcast to the shape of x"""
     result = infer_broadcast(c)
     if result[0].is_static and c.type(0).is_static and result[0].shape != c.shape(0):
         raise c.error(f"expected a slope that broadcasts to {list(c.shape(0))}, got {list(c.shape(1))}")
@@ -198,8 +202,8 @@ def prelu(c: InferenceContext) -> list[TensorType]:
 
 
 def lower_ternary(kernel: str) -> Lowering:
-    """Lowering of a broadcasting kernel d = f(a, b, c) of the shape of a."""
-    return lambda c: KernelCall(kernel, packed(c.output_dims(0), *(c.dims(i) for i in range(3))), in_place={0: 0})
+    """Return the lowering of a broadcasting kernel d = f(a, b, c) that may write d over a; d has the shape of a."""
+    return lambda c: KernelCall(kernel, pack_broadcast(c.output_dims(0), *(c.dims(i) for i in range(3))), in_place={0: 0})
 
 
 @operator("PReluGrad", domain=ORTRAIN, lower=lower_ternary("prelu_grad"))
@@ -212,12 +216,14 @@ def prelu_grad(c: InferenceContext) -> list[TensorType]:
 
 @operator("PReluSlopeGrad", domain=ORTRAIN, lower=binary("prelu_slope_grad"))
 def prelu_slope_grad(c: InferenceContext) -> list[TensorType]:
-    """dslope = dY x where x < 0 else 0, of (dY, x), before it is summed to the slope's shape"""
+    """dslope = dY x where x < 0 else 0, of (dY, x), not yet summed to the slope's shape"""
     return infer_broadcast(c)
 
 
 def fused_activation(g: NodeBuilder, y: str, *parameters: float) -> str:
-    """The activation that a fused operator's attribute names, applied to y; parameters: its alpha and beta, or its limits."""
+    """Return the activation that a fused operator's attribute `activation` names, applied to y; y itself without one.
+
+    parameters: the activation's alpha (LeakyRelu) or its limits (Clip)."""
     name = g.attribute("activation", "")
     if not name:
         return y
@@ -238,8 +244,10 @@ for _name, _kernel, _attributes in (
     operator(_name, domain=MICROSOFT, lower=binary(_kernel, *_attributes))(infer_broadcast)
 
 
-def limits(c: LoweringContext) -> tuple[float, float]:
-    """The limits of a Clip, from inputs or (below opset 11) attributes; infinite where absent. The upper one wins where they cross."""
+def clip_limits(c: LoweringContext) -> tuple[float, float]:
+    """Return the (lower, upper) limits of a Clip, from inputs or (before opset 11) attributes; infinite where absent.
+
+    Where the lower limit is above the upper one, the upper one applies."""
     low, high = c.attribute("min", float("-inf")), c.attribute("max", float("inf"))
     for index in (1, 2):
         if c.has(index):
@@ -252,19 +260,19 @@ def limits(c: LoweringContext) -> tuple[float, float]:
 
 def clip_gradient(g: GradientBuilder) -> Gradients:
     x = g.inputs[0]
-    inside = []
+    within_limits = []
     names = [*g.inputs, "", ""]
     for index, attribute, compare in ((1, "min", "Less"), (2, "max", "Greater")):
         limit = names[index] or (g.scalar(g.attribute(attribute), x) if g.attribute(attribute) is not None else "")
         if limit:
-            inside.append(g.op("Not", g.op(compare, x, limit)))
-    if not inside:
+            within_limits.append(g.op("Not", g.op(compare, x, limit)))
+    if not within_limits:
         return [g.dy]
-    mask = inside[0] if len(inside) == 1 else g.op("And", *inside)
+    mask = within_limits[0] if len(within_limits) == 1 else g.op("And", *within_limits)
     return [g.op("Where", mask, g.dy, g.scalar(0.0, x))]
 
 
-@operator("Clip", lower=lambda c: KernelCall("clip", floats=limits(c), in_place={0: 0}), gradient=clip_gradient, stop_gradient=(1, 2))
+@operator("Clip", lower=lambda c: KernelCall("clip", floats=clip_limits(c), in_place={0: 0}), gradient=clip_gradient, stop_gradient=(1, 2))
 def clip(c: InferenceContext) -> list[TensorType]:
-    """y = min(max(x, low), high), gradient 1 at the limits"""
+    """y = min(max(x, low), high); the gradient at the limits is dY"""
     return same_as_input(c)

@@ -1,4 +1,6 @@
-"""Scaled dot-product attention as one operator, which no file has: fusion finds it in the products, softmax and transposes that exporters write."""
+"""Scaled dot-product attention as one operator of the domain ortrain.
+
+No file contains it: ortrain.fusion creates it from the MatMul, Softmax and Transpose nodes that exporters write."""
 
 from __future__ import annotations
 
@@ -14,45 +16,49 @@ from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_broadcasts, check_inputs, operator
 from ortrain.ops.shared.broadcasting import broadcast_strides
 
-BLOCK, CAUSAL_BLOCK = 128, 64
-"""Query rows whose scores are held at a time. Smaller blocks skip more of what a causal mask hides, and pack the keys more often."""
-LANES = 16
-"""Work items, each with scratch space for the scores of a block."""
-HIDDEN = -1e8
-"""A mask at most this much leaves exactly nothing of a score of any sensible size: its exponential is 0 in both float types."""
+QUERY_BLOCK, CAUSAL_QUERY_BLOCK = 128, 64
+"""Query rows whose scores are computed at a time. Smaller blocks skip more of the scores that a causal mask hides, but pack the keys more often."""
+MAX_LANES = 16
+"""Maximum number of work items at a time, each of which has scratch memory for the scores of a block."""
+MASKED_OUT = -1e8
+"""Mask values at or below this hide a score: added to a score of realistic size, they make its exponential exactly 0 in float32 and float64."""
 
 
 def lower_attention(c: LoweringContext, q: int, mask: int, buffers: int, by_head: bool) -> KernelCall:
-    """Packs what attention/attention.h says. buffers: blocks of scores that a lane needs."""
+    """Pack the attributes that kernels/attention/attention.h documents.
+
+    q, mask: the indices of the inputs q and mask. buffers: blocks of scores that a lane needs. by_head: one work item per head (the backward pass)
+    instead of one per block of query rows."""
     (n, rows, heads, size), (_, keys, _, _), (_, _, _, width) = (c.dims(q + i) for i in range(3))
-    causal = c.has(mask) and rows == keys and hides_later_keys(c.value(mask), rows)
-    steps = broadcast_strides(c.dims(mask), (n, heads, rows, keys)) if c.has(mask) else [0] * 4
-    block = symbolic_min(rows, CAUSAL_BLOCK if causal else BLOCK)
+    causal = c.has(mask) and rows == keys and is_causal_mask(c.value(mask), rows)
+    mask_strides = broadcast_strides(c.dims(mask), (n, heads, rows, keys)) if c.has(mask) else [0] * 4
+    block = symbolic_min(rows, CAUSAL_QUERY_BLOCK if causal else QUERY_BLOCK)
     units = n * heads * (1 if by_head else -(-rows // max(block, 1)))
-    lanes = symbolic_max(1, symbolic_min(LANES, units))
+    lanes = symbolic_max(1, symbolic_min(MAX_LANES, units))
     scratch = lanes * buffers * block * keys * numpy_dtype(c.dtype(0)).itemsize
     kernel = "attention_grad" if by_head else "attention"
-    return KernelCall(kernel, (n, heads, rows, keys, size, width, int(causal), block, lanes, *steps), (float(c.attribute("scale", 1.0)),), scratch=scratch)
+    ints = (n, heads, rows, keys, size, width, int(causal), block, lanes, *mask_strides)
+    return KernelCall(kernel, ints, (float(c.attribute("scale", 1.0)),), scratch=scratch)
 
 
-def hides_later_keys(mask: np.ndarray | None, rows: int) -> bool:
-    """True when a known mask hides from every row all keys after its own."""
+def is_causal_mask(mask: np.ndarray | None, rows: int) -> bool:
+    """Return whether a mask is constant and hides from every query row all later keys. rows: number of queries and of keys."""
     if mask is None or mask.ndim < 2 or mask.shape[-2:] != (rows, rows) or prod(mask.shape) != rows * rows:
         return False
     later = mask.reshape(rows, rows)[np.triu_indices(rows, 1)]
-    return bool(later.size) and bool((later <= HIDDEN).all())
+    return bool(later.size) and bool((later <= MASKED_OUT).all())
 
 
 def attention_gradient(g: GradientBuilder) -> Sequence[str | None]:
     q, k, v = g.inputs[:3]
     mask = g.inputs[3] if g.has(3) else ""
-    found = g.ops("AttentionGrad", g.dy, q, k, v, mask, g.outputs[0], g.output(1), outputs=[True] * 3, domain=ORTRAIN,
-                  scale=float(g.attribute("scale", 1.0)))
-    return [*(name if g.needs(i) else None for i, name in enumerate(found)), *([None] if g.has(3) else [])]
+    gradients = g.ops("AttentionGrad", g.dy, q, k, v, mask, g.outputs[0], g.output(1), outputs=[True] * 3, domain=ORTRAIN,
+                      scale=float(g.attribute("scale", 1.0)))
+    return [*(name if g.needs(i) else None for i, name in enumerate(gradients)), *([None] if g.has(3) else [])]
 
 
-def check_heads(c: InferenceContext, first: int) -> tuple[Shape, Shape, Shape]:
-    """The shapes of q, k and v, refused where they do not fit."""
+def check_operands(c: InferenceContext, first: int) -> tuple[Shape, Shape, Shape]:
+    """Return the shapes of q, k and v, which are the inputs from `first` on. Raises if they, or the mask after them, do not fit each other."""
     q, k, v = (c.shape(first + i) for i in range(3))
 
     def differ(a: Dim, b: Dim) -> bool:
@@ -65,17 +71,17 @@ def check_heads(c: InferenceContext, first: int) -> tuple[Shape, Shape, Shape]:
     return q, k, v
 
 
-@operator("Attention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 3, 1, False), gradient=attention_gradient, stop_gradient=(3,), written=1)
+@operator("Attention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 3, 1, False), gradient=attention_gradient, stop_gradient=(3,), required_outputs=1)
 def attention(c: InferenceContext) -> list[TensorType]:
-    """y = softmax(scale q k' + mask) v for every image and head; q [n, rows, heads, size], k and v [n, keys, heads, …]; then log of the softmax's sums"""
-    q, _, v = check_heads(c, 0)
+    """y = softmax(scale q kᵀ + mask) v per batch element and head, and the log-sum-exp of the scores; q [n, rows, heads, size], k and v [n, keys, heads, …]"""
+    q, _, v = check_operands(c, 0)
     return [TensorType(c.dtype(0), (*q[:3], v[3])), TensorType(c.dtype(0), (q[0], q[2], q[1]))]
 
 
-@operator("AttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 4, 2, True), differentiable=False, written=3)
+@operator("AttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 4, 2, True), differentiable=False, required_outputs=3)
 def attention_grad(c: InferenceContext) -> list[TensorType]:
-    """(dq, dk, dv) of (dy, q, k, v, mask, y, log sums)"""
-    q, k, v = check_heads(c, 1)
+    """(dq, dk, dv) of (dY, q, k, v, mask, y, log-sum-exp of the scores)"""
+    q, k, v = check_operands(c, 1)
     check_inputs(c, (*q[:3], v[3]), 0, 5)
     check_inputs(c, (q[0], q[2], q[1]), 6)
     return [TensorType(c.dtype(0), shape) for shape in (q, k, v)]

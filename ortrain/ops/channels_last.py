@@ -10,7 +10,7 @@ from math import inf, prod
 from typing import Any
 
 from ortrain.ir import Node, Shape, TensorType
-from ortrain.ops.conv import unread_by_gradient
+from ortrain.ops.conv import shape_only_inputs_of_gradient
 from ortrain.ops.registry.constants import symbolic_max, symbolic_min
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_inputs, check_shape, operator
 from ortrain.ops.shared.conv_algorithms import (
@@ -58,7 +58,7 @@ def limits(c: InferenceContext) -> tuple[int, float, float]:
 
 
 def has_tiles(c: LoweringContext) -> bool:
-    return c.tiles and c.dtype(0) == "float32"
+    return c.may_use_amx and c.dtype(0) == "float32"
 
 
 def conv_lower(c: LoweringContext) -> KernelCall:
@@ -76,10 +76,10 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
     weight_method, slices, weight_scratch = weight_way(v, method, has_tiles(c))
     method = Method.ROWS if method == Method.WINDOWS else method
     bias_blocks = symbolic_min(SPREAD, symbolic_max(1, v.pixels // 64))
-    scratch = symbolic_max(data_scratch(v, method) if c.wants(0) else 0, weight_scratch if c.wants(1) else 0, bias_blocks * v.filters)
+    scratch = symbolic_max(data_scratch(v, method) if c.has_output(0) else 0, weight_scratch if c.has_output(1) else 0, bias_blocks * v.filters)
     block = winograd_block(v) if method == Method.WINOGRAD else row_images(v) if method == Method.WINOGRAD_ROWS else 0
     return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_rows(v), weight_method, block, slices, bias_blocks),
-                      scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {}, unread=unread_by_gradient(c))
+                      scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {}, shape_only_inputs=shape_only_inputs_of_gradient(c))
 
 
 @operator("ChannelsLastConv", domain=ORTRAIN, lower=conv_lower)
@@ -160,7 +160,7 @@ def norm_again(node: Node, y: str) -> Node | None:
     return Node("ChannelsLastBatchNormalizationAgain", [*node.inputs[:3], mean, inverse, *node.inputs[5:]], [y], node.name, ORTRAIN, node.attributes)
 
 
-@operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower, rematerialize=norm_again, written=1)
+@operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower, rematerialize=norm_again, required_outputs=1)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
     """BatchNormInternal of x [n, h, w, c], then a residual (input 5) added, then limited to [low, high]"""
     check_normalized(c, 0, 1, 2, 3, 4, alike=(5,))
@@ -178,7 +178,7 @@ def batch_normalization_again(c: InferenceContext) -> list[TensorType]:
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias, dz) of (dy, x, scale, mean, 1 / deviation, bias, y); dz is dy behind the limits: of y where it is given, else of what x gives"""
     check_normalized(c, 1, 2, 3, 4, *((5,) if c.has(5) or limits(c)[0] and not c.has(6) else ()), alike=(0, 6))
-    if c.wants(3) and not (limits(c)[0] and c.has(6)):
+    if c.has_output(3) and not (limits(c)[0] and c.has(6)):
         raise c.error("expected y and limits where dz is asked for, which is dy where there are none, got none")
     return [c.type(1), c.type(2), c.type(2), c.type(0)][: len(c.node.outputs)]
 
@@ -209,7 +209,7 @@ def pooled(c: InferenceContext, data: Shape) -> Shape:
     return (data[0], *windows.output, data[3])
 
 
-@operator("ChannelsLastMaxPool", domain=ORTRAIN, lower=max_pool_lower, written=1)
+@operator("ChannelsLastMaxPool", domain=ORTRAIN, lower=max_pool_lower, required_outputs=1)
 def max_pool(c: InferenceContext) -> list[TensorType]:
     """MaxPool of x [n, h, w, c]; then the number of the tap that won (the first of equals)"""
     shape = pooled(c, c.shape(0))

@@ -216,16 +216,16 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
         # per lane of channels one row of partial sums for each tap
         buffer = v.taps * ceil_div(v.windows[5], 16) * 16 * v.item_size
         lanes = 1 if v.small else max(1, min(v.channels, LANES, SCRATCH // buffer))
-        return KernelCall("conv_grad_depthwise", (*v.ints(), lanes), scratch=lanes * buffer, unread=unread_by_gradient(c))
+        return KernelCall("conv_grad_depthwise", (*v.ints(), lanes), scratch=lanes * buffer, shape_only_inputs=shape_only_inputs_of_gradient(c))
     data, weight = data_phase(v), weight_phase(v)
     partial = v.filters * (v.channels // v.group) * v.taps * weight.slices if weight.slices > 1 else 0
     scratch = max(data.lanes * data.buffer, weight.lanes * weight.buffer + partial)
-    return KernelCall("conv_grad", v.ints() + data.ints() + weight.ints(), scratch=scratch * v.item_size, unread=unread_by_gradient(c))
+    return KernelCall("conv_grad", v.ints() + data.ints() + weight.ints(), scratch=scratch * v.item_size, shape_only_inputs=shape_only_inputs_of_gradient(c))
 
 
-def unread_by_gradient(c: LoweringContext) -> tuple[int, ...]:
+def shape_only_inputs_of_gradient(c: LoweringContext) -> tuple[int, ...]:
     """Of (dy, x, w) -> (dx, dw, db): x without dw, w without dx."""
-    return tuple(index for index, reader in ((1, 1), (2, 0)) if not c.wants(reader))
+    return tuple(index for index, reader in ((1, 1), (2, 0)) if not c.has_output(reader))
 
 
 # Records

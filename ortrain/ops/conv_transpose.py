@@ -47,13 +47,13 @@ def _axis(c: InferenceContext, axis: int, size: Dim, reach: int, stride: int, pa
     same = auto_pad.startswith("SAME")
     if wanted is None and not same:
         begin, end = (0, 0) if auto_pad == "VALID" else pads
-        found: Dim = stride * (size - 1) + reach - begin - end if isinstance(size, int) else c.fresh(f"spatial{axis}")
+        found: Dim = stride * (size - 1) + reach - begin - end if isinstance(size, int) else c.new_symbol(f"spatial{axis}")
         if isinstance(found, int) and found < 1:
             raise c.error(f"expected pads that leave something, got an output size of {found} along spatial axis {axis}")
         return begin, end, found
     if same and wanted is None:
         total: int | None = max(reach - stride, 0)
-        found = size * stride if isinstance(size, int) else size if stride == 1 else c.fresh(f"spatial{axis}")
+        found = size * stride if isinstance(size, int) else size if stride == 1 else c.new_symbol(f"spatial{axis}")
     else:
         assert wanted is not None
         total, found = max(stride * (size - 1) + reach - wanted, 0) if isinstance(size, int) else None, wanted
@@ -99,7 +99,7 @@ def conv_transpose(c: InferenceContext) -> list[TensorType]:
     data, weight, group = c.shape(0), c.shape(1), int(c.attribute("group", 1))
     if isinstance(data[1], int) and isinstance(weight[0], int) and data[1] != weight[0] or group < 1:
         raise c.error(f"expected a weight of {data[1]} channels and a positive group, got weight {list(weight)} and group {group}")
-    filters = weight[1] * group if isinstance(weight[1], int) else c.fresh("filters")
+    filters = weight[1] * group if isinstance(weight[1], int) else c.new_symbol("filters")
     dtype = same_float(c, [0, 1, 2] if c.has(2) else [0, 1])
     return [TensorType(dtype, (data[0], filters, *windows.output))]
 
@@ -133,4 +133,4 @@ def conv_input_grad(c: InferenceContext) -> list[TensorType]:
         have = dy[2 + axis]
         if isinstance(have, int) and have > seen:
             raise c.error(f"expected at most {seen} windows along axis {axis}, got {have}")
-    return [TensorType(c.dtype(0), (c.shape(0)[0], channels * group if isinstance(channels, int) else c.fresh("channels"), *c.attribute("output_shape")))]
+    return [TensorType(c.dtype(0), (c.shape(0)[0], channels * group if isinstance(channels, int) else c.new_symbol("channels"), *c.attribute("output_shape")))]

@@ -1,4 +1,4 @@
-"""User-defined operators as Python callables, which run as steps of a program."""
+"""Operators that users register as Python callables; a program calls them as Python steps between its kernels."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ortrain.ops.registry.record import REGISTRY, InferenceContext, KernelCall, 
 
 DOMAIN = "ortrain"
 GRADIENT = "CustomGradient"
-"""The node that calls a custom operator's gradient: (gradients of the outputs, inputs, outputs) -> gradients of the inputs."""
+"""The operator that calls a custom operator's gradient function: (output gradients, inputs, outputs) -> input gradients."""
 
 Arrays = Sequence[np.ndarray | None]
 
 
 @dataclass(frozen=True, slots=True)
 class CustomOperator:
-    """A registered operator."""
+    """The callables of one registered operator; register_operator documents them."""
 
     forward: Callable[..., Any]
     infer: Callable[..., Any] | None
@@ -38,19 +38,19 @@ _operators: dict[tuple[str, str], CustomOperator] = {}
 
 def register_operator(domain: str, op_type: str, forward: Callable[..., Any], *, gradient: Callable[..., Any] | None = None,
                       infer: Callable[..., Any] | None = None) -> None:
-    """Register a custom operator; a later registration of the same name replaces an earlier one.
+    """Register a custom operator; a second registration of the same operator replaces the first.
 
-    domain, op_type: as the model's nodes name the operator. The default domain "" and operators that ortrain has are refused.
-    forward(*inputs, **attributes): takes arrays (None where an optional input is absent), returns one array, or a tuple with one per output.
-    gradient(output_gradients, inputs, outputs, **attributes): takes lists of arrays (None where there is no gradient), returns one array or None per
-    input, each with its input's shape. None: no gradient flows through the operator.
-    infer(inputs, **attributes): takes (dtype name, shape) per input, returns the same per output; a dynamic size is a string. None: every output is
-    like input 0.
+    domain, op_type: the operator's domain and name in models. The default domain "" and operators that ortrain implements are refused.
+    forward(*inputs, **attributes): receives one array per input, None where an optional input is absent; returns one array, or a tuple with one per output.
+    gradient(output_gradients, inputs, outputs, **attributes): receives three lists of arrays, None for an output that no gradient reaches; returns one array
+    of the input's shape per input, or None for an input without gradient. If `gradient` is None, no gradient flows through the operator.
+    infer(inputs, **attributes): receives (dtype name, shape) per input and returns the same per output; a dynamic size is a string. If `infer` is None,
+    every output has the dtype and shape of input 0.
 
-    Callables receive copies and hold the interpreter's lock; in half-precision models they receive float32. They must not use the session that runs
-    them: its calls raise InvalidStateError meanwhile.
+    The callables receive copies, run with the interpreter lock held, and get float32 in half-precision models. While one runs, calls of the session that
+    runs it raise InvalidStateError.
 
-    Raises InvalidArgumentError or ArgumentTypeError."""
+    Raises InvalidArgumentError for a domain or name that ortrain uses itself, ArgumentTypeError for anything that is not callable."""
     key = (canonical_domain(domain), op_type)
     if not key[0] or key[0] == DOMAIN or (key in REGISTRY and key not in _operators):
         raise InvalidArgumentError(f"expected a domain and a name that ortrain does not use itself, got {domain!r} and {op_type!r}")
@@ -63,10 +63,10 @@ def register_operator(domain: str, op_type: str, forward: Callable[..., Any], *,
 
 
 def load_operators(path: str | os.PathLike[str]) -> None:
-    """Run a Python file that registers operators.
+    """Run a Python file that registers operators with register_operator.
 
-    Raises ArtifactNotFoundError when it does not exist, InvalidArgumentError for anything but a .py file: shared libraries of operators are built
-    against onnxruntime's own interface, which ortrain does not have."""
+    Raises ArtifactNotFoundError when the file does not exist, InvalidArgumentError when it is not a .py file: shared libraries of custom operators are
+    built against onnxruntime's C API, which ortrain does not implement."""
     if not Path(path).exists():
         raise ArtifactNotFoundError(f"Custom op library path {path} does not exist.")
     if Path(path).suffix != ".py":
@@ -75,29 +75,29 @@ def load_operators(path: str | os.PathLike[str]) -> None:
     runpy.run_path(str(path))
 
 
-def _custom(c: InferenceContext | GradientBuilder) -> CustomOperator:
+def _callables(c: InferenceContext | GradientBuilder) -> CustomOperator:
     return _operators[canonical_domain(c.node.domain), c.node.op_type]
 
 
 def _infer(c: InferenceContext) -> list[TensorType]:
-    """Infer types with the user's function, or else take the type of input 0."""
-    user = _custom(c).infer
+    """Return the output types that the user's `infer` gives; without it, the type of input 0 for every output."""
+    user = _callables(c).infer
     if user is None:
         return [c.type(0)] * len(c.node.outputs)
-    given = [None if kind is None else (kind.dtype, _plain(kind.shape)) for kind in c.types]
-    found = [TensorType(str(dtype), None if shape is None else tuple(shape)) for dtype, shape in user(given, **c.node.attributes)]
-    if len(found) < len(c.node.outputs):
-        raise c.error(f"expected infer to give {len(c.node.outputs)} outputs, got {len(found)}")
-    return found
+    inputs = [None if kind is None else (kind.dtype, _plain(kind.shape)) for kind in c.types]
+    outputs = [TensorType(str(dtype), None if shape is None else tuple(shape)) for dtype, shape in user(inputs, **c.node.attributes)]
+    if len(outputs) < len(c.node.outputs):
+        raise c.error(f"expected infer to give {len(c.node.outputs)} outputs, got {len(outputs)}")
+    return outputs
 
 
 def _plain(shape: Shape | None) -> Shape | None:
-    """Return a shape with the symbolic sizes of a plan as plain numbers."""
+    """Return a shape whose symbolic sizes, which users' code would not expect, are converted to plain integers."""
     return None if shape is None else tuple(int(size) if isinstance(size, int) else size for size in shape)
 
 
 def _lower(c: LoweringContext) -> KernelCall:
-    forward, attributes = _custom(c).forward, c.node.attributes
+    forward, attributes = _callables(c).forward, c.node.attributes
     return KernelCall("python", function=lambda *inputs: _as_tuple(forward(*inputs, **attributes)))
 
 
@@ -106,26 +106,30 @@ def _as_tuple(results: Any) -> tuple[Any, ...]:
 
 
 def _gradient(g: GradientBuilder) -> list[str | None]:
-    wanted = [g.needs(i) for i in range(len(g.inputs))]
+    needed = [g.needs(i) for i in range(len(g.inputs))]
     values = [gradient or "" for gradient in g.gradients]
-    outputs = g.ops(GRADIENT, *values, *g.inputs, *g.outputs, domain=DOMAIN, outputs=wanted, operator=g.node.op_type, operator_domain=g.node.domain,
+    outputs = g.ops(GRADIENT, *values, *g.inputs, *g.outputs, domain=DOMAIN, outputs=needed, operator=g.node.op_type, operator_domain=g.node.domain,
                     outputs_of_operator=len(g.outputs), **_packed_attributes(g.node.attributes))
     return [name or None for name in outputs]
 
 
 def _packed_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Pack the forward node's attributes beside the gradient node's own: tensors under a prefix, the rest as JSON."""
+    """Return the forward node's attributes in a form that the gradient node can hold besides its own attributes.
+
+    Tensors get a prefix to their name, all other attributes become one JSON text."""
     tensors = {f"attribute.{name}": value for name, value in attributes.items() if isinstance(value, np.ndarray)}
     return {"attributes": json.dumps({name: value for name, value in attributes.items() if not isinstance(value, np.ndarray)}), **tensors}
 
 
 def _unpacked_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return the forward node's attributes from those of the gradient node."""
     tensors = {name.removeprefix("attribute."): value for name, value in attributes.items() if name.startswith("attribute.")}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(attributes["attributes"]).items()}
     return {**plain, **tensors}
 
 
 def lower_gradient(c: LoweringContext) -> KernelCall:
+    """Return the call of the gradient function of the operator that the node's attributes name."""
     key = (canonical_domain(c.attribute("operator_domain", "")), c.attribute("operator", ""))
     user = _operators.get(key)
     if user is None or user.gradient is None:
@@ -142,6 +146,6 @@ def lower_gradient(c: LoweringContext) -> KernelCall:
 
 @operator(GRADIENT, domain=DOMAIN, lower=lower_gradient, differentiable=False, random=True, is_custom=True)
 def custom_gradient(c: InferenceContext) -> list[TensorType]:
-    """The gradients of a registered operator's inputs, computed by its own callable"""
+    """dx of (dy, x, y) for all inputs x and outputs y of a registered operator, computed by its gradient function"""
     n = int(c.attribute("outputs_of_operator", 1))
     return [c.type(n + i) for i in range(len(c.node.outputs))]

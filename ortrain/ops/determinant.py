@@ -1,4 +1,4 @@
-"""The determinant of square matrices."""
+"""The determinant of square matrices and its gradient."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, o
 
 
 def cofactors(x: np.ndarray) -> np.ndarray:
-    """The derivative of det x by each element, [..., n, n], for singular matrices too.
+    """Return the cofactor matrices of x [..., n, n], which are the derivatives of det x.
 
-    Of x = U S V^T it is det U det V U S' V^T, where S' has the products of all singular values but one: nothing is divided."""
+    With the singular value decomposition x = U S V^T they are det(U) det(V) U S' V^T, where S' holds for each singular value the product of all others.
+    This needs no division, so it is exact for singular matrices too."""
     u, s, v = np.linalg.svd(x)
     n = x.shape[-1]
-    others = np.where(np.eye(n, dtype=bool), x.dtype.type(1), s[..., None, :]).prod(-1)      # [..., n]: all but the n-th
+    products_of_others = np.where(np.eye(n, dtype=bool), x.dtype.type(1), s[..., None, :]).prod(-1)      # [..., n]
     sign = np.linalg.det(u) * np.linalg.det(v)
-    return np.asarray(np.round(sign)[..., None, None] * ((u * others[..., None, :]) @ v), x.dtype)
+    return np.asarray(np.round(sign)[..., None, None] * ((u * products_of_others[..., None, :]) @ v), x.dtype)
 
 
 def det_gradient(g: GradientBuilder) -> Sequence[str | None]:
@@ -28,7 +29,7 @@ def det_gradient(g: GradientBuilder) -> Sequence[str | None]:
 
 @operator("Det", lower=lambda c: KernelCall("python", function=lambda x: [np.asarray(np.linalg.det(x))]), gradient=det_gradient)
 def det(c: InferenceContext) -> list[TensorType]:
-    """y = the determinants of the matrices in the last two axes"""
+    """y [...] = det x of the matrices x [..., n, n]"""
     shape = c.shape(0)
     if len(shape) < 2 or isinstance(shape[-1], int) and isinstance(shape[-2], int) and shape[-1] != shape[-2]:
         raise c.error(f"expected square matrices, got shape {list(shape)}")
@@ -39,5 +40,5 @@ def det(c: InferenceContext) -> list[TensorType]:
 
 @operator("DetGrad", domain=ORTRAIN, lower=lambda c: KernelCall("python", function=lambda dy, x: [dy[..., None, None] * cofactors(x)]))
 def det_grad(c: InferenceContext) -> list[TensorType]:
-    """dx of (dY, x): dY times the cofactors"""
+    """dx = dY cofactors(x), of (dY, x)"""
     return [c.type(1)]

@@ -1,4 +1,4 @@
-"""Element-wise operators: arithmetic, comparisons, selection and casts, with broadcasting."""
+"""Element-wise operators with NumPy broadcasting: arithmetic, unary functions, comparisons, logic, Where and Cast."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ortrain.ops.registry.record import (
     broadcast_shapes,
     check_broadcasts,
     check_inputs,
-    check_numbers,
+    check_scalars,
     operator,
 )
-from ortrain.ops.shared.broadcasting import packed
+from ortrain.ops.shared.broadcasting import pack_broadcast
 
 Gradients = Sequence[str | None]
 
@@ -36,12 +36,14 @@ Gradients = Sequence[str | None]
 
 
 def same_as_input(c: InferenceContext) -> list[TensorType]:
-    """The output has the type of input 0."""
+    """Return the type of input 0 as the type of the only output."""
     return [c.type(0)]
 
 
 def unary(kernel: str, *attributes: tuple[str, float]) -> Lowering:
-    """Lowering of a kernel y = f(x) that may write y over x; attributes are (name, default) packed as floats."""
+    """Return the lowering of a kernel y = f(x) that may run in place.
+
+    attributes: (name, default) of float attributes, packed in this order."""
 
     def lower(c: LoweringContext) -> KernelCall:
         return KernelCall(kernel, floats=tuple(float(c.attribute(name, default)) for name, default in attributes), in_place={0: 0})
@@ -50,31 +52,33 @@ def unary(kernel: str, *attributes: tuple[str, float]) -> Lowering:
 
 
 def infer_broadcast(c: InferenceContext) -> list[TensorType]:
-    """The NumPy broadcast of both inputs, which have one dtype."""
+    """Return the NumPy broadcast of both inputs, which must have the same dtype."""
     if c.dtype(0) != c.dtype(1):
         raise c.error(f"expected inputs of one dtype, got {c.dtype(0)} and {c.dtype(1)}")
     return [TensorType(c.dtype(0), broadcast_shapes(c, c.shape(0), c.shape(1)))]
 
 
 def infer_comparison(c: InferenceContext) -> list[TensorType]:
-    """c = a (the operator's relation) b, as bool"""
+    """c = a op b as bool, op being the comparison or logical function that the operator names"""
     return [TensorType("bool", infer_broadcast(c)[0].shape)]
 
 
 def binary(kernel: str, *attributes: tuple[str, float]) -> Lowering:
-    """Lowering of a broadcasting kernel c = f(a, b), which may write c over an input of the full shape."""
+    """Return the lowering of a broadcasting kernel c = f(a, b), which may run in place on an input of the output's shape.
+
+    attributes: (name, default) of float attributes, packed in this order."""
 
     def lower(c: LoweringContext) -> KernelCall:
         dims = c.output_dims(0)
         in_place = next(({0: i} for i in (0, 1) if c.dims(i) == dims and c.dtype(i) == c.output_dtype(0)), {})
         floats = tuple(float(c.attribute(name, default)) for name, default in attributes)
-        return KernelCall(kernel, packed(dims, c.dims(0), c.dims(1)), floats, in_place=in_place)
+        return KernelCall(kernel, pack_broadcast(dims, c.dims(0), c.dims(1)), floats, in_place=in_place)
 
     return lower
 
 
 def numpy_of(function: Callable[..., Any]) -> Callable[[InferenceContext], list[np.ndarray]]:
-    """The evaluation of an operator whose NumPy meaning is one function of its inputs, keeping the dtype of input 0."""
+    """Return the constant folding of an operator that is one NumPy function of its inputs; the result has the dtype of input 0."""
 
     def evaluate(c: InferenceContext) -> list[np.ndarray]:
         values = [v for v in c.values if v is not None]
@@ -84,6 +88,8 @@ def numpy_of(function: Callable[..., Any]) -> Callable[[InferenceContext], list[
 
 
 def numpy_bool(function: Callable[..., Any]) -> Callable[[InferenceContext], list[np.ndarray]]:
+    """Return the constant folding of an operator that is one NumPy predicate of its inputs."""
+
     def evaluate(c: InferenceContext) -> list[np.ndarray]:
         return [np.asarray(function(*c.values), np.bool_)]
 
@@ -91,7 +97,7 @@ def numpy_bool(function: Callable[..., Any]) -> Callable[[InferenceContext], lis
 
 
 def integer_division(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Division as ONNX means it: integers truncate towards zero."""
+    """Return a / b as ONNX defines it: integer quotients truncate towards zero; x / 0 is 0 for integers."""
     if a.dtype.kind == "f":
         return np.asarray(a / b)
     quotient = np.abs(a) // np.where(b == 0, 1, np.abs(b))
@@ -133,7 +139,7 @@ def mul(c: InferenceContext) -> list[TensorType]:
 
 
 def div_gradient(g: GradientBuilder) -> Gradients:
-    # plain operators rather than the old DivGrad: equal cost after fusion, and every runtime has them
+    # standard operators rather than com.microsoft's DivGrad: the cost is the same after fusion, and every runtime has them
     b = g.inputs[1]
     da = g.op("Div", g.dy, b) if g.needs(0) else None
     if not g.needs(1):
@@ -148,11 +154,11 @@ def div(c: InferenceContext) -> list[TensorType]:
 
 
 def div_grad_decomposition(g: NodeBuilder) -> list[str]:
-    """dA = dY / B and dB = -dY A / B ** 2, each summed to its own shape."""
+    """dA = dY / B and dB = -dY A / B ** 2, each summed over its broadcast axes."""
     dy, a, b = g.inputs
     da = g.op("Div", dy, b)
-    db = g.op("Neg", g.op("Div", g.op("Mul", da, a), b)) if g.wants(1) else ""
-    return [g.unbroadcast(da, a) if g.wants(0) else "", g.unbroadcast(db, b) if db else ""]
+    db = g.op("Neg", g.op("Div", g.op("Mul", da, a), b)) if g.has_output(1) else ""
+    return [g.unbroadcast(da, a) if g.has_output(0) else "", g.unbroadcast(db, b) if db else ""]
 
 
 @operator("DivGrad", domain=MICROSOFT, differentiable=False, decompose=div_grad_decomposition)
@@ -165,28 +171,28 @@ def pow_gradient(g: GradientBuilder) -> Gradients:
     x, e = g.inputs
     dx = de = None
     if g.needs(0):
-        less = g.op("Sub", e, g.scalar(1.0, e))
-        dx = g.op("Mul", g.dy, g.op("Mul", g.op("Pow", x, less), _like(g, e, x)))
+        exponent_minus_one = g.op("Sub", e, g.scalar(1.0, e))
+        dx = g.op("Mul", g.dy, g.op("Mul", g.op("Pow", x, exponent_minus_one), _cast_like(g, e, x)))
     if g.needs(1):
         positive = g.op("Greater", x, g.scalar(0.0, x))
-        safe = g.op("Where", positive, x, g.scalar(1.0, x))       # log of 1 is 0: no gradient where x <= 0
-        de = g.op("Mul", g.dy, g.op("Mul", g.outputs[0], g.op("Log", safe)))
+        safe_base = g.op("Where", positive, x, g.scalar(1.0, x))       # ln 1 = 0: no gradient where x <= 0
+        de = g.op("Mul", g.dy, g.op("Mul", g.outputs[0], g.op("Log", safe_base)))
     return [dx, de]
 
 
-def _like(g: GradientBuilder, value: str, like: str) -> str:
-    """`value` in the dtype of `like`."""
+def _cast_like(g: GradientBuilder, value: str, like: str) -> str:
+    """Return `value` cast to the dtype of `like`."""
     dtype = g.type(like).dtype
     return value if g.type(value).dtype == dtype else g.op("Cast", value, to=NUMBERS[dtype])
 
 
-def power_of_one_dtype(g: NodeBuilder) -> list[str] | None:
-    """With the exponent in the dtype of the base, where that is a float."""
+def pow_decomposition(g: NodeBuilder) -> list[str] | None:
+    """Cast the exponent to the dtype of a floating-point base."""
     base, exponent = (g.type(name).dtype for name in g.inputs)
     return None if base == exponent or base not in DIFFERENTIABLE else [g.op("Pow", g.inputs[0], g.op("Cast", g.inputs[1], to=NUMBERS[base]))]
 
 
-@operator("Pow", lower=binary("pow"), gradient=pow_gradient, evaluate=numpy_of(np.power), decompose=power_of_one_dtype, decompose_first=True)
+@operator("Pow", lower=binary("pow"), gradient=pow_gradient, evaluate=numpy_of(np.power), decompose=pow_decomposition, decompose_first=True)
 def power(c: InferenceContext) -> list[TensorType]:
     """y = x ** e, in the dtype of x"""
     return [TensorType(c.dtype(0), broadcast_shapes(c, c.shape(0), c.shape(1)))]
@@ -198,65 +204,65 @@ def sum_gradient(g: GradientBuilder) -> Gradients:
 
 def lower_sum(c: LoweringContext) -> KernelCall:
     dims = c.output_dims(0)
-    ints = [v for i in range(len(c.node.inputs)) for v in packed(dims, dims, c.dims(i))]
+    ints = [v for i in range(len(c.node.inputs)) for v in pack_broadcast(dims, dims, c.dims(i))]
     return KernelCall("sum", tuple(ints), in_place={0: 0} if c.dims(0) == dims else {})
 
 
 @operator("Sum", lower=lower_sum, gradient=sum_gradient)
 def variadic_sum(c: InferenceContext) -> list[TensorType]:
-    """y = x0 + x1 + …, broadcast"""
+    """y = x0 + x1 + …, with broadcasting"""
     return [TensorType(c.dtype(0), broadcast_shapes(c, *(c.shape(i) for i in range(len(c.node.inputs)))))]
 
 
-def variadic(op_type: str) -> Callable[[NodeBuilder], list[str] | None]:
-    """op(op(x0, x1), x2) …: more than two inputs two at a time; one is the output."""
+def variadic_decomposition(op_type: str) -> Callable[[NodeBuilder], list[str] | None]:
+    """Return the decomposition into binary operators, op(op(x0, x1), x2) …; a single input is the output."""
 
-    def expand(g: NodeBuilder) -> list[str] | None:
+    def decomposition(g: NodeBuilder) -> list[str] | None:
         if len(g.inputs) == 2:
             return None
         result = g.inputs[0]
-        for other in g.inputs[1:]:
-            result = g.op(op_type, result, other)
+        for operand in g.inputs[1:]:
+            result = g.op(op_type, result, operand)
         return [result]
 
-    return expand
+    return decomposition
 
 
-def extreme_gradient(kind: str) -> Callable[[GradientBuilder], Gradients]:
-    """The gradient goes to the larger (or smaller) input; equals have half each."""
+def extreme_gradient(gradient_op: str) -> Callable[[GradientBuilder], Gradients]:
+    """Return the gradient rule of Max or Min: dY flows to the larger (smaller) input, half of it to each where they are equal."""
 
     def rule(g: GradientBuilder) -> Gradients:
         a, b = g.inputs
-        return [g.op(kind, g.dy, *pair, domain=ORTRAIN) if g.needs(i) else None for i, pair in enumerate(((a, b), (b, a)))]
+        return [g.op(gradient_op, g.dy, *pair, domain=ORTRAIN) if g.needs(i) else None for i, pair in enumerate(((a, b), (b, a)))]
 
     return rule
 
 
 def infer_extreme(c: InferenceContext) -> list[TensorType]:
-    """y = the largest (or smallest) of the inputs, broadcast"""
+    """y = max(x0, x1, …) or min(x0, x1, …), with broadcasting"""
     return list(variadic_sum(c))
 
 
 def lower_extreme_gradient(kernel: str) -> Lowering:
-    return lambda c: KernelCall(kernel, packed(c.output_dims(0), *(c.dims(i) for i in range(3))), in_place={0: 0})
+    return lambda c: KernelCall(kernel, pack_broadcast(c.output_dims(0), *(c.dims(i) for i in range(3))), in_place={0: 0})
 
 
 def infer_extreme_gradient(c: InferenceContext) -> list[TensorType]:
-    """da = dY where a is the extreme of (a, b), dY / 2 where they are equal, else 0"""
+    """da = dY where a is the extreme of (a, b), dY / 2 where a = b, else 0, of (dY, a, b)"""
     for index in (1, 2):
         check_broadcasts(c, index, c.shape(0))
     return same_as_input(c)
 
 
-def _extremes() -> None:
+def _register_extremes() -> None:
     functions: dict[str, Callable[..., Any]] = {"Max": np.maximum, "Min": np.minimum}
     for name, function in functions.items():
-        operator(name, lower=binary(name.lower()), gradient=extreme_gradient(f"{name}Grad"), decompose=variadic(name), decompose_first=True,
+        operator(name, lower=binary(name.lower()), gradient=extreme_gradient(f"{name}Grad"), decompose=variadic_decomposition(name), decompose_first=True,
                  evaluate=numpy_of(lambda *values, f=function: functools.reduce(f, values)))(infer_extreme)
         operator(f"{name}Grad", domain=ORTRAIN, lower=lower_extreme_gradient(f"{name.lower()}_grad"), differentiable=False)(infer_extreme_gradient)
 
 
-_extremes()
+_register_extremes()
 
 
 def mean_decomposition(g: NodeBuilder) -> list[str]:
@@ -266,7 +272,7 @@ def mean_decomposition(g: NodeBuilder) -> list[str]:
 
 @operator("Mean", decompose=mean_decomposition)
 def mean(c: InferenceContext) -> list[TensorType]:
-    """y = (x0 + x1 + …) / n, broadcast"""
+    """y = (x0 + x1 + …) / n of n inputs, with broadcasting"""
     return list(variadic_sum(c))
 
 
@@ -274,22 +280,22 @@ def mod_gradient(g: GradientBuilder) -> Gradients:
     a, b = g.inputs
     if not g.needs(1):
         return [g.dy, None]
-    # a - b q: the rounded quotient q is a constant almost everywhere
+    # y = a - b q, whose rounded quotient q is constant almost everywhere
     quotient = g.op("Div", g.op("Sub", a, g.outputs[0]), b)
     return [g.dy, g.op("Neg", g.op("Mul", g.dy, quotient))]
 
 
 def evaluate_mod(c: InferenceContext) -> list[np.ndarray]:
-    return [np.asarray((np.fmod if c.attribute("fmod", 0) else np.mod)(c.known(0), c.known(1)))]
+    return [np.asarray((np.fmod if c.attribute("fmod", 0) else np.mod)(c.constant_value(0), c.constant_value(1)))]
 
 
 def lower_mod(c: LoweringContext) -> KernelCall:
-    return KernelCall("mod", packed(c.output_dims(0), c.dims(0), c.dims(1)), (float(c.attribute("fmod", 0)),))
+    return KernelCall("mod", pack_broadcast(c.output_dims(0), c.dims(0), c.dims(1)), (float(c.attribute("fmod", 0)),))
 
 
 @operator("Mod", lower=lower_mod, gradient=mod_gradient, evaluate=evaluate_mod)
 def mod(c: InferenceContext) -> list[TensorType]:
-    """c = a mod b, with the sign of b, or with that of a where fmod is set"""
+    """c = a mod b with the sign of b, or with the sign of a if `fmod` is set"""
     return infer_broadcast(c)
 
 
@@ -314,7 +320,7 @@ def neg(c: InferenceContext) -> list[TensorType]:
 
 @operator("Abs", lower=unary("abs"), gradient=lambda g: [g.op("Mul", g.dy, g.op("Sign", g.inputs[0]))], evaluate=numpy_of(np.abs))
 def absolute(c: InferenceContext) -> list[TensorType]:
-    """y = |x|, gradient 0 at 0"""
+    """y = |x|; the gradient at 0 is 0"""
     return same_as_input(c)
 
 
@@ -354,7 +360,7 @@ def reciprocal(c: InferenceContext) -> list[TensorType]:
 
 
 def infer_piecewise_constant(c: InferenceContext) -> list[TensorType]:
-    """y = the function of the operator's name, which has no gradient anywhere"""
+    """y = sign x, floor x, ceil x or round x (half to even); piecewise constant, so no gradient flows"""
     return same_as_input(c)
 
 
@@ -364,8 +370,8 @@ for _name, _kernel, _function in (("Sign", "sign", np.sign), ("Floor", "floor", 
 
 def erf_gradient(g: GradientBuilder) -> Gradients:
     x = g.inputs[0]
-    bell = g.op("Exp", g.op("Neg", g.op("Mul", x, x)))
-    return [g.op("Mul", g.dy, g.op("Mul", bell, g.scalar(2 / np.sqrt(np.pi), x)))]
+    gaussian = g.op("Exp", g.op("Neg", g.op("Mul", x, x)))
+    return [g.op("Mul", g.dy, g.op("Mul", gaussian, g.scalar(2 / np.sqrt(np.pi), x)))]
 
 
 @operator("Erf", lower=unary("erf"), gradient=erf_gradient)
@@ -377,7 +383,7 @@ def erf(c: InferenceContext) -> list[TensorType]:
 # ---- comparisons and logic: no gradient flows
 
 
-def _comparisons() -> None:
+def _register_comparisons() -> None:
     functions: dict[str, tuple[str, Callable[..., Any]]] = {
         "Equal": ("equal", np.equal), "Less": ("less", np.less), "LessOrEqual": ("less_or_equal", np.less_equal),
         "Greater": ("greater", np.greater), "GreaterOrEqual": ("greater_or_equal", np.greater_equal),
@@ -387,7 +393,7 @@ def _comparisons() -> None:
         operator(name, lower=binary(kernel), differentiable=False, evaluate=numpy_bool(function))(infer_comparison)
 
 
-_comparisons()
+_register_comparisons()
 
 
 @operator("Not", lower=unary("not"), differentiable=False, evaluate=numpy_bool(np.logical_not))
@@ -396,14 +402,14 @@ def logical_not(c: InferenceContext) -> list[TensorType]:
     return same_as_input(c)
 
 
-def infer_test(c: InferenceContext) -> list[TensorType]:
-    """y = whether x is what the operator's name says"""
+def infer_predicate(c: InferenceContext) -> list[TensorType]:
+    """y = isnan(x), or isinf(x) restricted to the signs that the attributes select, as bool"""
     return [TensorType("bool", c.type(0).shape)]
 
 
-operator("IsNaN", lower=lambda c: KernelCall("is_nan"), differentiable=False)(infer_test)
+operator("IsNaN", lower=lambda c: KernelCall("is_nan"), differentiable=False)(infer_predicate)
 operator("IsInf", lower=lambda c: KernelCall("is_inf", floats=(float(c.attribute("detect_negative", 1)), float(c.attribute("detect_positive", 1)))),
-         differentiable=False)(infer_test)
+         differentiable=False)(infer_predicate)
 
 
 # ---- selection and casts
@@ -416,12 +422,13 @@ def where_gradient(g: GradientBuilder) -> Gradients:
 
 
 def lower_where(c: LoweringContext) -> KernelCall:
-    return KernelCall("where", packed(c.output_dims(0), c.dims(0), c.dims(1), c.dims(2)))
+    return KernelCall("where", pack_broadcast(c.output_dims(0), c.dims(0), c.dims(1), c.dims(2)))
 
 
-@operator("Where", lower=lower_where, gradient=where_gradient, stop_gradient=(0,), evaluate=lambda c: [np.asarray(np.where(c.known(0), c.known(1), c.known(2)))])
+@operator("Where", lower=lower_where, gradient=where_gradient, stop_gradient=(0,),
+          evaluate=lambda c: [np.asarray(np.where(c.constant_value(0), c.constant_value(1), c.constant_value(2)))])
 def where(c: InferenceContext) -> list[TensorType]:
-    """y = a where condition else b"""
+    """y = a where condition else b, with broadcasting"""
     if c.dtype(0) != "bool" or c.dtype(1) != c.dtype(2):
         raise c.error(f"expected a bool condition and two inputs of one dtype, got {c.dtype(0)}, {c.dtype(1)} and {c.dtype(2)}")
     return [TensorType(c.dtype(1), broadcast_shapes(c, c.shape(0), c.shape(1), c.shape(2)))]
@@ -435,7 +442,7 @@ def cast_gradient(g: GradientBuilder) -> Gradients:
 
 
 CASTS = frozenset({"float32", "float64", "int64", "int32", "uint8", "int8", "bool"})
-"""Any of these from any other has a kernel; float32 and a half also."""
+"""Dtypes between any two of which a Cast kernel exists; another exists between float32 and each half-precision type."""
 
 
 def lower_cast(c: LoweringContext) -> KernelCall | Alias:
@@ -449,12 +456,12 @@ def lower_cast(c: LoweringContext) -> KernelCall | Alias:
 
 def evaluate_cast(c: InferenceContext) -> Sequence[np.ndarray]:
     name = NAMES[c.attribute("to")]
-    # narrower types than halves saturate or not, as ONNX says
+    # types narrower than 16 bits saturate or not, depending on an attribute: onnx's reference implementation applies it
     return onnx_definitions.evaluate(c) if name in EXTENSIONS - HALVES else [np.asarray(c.values[0]).astype(numpy_dtype(name))]
 
 
 def element_type(c: InferenceContext) -> str:
-    """The dtype that attribute `to` names."""
+    """Return the dtype that attribute `to` names."""
     name = NAMES.get(c.attribute("to"))
     if name is None:
         raise c.error(f"expected a known element type in attribute to, got {c.attribute('to')}")
@@ -463,16 +470,16 @@ def element_type(c: InferenceContext) -> str:
 
 @operator("Cast", lower=lower_cast, gradient=cast_gradient, evaluate=evaluate_cast)
 def cast(c: InferenceContext) -> list[TensorType]:
-    """y = x in the dtype `to`"""
+    """y = x converted to the dtype `to`"""
     return [TensorType(element_type(c), c.shape(0))]
 
 
-# ---- the old package's training operators
+# ---- training operators of com.microsoft
 
 
 def evaluate_scale(c: InferenceContext) -> list[np.ndarray]:
-    x = c.known(0)
-    factor = c.known(1).astype(x.dtype).reshape(())
+    x = c.constant_value(0)
+    factor = c.constant_value(1).astype(x.dtype).reshape(())
     return [np.asarray(x / factor if c.attribute("scale_down", 0) else x * factor)]
 
 
@@ -483,7 +490,7 @@ def scale_gradient(g: GradientBuilder) -> Gradients:
 @operator("Scale", domain=MICROSOFT, lower=lambda c: KernelCall("scale", (int(c.attribute("scale_down", 0)),), in_place={0: 0}),
           evaluate=evaluate_scale, gradient=scale_gradient, stop_gradient=(1,))
 def scale(c: InferenceContext) -> list[TensorType]:
-    """y = x s, or x / s with scale_down; s has one element, float or int64"""
+    """y = x s, or x / s if `scale_down` is set; s has one element, of a float type or int64"""
     check_inputs(c, None, 1)
-    check_numbers(c, 1)
+    check_scalars(c, 1)
     return same_as_input(c)

@@ -10,8 +10,8 @@ import numpy as np
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, InferenceContext, operator
-from ortrain.ops.shape import known_dims, padded
-from ortrain.ops.shared.strides import fresh_shape
+from ortrain.ops.shape import constant_dims, first_input_gradient
+from ortrain.ops.shared.strides import symbolic_shape
 from ortrain.ops.shared.windows import integers, output_size
 
 Gradients = Sequence[str | None]
@@ -22,7 +22,7 @@ Gradients = Sequence[str | None]
 
 def fold_sizes(c: InferenceContext) -> tuple[list[int], list[int], list[int]] | None:
     """(image sizes, block sizes, windows along each axis); None while they are not known."""
-    image, block = known_dims(c, 1), known_dims(c, 2)
+    image, block = constant_dims(c, 1), constant_dims(c, 2)
     if image is None or block is None:
         return None
     rank = len(image)
@@ -56,9 +56,9 @@ def fold_gradient(g: GradientBuilder) -> Gradients:
     """The adjoint: every block takes its elements out of dY."""
     indices = fold_indices(g.context()).reshape(-1)
     image = g.op("Reshape", g.dy, g.constant([0, 0, -1]))
-    if indices.max() == math.prod(known_dims(g.context(), 1) or ()):
+    if indices.max() == math.prod(constant_dims(g.context(), 1) or ()):
         image = g.op("Pad", image, g.constant([0, 0, 0, 0, 0, 1]))
-    return padded(g, g.reshape_like(g.op("Gather", image, g.constant(indices), axis=2), g.inputs[0]))
+    return first_input_gradient(g, g.reshape_like(g.op("Gather", image, g.constant(indices), axis=2), g.inputs[0]))
 
 
 def fold_decomposition(g: NodeBuilder) -> list[str] | None:
@@ -85,12 +85,12 @@ def col2im(c: InferenceContext) -> list[TensorType]:
         rank = next((size for index in (1, 2) for size in c.shape(index) if isinstance(size, int)), None)
         if rank is None:
             raise c.error("expected an image_shape of known length")
-        return [TensorType(c.dtype(0), (x[0], *fresh_shape(c, rank + 2)[1:]))]
+        return [TensorType(c.dtype(0), (x[0], *symbolic_shape(c, rank + 2)[1:]))]
     image, block, counts = found
     elements = math.prod(block)
     if isinstance(x[1], int) and x[1] % elements or isinstance(x[2], int) and x[2] != math.prod(counts):
         raise c.error(f"expected x [n, a multiple of {elements}, {math.prod(counts)}] for blocks {block} of the image {image}, got {list(x)}")
-    return [TensorType(c.dtype(0), (x[0], x[1] // elements if isinstance(x[1], int) else c.fresh("channels"), *image))]
+    return [TensorType(c.dtype(0), (x[0], x[1] // elements if isinstance(x[1], int) else c.new_symbol("channels"), *image))]
 
 
 # ---- MaxUnpool
@@ -105,7 +105,7 @@ def unpooled(c: InferenceContext) -> list[Dim]:
     pads, strides = integers(c, "pads", 2 * rank, 0), integers(c, "strides", rank, 1)
     sizes: list[Dim] = []
     for axis, size in enumerate(spatial):
-        sizes.append((size - 1) * strides[axis] + kernel[axis] - pads[axis] - pads[rank + axis] if isinstance(size, int) else c.fresh(f"spatial{axis}"))
+        sizes.append((size - 1) * strides[axis] + kernel[axis] - pads[axis] - pads[rank + axis] if isinstance(size, int) else c.new_symbol(f"spatial{axis}"))
     if any(isinstance(size, int) and size < 1 for size in sizes):
         raise c.error(f"expected windows that span something, got output sizes {sizes}")
     return sizes
@@ -119,7 +119,7 @@ def unpool_gradient(g: GradientBuilder) -> Gradients:
         if any(isinstance(size, str) for size in sizes):
             raise g.error(f"expected sizes that are known where output_shape is given, got {sizes}")
         dy = cut(g, dy, [int(size) for size in sizes])
-    return padded(g, g.op("Gather", g.op("Reshape", dy, g.constant([-1])), g.inputs[1]))
+    return first_input_gradient(g, g.op("Gather", g.op("Reshape", dy, g.constant([-1])), g.inputs[1]))
 
 
 def cut(g: NodeBuilder, value: str, sizes: Sequence[int]) -> str:
@@ -154,9 +154,9 @@ def max_unpool(c: InferenceContext) -> list[TensorType]:
         raise c.error(f"expected int64 indices of x's shape {list(x)}, got {c.dtype(1)}{list(c.shape(1))}")
     if not c.has(2):
         return [TensorType(c.dtype(0), (*x[:2], *sizes))]
-    wanted = known_dims(c, 2)
+    wanted = constant_dims(c, 2)
     if wanted is None:
-        return [TensorType(c.dtype(0), (*x[:2], *fresh_shape(c, len(x))[2:]))]
+        return [TensorType(c.dtype(0), (*x[:2], *symbolic_shape(c, len(x))[2:]))]
     least = [*x[:2], *sizes]
     if len(wanted) != len(x) or any(isinstance(have, int) and (size < have or axis < 2 and size != have)
                                     for axis, (size, have) in enumerate(zip(wanted, least, strict=False))):

@@ -1,4 +1,4 @@
-"""Gather and one-hot operators, and their gradients (part of the indexing family)."""
+"""Gather, GatherElements, GatherND, OneHot and their gradients (part of the indexing family)."""
 
 from __future__ import annotations
 
@@ -11,37 +11,41 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, check_inputs, check_shape, normalize_axis, operator
-from ortrain.ops.shape import Gradients, known_dims, shape_value
-from ortrain.ops.shared.strides import fresh_shape, length_of, strides_of
+from ortrain.ops.shape import Gradients, constant_dims, shape_value
+from ortrain.ops.shared.broadcasting import contiguous_strides
+from ortrain.ops.shared.strides import length_of, symbolic_shape
 
 
 def check_indices(c: InferenceContext, index: int) -> None:
+    """Raise unless input `index` is int32 or int64."""
     if c.dtype(index) not in ("int32", "int64"):
         raise c.error(f"expected indices of int32 or int64, got {c.dtype(index)}")
 
 
 def zeros_like(g: GradientBuilder, value: str) -> str:
-    """Zeros in the shape and dtype of a value."""
+    """Return zeros with the shape and dtype of a value."""
     return str(g.op("ConstantOfShape", shape_value(g, value), value=np.zeros(1, numpy_dtype(g.type(value).dtype))))
 
 
-def data_shape(c: InferenceContext, index: int, rank: int | None) -> Shape | None:
-    """The shape that input `index` gives: known, or symbols."""
-    known = known_dims(c, index)
+def shape_from_input(c: InferenceContext, index: int, rank: int | None) -> Shape | None:
+    """Return the shape that input `index` holds: its constant elements, or symbols. None when neither the elements nor the rank are known.
+
+    rank: the rank of that shape, or None to take the input's length."""
+    known = constant_dims(c, index)
     if known is not None:
         return tuple(known)
     rank = rank if rank is not None else length_of(c, index)
-    return None if rank is None else fresh_shape(c, rank)
+    return None if rank is None else symbolic_shape(c, rank)
 
 
-def row_ints(dims: tuple[int, ...], indices: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """outer, size, n, inner and the stride of the indices over outer, for the row kernels."""
+def pack_rows(dims: tuple[int, ...], indices: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """Pack (outer, size, n, inner, stride of the indices over outer) for the kernels that move whole rows; the stride is 0, as all share the indices."""
     return (math.prod(dims[:axis]), dims[axis], math.prod(indices), math.prod(dims[axis + 1:]), 0)
 
 
 def lower_gather(c: LoweringContext) -> KernelCall:
     dims = c.dims(0)
-    ints = row_ints(dims, c.dims(1), normalize_axis(c, c.attribute("axis", 0), len(dims)))
+    ints = pack_rows(dims, c.dims(1), normalize_axis(c, c.attribute("axis", 0), len(dims)))
     return KernelCall("gather", ints, scratch=8 * ints[2], guards=(Guard(1, -ints[1], ints[1]),))
 
 
@@ -62,7 +66,7 @@ def evaluate_gather(c: InferenceContext) -> list[np.ndarray]:
 
 @operator("Gather", lower=lower_gather, gradient=gather_gradient, evaluate=evaluate_gather, stop_gradient=(1,))
 def gather(c: InferenceContext) -> list[TensorType]:
-    """y = the slices of x that the indices name along an axis (negative ones from the end)"""
+    """y = the slices of x at the given indices along `axis`; negative indices count from the end"""
     check_indices(c, 1)
     dims = c.shape(0)
     axis = normalize_axis(c, c.attribute("axis", 0), len(dims))
@@ -71,32 +75,32 @@ def gather(c: InferenceContext) -> list[TensorType]:
 
 def lower_gather_grad(c: LoweringContext) -> KernelCall:
     dims = c.output_dims(0)
-    ints = row_ints(dims, c.dims(1), normalize_axis(c, c.attribute("axis", 0), len(dims)))
+    ints = pack_rows(dims, c.dims(1), normalize_axis(c, c.attribute("axis", 0), len(dims)))
     return KernelCall("gather_grad", ints, scratch=8 * ints[2], guards=(Guard(1, -ints[1], ints[1]),))
 
 
 @operator("GatherGrad", domain=MICROSOFT, lower=lower_gather_grad, differentiable=False)
 def gather_grad(c: InferenceContext) -> list[TensorType]:
-    """dx = zeros with each slice of dy added where Gather took it, of (shape of x, indices, dy)"""
+    """dx = zeros plus each slice of dY at the index that Gather read it from, of (shape of x, indices, dY)"""
     check_indices(c, 1)
-    known, dy, indices = known_dims(c, 0), c.shape(2), c.shape(1)
+    known, dy, indices = constant_dims(c, 0), c.shape(2), c.shape(1)
     rank = len(dy) - len(indices) + 1
     axis = normalize_axis(c, c.attribute("axis", 0), rank)
     check_shape(c, "dy", dy, (*dy[:axis], *indices, *dy[axis + len(indices):]))
-    size: Dim = fresh_shape(c, rank)[axis] if known is None else known[axis] if len(known) == rank else -1
+    size: Dim = symbolic_shape(c, rank)[axis] if known is None else known[axis] if len(known) == rank else -1
     out = (*dy[:axis], size, *dy[axis + len(indices):])
     if known is not None and (len(known) != rank or any(isinstance(d, int) and d != k for d, k in zip(out, known, strict=True))):
         raise c.error(f"expected dy with the shape that Gather gives for x {known} and indices {list(indices)}, got {list(dy)}")
     return [TensorType(c.dtype(2), out if known is None else tuple(known))]
 
 
-def element_ints(dims: tuple[int, ...], indices: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """rank, axis, size of data along it, index dims, data strides, for the element kernels."""
-    return (len(dims), axis, dims[axis], *indices, *strides_of(dims))
+def pack_elements(dims: tuple[int, ...], indices: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """Pack (rank, axis, size of data along the axis, index dims, data strides) for the kernels with one index per element."""
+    return (len(dims), axis, dims[axis], *indices, *contiguous_strides(dims))
 
 
-def check_elements(c: InferenceContext, dims: Shape, indices: Shape) -> int:
-    """The axis; refused when the indices do not fit into data."""
+def check_element_indices(c: InferenceContext, dims: Shape, indices: Shape) -> int:
+    """Return the normalized attribute axis. Raises if the indices' shape does not fit into data of shape `dims`."""
     if len(dims) != len(indices):
         raise c.error(f"expected indices of rank {len(dims)}, got shape {list(indices)}")
     axis = normalize_axis(c, c.attribute("axis", 0), len(dims))
@@ -106,12 +110,14 @@ def check_elements(c: InferenceContext, dims: Shape, indices: Shape) -> int:
 
 
 def lower_elements(kernel: str, indices: int) -> Any:
-    """Lowering of a kernel that walks the index tensor (input `indices`) beside data (input 0 when it takes, else of output 0's shape)."""
+    """Return the lowering of a kernel with one index per element.
+
+    indices: the number of the index input. Data is input 0 for gather_elements, output 0 for its gradient."""
 
     def lower(c: LoweringContext) -> KernelCall:
         dims = c.dims(0) if kernel == "gather_elements" else c.output_dims(0)
-        axis = check_elements(c, dims, c.dims(indices))
-        return KernelCall(kernel, element_ints(dims, c.dims(indices), axis), guards=(Guard(indices, -dims[axis], dims[axis]),))
+        axis = check_element_indices(c, dims, c.dims(indices))
+        return KernelCall(kernel, pack_elements(dims, c.dims(indices), axis), guards=(Guard(indices, -dims[axis], dims[axis]),))
 
     return lower
 
@@ -124,31 +130,32 @@ def gather_elements_gradient(g: GradientBuilder) -> Gradients:
 
 @operator("GatherElements", lower=lower_elements("gather_elements", 1), gradient=gather_elements_gradient, stop_gradient=(1,))
 def gather_elements(c: InferenceContext) -> list[TensorType]:
-    """y[i] = x[i with indices[i] along the axis]"""
+    """y[i] = x[i with the coordinate along `axis` replaced by indices[i]]"""
     check_indices(c, 1)
-    check_elements(c, c.shape(0), c.shape(1))
+    check_element_indices(c, c.shape(0), c.shape(1))
     return [TensorType(c.dtype(0), c.shape(1))]
 
 
 @operator("GatherElementsGrad", domain=MICROSOFT, lower=lower_elements("gather_elements_grad", 2), differentiable=False)
 def gather_elements_grad(c: InferenceContext) -> list[TensorType]:
-    """dx = zeros with each dy[i] added where GatherElements took it, of (dy, shape of x, indices)"""
+    """dx = zeros plus each dY[i] at the position that GatherElements read it from, of (dY, shape of x, indices)"""
     check_indices(c, 2)
     check_inputs(c, c.shape(2), 0)
-    return [TensorType(c.dtype(0), data_shape(c, 1, len(c.shape(2))))]
+    return [TensorType(c.dtype(0), shape_from_input(c, 1, len(c.shape(2))))]
 
 
-def tuple_ints(dims: tuple[int, ...], indices: tuple[int, ...], batch: int) -> tuple[tuple[int, ...], tuple[Guard, ...]]:
-    """batches, size, n, inner, n, k, dims[k], strides[k] for the row kernels that take tuples; and the guard that one range can say."""
+def pack_tuples(dims: tuple[int, ...], indices: tuple[int, ...], batch: int) -> tuple[tuple[int, ...], tuple[Guard, ...]]:
+    """Pack (batches, size, n, inner, n, k, k indexed dims, their k strides) for the row kernels with index tuples of length k, and return the guards.
+
+    A guard has one range, so there is one only where all indexed dimensions are equal; otherwise the kernel checks the tuples before it writes."""
     k = indices[-1]
-    own, n = dims[batch:batch + k], math.prod(indices[batch:-1])
-    ints = (math.prod(dims[:batch]), math.prod(own), n, math.prod(dims[batch + k:]), n, k, *own, *strides_of(own))
-    # tuples whose entries have different ranges are checked by the kernel itself, before it writes
-    return ints, (Guard(1, -own[0], own[0]),) if len(set(own)) == 1 else ()
+    indexed, n = dims[batch:batch + k], math.prod(indices[batch:-1])
+    ints = (math.prod(dims[:batch]), math.prod(indexed), n, math.prod(dims[batch + k:]), n, k, *indexed, *contiguous_strides(indexed))
+    return ints, (Guard(1, -indexed[0], indexed[0]),) if len(set(indexed)) == 1 else ()
 
 
-def check_tuples(c: InferenceContext, rank: int, batch: int) -> int:
-    """The length of the index tuples."""
+def check_index_tuples(c: InferenceContext, rank: int, batch: int) -> int:
+    """Return the length of the index tuples, the last dimension of input 1. Raises if it does not fit data of this rank after `batch` dimensions."""
     check_indices(c, 1)
     k = c.shape(1)[-1] if c.shape(1) else None
     if not isinstance(k, int) or not 1 <= k <= rank - batch or len(c.shape(1)) <= batch:
@@ -159,7 +166,7 @@ def check_tuples(c: InferenceContext, rank: int, batch: int) -> int:
 def lower_tuples(kernel: str) -> Any:
     def lower(c: LoweringContext) -> KernelCall:
         dims = c.dims(0) if kernel == "gather_nd" else c.output_dims(0)
-        ints, guards = tuple_ints(dims, c.dims(1), c.attribute("batch_dims", 0))
+        ints, guards = pack_tuples(dims, c.dims(1), c.attribute("batch_dims", 0))
         return KernelCall(kernel, ints, scratch=8 * ints[0] * ints[2], guards=guards)
 
     return lower
@@ -173,9 +180,9 @@ def gather_nd_gradient(g: GradientBuilder) -> Gradients:
 
 @operator("GatherND", lower=lower_tuples("gather_nd"), gradient=gather_nd_gradient, stop_gradient=(1,))
 def gather_nd(c: InferenceContext) -> list[TensorType]:
-    """y = the slices of x that index tuples name, after batch_dims shared dimensions"""
+    """y = the slices of x at the given index tuples, within each batch of the first `batch_dims` dimensions"""
     dims, batch = c.shape(0), c.attribute("batch_dims", 0)
-    k = check_tuples(c, len(dims), batch)
+    k = check_index_tuples(c, len(dims), batch)
     if any(isinstance(d, int) and isinstance(n, int) and d != n for d, n in zip(dims[:batch], c.shape(1), strict=False)):
         raise c.error(f"expected equal sizes in the first {batch} dimensions, got {list(dims)} and {list(c.shape(1))}")
     return [TensorType(c.dtype(0), (*c.shape(1)[:-1], *dims[batch + k:]))]
@@ -183,12 +190,12 @@ def gather_nd(c: InferenceContext) -> list[TensorType]:
 
 @operator("GatherNDGrad", domain=MICROSOFT, lower=lower_tuples("gather_nd_grad"), differentiable=False)
 def gather_nd_grad(c: InferenceContext) -> list[TensorType]:
-    """dx = zeros with each slice of dy added where GatherND took it, of (shape of x, indices, dy)"""
-    dims, batch = data_shape(c, 0, None), int(c.attribute("batch_dims", 0))
+    """dx = zeros plus each slice of dY at the index tuple that GatherND read it from, of (shape of x, indices, dY)"""
+    dims, batch = shape_from_input(c, 0, None), int(c.attribute("batch_dims", 0))
     if dims is None:
         check_indices(c, 1)
     else:
-        k = check_tuples(c, len(dims), batch)
+        k = check_index_tuples(c, len(dims), batch)
         check_shape(c, "indices", c.shape(1), (*dims[:batch], *c.shape(1)[batch:]))
         check_shape(c, "dy", c.shape(2), (*c.shape(1)[:-1], *dims[batch + k:]))
     return [TensorType(c.dtype(2), dims)]
@@ -200,21 +207,21 @@ def lower_one_hot(c: LoweringContext) -> KernelCall:
 
 
 def one_hot_gradient(g: GradientBuilder) -> Gradients:
-    """The values' own: (off, on) get the sums of dY over the places that have them."""
+    """Return the gradient of `values`: the sums of dY over the positions that hold the off value and over those that hold the on value."""
     axis = int(g.attribute("axis", -1))
     sums = []
     for off, on in ((1.0, 0.0), (0.0, 1.0)):
-        places = g.op("OneHot", *g.inputs[:2], g.constant(np.array([off, on]), g.inputs[2]), axis=axis)
-        total = g.reduce_sum(g.op("Mul", g.dy, places), list(range(g.rank(g.dy))), keepdims=False)
+        mask = g.op("OneHot", *g.inputs[:2], g.constant(np.array([off, on]), g.inputs[2]), axis=axis)
+        total = g.reduce_sum(g.op("Mul", g.dy, mask), list(range(g.rank(g.dy))), keepdims=False)
         sums.append(g.op("Reshape", total, g.constant([1])))
     return [None, None, g.op("Concat", *sums, axis=0)]
 
 
 @operator("OneHot", lower=lower_one_hot, gradient=one_hot_gradient, stop_gradient=(0, 1))
 def one_hot(c: InferenceContext) -> list[TensorType]:
-    """y = values[1] where the position along a new axis of size depth is the index, else values[0]"""
-    dims, depth = c.shape(0), known_dims(c, 1)
+    """y = values[1] where the position along a new axis of size `depth` equals the index, else values[0]"""
+    dims, depth = c.shape(0), constant_dims(c, 1)
     axis = normalize_axis(c, c.attribute("axis", -1), len(dims) + 1)
     check_shape(c, "values", c.shape(2), (2,))
-    size: Dim = fresh_shape(c, len(dims) + 1)[axis] if depth is None else depth[0]
+    size: Dim = symbolic_shape(c, len(dims) + 1)[axis] if depth is None else depth[0]
     return [TensorType(c.dtype(2), (*dims[:axis], size, *dims[axis:]))]

@@ -1,4 +1,4 @@
-"""Operators that join and cut: Concat, Split, Slice, and their gradients. Gather is in ortrain.ops.gathering, scatters in ortrain.ops.scattering."""
+"""Concat, Split, Slice and their gradients. Gather operators are in gathering.py, scatter operators in scattering.py."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import numpy as np
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
-from ortrain.ops import gathering as gathering  # its records register when it is imported
+from ortrain.ops import gathering as gathering  # the import registers its records
 from ortrain.ops.registry.node_builder import GradientBuilder
-from ortrain.ops.registry.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, distinct_axes, normalize_axis, operator
-from ortrain.ops.shape import Gradients, known_dims, padded, shape_value
-from ortrain.ops.shared.strides import fresh_shape, is_whole_copy, pack_box, strides_of
+from ortrain.ops.registry.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, normalize_axes, normalize_axis, operator
+from ortrain.ops.shape import Gradients, constant_dims, first_input_gradient, shape_value
+from ortrain.ops.shared.broadcasting import contiguous_strides
+from ortrain.ops.shared.strides import is_full_copy, pack_strided_copy, symbolic_shape
 
-FOREVER = (1 << 31) - 1
-"""A slice's end that exporters write for "to the end" is at least this."""
+OPEN_END = (1 << 31) - 1
+"""Smallest number that counts as an open end: exporters write int32 or int64 maximum for a slice to the end of an axis."""
 
 
-def widths(dtype: str, shapes: Sequence[Sequence[int]], axis: int) -> tuple[int, ...]:
-    """The bytes that one row of each part has, a row being all from `axis` on."""
+def row_bytes(dtype: str, shapes: Sequence[Sequence[int]], axis: int) -> tuple[int, ...]:
+    """Return, for each of the shapes, the bytes of one row, which spans all axes from `axis` on."""
     return tuple(numpy_dtype(dtype).itemsize * math.prod(dims[axis:]) for dims in shapes)
 
 
@@ -30,8 +31,8 @@ def concat_axis(c: InferenceContext) -> int:
     return normalize_axis(c, c.attribute("axis"), len(c.shape(0)))
 
 
-def joined(c: InferenceContext) -> Shape:
-    """The shape of inputs side by side."""
+def concat_shape(c: InferenceContext) -> Shape:
+    """Return the shape of the concatenated inputs. Raises if ranks, dtypes or the sizes along other axes differ."""
     axis, shapes = concat_axis(c), [c.shape(i) for i in range(len(c.node.inputs))]
     if any(len(s) != len(shapes[0]) for s in shapes) or any(c.dtype(i) != c.dtype(0) for i in range(len(shapes))):
         raise c.error(f"expected inputs of one rank and dtype, got {[(c.dtype(i), list(s)) for i, s in enumerate(shapes)]}")
@@ -40,7 +41,7 @@ def joined(c: InferenceContext) -> Shape:
         numbers = [n for n in sizes if isinstance(n, int)]
         if d == axis:
             symbols = [n for n in sizes if isinstance(n, str)]
-            unknown = symbols[0] if len(symbols) == 1 and not sum(numbers) else fresh_shape(c, len(shapes[0]))[d]
+            unknown = symbols[0] if len(symbols) == 1 and not sum(numbers) else symbolic_shape(c, len(shapes[0]))[d]
             out.append(unknown if symbols else sum(numbers))
         elif len(set(numbers)) > 1:
             raise c.error(f"expected equal sizes but along axis {axis}, got {[list(s) for s in shapes]}")
@@ -50,7 +51,7 @@ def joined(c: InferenceContext) -> Shape:
 
 
 def concat_gradient(g: GradientBuilder) -> Gradients:
-    """SplitTraining by the sizes along the axis: a constant, or what ConcatTraining finds when it runs."""
+    """Return the outputs of SplitTraining of dY; the lengths are a constant, or the second output of ConcatTraining where they are symbolic."""
     axis = g.attribute("axis")
     shapes = [g.shape(name) for name in g.inputs]
     sizes = [s[axis] for s in shapes]
@@ -68,7 +69,7 @@ def concat_gradient(g: GradientBuilder) -> Gradients:
 
 def lower_concat(c: LoweringContext) -> KernelCall:
     shapes = [c.dims(i) for i in range(len(c.node.inputs))]
-    return KernelCall("concat", (len(shapes), *widths(c.dtype(0), shapes, concat_axis(c))))
+    return KernelCall("concat", (len(shapes), *row_bytes(c.dtype(0), shapes, concat_axis(c))))
 
 
 def evaluate_concat(c: InferenceContext) -> list[np.ndarray]:
@@ -77,17 +78,17 @@ def evaluate_concat(c: InferenceContext) -> list[np.ndarray]:
 
 @operator("Concat", lower=lower_concat, gradient=concat_gradient, evaluate=evaluate_concat)
 def concat(c: InferenceContext) -> list[TensorType]:
-    """y = the inputs side by side along an axis"""
-    return [TensorType(c.dtype(0), joined(c))]
+    """y = the inputs concatenated along `axis`"""
+    return [TensorType(c.dtype(0), concat_shape(c))]
 
 
 def lower_concat_training(c: LoweringContext) -> KernelCall:
     axis, shapes = concat_axis(c), [c.dims(i) for i in range(len(c.node.inputs))]
-    return KernelCall("concat_training", (len(shapes), *widths(c.dtype(0), shapes, axis), *(dims[axis] for dims in shapes)))
+    return KernelCall("concat_training", (len(shapes), *row_bytes(c.dtype(0), shapes, axis), *(dims[axis] for dims in shapes)))
 
 
 def evaluate_concat_training(c: InferenceContext) -> list[np.ndarray | None]:
-    """The lengths need static types only, so that a plan knows them; y is None unless all inputs are known."""
+    """Fold the lengths, which depend on static types only and which plans need; y is None unless all inputs are constant."""
     axis = concat_axis(c)
     lengths = np.array([c.shape(i)[axis] for i in range(len(c.node.inputs))], np.int64)
     return [evaluate_concat(c)[0] if all(v is not None for v in c.values) else None, lengths]
@@ -96,15 +97,15 @@ def evaluate_concat_training(c: InferenceContext) -> list[np.ndarray | None]:
 @operator("ConcatTraining", domain=MICROSOFT, lower=lower_concat_training, gradient=concat_gradient,
           evaluate=evaluate_concat_training)  # type: ignore[arg-type]
 def concat_training(c: InferenceContext) -> list[TensorType]:
-    """(y, lengths) = the inputs side by side along an axis, and the size of each along it"""
-    return [TensorType(c.dtype(0), joined(c)), TensorType("int64", (len(c.node.inputs),))]
+    """(y, lengths): the inputs concatenated along `axis`, and the size of each along it"""
+    return [TensorType(c.dtype(0), concat_shape(c)), TensorType("int64", (len(c.node.inputs),))]
 
 
 def split_lengths(c: InferenceContext, axis: int) -> list[Dim]:
-    """The sizes of Split's outputs along the axis."""
+    """Return the sizes of the outputs of Split along the axis."""
     size, count = c.shape(0)[axis], len(c.node.outputs)
-    unknown: list[Dim] = [fresh_shape(c, len(c.shape(0)), i)[axis] for i in range(count)]
-    lengths = c.attribute("split") if c.opset < 13 and c.node.domain != MICROSOFT else known_dims(c, 1)
+    unknown: list[Dim] = [symbolic_shape(c, len(c.shape(0)), i)[axis] for i in range(count)]
+    lengths = c.attribute("split") if c.opset < 13 and c.node.domain != MICROSOFT else constant_dims(c, 1)
     if lengths is not None:
         if len(lengths) != count or min(lengths, default=0) < 0 or (isinstance(size, int) and sum(lengths) != size):
             raise c.error(f"expected {count} lengths with the sum {size}, got {list(lengths)}")
@@ -118,7 +119,7 @@ def split_lengths(c: InferenceContext, axis: int) -> list[Dim]:
 
 
 def split_gradient(g: GradientBuilder) -> Gradients:
-    """Concat of the outputs' gradients, with zeros for outputs that have none."""
+    """Return the Concat of the outputs' gradients, with zeros for outputs that have none."""
     dtype = numpy_dtype(g.type(g.inputs[0]).dtype)
 
     def part(i: int) -> str:
@@ -126,13 +127,13 @@ def split_gradient(g: GradientBuilder) -> Gradients:
 
     dx = g.op("Concat", *[part(i) for i in range(len(g.gradients))], axis=g.attribute("axis", 0))
     g.declare(dx, g.type(g.inputs[0]))
-    return padded(g, dx)
+    return first_input_gradient(g, dx)
 
 
 def lower_split(c: LoweringContext) -> KernelCall:
     axis, dims = normalize_axis(c, c.attribute("axis", 0), len(c.shape(0))), c.dims(0)
     shapes = [(*dims[:axis], int(n), *dims[axis + 1:]) for n in split_lengths(c, axis)]
-    return KernelCall("split", (len(shapes), *widths(c.dtype(0), shapes, axis)))
+    return KernelCall("split", (len(shapes), *row_bytes(c.dtype(0), shapes, axis)))
 
 
 def evaluate_split(c: InferenceContext) -> list[np.ndarray]:
@@ -144,73 +145,75 @@ def evaluate_split(c: InferenceContext) -> list[np.ndarray]:
 @operator("SplitTraining", domain=MICROSOFT, lower=lower_split, gradient=split_gradient, evaluate=evaluate_split, stop_gradient=(1,))
 @operator("Split", lower=lower_split, gradient=split_gradient, evaluate=evaluate_split, stop_gradient=(1,))
 def split(c: InferenceContext) -> list[TensorType]:
-    """the parts of x along an axis, of the given lengths or equal"""
+    """y0, y1, … = x split along `axis` into parts of the given lengths, or of equal length"""
     dims = c.shape(0)
     axis = normalize_axis(c, c.attribute("axis", 0), len(dims))
     return [TensorType(c.dtype(0), (*dims[:axis], n, *dims[axis + 1:])) for n in split_lengths(c, axis)]
 
 
 Bounds = list[tuple[int, int, int, int]]
-"""(axis, start, end, step) of each axis that is cut."""
+"""(axis, start, end, step) of each sliced axis."""
 
 
 def slice_bounds(c: InferenceContext, first: int, rank: int) -> Bounds | None:
-    """The limits of Slice or SliceGrad, by attribute before opset 10, else from input `first` on; None when unknown."""
+    """Return the bounds of Slice or SliceGrad, None when unknown. They are attributes before opset 10, since then the inputs from `first` on."""
     if c.opset < 10 and c.node.domain != MICROSOFT:
         starts, ends, axes, steps = list(c.attribute("starts")), list(c.attribute("ends")), c.attribute("axes"), None
     else:
         if any(c.has(i) and not c.is_constant(i) for i in range(first, first + 4)):
             return None
-        lists = [known_dims(c, i) for i in range(first, first + 4)]
+        lists = [constant_dims(c, i) for i in range(first, first + 4)]
         starts, ends, axes, steps = lists[0] or [], lists[1] or [], lists[2], lists[3]
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise c.error(f"expected as many starts, ends, axes and steps that are not 0, got {starts}, {ends}, {list(axes)}, {steps}")
-    return list(zip(distinct_axes(c, list(axes), rank), starts, ends, steps, strict=True))
+    return list(zip(normalize_axes(c, list(axes), rank), starts, ends, steps, strict=True))
 
 
-def taken(size: int, start: int, end: int, step: int) -> tuple[int, int]:
-    """(first, count) of what a slice takes of a dimension, as Python's own slices do; written out, so that a symbolic size stays one."""
-    least, most = (0, size) if step > 0 else (-1, size - 1)
-    first, last = (min(max(limit + size if limit < 0 else limit, least), most) for limit in (start, end))
+def slice_range(size: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """Return (first, count) of a slice of a dimension, by the rules of Python slices.
+
+    Written out instead of slice.indices, which would turn a symbolic size into a number."""
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    first, last = (min(max(limit + size if limit < 0 else limit, low), high) for limit in (start, end))
     return first, max(0, -((first - last) // step))
 
 
-def sliced(size: Dim, start: int, end: int, step: int, unknown: Dim) -> Dim:
-    """The size of one sliced dimension."""
+def sliced_dim(size: Dim, start: int, end: int, step: int, unknown: Dim) -> Dim:
+    """Return the size of one sliced dimension; `unknown` for a symbolic one unless the slice takes all of it."""
     if isinstance(size, int):
-        return taken(size, start, end, step)[1]
-    whole = (step == 1 and start == 0 and end >= FOREVER) or (step == -1 and (start == -1 or start >= FOREVER) and end <= -FOREVER)
-    return size if whole else unknown
+        return slice_range(size, start, end, step)[1]
+    takes_all = (step == 1 and start == 0 and end >= OPEN_END) or (step == -1 and (start == -1 or start >= OPEN_END) and end <= -OPEN_END)
+    return size if takes_all else unknown
 
 
 def sliced_shape(c: InferenceContext, dims: Shape, bounds: Bounds | None) -> Shape:
-    unknown = fresh_shape(c, len(dims))
+    unknown = symbolic_shape(c, len(dims))
     if bounds is None:
         return unknown
     out = list(dims)
     for axis, start, end, step in bounds:
-        out[axis] = sliced(dims[axis], start, end, step, unknown[axis])
+        out[axis] = sliced_dim(dims[axis], start, end, step, unknown[axis])
     return tuple(out)
 
 
-def slice_box(c: InferenceContext, dims: Sequence[int], bounds: Bounds | None) -> tuple[list[int], list[int], int]:
-    """(sizes, strides, offset) of the slice within a tensor of shape `dims`."""
+def slice_region(c: InferenceContext, dims: Sequence[int], bounds: Bounds | None) -> tuple[list[int], list[int], int]:
+    """Return (sizes, strides, offset) of a slice within a contiguous tensor of shape `dims`, in elements."""
     if bounds is None:
         raise c.error("expected limits that are known before running, got values that are computed")
-    sizes, strides, offset = list(dims), strides_of(dims), 0
+    sizes, strides, offset = list(dims), contiguous_strides(dims), 0
     for axis, start, end, step in bounds:
-        first, sizes[axis] = taken(dims[axis], start, end, step)
+        first, sizes[axis] = slice_range(dims[axis], start, end, step)
         offset += first * strides[axis] if sizes[axis] else 0
         strides[axis] *= step
     return sizes, strides, offset
 
 
 def lower_slice(c: LoweringContext) -> KernelCall | Alias:
-    sizes, strides, offset = slice_box(c, c.dims(0), slice_bounds(c, 1, len(c.dims(0))))
-    ints = pack_box(sizes, strides_of(sizes), strides, 0, offset)
-    return Alias(0) if is_whole_copy(ints) and c.dims(0) == tuple(sizes) else KernelCall("strided_copy", ints)
+    sizes, strides, offset = slice_region(c, c.dims(0), slice_bounds(c, 1, len(c.dims(0))))
+    ints = pack_strided_copy(sizes, contiguous_strides(sizes), strides, 0, offset)
+    return Alias(0) if is_full_copy(ints) and c.dims(0) == tuple(sizes) else KernelCall("strided_copy", ints)
 
 
 def slice_gradient(g: GradientBuilder) -> Gradients:
@@ -221,7 +224,7 @@ def slice_gradient(g: GradientBuilder) -> Gradients:
         limits = g.inputs[1:]
     dx = g.op("SliceGrad", g.dy, shape_value(g, x), *limits, domain=MICROSOFT)
     g.declare(dx, g.type(x))
-    return padded(g, dx)
+    return first_input_gradient(g, dx)
 
 
 def evaluate_slice(c: InferenceContext) -> list[np.ndarray]:
@@ -234,26 +237,26 @@ def evaluate_slice(c: InferenceContext) -> list[np.ndarray]:
 
 @operator("Slice", lower=lower_slice, gradient=slice_gradient, evaluate=evaluate_slice, stop_gradient=(1, 2, 3, 4))
 def slice_(c: InferenceContext) -> list[TensorType]:
-    """y = x[start:end:step] along the given axes"""
+    """y = x[start:end:step] along each of the given axes"""
     dims = c.shape(0)
     return [TensorType(c.dtype(0), sliced_shape(c, dims, slice_bounds(c, 1, len(dims))))]
 
 
 def lower_slice_grad(c: LoweringContext) -> KernelCall | Alias:
     out = c.output_dims(0)
-    sizes, strides, offset = slice_box(c, out, slice_bounds(c, 2, len(out)))
+    sizes, strides, offset = slice_region(c, out, slice_bounds(c, 2, len(out)))
     if tuple(sizes) != c.dims(0):
         raise c.error(f"expected dy with the shape {sizes} of the slice, got {list(c.dims(0))}")
-    ints = pack_box(sizes, strides, strides_of(sizes), offset, 0)
-    return Alias(0) if is_whole_copy(ints) and out == c.dims(0) else KernelCall("strided_place", ints)
+    ints = pack_strided_copy(sizes, strides, contiguous_strides(sizes), offset, 0)
+    return Alias(0) if is_full_copy(ints) and out == c.dims(0) else KernelCall("strided_place", ints)
 
 
 @operator("SliceGrad", domain=MICROSOFT, lower=lower_slice_grad, differentiable=False)
 def slice_grad(c: InferenceContext) -> list[TensorType]:
-    """dx = zeros with dy in the slice, of (dy, shape of x, starts, ends, axes, steps)"""
-    dims, known = c.shape(0), known_dims(c, 1)
+    """dx = zeros with dY in the slice, of (dY, shape of x, starts, ends, axes, steps)"""
+    dims, known = c.shape(0), constant_dims(c, 1)
     if known is not None:
         return [TensorType(c.dtype(0), tuple(known))]
-    bounds, unknown = slice_bounds(c, 2, len(dims)), fresh_shape(c, len(dims))
+    bounds, unknown = slice_bounds(c, 2, len(dims)), symbolic_shape(c, len(dims))
     cut = set(range(len(dims))) if bounds is None else {axis for axis, *_ in bounds}
     return [TensorType(c.dtype(0), tuple(unknown[i] if i in cut else d for i, d in enumerate(dims)))]

@@ -1,4 +1,4 @@
-"""Matrix products: MatMul, Gemm and the old package's FusedMatMul."""
+"""Matrix multiplication: MatMul, Gemm, com.microsoft's FusedMatMul and FusedGemm, and Dense."""
 
 from __future__ import annotations
 
@@ -16,38 +16,41 @@ from ortrain.ops.shared.broadcasting import broadcast_strides
 Gradients = Sequence[str | None]
 
 
-def equal_or_open(c: InferenceContext, a: Dim, b: Dim, what: str) -> None:
-    """Refuses two sizes that are known and differ."""
+def check_sizes_agree(c: InferenceContext, a: Dim, b: Dim, what: str) -> None:
+    """Raise if two sizes are known and differ. what: the sizes' name in the message."""
     if isinstance(a, int) and isinstance(b, int) and a != b:
         raise c.error(f"expected {what} to agree, got {list(c.shape(0))} and {list(c.shape(1))}")
 
 
-def one_dtype(c: InferenceContext) -> str:
+def common_dtype(c: InferenceContext) -> str:
+    """Return the dtype of both operands. Raises if they differ."""
     if c.dtype(0) != c.dtype(1):
         raise c.error(f"expected operands of one dtype, got {c.dtype(0)} and {c.dtype(1)}")
     return c.dtype(0)
 
 
-def product_shape(c: InferenceContext, a: Shape, b: Shape) -> Shape:
-    """The shape of op(a) @ op(b), both already transposed; 1-D operands as NumPy has them."""
+def matmul_shape(c: InferenceContext, a: Shape, b: Shape) -> Shape:
+    """Return the shape of a @ b with the broadcasting rules of numpy.matmul, 1-D operands included.
+
+    a, b: the shapes after transA and transB."""
     if not a or not b:
         raise c.error("expected operands with at least one dimension, got a scalar")
     left = (1, *a) if len(a) == 1 else a
     right = (*b, 1) if len(b) == 1 else b
-    equal_or_open(c, left[-1], right[-2], "the inner sizes")
+    check_sizes_agree(c, left[-1], right[-2], "the inner sizes")
     batch = broadcast_shapes(c, left[:-2], right[:-2]) if len(left) > 2 or len(right) > 2 else ()
     rows = () if len(a) == 1 else (left[-2],)
     columns = () if len(b) == 1 else (right[-1],)
     return (*batch, *rows, *columns)
 
 
-def swapped(shape: Shape) -> Shape:
-    """The last two dims exchanged; a 1-D shape stays."""
+def transposed_shape(shape: Shape) -> Shape:
+    """Return a shape with its last two dimensions swapped; a 1-D shape is unchanged."""
     return (*shape[:-2], shape[-1], shape[-2]) if len(shape) > 1 else shape
 
 
-def lower_product(c: LoweringContext) -> KernelCall:
-    """Packs: m, n, k, transpose a, transpose b, number of batches, 1 when one product does all, then per batch the offsets of a and b."""
+def lower_matmul(c: LoweringContext) -> KernelCall:
+    """Pack m, n, k, transA, transB, number of matrices, rank of the batch, batch sizes, batch strides of a and of b (in elements)."""
     ta = int(c.attribute("transA", 0)) if len(c.dims(0)) > 1 else 0
     tb = int(c.attribute("transB", 0)) if len(c.dims(1)) > 1 else 0
     a, b = c.dims(0), c.dims(1)
@@ -57,7 +60,7 @@ def lower_product(c: LoweringContext) -> KernelCall:
     n = right[-2] if tb else right[-1]
     batch_a, batch_b = left[:-2], right[:-2]
     if not ta and all(d == 1 for d in batch_b):
-        # the batch of a is more rows of one product
+        # one GEMM suffices: the batch of a becomes additional rows
         m *= prod(batch_a)
         batch_a, batch_b = (), ()
     rank = max(len(batch_a), len(batch_b))
@@ -69,41 +72,45 @@ def lower_product(c: LoweringContext) -> KernelCall:
 
 
 def matmul_gradient(g: GradientBuilder) -> Gradients:
-    return fused_gradient(g, 0, 0, 1.0)
+    return batched_gradient(g, 0, 0, 1.0)
 
 
-def fused_gradient(g: GradientBuilder, ta: int, tb: int, alpha: float) -> Gradients:
-    """dA and dB of alpha op(A) @ op(B); the sweep sums over broadcast batches."""
+def batched_gradient(g: GradientBuilder, ta: int, tb: int, alpha: float) -> Gradients:
+    """Return dA and dB of alpha op(A) @ op(B), where ta and tb select the transposed operands.
+
+    gradient.py sums them over broadcast batch axes."""
     a, b = g.inputs
     rank_a, rank_b = (g.rank(v) for v in (a, b))
     if rank_a == 1 or rank_b == 1:
         return vector_gradient(g, alpha, tb if rank_a == 1 else ta)
     dy = g.dy
     if rank_a == rank_b == 2:
-        return plain_gradient(g, ta, tb, alpha)
+        return matrix_gradient(g, ta, tb, alpha)
     da = db = None
     if g.needs(0):
-        da = product(g, b, dy, tb, 1, alpha) if ta else product(g, dy, b, 0, 1 - tb, alpha)
+        da = fused_matmul_node(g, b, dy, tb, 1, alpha) if ta else fused_matmul_node(g, dy, b, 0, 1 - tb, alpha)
     if g.needs(1):
         if rank_b == 2 and not ta:
-            flat_a, flat_dy = (rows_of(g, v) for v in (a, dy))
-            db = gemm(g, flat_dy, flat_a, 1, 0, alpha) if tb else gemm(g, flat_a, flat_dy, 1, 0, alpha)
+            flat_a, flat_dy = (flatten_to_matrix(g, v) for v in (a, dy))
+            db = gemm_node(g, flat_dy, flat_a, 1, 0, alpha) if tb else gemm_node(g, flat_a, flat_dy, 1, 0, alpha)
         else:
-            db = product(g, dy, a, 1, ta, alpha) if tb else product(g, a, dy, 1 - ta, 0, alpha)
+            db = fused_matmul_node(g, dy, a, 1, ta, alpha) if tb else fused_matmul_node(g, a, dy, 1 - ta, 0, alpha)
     return [da, db]
 
 
-def plain_gradient(g: GradientBuilder, ta: int, tb: int, alpha: float) -> Gradients:
-    """dA and dB of matrices, as Gemm."""
+def matrix_gradient(g: GradientBuilder, ta: int, tb: int, alpha: float) -> Gradients:
+    """Return dA and dB of alpha op(A) @ op(B) for matrices A and B, as Gemm nodes."""
     a, b = g.inputs[:2]
     dy = g.dy
-    da = (gemm(g, b, dy, tb, 1, alpha) if ta else gemm(g, dy, b, 0, 1 - tb, alpha)) if g.needs(0) else None
-    db = (gemm(g, dy, a, 1, ta, alpha) if tb else gemm(g, a, dy, 1 - ta, 0, alpha)) if g.needs(1) else None
+    da = (gemm_node(g, b, dy, tb, 1, alpha) if ta else gemm_node(g, dy, b, 0, 1 - tb, alpha)) if g.needs(0) else None
+    db = (gemm_node(g, dy, a, 1, ta, alpha) if tb else gemm_node(g, a, dy, 1 - ta, 0, alpha)) if g.needs(1) else None
     return [da, db]
 
 
 def vector_gradient(g: GradientBuilder, alpha: float, transposed: int) -> Gradients:
-    """Products with a 1-D operand (which the old package gets wrong), as element-wise products and sums."""
+    """Return dA and dB where an operand is 1-D, as element-wise products and sums.
+
+    ONNX Runtime training 1.19 computes wrong gradients here. transposed: transA or transB of the operand that is not 1-D."""
     a, b = g.inputs
     dy = g.dy if alpha == 1.0 else g.op("Mul", g.dy, g.scalar(alpha, g.dy))
     rank_a, rank_b = (g.rank(v) for v in (a, b))
@@ -111,53 +118,55 @@ def vector_gradient(g: GradientBuilder, alpha: float, transposed: int) -> Gradie
         return [g.op("Mul", dy, b) if g.needs(0) else None, g.op("Mul", dy, a) if g.needs(1) else None]
     vector, matrix, vector_first = (a, b, True) if rank_a == 1 else (b, a, False)
     rank = g.rank(matrix)
-    # y = v M: y [.., n], M [.., k, n]; y = M v: y [.., m], M [.., m, k]: `out` is the axis of M that y keeps
-    out = rank - 1 if vector_first != bool(transposed) else rank - 2
-    inner = 2 * rank - 3 - out
-    column = g.unsqueeze(vector, [1] if inner == rank - 2 else [0])
-    spread = g.unsqueeze(dy, [inner])
+    # y = v M: y [.., n], M [.., k, n]; y = M v: y [.., m], M [.., m, k]. Of M's last two axes y keeps `kept` and sums over `summed`.
+    kept = rank - 1 if vector_first != bool(transposed) else rank - 2
+    summed = 2 * rank - 3 - kept
+    column = g.unsqueeze(vector, [1] if summed == rank - 2 else [0])
+    dy = g.unsqueeze(dy, [summed])
     d_vector = None
     if g.needs(0 if vector_first else 1):
-        axes = [axis for axis in range(rank) if axis != inner]
-        d_vector = g.reduce_sum(g.op("Mul", spread, matrix), axes, False)
-    d_matrix = g.op("Mul", spread, column) if g.needs(1 if vector_first else 0) else None
+        axes = [axis for axis in range(rank) if axis != summed]
+        d_vector = g.reduce_sum(g.op("Mul", dy, matrix), axes, False)
+    d_matrix = g.op("Mul", dy, column) if g.needs(1 if vector_first else 0) else None
     return [d_vector, d_matrix] if vector_first else [d_matrix, d_vector]
 
 
-def rows_of(g: GradientBuilder, value: str) -> str:
-    """The value as a matrix of its last axis."""
+def flatten_to_matrix(g: GradientBuilder, value: str) -> str:
+    """Return a value flattened to a matrix whose columns are its last axis."""
     shape = g.shape(value)
     if len(shape) == 2:
         return value
     return str(g.op("Flatten", value, axis=len(shape) - 1))
 
 
-def gemm(g: GradientBuilder, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
+def gemm_node(g: GradientBuilder, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
     return str(g.op("Gemm", a, b, alpha=alpha, beta=0.0, transA=ta, transB=tb))
 
 
-def product(g: GradientBuilder, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
+def fused_matmul_node(g: GradientBuilder, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
     return str(g.op("FusedMatMul", a, b, domain=MICROSOFT, alpha=alpha, transA=ta, transB=tb))
 
 
-@operator("MatMul", lower=lower_product, gradient=matmul_gradient)
+@operator("MatMul", lower=lower_matmul, gradient=matmul_gradient)
 def matmul(c: InferenceContext) -> list[TensorType]:
-    """y = a @ b, as NumPy's matmul"""
-    return [TensorType(one_dtype(c), product_shape(c, c.shape(0), c.shape(1)))]
+    """y = a @ b, as numpy.matmul"""
+    return [TensorType(common_dtype(c), matmul_shape(c, c.shape(0), c.shape(1)))]
 
 
-def moved_batch(c: InferenceContext, index: int, side: str) -> Shape:
-    """The shape of an operand of FusedMatMul with its leading axis as rows, where transBatch asks for it, then transposed."""
+def operand_shape(c: InferenceContext, index: int, side: str) -> Shape:
+    """Return the shape of an operand of FusedMatMul after transBatchA/B (leading axis moved to the row axis) and transA/B.
+
+    side: "A" or "B"."""
     shape = c.shape(index)
     if c.attribute(f"transBatch{side}", 0):
         if len(shape) < 3:
             raise c.error(f"expected at least 3 dimensions with transBatch{side}, got {list(shape)}")
         shape = (*shape[1:-1], shape[0], shape[-1])
-    return swapped(shape) if c.attribute(f"trans{side}", 0) else shape
+    return transposed_shape(shape) if c.attribute(f"trans{side}", 0) else shape
 
 
-def move_batches(g: NodeBuilder) -> Sequence[str] | None:
-    """FusedMatMul with transBatchA or transBatchB: the leading axis becomes the row axis by a Transpose before it."""
+def fused_matmul_decomposition(g: NodeBuilder) -> Sequence[str] | None:
+    """Apply transBatchA and transBatchB by a Transpose of the operand, which moves the leading axis to the row axis."""
     if not g.attribute("transBatchA", 0) and not g.attribute("transBatchB", 0):
         return None
     operands = []
@@ -169,29 +178,29 @@ def move_batches(g: NodeBuilder) -> Sequence[str] | None:
 
 
 def fused_matmul_gradient(g: GradientBuilder) -> Gradients:
-    return fused_gradient(g, int(g.attribute("transA", 0)), int(g.attribute("transB", 0)), float(g.attribute("alpha", 1.0)))
+    return batched_gradient(g, int(g.attribute("transA", 0)), int(g.attribute("transB", 0)), float(g.attribute("alpha", 1.0)))
 
 
-@operator("FusedMatMul", domain=MICROSOFT, lower=lower_product, gradient=fused_matmul_gradient, decompose=move_batches, decompose_first=True)
+@operator("FusedMatMul", domain=MICROSOFT, lower=lower_matmul, gradient=fused_matmul_gradient, decompose=fused_matmul_decomposition, decompose_first=True)
 def fused_matmul(c: InferenceContext) -> list[TensorType]:
-    """y = alpha op(a) @ op(b); op transposes the last two dims when transA / transB is set, after transBatchA / transBatchB moved the first axis there"""
-    return [TensorType(one_dtype(c), product_shape(c, moved_batch(c, 0, "A"), moved_batch(c, 1, "B")))]
+    """y = alpha op(a) @ op(b); op moves the first axis to the row axis if transBatchA/B is set, then transposes the last two if transA/B is set"""
+    return [TensorType(common_dtype(c), matmul_shape(c, operand_shape(c, 0, "A"), operand_shape(c, 1, "B")))]
 
 
 def gemm_gradient(g: GradientBuilder) -> Gradients:
     ta, tb = int(g.attribute("transA", 0)), int(g.attribute("transB", 0))
     alpha, beta = float(g.attribute("alpha", 1.0)), float(g.attribute("beta", 1.0))
-    found = list(plain_gradient(g, ta, tb, alpha))
+    gradients = list(matrix_gradient(g, ta, tb, alpha))
     if len(g.inputs) > 2:
         dc = None
         if g.needs(2):
             dc = g.dy if beta == 1.0 else g.op("Mul", g.dy, g.scalar(beta, g.dy))
-        found.append(dc)
-    return found
+        gradients.append(dc)
+    return gradients
 
 
 def lower_gemm(c: LoweringContext) -> KernelCall:
-    """Packs: m, n, k, transA, transB, strides of C along rows and columns (0: broadcast), 1 when C is there, 1 for ReLU."""
+    """Pack m, n, k, transA, transB, row and column stride of C (0: broadcast), 1 if C is used, 1 for a ReLU; floats: alpha, beta."""
     m, n = c.output_dims(0)
     ta, tb = int(c.attribute("transA", 0)), int(c.attribute("transB", 0))
     k = c.dims(0)[0 if ta else 1]
@@ -204,40 +213,40 @@ def lower_gemm(c: LoweringContext) -> KernelCall:
 
 
 @operator("Gemm", lower=lower_gemm, gradient=gemm_gradient)
-def general_product(c: InferenceContext) -> list[TensorType]:
-    """y [m, n] = alpha op(a) op(b) + beta c, c broadcast"""
+def gemm(c: InferenceContext) -> list[TensorType]:
+    """y [m, n] = alpha op(a) @ op(b) + beta c, c broadcast"""
     if len(c.shape(0)) != 2 or len(c.shape(1)) != 2:
         raise c.error(f"expected two matrices, got {list(c.shape(0))} and {list(c.shape(1))}")
-    a = swapped(c.shape(0)) if c.attribute("transA", 0) else c.shape(0)
-    b = swapped(c.shape(1)) if c.attribute("transB", 0) else c.shape(1)
-    equal_or_open(c, a[1], b[0], "the inner sizes")
+    a = transposed_shape(c.shape(0)) if c.attribute("transA", 0) else c.shape(0)
+    b = transposed_shape(c.shape(1)) if c.attribute("transB", 0) else c.shape(1)
+    check_sizes_agree(c, a[1], b[0], "the inner sizes")
     if c.has(2):
         check_broadcasts(c, 2, (a[0], b[1]))
-    return [TensorType(one_dtype(c), (a[0], b[1]))]
+    return [TensorType(common_dtype(c), (a[0], b[1]))]
 
 
 def lower_dense(c: LoweringContext) -> KernelCall:
-    """Packs as Gemm does."""
+    """Pack as lower_gemm does, with all leading axes of x as rows."""
     *rows, n = c.output_dims(0)
     return KernelCall("gemm", (prod(rows), n, c.dims(0)[-1], 0, int(c.attribute("transB", 0)), 0, 1, int(c.has(2)), int(c.attribute("relu", 0))), (1.0, 1.0))
 
 
 @operator("Dense", domain=ORTRAIN, lower=lower_dense, differentiable=False)
 def dense(c: InferenceContext) -> list[TensorType]:
-    """y [.., n] = x w + b, of x [.., k], w [k, n] (or transposed) and b [n] or none, then ReLU where `relu` is set; plans merge them, no file has it"""
-    weights = swapped(c.shape(1)) if c.attribute("transB", 0) else c.shape(1)
+    """y [.., n] = x @ op(w) + b of x [.., k], op(w) [k, n] and an optional b [n]; max(y, 0) if `relu` is set. Created by epilogue fusion only"""
+    weights = transposed_shape(c.shape(1)) if c.attribute("transB", 0) else c.shape(1)
     if len(c.shape(0)) < 2 or len(weights) != 2 or c.has(2) and c.shape(2) != weights[1:]:
         raise c.error(f"expected x [.., k], weights [k, n] and a bias [n], got {[list(c.shape(i)) for i in range(3) if c.has(i)]}")
-    return [TensorType(one_dtype(c), product_shape(c, c.shape(0), weights))]
+    return [TensorType(common_dtype(c), matmul_shape(c, c.shape(0), weights))]
 
 
-def gemm_and_activation(g: NodeBuilder) -> list[str]:
+def fused_gemm_decomposition(g: NodeBuilder) -> list[str]:
     attributes = {name: g.attribute(name, default) for name, default in (("alpha", 1.0), ("beta", 1.0), ("transA", 0), ("transB", 0))}
     parameters = [float(g.attribute(name)) for name in ("activation_alpha", "activation_beta") if g.attribute(name) is not None]
     return [fused_activation(g, g.op("Gemm", *g.inputs, **attributes), *parameters)]
 
 
-@operator("FusedGemm", domain=MICROSOFT, decompose=gemm_and_activation)
+@operator("FusedGemm", domain=MICROSOFT, decompose=fused_gemm_decomposition)
 def fused_gemm(c: InferenceContext) -> Sequence[TensorType]:
-    """y = activation(alpha op(a) op(b) + beta c), as optimized models have it"""
-    return general_product(c)
+    """y = activation(alpha op(a) @ op(b) + beta c), found in models that ONNX Runtime optimized"""
+    return gemm(c)

@@ -1,4 +1,4 @@
-"""Losses over class scores."""
+"""Softmax cross entropy over class scores, its gradient, and both in one operator."""
 
 from __future__ import annotations
 
@@ -14,39 +14,42 @@ from ortrain.ops.registry.record import (
     KernelCall,
     LoweringContext,
     check_inputs,
-    check_numbers,
+    check_scalars,
     check_shape,
     operator,
 )
 
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
-IGNORED_BY_DEFAULT = -1
-"""The old package ignores the label -1 when ignore_index is absent."""
+DEFAULT_IGNORE_INDEX = -1
+"""ONNX Runtime training 1.19 ignores the label -1 if the attribute ignore_index is absent."""
 
 
 def reduction_of(c: InferenceContext) -> int:
+    """Return the number that the kernels use for the node's attribute reduction."""
     name = c.attribute("reduction", "mean")
     if name not in REDUCTIONS:
         raise c.error(f"expected a reduction in {sorted(REDUCTIONS)}, got {name!r}")
     return REDUCTIONS[name]
 
 
-def packed(c: LoweringContext, scores: int, labels: int) -> KernelCall:
-    """ints: rows n, classes c, positions d, reduction, ignored label."""
+def pack_loss(c: LoweringContext, scores: int, labels: int) -> KernelCall:
+    """Return a call without a kernel name, with its ints (n, classes, positions, reduction, ignored label) and the guard of the labels.
+
+    scores, labels: input indices of scores [n, classes, d…] and labels [n, d…]."""
     dims = c.dims(scores)
     inner = 1
     for size in dims[2:]:
         inner *= size
-    ignored = int(c.attribute("ignore_index", IGNORED_BY_DEFAULT))
-    guards = (Guard(labels, 0, dims[1], ignored, label=True),)
+    ignored = int(c.attribute("ignore_index", DEFAULT_IGNORE_INDEX))
+    guards = (Guard(labels, 0, dims[1], ignored, is_label=True),)
     return KernelCall("", (dims[0], dims[1], inner, reduction_of(c), ignored), guards=guards)
 
 
 def lower_loss(c: LoweringContext) -> KernelCall:
-    call = packed(c, 0, 1)
+    call = pack_loss(c, 0, 1)
     rows = call.ints[0] * call.ints[2]
-    needs_log_probabilities = 0 if c.wants(1) else rows * call.ints[1]
-    return KernelCall("softmax_cross_entropy_loss", call.ints, scratch=8 * (2 * rows + needs_log_probabilities), guards=call.guards,
+    log_probabilities = 0 if c.has_output(1) else rows * call.ints[1]          # elements; in scratch memory unless they are an output
+    return KernelCall("softmax_cross_entropy_loss", call.ints, scratch=8 * (2 * rows + log_probabilities), guards=call.guards,
                       in_place={1: 0})
 
 
@@ -59,7 +62,7 @@ def loss_gradient(g: GradientBuilder) -> Sequence[str | None]:
 
 
 def check_loss(c: InferenceContext, first: int) -> tuple[Shape, Shape]:
-    """The shapes of scores and labels, inputs from the first on, with weights of classes or none behind them."""
+    """Return the shapes of scores and labels, the inputs `first` and `first` + 1. Raises if they or the optional class weights do not fit."""
     scores, labels = c.shape(first), c.shape(first + 1)
     if len(scores) < 2 or len(labels) != len(scores) - 1:
         raise c.error(f"expected scores [n, c, d…] and labels [n, d…], got {list(scores)} and {list(labels)}")
@@ -71,41 +74,40 @@ def check_loss(c: InferenceContext, first: int) -> tuple[Shape, Shape]:
     return scores, labels
 
 
-@operator("SoftmaxCrossEntropyLoss", lower=lower_loss, gradient=loss_gradient, stop_gradient=(1, 2), written=1)
+@operator("SoftmaxCrossEntropyLoss", lower=lower_loss, gradient=loss_gradient, stop_gradient=(1, 2), required_outputs=1)
 def softmax_cross_entropy_loss(c: InferenceContext) -> list[TensorType]:
-    """loss = -w[label] log softmax(scores)[label], reduced; scores [n, c, d…], labels [n, d…]; second output: log softmax(scores)"""
+    """loss = -w[label] log_softmax(scores)[label], reduced over scores [n, c, d…] and labels [n, d…]; output 1: log_softmax(scores)"""
     scores, labels = check_loss(c, 0)
     shape = labels if reduction_of(c) == REDUCTIONS["none"] else ()
     return [TensorType(c.dtype(0), shape), TensorType(c.dtype(0), scores)]
 
 
 def lower_loss_gradient(c: LoweringContext) -> KernelCall:
-    call = packed(c, 1, 2)
+    call = pack_loss(c, 1, 2)
     return KernelCall("softmax_cross_entropy_loss_grad", call.ints, guards=call.guards, in_place={0: 1})
 
 
 @operator("SoftmaxCrossEntropyLossGrad", domain=MICROSOFT, lower=lower_loss_gradient)
 def softmax_cross_entropy_loss_grad(c: InferenceContext) -> list[TensorType]:
-    """dscores = dloss w (softmax - onehot), of (dloss, log softmax, labels, weight)"""
+    """dscores = dloss w[label] (softmax(scores) - one_hot(label)), of (dloss, log_softmax(scores), labels, w)"""
     scores, labels = check_loss(c, 1)
     if reduction_of(c) == REDUCTIONS["none"]:
         check_shape(c, "dloss", c.shape(0), labels)
     else:
         check_inputs(c, None, 0)
-        check_numbers(c, 0)
+        check_scalars(c, 0)
     return [TensorType(c.dtype(1), scores)]
 
 
 def lower_loss_and_gradient(c: LoweringContext) -> KernelCall:
-    call = packed(c, 0, 1)
+    call = pack_loss(c, 0, 1)
     return KernelCall("loss_and_gradient", call.ints, (float(c.attribute("dloss")),), scratch=8 * 2 * call.ints[0] * call.ints[2], guards=call.guards,
                       in_place={1: 0})
 
 
-@operator("LossAndGradient", domain=ORTRAIN, lower=lower_loss_and_gradient, differentiable=False, written=2)
+@operator("LossAndGradient", domain=ORTRAIN, lower=lower_loss_and_gradient, differentiable=False, required_outputs=2)
 def loss_and_gradient(c: InferenceContext) -> list[TensorType]:
-    """SoftmaxCrossEntropyLoss reduced to a number, and its gradient dscores = dloss w (softmax - onehot) of a constant `dloss`; plans merge them, no file
-    has it"""
+    """SoftmaxCrossEntropyLoss reduced to a scalar, and dscores for the constant `dloss`. Created by plans only"""
     if reduction_of(c) == REDUCTIONS["none"]:
         raise c.error("expected a loss that is reduced")
     return [softmax_cross_entropy_loss(c)[0], c.type(0)]

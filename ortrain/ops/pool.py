@@ -75,7 +75,7 @@ def smallest_input(c: InferenceContext, output: tuple[Dim, ...], kernel: tuple[i
         if isinstance(count, int):
             sizes.append(max(1, (count - 1) * strides[i] + dilations[i] * (kernel[i] - 1) + 1 - pads[i] - pads[rank + i]))
         else:
-            sizes.append(c.fresh(f"spatial{i}"))
+            sizes.append(c.new_symbol(f"spatial{i}"))
     fits = windows_of(c, sizes, kernel).output
     if any(isinstance(b, int) and a != b for a, b in zip(fits, output, strict=True)):
         raise c.error(f"expected a recorded shape of the gradient, got none, and {sizes} has windows {list(fits)}, not {list(output)}")
@@ -95,7 +95,7 @@ def pool_attributes(g: GradientBuilder) -> dict[str, Any]:
 def pool_gradient(g: GradientBuilder, op_type: str, *inputs: str) -> list[str | None]:
     """A gradient node whose shape is recorded, as it cannot be inferred."""
     dx = g.op(op_type, *inputs, domain="", **pool_attributes(g))
-    g.declare(dx, g.noted_type(g.inputs[0]))
+    g.declare(dx, g.declared_type(g.inputs[0]))
     return [dx]
 
 
@@ -151,7 +151,7 @@ def windowed(kernel: str) -> Any:
     """Lowering of a forward pooling kernel."""
 
     def lower(c: LoweringContext) -> KernelCall:
-        if c.wants(1) and int(c.attribute("storage_order", 0)):
+        if c.has_output(1) and int(c.attribute("storage_order", 0)):
             raise c.error("expected storage_order 0 for indices, got 1")          # ONNX's reference runs it
         return KernelCall(kernel, plane_ints(c, c.dims(0), pool_windows(c)))
 
@@ -184,11 +184,11 @@ def small_integers_decomposition(g: NodeBuilder) -> list[str] | None:
     x = g.inputs[0]
     if g.type(x).dtype not in SMALL_INTEGERS:
         return None
-    found = g.ops("MaxPool", g.op("Cast", x, to=NUMBERS["float32"]), outputs=[True, g.wants(1)], **g.node.attributes)
+    found = g.ops("MaxPool", g.op("Cast", x, to=NUMBERS["float32"]), outputs=[True, g.has_output(1)], **g.node.attributes)
     return [g.op("Cast", found[0], to=NUMBERS[g.type(x).dtype]), found[1]]
 
 
-@operator("MaxPool", lower=windowed("max_pool"), gradient=max_pool_gradient, decompose=small_integers_decomposition, written=1)
+@operator("MaxPool", lower=windowed("max_pool"), gradient=max_pool_gradient, decompose=small_integers_decomposition, required_outputs=1)
 def max_pool(c: InferenceContext) -> list[TensorType]:
     """y[n, c, o] = max over taps t of x[n, c, o * stride + t * dilation - pad]; indices: its flat position in x (first of equals)"""
     dtype = c.dtype(0) if c.dtype(0) in SMALL_INTEGERS else checked_float(c)

@@ -1,7 +1,7 @@
-"""Recurrent layers: LSTM, GRU and RNN, the forms that keep what their gradients read, and the gradients.
+"""Recurrent layers LSTM, GRU and RNN, their training forms (which save what the gradients read) and their gradient operators.
 
-What the old package has kernels for (one direction, no lengths, no peepholes) is written as its com.microsoft operators; everything else has the same
-operators in the domain `ortrain`."""
+Nodes that ONNX Runtime training 1.19 can differentiate (forward direction, no sequence lengths, no peepholes) use its com.microsoft operators. All other
+nodes use operators of the same names in the domain ortrain."""
 
 from __future__ import annotations
 
@@ -12,71 +12,78 @@ from typing import Any, cast
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.record import MICROSOFT, Guard, Inference, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Guard, InferenceContext, InferenceRule, KernelCall, LoweringContext, check_inputs, operator
 from ortrain.ops.shared.recurrent_scan import ACTIVATIONS, layer_decomposition
 
 Gradients = Sequence[str | None]
-OWN = "ortrain"
 DIRECTIONS = {"forward": 0, "reverse": 1, "bidirectional": 2}
+"""Attribute direction -> the kernels' number."""
 LENGTHS, INITIAL, CELL, PEEPHOLES = 4, 5, 6, 7
+"""Indices of the optional inputs sequence_lens, initial_h, initial_c and P."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """What distinguishes the three: gates per unit, whether there is a cell state, default activations, and the sums of scratch space.
+class RecurrentLayer:
+    """The properties that distinguish LSTM, GRU and RNN.
 
-    scratch, gradient_scratch: elements, from (steps, rows, inputs, hidden, directions)."""
+    gates: gates per hidden unit. has_cell: whether there is a cell state. activations: the sets of activations that the kernels support, the default first.
+    scratch, gradient_scratch: elements of scratch memory for (steps, rows, inputs, hidden, directions)."""
 
     name: str
     gates: int
-    cell: bool
+    has_cell: bool
     activations: tuple[tuple[str, ...], ...]
     scratch: Callable[[int, int, int, int, int], int]
     gradient_scratch: Callable[[int, int, int, int, int], int]
 
     @property
     def states(self) -> int:
-        """Outputs before those that are saved for the gradient: y, h and, with a cell, c."""
-        return 3 if self.cell else 2
+        """The number of outputs before the saved ones: y, y_h and, with a cell state, y_c."""
+        return 3 if self.has_cell else 2
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """Widths, in units of hidden, of what is saved: the cell states, the gates."""
-        return (1, self.gates) if self.cell else (self.gates,) if self.gates > 1 else ()
+        """The widths, in multiples of hidden, of the values saved for the gradient: cell states, then gates."""
+        return (1, self.gates) if self.has_cell else (self.gates,) if self.gates > 1 else ()
 
 
 PANEL_PADDING = 16
+"""Columns by which the panels of packed weights may exceed the matrix."""
 
 
-def panels(depth: int, columns: int) -> int:
-    """Elements of the panels of recurrent weights [depth, columns] at most (recurrent/step_gemm.h)."""
+def packed_weights_size(depth: int, columns: int) -> int:
+    """Return the maximum number of elements of packed recurrent weights [depth, columns] (kernels/recurrent/step_gemm.h)."""
     return depth * (columns + PANEL_PADDING)
 
 
-LSTM = Layer("LSTM", 4, True, (("sigmoid", "tanh", "tanh"),), lambda s, n, i, h, d: 4 * h + d * panels(h, 4 * h) + 2 * d * n * h,
-             lambda s, n, i, h, d: d * s * n * 4 * h + 2 * d * n * h + d * panels(4 * h, h) + (s * n + 4 * h) * (i + h))
-GRU = Layer("GRU", 3, False, (("sigmoid", "tanh"),), lambda s, n, i, h, d: 3 * h + d * (panels(h, 2 * h) + panels(h, h)) + 4 * d * n * h,
-            lambda s, n, i, h, d: 6 * d * s * n * h + 2 * d * n * h + d * (panels(2 * h, h) + panels(h, h)))
-RNN = Layer("RNN", 1, False, (("tanh",), ("relu",)), lambda s, n, i, h, d: h + d * panels(h, h) + d * n * h + d * s * n * h,
-            lambda s, n, i, h, d: d * s * n * h + d * n * h + d * panels(h, h) + (s * n + h) * (i + h))
-
-
+LSTM = RecurrentLayer(
+    "LSTM", 4, True, (("sigmoid", "tanh", "tanh"),),
+    lambda s, n, i, h, d: 4 * h + d * packed_weights_size(h, 4 * h) + 2 * d * n * h,
+    lambda s, n, i, h, d: d * s * n * 4 * h + 2 * d * n * h + d * packed_weights_size(4 * h, h) + (s * n + 4 * h) * (i + h))
+GRU = RecurrentLayer(
+    "GRU", 3, False, (("sigmoid", "tanh"),),
+    lambda s, n, i, h, d: 3 * h + d * (packed_weights_size(h, 2 * h) + packed_weights_size(h, h)) + 4 * d * n * h,
+    lambda s, n, i, h, d: 6 * d * s * n * h + 2 * d * n * h + d * (packed_weights_size(2 * h, h) + packed_weights_size(h, h)))
+RNN = RecurrentLayer(
+    "RNN", 1, False, (("tanh",), ("relu",)),
+    lambda s, n, i, h, d: h + d * packed_weights_size(h, h) + d * n * h + d * s * n * h,
+    lambda s, n, i, h, d: d * s * n * h + d * n * h + d * packed_weights_size(h, h) + (s * n + h) * (i + h))
 LAYERS = {layer.name: layer for layer in (LSTM, GRU, RNN)}
 
 
-# ---- what a node says
+# ---- properties of a node
 
 
 def direction_of(c: InferenceContext) -> tuple[int, int]:
-    """(kind of direction, number of directions)"""
+    """Return (number of the direction in DIRECTIONS, count of directions)."""
     name = c.attribute("direction", "forward")
     if name not in DIRECTIONS:
         raise c.error(f"expected a direction of {sorted(DIRECTIONS)}, got {name!r}")
     return DIRECTIONS[name], 2 if name == "bidirectional" else 1
 
 
-def activations_of(c: InferenceContext, layer: Layer) -> tuple[str, ...]:
-    """The activations of all directions in turn, in lower case; refused when ONNX has none of the name, or their number is another."""
+def activations_of(c: InferenceContext, layer: RecurrentLayer) -> tuple[str, ...]:
+    """Return the activations of all directions in order, in lower case. Raises for unknown names or a wrong number of them."""
     _, directions = direction_of(c)
     given = c.attribute("activations")
     names = tuple(name.lower() for name in given) if given else layer.activations[0] * directions
@@ -85,25 +92,25 @@ def activations_of(c: InferenceContext, layer: Layer) -> tuple[str, ...]:
     return names
 
 
-def activation_of(c: InferenceContext, layer: Layer) -> int | None:
-    """Which of the layer's sets of activations, as the kernels know them, is asked for; None for another one, a clip or coupled gates."""
+def kernel_activation(c: InferenceContext, layer: RecurrentLayer) -> int | None:
+    """Return the index in layer.activations of the node's activations; None if the kernels do not support them, or for clip or coupled gates."""
     if c.attribute("clip") is not None or c.attribute("input_forget", 0):
         return None
     names, directions = activations_of(c, layer), direction_of(c)[1]
     return next((index for index, known in enumerate(layer.activations) if names == known * directions), None)
 
 
-def check_compiled(c: InferenceContext, layer: Layer) -> None:
-    """Refuses what the kernels have no form of."""
+def check_kernel_support(c: InferenceContext, layer: RecurrentLayer) -> None:
+    """Raise if the kernels do not support the node: its activations, clip, input_forget, or two directions in com.microsoft."""
     if c.node.domain == MICROSOFT and direction_of(c)[1] > 1:
         raise c.error(f"expected one direction, got {c.attribute('direction')!r}")
-    if activation_of(c, layer) is None:
+    if kernel_activation(c, layer) is None:
         raise c.error(f"expected the activations {layer.activations[0]} of {layer.name} and neither clip nor input_forget, got "
                       f"{ {name: c.attribute(name) for name in ('activations', 'clip', 'input_forget') if c.attribute(name)} }")
 
 
-def sizes_of(c: InferenceContext, layer: Layer) -> tuple[Dim, Dim, Dim, int, int]:
-    """(steps, rows, inputs, hidden, directions), checked against all inputs"""
+def layer_sizes(c: InferenceContext, layer: RecurrentLayer) -> tuple[Dim, Dim, Dim, int, int]:
+    """Return (steps, rows, inputs, hidden, directions), where rows is the batch size. Raises if an input's shape does not fit them."""
     if len(c.shape(0)) != 3 or len(c.shape(1)) != 3 or len(c.shape(2)) != 3:
         raise c.error(f"expected x, W and R of rank 3, got {[list(c.shape(i)) for i in range(3)]}")
     steps, rows, inputs = c.shape(0)
@@ -113,18 +120,18 @@ def sizes_of(c: InferenceContext, layer: Layer) -> tuple[Dim, Dim, Dim, int, int
     if not isinstance(hidden, int):
         raise c.error(f"expected R with a known size, got {list(c.shape(2))}")
     state: tuple[Dim, ...] = (rows, directions, hidden) if c.attribute("layout", 0) else (directions, rows, hidden)
-    wanted: dict[int, tuple[Dim, ...]] = {
+    expected: dict[int, tuple[Dim, ...]] = {
         1: (directions, layer.gates * hidden, inputs), 2: (directions, layer.gates * hidden, hidden), 3: (directions, 2 * layer.gates * hidden),
-        LENGTHS: (rows,), INITIAL: state, **({CELL: state, PEEPHOLES: (directions, 3 * hidden)} if layer.cell else {})}
-    for index, shape in wanted.items():
+        LENGTHS: (rows,), INITIAL: state, **({CELL: state, PEEPHOLES: (directions, 3 * hidden)} if layer.has_cell else {})}
+    for index, shape in expected.items():
         check_inputs(c, shape, *((index,) if c.has(index) else ()))
     if c.has(LENGTHS) and c.dtype(LENGTHS) != "int32":
         raise c.error(f"expected lengths of int32, got {c.dtype(LENGTHS)}")
     return steps, rows, inputs, hidden, directions
 
 
-def saved_first(c: InferenceContext, steps: Dim) -> tuple[Dim, Dim]:
-    """The first two sizes of what is saved for the gradient: the old package's form is of one direction."""
+def saved_leading_dims(c: InferenceContext, steps: Dim) -> tuple[Dim, Dim]:
+    """Return the first two dimensions of saved values: (steps, 1) in com.microsoft, whose form has one direction, else (directions, steps)."""
     directions = direction_of(c)[1]
     return (steps, 1) if c.node.domain == MICROSOFT else (directions, steps)
 
@@ -132,131 +139,133 @@ def saved_first(c: InferenceContext, steps: Dim) -> tuple[Dim, Dim]:
 # ---- forward
 
 
-def infer_layer(layer: Layer, summary: str) -> Inference:
+def infer_layer(layer: RecurrentLayer, summary: str) -> InferenceRule:
+    """Return the shape inference of a layer or of its training form, with `summary` as its docstring."""
+
     def infer(c: InferenceContext) -> list[TensorType]:
-        steps, rows, _, hidden, directions = sizes_of(c, layer)
+        steps, rows, _, hidden, directions = layer_sizes(c, layer)
         activations_of(c, layer)
         if c.node.op_type != layer.name:
-            check_compiled(c, layer)
+            check_kernel_support(c, layer)
         batch_first = bool(c.attribute("layout", 0))
         y: tuple[Dim, ...] = (rows, steps, directions, hidden) if batch_first else (steps, directions, rows, hidden)
         state: tuple[Dim, ...] = (rows, directions, hidden) if batch_first else (directions, rows, hidden)
-        kinds = [y, *[state] * (layer.states - 1), *((*saved_first(c, steps), rows, width * hidden) for width in layer.saved)]
+        kinds = [y, *[state] * (layer.states - 1), *((*saved_leading_dims(c, steps), rows, width * hidden) for width in layer.saved)]
         return [TensorType(c.dtype(0), shape) for shape in kinds]
 
     infer.__doc__ = summary
     return infer
 
 
-def lower_layer(layer: Layer) -> Callable[[LoweringContext], KernelCall]:
+def lower_layer(layer: RecurrentLayer) -> Callable[[LoweringContext], KernelCall]:
     def lower(c: LoweringContext) -> KernelCall:
-        steps, rows, inputs, hidden, directions = cast(tuple[int, ...], sizes_of(c, layer))
-        gates = 0 if layer.gates > 1 and c.wants(layer.states + len(layer.saved) - 1) else directions * steps * rows * layer.gates * hidden
+        steps, rows, inputs, hidden, directions = cast(tuple[int, ...], layer_sizes(c, layer))
+        gates = 0 if layer.gates > 1 and c.has_output(layer.states + len(layer.saved) - 1) else directions * steps * rows * layer.gates * hidden
         space = layer.scratch(steps, rows, inputs, hidden, directions) + (gates if layer.gates > 1 else 0)
         guards = (Guard(LENGTHS, 0, steps + 1),) if c.has(LENGTHS) else ()
-        return KernelCall(layer.name.lower(), (steps, rows, inputs, hidden, directions, direction_of(c)[0], option_of(c, layer)),
+        return KernelCall(layer.name.lower(), (steps, rows, inputs, hidden, directions, direction_of(c)[0], kernel_option(c, layer)),
                           scratch=space * numpy_dtype(c.dtype(0)).itemsize, guards=guards)
 
     return lower
 
 
-def option_of(c: InferenceContext, layer: Layer) -> int:
-    """linear_before_reset of a GRU, relu of an RNN"""
-    return int(c.attribute("linear_before_reset", 0)) if layer is GRU else activation_of(c, layer) or 0
+def kernel_option(c: InferenceContext, layer: RecurrentLayer) -> int:
+    """Return the kernel's last attribute: linear_before_reset for a GRU, else the index of the activations (1: ReLU in an RNN)."""
+    return int(c.attribute("linear_before_reset", 0)) if layer is GRU else kernel_activation(c, layer) or 0
 
 
-def in_other_forms(g: NodeBuilder) -> list[str] | None:
-    """What the kernels do not know as a Scan; layout 1 as layout 0 between Transposes."""
+def recurrent_decomposition(g: NodeBuilder) -> list[str] | None:
+    """Return a Scan for a layer that the kernels do not support; for layout 1 the same layer in layout 0 between Transposes."""
     layer = LAYERS[g.node.op_type]
     if g.attribute("layout", 0):
-        return steps_first(g)
-    return layer_decomposition(g, activations_of(g.context(), layer)) if activation_of(g.context(), layer) is None else None
+        return batch_first_decomposition(g)
+    return layer_decomposition(g, activations_of(g.context(), layer)) if kernel_activation(g.context(), layer) is None else None
 
 
-def steps_first(g: NodeBuilder) -> list[str]:
-    """layout 1 (rows first) by Transposes around layout 0."""
+def batch_first_decomposition(g: NodeBuilder) -> list[str]:
+    """Return a layer with layout 1 (batch first) as one with layout 0 (time first) between Transposes."""
     names = list(g.inputs)
     for index in (0, INITIAL, CELL):
         if g.has(index):
             names[index] = g.op("Transpose", names[index], perm=(1, 0, 2))
     attributes = {name: value for name, value in g.node.attributes.items() if name != "layout"}
-    found = g.ops(g.node.op_type, *names, outputs=[bool(name) for name in g.outputs], domain=g.node.domain, **attributes)
+    outputs = g.ops(g.node.op_type, *names, outputs=[bool(name) for name in g.outputs], domain=g.node.domain, **attributes)
     perms = [(2, 0, 1, 3), (1, 0, 2), (1, 0, 2)]
-    return [g.op("Transpose", name, perm=perm) if name else "" for name, perm in zip(found, perms, strict=False)]
+    return [g.op("Transpose", name, perm=perm) if name else "" for name, perm in zip(outputs, perms, strict=False)]
 
 
 # ---- gradients
 
 
-def plain(g: GradientBuilder) -> bool:
-    """True when the old package has kernels for the node and its gradient."""
+def has_microsoft_form(g: GradientBuilder) -> bool:
+    """Return whether ONNX Runtime training 1.19 has operators of com.microsoft for the node and its gradient."""
     return g.attribute("direction", "forward") == "forward" and not g.has(LENGTHS) and not g.has(PEEPHOLES)
 
 
-def saved_layer(g: GradientBuilder, layer: Layer) -> tuple[str, list[str]]:
-    """Makes the forward node the form that saves what the gradient reads; returns its domain and all its outputs."""
-    domain = MICROSOFT if plain(g) else OWN
-    g.node.inputs.extend([""] * ((CELL if not layer.cell else PEEPHOLES) - len(g.node.inputs)))
+def replace_with_training_form(g: GradientBuilder, layer: RecurrentLayer) -> tuple[str, list[str]]:
+    """Replace the forward node by its training form; return the form's domain and all its outputs."""
+    domain = MICROSOFT if has_microsoft_form(g) else ORTRAIN
+    g.node.inputs.extend([""] * ((CELL if not layer.has_cell else PEEPHOLES) - len(g.node.inputs)))
     g.node.outputs.extend([""] * (layer.states - len(g.node.outputs)))
     g.replace(f"{layer.name}Training", domain, extra_outputs=len(layer.saved))
     return domain, [g.output(0), *g.outputs[1:]]
 
 
-def output_gradients(g: GradientBuilder, layer: Layer) -> list[str]:
-    """Of y, h and c, "" where there is none."""
-    found = [name or "" for name in g.gradients][: layer.states]
-    return found + [""] * (layer.states - len(found))
+def output_gradients(g: GradientBuilder, layer: RecurrentLayer) -> list[str]:
+    """Return the gradients of y, y_h and, with a cell state, y_c; "" for none."""
+    gradients = [name or "" for name in g.gradients][: layer.states]
+    return gradients + [""] * (layer.states - len(gradients))
 
 
-def wanted(g: GradientBuilder, *indices: int) -> list[bool]:
+def needed_inputs(g: GradientBuilder, *indices: int) -> list[bool]:
     return [g.needs(index) for index in indices]
 
 
-def attributes_of(g: GradientBuilder) -> dict[str, Any]:
+def attributes_without_layout(g: GradientBuilder) -> dict[str, Any]:
     return {name: value for name, value in g.node.attributes.items() if name != "layout"}
 
 
 def lstm_gradient(g: GradientBuilder) -> Gradients:
     dy = output_gradients(g, LSTM)
-    flags = wanted(g, 0, 1, 2, 3, INITIAL, CELL, PEEPHOLES)
-    domain, outputs = saved_layer(g, LSTM)
+    needed = needed_inputs(g, 0, 1, 2, 3, INITIAL, CELL, PEEPHOLES)
+    domain, outputs = replace_with_training_form(g, LSTM)
     x, w, r, _, lengths, h0, c0 = g.inputs[:7]
     peepholes = [g.inputs[PEEPHOLES]] if g.has(PEEPHOLES) else []
-    found = g.ops("LSTMGrad", x, w, r, lengths, h0, c0, outputs[0], outputs[3], outputs[4], *dy, *peepholes, domain=domain, outputs=flags,
-                  **attributes_of(g))
-    dx, dw, dr, db, dh0, dc0, dp = (name or None for name in found)
+    gradients = g.ops("LSTMGrad", x, w, r, lengths, h0, c0, outputs[0], outputs[3], outputs[4], *dy, *peepholes, domain=domain, outputs=needed,
+                      **attributes_without_layout(g))
+    dx, dw, dr, db, dh0, dc0, dp = (name or None for name in gradients)
     return [dx, dw, dr, db, None, dh0, dc0, dp][: len(g.inputs)]
 
 
 def gru_gradient(g: GradientBuilder) -> Gradients:
     dy = output_gradients(g, GRU)
-    flags = wanted(g, 0, 1, 2, 3, INITIAL)
-    domain, outputs = saved_layer(g, GRU)
+    needed = needed_inputs(g, 0, 1, 2, 3, INITIAL)
+    domain, outputs = replace_with_training_form(g, GRU)
     x, w, r, b, lengths, h0 = g.inputs[:6]
-    found = g.ops("GRUGrad", x, w, r, b, lengths, h0, outputs[0], outputs[2], *dy, domain=domain, outputs=flags, **attributes_of(g))
-    dx, dw, dr, db, dh0 = (name or None for name in found)
+    gradients = g.ops("GRUGrad", x, w, r, b, lengths, h0, outputs[0], outputs[2], *dy, domain=domain, outputs=needed, **attributes_without_layout(g))
+    dx, dw, dr, db, dh0 = (name or None for name in gradients)
     return [dx, dw, dr, db, None, dh0][: len(g.inputs)]
 
 
 def rnn_gradient(g: GradientBuilder) -> Gradients:
-    """The forward node stays as it is: its gradient reads nothing but y."""
+    """Return the gradients of an RNN, which reads no saved values but y, so the forward node is unchanged."""
     names = [*g.inputs, *[""] * (6 - len(g.inputs))]
     dy = output_gradients(g, RNN)
-    found = g.ops("RNNGrad", *names[:3], names[LENGTHS], names[INITIAL], g.output(0), *dy, domain=OWN, outputs=wanted(g, 0, 1, 2, 3, INITIAL),
-                  **attributes_of(g))
-    dx, dw, dr, db, dh0 = (name or None for name in found)
+    gradients = g.ops("RNNGrad", *names[:3], names[LENGTHS], names[INITIAL], g.output(0), *dy, domain=ORTRAIN,
+                      outputs=needed_inputs(g, 0, 1, 2, 3, INITIAL), **attributes_without_layout(g))
+    dx, dw, dr, db, dh0 = (name or None for name in gradients)
     return [dx, dw, dr, db, None, dh0][: len(g.inputs)]
 
 
 @dataclass(frozen=True, slots=True)
-class GradientForm:
-    """A layer's gradient operator: (x, W, R, …) -> (dx, dW, dR, dB, dh0, and with a cell dc0, dP)."""
+class GradientOperator:
+    """The gradient operator of a layer: (x, W, R, …) -> (dx, dW, dR, dB, dh0, and with a cell state dc0, dP)."""
 
-    layer: Layer
+    layer: RecurrentLayer
 
     def infer(self, c: InferenceContext) -> list[TensorType]:
         x, w, r = c.type(0), c.type(1), c.type(2)
-        check_compiled(c, self.layer)
+        check_kernel_support(c, self.layer)
         if len(c.shape(0)) != 3 or len(c.shape(2)) != 3:
             raise c.error(f"expected x and R of rank 3, got {list(c.shape(0))} and {list(c.shape(2))}")
         rows, hidden, directions = c.shape(0)[1], c.shape(2)[2], c.shape(2)[0]
@@ -264,56 +273,58 @@ class GradientForm:
             raise c.error(f"expected R with a known size, got {list(c.shape(2))}")
         self.check(c, c.shape(0), hidden)
         state = TensorType(x.dtype, (directions, rows, hidden))
-        found = [x, w, r, TensorType(x.dtype, (directions, 2 * self.layer.gates * hidden)), state]
-        return [*found, state, TensorType(x.dtype, (directions, 3 * hidden))] if self.layer.cell else found
+        outputs = [x, w, r, TensorType(x.dtype, (directions, 2 * self.layer.gates * hidden)), state]
+        return [*outputs, state, TensorType(x.dtype, (directions, 3 * hidden))] if self.layer.has_cell else outputs
 
     def check(self, c: InferenceContext, shape: Shape, hidden: int) -> None:
-        """Refuses inputs that are known to be of other sizes than x and R say."""
+        """Raise if an input's shape does not fit x [steps, rows, inputs] = `shape` and the hidden size."""
         steps, rows, inputs = shape
         gates, directions = self.layer.gates * hidden, direction_of(c)[1]
-        every, last = (steps, directions, rows), (directions, rows, hidden)
-        of_layer: list[Shape] = [
-            shape, (directions, gates, inputs), (directions, gates, hidden), *([(directions, 2 * gates)] if self.layer is GRU else []), (rows,), last,
-            *([last] if self.layer.cell else [])]
-        kept: list[Shape] = [(*every, hidden), *((*saved_first(c, steps), rows, width * hidden) for width in self.layer.saved)]
-        gradients: list[Shape] = [(*every, hidden), last, *([last, (directions, 3 * hidden)] if self.layer.cell else [])]
-        for index, sizes in enumerate((*of_layer, *kept, *gradients)):
-            if c.has(index) or index in (1, 2) or 0 <= index - len(of_layer) < len(kept):
+        all_steps, state = (steps, directions, rows), (directions, rows, hidden)
+        layer_inputs: list[Shape] = [
+            shape, (directions, gates, inputs), (directions, gates, hidden), *([(directions, 2 * gates)] if self.layer is GRU else []), (rows,), state,
+            *([state] if self.layer.has_cell else [])]
+        saved: list[Shape] = [(*all_steps, hidden), *((*saved_leading_dims(c, steps), rows, width * hidden) for width in self.layer.saved)]
+        gradients: list[Shape] = [(*all_steps, hidden), state, *([state, (directions, 3 * hidden)] if self.layer.has_cell else [])]
+        for index, sizes in enumerate((*layer_inputs, *saved, *gradients)):
+            if c.has(index) or index in (1, 2) or 0 <= index - len(layer_inputs) < len(saved):
                 check_inputs(c, sizes, index)
 
     def lower(self, c: LoweringContext) -> KernelCall:
         steps, rows, inputs = c.dims(0)
         directions, hidden = c.dims(2)[0], c.dims(2)[2]
         space = self.layer.gradient_scratch(steps, rows, inputs, hidden, directions)
-        return KernelCall(f"{self.layer.name.lower()}_grad", (steps, rows, inputs, hidden, directions, direction_of(c)[0], option_of(c, self.layer)),
+        return KernelCall(f"{self.layer.name.lower()}_grad", (steps, rows, inputs, hidden, directions, direction_of(c)[0], kernel_option(c, self.layer)),
                           scratch=space * numpy_dtype(c.dtype(0)).itemsize)
 
 
 def _register() -> None:
     forward = {
-        LSTM: (lstm_gradient, "c = f c + i c~, h = o tanh(c), gates of x and the h before (Hochreiter and Schmidhuber, 1997)"),
-        GRU: (gru_gradient, "h = (1 - z) h~ + z h, gates of x and the h before (Cho et al., arXiv 1406.1078)"),
-        RNN: (rnn_gradient, "h = tanh(x W + h R + b), or relu"),
+        LSTM: (lstm_gradient, "c[t] = f c[t-1] + i g, h[t] = o tanh(c[t]), gates i, o, f, g of x[t] and h[t-1] (Hochreiter and Schmidhuber, 1997)"),
+        GRU: (gru_gradient, "h[t] = (1 - z) g + z h[t-1], gates z, r and candidate g of x[t] and h[t-1] (Cho et al., arXiv 1406.1078)"),
+        RNN: (rnn_gradient, "h[t] = f(x[t] Wᵀ + h[t-1] Rᵀ + b), f = tanh by default"),
     }
     for layer, (gradient, summary) in forward.items():
-        operator(layer.name, lower=lower_layer(layer), gradient=gradient, stop_gradient=(LENGTHS,), decompose=in_other_forms, decompose_first=True)(
+        operator(layer.name, lower=lower_layer(layer), gradient=gradient, stop_gradient=(LENGTHS,), decompose=recurrent_decomposition, decompose_first=True)(
             infer_layer(layer, summary))
     for layer in forward:
-        form = GradientForm(layer)
-        for domain in (MICROSOFT, OWN):
+        form = GradientOperator(layer)
+        for domain in (MICROSOFT, ORTRAIN):
             if layer is RNN and domain == MICROSOFT:
                 continue
             if layer.saved:
                 operator(f"{layer.name}Training", domain=domain, lower=lower_layer(layer), differentiable=False)(
-                    infer_layer(layer, f"{layer.name} with the values that its gradient reads"))
-            operator(f"{layer.name}Grad", domain=domain, lower=form.lower, differentiable=False)(documented(form.infer, layer))
+                    infer_layer(layer, f"{layer.name} with additional outputs: the values that its gradient reads"))
+            operator(f"{layer.name}Grad", domain=domain, lower=form.lower, differentiable=False)(with_summary(form.infer, layer))
 
 
-def documented(infer: Inference, layer: Layer) -> Inference:
+def with_summary(infer: InferenceRule, layer: RecurrentLayer) -> InferenceRule:
+    """Return the shape inference of a layer's gradient with its own docstring, which is the operator's summary."""
+
     def inference(c: InferenceContext) -> Sequence[TensorType]:
         return infer(c)
 
-    inference.__doc__ = f"Gradients of {layer.name}'s float inputs"
+    inference.__doc__ = f"Gradients of the floating-point inputs of {layer.name}"
     return inference
 
 

@@ -1,4 +1,4 @@
-"""Reductions over axes."""
+"""Reductions over axes: sums, means, extremes, norms, products and their gradients."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from ortrain.ir import TensorType
 from ortrain.ops.registry.constants import is_one, is_symbolic
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Alias, Decomposition, InferenceContext, KernelCall, LoweringContext, distinct_axes, operator
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Alias, Decomposition, InferenceContext, KernelCall, LoweringContext, normalize_axes, operator
 
 Gradients = Sequence[str | None]
-CHUNK = 16384
-"""Elements of one partial sum when everything is reduced to few values; part of the result's bits, never of the thread count."""
+SUM_CHUNK = 16384
+"""Elements per partial sum of a reduction to one value. It determines the bits of the result, so it must not depend on the number of threads."""
 
 
 def axes_of(c: InferenceContext) -> tuple[int, ...] | None:
-    """The reduced axes, sorted; None while they are not known."""
+    """Return the reduced axes, sorted; None when they are an input that is not constant."""
     rank = len(c.shape(0))
     axes = c.attribute("axes")
     if c.has(1):
@@ -30,42 +30,44 @@ def axes_of(c: InferenceContext) -> tuple[int, ...] | None:
         axes = tuple(int(v) for v in value.ravel())
     if not axes:
         return () if c.attribute("noop_with_empty_axes", 0) else tuple(range(rank))
-    return tuple(sorted(distinct_axes(c, axes, rank)))
+    return tuple(sorted(normalize_axes(c, axes, rank)))
 
 
 def infer_reduction(c: InferenceContext) -> list[TensorType]:
-    """The reduced axes become 1, or vanish without keepdims."""
+    """y = x reduced over `axes` (default: all) by the operation that the operator names; the axes remain with size 1 if `keepdims` is set"""
     keepdims = bool(c.attribute("keepdims", 1))
-    everything = not c.attribute("axes") and not c.has(1) and not c.attribute("noop_with_empty_axes", 0)
-    if c.type(0).shape is None and everything and not keepdims:
+    reduces_all = not c.attribute("axes") and not c.has(1) and not c.attribute("noop_with_empty_axes", 0)
+    if c.type(0).shape is None and reduces_all and not keepdims:
         return [TensorType(c.dtype(0), ())]
     shape, axes = c.shape(0), axes_of(c)
     if axes is None:
-        return [TensorType(c.dtype(0), tuple(c.fresh(f"reduced{i}") for i in range(len(shape))) if keepdims else None)]
+        return [TensorType(c.dtype(0), tuple(c.new_symbol(f"reduced{i}") for i in range(len(shape))) if keepdims else None)]
     kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape) if keepdims or axis not in axes)
     return [TensorType(c.dtype(0), kept)]
 
 
-def grouped(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
-    """(size, reduced) groups of neighboring axes of one kind; those of size 1 vanish.
+def group_axes(dims: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
+    """Return the axes as (size, is reduced) groups of adjacent axes that are all reduced or all kept, without axes of size 1.
 
-    One whose size is open may stay where it is the first, or is reduced. Where it is kept it would part what is summed at once: another order of additions."""
+    A symbolic size may turn out to be 1 when a program template is specialized. Such an axis stays as the first group or where it is reduced. A kept
+    one after the first group would separate two reduced groups, which changes the order of additions, so there it is compared with 1, which guards it."""
     groups: list[tuple[int, bool]] = []
-    for size, reduced in merged_kinds((size, axis in axes) for axis, size in enumerate(dims) if is_symbolic((size,)) or size != 1):
+    for size, reduced in merge_groups((size, axis in axes) for axis, size in enumerate(dims) if is_symbolic((size,)) or size != 1):
         if size != 1 if groups and not reduced else not is_one(size):
             groups.append((size, reduced))
-    return merged_kinds(groups) or [(1, False)]
+    return merge_groups(groups) or [(1, False)]
 
 
-def merged_kinds(groups: Iterable[tuple[int, bool]]) -> list[tuple[int, bool]]:
-    """The groups, neighbors of one kind as one."""
-    return [(math.prod(size for size, _ in together), reduced) for reduced, together in itertools.groupby(groups, key=lambda group: group[1])]
+def merge_groups(groups: Iterable[tuple[int, bool]]) -> list[tuple[int, bool]]:
+    """Return the groups with adjacent ones of the same kind merged."""
+    return [(math.prod(size for size, _ in adjacent), reduced) for reduced, adjacent in itertools.groupby(groups, key=lambda group: group[1])]
 
 
 def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall | Alias]:
-    """Packs: mode, number of kept groups, kept sizes and strides, number of reduced groups, reduced sizes and strides.
+    """Return a lowering that packs: number of outputs, elements per output, number of kept groups, their sizes and strides, number of reduced groups,
+    their sizes and strides.
 
-    One element reduced is itself, but for its square: the bias gradient of a batch of one moves nothing."""
+    A reduction of one element per output is an alias (except for squares), so the bias gradient of a batch of one copies nothing."""
 
     def lower(c: LoweringContext) -> KernelCall | Alias:
         axes = axes_of(c)
@@ -75,14 +77,14 @@ def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall | Ali
         kept: list[tuple[int, int]] = []
         reduced: list[tuple[int, int]] = []
         stride = 1
-        for size, is_reduced in reversed(grouped(dims, axes)):
+        for size, is_reduced in reversed(group_axes(dims, axes)):
             (reduced if is_reduced else kept).insert(0, (size, stride))
             stride *= size
         count = math.prod([size for size, _ in reduced])
         outputs = math.prod([size for size, _ in kept])
         if is_one(count) and kernel != "reduce_sum_square":
             return Alias()
-        scratch = 8 * (-(-count // CHUNK) + 1) if outputs == 1 else 0
+        scratch = 8 * (-(-count // SUM_CHUNK) + 1) if outputs == 1 else 0
         ints = [len(kept), *(s for s, _ in kept), *(t for _, t in kept), len(reduced), *(s for s, _ in reduced), *(t for _, t in reduced)]
         return KernelCall(kernel, (outputs, count, *ints), scratch=scratch)
 
@@ -90,7 +92,7 @@ def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall | Ali
 
 
 def expand_like(g: GradientBuilder, dy: str) -> str:
-    """dY spread over the reduced axes again."""
+    """Return dY, or any value of the output's shape, expanded to the shape of x."""
     x = g.inputs[0]
     shape, axes = g.shape(x), axes_of(g.context())
     if not g.attribute("keepdims", 1) and axes is None:
@@ -117,7 +119,7 @@ def mean_gradient(g: GradientBuilder) -> Gradients:
 
 
 def extreme_gradient(g: GradientBuilder) -> Gradients:
-    """Entries equal to the extreme share its gradient."""
+    """Return dY in equal shares for all elements that equal the extreme."""
     x, y = g.inputs[0], g.outputs[0]
     mask = g.op("Cast", g.op("Equal", x, expand_like(g, y)), to=1 if g.type(x).dtype == "float32" else 11)
     axes = axes_of(g.context())
@@ -137,15 +139,17 @@ def l1_gradient(g: GradientBuilder) -> Gradients:
 
 
 def l2_gradient(g: GradientBuilder) -> Gradients:
-    """x / y, and 0 where the norm is 0."""
+    """Return dY x / y, and 0 where the norm y is 0."""
     y = g.outputs[0]
     zero = g.scalar(0.0, y)
     ratio = g.op("Where", g.op("Equal", y, zero), zero, g.op("Div", g.dy, y))
     return [g.op("Mul", expand_like(g, ratio), g.inputs[0])]
 
 
-def of_parts(before: str, reduction: str, after: str = "") -> Decomposition:
-    """after(reduction(before(x))) over the node's axes; the reduction's own form of opset stays."""
+def reduction_decomposition(before: str, reduction: str, after: str = "") -> Decomposition:
+    """Return the decomposition into after(reduction(before(x))) over the node's axes, with the reduction in the form of the model's opset.
+
+    before, after: unary operators, "" for none."""
 
     def expand(g: NodeBuilder) -> list[str]:
         x = g.op(before, g.inputs[0]) if before else g.inputs[0]
@@ -153,10 +157,10 @@ def of_parts(before: str, reduction: str, after: str = "") -> Decomposition:
         if axes is None:
             raise g.error("expected constant axes, got computed ones")
         attributes: dict[str, Any] = {"keepdims": int(g.attribute("keepdims", 1))}
-        by_input = g.opset >= (13 if reduction == "ReduceSum" else 18)
+        axes_are_input = g.opset >= (13 if reduction == "ReduceSum" else 18)
         if not axes:
             y = x if reduction == "ReduceSum" else g.op("Mul", x, x)
-        elif by_input:
+        elif axes_are_input:
             y = g.op(reduction, x, g.constant(list(axes)), **attributes)
         else:
             y = g.op(reduction, x, axes=axes, **attributes)
@@ -166,12 +170,12 @@ def of_parts(before: str, reduction: str, after: str = "") -> Decomposition:
 
 
 def log_sum_gradient(g: GradientBuilder) -> Gradients:
-    """dY over the sum, which is e ** y."""
+    """Return dY / sum(x), where the sum is e ** y."""
     return [expand_like(g, g.op("Div", g.dy, g.op("Exp", g.outputs[0])))]
 
 
-def log_sum_exp(g: NodeBuilder) -> list[str]:
-    """With the largest element taken out, so that nothing overflows; a largest element that is infinite stays in."""
+def log_sum_exp_decomposition(g: NodeBuilder) -> list[str]:
+    """Return ln(sum(e ** (x - max))) + max, which does not overflow; an infinite maximum is not subtracted, as that would give NaN."""
     x, axes = g.inputs[0], axes_of(g.context())
     if axes is None:
         raise g.error("expected constant axes, got computed ones")
@@ -188,26 +192,26 @@ def log_sum_exp(g: NodeBuilder) -> list[str]:
 
 
 def log_sum_exp_gradient(g: GradientBuilder) -> Gradients:
-    """dY times each element's share, e ** (x - y)."""
+    """Return dY e ** (x - y), the softmax of x times dY."""
     x = g.inputs[0]
     return [g.op("Mul", expand_like(g, g.dy), g.op("Exp", g.op("Sub", x, expand_like(g, g.outputs[0]))))]
 
 
 def product_decomposition(g: NodeBuilder) -> list[str] | None:
-    """Axis by axis: the product along one is the last of its running products."""
+    """Reduce axis by axis: the product along an axis is the last element of its CumulativeProduct."""
     x, axes = g.inputs[0], axes_of(g.context())
     kind = g.type(x)
     if axes is None or not kind.is_static or kind.dtype not in ("float32", "float64") or any(kind.sizes[axis] == 0 for axis in axes):
         return None
     for axis in axes:
-        last = g.op("CumulativeProduct", x, domain=ORTRAIN, axis=axis)
-        x = g.op("Gather", last, g.constant([kind.sizes[axis] - 1]), axis=axis)
+        products = g.op("CumulativeProduct", x, domain=ORTRAIN, axis=axis)
+        x = g.op("Gather", products, g.constant([kind.sizes[axis] - 1]), axis=axis)
     shape = [size for axis, size in enumerate(kind.sizes) if axis not in axes or g.attribute("keepdims", 1)]
     return [g.op("Reshape", x, g.constant([1 if axis in axes else size for axis, size in enumerate(kind.sizes)] if g.attribute("keepdims", 1) else shape))]
 
 
 def product_gradient(g: GradientBuilder) -> Gradients:
-    """dY times the product of the others: exact where elements are 0."""
+    """Return dY times the product of all other elements, which is exact where elements are 0."""
     axes = axes_of(g.context())
     if axes is None:
         raise g.error("expected constant axes where a gradient is taken, got computed ones")
@@ -216,39 +220,39 @@ def product_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("Mul", expand_like(g, g.dy), g.op("ProductOfOthers", g.inputs[0], domain=ORTRAIN, axes=axes))]
 
 
-def others_decomposition(g: NodeBuilder) -> list[str]:
-    """The product before each element times the product after it, along each axis in turn, times the products along the axes before."""
+def product_of_others_decomposition(g: NodeBuilder) -> list[str]:
+    """Multiply, axis by axis, the exclusive products from both ends; `reduced` is x reduced over the axes already done."""
     x, axes = g.inputs[0], tuple(g.attribute("axes"))
     kind = g.type(x)
-    result, along = "", x
+    result, reduced = "", x
     for axis in axes:
-        before = g.op("CumulativeProduct", along, domain=ORTRAIN, axis=axis, exclusive=1)
-        after = g.op("CumulativeProduct", along, domain=ORTRAIN, axis=axis, exclusive=1, reverse=1)
+        before = g.op("CumulativeProduct", reduced, domain=ORTRAIN, axis=axis, exclusive=1)
+        after = g.op("CumulativeProduct", reduced, domain=ORTRAIN, axis=axis, exclusive=1, reverse=1)
         others = g.op("Mul", before, after)
         result = g.op("Mul", result, others) if result else others
-        along = g.op("Gather", g.op("CumulativeProduct", along, domain=ORTRAIN, axis=axis), g.constant([kind.sizes[axis] - 1]), axis=axis)
+        reduced = g.op("Gather", g.op("CumulativeProduct", reduced, domain=ORTRAIN, axis=axis), g.constant([kind.sizes[axis] - 1]), axis=axis)
     return [result]
 
 
-@operator("ProductOfOthers", domain=ORTRAIN, decompose=others_decomposition, differentiable=False)
+@operator("ProductOfOthers", domain=ORTRAIN, decompose=product_of_others_decomposition, differentiable=False)
 def product_of_others(c: InferenceContext) -> list[TensorType]:
-    """y = the product over the axes of all elements but x itself"""
+    """y = the product of x over `axes` without the element itself, in the shape of x"""
     return [c.type(0)]
 
 
-def all_l2(g: NodeBuilder) -> list[str]:
+def reduce_all_l2_decomposition(g: NodeBuilder) -> list[str]:
     squares = [g.op("ReduceSumSquare", x, keepdims=0) for x in g.inputs]
     return [g.op("Sqrt", g.op("Sum", *squares))]
 
 
-@operator("ReduceAllL2", domain=MICROSOFT, decompose=all_l2)
+@operator("ReduceAllL2", domain=MICROSOFT, decompose=reduce_all_l2_decomposition)
 def reduce_all_l2(c: InferenceContext) -> list[TensorType]:
-    """The root of the sum of the squares of all elements of all inputs, a scalar"""
+    """y = sqrt(sum of x² over all elements of all inputs), a scalar"""
     return [TensorType(c.dtype(0), ())]
 
 
-def _nothing(dtype: np.dtype, minimum: bool) -> Any:
-    """The smallest of no elements is the largest value of their type, and the other way round."""
+def _empty_extreme(dtype: np.dtype, minimum: bool) -> Any:
+    """Return the minimum (or maximum) of an empty set: the largest (or smallest) value of the dtype."""
     if dtype == np.bool_:
         return minimum
     if dtype.kind == "f":
@@ -258,20 +262,22 @@ def _nothing(dtype: np.dtype, minimum: bool) -> Any:
 
 
 def numpy_reduction(function: Callable[..., Any]) -> Callable[[InferenceContext], list[np.ndarray]]:
+    """Return the constant folding of a reduction that is one NumPy function."""
+
     def evaluate(c: InferenceContext) -> list[np.ndarray]:
         x = c.values[0]
         assert x is not None
         axes = axes_of(c)
         if axes == ():
             return [x]
-        start = {} if x.size or function not in (np.max, np.min) else {"initial": _nothing(x.dtype, function is np.min)}
-        return [np.asarray(function(x, axis=axes, keepdims=bool(c.attribute("keepdims", 1)), **start)).astype(x.dtype, copy=False)]
+        initial = {} if x.size or function not in (np.max, np.min) else {"initial": _empty_extreme(x.dtype, function is np.min)}
+        return [np.asarray(function(x, axis=axes, keepdims=bool(c.attribute("keepdims", 1)), **initial)).astype(x.dtype, copy=False)]
 
     return evaluate
 
 
 def lower_product(c: LoweringContext) -> KernelCall:
-    """Products of integers, and over nothing: in NumPy."""
+    """Lower the products that product_decomposition leaves, those of integers, over empty axes or of symbolic shape, to NumPy."""
     axes, keepdims, dtype = axes_of(c), bool(c.attribute("keepdims", 1)), c.dtype(0)
     if axes is None:
         raise c.error("expected constant axes, got computed ones")
@@ -287,11 +293,12 @@ def _register() -> None:
         ("ReduceSumSquare", "reduce_sum_square", sum_square_gradient, None),
     ]
     for name, kernel, gradient, function in rows:
-        operator(name, lower=lower_reduction(kernel), gradient=gradient, stop_gradient=(1,), evaluate=numpy_reduction(function) if function else None)(infer_reduction)
-    operator("ReduceL1", gradient=l1_gradient, stop_gradient=(1,), decompose=of_parts("Abs", "ReduceSum"))(infer_reduction)
-    operator("ReduceL2", gradient=l2_gradient, stop_gradient=(1,), decompose=of_parts("", "ReduceSumSquare", "Sqrt"))(infer_reduction)
-    operator("ReduceLogSum", gradient=log_sum_gradient, stop_gradient=(1,), decompose=of_parts("", "ReduceSum", "Log"))(infer_reduction)
-    operator("ReduceLogSumExp", gradient=log_sum_exp_gradient, stop_gradient=(1,), decompose=log_sum_exp)(infer_reduction)
+        operator(name, lower=lower_reduction(kernel), gradient=gradient, stop_gradient=(1,),
+                 evaluate=numpy_reduction(function) if function else None)(infer_reduction)
+    operator("ReduceL1", gradient=l1_gradient, stop_gradient=(1,), decompose=reduction_decomposition("Abs", "ReduceSum"))(infer_reduction)
+    operator("ReduceL2", gradient=l2_gradient, stop_gradient=(1,), decompose=reduction_decomposition("", "ReduceSumSquare", "Sqrt"))(infer_reduction)
+    operator("ReduceLogSum", gradient=log_sum_gradient, stop_gradient=(1,), decompose=reduction_decomposition("", "ReduceSum", "Log"))(infer_reduction)
+    operator("ReduceLogSumExp", gradient=log_sum_exp_gradient, stop_gradient=(1,), decompose=log_sum_exp_decomposition)(infer_reduction)
     operator("ReduceProd", gradient=product_gradient, stop_gradient=(1,), decompose=product_decomposition, lower=lower_product,
              evaluate=numpy_reduction(np.prod))(infer_reduction)
     operator("ReduceSumTraining", domain=MICROSOFT, lower=lower_reduction("reduce_sum"), gradient=sum_gradient, stop_gradient=(1,),

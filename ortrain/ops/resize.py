@@ -76,13 +76,13 @@ def resize(c: InferenceContext) -> list[TensorType]:
     interpolation_of(c)
     axes = resized_axes(c, shape)
     if axes is None:
-        return [TensorType(c.dtype(0), tuple(c.fresh(f"size{axis}") for axis in range(len(shape))))]
+        return [TensorType(c.dtype(0), tuple(c.new_symbol(f"size{axis}") for axis in range(len(shape))))]
     sizes: list[Dim] = list(shape)
     for axis, scale, size in axes:
         have = shape[axis]
         if size is None and scale != 1:
             assert scale is not None
-            sizes[axis] = int(np.floor(have * scale)) if isinstance(have, int) else c.fresh(f"size{axis}")
+            sizes[axis] = int(np.floor(have * scale)) if isinstance(have, int) else c.new_symbol(f"size{axis}")
         elif size is not None:
             sizes[axis] = size
     return [TensorType(c.dtype(0), tuple(sizes))]

@@ -11,7 +11,7 @@ from ortrain.ir import TensorType
 from ortrain.ops.conv import same_float
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_shape, operator
-from ortrain.ops.shape import known_dims
+from ortrain.ops.shape import constant_dims
 from ortrain.ops.shared.windows import Windows, integers, windows_of
 
 Gradients = Sequence[str | None]
@@ -93,7 +93,7 @@ def grid_sample_grad(c: InferenceContext) -> list[TensorType]:
 
 def affine_decomposition(g: NodeBuilder) -> list[str] | None:
     """A product of the untransformed positions with theta, for sizes that are known; ONNX's function for it has branches inside."""
-    sizes, theta, align = known_dims(g.context(), 1), g.inputs[0], bool(g.attribute("align_corners", 0))
+    sizes, theta, align = constant_dims(g.context(), 1), g.inputs[0], bool(g.attribute("align_corners", 0))
     if sizes is None or align and 1 in sizes[2:]:
         return None
     axes = [np.linspace(-1, 1, n) if align else (2 * np.arange(n) + 1) / n - 1 for n in sizes[2:]]
@@ -105,10 +105,10 @@ def affine_decomposition(g: NodeBuilder) -> list[str] | None:
 @operator("AffineGrid", decompose=affine_decomposition, stop_gradient=(1,))
 def affine_grid(c: InferenceContext) -> list[TensorType]:
     """y[n, p] = theta[n] times (p, 1), for the positions p in [-1, 1] of the elements of images of the given size; the last axis first"""
-    theta, sizes = c.shape(0), known_dims(c, 1)
+    theta, sizes = c.shape(0), constant_dims(c, 1)
     if len(theta) != 3 or theta[1] not in (2, 3) or theta[2] != theta[1] + 1:
         raise c.error(f"expected theta [n, 2, 3] or [n, 3, 4], got shape {list(theta)}")
-    spatial = tuple(sizes[2:]) if sizes is not None else tuple(c.fresh(f"size{axis}") for axis in range(theta[1]))
+    spatial = tuple(sizes[2:]) if sizes is not None else tuple(c.new_symbol(f"size{axis}") for axis in range(theta[1]))
     if len(spatial) != theta[1]:
         raise c.error(f"expected a size [n, c, {theta[1]} sizes], got {sizes}")
     if sizes is not None:
@@ -204,7 +204,7 @@ def deformable_columns(c: InferenceContext) -> list[TensorType]:
     windows = deformable_windows(c, 0, integers(c, "kernel_shape", 2, 1))
     check_moves(c, windows, 0, 1, 2)
     taps = windows.kernel[0] * windows.kernel[1]
-    return [TensorType(c.dtype(0), (x[0], x[1] * taps if isinstance(x[1], int) else c.fresh("channels"), *windows.output))]
+    return [TensorType(c.dtype(0), (x[0], x[1] * taps if isinstance(x[1], int) else c.new_symbol("channels"), *windows.output))]
 
 
 @operator("DeformableColumnsGrad", domain=ORTRAIN, lower=lower_columns("deformable_columns_grad", 1))

@@ -1,4 +1,4 @@
-"""Largest elements, chosen slices, triangles, sequences turned round."""
+"""TopK, ArgMax, ArgMin, Compress, Trilu and ReverseSequence."""
 
 from __future__ import annotations
 
@@ -21,56 +21,56 @@ Gradients = Sequence[str | None]
 # ---- TopK
 
 
-def count_of(c: InferenceContext) -> int | None:
-    """k, if it is known."""
+def constant_k(c: InferenceContext) -> int | None:
+    """Return k, an attribute before opset 10 and an input since, or None if it is not constant."""
     value = c.attribute("k") if c.opset < 10 else c.value(1)
     return None if value is None else int(np.asarray(value).reshape(-1)[0])
 
 
 def top_k_gradient(g: GradientBuilder) -> Gradients:
-    """dY goes back to where the elements came from."""
-    dy, others = g.gradients[0], g.gradients[1:]
-    if dy is None or any(others):
+    """Return dY scattered to the indices that TopK found. Raises if the indices have a gradient."""
+    dy, index_gradients = g.gradients[0], g.gradients[1:]
+    if dy is None or any(index_gradients):
         raise g.error("expected a gradient of the values alone")
     x = g.inputs[0]
     axis = int(g.attribute("axis", -1)) % g.rank(x)
     return [g.op("ScatterElements" if g.opset >= 11 else "Scatter", zeros_like(g, x), g.output(1), dy, axis=axis), None][: len(g.inputs)]
 
 
-def around(c: LoweringContext, axis: int) -> tuple[int, int, int]:
-    """The sizes before, along and after an axis of input 0."""
+def sizes_around_axis(c: LoweringContext, axis: int) -> tuple[int, int, int]:
+    """Return the number of elements before, along and after an axis of input 0."""
     dims = c.dims(0)
     axis %= len(dims)
     return prod(dims[:axis]), dims[axis], prod(dims[axis + 1 :])
 
 
 def lower_top_k(c: LoweringContext) -> KernelCall:
-    k = count_of(c)
+    k = constant_k(c)
     if k is None:
         raise c.error("expected k that is known before running, got one that is computed")
     axis = int(c.attribute("axis", -1))
-    return KernelCall("top_k", (*around(c, axis), k, int(not c.attribute("largest", 1))))
+    return KernelCall("top_k", (*sizes_around_axis(c, axis), k, int(not c.attribute("largest", 1))))
 
 
-@operator("TopK", lower=lower_top_k, gradient=top_k_gradient, stop_gradient=(1,), written=2)
+@operator("TopK", lower=lower_top_k, gradient=top_k_gradient, stop_gradient=(1,), required_outputs=2)
 def top_k(c: InferenceContext) -> list[TensorType]:
-    """The k largest (or smallest) elements along an axis, and their indices; of equal ones the first"""
+    """(values, indices) of the k largest (or smallest) elements along `axis`; among equal elements the first come first"""
     shape: list[Dim] = list(c.shape(0))
     axis = normalize_axis(c, int(c.attribute("axis", -1)), len(shape))
-    k = count_of(c)
-    have = shape[axis]
-    if k is not None and (k < 0 or isinstance(have, int) and k > have):
-        raise c.error(f"expected k in [0, {have}], got {k}")
-    shape[axis] = c.fresh("k") if k is None else k
+    k = constant_k(c)
+    size_along_axis = shape[axis]
+    if k is not None and (k < 0 or isinstance(size_along_axis, int) and k > size_along_axis):
+        raise c.error(f"expected k in [0, {size_along_axis}], got {k}")
+    shape[axis] = c.new_symbol("k") if k is None else k
     return [TensorType(c.dtype(0), tuple(shape)), TensorType("int64", tuple(shape))]
 
 
-# ---- ArgMax and ArgMin: no gradient
+# ---- ArgMax and ArgMin, which have no gradient
 
 
-def lower_extreme(smallest: bool) -> Callable[[LoweringContext], KernelCall]:
+def lower_arg_extreme(smallest: bool) -> Callable[[LoweringContext], KernelCall]:
     def lower(c: LoweringContext) -> KernelCall:
-        sizes = around(c, int(c.attribute("axis", 0)))
+        sizes = sizes_around_axis(c, int(c.attribute("axis", 0)))
         if not sizes[1]:
             raise c.error("expected at least one element along the axis, got none")
         return KernelCall("arg_extreme", (*sizes, int(smallest), int(c.attribute("select_last_index", 0))))
@@ -78,8 +78,8 @@ def lower_extreme(smallest: bool) -> Callable[[LoweringContext], KernelCall]:
     return lower
 
 
-def infer_extreme(c: InferenceContext) -> list[TensorType]:
-    """The index of the largest (or smallest) element along an axis, the first or the last of equals"""
+def infer_arg_extreme(c: InferenceContext) -> list[TensorType]:
+    """y = the index of the largest (or smallest) element along `axis`; among equal elements the first, or the last if `select_last_index` is set"""
     shape: list[Dim] = list(c.shape(0))
     axis = normalize_axis(c, int(c.attribute("axis", 0)), len(shape))
     if c.attribute("keepdims", 1):
@@ -90,32 +90,32 @@ def infer_extreme(c: InferenceContext) -> list[TensorType]:
 
 
 for _name, _smallest in (("ArgMax", False), ("ArgMin", True)):
-    operator(_name, lower=lower_extreme(_smallest), differentiable=False)(infer_extreme)
+    operator(_name, lower=lower_arg_extreme(_smallest), differentiable=False)(infer_arg_extreme)
 
 
 # ---- Compress
 
 
-def choice(c: InferenceContext) -> tuple[int | None, np.ndarray | None]:
-    """(axis, or None for the flat tensor; which slices are chosen, if the condition is known)."""
+def axis_and_selection(c: InferenceContext) -> tuple[int | None, np.ndarray | None]:
+    """Return (axis, selected indices): the axis is None where x is flattened, the indices are None unless the condition is constant."""
     axis, condition = c.attribute("axis"), c.value(1)
     axis = None if axis is None else normalize_axis(c, int(axis), len(c.shape(0)))
     return axis, None if condition is None else np.flatnonzero(condition)
 
 
-def choice_decomposition(g: NodeBuilder) -> list[str] | None:
-    """A Gather of the slices for which a known condition holds."""
-    axis, chosen = choice(g.context())
-    if chosen is None:
+def compress_decomposition(g: NodeBuilder) -> list[str] | None:
+    """Return the Gather of the slices that a constant condition selects."""
+    axis, selected = axis_and_selection(g.context())
+    if selected is None:
         return None
     x = g.op("Reshape", g.inputs[0], g.constant([-1])) if axis is None else g.inputs[0]
-    return [g.op("Gather", x, g.constant(chosen), axis=axis or 0)]
+    return [g.op("Gather", x, g.constant(selected), axis=axis or 0)]
 
 
-def choice_gradient(g: GradientBuilder) -> Gradients:
-    """For a condition that is not known: dY goes back to the rows that it chooses."""
+def compress_gradient(g: GradientBuilder) -> Gradients:
+    """Return dY scattered to the rows that a computed condition selects; Compress of 0, 1, 2, … gives their indices."""
     x = g.inputs[0]
-    axis, _ = choice(g.context())
+    axis, _ = axis_and_selection(g.context())
     if g.type(x).is_static:
         sizes = g.type(x).sizes if axis is not None else (g.type(x).count,)
         shape, places = g.constant(sizes), g.constant(np.arange(sizes[axis or 0]))
@@ -129,73 +129,74 @@ def choice_gradient(g: GradientBuilder) -> Gradients:
     return [dx if axis is not None else g.reshape_like(dx, x), None]
 
 
-@operator("Compress", gradient=choice_gradient, decompose=choice_decomposition, decompose_first=True, stop_gradient=(1,))
+@operator("Compress", gradient=compress_gradient, decompose=compress_decomposition, decompose_first=True, stop_gradient=(1,))
 def compress(c: InferenceContext) -> list[TensorType]:
-    """y = the slices along an axis (or the elements of the flat tensor) for which a condition holds, which may be shorter than the axis"""
+    """y = the slices of x along `axis` (the elements of flattened x without one) where the condition is true; it may be shorter than the axis"""
     shape: list[Dim] = list(c.shape(0))
-    axis, chosen = choice(c)
+    axis, selected = axis_and_selection(c)
     if c.dtype(1) != "bool" or len(c.shape(1)) != 1:
         raise c.error(f"expected a condition bool [length], got {c.dtype(1)}{list(c.shape(1))}")
     if axis is None:
-        shape, axis = [prod(int(size) for size in shape) if c.type(0).is_static else c.fresh("count")], 0
-    length, have = c.shape(1)[0], shape[axis]
-    if isinstance(length, int) and isinstance(have, int) and length > have:
-        raise c.error(f"expected a condition of at most {have} elements, got {length}")
-    shape[axis] = c.fresh("chosen") if chosen is None else len(chosen)
+        shape, axis = [prod(int(size) for size in shape) if c.type(0).is_static else c.new_symbol("count")], 0
+    length, size_along_axis = c.shape(1)[0], shape[axis]
+    if isinstance(length, int) and isinstance(size_along_axis, int) and length > size_along_axis:
+        raise c.error(f"expected a condition of at most {size_along_axis} elements, got {length}")
+    shape[axis] = c.new_symbol("chosen") if selected is None else len(selected)
     return [TensorType(c.dtype(0), tuple(shape))]
 
 
-# ---- triangles
+# ---- Trilu
 
 
-def triangle_decomposition(g: NodeBuilder) -> list[str] | None:
-    """A choice between x and 0 by a constant triangle."""
+def trilu_decomposition(g: NodeBuilder) -> list[str] | None:
+    """Return Where of a constant triangular mask, x and 0."""
     kind = g.type(g.inputs[0])
     k = g.value(g.inputs[1]) if g.has(1) else np.zeros(1, np.int64)
     if not kind.is_static or k is None or kind.dtype not in ("float32", "float64"):
         return None
     ones = np.ones(kind.sizes[-2:], np.bool_)
     offset = int(k.reshape(-1)[0])
-    triangle = np.triu(ones, offset) if g.attribute("upper", 1) else np.tril(ones, offset)
-    return [g.op("Where", g.constant(triangle), g.inputs[0], g.scalar(0.0, g.inputs[0]))]
+    mask = np.triu(ones, offset) if g.attribute("upper", 1) else np.tril(ones, offset)
+    return [g.op("Where", g.constant(mask), g.inputs[0], g.scalar(0.0, g.inputs[0]))]
 
 
-def lower_triangle(c: LoweringContext) -> KernelCall:
-    cut = np.triu if c.attribute("upper", 1) else np.tril
-    return KernelCall("python", function=lambda x, k=None: [cut(x, 0 if k is None else int(k.reshape(-1)[0]))])
+def lower_trilu(c: LoweringContext) -> KernelCall:
+    triangle = np.triu if c.attribute("upper", 1) else np.tril
+    return KernelCall("python", function=lambda x, k=None: [triangle(x, 0 if k is None else int(k.reshape(-1)[0]))])
 
 
-def triangle_gradient(g: GradientBuilder) -> Gradients:
+def trilu_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("Trilu", g.dy, *g.inputs[1:], upper=int(g.attribute("upper", 1))), None][: len(g.inputs)]
 
 
-@operator("Trilu", lower=lower_triangle, gradient=triangle_gradient, decompose=triangle_decomposition, stop_gradient=(1,))
-def triangle(c: InferenceContext) -> list[TensorType]:
-    """y = the upper (or lower) triangle of the last two axes, from diagonal k, 0 elsewhere"""
+@operator("Trilu", lower=lower_trilu, gradient=trilu_gradient, decompose=trilu_decomposition, stop_gradient=(1,))
+def trilu(c: InferenceContext) -> list[TensorType]:
+    """y = the upper (or lower) triangle of x over the last two axes from diagonal k on, else 0"""
     if len(c.shape(0)) < 2:
         raise c.error(f"expected two axes at least, got {list(c.shape(0))}")
     return same_as_input(c)
 
 
-# ---- sequences turned round
+# ---- ReverseSequence
 
 
-def lower_reversal(c: LoweringContext) -> KernelCall:
-    first, second, *rest = c.dims(0)
+def lower_reverse_sequence(c: LoweringContext) -> KernelCall:
+    first, second, *inner_dims = c.dims(0)
     size = numpy_dtype(c.dtype(0)).itemsize
     time_first = int(c.attribute("time_axis", 0)) == 0
-    return KernelCall("reverse_sequence", (first, second, prod(rest) * size, int(time_first)), guards=(Guard(1, 0, (first if time_first else second) + 1),))
+    guard = Guard(1, 0, (first if time_first else second) + 1)
+    return KernelCall("reverse_sequence", (first, second, prod(inner_dims) * size, int(time_first)), guards=(guard,))
 
 
-def reversal_gradient(g: GradientBuilder) -> Gradients:
-    """A reversal is its own adjoint."""
+def reverse_sequence_gradient(g: GradientBuilder) -> Gradients:
+    """Return the same reversal of dY, which is its own inverse."""
     attributes: dict[str, Any] = {"batch_axis": int(g.attribute("batch_axis", 1)), "time_axis": int(g.attribute("time_axis", 0))}
     return [g.op("ReverseSequence", g.dy, g.inputs[1], **attributes), None]
 
 
-@operator("ReverseSequence", lower=lower_reversal, gradient=reversal_gradient, stop_gradient=(1,))
+@operator("ReverseSequence", lower=lower_reverse_sequence, gradient=reverse_sequence_gradient, stop_gradient=(1,))
 def reverse_sequence(c: InferenceContext) -> list[TensorType]:
-    """y = x with the first sequence_lens[b] elements of each sequence b turned round"""
+    """y = x with the first sequence_lens[b] elements of each sequence b in reverse order"""
     if (c.attribute("time_axis", 0), c.attribute("batch_axis", 1)) not in ((0, 1), (1, 0)):
         raise c.error("expected a time and a batch axis, 0 and 1, got others")
     if len(c.shape(0)) < 2 or c.dtype(1) != "int64" or len(c.shape(1)) != 1:

@@ -1,4 +1,4 @@
-"""Circular and hyperbolic functions and their inverses; Sin, Cos and Tanh are with the arithmetic and the activations."""
+"""Trigonometric and hyperbolic functions and their inverses, except Sin and Cos (elementwise.py) and Tanh (activation.py)."""
 
 from __future__ import annotations
 
@@ -9,60 +9,62 @@ from ortrain.ops.elementwise import same_as_input, unary
 from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import InferenceContext, operator
 
-Slope = Callable[[GradientBuilder, str], str]
-"""Given the name of x, names dY times the slope at x."""
+InputGradient = Callable[[GradientBuilder, str], str]
+"""A function of the gradient builder and the name of x that returns the name of dx."""
 
 
-def _one_plus(g: GradientBuilder, sign: str, value: str) -> str:
-    """1 + value, or 1 - value."""
+def _one_plus_or_minus(g: GradientBuilder, sign: str, value: str) -> str:
+    """Return 1 + value (sign "Add") or 1 - value (sign "Sub")."""
     return g.op(sign, g.scalar(1.0, value), value)
 
 
-def tan_slope(g: GradientBuilder, x: str) -> str:
+def tan_gradient(g: GradientBuilder, x: str) -> str:
+    """dx = dY (1 + y²)"""
     y = g.outputs[0]
-    return g.op("Mul", g.dy, _one_plus(g, "Add", g.op("Mul", y, y)))
+    return g.op("Mul", g.dy, _one_plus_or_minus(g, "Add", g.op("Mul", y, y)))
 
 
-def over_root(sign: str, negative: bool = False) -> Slope:
-    """dY / sqrt(1 + x²) or dY / sqrt(1 - x²), or less than nothing."""
+def reciprocal_sqrt_gradient(sign: str, negate: bool = False) -> InputGradient:
+    """dx = dY / sqrt(1 + x²) (sign "Add") or dY / sqrt(1 - x²) (sign "Sub"), negated if `negate`"""
 
-    def slope(g: GradientBuilder, x: str) -> str:
-        found = g.op("Div", g.dy, g.op("Sqrt", _one_plus(g, sign, g.op("Mul", x, x))))
-        return g.op("Neg", found) if negative else found
+    def gradient(g: GradientBuilder, x: str) -> str:
+        dx = g.op("Div", g.dy, g.op("Sqrt", _one_plus_or_minus(g, sign, g.op("Mul", x, x))))
+        return g.op("Neg", dx) if negate else dx
 
-    return slope
-
-
-def over_square(sign: str) -> Slope:
-    """dY / (1 + x²) or dY / (1 - x²)."""
-    return lambda g, x: g.op("Div", g.dy, _one_plus(g, sign, g.op("Mul", x, x)))
+    return gradient
 
 
-def acosh_slope(g: GradientBuilder, x: str) -> str:
+def reciprocal_gradient(sign: str) -> InputGradient:
+    """dx = dY / (1 + x²) (sign "Add") or dY / (1 - x²) (sign "Sub")"""
+    return lambda g, x: g.op("Div", g.dy, _one_plus_or_minus(g, sign, g.op("Mul", x, x)))
+
+
+def acosh_gradient(g: GradientBuilder, x: str) -> str:
+    """dx = dY / (sqrt(x - 1) sqrt(x + 1))"""
     one = g.scalar(1.0, x)
-    # two roots: their product keeps what x² - 1 loses near 1
+    # the product of two roots keeps the digits that x² - 1 cancels near x = 1
     return g.op("Div", g.dy, g.op("Mul", g.op("Sqrt", g.op("Sub", x, one)), g.op("Sqrt", g.op("Add", x, one))))
 
 
-def times(op_type: str) -> Slope:
-    """dY times another function of x."""
+def operator_gradient(op_type: str) -> InputGradient:
+    """dx = dY op_type(x)"""
     return lambda g, x: g.op("Mul", g.dy, g.op(op_type, x))
 
 
-def _register(op_type: str, formula: str, slope: Slope) -> None:
+def _register(op_type: str, formula: str, gradient: InputGradient) -> None:
     def infer(c: InferenceContext) -> list[TensorType]:
         return same_as_input(c)
 
     infer.__doc__ = formula
-    operator(op_type, lower=unary(op_type.lower()), gradient=lambda g: [slope(g, g.inputs[0])])(infer)
+    operator(op_type, lower=unary(op_type.lower()), gradient=lambda g: [gradient(g, g.inputs[0])])(infer)
 
 
-_register("Tan", "y = tan x", tan_slope)
-_register("Asin", "y = arcsin x, for x in [-1, 1]", over_root("Sub"))
-_register("Acos", "y = arccos x, for x in [-1, 1]", over_root("Sub", negative=True))
-_register("Atan", "y = arctan x", over_square("Add"))
-_register("Sinh", "y = sinh x", times("Cosh"))
-_register("Cosh", "y = cosh x", times("Sinh"))
-_register("Asinh", "y = arsinh x", over_root("Add"))
-_register("Acosh", "y = arcosh x, for x >= 1", acosh_slope)
-_register("Atanh", "y = artanh x, for x in (-1, 1)", over_square("Sub"))
+_register("Tan", "y = tan x", tan_gradient)
+_register("Asin", "y = arcsin x, for x in [-1, 1]", reciprocal_sqrt_gradient("Sub"))
+_register("Acos", "y = arccos x, for x in [-1, 1]", reciprocal_sqrt_gradient("Sub", negate=True))
+_register("Atan", "y = arctan x", reciprocal_gradient("Add"))
+_register("Sinh", "y = sinh x", operator_gradient("Cosh"))
+_register("Cosh", "y = cosh x", operator_gradient("Sinh"))
+_register("Asinh", "y = arsinh x", reciprocal_sqrt_gradient("Add"))
+_register("Acosh", "y = arcosh x, for x >= 1", acosh_gradient)
+_register("Atanh", "y = artanh x, for x in (-1, 1)", reciprocal_gradient("Sub"))

@@ -1,7 +1,7 @@
-"""What models compute, with operators fused. In a training model, from the fused forward part the gradient is taken anew.
+"""Operator fusion in whole models. For a training model the gradient of the fused forward part is derived again.
 
-That is done only where the gradient of the unfused forward part is, node for node, what the file has: a model that was made or changed otherwise runs as it
-is written."""
+This happens only if the gradient of the unfused forward part equals, node for node, the gradient in the file: a
+training model that was created or edited by other means runs as it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX
 
 
 def fused_training_model(model: Model) -> Model:
-    """A model with the same inputs and outputs, or the model itself where there is nothing to fuse or its gradients are not ours."""
+    """Return a training model with the same inputs and outputs and fused operators.
+
+    Returns the model itself if there is nothing to fuse or its gradient is not the one ortrain generates."""
     graph = model.graph
     accumulators = [node for node in graph.nodes if node.op_type == ACCUMULATOR]
     if any(not node.inputs[0].endswith(BUFFER_SUFFIX) for node in accumulators) or not accumulators or any(node.graphs for node in graph.nodes):
@@ -30,16 +32,16 @@ def fused_training_model(model: Model) -> Model:
     if not fuse(fused.graph, trained):
         return model
     try:
-        plain = _forward_part(model, outputs)
-        gradients = add_gradient(plain, outputs[0], trained)
-        numbers = Numbers()
-        ours, theirs = numbers.of(plain.graph), numbers.of(graph)
-        if any(ours[gradients[name]] != theirs[node.inputs[1]] for name, node in zip(trained, accumulators, strict=True)):
+        unfused = _forward_part(model, outputs)
+        gradients = add_gradient(unfused, outputs[0], trained)
+        numbering = ValueNumbering()
+        generated, in_file = numbering.of(unfused.graph), numbering.of(graph)
+        if any(generated[gradients[name]] != in_file[node.inputs[1]] for name, node in zip(trained, accumulators, strict=True)):
             return model
         fused.opsets |= {domain: version for domain, version in OPSETS.items() if domain not in fused.opsets}
         gradients = add_gradient(fused, outputs[0], trained)
     except OrtrainError:
-        return model                                     # whatever is wrong with it is said where it is planned
+        return model                                     # planning reports the error
     fused.graph.nodes += [Node(node.op_type, [node.inputs[0], gradients[name], *node.inputs[2:]], list(node.outputs), node.name, node.domain,
                                dict(node.attributes)) for name, node in zip(trained, accumulators, strict=True)]
     fused.graph.outputs = list(graph.outputs)
@@ -47,7 +49,8 @@ def fused_training_model(model: Model) -> Model:
 
 
 def fused_forward_model(model: Model, outputs: Sequence[str]) -> Model:
-    """A model that computes these outputs of the model, with operators fused; the model itself where there is nothing to fuse."""
+    """Return a model with fused operators that computes the given outputs; the model itself if there is nothing to
+    fuse."""
     fused = _forward_part(model, outputs)
     if not fuse(fused.graph):
         return model
@@ -56,37 +59,38 @@ def fused_forward_model(model: Model, outputs: Sequence[str]) -> Model:
 
 
 def _forward_part(model: Model, outputs: Sequence[str]) -> Model:
-    """The nodes that the outputs depend on, with all inputs of the model."""
+    """Return a model of the nodes on which the outputs depend, with all inputs of the model."""
     part = model.copy()
     graph = part.graph
     graph.nodes, graph.outputs = graph.ancestors(outputs), list(outputs)
     read = {*graph.outputs, *(name for node in graph.nodes for name in node.inputs)}
-    made = {name for node in graph.nodes for name in node.outputs}
+    produced = {name for node in graph.nodes for name in node.outputs}
     graph.initializers = {name: array for name, array in graph.initializers.items() if name in read}
-    graph.types = {name: kind for name, kind in graph.types.items() if name in made or name in read or name in graph.inputs}
+    graph.types = {name: kind for name, kind in graph.types.items() if name in produced or name in read or name in graph.inputs}
     return part
 
 
-class Numbers:
-    """Numbers for values such that equal numbers mean the same computation on the same inputs, whatever the names in between."""
+class ValueNumbering:
+    """Global value numbering: equal numbers mean the same computation on the same inputs, regardless of value names."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], int] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
 
     def of(self, graph: Graph) -> dict[str, int]:
-        """Value name -> its number."""
-        found = {"": self._number(("absent",))}
-        found |= {name: self._number(("input", name)) for name in graph.inputs}
-        found |= {name: self._number(("constant", *_content(array))) for name, array in graph.initializers.items()}
+        """Return value name -> number for a graph."""
+        numbers = {"": self._number(("absent",))}
+        numbers |= {name: self._number(("input", name)) for name in graph.inputs}
+        numbers |= {name: self._number(("constant", *_content(array))) for name, array in graph.initializers.items()}
         for node in graph.nodes:
             attributes = tuple((name, _content(value) if isinstance(value, np.ndarray) else value) for name, value in sorted(node.attributes.items()))
-            key = (canonical_domain(node.domain), node.op_type, attributes, tuple(found[name] for name in node.inputs))
-            found |= {name: self._number((*key, index)) for index, name in enumerate(node.outputs) if name}
-        return found
+            key = (canonical_domain(node.domain), node.op_type, attributes, tuple(numbers[name] for name in node.inputs))
+            numbers |= {name: self._number((*key, index)) for index, name in enumerate(node.outputs) if name}
+        return numbers
 
     def _number(self, key: tuple[Any, ...]) -> int:
-        return self._known.setdefault(key, len(self._known))
+        return self._numbers.setdefault(key, len(self._numbers))
 
 
 def _content(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
+    """Return the content of an array in a hashable form."""
     return array.dtype.str, array.shape, array.tobytes()

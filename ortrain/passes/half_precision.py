@@ -1,8 +1,9 @@
-"""Half precision: a model of float16 or bfloat16 in a form that computes in float32, and back.
+"""Half precision in float32: converts models of float16 or bfloat16 to float32 computation, and back.
 
-Widening keeps the graph: same nodes, same names, but every half is a float32, weights are float32 copies, and a Cast between the two is a Cast to float32,
-which costs nothing. What a user feeds keeps its type: a Cast stands between an input of half precision and what reads it. OriginalTypes in the model's metadata
-say which type each float value had, so that narrowing gives the first graph again, with weights round_to_half to nearest even."""
+The converted graph has the same nodes and value names, but every half-precision value is a float32 value, weights are
+float32 copies, and a Cast between the two types is a Cast to float32, which costs nothing. User inputs keep their
+types: a Cast separates a half-precision input from its consumers. The model's metadata stores the original type of
+each float value, so that the conversion can be undone; weights are then rounded to nearest even."""
 
 from __future__ import annotations
 
@@ -18,168 +19,179 @@ from ortrain.errors import InvalidModelError, InvalidStateError
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.loading.loader import all_names
 from ortrain.ops.registry.record import canonical_domain
-from ortrain.ops.registry.subgraphs import made, renamed, renamed_node
+from ortrain.ops.registry.subgraphs import defined_values, rename_node_values, rename_values
 
 METADATA_KEY = "ortrain.float_types"
-"""The key in the model's metadata: JSON, {"types": {type: [names of values]}, "names": {name: earlier name}}."""
+"""The metadata key of the original types: JSON, {"types": {type: [value names]}, "names": {name: original name}}."""
 
-WIDE = "float32"
+FLOAT32 = "float32"
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype")
-"""Where an operator says the type of its output by number."""
-BITS = frozenset({"BitCast"})
-"""Operators to which a wider value is another value: a model with one stays as it is."""
+"""Attributes that state the type of an operator's output as an ONNX type number."""
+BIT_OPERATORS = frozenset({"BitCast"})
+"""Operators that read the bits of a value, which change with its type: a model with one is not converted."""
 
 
 def convert_to_float32(model: Model) -> None:
-    """Changes a model in which anything is of half precision so that it computes in float32; others, and those that are widened already, stay."""
+    """Convert a model with half-precision values to float32 computation, in place. Other models and converted ones
+    stay unchanged."""
     graph = model.graph
-    if METADATA_KEY in model.metadata or not any(_halves(graph)) or _must_stay(graph):
+    if METADATA_KEY in model.metadata or not any(_half_types(graph)) or _requires_half_precision(graph):
         return
     names = NameSource(all_names(graph))
-    again: dict[str, str] = {}
-    _distinguish(graph, set(), names, again)
-    types = _float_types(graph, model.opsets, {})
-    outside = [name for name in graph.inputs if name in graph.types and graph.types[name].dtype in HALVES]
-    _widen_graph(graph, outside)
-    inside = {name: names.unique(f"{name}_{WIDE}") for name in outside}
-    _rename(graph, inside)
-    graph.nodes[:0] = [_cast(name, wide, WIDE) for name, wide in inside.items()]
-    graph.types |= {wide: TensorType(WIDE, graph.types[name].shape) for name, wide in inside.items()}
-    OriginalTypes(types | {wide: types[name] for name, wide in inside.items()}, again).write(model)
+    original_names: dict[str, str] = {}
+    _make_names_unique(graph, set(), names, original_names)
+    types = _collect_float_types(graph, model.opsets, {})
+    half_inputs = [name for name in graph.inputs if name in graph.types and graph.types[name].dtype in HALVES]
+    _convert_graph(graph, half_inputs)
+    float32_names = {name: names.unique(f"{name}_{FLOAT32}") for name in half_inputs}
+    _rename_values(graph, float32_names)
+    graph.nodes[:0] = [_cast(name, float32_name, FLOAT32) for name, float32_name in float32_names.items()]
+    graph.types |= {float32_name: TensorType(FLOAT32, graph.types[name].shape) for name, float32_name in float32_names.items()}
+    OriginalTypes(types | {float32_name: types[name] for name, float32_name in float32_names.items()}, original_names).write(model)
 
 
 def restore_output_types(model: Model, names: Iterable[str]) -> None:
-    """Gives the named values of a widened model the type that they had: what has been computed in float32 is round_to_half at the end."""
-    notes, graph = OriginalTypes.of(model), model.graph
-    there = {*graph.inputs, *_edges(graph, notes)[1].values()}
-    halves = [name for name in dict.fromkeys(names) if notes.types.get(name) in HALVES and name not in there]
+    """Give the named values of a converted model their original types: they are computed in float32 and rounded at
+    the end."""
+    original, graph = OriginalTypes.of(model), model.graph
+    already_half = {*graph.inputs, *_boundary_casts(graph, original)[1].values()}
+    halves = [name for name in dict.fromkeys(names) if original.types.get(name) in HALVES and name not in already_half]
     if not halves:
         return
-    sources = NameSource(all_names(graph))
-    wide = {name: sources.unique(f"{name}_{WIDE}") for name in halves}
-    _rename(graph, wide)
-    for name, source in wide.items():
-        graph.nodes.append(_cast(source, name, notes.types[name]))
+    name_source = NameSource(all_names(graph))
+    sources = {name: name_source.unique(f"{name}_{FLOAT32}") for name in halves}
+    _rename_values(graph, sources)
+    for name, source in sources.items():
+        graph.nodes.append(_cast(source, name, original.types[name]))
         if source in graph.types:
-            graph.types[name] = TensorType(notes.types[name], graph.types[source].shape)
-        notes.types[source] = notes.types[name]
-    notes.write(model)
+            graph.types[name] = TensorType(original.types[name], graph.types[source].shape)
+        original.types[source] = original.types[name]
+    original.write(model)
 
 
 def restore_half_precision(model: Model) -> Model:
-    """A widened model with its own types again, weights round_to_half to nearest even; any other model as it is.
+    """Return a converted model with its original types and weights rounded to nearest even; any other model
+    unchanged.
 
-    Values that the notes do not know, such as those of a loss, stay float32. Raises InvalidStateError for a weight too large for its type."""
-    notes = OriginalTypes.of(model)
-    if not notes.types:
+    Values without a recorded type, such as those of a loss, stay float32. Raises InvalidStateError for a weight that
+    its original type cannot represent."""
+    original = OriginalTypes.of(model)
+    if not original.types:
         return model
     model = model.copy()
     graph = model.graph
     del model.metadata[METADATA_KEY]
-    inside, outside = _edges(graph, notes)
-    graph.nodes = [node for node in graph.nodes if _edge(node, graph, notes) is None]
-    _rename(graph, inside | outside)
-    types = {name: dtype for name, dtype in notes.types.items() if name not in inside and name not in outside}
-    graph.types = {name: kind for name, kind in graph.types.items() if name not in inside and name not in outside}
+    input_casts, output_casts = _boundary_casts(graph, original)
+    graph.nodes = [node for node in graph.nodes if _boundary_kind(node, graph, original) is None]
+    _rename_values(graph, input_casts | output_casts)
+    types = {name: dtype for name, dtype in original.types.items() if name not in input_casts and name not in output_casts}
+    graph.types = {name: kind for name, kind in graph.types.items() if name not in input_casts and name not in output_casts}
     graph.initializers = {name: round_to_half(name, array, types.get(name, "")) for name, array in graph.initializers.items()}
-    _narrow_graph(graph, types, NameSource(all_names(graph)))
-    _rename(graph, notes.names)
+    _restore_graph(graph, types, NameSource(all_names(graph)))
+    _rename_values(graph, original.renamed)
     return model
 
 
 def float32_inputs(model: Model) -> dict[str, str]:
-    """Input of half precision -> the float32 value that a widened model computes with."""
-    return {name: wide for wide, name in _edges(model.graph, OriginalTypes.of(model))[0].items()}
+    """Return half-precision input -> the float32 value that a converted model uses for it."""
+    return {name: float32_name for float32_name, name in _boundary_casts(model.graph, OriginalTypes.of(model))[0].items()}
 
 
 def copy_original_type(model: Model, name: str, copy: str) -> None:
-    """OriginalTypes that a new value has the type that another one had."""
-    notes = OriginalTypes.of(model)
-    if name in notes.types:
-        notes.types[copy] = notes.types[name]
-        notes.write(model)
+    """Record for a new value the original type of another one."""
+    original = OriginalTypes.of(model)
+    if name in original.types:
+        original.types[copy] = original.types[name]
+        original.write(model)
 
 
 def round_to_half(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 weights in the half precision that they had, round_to_half to nearest even; others as they are. Raises InvalidStateError for one too large."""
+    """Return float32 weights rounded to nearest even in half precision `dtype`; other weights, or for another dtype,
+    unchanged.
+
+    Raises InvalidStateError for a finite weight that becomes infinite."""
     if dtype not in HALVES or array.dtype != np.float32:
         return array
     with np.errstate(over="ignore"):
-        found = array.astype(numpy_dtype(dtype))
-    if np.isinf(found).sum() > np.isinf(array).sum():
+        result = array.astype(numpy_dtype(dtype))
+    if np.isinf(result).sum() > np.isinf(array).sum():
         raise InvalidStateError(f"expected weights that {dtype} can hold, got {np.abs(array[np.isfinite(array)]).max():g} in {name!r}")
-    return found
+    return result
 
 
-# ---- notes
+# ---- original types in the metadata
 
 
 @dataclass(slots=True)
 class OriginalTypes:
-    """What a widened model was before."""
+    """The types and names that a converted model had before conversion."""
 
     types: dict[str, str] = field(default_factory=dict)
-    """The values of the forward model with float types -> those types; a loss that is put on it later has none here."""
-    names: dict[str, str] = field(default_factory=dict)
-    """Names that values of graphs inside were given, for notes to tell them apart -> those that they had."""
+    """Float value of the forward model -> its original type. Values of a loss that was added later have none."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Value of a subgraph that was renamed to be unique in the model -> its original name."""
 
     @classmethod
     def of(cls, model: Model) -> OriginalTypes:
-        """The notes in a model's metadata; none for a model that is as it was. Raises InvalidModelError for something else in their place."""
+        """Read the original types from a model's metadata; empty for a model that was not converted.
+
+        Raises InvalidModelError if the metadata is malformed."""
         text = model.metadata.get(METADATA_KEY)
         if text is None:
             return cls()
         try:
             found = json.loads(text)
-            notes = cls({name: kind for kind, names in found["types"].items() for name in names}, dict(found["names"]))
-            fine = set(found["types"]) <= FLOATS and all(isinstance(name, str) for name in (*notes.types, *notes.names, *notes.names.values()))
+            original = cls({name: kind for kind, names in found["types"].items() for name in names}, dict(found["names"]))
+            is_valid = set(found["types"]) <= FLOATS and all(isinstance(name, str) for name in (*original.types, *original.renamed, *original.renamed.values()))
         except (ValueError, KeyError, TypeError, AttributeError):
-            fine = False
-        if not fine:
-            raise InvalidModelError(f"expected notes on float types in the metadata {METADATA_KEY!r}, got {text[:80]!r}")
-        return notes
+            is_valid = False
+        if not is_valid:
+            raise InvalidModelError(f"expected the original float types as JSON in the metadata {METADATA_KEY!r}, got {text[:80]!r}")
+        return original
 
     def write(self, model: Model) -> None:
-        """Puts the notes into a model's metadata."""
+        """Store the original types in a model's metadata."""
         types: dict[str, list[str]] = {}
         for name, kind in self.types.items():
             types.setdefault(kind, []).append(name)
-        model.metadata[METADATA_KEY] = json.dumps({"types": types, "names": self.names}, ensure_ascii=False)
+        model.metadata[METADATA_KEY] = json.dumps({"types": types, "names": self.renamed}, ensure_ascii=False)
 
 
-# ---- what type each value has
+# ---- float types of values
 
 
-def _float_types(graph: Graph, opsets: Mapping[str, int], found: dict[str, str]) -> dict[str, str]:
-    """Value name -> float type, in a graph and those inside it, as ONNX's definitions of the operators say from the types of their inputs.
+def _collect_float_types(graph: Graph, opsets: Mapping[str, int], found: dict[str, str]) -> dict[str, str]:
+    """Return value name -> float type for a graph and its subgraphs, inferred from the ONNX operator schemas.
 
-    found: what is known already. Inference of shapes is no help here: kernels, and so records, have no halves."""
+    found: the types known so far. Shape inference cannot be used here: its records have no half-precision types."""
     found |= {name: kind.dtype for name, kind in graph.types.items() if kind.dtype in FLOATS}
     found |= {name: array.dtype.name for name, array in graph.initializers.items() if array.dtype.name in FLOATS}
     for node in graph.nodes:
-        kinds = _from_graphs(node, opsets, found) if node.graphs else _from_schema(node, opsets, found)
+        kinds = _subgraph_output_types(node, opsets, found) if node.graphs else _schema_output_types(node, opsets, found)
         for name, kind in zip(node.outputs, kinds, strict=False):
             if kind in FLOATS:
                 found[name] = kind
     return {name: kind for name, kind in found.items() if name}
 
 
-def _from_graphs(node: Node, opsets: Mapping[str, int], found: dict[str, str]) -> list[str]:
-    """The types of the outputs of an If, Loop or Scan."""
-    own, skipped = node.own_inputs, 0
+def _subgraph_output_types(node: Node, opsets: Mapping[str, int], found: dict[str, str]) -> list[str]:
+    """Return the types of the outputs of an If, Loop or Scan."""
+    outer_inputs, skipped = node.own_inputs, 0
     for inner in node.graphs.values():
-        skipped = len(inner.outputs) - len(node.outputs)                 # a Loop's body says first whether it goes on
+        skipped = len(inner.outputs) - len(node.outputs)                 # the first output of a Loop's body is its condition
         if node.op_type != "If":
-            found |= {inside: found[outside] for inside, outside in zip(inner.inputs, own, strict=False) if outside in found}
-        _float_types(inner, opsets, found)
+            found |= {inner_name: found[outer_name] for inner_name, outer_name in zip(inner.inputs, outer_inputs, strict=False) if outer_name in found}
+        _collect_float_types(inner, opsets, found)
     return [found.get(name, "") for name in inner.outputs[skipped:]]
 
 
-def _from_schema(node: Node, opsets: Mapping[str, int], found: Mapping[str, str]) -> list[str]:
-    """The types of the outputs of any other node; those of operators that ONNX does not define are that of the first float that they read."""
+def _schema_output_types(node: Node, opsets: Mapping[str, int], found: Mapping[str, str]) -> list[str]:
+    """Return the types of the outputs of a node without subgraphs.
+
+    For an operator that ONNX does not define this is the type of the first float input."""
     import onnx.defs
 
-    said = [kind for _, kind in _said_types(node)]
+    stated = [kind for _, kind in _type_attributes(node)]
     inputs = [found.get(name, "") for name in node.inputs]
     domain = canonical_domain(node.domain)
     if not onnx.defs.has(node.op_type, opsets.get(domain, 1), domain):
@@ -189,124 +201,132 @@ def _from_schema(node: Node, opsets: Mapping[str, int], found: Mapping[str, str]
     def formal(parameters: Sequence[Any], index: int) -> str:
         return parameters[min(index, len(parameters) - 1)].type_str if parameters else ""
 
-    bound = {formal(schema.inputs, index): kind for index, kind in reversed(list(enumerate(inputs))) if kind}
-    kinds = [bound.get(formal(schema.outputs, index), "") for index in range(len(node.outputs))]
-    return [*said[:1], *kinds[len(said[:1]) :]]
+    type_variables = {formal(schema.inputs, index): kind for index, kind in reversed(list(enumerate(inputs))) if kind}
+    kinds = [type_variables.get(formal(schema.outputs, index), "") for index in range(len(node.outputs))]
+    return [*stated[:1], *kinds[len(stated[:1]) :]]
 
 
 # ---- graphs
 
 
-def _halves(graph: Graph) -> Iterator[str]:
-    """The halves that a graph and those inside it name."""
+def _half_types(graph: Graph) -> Iterator[str]:
+    """Yield the half-precision types that occur in a graph and its subgraphs."""
     yield from (kind.dtype for kind in graph.types.values() if kind.dtype in HALVES)
     yield from (array.dtype.name for array in graph.initializers.values() if array.dtype.name in HALVES)
     for node in graph.nodes:
-        yield from (said for _, said in _said_types(node) if said in HALVES)
+        yield from (stated for _, stated in _type_attributes(node) if stated in HALVES)
         for inner in node.graphs.values():
-            yield from _halves(inner)
+            yield from _half_types(inner)
 
 
-def _must_stay(graph: Graph) -> bool:
-    """Is there anything that float32 cannot stand for: bits, or halves that come in or go out as anything else than tensors?"""
-    ends = (graph.types[name] for name in (*graph.inputs, *graph.outputs) if name in graph.types)
-    return any(kind.dtype in HALVES and kind != TensorType(kind.dtype, kind.shape) for kind in ends) or _reads_bits(graph)
+def _requires_half_precision(graph: Graph) -> bool:
+    """Return whether float32 cannot replace half precision: bits are read, or half-precision inputs or outputs are
+    not tensors."""
+    boundary_types = (graph.types[name] for name in (*graph.inputs, *graph.outputs) if name in graph.types)
+    return any(kind.dtype in HALVES and kind != TensorType(kind.dtype, kind.shape) for kind in boundary_types) or _reads_bits(graph)
 
 
 def _reads_bits(graph: Graph) -> bool:
-    return any(node.op_type in BITS and canonical_domain(node.domain) == "" or any(map(_reads_bits, node.graphs.values())) for node in graph.nodes)
+    return any(node.op_type in BIT_OPERATORS and canonical_domain(node.domain) == "" or any(map(_reads_bits, node.graphs.values())) for node in graph.nodes)
 
 
-def _said_types(node: Node) -> list[tuple[str, str]]:
-    """The attributes that say the type of the first output, by number or as a tensor of it, and that type."""
+def _type_attributes(node: Node) -> list[tuple[str, str]]:
+    """Return (attribute, type) for the attributes that state the type of the first output, as a type number or by a
+    tensor value."""
     if canonical_domain(node.domain) != "":
         return []
     numbers = [(name, NAMES.get(node.attributes[name], "")) for name in TYPE_ATTRIBUTES if isinstance(node.attributes.get(name), int)]
     return [*numbers, *((name, value.dtype.name) for name, value in node.attributes.items() if isinstance(value, np.ndarray))]
 
 
-def _say_type(node: Node, name: str, dtype: str) -> None:
+def _set_type_attribute(node: Node, name: str, dtype: str) -> None:
     value = node.attributes[name]
     node.attributes[name] = value.astype(numpy_dtype(dtype)) if isinstance(value, np.ndarray) else NUMBERS[dtype]
 
 
-def _distinguish(graph: Graph, seen: set[str], names: NameSource, again: dict[str, str]) -> None:
-    """Puts copies in the place of the graphs inside, with a name of its own for every value: new ones are added to `again`, with the old ones."""
-    seen.update(graph.inputs, made(graph))
+def _make_names_unique(graph: Graph, seen: set[str], names: NameSource, original_names: dict[str, str]) -> None:
+    """Replace subgraphs by copies in which no value has a name that occurred before; add new name -> old name to
+    `original_names`."""
+    seen.update(graph.inputs, defined_values(graph))
     for node in graph.nodes:
         for key, inner in node.graphs.items():
-            taken = {name: names.unique(name) for name in dict.fromkeys([*inner.inputs, *made(inner)]) if name in seen}
-            again |= {new: old for old, new in taken.items()}
-            node.attributes[key] = inner = renamed(inner, taken)
-            _distinguish(inner, seen, names, again)
+            new_names = {name: names.unique(name) for name in dict.fromkeys([*inner.inputs, *defined_values(inner)]) if name in seen}
+            original_names |= {new: old for old, new in new_names.items()}
+            node.attributes[key] = inner = rename_values(inner, new_names)
+            _make_names_unique(inner, seen, names, original_names)
 
 
-def _widen_graph(graph: Graph, outside: Collection[str] = ()) -> None:
-    graph.types = {name: replace(kind, dtype=WIDE) if kind.dtype in HALVES and name not in outside else kind for name, kind in graph.types.items()}
-    graph.initializers = {name: array.astype(WIDE) if array.dtype.name in HALVES else array for name, array in graph.initializers.items()}
+def _convert_graph(graph: Graph, unchanged_inputs: Collection[str] = ()) -> None:
+    graph.types = {name: replace(kind, dtype=FLOAT32) if kind.dtype in HALVES and name not in unchanged_inputs else kind for name, kind in graph.types.items()}
+    graph.initializers = {name: array.astype(FLOAT32) if array.dtype.name in HALVES else array for name, array in graph.initializers.items()}
     for node in graph.nodes:
-        for name, said in _said_types(node):
-            if said in HALVES:
-                _say_type(node, name, WIDE)
+        for name, stated in _type_attributes(node):
+            if stated in HALVES:
+                _set_type_attribute(node, name, FLOAT32)
         for inner in node.graphs.values():
-            _widen_graph(inner)
+            _convert_graph(inner)
 
 
-def _narrow_graph(graph: Graph, notes: Mapping[str, str], names: NameSource) -> None:
-    """Narrows a graph whose weights are restore_half_precision; nodes that the notes do not know go on in float32."""
-    wide: dict[str, str] = {}
+def _restore_graph(graph: Graph, original: Mapping[str, str], names: NameSource) -> None:
+    """Restore the types of a graph whose weights are restored already. Nodes without a recorded type continue in
+    float32."""
+    float32_names: dict[str, str] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
         kind = graph.types.get(node.outputs[0])
-        if kind is not None and kind.dtype in FLOATS and node.outputs[0] not in notes:
+        if kind is not None and kind.dtype in FLOATS and node.outputs[0] not in original:
             for name in node.inputs:
-                if notes.get(name) in HALVES and name not in wide:
-                    wide[name] = names.unique(f"{name}_{WIDE}")
-                    nodes.append(_cast(name, wide[name], WIDE))
-            node = renamed_node(node, wide)
+                if original.get(name) in HALVES and name not in float32_names:
+                    float32_names[name] = names.unique(f"{name}_{FLOAT32}")
+                    nodes.append(_cast(name, float32_names[name], FLOAT32))
+            node = rename_node_values(node, float32_names)
         nodes.append(node)
-        for name, said in _said_types(node):
-            if said == WIDE:
-                _say_type(node, name, notes.get(node.outputs[0], WIDE))
+        for name, stated in _type_attributes(node):
+            if stated == FLOAT32:
+                _set_type_attribute(node, name, original.get(node.outputs[0], FLOAT32))
         for key, inner in node.graphs.items():
             node.attributes[key] = inner = inner.copy()
-            _narrow_graph(inner, notes, names)
+            _restore_graph(inner, original, names)
     graph.nodes = nodes
-    graph.types = {name: replace(kind, dtype=notes.get(name, WIDE)) if kind.dtype == WIDE else kind for name, kind in graph.types.items()}
+    graph.types = {name: replace(kind, dtype=original.get(name, FLOAT32)) if kind.dtype == FLOAT32 else kind for name, kind in graph.types.items()}
 
 
-def _rename(graph: Graph, names: Mapping[str, str]) -> None:
-    """Other names for values in the nodes of a graph, those of graphs inside included; inputs and outputs keep theirs."""
-    graph.nodes = [renamed_node(node, names) for node in graph.nodes]
+def _rename_values(graph: Graph, names: Mapping[str, str]) -> None:
+    """Rename values in the nodes of a graph and its subgraphs; graph inputs and outputs keep their names."""
+    graph.nodes = [rename_node_values(node, names) for node in graph.nodes]
     graph.types |= {new: graph.types[old] for old, new in names.items() if old in graph.types}
 
 
-# ---- the Casts at the float32_inputs
+# ---- Casts at the boundary
 
 
 def _cast(source: str, target: str, dtype: str) -> Node:
     return Node("Cast", [source], [target], f"{target}/Cast", attributes={"to": NUMBERS[dtype]})
 
 
-def _edges(graph: Graph, notes: OriginalTypes) -> tuple[dict[str, str], dict[str, str]]:
-    """(float32 value -> the input of half precision that it comes from, float32 value -> the half that it is round_to_half to at the end)"""
-    ends: dict[str, dict[str, str]] = {"inside": {}, "outside": {}}
+def _boundary_casts(graph: Graph, original: OriginalTypes) -> tuple[dict[str, str], dict[str, str]]:
+    """Return (float32 value -> half-precision input it is cast from, float32 value -> half-precision value it is
+    rounded to)."""
+    casts: dict[str, dict[str, str]] = {"input": {}, "output": {}}
     for node in graph.nodes:
-        end = _edge(node, graph, notes)
-        if end == "inside":
-            ends[end][node.outputs[0]] = node.inputs[0]
-        elif end == "outside":
-            ends[end][node.inputs[0]] = node.outputs[0]
-    return ends["inside"], ends["outside"]
+        kind = _boundary_kind(node, graph, original)
+        if kind == "input":
+            casts[kind][node.outputs[0]] = node.inputs[0]
+        elif kind == "output":
+            casts[kind][node.inputs[0]] = node.outputs[0]
+    return casts["input"], casts["output"]
 
 
-def _edge(node: Node, graph: Graph, notes: OriginalTypes) -> str | None:
-    """Is the node a Cast at an edge of a widened graph, where a half comes inside or goes outside? Both its ends had the same type before."""
+def _boundary_kind(node: Node, graph: Graph, original: OriginalTypes) -> str | None:
+    """Return "input" or "output" for a Cast that conversion added after an input or before an output, None for other
+    nodes.
+
+    Both of its values have the same original type."""
     if node.op_type != "Cast" or canonical_domain(node.domain) != "":
         return None
-    (source, target), kind = (node.inputs[0], node.outputs[0]), notes.types.get(node.inputs[0])
-    if kind not in HALVES or notes.types.get(target) != kind:
+    (source, target), kind = (node.inputs[0], node.outputs[0]), original.types.get(node.inputs[0])
+    if kind not in HALVES or original.types.get(target) != kind:
         return None
     if source in graph.inputs and source in graph.types and graph.types[source].dtype == kind:
-        return "inside"
-    return "outside" if NAMES.get(node.attributes.get("to", 0)) == kind else None
+        return "input"
+    return "output" if NAMES.get(node.attributes.get("to", 0)) == kind else None

@@ -1,4 +1,4 @@
-"""The model for inference that a training session exports: an eval model cut to some of its values, with the parameters inside."""
+"""Inference export: an eval model reduced to some of its values, with the parameters as initializers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from ortrain.passes.half_precision import restore_half_precision
 
 
 def check_outputs(model: Model, names: Sequence[str]) -> None:
-    """Raises InvalidArgumentError when there is no name, or a name that the model has no value of."""
+    """Raise InvalidArgumentError if there are no names, or a name is not a value of the model."""
     if not names:
         raise InvalidArgumentError("Expected a non empty vector of graph output names, got none.")
-    made = {*model.graph.inputs, *model.graph.initializers, *(output for node in model.graph.nodes for output in node.outputs)}
+    values = {*model.graph.inputs, *model.graph.initializers, *(output for node in model.graph.nodes for output in node.outputs)}
     for name in names:
-        if name not in made:
+        if name not in values:
             raise InvalidArgumentError(f"Expected graph output for inference graph {name} could not be found. Please regenerate the eval graph.")
 
 
 def inference_model(source: Model, names: Sequence[str], parameters: Mapping[str, np.ndarray]) -> Model:
-    """A copy of an eval model cut to the named values, with copies of the parameters as initializers; of half precision where the forward model was.
+    """Return a copy of an eval model reduced to the named values, with copies of the parameters as initializers.
 
-    parameters: the values of those of the model's inputs that are parameters. Raises InvalidArgumentError as check_outputs."""
+    A model converted from half precision is converted back. parameters: values of the model inputs that are
+    parameters. Raises InvalidArgumentError as check_outputs does."""
     model = source.copy()
     model.graph.initializers |= {name: array.copy() for name, array in parameters.items()}
     model.graph.inputs = [name for name in source.graph.inputs if name not in model.graph.initializers]
@@ -36,6 +37,6 @@ def inference_model(source: Model, names: Sequence[str], parameters: Mapping[str
     graph.initializers = {name: array for name, array in graph.initializers.items() if name in used}
     graph.inputs = [name for name in graph.inputs if name in used]
     graph.outputs = list(names)
-    made = used | {name for node in graph.nodes for name in node.outputs}
-    graph.types = {name: kind for name, kind in graph.types.items() if name in made and name not in graph.initializers}
+    values = used | {name for node in graph.nodes for name in node.outputs}
+    graph.types = {name: kind for name, kind in graph.types.items() if name in values and name not in graph.initializers}
     return model

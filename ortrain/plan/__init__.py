@@ -1,6 +1,7 @@
-"""From a graph and the shapes of its inputs to a program: everything that can be known before computing is settled here, once."""
+"""Planning: turns a graph and the types of its inputs into a program. All decisions that need no data are made here,
+once per program."""
 
-from ortrain.plan.data_dependence import PartitionRequired, InputValuesRequired
+from ortrain.plan.data_dependence import InputValuesRequired, PartitionRequired
 from ortrain.plan.planner import Planner, plan_program
 
-__all__ = ["PartitionRequired", "InputValuesRequired", "Planner", "plan_program"]
+__all__ = ["InputValuesRequired", "PartitionRequired", "Planner", "plan_program"]

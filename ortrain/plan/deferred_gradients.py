@@ -1,5 +1,9 @@
-"""DeferredGradients gradients: a train step leaves them in the arena, where activations were before, and the next one writes over them; of large weights, which take more
-memory than what their gradients are computed of, it leaves that. An optimizer step spends them; whoever reads them or adds to them has them accumulated."""
+"""Deferred gradients: a train step leaves gradients in the arena instead of accumulating them into gradient buffers.
+
+The arena memory of a deferred gradient is free for reuse by the next train step. If a large weight takes more memory
+than the operands of its gradient, the operands are kept in the arena and the gradient is not even computed. An
+optimizer step consumes the deferred gradients through fused updates; if the user reads them or accumulates into them,
+the deferred steps compute and accumulate them instead."""
 
 from __future__ import annotations
 
@@ -11,58 +15,62 @@ from typing import Protocol
 import numpy as np
 
 from ortrain._core.builtin_kernels import KERNELS as BUILTIN_KERNELS
-from ortrain._core.symbolic import spares
+from ortrain._core.symbolic import memory_at_least
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import NameSource, Node
 from ortrain.ops.registry.record import KernelCall
-from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.training import BUFFER_SUFFIX
-from ortrain.plan.epilogue_fusion.optimizer_update import merge_updates
+from ortrain.plan.epilogue_fusion.optimizer_update import fuse_updates
 from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.steps import Step
 
 MIN_BYTES = 1 << 16
-"""Smaller gradients are not worth an update of their own."""
-MIN_COMPUTED = 1 << 20
-"""Smaller ones are computed by the train step in any case, while what they are computed of is in the caches."""
+"""Minimum size of a deferred gradient: for smaller ones a separate update costs more than it saves."""
+MIN_UNCOMPUTED_BYTES = 1 << 20
+"""Minimum size of a gradient that is left uncomputed: for smaller ones the train step computes the gradient while its
+operands are still in the cache."""
 
 
 class ParameterUpdates(Protocol):
-    """What deferred updates are made with."""
+    """The optimizer updates that deferred gradients are consumed by."""
 
     @property
     def masks(self) -> Mapping[str, np.ndarray]:
-        """One for each parameter that can be updated, by its name."""
+        """One mask for each parameter that can be updated, by parameter name."""
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """What updates read and write besides parameters and gradients, by the names that nodes have for it."""
+        """The arrays that updates read and write besides parameters and gradients, by value name."""
 
     def update_node(self, accumulation: Node, gradient: str, flag: str) -> Node:
-        """The update from `gradient` of the parameter whose gradient the accumulation adds to; its output is `flag`."""
+        """Return the node that updates a parameter from `gradient`.
+
+        accumulation: the node that accumulates the parameter's gradient. flag: the name of the update's output."""
 
 
 @dataclass(slots=True)
 class DeferredGradients:
-    """The steps of a program that leaves gradients until later."""
+    """The steps of a program with deferred gradients; without any, all steps are in `train_step`."""
 
-    now: list[Step] = field(default_factory=list)
+    train_step: list[Step] = field(default_factory=list)
+    """Run in every train step."""
     updates: list[Step] = field(default_factory=list)
-    """Update parameters from gradients that they compute."""
+    """Run by an optimizer step: compute the uncomputed gradients and update parameters from all deferred ones."""
     gradients: list[Step] = field(default_factory=list)
-    """Compute the gradients and accumulate them."""
+    """Run instead of `updates` when gradients are read: compute and accumulate them."""
     names: set[str] = field(default_factory=set)
-    """The parameters."""
+    """The parameters whose gradients are deferred."""
 
     @property
     def steps(self) -> list[Step]:
-        """All, in this order."""
-        return [*self.now, *self.updates, *self.gradients]
+        """All steps: train step, updates, gradients."""
+        return [*self.train_step, *self.updates, *self.gradients]
 
-    def held(self, lifetimes: Lifetimes) -> set[str]:
-        """The values that are held for deferred steps."""
-        made = {name for step in self.now for name in step.outputs if name}
-        return made & {lifetimes.unaliased(name) for step in self.updates for name in step.inputs if name}
+    def values_kept(self, lifetimes: Lifetimes) -> set[str]:
+        """Return the values of the train step that stay in the arena for the deferred steps."""
+        computed = {name for step in self.train_step for name in step.outputs if name}
+        return computed & {lifetimes.unaliased(name) for step in self.updates for name in step.inputs if name}
 
 
 @dataclass(slots=True)
@@ -71,121 +79,126 @@ class Candidate:
 
     accumulation: Step
     value: str
-    """The gradient as a step makes it: perhaps another shape of what is accumulated."""
-    made: Step | None
-    """What computes it, if that is deferred as well."""
-    held: set[str]
-    """The values that are held for it: the gradient itself, or what it is computed of."""
+    """The gradient as its producer computes it; the accumulation may read it under another shape."""
+    producer: Step | None
+    """The step that computes the gradient, if it is deferred as well; else None."""
+    values_kept: set[str]
+    """The values kept in the arena: the gradient, or the operands of its producer."""
 
     @property
     def parameter(self) -> str:
         return self.accumulation.inputs[0].removesuffix(BUFFER_SUFFIX)
 
 
-def defer_gradients(steps: Sequence[Step], lifetimes: Lifetimes, inference: Inference, names: NameSource, updates: ParameterUpdates, lower: Callable[[Node], list[Step]],
-            is_accumulation: Callable[[Step], bool], stays: Callable[[Step], bool], inputs: Collection[str]) -> DeferredGradients:
-    """The steps with gradients deferred.
+def defer_gradients(steps: Sequence[Step], lifetimes: Lifetimes, inference: ShapeInference, names: NameSource, updates: ParameterUpdates,
+                    lower: Callable[[Node], list[Step]], is_accumulation: Callable[[Step], bool], is_pinned: Callable[[Step], bool],
+                    inputs: Collection[str]) -> DeferredGradients:
+    """Return the steps with gradients deferred where that saves memory.
 
-    lower: the steps of a node. is_accumulation: steps that add a value to a gradient. stays: steps that are not to be moved. inputs: the user's, which are gone
-    when deferred steps run."""
-    work = GradientDeferral(steps, lifetimes, inference, names, updates, lower, inputs)
-    return work.run(list(work.choose(is_accumulation, stays)))
+    lower: returns the steps of a node. is_accumulation: whether a step accumulates a gradient. is_pinned: whether a
+    step must not be moved. inputs: user inputs, which are no longer available when deferred steps run."""
+    deferral = GradientDeferral(steps, lifetimes, inference, names, updates, lower, inputs)
+    return deferral.run(list(deferral.choose(is_accumulation, is_pinned)))
 
 
 class GradientDeferral:
-    """The work of one pass."""
+    """One deferral pass; parameters as in defer_gradients."""
 
-    def __init__(self, steps: Sequence[Step], lifetimes: Lifetimes, inference: Inference, names: NameSource, updates: ParameterUpdates,
+    def __init__(self, steps: Sequence[Step], lifetimes: Lifetimes, inference: ShapeInference, names: NameSource, updates: ParameterUpdates,
                  lower: Callable[[Node], list[Step]], inputs: Collection[str]) -> None:
         self.steps, self.lifetimes, self.inference, self.names, self.updates, self.inputs = steps, lifetimes, inference, names, updates, inputs
         self.lower = lower
         self.copies: dict[str, str] = {}
-        """User input -> its copy."""
+        """User input -> the copy that deferred steps read."""
 
-    # ---- which
+    # ---- choosing gradients
 
-    def choose(self, is_accumulation: Callable[[Step], bool], stays: Callable[[Step], bool]) -> Iterator[Candidate]:
-        """The gradients worth being deferred, in the order in which they are accumulated."""
+    def choose(self, is_accumulation: Callable[[Step], bool], is_pinned: Callable[[Step], bool]) -> Iterator[Candidate]:
+        """Yield the gradients that are worth deferring, in the order of their accumulations."""
         unaliased, nbytes = self.lifetimes.unaliased, self.lifetimes.nbytes
-        made = {name: step for step in self.steps for name in step.outputs if name}
+        producers = {name: step for step in self.steps for name in step.outputs if name}
         readers = Counter(name for step in self.steps for name in map(unaliased, filter(None, step.inputs)))
-        wanted = set(map(unaliased, self.lifetimes.wanted))
+        outputs = set(map(unaliased, self.lifetimes.outputs))
         accumulations = [step for step in self.steps if is_accumulation(step)]
-        buffers = Counter(step.inputs[0] for step in accumulations)
-        held: set[str] = set()
+        accumulations_per_buffer = Counter(step.inputs[0] for step in accumulations)
+        kept: set[str] = set()
         for step in accumulations:
             candidate = Candidate(step, unaliased(step.inputs[1]), None, {unaliased(step.inputs[1])})
             value = candidate.value
-            if (value not in made or nbytes(value) < MIN_BYTES or candidate.parameter not in self.updates.masks or buffers[step.inputs[0]] > 1
-                    or not wanted.isdisjoint(step.outputs)):
+            if (value not in producers or nbytes(value) < MIN_BYTES or candidate.parameter not in self.updates.masks
+                    or accumulations_per_buffer[step.inputs[0]] > 1 or not outputs.isdisjoint(step.outputs)):
                 continue
-            maker = made[value]
-            if nbytes(value) >= MIN_COMPUTED and readers[value] == 1 and value not in wanted and not stays(maker) and not is_accumulation(maker):
-                sources = self._sources(maker)
-                if sources is not None and spares(nbytes(value), sum(nbytes(name) for name in sources - held)):
-                    candidate = Candidate(step, value, maker, sources)
-            held |= candidate.held
+            producer = producers[value]
+            if (nbytes(value) >= MIN_UNCOMPUTED_BYTES and readers[value] == 1 and value not in outputs
+                    and not is_pinned(producer) and not is_accumulation(producer)):
+                operands = self._operands_to_keep(producer)
+                if operands is not None and memory_at_least(nbytes(value), sum(nbytes(name) for name in operands - kept)):
+                    candidate = Candidate(step, value, producer, operands)
+            kept |= candidate.values_kept
             yield candidate
 
-    def _sources(self, maker: Step) -> set[str] | None:
-        """What has to be held for a step to run later; None where others may write to it until then, or other values wait for the step."""
-        names = {name for name in map(self.lifetimes.unaliased, filter(None, maker.inputs)) if name not in self.inference.values}
-        alone = len(list(filter(None, maker.outputs))) == 1
-        return names if alone and all(name in self.inputs or not self.lifetimes.is_outside(name) for name in names) else None
+    def _operands_to_keep(self, producer: Step) -> set[str] | None:
+        """Return the values that must be kept to run a step later; None if it has other outputs or an operand may be
+        overwritten until then."""
+        names = {name for name in map(self.lifetimes.unaliased, filter(None, producer.inputs)) if name not in self.inference.values}
+        has_one_output = len(list(filter(None, producer.outputs))) == 1
+        return names if has_one_output and all(name in self.inputs or not self.lifetimes.is_outside(name) for name in names) else None
 
-    # ---- how
+    # ---- deferring steps
 
     def run(self, chosen: Iterable[Candidate]) -> DeferredGradients:
-        """The steps with these gradients deferred."""
+        """Return the steps with the chosen gradients deferred."""
         deferred = DeferredGradients()
-        candidates = {id(candidate.accumulation): candidate for candidate in chosen}
-        makers = {id(candidate.made): candidate for candidate in candidates.values() if candidate.made is not None}
+        by_accumulation = {id(candidate.accumulation): candidate for candidate in chosen}
+        by_producer = {id(candidate.producer): candidate for candidate in by_accumulation.values() if candidate.producer is not None}
         for step in self.steps:
-            if id(step) in makers:
-                deferred.now += self._copies_for(makers[id(step)])
-            elif id(step) in candidates:
-                self._add_deferred(candidates[id(step)], deferred)
+            if id(step) in by_producer:
+                deferred.train_step += self._copies_for(by_producer[id(step)])
+            elif id(step) in by_accumulation:
+                self._defer(by_accumulation[id(step)], deferred)
             else:
-                deferred.now.append(step)
+                deferred.train_step.append(step)
         return deferred
 
     def _copies_for(self, candidate: Candidate) -> Iterator[Step]:
-        """Copies of user inputs that it needs, once; from then on it reads them."""
-        for name in sorted(candidate.held):
+        """Yield steps that copy the user inputs among a candidate's operands, each input once per program."""
+        for name in sorted(candidate.values_kept):
             if name in self.inputs and name not in self.copies:
                 kind = self.inference.types[name]
-                copy = self.copies[name] = self.names.unique(f"{name}::held")
+                copy = self.copies[name] = self.names.unique(f"{name}::kept")
                 self.inference.types[copy] = kind
                 call = KernelCall("copy", (numpy_dtype(kind.dtype).itemsize,))
                 yield Step(Node("Identity", [name], [copy], f"copy of {name}"), call, [name], [copy], None, BUILTIN_KERNELS["copy"])
 
-    def _held(self, name: str) -> str:
+    def _deferred_name(self, name: str) -> str:
+        """Return the name under which deferred steps read a value: its copy for a user input, else the value itself."""
         copy = self.copies.get(self.lifetimes.unaliased(name))
         if copy is None:
             return name
-        return copy if name in self.copies else self.lifetimes.renamed(name, copy)
+        return copy if name in self.copies else self.lifetimes.add_alias(name, copy)
 
-    def _add_deferred(self, candidate: Candidate, deferred: DeferredGradients) -> None:
+    def _defer(self, candidate: Candidate, deferred: DeferredGradients) -> None:
+        """Add the accumulation of a candidate, its update and its deferred producer to the deferred steps."""
         accumulation, value, gradient = candidate.accumulation, candidate.value, candidate.accumulation.inputs[1]
         nodes: list[Node] = []
-        if candidate.made is not None:
-            again = self.names.unique(f"{value}::spent")
-            gradient = again if gradient == value else self.lifetimes.renamed(gradient, again)
-            nodes.append(self._reading_copies(candidate.made.node, again))
-            deferred.gradients += self._lowered(self._reading_copies(candidate.made.node, value))
+        if candidate.producer is not None:
+            recomputed = self.names.unique(f"{value}::deferred")
+            gradient = recomputed if gradient == value else self.lifetimes.add_alias(gradient, recomputed)
+            nodes.append(self._with_copies(candidate.producer.node, recomputed))
+            deferred.gradients += self._lower(self._with_copies(candidate.producer.node, value))
         deferred.gradients.append(accumulation)
         nodes.append(self.updates.update_node(accumulation.node, gradient, self.names.unique(f"{accumulation.outputs[0]}::update")))
         for node in nodes:
             self.inference.visit(node)
-        for node in merge_updates(nodes, self.inference, ()):
-            deferred.updates += self._lowered(node)
+        for node in fuse_updates(nodes, self.inference, ()):
+            deferred.updates += self._lower(node)
         deferred.names.add(candidate.parameter)
 
-    def _reading_copies(self, node: Node, value: str) -> Node:
-        """A node that computes a value as another one does, from copies of the user's inputs."""
-        return Node(node.op_type, [self._held(name) for name in node.inputs], [value if name else "" for name in node.outputs], node.name, node.domain,
+    def _with_copies(self, node: Node, value: str) -> Node:
+        """Return a copy of a node that reads copies of user inputs and writes `value`."""
+        return Node(node.op_type, [self._deferred_name(name) for name in node.inputs], [value if name else "" for name in node.outputs], node.name, node.domain,
                     node.attributes)
 
-    def _lowered(self, node: Node) -> list[Step]:
-        """Its steps; what its indices are checked for stays where it was."""
+    def _lower(self, node: Node) -> list[Step]:
+        """Return the steps of a node without guards, which run in the train step."""
         return [step for step in self.lower(node) if step.guard is None]

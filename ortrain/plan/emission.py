@@ -1,4 +1,4 @@
-"""Lays out the memory of steps that are in order, and writes them down as a program."""
+"""Emission: lays out the memory of ordered steps and writes them into a program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidModelError, MissingKernelError
 from ortrain.ir import Node, TensorType
 from ortrain.ops.registry.constants import ConstantValues
-from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.training import UPDATED
 from ortrain.plan.deferred_gradients import DeferredGradients
 from ortrain.plan.liveness import Lifetimes
@@ -22,68 +22,70 @@ from ortrain.plan.steps import Plan, Step
 
 
 class Emission:
-    """The work of one program.
+    """Emits one program.
 
-    deferred: its steps. inputs, fixed, wanted, commits: as of plan_program. has_effect: nodes that are there for what they write over. is_accumulation: steps that
-    add a value to a gradient."""
+    deferred: the steps. lifetimes, inference: of the plan. inputs, fixed, outputs, commits: as in plan_program.
+    has_effect: whether a node writes to a parameter or gradient buffer. is_accumulation: whether a step accumulates a
+    gradient."""
 
-    def __init__(self, deferred: DeferredGradients, lifetimes: Lifetimes, inference: Inference, inputs: Mapping[str, TensorType], fixed: Mapping[str, np.ndarray],
-                 wanted: Sequence[str], commits: Mapping[str, np.ndarray], has_effect: Callable[[Node], bool],
+    def __init__(self, deferred: DeferredGradients, lifetimes: Lifetimes, inference: ShapeInference, inputs: Mapping[str, TensorType],
+                 fixed: Mapping[str, np.ndarray], outputs: Sequence[str], commits: Mapping[str, np.ndarray], has_effect: Callable[[Node], bool],
                  is_accumulation: Callable[[Step], bool]) -> None:
         self.deferred, self.steps, self.lifetimes, self.inference = deferred, deferred.steps, lifetimes, inference
-        self.inputs, self.fixed, self.wanted, self.commits = inputs, fixed, wanted, commits
+        self.inputs, self.fixed, self.outputs, self.commits = inputs, fixed, outputs, commits
         self.has_effect, self.is_accumulation = has_effect, is_accumulation
 
     def run(self, handle: EngineHandle) -> Program:
-        """The finished program."""
+        """Return the finished program."""
         builder = ProgramBuilder(handle)
         program = builder.program
-        blocks = self._lay_out(builder)
-        numbers: dict[str, int] = {}
+        blocks = self._add_blocks(builder)
+        tensor_ids: dict[str, int] = {}
 
-        def tensor(name: str) -> int:
+        def tensor_id_of(name: str) -> int:
             if not name:
                 return -1
-            if name not in numbers:
-                numbers[name] = self._add_tensor(builder, name, blocks)
-            return numbers[name]
+            if name not in tensor_ids:
+                tensor_ids[name] = self._add_tensor(builder, name, blocks)
+            return tensor_ids[name]
 
         positions: dict[int, int] = {}
         scratch = {index: builder.add_block(step.call.scratch, index, index) for index, step in enumerate(self.steps) if step.call.scratch}
         for index, step in enumerate(self.steps):
             if step.call.function is not None:
                 positions[id(step)] = builder.add_python_step(f"python of {step.node.name or step.node.op_type}", step.call.function,
-                                                              [tensor(n) for n in step.inputs], [tensor(n) for n in step.outputs])
+                                                              [tensor_id_of(n) for n in step.inputs], [tensor_id_of(n) for n in step.outputs])
                 continue
             if step.iteration is not None:
                 program.python_steps[len(positions)] = step.iteration
                 program.keep_alive.append(step.iteration)
             positions[id(step)] = builder.add_step(
-                f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor(n) for n in step.inputs],
-                [tensor(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),
+                f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor_id_of(n) for n in step.inputs],
+                [tensor_id_of(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),
                 scratch.get(index, -1), flushes_subnormals(step.call.kernel))
-        builder.set_inputs([tensor(name) for name in self.inputs])
-        builder.set_outputs([tensor(name) for name in self.wanted])
+        builder.set_inputs([tensor_id_of(name) for name in self.inputs])
+        builder.set_outputs([tensor_id_of(name) for name in self.outputs])
         same_memory: dict[str, list[int]] = {}
-        for name, number in numbers.items():
-            same_memory.setdefault(self.lifetimes.root(name), []).append(number)
-        direct = self._direct_gradients(blocks)
-        for step, value in direct:
-            builder.add_direct(positions[id(step)], same_memory[self.lifetimes.root(value)], self.fixed[step.inputs[0]].ctypes.data)
-        program.first_write = self._first_write({self.lifetimes.root(value) for _, value in direct})
-        if any(step.guard is None and step.node.op_type in UPDATED for step in self.deferred.now):
-            program.stoppable = program.first_write + 1
-        program.deferred_updates = len(self.deferred.now)
-        program.deferred_gradients = program.deferred_updates + len(self.deferred.updates)
+        for name, tensor_id in tensor_ids.items():
+            same_memory.setdefault(self.lifetimes.root(name), []).append(tensor_id)
+        in_place = self._gradients_computed_in_place(blocks)
+        for step, value in in_place:
+            builder.add_elidable_accumulation(positions[id(step)], same_memory[self.lifetimes.root(value)], self.fixed[step.inputs[0]].ctypes.data)
+        program.first_write_step = self._first_write({self.lifetimes.root(value) for _, value in in_place})
+        if any(step.guard is None and step.node.op_type in UPDATED for step in self.deferred.train_step):
+            program.n_interruptible_steps = program.first_write_step + 1
+        program.deferred_updates_start = len(self.deferred.train_step)
+        program.deferred_gradients_start = program.deferred_updates_start + len(self.deferred.updates)
         program.deferred_names, program.input_names = frozenset(self.deferred.names), list(self.inputs)
         program.keep_alive.extend([self.inference.values, dict(self.fixed), dict(self.commits)])
         builder.finish()
-        program.plan = Plan(self.steps, self.inference.types, program.arena_bytes, list(self.wanted))
+        program.plan = Plan(self.steps, self.inference.types, program.arena_bytes, list(self.outputs))
         return program
 
-    def _lay_out(self, builder: ProgramBuilder) -> dict[str, int]:
-        """Root value -> the number of its block; what deferred steps read lies at the arena's beginning."""
-        kept = set(map(self.lifetimes.root, self.lifetimes.held))
+    def _add_blocks(self, builder: ProgramBuilder) -> dict[str, int]:
+        """Return root value -> the id of its block. Values read by deferred steps are placed at the beginning of the
+        arena."""
+        kept = set(map(self.lifetimes.root, self.lifetimes.kept))
         return {name: builder.add_block(block.size, block.first, block.last, name in kept) for name, block in self.lifetimes.blocks(self.steps).items()}
 
     def _add_tensor(self, builder: ProgramBuilder, name: str, blocks: Mapping[str, int]) -> int:
@@ -103,9 +105,9 @@ class Emission:
             return builder.add_tensor(kind.dtype, shape, address=self.fixed[root].ctypes.data)
         if root in self.inference.values:
             values = self.inference.values
-            numbers = values.held(root) if isinstance(values, ConstantValues) and kind.dtype == "int64" else None
-            if numbers is not None:
-                return builder.add_tensor(kind.dtype, shape, numbers=numbers)
+            elements = values.symbolic_elements(root) if isinstance(values, ConstantValues) and kind.dtype == "int64" else None
+            if elements is not None:
+                return builder.add_tensor(kind.dtype, shape, elements=elements)
             array = values[root]
             array = np.require(array, numpy_dtype(kind.dtype), ["C", "A"])
             values[root] = array
@@ -115,27 +117,29 @@ class Emission:
         return builder.add_tensor(kind.dtype, shape, block=blocks[root])
 
     def _first_write(self, gradients: Collection[str]) -> int:
-        """The first step that changes what outlives a run: an accumulation, an update, a commit, or what computes one of `gradients` in its own place. When a
-        step before it refuses, nothing has changed."""
-        for index, step in enumerate(self.deferred.now):
+        """Return the index of the first step whose effect outlives the run: an accumulation, an update, a commit, or
+        a step that computes one of `gradients` in its buffer. If an earlier step refuses the run, nothing has
+        changed."""
+        for index, step in enumerate(self.deferred.train_step):
             if self.has_effect(step.node) or any(name.endswith("::committed") or self.lifetimes.root(name) in gradients for name in step.outputs if name):
                 return index
-        return len(self.deferred.now)
+        return len(self.deferred.train_step)
 
-    def _direct_gradients(self, blocks: Collection[str]) -> list[tuple[Step, str]]:
-        """Accumulations whose value may be computed in the gradient itself while gradients are overwritten.
+    def _gradients_computed_in_place(self, blocks: Collection[str]) -> list[tuple[Step, str]]:
+        """Return (accumulation, value) for each value that may be computed directly in its gradient buffer when the
+        gradient is overwritten.
 
-        The value must be written by one step only, die with the accumulation, and be nothing that the user sees."""
+        Such a value has the size of the buffer and one writer, and is not an output of the program."""
         writers: dict[str, int] = {}
         for step in self.steps:
             for name in step.outputs:
                 if name:
                     root = self.lifetimes.root(name)
                     writers[root] = writers.get(root, 0) + 1
-        outputs = {self.lifetimes.root(name) for name in self.wanted}
+        outputs = {self.lifetimes.root(name) for name in self.outputs}
         found, taken = [], set()
         for step in self.steps:
-            if not self.is_accumulation(step) or any(n in self.wanted for n in step.outputs):
+            if not self.is_accumulation(step) or any(n in self.outputs for n in step.outputs):
                 continue
             root = self.lifetimes.root(step.inputs[1])
             if (root in blocks and writers.get(root) == 1 and root not in outputs and root not in taken

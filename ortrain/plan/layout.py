@@ -1,7 +1,8 @@
-"""Lays the data of convolutional regions out channels-last: transposes stand only at the edges of a region.
+"""Channels-last layout: converts convolutional regions to channels-last data, with transposes only at the borders of
+a region.
 
-1 x 1 convolution is a product then, and whatever else belongs to a convolution runs along contiguous channels. Weights and everything that is not of
-shape [n, c, h, w] stay as they are."""
+In this layout a 1 x 1 convolution is a matrix multiplication, and the other operators of a region run along
+contiguous channels. Weights and values whose shape is not [n, c, h, w] keep their layout."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ from ortrain.ops.pool import gradient_type, pool_windows
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain
 from ortrain.ops.shared.conv_algorithms import MAX_TAPS, MIN_CHANNELS, fits, geometry_of
-from ortrain.plan.epilogue_fusion.conv import merge_epilogues
+from ortrain.plan.epilogue_fusion.conv import fuse_epilogues
 
-LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+TO_CHANNELS_LAST, TO_CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+"""Permutations of axes: [n, c, h, w] to [n, h, w, c], and back."""
 
 ELEMENTWISE = frozenset({
     "Add", "Sub", "Mul", "Div", "Sum", "Neg", "Abs", "Sqrt", "Exp", "Log", "Erf", "Reciprocal", "Relu", "ReluGrad", "LeakyRelu", "LeakyReluGrad",
@@ -26,53 +28,56 @@ ELEMENTWISE = frozenset({
     "EluGrad", "Selu", "SeluGrad", "Celu", "CeluGrad", "Softplus", "SoftplusGrad", "Mish", "MishGrad", "HardSigmoid", "HardSigmoidGrad", "HardSwish",
     "HardSwishGrad", "Clip", "Not", "And", "Or", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Where", "Cast", "Scale", "Sign",
     "Min", "Max"})
-"""Operators that do with each element what they do with any other."""
+"""Operators that compute each element of the output from the corresponding elements of the inputs."""
 
 
-def lay_out(nodes: Sequence[Node], builder: GraphBuilder, wanted: Iterable[str], direct: bool) -> list[Node]:
-    """The nodes with those of convolutional regions on channels-last data; `wanted` names values that must be there as they were.
+def convert_to_channels_last(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str], direct: bool) -> list[Node]:
+    """Return the nodes with those of convolutional regions working on channels-last data.
 
-    direct: convolutions are direct sums (see SessionOptions)."""
+    builder: adds constants to the plan. outputs: values that must be available in their original layout. direct:
+    compute convolutions as direct sums, without Winograd or bfloat16 approximations (see SessionOptions)."""
     if not any(canonical_domain(node.domain) in ("", MICROSOFT) and node.op_type in ("Conv", "ConvGrad") for node in nodes):
         return list(nodes)
-    wanted = list(wanted)
-    return merge_epilogues(Layout(nodes, builder, direct).run(nodes, wanted), builder.inference, wanted)
+    outputs = list(outputs)
+    return fuse_epilogues(LayoutConversion(nodes, builder, direct).run(nodes, outputs), builder.inference, outputs)
 
 
-class Layout:
-    """One pass over the nodes. A value of shape [n, c, h, w] is there as ONNX has it, channels-last under another name, or both."""
+class LayoutConversion:
+    """One pass over the nodes. Each value of shape [n, c, h, w] exists in ONNX's layout, channels-last under another
+    name, or both."""
 
     def __init__(self, nodes: Sequence[Node], builder: GraphBuilder, direct: bool) -> None:
         self.builder, self.direct = builder, direct
         self.inference = builder.inference
-        self.last: dict[str, str] = {}
-        """Value -> its name channels-last."""
-        self.missing: set[str] = set()
-        """Values that are there channels-last only."""
-        self.made: list[Node] = []
+        self.channels_last: dict[str, str] = {}
+        """Value -> its channels-last name."""
+        self.only_channels_last: set[str] = set()
+        """Values that exist channels-last only."""
+        self.converted: list[Node] = []
         self.consumers: dict[str, list[Node]] = {}
         for node in nodes:
             for name in node.inputs:
                 self.consumers.setdefault(name, []).append(node)
-        self.pooled: set[str] = set()
-        """Winning positions of maximum pools that are tap numbers now."""
+        self.tap_indices: set[str] = set()
+        """Max-pool indices that were converted to tap numbers within the window."""
         self.rules: dict[str, Callable[[Node], bool]] = {
-            "Conv": self.conv, "ConvGrad": self.conv_grad, "BatchNormalization": self.norm, "BatchNormInternal": self.norm,
-            "BatchNormalizationGrad": self.norm_grad, "MaxPool": self.max_pool, "MaxPoolGrad": self.max_pool_grad,
+            "Conv": self.conv, "ConvGrad": self.conv_grad, "BatchNormalization": self.batch_norm, "BatchNormInternal": self.batch_norm,
+            "BatchNormalizationGrad": self.batch_norm_grad, "MaxPool": self.max_pool, "MaxPoolGrad": self.max_pool_grad,
             "GlobalAveragePool": self.global_pool, "Expand": self.expand, "Concat": self.concat, "Split": self.split, "SplitTraining": self.split}
 
-    def run(self, nodes: Sequence[Node], wanted: Iterable[str]) -> list[Node]:
+    def run(self, nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
+        """Return the converted nodes."""
         for node in nodes:
-            if not self.take(node):
+            if not self.convert(node):
                 for name in node.inputs:
-                    self.first_of(name)
-                self.made.append(node)
-        for name in wanted:
-            self.first_of(name)
-        return self.made
+                    self.ensure_channels_first(name)
+                self.converted.append(node)
+        for name in outputs:
+            self.ensure_channels_first(name)
+        return self.converted
 
-    def take(self, node: Node) -> bool:
-        """Puts channels-last nodes in the place of one; says whether it did."""
+    def convert(self, node: Node) -> bool:
+        """Add the channels-last nodes that replace a node; return False if there are none."""
         if canonical_domain(node.domain) not in ("", MICROSOFT, ORTRAIN) or node.graphs:
             return False
         rule = self.rules.get(node.op_type, self.elementwise if node.op_type in ELEMENTWISE else None)
@@ -84,46 +89,46 @@ class Layout:
         return self.inference.types.get(name) if name else None
 
     def sizes(self, name: str) -> tuple[int, ...]:
-        """The shape of a value that is known, else ()."""
+        """Return the shape of a value if it is static, else ()."""
         kind = self.kind(name)
         return kind.sizes if kind is not None and kind.is_static else ()
 
-    def emit(self, op_type: str, inputs: list[str], outputs: list[str], like: Node, domain: str = ORTRAIN, **attributes: object) -> None:
-        node = Node(op_type, inputs, outputs, like.name, domain, attributes)
+    def emit(self, op_type: str, inputs: list[str], outputs: list[str], original: Node, domain: str = ORTRAIN, **attributes: object) -> None:
+        node = Node(op_type, inputs, outputs, original.name, domain, attributes)
         self.inference.visit(node)
-        self.made.append(node)
+        self.converted.append(node)
 
-    def new_last(self, name: str) -> str:
-        """A name for what was [n, c, h, w] and is made channels-last."""
+    def new_channels_last(self, name: str) -> str:
+        """Register a value that is only computed channels-last; return its new name."""
         if not name:
             return ""
-        self.last[name] = self.builder.names.unique(f"{name}::channels_last")
-        self.missing.add(name)
-        return self.last[name]
+        self.channels_last[name] = self.builder.names.unique(f"{name}::channels_last")
+        self.only_channels_last.add(name)
+        return self.channels_last[name]
 
-    def last_of(self, name: str) -> str:
-        """The value channels-last."""
-        if name not in self.last:
-            self.last[name] = self.builder.names.unique(f"{name}::channels_last")
-            self.move(name, self.last[name], LAST)
-        return self.last[name]
+    def to_channels_last(self, name: str) -> str:
+        """Return the channels-last name of a value, transposing the value if necessary."""
+        if name not in self.channels_last:
+            self.channels_last[name] = self.builder.names.unique(f"{name}::channels_last")
+            self.transpose(name, self.channels_last[name], TO_CHANNELS_LAST)
+        return self.channels_last[name]
 
-    def first_of(self, name: str) -> None:
-        """Sees to it that the value is there as ONNX has it."""
-        if name in self.missing:
-            self.missing.discard(name)
-            self.move(self.last[name], name, FIRST)
+    def ensure_channels_first(self, name: str) -> None:
+        """Transpose a value back to ONNX's layout if it only exists channels-last."""
+        if name in self.only_channels_last:
+            self.only_channels_last.discard(name)
+            self.transpose(self.channels_last[name], name, TO_CHANNELS_FIRST)
 
-    def move(self, source: str, target: str, order: tuple[int, ...]) -> None:
-        """A transpose, or another shape for the same memory where one of the sides has size 1."""
+    def transpose(self, source: str, target: str, permutation: tuple[int, ...]) -> None:
+        """Add a Transpose, or a Reshape where it would not reorder elements (a single channel or a single pixel)."""
         dims = self.sizes(source)
-        moved = [dims[axis] for axis in order]
-        channels, plane = (dims[1], dims[2] * dims[3]) if order == LAST else (dims[3], dims[1] * dims[2])
-        like = Node("Transpose", [], [], target)
-        if channels == 1 or plane == 1:
-            self.emit("Reshape", [source, self.builder.whole_numbers(moved, "shape")], [target], like, "")
+        transposed_shape = [dims[axis] for axis in permutation]
+        channels, pixels = (dims[1], dims[2] * dims[3]) if permutation == TO_CHANNELS_LAST else (dims[3], dims[1] * dims[2])
+        original = Node("Transpose", [], [], target)
+        if channels == 1 or pixels == 1:
+            self.emit("Reshape", [source, self.builder.integer_constant(transposed_shape, "shape")], [target], original, "")
         else:
-            self.emit("Transpose", [source], [target], like, "", perm=order)
+            self.emit("Transpose", [source], [target], original, "", perm=permutation)
 
     def context(self, node: Node) -> InferenceContext:
         return self.inference.context(node)
@@ -132,13 +137,13 @@ class Layout:
 
     def conv(self, node: Node) -> bool:
         data, weight = self.sizes(node.inputs[0]), self.sizes(node.inputs[1])
-        if len(data) != 4 or not self.fits(node, 0, 1, data, weight):
+        if len(data) != 4 or not self.is_supported_conv(node, 0, 1, data, weight):
             return False
-        self.emit("ChannelsLastConv", [self.last_of(node.inputs[0]), *node.inputs[1:]], [self.new_last(node.outputs[0])], node,
+        self.emit("ChannelsLastConv", [self.to_channels_last(node.inputs[0]), *node.inputs[1:]], [self.new_channels_last(node.outputs[0])], node,
                   **node.attributes, direct=int(self.direct))
         return True
 
-    def fits(self, node: Node, x: int, w: int, data: tuple[int, ...], weight: tuple[int, ...]) -> bool:
+    def is_supported_conv(self, node: Node, x: int, w: int, data: tuple[int, ...], weight: tuple[int, ...]) -> bool:
         kind = self.kind(node.inputs[x])
         if kind is None or kind.dtype not in ("float32", "float64"):
             return False
@@ -148,114 +153,118 @@ class Layout:
     def conv_grad(self, node: Node) -> bool:
         dy, x, w = node.inputs
         data, weight = self.sizes(x), self.sizes(w)
-        if len(data) != 4 or not self.fits(node, 1, 2, data, weight):
+        if len(data) != 4 or not self.is_supported_conv(node, 1, 2, data, weight):
             return False
-        inputs = [self.last_of(dy), self.last_of(x), w]
+        inputs = [self.to_channels_last(dy), self.to_channels_last(x), w]
         dx, *others = node.outputs
-        # the weights' part first: x, which the data's does not read, may be gone by then
-        for outputs in (["", *others], [self.new_last(dx)]):
+        # the gradient of the weights first: the data gradient does not read x, whose memory is then free
+        for outputs in (["", *others], [self.new_channels_last(dx)]):
             if any(outputs):
                 self.emit("ChannelsLastConvGrad", inputs, outputs, node, **node.attributes, direct=int(self.direct))
         return True
 
-    def is_last(self, name: str) -> bool:
-        return name in self.missing
+    def is_channels_last(self, name: str) -> bool:
+        return name in self.only_channels_last
 
-    def norm(self, node: Node) -> bool:
+    def batch_norm(self, node: Node) -> bool:
+        """Convert a BatchNormalization whose input is channels-last already."""
         dims = self.sizes(node.inputs[0])
-        if len(dims) != 4 or not self.is_last(node.inputs[0]) or prod(dims) == 0:
+        if len(dims) != 4 or not self.is_channels_last(node.inputs[0]) or prod(dims) == 0:
             return False
         training = node.op_type == "BatchNormInternal" or bool(node.attributes.get("training_mode", 0))
-        inputs = [self.last_of(node.inputs[0]), *node.inputs[1:5]]
-        kept = {key: node.attributes[key] for key in ("epsilon", "momentum") if key in node.attributes}
-        self.emit("ChannelsLastBatchNormalization", inputs, [self.new_last(node.outputs[0]), *node.outputs[1:]], node, training_mode=int(training), **kept)
+        inputs = [self.to_channels_last(node.inputs[0]), *node.inputs[1:5]]
+        attributes = {key: node.attributes[key] for key in ("epsilon", "momentum") if key in node.attributes}
+        outputs = [self.new_channels_last(node.outputs[0]), *node.outputs[1:]]
+        self.emit("ChannelsLastBatchNormalization", inputs, outputs, node, training_mode=int(training), **attributes)
         return True
 
-    def norm_grad(self, node: Node) -> bool:
-        if len(self.sizes(node.inputs[1])) != 4 or node.inputs[1] not in self.last:
+    def batch_norm_grad(self, node: Node) -> bool:
+        if len(self.sizes(node.inputs[1])) != 4 or node.inputs[1] not in self.channels_last:
             return False
-        inputs = [self.last_of(node.inputs[0]), self.last_of(node.inputs[1]), *node.inputs[2:]]
-        self.emit("ChannelsLastBatchNormalizationGrad", inputs, [self.new_last(node.outputs[0]), *node.outputs[1:]], node)
+        inputs = [self.to_channels_last(node.inputs[0]), self.to_channels_last(node.inputs[1]), *node.inputs[2:]]
+        self.emit("ChannelsLastBatchNormalizationGrad", inputs, [self.new_channels_last(node.outputs[0]), *node.outputs[1:]], node)
         return True
 
     def max_pool(self, node: Node) -> bool:
         x = node.inputs[0]
-        dims, taps = self.sizes(x), node.outputs[1] if len(node.outputs) > 1 else ""
-        readers = self.consumers.get(taps, []) if taps else []
-        if len(dims) != 4 or not self.is_last(x) or dims[1] < MIN_CHANNELS or any(r.op_type != "MaxPoolGrad" for r in readers):
+        dims, indices = self.sizes(x), node.outputs[1] if len(node.outputs) > 1 else ""
+        readers = self.consumers.get(indices, []) if indices else []
+        if len(dims) != 4 or not self.is_channels_last(x) or dims[1] < MIN_CHANNELS or any(r.op_type != "MaxPoolGrad" for r in readers):
             return False
         windows = pool_windows(self.context(node))
         if prod(windows.kernel) > MAX_TAPS or prod(dims) == 0 or node.attributes.get("ceil_mode", 0) or self.has_empty_windows(windows, dims):
             return False
-        outputs = [self.new_last(node.outputs[0])]
+        outputs = [self.new_channels_last(node.outputs[0])]
         if readers:
-            self.pooled.add(taps)
-            outputs.append(self.new_last(taps))
+            self.tap_indices.add(indices)
+            outputs.append(self.new_channels_last(indices))
         attributes = {**node.attributes, "kernel_shape": windows.kernel}
-        self.emit("ChannelsLastMaxPool", [self.last_of(x)], outputs, node, **attributes)
+        self.emit("ChannelsLastMaxPool", [self.to_channels_last(x)], outputs, node, **attributes)
         return True
 
     @staticmethod
     def has_empty_windows(windows: object, dims: tuple[int, ...]) -> bool:
-        """Whether some window lies in the pads alone."""
+        """Return whether some window may cover padding only."""
         kernel, begins, ends, dilations = (getattr(windows, name) for name in ("kernel", "begins", "ends", "dilations"))
         return any(max(b or 0, e or 0) >= k or d > 1 for k, b, e, d in zip(kernel, begins, ends, dilations, strict=True))
 
     def max_pool_grad(self, node: Node) -> bool:
-        dy, taps = node.inputs
-        if taps not in self.pooled:
+        dy, indices = node.inputs
+        if indices not in self.tap_indices:
             return False
         spatial = gradient_type(self.context(node)).sizes[2:]
-        self.emit("ChannelsLastMaxPoolGrad", [self.last_of(dy), self.last[taps]], [self.new_last(node.outputs[0])], node, **node.attributes, spatial=spatial)
+        inputs = [self.to_channels_last(dy), self.channels_last[indices]]
+        self.emit("ChannelsLastMaxPoolGrad", inputs, [self.new_channels_last(node.outputs[0])], node, **node.attributes, spatial=spatial)
         return True
 
     def global_pool(self, node: Node) -> bool:
         x, y = node.inputs[0], node.outputs[0]
-        if len(self.sizes(x)) != 4 or not self.is_last(x):
+        if len(self.sizes(x)) != 4 or not self.is_channels_last(x):
             return False
         attributes: dict[str, object] = {"keepdims": 1}
-        inputs = [self.last_of(x)]
+        inputs = [self.to_channels_last(x)]
         if self.builder.opset >= 18:
             inputs.append(self.builder.constant(np.array([1, 2], np.int64), "axes"))
         else:
             attributes["axes"] = (1, 2)
-        self.emit("ReduceMean", inputs, [self.new_last(y)], node, "", **attributes)
+        self.emit("ReduceMean", inputs, [self.new_channels_last(y)], node, "", **attributes)
         return True
 
     def expand(self, node: Node) -> bool:
-        """One value per channel over a map: the gradient of a global average."""
+        """Convert an Expand of one value per channel over a feature map: the gradient of global average pooling."""
         dims, out = self.sizes(node.inputs[0]), self.sizes(node.outputs[0])
-        if len(dims) != 4 or len(out) != 4 or dims[2:] != (1, 1) or dims[:2] != out[:2] or out[2:] == (1, 1) or not self.last:
+        if len(dims) != 4 or len(out) != 4 or dims[2:] != (1, 1) or dims[:2] != out[:2] or out[2:] == (1, 1) or not self.channels_last:
             return False
-        shape = self.builder.whole_numbers([out[axis] for axis in LAST], "shape")
-        self.emit("Expand", [self.last_of(node.inputs[0]), shape], [self.new_last(node.outputs[0])], node, "")
+        shape = self.builder.integer_constant([out[axis] for axis in TO_CHANNELS_LAST], "shape")
+        self.emit("Expand", [self.to_channels_last(node.inputs[0]), shape], [self.new_channels_last(node.outputs[0])], node, "")
         return True
 
     def concat(self, node: Node) -> bool:
         axis = int(node.attributes.get("axis", 0))
-        if axis not in (1, -3) or any(len(self.sizes(name)) != 4 for name in node.inputs) or not any(map(self.is_last, node.inputs)):
+        if axis not in (1, -3) or any(len(self.sizes(name)) != 4 for name in node.inputs) or not any(map(self.is_channels_last, node.inputs)):
             return False
-        self.emit("Concat", [self.last_of(name) for name in node.inputs], [self.new_last(node.outputs[0])], node, "", axis=3)
+        self.emit("Concat", [self.to_channels_last(name) for name in node.inputs], [self.new_channels_last(node.outputs[0])], node, "", axis=3)
         return True
 
     def split(self, node: Node) -> bool:
-        """Along the channels: among others the gradient of a concatenation."""
-        if int(node.attributes.get("axis", 0)) not in (1, -3) or len(self.sizes(node.inputs[0])) != 4 or not self.is_last(node.inputs[0]):
+        """Convert a Split along the channels, for example the gradient of a Concat."""
+        if int(node.attributes.get("axis", 0)) not in (1, -3) or len(self.sizes(node.inputs[0])) != 4 or not self.is_channels_last(node.inputs[0]):
             return False
-        inputs = [self.last_of(node.inputs[0]), *node.inputs[1:]]
-        self.emit(node.op_type, inputs, [self.new_last(name) for name in node.outputs], node, node.domain, **node.attributes | {"axis": 3})
+        inputs = [self.to_channels_last(node.inputs[0]), *node.inputs[1:]]
+        self.emit(node.op_type, inputs, [self.new_channels_last(name) for name in node.outputs], node, node.domain, **node.attributes | {"axis": 3})
         return True
 
     def elementwise(self, node: Node) -> bool:
-        """Where one operand is channels-last already and every other is of its shape, one value per channel of each image, or a scalar."""
-        full = [name for name in node.inputs if self.is_last(name)]
-        if not full or any(len(self.sizes(name)) != 4 for name in node.outputs):
+        """Convert if an operand is channels-last and the others have its shape, one value per channel, or one
+        element."""
+        converted_inputs = [name for name in node.inputs if self.is_channels_last(name)]
+        if not converted_inputs or any(len(self.sizes(name)) != 4 for name in node.outputs):
             return False
         shape = self.sizes(node.outputs[0])
-        given = [name for name in node.inputs if name]
-        wide = [name for name in given if prod(self.sizes(name)) > 1 or len(self.sizes(name)) == 4]
-        if not all(self.sizes(name) in (shape, (shape[0], shape[1], 1, 1), (1, shape[1], 1, 1), (1, 1, 1, 1)) for name in wide):
+        present = [name for name in node.inputs if name]
+        non_scalar = [name for name in present if prod(self.sizes(name)) > 1 or len(self.sizes(name)) == 4]
+        if not all(self.sizes(name) in (shape, (shape[0], shape[1], 1, 1), (1, shape[1], 1, 1), (1, 1, 1, 1)) for name in non_scalar):
             return False
-        inputs = [self.last_of(name) if name in wide else name for name in node.inputs]
-        self.emit(node.op_type, inputs, [self.new_last(name) for name in node.outputs], node, node.domain, **node.attributes)
+        inputs = [self.to_channels_last(name) if name in non_scalar else name for name in node.inputs]
+        self.emit(node.op_type, inputs, [self.new_channels_last(name) for name in node.outputs], node, node.domain, **node.attributes)
         return True

@@ -1,4 +1,4 @@
-"""Whose memory each value of a plan is, and from which step to which it is needed."""
+"""Liveness of the values of a plan: aliases, in-place outputs and live ranges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ortrain._core.memory_planner import aligned
-from ortrain._core.symbolic import plain
+from ortrain._core.symbolic import size_hint
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import TensorType
 from ortrain.plan.steps import Step
@@ -15,7 +15,7 @@ from ortrain.plan.steps import Step
 
 @dataclass(slots=True)
 class Block:
-    """A piece of memory in bytes that is in use from step `first` to step `last`, both included."""
+    """A block of arena memory: its size in bytes and its live range from step `first` to step `last`, both included."""
 
     size: int
     first: int
@@ -23,67 +23,69 @@ class Block:
 
 
 class Lifetimes:
-    """The values of one plan.
+    """Aliases and live ranges of the values of one plan.
 
-    types: of all values. is_outside: whether a value lies outside of the arena (inputs, parameters, constants). wanted: the outputs of the program. states:
-    output -> the input whose place it may be written to."""
+    types: the types of all values. is_outside: whether a value is stored outside the arena (inputs, parameters,
+    constants). outputs: the outputs of the program. states: output -> the input whose memory it may overwrite."""
 
-    def __init__(self, types: MutableMapping[str, TensorType], is_outside: Callable[[str], bool], wanted: Sequence[str], states: Mapping[str, str]) -> None:
-        self.types, self.is_outside, self.wanted, self.states = types, is_outside, wanted, states
+    def __init__(self, types: MutableMapping[str, TensorType], is_outside: Callable[[str], bool], outputs: Sequence[str], states: Mapping[str, str]) -> None:
+        self.types, self.is_outside, self.outputs, self.states = types, is_outside, outputs, states
         self.alias: dict[str, str] = {}
-        """Value -> the value whose memory it is under another shape."""
+        """Value -> the value of which it is a view under another shape."""
         self.in_place: dict[str, str] = {}
-        """Value -> the value over which it is written."""
-        self.held: Collection[str] = ()
-        """Values that stay to the end besides the outputs: steps are still to come that read them."""
+        """Value -> the value that it overwrites."""
+        self.kept: Collection[str] = ()
+        """Values besides the outputs that stay live to the end, because deferred steps read them."""
         self._sizes: dict[str, int] = {}
 
     def root(self, name: str) -> str:
-        """The value whose memory `name` is."""
+        """Return the value that owns the memory of `name`, following aliases and in-place outputs."""
         while name in self.alias or name in self.in_place:
             name = self.alias.get(name) or self.in_place[name]
         return name
 
     def unaliased(self, name: str) -> str:
-        """The value that `name` is under another shape, whatever it is written over."""
+        """Return the value of which `name` is a view; `name` if it is none. In-place outputs count as values of their
+        own."""
         while name in self.alias:
             name = self.alias[name]
         return name
 
-    def renamed(self, name: str, root: str) -> str:
-        """A further alias of the kind of `name`, of another value."""
-        new = f"{name}::of {root}"
-        self.alias[new] = root
-        self.types[new] = self.types[name]
-        return new
+    def add_alias(self, name: str, root: str) -> str:
+        """Create an alias of `root` with the type of `name`; return its name."""
+        alias = f"{name}::of {root}"
+        self.alias[alias] = root
+        self.types[alias] = self.types[name]
+        return alias
 
     def nbytes(self, name: str) -> int:
-        """The size of a value in bytes."""
+        """Return the size of a value in bytes."""
         size = self._sizes.get(name)
-        if size is None:                                 # asked for every order of steps that is tried
+        if size is None:                                 # cached: every schedule that is tried needs it
             kind = self.types[name]
             size = self._sizes[name] = kind.count * numpy_dtype(kind.dtype).itemsize
         return size
 
-    def stays(self) -> Iterator[str]:
-        """The values that stay to the end."""
-        return chain(self.wanted, self.held)
+    def live_to_end(self) -> Iterator[str]:
+        """Return the values that stay live to the end."""
+        return chain(self.outputs, self.kept)
 
     def _last_uses(self, steps: Sequence[Step]) -> dict[str, int]:
-        """Root value -> the last step that reads or writes it; the end for what stays."""
+        """Return root value -> the last step that reads or writes it; the number of steps for values that stay live
+        to the end."""
         last: dict[str, int] = {}
-        other = self.alias.keys() | self.in_place.keys()
+        shared = self.alias.keys() | self.in_place.keys()
         for index, step in enumerate(steps):
             for name in step.inputs:
-                last[self.root(name) if name in other else name] = index
+                last[self.root(name) if name in shared else name] = index
             for name in step.outputs:
-                last[self.root(name) if name in other else name] = index
-        for name in self.stays():
+                last[self.root(name) if name in shared else name] = index
+        for name in self.live_to_end():
             last[self.root(name)] = len(steps)
         return last
 
     def blocks(self, steps: Sequence[Step]) -> dict[str, Block]:
-        """Root value -> its piece of the arena, after a choice of what is written in place."""
+        """Choose in-place outputs; return root value -> its block of the arena."""
         last = self._choose_in_place(steps)
         blocks: dict[str, Block] = {}
         for index, step in enumerate(steps):
@@ -94,21 +96,21 @@ class Lifetimes:
         return blocks
 
     def peak(self, steps: Sequence[Step]) -> int:
-        """The bytes in use at the fullest step: no arena can be smaller."""
+        """Return the maximum number of live bytes at any step, a lower bound of the arena size."""
         return max(live_bytes(steps, self.blocks(steps)), default=0)
 
     def _choose_in_place(self, steps: Sequence[Step]) -> dict[str, int]:
-        """Fills `in_place`; returns the last uses of roots then."""
+        """Fill `in_place`; return the last uses of the resulting roots."""
         self.in_place = {}
         last = self._last_uses(steps)
-        outputs = set(map(self.root, self.stays()))
+        outputs = set(map(self.root, self.live_to_end()))
         for index, step in enumerate(steps):
             for out, source in step.call.in_place.items():
                 if out >= len(step.outputs) or source >= len(step.inputs) or not step.outputs[out] or not step.inputs[source]:
                     continue
                 root = self.root(step.inputs[source])
-                own_state = self.states.get(step.outputs[out]) == root
-                if (self.is_outside(root) and not own_state) or root in outputs or last[root] != index:
+                is_own_state = self.states.get(step.outputs[out]) == root
+                if (self.is_outside(root) and not is_own_state) or root in outputs or last[root] != index:
                     continue
                 if sum(self.root(name) == root for name in step.inputs if name) > 1:
                     continue
@@ -121,14 +123,14 @@ class Lifetimes:
 
 
 def live_bytes(steps: Sequence[Step], blocks: Mapping[str, Block]) -> list[int]:
-    """The bytes in use at each step, its scratch among them."""
+    """Return the number of live bytes at each step, including its scratch memory."""
     change = [0] * (len(steps) + 2)
     for block in blocks.values():
-        size = aligned(plain(block.size))
+        size = aligned(size_hint(block.size))
         change[block.first] += size
         change[min(block.last, len(steps)) + 1] -= size
-    live, found = 0, []
+    live, result = 0, []
     for index, step in enumerate(steps):
         live += change[index]
-        found.append(live + (aligned(plain(step.call.scratch)) if step.call.scratch else 0))
-    return found
+        result.append(live + (aligned(size_hint(step.call.scratch)) if step.call.scratch else 0))
+    return result

@@ -1,222 +1,251 @@
-"""Rematerialization: activations that are cheap to make again are dropped after the forward pass and made again right before the backward pass needs them.
+"""Rematerialization: activations that are cheap to recompute are dropped after the forward pass and recomputed right
+before the backward pass reads them.
 
-The cheapest for each byte come first: a normalization from what it normalized, which its gradient reads anyway, and what works element by element; then, as far
-as a session's share of time goes, convolutions and products. A residual of blocks is made again block by block from the first on, in one sweep where the last
-one is needed."""
+Candidates are ranked by cost per byte saved. The cheapest are normalizations, whose gradients read their inputs
+anyway, and elementwise operators; convolutions and matrix multiplications follow as far as the session's time budget
+allows. In a chain of residual blocks the inputs of several blocks are recomputed in one sweep, block by block, where
+the last of them is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ortrain._core.symbolic import plain, spares
+from ortrain._core.symbolic import memory_at_least, size_hint
 from ortrain.plan.liveness import Lifetimes, live_bytes
 from ortrain.plan.steps import Step
 
 MIN_BYTES = 1 << 16
-"""Smaller values are not worth a step of their own."""
+"""Minimum size of a value to rematerialize: for smaller ones the extra step is not worth it."""
 OPERATIONS_PER_BYTE = 8
-"""Floating-point operations of a product or convolution in the time in which a byte is moved: a core's 80 GFLOP/s and 20 GB/s (AVX2) to 210 and 18 (tiles)."""
-MIN_SHARE = 0.01
-"""Shares are spent in rounds, each twice the one before, from this one on: spent at once, a large one goes for a peak's values whose sweeps make others."""
-WORTH = 0.1
-"""Of the memory: what rematerialization has to free at least for the whole of a program's time, so that a tenth of the time frees a hundredth."""
-MAX_SCHEDULED = 1 << 18
-"""Steps, of all schedules that are tried for one order: 1.4 s. resnet50 takes 24,000 for 3 % of its time, 144,000 for a half."""
-SMALL = 16
-"""A value of at most this part of another may be kept longer for it."""
+"""Floating-point operations of a matrix multiplication or convolution in the time of moving one byte. Measured per
+core: 80 GFLOP/s and 20 GB/s with AVX2, 210 GFLOP/s and 18 GB/s with AMX tiles."""
+FIRST_ROUND_SHARE = 0.01
+"""Share of the program's time to spend in the first round; each further round doubles it up to the session's limit.
+
+Spent at once, a large share would go into the values of the first peak, whose recomputations create new peaks."""
+MIN_FREED_PER_TIME = 0.1
+"""Exchange rate of time for memory: rematerialization that costs a fraction t of the program's time must free at
+least this times t of the memory in use (10 % of the time for 1 % of the memory)."""
+MAX_SCHEDULED_STEPS = 1 << 18
+"""Limit of the search, as the total number of steps of all schedules tried for one order: 1.4 s. resnet50 takes
+24,000 at a share of 3 %, 144,000 at 50 %."""
+NEGLIGIBLE_RATIO = 16
+"""A value smaller than another by at least this factor may be kept live longer to recompute the other."""
 
 
 @dataclass(slots=True)
 class Candidate:
-    """A value that can be made again."""
+    """A value that can be recomputed."""
 
     value: str
-    made: int
-    """The number of the step that makes it."""
+    producer_point: int
+    """The point of the step that computes the value in the forward pass."""
     step: Step
-    """What makes it again, under the name of `step.outputs[0]`."""
+    """The step that recomputes the value, under the name `step.outputs[0]`."""
     names: dict[str, str]
-    """The value and its aliases -> what they are called from then on."""
+    """The value and its aliases -> the names to read after the recomputation."""
     size: int
     cost: int
-    """Of making it again, in operations."""
+    """Cost of the recomputation, in operations."""
 
 
 @dataclass(slots=True)
 class Schedule:
-    """Steps with rematerialization."""
+    """The steps of a selection, with its recomputations."""
 
     steps: list[Step]
-    moment: int
-    """When the most bytes are in use."""
+    peak_point: int
+    """The point where most bytes are live."""
     peak: int
-    """How many."""
-    again: list[str]
-    """The candidates that are there at that moment because they have been made again by then."""
+    """The number of bytes live there."""
+    recomputed: list[str]
+    """The selected candidates that are live there because they were recomputed before."""
 
 
-Chosen = dict[str, int]
-"""Candidate -> a moment at which it is not to be there."""
+Selection = dict[str, int]
+"""Candidate -> a point at which it must not be live."""
 
 
-def rematerialize(steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None], share: float, held: int) -> list[Step]:
-    """The steps with rematerialization where the most bytes are in use at once, as far as it lowers them and stays cheap.
+def rematerialize(steps: list[Step], lifetimes: Lifetimes, recomputation: Callable[[Step], Step | None], share: float, other_bytes: int) -> list[Step]:
+    """Return the steps with recomputations that lower the peak memory.
 
-    again: the step that makes the first output of a step once more, None where there is none. share: of the program's reckoned time, what rematerialization may
-    add. held: bytes that the program uses besides: parameters and the like."""
+    recomputation: returns a step that computes the first output of a step once more, None if that is not possible.
+    share: the estimated fraction of the program's time that recomputations may add. other_bytes: memory that the
+    program uses besides the arena, such as parameters."""
     if share <= 0:
         return steps
-    work = Rematerialization(steps, lifetimes, again, held)
-    return work.run(share) if work.candidates else steps
+    search = Rematerialization(steps, lifetimes, recomputation, other_bytes)
+    return search.run(share) if search.candidates else steps
 
 
 class Rematerialization:
-    """The work of one pass. Moments are the numbers of the given steps: what is made again for step n comes right before it, at the same moment."""
+    """One rematerialization pass. Points are indices of the original steps; a recomputation for step n runs right
+    before it, at the same point."""
 
-    def __init__(self, steps: list[Step], lifetimes: Lifetimes, again: Callable[[Step], Step | None], held: int) -> None:
-        self.steps, self.lifetimes, self.held = steps, lifetimes, held
-        self.scheduled = 0
-        self.tried: set[frozenset[tuple[str, int]]] = set()
-        self.wanted = set(map(lifetimes.unaliased, lifetimes.stays()))
+    def __init__(self, steps: list[Step], lifetimes: Lifetimes, recomputation: Callable[[Step], Step | None], other_bytes: int) -> None:
+        self.steps, self.lifetimes, self.other_bytes = steps, lifetimes, other_bytes
+        self.scheduled_steps = 0
+        self.tried_selections: set[frozenset[tuple[str, int]]] = set()
+        self.live_to_end = set(map(lifetimes.unaliased, lifetimes.live_to_end()))
         self.readers: dict[str, list[int]] = {}
-        """Value -> the moments at which it, or it under another shape, is read."""
-        for moment, step in enumerate(steps):
+        """Value -> the points at which it, or an alias of it, is read."""
+        for point, step in enumerate(steps):
             for name in dict.fromkeys(map(lifetimes.unaliased, filter(None, step.inputs))):
-                self.readers.setdefault(name, []).append(moment)
-        self.candidates = self._find(again)
+                self.readers.setdefault(name, []).append(point)
+        self.candidates = self._find_candidates(recomputation)
 
     def run(self, share: float) -> list[Step]:
-        """Spends the share, in rounds, as far as it was worth it in the end."""
-        chosen: Chosen = {}
-        best = self._schedule(chosen)
-        seen = [(chosen, best)]
-        whole, part = self.cost(self.steps), MIN_SHARE
+        """Spend up to the share of the program's time in rounds; return the steps of the schedule with the best trade
+        of time for memory."""
+        selection: Selection = {}
+        initial = self._schedule(selection)
+        found = [(selection, initial)]
+        program_cost, round_share = self.cost(self.steps), FIRST_ROUND_SHARE
         while True:
-            seen += self._lower(*seen[-1], min(part, share) * whole)
-            if part >= share:
+            found += self._reduce_peaks(*found[-1], min(round_share, share) * program_cost)
+            if round_share >= share:
                 break
-            part *= 2
-        memory = WORTH * (best.peak + self.held)
-        return min(seen, key=lambda pair: sum(self.candidates[value].cost for value in pair[0]) / whole + pair[1].peak / memory)[1].steps
+            round_share *= 2
+        memory_for_time = MIN_FREED_PER_TIME * (initial.peak + self.other_bytes)
 
-    def _lower(self, chosen: Chosen, best: Schedule, budget: float) -> Iterator[tuple[Chosen, Schedule]]:
-        """Lowers one peak after the other: by what is not kept until then, or else by keeping something that has been made again by then."""
+        def price(trial: tuple[Selection, Schedule]) -> float:
+            time = sum(self.candidates[value].cost for value in trial[0]) / program_cost
+            return time + trial[1].peak / memory_for_time
+
+        return min(found, key=price)[1].steps
+
+    def _reduce_peaks(self, selection: Selection, schedule: Schedule, budget: float) -> Iterator[tuple[Selection, Schedule]]:
+        """Lower one peak after the other: by dropping values that are live there, or else by keeping a value that was
+        recomputed before."""
         while True:
-            more = [dict.fromkeys((c.value for c in group), best.moment) for group in self._more(chosen, best.moment, budget)]
-            first = [more[:count] for count in sorted({len(more) >> halvings for halvings in range(len(more).bit_length())})]
-            found = (self._lowest([chosen | {name: at for group in groups for name, at in group.items()} for groups in first], best)
-                     or self._lowest([chosen | group for group in more[1:]], best)
-                     or self._lowest([{value: moment for value, moment in chosen.items() if value != kept} for kept in best.again], best))
-            if found is None:
+            drops = [dict.fromkeys((c.value for c in group), schedule.peak_point) for group in self._groups_to_drop(selection, schedule.peak_point, budget)]
+            prefixes = [drops[:count] for count in sorted({len(drops) >> halvings for halvings in range(len(drops).bit_length())})]
+            better = (self._best_below([selection | {name: point for group in groups for name, point in group.items()} for groups in prefixes], schedule)
+                     or self._best_below([selection | group for group in drops[1:]], schedule)
+                     or self._best_below([{value: point for value, point in selection.items() if value != kept} for kept in schedule.recomputed], schedule))
+            if better is None:
                 return
-            chosen, best = found
-            yield found
+            selection, schedule = better
+            yield better
 
-    def _lowest(self, trials: Sequence[Chosen], than: Schedule) -> tuple[Chosen, Schedule] | None:
-        """The first of those with the lowest peak, if it is lower than another's, as far as there is time to try them. What was no lower once never is."""
-        untried = [trial for trial in trials if frozenset(trial.items()) not in self.tried]
-        self.tried.update(frozenset(trial.items()) for trial in untried)
-        found = min(((trial, self._schedule(trial)) for trial in untried if self.scheduled < MAX_SCHEDULED), key=lambda pair: pair[1].peak, default=None)
-        return found if found is not None and found[1].peak < than.peak else None
+    def _best_below(self, trials: Sequence[Selection], schedule: Schedule) -> tuple[Selection, Schedule] | None:
+        """Return the first of the selections with the lowest peak and its schedule, if the peak is below that of
+        `schedule`; else None.
 
-    def _more(self, chosen: Chosen, moment: int, budget: float) -> list[list[Candidate]]:
-        """What else need not be there at a moment, as far as the budget goes, each with what has to be made again for it."""
-        more: list[list[Candidate]] = []
-        taken = set(chosen)
-        left = budget - sum(self.candidates[value].cost for value in chosen)
+        Selections that were tried before are skipped: they did not lower the peak then."""
+        untried = [trial for trial in trials if frozenset(trial.items()) not in self.tried_selections]
+        self.tried_selections.update(frozenset(trial.items()) for trial in untried)
+        scheduled = ((trial, self._schedule(trial)) for trial in untried if self.scheduled_steps < MAX_SCHEDULED_STEPS)
+        found = min(scheduled, key=lambda pair: pair[1].peak, default=None)
+        return found if found is not None and found[1].peak < schedule.peak else None
+
+    def _groups_to_drop(self, selection: Selection, point: int, budget: float) -> list[list[Candidate]]:
+        """Return candidates that need not be live at a point, as far as the budget allows, each with the values to
+        recompute for it."""
+        groups: list[list[Candidate]] = []
+        taken = set(selection)
+        left = budget - sum(self.candidates[value].cost for value in selection)
         for candidate in self.candidates.values():
-            gap = self._gap(self.readers[candidate.value], candidate, moment)
-            if candidate.value not in taken and gap is not None:
-                group = [c for c in self._with_sources(candidate, gap[1]) if c.value not in taken]
+            unused = self._unused_range(self.readers[candidate.value], candidate, point)
+            if candidate.value not in taken and unused is not None:
+                group = [c for c in self._with_operands(candidate, unused[1]) if c.value not in taken]
                 cost = sum(c.cost for c in group)
                 if group and cost <= left:
-                    more.append(group)
+                    groups.append(group)
                     taken |= {c.value for c in group}
                     left -= cost
-        return more
+        return groups
 
-    def _with_sources(self, candidate: Candidate, moment: int) -> list[Candidate]:
-        """A candidate and what it is made of as far as that has to be made again for it; nothing where it would have to be kept for it."""
+    def _with_operands(self, candidate: Candidate, point: int) -> list[Candidate]:
+        """Return a candidate and the operands that must be recomputed for it; nothing if an operand would have to be
+        kept live for it."""
         found, unseen = {candidate.value: candidate}, [candidate]
         while unseen:
-            made = unseen.pop()
-            for name in map(self.lifetimes.unaliased, filter(None, made.step.inputs)):
-                if name not in found and not self._is_there(name, moment, made):
+            dependent = unseen.pop()
+            for name in map(self.lifetimes.unaliased, filter(None, dependent.step.inputs)):
+                if name not in found and not self._is_available(name, point, dependent):
                     if name not in self.candidates:
                         return []
                     found[name] = self.candidates[name]
                     unseen.append(found[name])
         return list(found.values())
 
-    # ---- what there is
+    # ---- candidates
 
-    def _find(self, again: Callable[[Step], Step | None]) -> dict[str, Candidate]:
-        """The candidates by value, those with the most bytes saved for each operation first."""
-        found: list[Candidate] = []
+    def _find_candidates(self, recomputation: Callable[[Step], Step | None]) -> dict[str, Candidate]:
+        """Return the candidates by value, those with the lowest cost per byte first."""
+        candidates: list[Candidate] = []
         aliases: dict[str, list[str]] = {}
         for name in self.lifetimes.alias:
             aliases.setdefault(self.lifetimes.unaliased(name), []).append(name)
-        for moment, step in enumerate(self.steps):
+        for point, step in enumerate(self.steps):
             value, *others = step.outputs or [""]
-            if value not in self.readers or step.guard is not None or value in self.wanted or self.lifetimes.is_outside(value):
+            if value not in self.readers or step.guard is not None or value in self.live_to_end or self.lifetimes.is_outside(value):
                 continue
             size = self.lifetimes.nbytes(value)
-            if not (spares(size, MIN_BYTES) and spares(size, SMALL * sum(self.lifetimes.nbytes(name) for name in others if name))):
+            if not (memory_at_least(size, MIN_BYTES)
+                    and memory_at_least(size, NEGLIGIBLE_RATIO * sum(self.lifetimes.nbytes(name) for name in others if name))):
                 continue
-            made = again(step)
-            if made is not None:
-                names = {value: made.outputs[0]} | {name: self.lifetimes.renamed(name, made.outputs[0]) for name in aliases.get(value, ())}
-                found.append(Candidate(value, moment, made, names, plain(size), self.cost([made])))
-        return {c.value: c for c in sorted(found, key=lambda c: (c.cost / c.size, -c.size))}
+            second = recomputation(step)
+            if second is not None:
+                names = {value: second.outputs[0]} | {name: self.lifetimes.add_alias(name, second.outputs[0]) for name in aliases.get(value, ())}
+                candidates.append(Candidate(value, point, second, names, size_hint(size), self.cost([second])))
+        return {c.value: c for c in sorted(candidates, key=lambda c: (c.cost / c.size, -c.size))}
 
     def cost(self, steps: Sequence[Step]) -> int:
-        """Their time in operations: those that they do, and bytes that they move."""
+        """Return the estimated time of steps in operations: their own, and those in the time of their memory traffic."""
         types = self.lifetimes.types
-        return sum(plain(step.operations(types) or 0) + OPERATIONS_PER_BYTE * plain(step.traffic(types)) for step in steps)
+        return sum(size_hint(step.operations(types) or 0) + OPERATIONS_PER_BYTE * size_hint(step.traffic(types)) for step in steps)
 
     @staticmethod
-    def _gap(readers: Sequence[int], candidate: Candidate, moment: int) -> tuple[int, int] | None:
-        """(last use before a moment, first use after it) where a value is in use before and after it, but not then."""
-        before = max((use for use in (candidate.made, *readers) if use <= moment), default=moment)
-        after = min((use for use in readers if use > moment), default=moment)
-        return (before, after) if before < moment < after else None
+    def _unused_range(readers: Sequence[int], candidate: Candidate, point: int) -> tuple[int, int] | None:
+        """Return (last use up to a point, first use after it) if a value is in use before and after the point but not
+        at it; else None."""
+        before = max((use for use in (candidate.producer_point, *readers) if use <= point), default=point)
+        after = min((use for use in readers if use > point), default=point)
+        return (before, after) if before < point < after else None
 
-    # ---- the steps
+    # ---- schedules
 
-    def _schedule(self, chosen: Chosen) -> Schedule:
-        """The steps in which chosen candidates are made again. Values made last come first, so that what makes them again is a use of what they are of."""
-        self.scheduled += len(self.steps)
-        extra: dict[int, list[Step]] = {}                # moment -> what is made again for it, last first
-        names: dict[int, dict[str, str]] = {}            # moment -> what is called otherwise from there on
-        readers = {name: list(self.readers[name]) for name in chosen}
-        for candidate in sorted(map(self.candidates.__getitem__, chosen), key=lambda c: -c.made):
-            value, moment = candidate.value, chosen[candidate.value]
-            gap = self._gap(readers[value], candidate, moment)
-            if gap is None:
+    def _schedule(self, selection: Selection) -> Schedule:
+        """Return the steps with the selected candidates recomputed.
+
+        Candidates are processed from the last produced to the first, because a recomputation counts as a use of its
+        operands."""
+        self.scheduled_steps += len(self.steps)
+        recomputations: dict[int, list[Step]] = {}       # point -> steps that recompute for it, last first
+        renames: dict[int, dict[str, str]] = {}     # point -> values that its step reads under other names
+        readers = {name: list(self.readers[name]) for name in selection}
+        for candidate in sorted(map(self.candidates.__getitem__, selection), key=lambda c: -c.producer_point):
+            value, point = candidate.value, selection[candidate.value]
+            unused = self._unused_range(readers[value], candidate, point)
+            if unused is None:
                 continue
             for use in readers[value]:
-                if use > moment:
-                    names.setdefault(use, {}).update(candidate.names)
-            extra.setdefault(gap[1], []).append(candidate.step)
+                if use > point:
+                    renames.setdefault(use, {}).update(candidate.names)
+            recomputations.setdefault(unused[1], []).append(candidate.step)
             for name in map(self.lifetimes.unaliased, filter(None, candidate.step.inputs)):
                 if name in readers:
-                    readers[name].append(gap[1])
-        moments = [(moment, _renamed(made, names.get(moment, {})))
-                   for moment, step in enumerate(self.steps) for made in (*reversed(extra.get(moment, ())), step)]
-        result = [step for _, step in moments]
-        blocks = self.lifetimes.blocks(result)
-        live = live_bytes(result, blocks)
+                    readers[name].append(unused[1])
+        scheduled = [(point, _with_renamed_inputs(step, renames.get(point, {})))
+                     for point, original in enumerate(self.steps) for step in (*reversed(recomputations.get(point, ())), original)]
+        steps = [step for _, step in scheduled]
+        blocks = self.lifetimes.blocks(steps)
+        live = live_bytes(steps, blocks)
         peak = max(live)
-        fullest = live.index(peak)
-        made = {value: blocks[name] for value in chosen if (name := self.lifetimes.root(self.candidates[value].step.outputs[0])) in blocks}
-        return Schedule(result, moments[fullest][0], peak, [value for value, block in made.items() if block.first < fullest <= block.last])
+        peak_index = live.index(peak)
+        recomputed = {value: blocks[name] for value in selection if (name := self.lifetimes.root(self.candidates[value].step.outputs[0])) in blocks}
+        live_at_peak = [value for value, block in recomputed.items() if block.first < peak_index <= block.last]
+        return Schedule(steps, scheduled[peak_index][0], peak, live_at_peak)
 
-    def _is_there(self, name: str, moment: int, candidate: Candidate) -> bool:
-        """Whether a value is in the arena at a moment anyway, or lies outside of it, or may stay until then."""
-        return (self.lifetimes.is_outside(name) or name in self.wanted or self.readers.get(name, (0,))[-1] >= moment
-                or SMALL * plain(self.lifetimes.nbytes(name)) <= candidate.size)
+    def _is_available(self, name: str, point: int, candidate: Candidate) -> bool:
+        """Return whether a value is live at a point anyway, is stored outside the arena, or is small enough to be
+        kept until then."""
+        return (self.lifetimes.is_outside(name) or name in self.live_to_end or self.readers.get(name, (0,))[-1] >= point
+                or NEGLIGIBLE_RATIO * size_hint(self.lifetimes.nbytes(name)) <= candidate.size)
 
 
-def _renamed(step: Step, names: dict[str, str]) -> Step:
+def _with_renamed_inputs(step: Step, names: dict[str, str]) -> Step:
     return step if names.keys().isdisjoint(step.inputs) else replace(step, inputs=[names.get(name, name) for name in step.inputs])

@@ -1,4 +1,4 @@
-"""The steps of a program to be, and the plan that they make up."""
+"""Steps of a program before it is emitted, and the plan they form."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ortrain._core.loop import Iteration
+from ortrain._core.loop import LoopBody
 from ortrain.ir import Node, TensorType
 from ortrain.ops.registry.constants import is_symbolic
-from ortrain.ops.registry.cost_model import operations, traffic
+from ortrain.ops.registry.cost_model import count_operations, memory_traffic
 from ortrain.ops.registry.record import Guard, KernelCall
 from ortrain.ops.training import ACCUMULATOR, WRITTEN
 
 
 @dataclass(slots=True)
 class Step:
-    """One kernel call to be: the node it comes from and what its record asked for."""
+    """One kernel call: the node it was lowered from, the call, and its operands.
+
+    guard: set for a step that checks user data instead of running the node. address: of the kernel function."""
 
     node: Node
     call: KernelCall
@@ -24,23 +26,27 @@ class Step:
     outputs: list[str]
     guard: Guard | None = None
     address: int = 0
-    iteration: Iteration | None = None
-    """What a Loop or Scan runs."""
+    iteration: LoopBody | None = None
+    """The body that a Loop or Scan runs; None for other steps."""
 
     def operations(self, types: Mapping[str, TensorType]) -> int | None:
-        """Floating-point operations of a run, None where they are not known; types: of all values. A guard stands for its node, but does nothing of it."""
+        """Return the floating-point operations of one run; None if unknown, and for guards. types: the types of all
+        values."""
         inputs, outputs = ([types.get(name) if name else None for name in names] for names in (self.node.inputs, self.node.outputs))
-        return None if self.guard is not None else operations(self.node.op_type, self.node.attributes, inputs, outputs)
+        return None if self.guard is not None else count_operations(self.node.op_type, self.node.attributes, inputs, outputs)
 
     def traffic(self, types: Mapping[str, TensorType]) -> int:
-        """Bytes that a run at least moves; what it updates is read and written, what it accumulates may be overwritten."""
+        """Return a lower bound of the bytes moved by one run.
+
+        Updated operands count twice; accumulated gradients count once, since an accumulation may overwrite them."""
         updated = () if self.node.op_type == ACCUMULATOR else WRITTEN.get(self.node.op_type, ())
-        return traffic([types[name] for name in (*self.inputs, *self.outputs, *(self.inputs[i] for i in updated if i < len(self.inputs))) if name in types])
+        names = (*self.inputs, *self.outputs, *(self.inputs[i] for i in updated if i < len(self.inputs)))
+        return memory_traffic([types[name] for name in names if name in types])
 
 
 @dataclass(slots=True)
 class Plan:
-    """What a finished program was made from, for messages and for `inspect`."""
+    """The steps and types a program was emitted from, for error messages, profiles and inspection."""
 
     steps: list[Step]
     types: dict[str, TensorType]
@@ -48,19 +54,19 @@ class Plan:
     outputs: list[str] = field(default_factory=list)
 
     def at_sizes(self, number: Callable[[int], int]) -> Plan:
-        """The plan in plain numbers. number: what a symbolic one is."""
-        def plain(value: Any) -> Any:
+        """Return the plan with plain numbers in place of symbolic sizes. number: evaluates a symbolic size."""
+        def evaluate(value: Any) -> Any:
             if isinstance(value, int):
                 return number(value) if is_symbolic((value,)) else value
-            return type(value)(map(plain, value)) if isinstance(value, list | tuple) else value
+            return type(value)(map(evaluate, value)) if isinstance(value, list | tuple) else value
 
         def step_of(step: Step) -> Step:
-            guard = step.guard and replace(step.guard, low=plain(step.guard.low), high=plain(step.guard.high))
-            call = replace(step.call, ints=plain(step.call.ints), scratch=plain(step.call.scratch))
-            attributes = {name: plain(value) for name, value in step.node.attributes.items()}
+            guard = step.guard and replace(step.guard, low=evaluate(step.guard.low), high=evaluate(step.guard.high))
+            call = replace(step.call, ints=evaluate(step.call.ints), scratch=evaluate(step.call.scratch))
+            attributes = {name: evaluate(value) for name, value in step.node.attributes.items()}
             return replace(step, node=replace(step.node, attributes=attributes), call=call, guard=guard)
 
-        types = {name: replace(kind, shape=plain(kind.shape)) for name, kind in self.types.items()}
+        types = {name: replace(kind, shape=evaluate(kind.shape)) for name, kind in self.types.items()}
         return Plan([step_of(step) for step in self.steps], types, self.arena_bytes, self.outputs)
 
     def __str__(self) -> str:

@@ -13,7 +13,7 @@ from ortrain._core.session_lock import Lock
 from ortrain.errors import InputCountError, InputNameError
 from ortrain.ir import Dim, Model
 from ortrain.loading.loader import ModelSource, as_model
-from ortrain.passes.half_precision import restore_output_types, convert_to_float32
+from ortrain.passes.half_precision import convert_to_float32, restore_output_types
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.runner import Runner
 from ortrain.runtime.seed import current_seed

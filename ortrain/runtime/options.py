@@ -1,4 +1,4 @@
-"""Session and run options, with the names of the old package."""
+"""Session and run options, with the names of onnxruntime."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FORMER_NAMES = {
     "recomputation": Renamed("rematerialization"),
 }
 MAX_THREADS = 8
-"""More gain nothing for the shapes people train on CPUs."""
+"""More threads gain nothing for the model sizes that are trained on CPUs."""
 
 
 def physical_cores() -> int:
-    """The processors this process may use, halved where two share a core (hyper-threading), at least 1."""
+    """Return the number of processors this process may use, counting two that share a core (hyper-threading) once; at least 1."""
     try:
         allowed = os.sched_getaffinity(0)
     except AttributeError:
@@ -39,7 +39,7 @@ def physical_cores() -> int:
 
 
 def check_share(rematerialization: float) -> float:
-    """A share of a step's time. Raises InvalidArgumentError when it is none."""
+    """Return a share of a step's time. Raises InvalidArgumentError when it is not between 0 and 1."""
     if not (isinstance(rematerialization, int | float) and 0 <= rematerialization <= 1):
         raise InvalidArgumentError(f"expected a share of the step's time from 0 to 1 as rematerialization, got {rematerialization!r}")
     return rematerialization
@@ -87,16 +87,17 @@ class SessionOptions:
     _entries: dict[str, str] = field(default_factory=dict)
 
     def register_custom_ops_library(self, library_path: str | os.PathLike[str]) -> None:
-        """Runs a Python file that calls ortrain.register_operator. Raises ArtifactNotFoundError, or InvalidArgumentError for a shared library."""
-        from ortrain.ops.custom import load_operators  # here, for options are imported with the API and operators are not
+        """Run a Python file that calls ortrain.register_operator. Raises ArtifactNotFoundError, or InvalidArgumentError for a shared library."""
+        from ortrain.ops.custom import load_operators  # imported here because options are imported with the API, which operators would make heavy
 
         load_operators(library_path)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Sets a configuration entry. "ortrain.optimizer_in_backward" and the like set the option: a switch to "0" or "1", rematerialization to a number.
+        """Set a configuration entry. Entries such as "ortrain.optimizer_in_backward" set the option: a switch to "0" or "1", rematerialization to a
+        number.
 
-        Raises InvalidArgumentError for the one entry that the old package refuses in training, for an option that there is not, for a value that is none, and
-        for what is no text."""
+        Raises InvalidArgumentError for the one entry that onnxruntime refuses in training, for an unknown ortrain option, for an invalid value, and
+        for arguments that are not text."""
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidArgumentError(f"expected text as key and value of a configuration entry, got {key!r} and {value!r}")
         if key == "session.disable_prepacking" and value == "0":

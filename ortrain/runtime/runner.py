@@ -12,7 +12,7 @@ from ortrain._core.builtin_kernels import PYTHON_FAILED, PythonStep
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
 from ortrain._core.program import TERMINATED, Program
-from ortrain._core.program_template import ProgramTemplate, related
+from ortrain._core.program_template import ProgramTemplate, find_program
 from ortrain._core.symbolic import SymbolicSizes
 from ortrain.errors import (
     EmptyBatchError,
@@ -27,8 +27,8 @@ from ortrain.errors import (
     TerminatedError,
 )
 from ortrain.ir import Model, TensorType
-from ortrain.ops.shape import shows_spread_axes
-from ortrain.plan import PartitionRequired, InputValuesRequired, plan_program
+from ortrain.ops.shape import exposes_broadcast_axes
+from ortrain.plan import InputValuesRequired, PartitionRequired, plan_program
 from ortrain.plan.deferred_gradients import ParameterUpdates
 from ortrain.runtime.options import RunOptions
 from ortrain.runtime.partitions import Flag, Partition
@@ -51,11 +51,11 @@ def bind_arena(program: Program, handle: EngineHandle) -> None:
     """Bind a program to the arena that all programs of a session share, growing it if necessary; other programs are bound again when they run.
 
     Raises MemoryError, leaving the arena as it was, when memory is exhausted."""
-    room = program.room()
+    room = program.required_arena_bytes()
     if handle.arena is not None and room <= handle.arena.size:
         program.bind_arena(handle.arena)
         return
-    size, held = (0, b"") if handle.arena is None else (handle.arena.size, handle.arena[: handle.held_bytes].tobytes())
+    size, held = (0, b"") if handle.arena is None else (handle.arena.size, handle.arena[: handle.retained_bytes].tobytes())
     handle.arena = None                     # freed before the larger one is allocated: together they would be the peak of the process
     try:
         arena = aligned_zeros(max(room, MIN_ARENA), np.dtype(np.uint8))
@@ -95,7 +95,7 @@ class Runner:
         self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
         self._templates: list[ProgramTemplate] = []
         """The most recently used template is last."""
-        self.uses_templates = not shows_spread_axes(model.graph, outputs)
+        self.uses_templates = not exposes_broadcast_axes(model.graph, outputs)
         """Whether plans use symbolic sizes. False where that failed but planning with plain numbers succeeded, or where programs for other sizes would
         differ in structure."""
 
@@ -109,9 +109,9 @@ class Runner:
         program = self.repeatable
         if program is not None and out is None:
             try:
-                result = program.try_run(values, overwrite, terminate, complete=complete)
+                result = program.try_run(values, overwrite, terminate, all_gradients=complete)
             except RuntimeError:
-                raise self.refusal(program, values) from program.cause()
+                raise self.refusal(program, values) from program.python_error()
             if result is not None:
                 return result
         return self._run_partitions(dict(zip(self.inputs, self.check(values), strict=True)), overwrite, terminate, out, complete)
@@ -145,7 +145,7 @@ class Runner:
         try:
             result = program.try_run(tuple(given[name] for name in program.input_names), overwrite, terminate, targets, complete)
         except RuntimeError:
-            raise runner.refusal(program, tuple(given[name] for name in runner.inputs)) from program.cause()
+            raise runner.refusal(program, tuple(given[name] for name in runner.inputs)) from program.python_error()
         assert result is not None, "a program refused the inputs it was planned for"
         if len(tensors) == len(self.outputs):
             return result
@@ -166,7 +166,7 @@ class Runner:
             raise OutputShapeError(f"expected {len(self.outputs)} outputs {self.outputs}, got {len(out)} ({self.where})")
         given = [value for name, value in zip(self.outputs, out, strict=True) if name in tensors]
         targets = [value if value is None or isinstance(value, np.ndarray) else value.numpy() if hasattr(value, "numpy") else value for value in given]
-        wrong = program.misfit(targets)
+        wrong = program.find_output_mismatch(targets)
         if wrong is not None:
             number, dtype, shape = wrong
             got = targets[number]
@@ -220,7 +220,7 @@ class Runner:
         key: tuple[Any, ...] = tuple(None if name in objects else (given[name].shape, given[name].dtype) for name in self.inputs)
         if self.known:
             key += tuple(given[name].tobytes() for name in self.known)
-        program = self._programs.get(key) or related(self._templates, tuple(given[name] for name in self.inputs))
+        program = self._programs.get(key) or find_program(self._templates, tuple(given[name] for name in self.inputs))
         if program is None:
             try:
                 program = self._plan(given, objects)
@@ -235,7 +235,7 @@ class Runner:
             if len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)
             self._programs.move_to_end(key)
-        self.handle.held_bytes = max(self.handle.held_bytes, program.held_bytes)
+        self.handle.retained_bytes = max(self.handle.retained_bytes, program.retained_bytes)
         bind_arena(program, self.handle)
         return program
 
@@ -293,7 +293,7 @@ class Runner:
         if program.failed_status == TERMINATED:
             return TerminatedError(f"expected to finish, the run was terminated by its RunOptions before node {step.node.name!r} ({self.where})")
         if program.failed_status == PYTHON_FAILED:
-            cause = program.cause()
+            cause = program.python_error()
             return OperatorFailedError(f"expected {step.node.domain}::{step.node.op_type} to run, got {type(cause).__name__}: {cause} "
                                         f"(node {step.node.name!r}, {self.where})")
         guard = step.guard
@@ -306,5 +306,5 @@ class Runner:
                 bad = bad[bad != guard.ignored]
             found = f", got {bad.ravel()[0]}" if bad.size else ""
         limits = f"[{guard.low}, {guard.high})" if guard is not None else "its axis"
-        kind = LabelRangeError if guard is not None and guard.label else IndexRangeError
+        kind = LabelRangeError if guard is not None and guard.is_label else IndexRangeError
         return kind(f"expected every element of {name!r} in {limits}{found} (operator {step.node.op_type}, node {step.node.name!r}, {self.where})")

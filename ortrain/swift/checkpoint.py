@@ -20,7 +20,7 @@ class ORTCheckpoint(StateHolder):
     @overload
     def __init__(self, *, buffer: bytes | bytearray | memoryview) -> None: ...
     def __init__(self, **named: Any) -> None:
-        """Loads the state in a checkpoint file, full or nominal.
+        """Load the state in a checkpoint file, full or nominal.
 
         path: the checkpoint file.
 
@@ -28,7 +28,7 @@ class ORTCheckpoint(StateHolder):
 
         From OrtTrainingApi::LoadCheckpoint.
 
-        Loads the state in the bytes of a checkpoint file.
+        Load the state in the bytes of a checkpoint file.
 
         buffer: the bytes of the file.
 
@@ -39,17 +39,17 @@ class ORTCheckpoint(StateHolder):
         outcomes.raising(lambda: overloads.choose("ORTCheckpoint", self, _ORTCHECKPOINT_INIT, (), named))
 
     def save(self, *, toPath: str | os.PathLike[str], withOptimizerState: bool) -> None:
-        """Writes the state to a file, which is whole or not there.
+        """Write the state to a file, which is replaced atomically.
 
         toPath: the checkpoint file to write. withOptimizerState: whether the optimizer's moments and step go into the file.
 
-        Raises ORTError: ArtifactNotFoundError (the folder is not there).
+        Raises ORTError: ArtifactNotFoundError (the folder does not exist).
 
         From OrtTrainingApi::SaveCheckpoint."""
         outcomes.raising(lambda: self._state.save(arguments.path(toPath, "toPath"), arguments.flag(withOptimizerState, "withOptimizerState")))
 
     def toBuffer(self, *, withOptimizerState: bool) -> bytes:
-        """Gives the state as the bytes of a checkpoint file.
+        """Return the state as the bytes of a checkpoint file.
 
         withOptimizerState: whether the optimizer's moments and step are in the bytes. Returns the bytes of the file.
 
@@ -57,7 +57,7 @@ class ORTCheckpoint(StateHolder):
         return outcomes.raising(lambda: self._state.to_bytes(arguments.flag(withOptimizerState, "withOptimizerState")))
 
     def addIntProperty(self, *, withName: str, value: int) -> None:
-        """Adds or replaces a property.
+        """Add or replaces a property.
 
         withName: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -67,7 +67,7 @@ class ORTCheckpoint(StateHolder):
         outcomes.raising(lambda: sessions.set_property(self._state, arguments.text(withName, "withName"), arguments.int_property(value, "value")))
 
     def addFloatProperty(self, *, withName: str, value: float) -> None:
-        """Adds or replaces a property.
+        """Add or replaces a property.
 
         withName: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -77,7 +77,7 @@ class ORTCheckpoint(StateHolder):
         outcomes.raising(lambda: sessions.set_property(self._state, arguments.text(withName, "withName"), arguments.float_property(value, "value")))
 
     def addStringProperty(self, *, withName: str, value: str) -> None:
-        """Adds or replaces a property.
+        """Add or replaces a property.
 
         withName: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -87,37 +87,37 @@ class ORTCheckpoint(StateHolder):
         outcomes.raising(lambda: sessions.set_property(self._state, arguments.text(withName, "withName"), arguments.string_property(value, "value")))
 
     def getIntProperty(self, *, withName: str) -> int:
-        """Gives a property's value.
+        """Return a property's value.
 
         withName: the property's name. Returns the value.
 
-        Raises ORTError: PropertyNotFoundError; PropertyTypeError (the language asks for a type, and the property is of another).
+        Raises ORTError: PropertyNotFoundError; PropertyTypeError (the language requests a type, and the property has another).
 
         From OrtTrainingApi::GetProperty."""
         return outcomes.raising(lambda: arguments.property_of(self._state.property(arguments.text(withName, "withName")), int, withName))
 
     def getFloatProperty(self, *, withName: str) -> float:
-        """Gives a property's value.
+        """Return a property's value.
 
         withName: the property's name. Returns the value.
 
-        Raises ORTError: PropertyNotFoundError; PropertyTypeError (the language asks for a type, and the property is of another).
+        Raises ORTError: PropertyNotFoundError; PropertyTypeError (the language requests a type, and the property has another).
 
         From OrtTrainingApi::GetProperty."""
         return outcomes.raising(lambda: arguments.property_of(self._state.property(arguments.text(withName, "withName")), float, withName))
 
     def getStringProperty(self, *, withName: str) -> str:
-        """Gives a property's value.
+        """Return a property's value.
 
         withName: the property's name. Returns the value.
 
-        Raises ORTError: PropertyNotFoundError; PropertyTypeError (the language asks for a type, and the property is of another).
+        Raises ORTError: PropertyNotFoundError; PropertyTypeError (the language requests a type, and the property has another).
 
         From OrtTrainingApi::GetProperty."""
         return outcomes.raising(lambda: arguments.property_of(self._state.property(arguments.text(withName, "withName")), str, withName))
 
     def propertyNames(self) -> list[str]:
-        """Lists the properties, sorted by name.
+        """List the properties, sorted by name.
 
         Returns the names.
 
@@ -125,7 +125,7 @@ class ORTCheckpoint(StateHolder):
         return outcomes.raising(lambda: sorted(self._state.properties))
 
     def parameterNames(self) -> list[str]:
-        """Lists the parameters, trainable and frozen, sorted by name.
+        """List the parameters, trainable and frozen, sorted by name.
 
         Returns the names.
 
@@ -133,7 +133,7 @@ class ORTCheckpoint(StateHolder):
         return outcomes.raising(lambda: self._state.names())
 
     def getParameter(self, *, withName: str) -> ORTValue:
-        """Gives a copy of a parameter's value.
+        """Return a copy of a parameter's value.
 
         withName: the parameter's name. Returns the value, of the parameter's shape and dtype (in Python a view, not a copy).
 
@@ -143,7 +143,7 @@ class ORTCheckpoint(StateHolder):
         return outcomes.raising(lambda: ORTValue._of(sessions.parameter(self._state, arguments.text(withName, "withName"))))
 
     def updateParameter(self, *, withName: str, value: ORTValue) -> None:
-        """Copies a new value into a parameter.
+        """Copy a new value into a parameter.
 
         withName: the parameter's name. value: the value, of the parameter's shape and dtype.
 
@@ -153,7 +153,7 @@ class ORTCheckpoint(StateHolder):
         outcomes.raising(lambda: self._state.replace(arguments.text(withName, "withName"), arguments.value(value, "value", ORTValue).numpy()))
 
     def getParameterTypeAndShapeInfo(self, *, withName: str) -> ORTTensorTypeAndShapeInfo:
-        """Gives the element type and shape of a parameter.
+        """Return the element type and shape of a parameter.
 
         withName: the parameter's name. Returns type and shape.
 
@@ -163,7 +163,7 @@ class ORTCheckpoint(StateHolder):
         return outcomes.raising(lambda: ORTTensorTypeAndShapeInfo._of(sessions.parameter_info(self._state, arguments.text(withName, "withName"))))
 
     def getGradient(self, *, withName: str) -> ORTValue:
-        """Gives a copy of a parameter's gradient, as the last accumulation left it; zeros before the first train step.
+        """Return a copy of a parameter's gradient, as the last accumulation left it; zeros before the first train step.
 
         withName: the parameter's name. Returns the gradient, of the parameter's shape and dtype (in Python a view, and None where there is none).
 
@@ -173,9 +173,9 @@ class ORTCheckpoint(StateHolder):
         return outcomes.raising(lambda: ORTValue._of(sessions.gradient(self._state, arguments.text(withName, "withName"))))
 
     def requiresGrad(self, *, withName: str) -> bool:
-        """Tells whether the optimizer trains a parameter.
+        """Return whether the optimizer trains a parameter.
 
-        withName: the parameter's name. Returns false for a parameter that the artifacts or freeze took out.
+        withName: the parameter's name. Returns false for a parameter that is frozen by the artifacts or by freeze.
 
         Raises ORTError: ParameterNotFoundError; InvalidStateError (the state is nominal).
 

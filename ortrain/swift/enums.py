@@ -16,14 +16,14 @@ class ORTLoggingLevel(IntEnum):
     error = 3
     """errors"""
     fatal = 4
-    """the last words"""
+    """fatal errors"""
 
 
 class ORTTensorElementDataType(IntEnum):
     """Element types as Swift and Objective-C number them; BOOL and DOUBLE are ortrain's additions."""
 
     undefined = 0
-    """none, or one that these languages have no name for"""
+    """none, or a type without a name in these languages"""
     float = 1
     """float32"""
     int8 = 2

@@ -14,14 +14,14 @@ class ORTSessionOptions(SessionOptionsHolder):
     """Options of a session."""
 
     def __init__(self) -> None:
-        """Makes options with their defaults.
+        """Create session options with their defaults.
 
         From OrtApi::CreateSessionOptions."""
         super().__init__()
         outcomes.raising(lambda: self._hold(sessions.new_session_options()))
 
     def setIntraOpNumThreads(self, intraOpNumThreads: int) -> None:
-        """Sets the threads of a step; 0 means the physical cores, at most eight. Every number gives the same bits.
+        """Set the threads of a step; 0 means the physical cores, at most eight. Every number gives the same bits.
 
         intraOpNumThreads: the number of threads.
 
@@ -35,7 +35,7 @@ class ORTSessionOptions(SessionOptionsHolder):
         ))
 
     def setLogSeverityLevel(self, loggingLevel: int) -> None:
-        """Sets what is logged; it is kept, and changes nothing: ortrain raises errors and logs nothing.
+        """Set the logging level. It has no effect: ortrain raises errors and logs nothing.
 
         loggingLevel: 0 (verbose) to 4 (fatal).
 
@@ -43,18 +43,17 @@ class ORTSessionOptions(SessionOptionsHolder):
         outcomes.raising(lambda: sessions.set_option(self._options, "log_severity_level", arguments.integer(loggingLevel, "loggingLevel")))
 
     def addConfigEntry(self, *, withKey: str, value: str) -> None:
-        """Sets a configuration entry; ortrain.optimizer_in_backward, ortrain.rematerialization and the like set ortrain's own options.
+        """Set a configuration entry; entries such as ortrain.optimizer_in_backward and ortrain.rematerialization set ortrain's own options.
 
         withKey: the entry's key. value: the entry's value.
 
-        Raises ORTError: InvalidArgumentError (prepacking is asked for, which training does not have, or there is no such option or value of ortrain's
-        own).
+        Raises ORTError: InvalidArgumentError (prepacking is requested, which training does not support, or ortrain has no such option or value).
 
         From OrtApi::AddSessionConfigEntry."""
         outcomes.raising(lambda: self._options.add_session_config_entry(arguments.text(withKey, "withKey"), arguments.text(value, "value")))
 
     def registerCustomOps(self, *, withLibraryPath: str | os.PathLike[str]) -> None:
-        """Runs a Python file that registers operators.
+        """Run a Python file that registers custom operators.
 
         withLibraryPath: the file.
 
@@ -64,7 +63,7 @@ class ORTSessionOptions(SessionOptionsHolder):
         outcomes.raising(lambda: self._options.register_custom_ops_library(arguments.path(withLibraryPath, "withLibraryPath")))
 
     def appendExecutionProvider(self, provider: str, *, providerOptions: Any) -> None:
-        """Asks for the device that steps run on; there is the CPU, and it needs no asking.
+        """Select the device that steps run on; only the CPU is supported, which is the default.
 
         provider: "CPU".
 
@@ -78,7 +77,7 @@ class ORTEnv(EnvironmentHolder):
     """The environment; one per process is enough."""
 
     def __init__(self, *, loggingLevel: int) -> None:
-        """Makes an environment; it carries a logging level, and sessions need nothing of it.
+        """Create an environment. It has a logging level; sessions do not use it.
 
         loggingLevel: 0 (verbose) to 4 (fatal).
 

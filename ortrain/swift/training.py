@@ -7,7 +7,7 @@ from ortrain._facade_runtime import arguments, outcomes, sessions
 
 
 def ORTSetSeed(seed: int) -> None:
-    """Sets the seed of the random numbers (Dropout masks) of sessions made from now on.
+    """Set the seed of the random numbers (Dropout masks) of sessions created from now on.
 
     seed: the seed.
 

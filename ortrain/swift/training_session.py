@@ -24,21 +24,21 @@ class ORTTrainingSession(SessionHolder):
     def __init__(self, *, env: ORTEnv, sessionOptions: ORTSessionOptions, checkpoint: ORTCheckpoint, trainModelData: bytes | bytearray | memoryview,
                  evalModelData: bytes | bytearray | memoryview | None, optimizerModelData: bytes | bytearray | memoryview | None) -> None: ...
     def __init__(self, **named: Any) -> None:
-        """Makes a session that trains a state with the models of the artifacts, and keeps the state alive.
+        """Create a session that trains a state with the models of the artifacts. The session keeps the state alive.
 
-        env: the environment. sessionOptions: threads and the like. checkpoint: the state to train; sessions change its parameters in place.
-        trainModelPath: the training model. evalModelPath: the eval model, or none. optimizerModelPath: the optimizer model, or none.
+        env: the environment. sessionOptions: threads, memory and numerical options. checkpoint: the state to train; sessions change its parameters in
+        place. trainModelPath: the training model. evalModelPath: the eval model, or none. optimizerModelPath: the optimizer model, or none.
 
         Raises ORTError: ArtifactNotFoundError; InvalidModelError; InvalidCheckpointError (state and models do not fit); UnsupportedDeviceError;
         ArgumentTypeError.
 
         From OrtTrainingApi::CreateTrainingSession.
 
-        Makes a session from the bytes of the artifacts' models.
+        Create a session from the bytes of the artifacts' models.
 
-        env: the environment. sessionOptions: threads and the like. checkpoint: the state to train; sessions change its parameters in place.
-        trainModelData: the bytes of the training model. evalModelData: the bytes of the eval model, or none. optimizerModelData: the bytes of the
-        optimizer model, or none.
+        env: the environment. sessionOptions: threads, memory and numerical options. checkpoint: the state to train; sessions change its parameters in
+        place. trainModelData: the bytes of the training model. evalModelData: the bytes of the eval model, or none. optimizerModelData: the bytes of
+        the optimizer model, or none.
 
         Raises ORTError: InvalidModelError; InvalidCheckpointError (state and models do not fit); ArgumentTypeError.
 
@@ -47,9 +47,9 @@ class ORTTrainingSession(SessionHolder):
         outcomes.raising(lambda: overloads.choose("ORTTrainingSession", self, _ORTTRAINING_SESSION_INIT, (), named))
 
     def trainStep(self, *, withInputValues: Sequence[ORTValue]) -> list[ORTValue]:
-        """Runs forward and backward on one batch and adds to the gradients; a refused call changes nothing.
+        """Run forward and backward on one batch and accumulate the gradients; a refused call changes nothing.
 
-        withInputValues: one per user input, in the order of the input names. Returns the loss and the additional outputs, the caller's own.
+        withInputValues: one per user input, in the order of the input names. Returns the loss and the additional outputs, owned by the caller.
 
         Raises ORTError: InputCountError; InputRankError; InputShapeError; InputTypeError; EmptyBatchError; LabelRangeError; IndexRangeError;
         OutputShapeError; TerminatedError; InvalidStateError (the state is nominal).
@@ -61,9 +61,9 @@ class ORTTrainingSession(SessionHolder):
         )])
 
     def evalStep(self, *, withInputValues: Sequence[ORTValue]) -> list[ORTValue]:
-        """Runs the eval model on one batch: no gradients, no changes.
+        """Run the eval model on one batch, without gradients.
 
-        withInputValues: one per user input, in the order of the input names. Returns the loss and the additional outputs, the caller's own.
+        withInputValues: one per user input, in the order of the input names. Returns the loss and the additional outputs, owned by the caller.
 
         Raises ORTError: InputCountError; InputRankError; InputShapeError; InputTypeError; EmptyBatchError; LabelRangeError; IndexRangeError;
         OutputShapeError; TerminatedError; InvalidStateError (there is no eval model, or the state is nominal).
@@ -75,7 +75,7 @@ class ORTTrainingSession(SessionHolder):
         )])
 
     def optimizerStep(self) -> None:
-        """Updates the trainable parameters from their gradients.
+        """Update the trainable parameters from their gradients.
 
         Raises ORTError: InvalidStateError (there is no optimizer, the gradients are not valid, or the state is nominal); TerminatedError.
 
@@ -83,23 +83,23 @@ class ORTTrainingSession(SessionHolder):
         outcomes.raising(lambda: self._session.optimizer_step())
 
     def lazyResetGrad(self) -> None:
-        """The next train step overwrites the gradients instead of adding to them.
+        """Make the next train step overwrite the gradients instead of adding to them.
 
         From OrtTrainingApi::LazyResetGrad."""
         outcomes.raising(lambda: self._session.lazy_reset_grad())
 
     def setLearningRate(self, lr: float) -> None:
-        """Sets the learning rate of the next optimizer steps; it is not part of a checkpoint.
+        """Set the learning rate of the next optimizer steps; it is not part of a checkpoint.
 
         lr: the rate.
 
-        Raises ORTError: InvalidStateError (there is no optimizer); ArgumentTypeError (it is no number).
+        Raises ORTError: InvalidStateError (there is no optimizer); ArgumentTypeError (it is not a number).
 
         From OrtTrainingApi::SetLearningRate."""
         outcomes.raising(lambda: sessions.set_learning_rate(self._session, arguments.number(lr, "lr")))
 
     def getLearningRate(self) -> float:
-        """Gives the current learning rate; 0.001 at the start.
+        """Return the current learning rate; 0.001 at the start.
 
         Returns the rate.
 
@@ -109,12 +109,12 @@ class ORTTrainingSession(SessionHolder):
         return outcomes.raising(lambda: self._session.learning_rate)
 
     def registerLinearLRScheduler(self, *, withWarmupStepCount: int, totalStepCount: int, initialLr: float) -> None:
-        """Registers a schedule and applies it at once: from 0 to the initial rate over the warm-up steps, then linearly to 0.
+        """Register a linear schedule and apply it at once: from 0 to the initial rate over the warm-up steps, then linearly to 0.
 
         withWarmupStepCount: optimizer steps of the warm-up. totalStepCount: optimizer steps until the rate is 0. initialLr: the rate at the end of
         the warm-up.
 
-        Raises ORTError: InvalidStateError (there is no optimizer); InvalidArgumentError (a count is below 0); ArgumentTypeError (a count is no
+        Raises ORTError: InvalidStateError (there is no optimizer); InvalidArgumentError (a count is below 0); ArgumentTypeError (a count is not an
         integer).
 
         From OrtTrainingApi::RegisterLinearLRScheduler."""
@@ -126,7 +126,7 @@ class ORTTrainingSession(SessionHolder):
         ))
 
     def schedulerStep(self) -> None:
-        """Sets the learning rate that the registered schedule gives for the optimizer steps completed so far.
+        """Set the learning rate that the registered schedule gives for the optimizer steps completed so far.
 
         Raises ORTError: InvalidStateError (no schedule is registered, or there is no optimizer).
 
@@ -134,7 +134,7 @@ class ORTTrainingSession(SessionHolder):
         outcomes.raising(lambda: self._session.schedule_step())
 
     def getTrainInputNames(self) -> list[str]:
-        """Lists the user inputs of the training or the eval model, in the order of a step's inputs.
+        """List the user inputs of the training or the eval model, in the order of a step's inputs.
 
         Returns the names.
 
@@ -144,7 +144,7 @@ class ORTTrainingSession(SessionHolder):
         return outcomes.raising(lambda: self._session.input_names(True))
 
     def getEvalInputNames(self) -> list[str]:
-        """Lists the user inputs of the training or the eval model, in the order of a step's inputs.
+        """List the user inputs of the training or the eval model, in the order of a step's inputs.
 
         Returns the names.
 
@@ -154,7 +154,7 @@ class ORTTrainingSession(SessionHolder):
         return outcomes.raising(lambda: self._session.input_names(False))
 
     def getTrainOutputNames(self) -> list[str]:
-        """Lists the user outputs of the training or the eval model, in the order of a step's outputs.
+        """List the user outputs of the training or the eval model, in the order of a step's outputs.
 
         Returns the names.
 
@@ -164,7 +164,7 @@ class ORTTrainingSession(SessionHolder):
         return outcomes.raising(lambda: self._session.output_names(True))
 
     def getEvalOutputNames(self) -> list[str]:
-        """Lists the user outputs of the training or the eval model, in the order of a step's outputs.
+        """List the user outputs of the training or the eval model, in the order of a step's outputs.
 
         Returns the names.
 
@@ -174,9 +174,9 @@ class ORTTrainingSession(SessionHolder):
         return outcomes.raising(lambda: self._session.output_names(False))
 
     def toBuffer(self, *, withTrainable: bool) -> ORTValue:
-        """Gives a copy of the parameters as one tensor, in the training model's order.
+        """Return a copy of the parameters as one tensor, in the training model's order.
 
-        withTrainable: whether to leave the frozen parameters out. Returns float32 [n].
+        withTrainable: whether to omit the frozen parameters. Returns float32 [n].
 
         Raises ORTError: InvalidStateError (the state is nominal).
 
@@ -184,7 +184,7 @@ class ORTTrainingSession(SessionHolder):
         return outcomes.raising(lambda: ORTValue._of(sessions.parameters_buffer(self._session, arguments.flag(withTrainable, "withTrainable"))))
 
     def fromBuffer(self, *, with_: ORTValue) -> None:
-        """Copies a flat buffer into the parameters; a nominal state is completed by a buffer of all of them.
+        """Copy a flat buffer into the parameters; a buffer of all parameters completes a nominal state.
 
         with_: float32 [n], in the training model's order.
 
@@ -195,7 +195,7 @@ class ORTTrainingSession(SessionHolder):
         outcomes.raising(lambda: sessions.copy_buffer_by_size(self._session, arguments.value(with_, "with_", ORTValue)))
 
     def freeze(self, *, parameterNames: Sequence[str]) -> None:
-        """Takes trainable parameters out of the optimizer's steps; their gradients are still computed.
+        """Exclude trainable parameters from optimizer steps; their gradients are still computed.
 
         parameterNames: the parameters' names.
 
@@ -203,7 +203,7 @@ class ORTTrainingSession(SessionHolder):
         outcomes.raising(lambda: self._session.freeze(*arguments.texts(parameterNames, "parameterNames")))
 
     def unfreeze(self, *, parameterNames: Sequence[str]) -> None:
-        """Puts parameters back that freeze took out.
+        """Include parameters again that freeze excluded.
 
         parameterNames: the parameters' names.
 
@@ -211,12 +211,12 @@ class ORTTrainingSession(SessionHolder):
         outcomes.raising(lambda: self._session.unfreeze(*arguments.texts(parameterNames, "parameterNames")))
 
     def exportModelForInference(self, *, withOutputPath: str | os.PathLike[str], graphOutputNames: Sequence[str]) -> None:
-        """Writes a model for inference: the eval model cut to the named outputs, with the current parameters.
+        """Write a model for inference: the eval model cut to the named outputs, with the current parameters.
 
         withOutputPath: the file to write. graphOutputNames: values of the eval model, at least one.
 
         Raises ORTError: InvalidStateError (there is no eval model, or the state is nominal); InvalidArgumentError (there is no name, or the model has
-        no value of that name); ArtifactNotFoundError (the folder is not there); ArgumentTypeError.
+        no value of that name); ArtifactNotFoundError (the folder does not exist); ArgumentTypeError.
 
         From OrtTrainingApi::ExportModelForInferencing."""
         outcomes.raising(lambda: self._session.export(arguments.path(withOutputPath, "withOutputPath"), arguments.texts(graphOutputNames, "graphOutputNames")))

@@ -22,7 +22,7 @@ class ORTValue(ValueHolder):
     @overload
     def __init__(self, *, elementType: ORTTensorElementDataType, shape: Sequence[int]) -> None: ...
     def __init__(self, **named: Any) -> None:
-        """Makes a tensor over the caller's memory: what a step writes into the tensor is in that memory.
+        """Create a tensor over the caller's memory, which a step writes to.
 
         tensorData: a NumPy array or another contiguous buffer. elementType: the element type. shape: the sizes.
 
@@ -30,7 +30,7 @@ class ORTValue(ValueHolder):
 
         From OrtApi::CreateTensorWithDataAsOrtValue.
 
-        Makes a tensor of zeros (empty strings) with memory of its own.
+        Create a tensor of zeros (empty strings) in newly allocated memory.
 
         elementType: the element type. shape: the sizes.
 
@@ -41,7 +41,7 @@ class ORTValue(ValueHolder):
         outcomes.raising(lambda: overloads.choose("ORTValue", self, _ORTVALUE_INIT, (), named))
 
     def tensorData(self) -> np.ndarray:
-        """Gives the elements, to be read or written.
+        """Return the elements for reading and writing.
 
         Returns [n] of the element type, sharing the tensor's memory.
 
@@ -49,7 +49,7 @@ class ORTValue(ValueHolder):
         return outcomes.raising(lambda: tensors.flat(self._value))
 
     def tensorTypeAndShapeInfo(self) -> ORTTensorTypeAndShapeInfo:
-        """Gives the element type and shape.
+        """Return the element type and shape.
 
         Returns type and shape.
 

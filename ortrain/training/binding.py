@@ -1,16 +1,20 @@
-"""Binding a training model to a state: parameter inputs, gradient buffers and running statistics."""
+"""Binding models to a state: parameter inputs, gradient buffers, running statistics, and the runners of bound models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from ortrain._core.engine import EngineHandle
 from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import InvalidModelError
-from ortrain.ir import Graph, NameSource, TensorType
-from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG
+from ortrain.ir import Graph, Model, NameSource, TensorType
+from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
+from ortrain.passes.fused_training import fused_forward_model, fused_training_model
+from ortrain.runtime.runner import Runner
 from ortrain.runtime.state import TrainingState
+from ortrain.training.update_nodes import Updates
 
 
 def bind_parameters(graph: Graph, state: TrainingState) -> None:
@@ -52,3 +56,45 @@ def running_statistics(graph: Graph, fixed: Mapping[str, np.ndarray]) -> dict[st
                 node.outputs[output] = node.outputs[output] or names.unique(f"{node.inputs[source]}_updated")
                 commits[node.outputs[output]] = fixed[node.inputs[source]]
     return commits
+
+
+def parameter_arrays(state: TrainingState, inputs: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return the parameters among a model's inputs, trainable and frozen."""
+    return {name: (state.trainable if name in state.trainable else state.frozen)[name] for name in inputs if name in state.trainable or name in state.frozen}
+
+
+def training_runner(model: Model, state: TrainingState, gradients: Mapping[str, np.ndarray], reset_flag: np.ndarray, handle: EngineHandle,
+                    updates: Updates | None, in_backward: bool) -> Runner:
+    """Return the runner of a training model, fused, over a state.
+
+    gradients: parameter -> gradient buffer, empty with optimizer_in_backward. reset_flag: bool [1], whether a step overwrites the gradients.
+    updates: the optimizer's updates, which run within the train step if in_backward, and may otherwise be deferred."""
+    model = fused_training_model(model)
+    flags = {node.outputs[0] for node in model.graph.nodes if node.op_type == ACCUMULATOR}
+    fixed = parameter_arrays(state, model.graph.inputs)
+    if updates is not None:
+        fixed |= updates.arrays
+        if in_backward:
+            model = updates.put_into(model.copy())
+    graph = model.graph
+    for name in graph.inputs:
+        if name == RESET_FLAG:
+            fixed[name] = reset_flag
+        elif name.endswith(BUFFER_SUFFIX) and name.removesuffix(BUFFER_SUFFIX) in gradients:
+            fixed[name] = gradients[name.removesuffix(BUFFER_SUFFIX)]
+    buffers = {f"{name}{BUFFER_SUFFIX}" for name in state.trainable}               # without arrays in case of optimizer_in_backward
+    inputs = [name for name in graph.inputs if name not in fixed and name not in buffers]
+    outputs = [name for name in graph.outputs if name not in flags]
+    return Runner(model, inputs, outputs, fixed, handle, "training model", running_statistics(graph, fixed), deferred=None if in_backward else updates)
+
+
+def eval_runner(model: Model, outputs: Sequence[str], state: TrainingState, handle: EngineHandle, where: str, prune: bool = False) -> Runner:
+    """Return the runner of some outputs of an eval model, fused, over a state.
+
+    where: names the model in errors. prune: take only the user inputs that the outputs depend on."""
+    fixed = parameter_arrays(state, model.graph.inputs)
+    inputs = [name for name in model.graph.inputs if name not in fixed]
+    if prune:
+        needed = {name for node in model.graph.ancestors(outputs) for name in node.inputs}
+        inputs = [name for name in inputs if name in needed]
+    return Runner(fused_forward_model(model, outputs), inputs, outputs, fixed, handle, where)

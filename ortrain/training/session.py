@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,6 @@ from ortrain.formats.artifact_names import CHECKPOINT, EVAL_MODEL, OPTIMIZER_MOD
 from ortrain.formats.onnx_files import write_model
 from ortrain.ir import Dim, Model
 from ortrain.loading.loader import ModelSource, as_model
-from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
-from ortrain.passes.fused_training import fused_forward_model, fused_training_model
 from ortrain.passes.half_precision import restore_output_types
 from ortrain.passes.inference_export import check_outputs, inference_model
 from ortrain.runtime.options import RunOptions, SessionOptions, check_share
@@ -37,7 +35,7 @@ from ortrain.runtime.runner import Runner
 from ortrain.runtime.seed import current_seed
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE, TrainingState
 from ortrain.runtime.values import check_device
-from ortrain.training.binding import bind_parameters, running_statistics
+from ortrain.training.binding import bind_parameters, eval_runner, parameter_arrays, training_runner
 from ortrain.training.input_gradients import with_input_gradients
 from ortrain.training.optimizer import Optimizer, read_recipe
 from ortrain.training.schedules import LinearSchedule
@@ -136,40 +134,11 @@ class TrainingSession:
         return cls(folder / f"{prefix}{TRAINING_MODEL}", state, optional(EVAL_MODEL), optional(OPTIMIZER_MODEL), options=options)
 
     def _make_train_runner(self) -> Runner:
-        model = fused_training_model(self.training_model)
-        graph = model.graph
-        fixed = dict(self._parameter_arrays(graph.inputs))
-        flags = {node.outputs[0] for node in graph.nodes if node.op_type == ACCUMULATOR}
-        if self._updates is not None:
-            fixed |= self._updates.arrays
-            if self.options.optimizer_in_backward:
-                model = self._updates.put_into(model.copy())
-                graph = model.graph
-        for name in graph.inputs:
-            if name == RESET_FLAG:
-                fixed[name] = self._reset_flag
-            elif name.endswith(BUFFER_SUFFIX) and name.removesuffix(BUFFER_SUFFIX) in self._gradients:
-                fixed[name] = self._gradients[name.removesuffix(BUFFER_SUFFIX)]
-        buffers = {f"{name}{BUFFER_SUFFIX}" for name in self.state.trainable}               # absent with optimizer_in_backward
-        inputs = [name for name in graph.inputs if name not in fixed and name not in buffers]
-        outputs = [name for name in graph.outputs if name not in flags]
-        deferred = None if self.options.optimizer_in_backward else self._updates
-        return Runner(model, inputs, outputs, fixed, self._handle, "training model", running_statistics(graph, fixed), deferred=deferred)
-
-    def _parameter_arrays(self, inputs: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
-        for name in inputs:
-            array = self.state.trainable.get(name)
-            array = self.state.frozen.get(name) if array is None else array
-            if array is not None:
-                yield name, array
+        return training_runner(self.training_model, self.state, self._gradients, self._reset_flag, self._handle, self._updates,
+                               in_backward=self.options.optimizer_in_backward)
 
     def _make_eval_runner(self, model: Model, outputs: Sequence[str], where: str, prune: bool = False) -> Runner:
-        fixed = dict(self._parameter_arrays(model.graph.inputs))
-        inputs = [name for name in model.graph.inputs if name not in fixed]
-        if prune:
-            needed = {name for node in model.graph.ancestors(outputs) for name in node.inputs}
-            inputs = [name for name in inputs if name in needed]
-        return Runner(fused_forward_model(model, outputs), inputs, outputs, fixed, self._handle, where)
+        return eval_runner(model, outputs, self.state, self._handle, where, prune)
 
     def load_optimizer(self, model: ModelSource) -> None:
         """Give the session its optimizer.
@@ -179,7 +148,7 @@ class TrainingSession:
         loaded = as_model(model)
         self._check_between_steps("the optimizer")
         with self._lock:
-            self.steps.settle()
+            self.steps.materialize_deferred_gradients()
             self._take_optimizer(loaded)
             self.optimizer_model = loaded
             self._train_runner = self._make_train_runner()
@@ -188,11 +157,11 @@ class TrainingSession:
         if self.options.optimizer_in_backward:
             check_recipe(read_recipe(model))
         self._optimizer = Optimizer(model, self.state, self._handle)
-        self.steps.forget()
+        self.steps.invalidate()
         recipe = self._optimizer.recipe
         self._updates = None if recipe.max_norms else Updates(recipe, self.state)
         if self.options.optimizer_in_backward:
-            self.steps.update_in_backward(self._updates)
+            self.steps.set_backward_updates(self._updates)
         else:
             self.steps.set_deferred_updates(self._updates)
 
@@ -214,29 +183,29 @@ class TrainingSession:
         with self._lock:
             self._ready(run_options)
             self._begin_train_step()
-            runner, overwrite, runs = self._train_runner, self.steps.overwrite, self._handle.runs
+            runner, overwrite, runs = self._train_runner, self.steps.overwrite, self._handle.n_runs
             values = runner.arguments(inputs, named)
             self._reset_flag[0] = overwrite
             try:
-                result = runner.run(values, overwrite, run_options, out, self.steps.completes())
+                result = runner.run(values, overwrite, run_options, out, self.steps.needs_all_gradients())
                 assert runner.last is not None
-                self.steps.finished(runner.last, overwrite)
+                self.steps.finish_train_step(runner.last, overwrite)
             except (IndexRangeError, LabelRangeError, OperatorFailedError, TerminatedError):
                 if runner.last is not None:
-                    self.steps.failed(runner.last)
+                    self.steps.fail_train_step(runner.last)
                 raise
             # interrupted, or out of memory for the results: how far the step came is unknown, unless it was refused before it began
             except BaseException as error:
-                if self._handle.runs > runs and not isinstance(error, OrtrainError):
-                    self.steps.lose_gradients()
+                if self._handle.n_runs > runs and not isinstance(error, OrtrainError):
+                    self.steps.invalidate_gradients()
                 raise
-            self.steps.repeat(runner.repeatable, runner.refusal)
+            self.steps.remember_program(runner.repeatable, runner.refusal)
             return result
 
     def _begin_train_step(self) -> None:
         if self.options.optimizer_in_backward:
             self._need_optimizer("a train step with optimizer_in_backward")
-            if not self.steps.begin():
+            if not self.steps.begin_train_step():
                 missing = "an optimizer step" if self.steps.awaits_optimizer else "a reset of the gradients"
                 raise InvalidStateError(f"expected {missing} before the next train step: with optimizer_in_backward gradients cannot be added up")
         elif not self.steps.overwrite:
@@ -246,7 +215,7 @@ class TrainingSession:
         """Materialize deferred gradients, and stop deferring them in later train steps: somebody reads the gradients or adds to them."""
         with self._lock:
             self.steps.defers_gradients = False
-            self.steps.settle()
+            self.steps.materialize_deferred_gradients()
 
     def eval_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
         """Run the eval model on one batch; return the loss and the additional outputs.
@@ -317,7 +286,7 @@ class TrainingSession:
             self._ready(run_options)
             optimizer = self._need_optimizer("an optimizer step")
             if self.options.optimizer_in_backward:
-                if not self.steps.end():
+                if not self.steps.consume_backward_update():
                     raise InvalidStateError("expected a train step before each optimizer step: with optimizer_in_backward it is what updates the parameters")
                 return
             if not self.steps.gradients_valid:
@@ -326,7 +295,7 @@ class TrainingSession:
             optimizer.prepare(pending.deferred_names if pending is not None else frozenset())
             self.steps.run_deferred_updates()
             optimizer.step(self.steps.learning_rate)
-            self.steps.repeat_update(*optimizer.repeatable)
+            self.steps.remember_update(*optimizer.repeatable)
 
     def profile(self) -> Profiling:
         """Profile every kernel call of the programs that run in the block `with session.profile() as profile:`.
@@ -491,7 +460,7 @@ class TrainingSession:
         names = list(output_names) if output_names is not None else self._default_outputs()
         if self.state.nominal:
             raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
-        return inference_model(source, names, dict(self._parameter_arrays(source.graph.inputs)))
+        return inference_model(source, names, parameter_arrays(self.state, source.graph.inputs))
 
     def export(self, path: str | os.PathLike[str], output_names: Sequence[str] | None = None) -> None:
         """Write a model for inference: the eval model cut to the named outputs (by default those of predict), with the current weights."""
@@ -506,7 +475,7 @@ class TrainingSession:
             self._closed = True
             if self.steps.pending is not None:
                 self.state.forget_gradients_by(self)
-            self.steps.forget()
+            self.steps.invalidate()
             for runner in (self._train_runner, self._eval_runner, *self._predictors.values(),
                            *(runner for runner, _ in self._input_gradient_runners.values())):
                 if runner is not None:

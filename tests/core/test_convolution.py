@@ -1,4 +1,4 @@
-"""Convolutional regions run channels-last: as exact as promised, the same bits for any number of workers, and nothing moved but at their edges."""
+"""Channels-last convolution regions: rounding errors, bitwise equality for any number of workers, and transposes only at their boundaries."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from ortrain.plan import planner
 from tests.ops.harness import run_kernel
 from tests.ops.samples.channels_last import SAMPLES, backward, forward
 
-has_amx = pytest.mark.skipif(not EngineHandle().amx, reason="this processor has no bfloat16 tiles (AMX), or its system does not lend them")
+has_amx = pytest.mark.skipif(not EngineHandle().amx, reason="this processor has no bfloat16 tiles (AMX), or its operating system does not enable them")
 SAME = {"pads": (1, 1, 1, 1)}
 WINOGRAD = [((2, 30, 31, 64), (64, 64, 3, 3), SAME), ((4, 7, 7, 192), (128, 192, 3, 3), SAME),
             ((2, 28, 28, 64), (64, 64, 5, 5), {"pads": (2, 2, 2, 2)}), ((4, 14, 13, 128), (64, 128, 5, 5), {"pads": (2, 2, 2, 2)})]
@@ -22,22 +22,22 @@ STRIDED_WINOGRAD = [((2, 56, 60, 64), (64, 64, 3, 3)), ((4, 16, 16, 192), (128, 
 
 
 def rounding_error(sample, output=0, direct=0, tiles=False):
-    """The root mean square of an output's deviation in float32 from direct sums in float64."""
-    ways = {way: replace(sample, attributes=sample.attributes | {"direct": way}) for way in (0, 1)}
-    return np.sqrt(np.mean((run_kernel(ways[direct], "float32", tiles=tiles)[output] - run_kernel(ways[1], "float64")[output]) ** 2))
+    """Return the root mean square difference of a float32 output from direct convolution in float64."""
+    samples = {flag: replace(sample, attributes=sample.attributes | {"direct": flag}) for flag in (0, 1)}
+    return np.sqrt(np.mean((run_kernel(samples[direct], "float32", tiles=tiles)[output] - run_kernel(samples[1], "float64")[output]) ** 2))
 
 
-def as_convolution(y, dy, w, pads):
-    """What the data's gradient is: the convolution of dy with filters turned by 180 degrees."""
+def data_gradient_as_convolution(y, dy, w, pads):
+    """Return a sample whose output is the data gradient: the convolution of dy with filters rotated by 180 degrees."""
     return replace(y, inputs=[dy, np.ascontiguousarray(w[:, :, ::-1, ::-1].swapaxes(0, 1))], attributes={"pads": pads})
 
 
 @pytest.mark.parametrize("x, w, attributes", WINOGRAD)
 def test_winograd_rounds_at_most_three_times_as_much_as_direct_sums(x, w, attributes):
-    """The data's gradient is held against the direct convolution that it is: direct gradients are summed in shorter chains."""
+    """The data gradient is compared with the equivalent direct convolution, because the direct gradient kernel sums in shorter chains."""
     y, gradients = forward("", x, w, attributes), backward("", x, w, attributes)
     dy, _, weight = gradients.inputs
-    data = as_convolution(y, dy, weight, tuple(w[2] - 1 - pad for pad in attributes["pads"]))
+    data = data_gradient_as_convolution(y, dy, weight, tuple(w[2] - 1 - pad for pad in attributes["pads"]))
     assert rounding_error(y) <= 3 * rounding_error(y, direct=1)
     assert rounding_error(gradients, 0) <= 3 * rounding_error(data, direct=1)
     assert rounding_error(gradients, 1) <= 3 * rounding_error(gradients, 1, direct=1)
@@ -45,29 +45,29 @@ def test_winograd_rounds_at_most_three_times_as_much_as_direct_sums(x, w, attrib
 
 @pytest.mark.parametrize("x, w", STRIDED_WINOGRAD)
 def test_winograd_with_strides_rounds_at_most_three_times_as_much_as_direct_sums(x, w):
-    """The data's gradient is a convolution of dy with zeros between its pixels."""
+    """The data gradient is a convolution of dy with zeros between its pixels."""
     attributes = SAME | {"strides": (2, 2)}
     y, gradients = forward("", x, w, attributes), backward("", x, w, attributes)
     dy, _, weight = gradients.inputs
-    spread = np.zeros((dy.shape[0], *x[1:3], dy.shape[3]))
-    spread[:, ::2, ::2] = dy
+    dilated = np.zeros((dy.shape[0], *x[1:3], dy.shape[3]))
+    dilated[:, ::2, ::2] = dy
     assert rounding_error(y) <= 3 * rounding_error(y, direct=1)
-    assert rounding_error(gradients, 0) <= 3 * rounding_error(as_convolution(y, spread, weight, (1, 1, 1, 1)), direct=1)
+    assert rounding_error(gradients, 0) <= 3 * rounding_error(data_gradient_as_convolution(y, dilated, weight, (1, 1, 1, 1)), direct=1)
     assert rounding_error(gradients, 1) <= 3 * rounding_error(gradients, 1, direct=1)
 
 
 @has_amx
 @pytest.mark.parametrize("x, w, strides", [((2, 31, 29, 64), (96, 64, 3, 3), (2, 2)), ((1, 40, 41, 96), (64, 96, 4, 3), (3, 2))])
-def test_windows_on_tiles_are_at_least_as_exact_as_direct_sums_in_vectors(x, w, strides):
-    y, gradients = (made("", x, w, SAME | {"strides": strides}) for made in (forward, backward))
+def test_implicit_gemm_on_amx_rounds_less_than_direct_sums_on_vectors(x, w, strides):
+    y, gradients = (make("", x, w, SAME | {"strides": strides}) for make in (forward, backward))
     for sample, output in ((y, 0), (gradients, 0), (gradients, 1)):
         assert rounding_error(sample, output, direct=1, tiles=True) < rounding_error(sample, output, direct=1)
 
 
 @has_amx
-def test_windows_on_tiles_with_infinities_give_what_vectors_give():
+def test_implicit_gemm_on_amx_handles_infinities_like_vectors():
     attributes = SAME | {"strides": (2, 2), "direct": 1}
-    for sample in (made("", (2, 31, 29, 64), (96, 64, 3, 3), attributes) for made in (forward, backward)):
+    for sample in (make("", (2, 31, 29, 64), (96, 64, 3, 3), attributes) for make in (forward, backward)):
         sample.inputs[0][0, 6, 5, 7] = np.inf
         for tiles, vectors in zip(run_kernel(sample, "float32"), run_kernel(sample, "float32", tiles=False), strict=True):
             finite = np.isfinite(vectors)
@@ -77,15 +77,15 @@ def test_windows_on_tiles_with_infinities_give_what_vectors_give():
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: f"{s.op_type}-{s.label}")
-def test_any_number_of_workers_gives_the_same_bits(sample):
-    alone = run_kernel(sample, "float32")
+def test_kernels_are_bitwise_equal_for_any_number_of_workers(sample):
+    single = run_kernel(sample, "float32")
     for workers in (2, 3):
-        for one, other in zip(alone, run_kernel(sample, "float32", workers), strict=True):
+        for one, other in zip(single, run_kernel(sample, "float32", workers), strict=True):
             np.testing.assert_array_equal(one, other)
 
 
 class Net:
-    """A model under construction; weights come from one generator."""
+    """A builder of models with random weights from one generator."""
 
     def __init__(self):
         self.rng, self.nodes, self.weights = np.random.default_rng(0), [], {}
@@ -117,7 +117,7 @@ class Net:
 
 
 def net() -> onnx.ModelProto:
-    """Everything that a region may hold: all kinds of convolution, residuals, limits, pools, concatenation; and operators that belong to none."""
+    """Return a model with everything that a region may contain (all kinds of convolution, residuals, Clip, pooling, Concat) and with other operators."""
     n = Net()
     six = n.weight(6.0)
     zero = n.weight(0.0)
@@ -141,64 +141,64 @@ def session(**options) -> TrainingSession:
     model = net()
     names = [t.name for t in model.graph.initializer]
     frozen = {name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:]} | {"w0", "w1"}
-    made = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW,
-                                      requires_grad=[name for name in names if name not in frozen], options=SessionOptions(**options))
-    made.train_step(*BATCH)
-    return made
+    trained = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW,
+                                         requires_grad=[name for name in names if name not in frozen], options=SessionOptions(**options))
+    trained.train_step(*BATCH)
+    return trained
 
 
-def kernels_of(made: TrainingSession) -> list[str]:
-    return [step.call.kernel for step in made._train_runner.last.plan.steps]
+def kernels_of(trained: TrainingSession) -> list[str]:
+    return [step.call.kernel for step in trained._train_runner.last.plan.steps]
 
 
-def test_a_region_trains_as_its_operators_do_one_by_one(monkeypatch):
+def test_a_region_has_the_gradients_of_its_single_operators(monkeypatch):
     region = session()
-    monkeypatch.setattr(planner, "lay_out", lambda nodes, *_: list(nodes))
-    plain = session()
-    assert not any(kernel.startswith("channels_last") for kernel in kernels_of(plain))
-    for name, wanted in plain.state.gradients.items():
-        got = region.state.gradients[name]
-        np.testing.assert_allclose(got, wanted, atol=1e-4 * np.abs(wanted).max() + 1e-6, rtol=0, err_msg=name)
+    monkeypatch.setattr(planner, "convert_to_channels_last", lambda nodes, *_: list(nodes))
+    unfused = session()
+    assert not any(kernel.startswith("channels_last") for kernel in kernels_of(unfused))
+    for name, expected in unfused.state.gradients.items():
+        actual = region.state.gradients[name]
+        np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max() + 1e-6, rtol=0, err_msg=name)
 
 
-def test_limits_and_residuals_cost_no_pass_of_their_own():
+def test_clip_and_residuals_are_fused():
     kernels = kernels_of(session())
     assert not {"clip", "where", "relu", "relu_grad", "less", "batch_norm_train", "conv", "conv_grad"}.intersection(kernels)
 
 
-def test_a_sum_of_gradients_is_part_of_the_product_that_gives_one_of_them():
+def test_a_sum_of_gradients_is_fused_into_a_pointwise_convolution_gradient():
     steps = [step for step in session()._train_runner.last.plan.steps if step.node.op_type in ("Sum", "ChannelsLastConvGrad")]
     sums = [step.node.attributes["kernel_shape"] for step in steps if step.node.op_type == "ChannelsLastConvGrad" and len(step.inputs) == 4]
     assert sums == [(1, 1), (1, 1)]
-    assert [step.node.op_type for step in steps].count("Sum") == 1                      # of two convolutions that are no products
+    assert [step.node.op_type for step in steps].count("Sum") == 1                      # of two convolutions that are not pointwise
 
 
-def test_twice_the_same_gradient_is_a_sum_of_its_own():
+def test_adding_a_value_to_itself_doubles_its_gradient():
     n = Net()
     x = n.op("Relu", n.conv("x", 16, 3, pads=[1] * 4))
     y = n.op("Relu", n.conv(n.op("Add", x, x), 16, 16, 1))
     model = n.model(n.op("Gemm", n.op("Flatten", n.op("GlobalAveragePool", y)), n.weight(n.rng.normal(size=(16, 10)))))
-    made = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
-    made.train_step(*BATCH)
-    once = {name: array.copy() for name, array in made.state.gradients.items()}
+    trained = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+    trained.train_step(*BATCH)
+    once = {name: array.copy() for name, array in trained.state.gradients.items()}
     for node in model.graph.node:
         if node.op_type == "Add":
             node.op_type, node.input[1] = "Mul", n.weight(2.0)
             model.graph.initializer.append(numpy_helper.from_array(np.float32(2), node.input[1]))
     doubled = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=list(once))
     doubled.train_step(*BATCH)
-    for name, wanted in doubled.state.gradients.items():
-        np.testing.assert_allclose(once[name], wanted, atol=1e-5 * np.abs(wanted).max(), rtol=0, err_msg=name)
+    for name, expected in doubled.state.gradients.items():
+        np.testing.assert_allclose(once[name], expected, atol=1e-5 * np.abs(expected).max(), rtol=0, err_msg=name)
 
 
-def test_data_moves_only_at_the_edges_of_a_region():
-    """In at the input; out and in again around the model's own transpose, forward and backward."""
+def test_transposes_occur_only_at_the_boundaries_of_a_region():
+    """One at the input, two around the Transpose of the model itself, in forward and backward pass."""
     steps = session()._train_runner.last.plan.steps
     assert [step.node.op_type for step in steps].count("Transpose") == 1 + 3 + 3
 
 
 def test_winograd_can_be_disabled_for_a_session():
     fast, direct = session(), session(enable_winograd=False)
-    ways = [{step.node.attributes["direct"] for step in made._train_runner.last.plan.steps if step.node.op_type == "ChannelsLastConv"}
-            for made in (fast, direct)]
-    assert ways == [{0}, {1}]
+    direct_flags = [{step.node.attributes["direct"] for step in trained._train_runner.last.plan.steps if step.node.op_type == "ChannelsLastConv"}
+                    for trained in (fast, direct)]
+    assert direct_flags == [{0}, {1}]

@@ -1,4 +1,4 @@
-"""Sizes that the plan and the kernels both have to know are the same in both."""
+"""Constants that exist both in Python (planning) and in C (kernels) have equal values."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ IN_C = re.compile(rf"#define\s+([A-Z_]+)\s+{NUMBER}|\b(?:NAMED\()?([A-Z_]+)\)? =
 
 
 def numbers_in_c() -> dict[str, set[int]]:
-    """Name -> the values that headers of the kernels give it."""
+    """Return name -> the values that the kernel headers define for it."""
     found: dict[str, set[int]] = {}
     for path in sorted(KERNELS.rglob("*.h")):
         for match in IN_C.finditer(path.read_text(encoding="utf-8")):
@@ -24,21 +24,21 @@ def numbers_in_c() -> dict[str, set[int]]:
 
 
 COPIED = {name: value for name, value in vars(conv_algorithms).items() if name.isupper() and isinstance(value, int)}
-OURS_ALONE = {"BLOCK_PIXELS", "GATHERED", "MIN_CHANNELS", "MIN_ROWS", "MAX_SUMS", "PRODUCT_WEIGHTS", "ROOM", "SPREAD", "STRIDED_PLANES"}
-"""Of the plan alone, or written otherwise in C."""
+PYTHON_ONLY = {"BLOCK_PIXELS", "GATHERED", "MIN_CHANNELS", "MIN_ROWS", "MAX_SUMS", "PRODUCT_WEIGHTS", "ROOM", "SPREAD", "STRIDED_PLANES"}
+"""Constants that only planning uses, or that C derives in another way."""
 
 
-@pytest.mark.parametrize("name", sorted(COPIED.keys() - OURS_ALONE))
-def test_a_size_is_the_same_in_the_kernels(name):
+@pytest.mark.parametrize("name", sorted(COPIED.keys() - PYTHON_ONLY))
+def test_a_constant_is_equal_in_the_kernels(name):
     assert numbers_in_c().get(name) == {COPIED[name]}
 
 
-def test_a_worker_has_the_memory_that_plans_count_on():
+def test_a_worker_has_the_workspace_that_planning_assumes():
     floats = re.search(rf"MIN_WORKSPACE = {NUMBER}", (KERNELS.parent / "engine.pyx").read_text(encoding="utf-8"))
     assert floats is not None and int(floats[1]) << int(floats[2]) == 2 * conv_algorithms.ROOM
 
 
-def test_methods_have_the_numbers_that_the_kernels_know_them_by():
+def test_convolution_methods_have_the_same_numbers_in_the_kernels():
     listed = re.search(r"enum \{ NOTHING = 0, (.*?) \};", (KERNELS / "channels_last" / "conv.h").read_text(encoding="utf-8"))
     assert listed is not None
     assert dict(entry.split(" = ") for entry in listed[1].split(", ")) == {method.name: str(method.value) for method in conv_algorithms.Method}

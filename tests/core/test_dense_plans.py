@@ -1,4 +1,4 @@
-"""Dense layers and losses in a plan: what is merged, what is left as it is, and that training computes the same."""
+"""Epilogue fusion of dense layers and losses: what is fused, what is not, and that training results stay the same."""
 
 import numpy as np
 import onnx
@@ -9,25 +9,25 @@ from ortrain import TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.ir import Node, TensorType
 from ortrain.ops.registry.record import MICROSOFT
-from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.plan import planner
-from ortrain.plan.epilogue_fusion.dense import merge_dense
+from ortrain.plan.epilogue_fusion.dense import fuse_dense
 
 ROWS, DEPTH, COLUMNS = 6, 8, 5
 SHAPES = {"x": (ROWS, DEPTH), "deep": (2, 3, DEPTH), "w": (DEPTH, COLUMNS), "wt": (COLUMNS, DEPTH), "b": (COLUMNS,), "one": (1,), "full": (ROWS, COLUMNS),
           "stack": (2, DEPTH, COLUMNS)}
 
 
-def merged(*nodes, wanted=("y",), **values):
-    """The operators of a plan's nodes after merging, and the merged ones."""
+def fused_nodes(*nodes, outputs=("y",), **values):
+    """Return the nodes after fusion."""
     types = {name: TensorType("float32", shape) for name, shape in SHAPES.items()} | {"t": TensorType("int64", (ROWS,))}
-    inference = Inference({"": 17, MICROSOFT: 1}, types, {name: np.asarray(value, np.float32) for name, value in values.items()})
+    inference = ShapeInference({"": 17, MICROSOFT: 1}, types, {name: np.asarray(value, np.float32) for name, value in values.items()})
     for node in nodes:
         inference.visit(node)
-    return merge_dense(nodes, inference, wanted)
+    return fuse_dense(nodes, inference, outputs)
 
 
-def product(x="x", w="w", out="p", kind="MatMul", extra=(), **attributes):
+def matmul(x="x", w="w", out="p", kind="MatMul", extra=(), **attributes):
     return Node(kind, [x, w, *extra], [out], attributes=attributes)
 
 
@@ -40,31 +40,31 @@ def add(first, second, out="y"):
 
 
 @pytest.mark.parametrize("nodes, inputs, attributes", [
-    ([product(), add("p", "b")], ["x", "w", "b"], (0, 0)),
-    ([product(), add("b", "p")], ["x", "w", "b"], (0, 0)),
-    ([product("deep"), add("b", "p", "s"), relu("s")], ["deep", "w", "b"], (0, 1)),
-    ([product(), relu("p")], ["x", "w", ""], (0, 1)),
-    ([product(kind="Gemm", w="wt", transB=1, extra=["b"]), relu("p")], ["x", "wt", "b"], (1, 1)),
-    ([product(kind="Gemm"), add("p", "b")], ["x", "w", "b"], (0, 0)),
+    ([matmul(), add("p", "b")], ["x", "w", "b"], (0, 0)),
+    ([matmul(), add("b", "p")], ["x", "w", "b"], (0, 0)),
+    ([matmul("deep"), add("b", "p", "s"), relu("s")], ["deep", "w", "b"], (0, 1)),
+    ([matmul(), relu("p")], ["x", "w", ""], (0, 1)),
+    ([matmul(kind="Gemm", w="wt", transB=1, extra=["b"]), relu("p")], ["x", "wt", "b"], (1, 1)),
+    ([matmul(kind="Gemm"), add("p", "b")], ["x", "w", "b"], (0, 0)),
 ])
-def test_what_follows_a_product_goes_into_it(nodes, inputs, attributes):
-    node, = merged(*nodes)
+def test_bias_and_relu_are_fused_into_a_matmul(nodes, inputs, attributes):
+    node, = fused_nodes(*nodes)
     assert node.op_type == "Dense" and node.inputs == inputs and node.outputs == ["y"] and (node.attributes["transB"], node.attributes["relu"]) == attributes
 
 
-@pytest.mark.parametrize("nodes, wanted", [
-    ([product(), add("p", "full")], ["y"]),
-    ([product(), add("p", "one")], ["y"]),
-    ([product(), add("p", "b")], ["y", "p"]),
-    ([product(), relu("p"), Node("Neg", ["p"], ["z"])], ["y", "z"]),
-    ([product("deep", "stack"), add("p", "b")], ["y"]),
-    ([product(kind="Gemm", extra=["b"], alpha=0.5), relu("p")], ["y"]),
-    ([product(kind="Gemm", extra=["full"]), relu("p")], ["y"]),
-    ([product(out="y", kind="Gemm", extra=["b"])], ["y"]),
-    ([product(), add("p", "p")], ["y"]),
+@pytest.mark.parametrize("nodes, outputs", [
+    ([matmul(), add("p", "full")], ["y"]),
+    ([matmul(), add("p", "one")], ["y"]),
+    ([matmul(), add("p", "b")], ["y", "p"]),
+    ([matmul(), relu("p"), Node("Neg", ["p"], ["z"])], ["y", "z"]),
+    ([matmul("deep", "stack"), add("p", "b")], ["y"]),
+    ([matmul(kind="Gemm", extra=["b"], alpha=0.5), relu("p")], ["y"]),
+    ([matmul(kind="Gemm", extra=["full"]), relu("p")], ["y"]),
+    ([matmul(out="y", kind="Gemm", extra=["b"])], ["y"]),
+    ([matmul(), add("p", "p")], ["y"]),
 ])
-def test_anything_else_stays_as_it_is(nodes, wanted):
-    assert merged(*nodes, wanted=wanted) == nodes
+def test_other_nodes_are_not_fused(nodes, outputs):
+    assert fused_nodes(*nodes, outputs=outputs) == nodes
 
 
 def loss(reduction="mean", dloss="ones", weight=()):
@@ -73,31 +73,28 @@ def loss(reduction="mean", dloss="ones", weight=()):
 
 
 @pytest.mark.parametrize("weight", [[], ["b"]])
-def test_a_loss_gives_its_gradient_as_well(weight):
-    node, = merged(*loss("sum", weight=weight), wanted=["l", "y"], ones=2.0)
+def test_a_loss_is_fused_with_its_gradient(weight):
+    node, = fused_nodes(*loss("sum", weight=weight), outputs=["l", "y"], ones=2.0)
     assert (node.op_type, node.inputs, node.outputs, node.attributes["dloss"]) == ("LossAndGradient", ["full", "t", *weight], ["l", "y"], 2.0)
 
 
-@pytest.mark.parametrize("nodes, wanted", [(loss(), ["l", "y", "logs"]), (loss(dloss="one"), ["l", "y"]), (loss("none", "ones"), ["l", "y"])])
-def test_a_loss_whose_parts_are_needed_stays_as_it_is(nodes, wanted):
-    assert merged(*nodes, wanted=wanted, ones=np.ones(ROWS if nodes[0].attributes["reduction"] == "none" else ())) == nodes
+@pytest.mark.parametrize("nodes, outputs", [(loss(), ["l", "y", "logs"]), (loss(dloss="one"), ["l", "y"]), (loss("none", "ones"), ["l", "y"])])
+def test_a_loss_is_not_fused_when_its_intermediate_values_are_needed(nodes, outputs):
+    assert fused_nodes(*nodes, outputs=outputs, ones=np.ones(ROWS if nodes[0].attributes["reduction"] == "none" else ())) == nodes
 
 
-# ---- a whole network
-
-
-def test_only_a_loss_of_the_same_kind_gives_a_gradient():
-    """A Gather reads labels too; a sum's gradient is not a mean's; other labels are ignored."""
+def test_a_loss_is_fused_only_with_its_own_gradient():
+    """Not fused: a Gather that reads the labels, and gradients with another reduction or ignore_index."""
     forward, backward = loss()
     gathered = [Node("Gather", ["full", "t"], ["logs"]), backward]
-    assert merged(*gathered, ones=1.0) == gathered
+    assert fused_nodes(*gathered, ones=1.0) == gathered
     for changed in ({"reduction": "sum"}, {"reduction": "mean", "ignore_index": 2}):
         nodes = [forward, Node("SoftmaxCrossEntropyLossGrad", backward.inputs, ["y"], domain=MICROSOFT, attributes=changed)]
-        assert merged(*nodes, wanted=("l", "y"), ones=1.0) == nodes
+        assert fused_nodes(*nodes, outputs=("l", "y"), ones=1.0) == nodes
 
 
 def network():
-    """x [n, 2, 8] -> scores [2 n, 3]: layers with a bias beside the product and in it, with Relu between."""
+    """Return a model x [n, 2, 8] -> scores [2 n, 3] of MatMul, Add, Gemm and Relu, and the names of its weights."""
     rng = np.random.default_rng(0)
     weights = {"w1": (8, 24), "b1": (24,), "w2": (24, 16), "w3": (3, 16), "b3": (3,)}
     nodes = [helper.make_node("MatMul", ["x", "w1"], ["p1"]), helper.make_node("Add", ["b1", "p1"], ["s1"]), helper.make_node("Relu", ["s1"], ["a1"]),
@@ -112,7 +109,7 @@ def network():
 
 
 def trained():
-    """(losses, parameters, kernels)"""
+    """Train for 5 steps; return losses, parameters and the names of the kernels."""
     model, weights = network()
     rng, losses = np.random.default_rng(1), []
     with TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=weights, learning_rate=0.01) as session:
@@ -124,11 +121,11 @@ def trained():
         return losses, session.to_buffer(), {step.kernel for step in profile.steps}
 
 
-def test_a_network_trains_the_same_with_fewer_kernels(monkeypatch):
+def test_a_network_trains_equally_with_fewer_kernels(monkeypatch):
     losses, parameters, kernels = trained()
-    monkeypatch.setattr(planner, "merge_dense", lambda nodes, inference, wanted: nodes)
-    expected, plain, more = trained()
-    single = {"add", "relu", "softmax_cross_entropy_loss", "softmax_cross_entropy_loss_grad"}
-    assert single <= more and not single & kernels and "loss_and_gradient" in kernels
+    monkeypatch.setattr(planner, "fuse_dense", lambda nodes, inference, wanted: nodes)
+    expected, unfused, unfused_kernels = trained()
+    separate = {"add", "relu", "softmax_cross_entropy_loss", "softmax_cross_entropy_loss_grad"}
+    assert separate <= unfused_kernels and not separate & kernels and "loss_and_gradient" in kernels
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
-    np.testing.assert_allclose(parameters, plain, atol=1e-4)
+    np.testing.assert_allclose(parameters, unfused, atol=1e-4)

@@ -1,4 +1,4 @@
-"""The steps that repeat: one session shared by threads, and the same results by the short way as by the long one."""
+"""Repeated steps: sessions shared by threads, and equal results on the fast path and the slow path."""
 
 import os
 import threading
@@ -18,7 +18,7 @@ from tests.test_session import batch, start
 
 
 def run_together(work, count, seconds):
-    """Runs `work` on so many threads at once, and sees that all come to an end."""
+    """Run `work` on `count` threads at once and assert that all end within a time limit."""
     threads = [threading.Thread(target=work) for _ in range(count)]
     for thread in threads:
         thread.start()
@@ -27,7 +27,7 @@ def run_together(work, count, seconds):
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_threads_take_turns_at_a_lock_that_its_owner_may_take_again():
+def test_the_session_lock_is_exclusive_and_reentrant():
     lock, inside, most, turns = Lock(EngineHandle()), [], [], []
 
     def work():
@@ -35,7 +35,7 @@ def test_threads_take_turns_at_a_lock_that_its_owner_may_take_again():
             with lock, lock:
                 inside.append(1)
                 turns.append(threading.get_ident())
-                threading.Event().wait(1e-5)                    # gives the interpreter's lock away
+                threading.Event().wait(1e-5)                    # releases the GIL
                 most.append(len(inside))
                 inside.pop()
 
@@ -45,7 +45,7 @@ def test_threads_take_turns_at_a_lock_that_its_owner_may_take_again():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_lock_that_another_thread_held_is_free_in_a_forked_child():
+def test_a_lock_held_by_another_thread_is_free_in_a_forked_child():
     lock, held, done = Lock(EngineHandle()), threading.Event(), threading.Event()
 
     def hold():
@@ -86,21 +86,21 @@ def test_threads_that_share_an_inference_session_get_their_own_results():
                               [helper.make_tensor_value_info("x3", TensorProto.FLOAT, ["n", 256])],
                               [numpy_helper.from_array(weight, f"w{k}") for k, weight in enumerate(weights)])
     session = ortrain.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
-    rows, right = iter((64, 70, 300)), []
+    rows, correct = iter((64, 70, 300)), []
 
     def work():
         x = np.random.default_rng(9).standard_normal((next(rows), 256)).astype(np.float32)
-        wanted = x @ weights[0] @ weights[1] @ weights[2]
+        expected = x @ weights[0] @ weights[1] @ weights[2]
         results = (session.run(None, {"x0": x})[0] for _ in range(150))
-        right.extend(np.allclose(found, wanted, rtol=1e-3, atol=1e-3) for found in results)
+        correct.extend(np.allclose(result, expected, rtol=1e-3, atol=1e-3) for result in results)
 
     run_together(work, 3, 120)
-    assert right == [True] * 450
+    assert correct == [True] * 450
 
 
-def train(long_way):
+def train(slow_path):
     session, arrays = start(), batch()
-    options = {"run_options": RunOptions()} if long_way else {}
+    options = {"run_options": RunOptions()} if slow_path else {}
     losses = []
     for k in range(12):
         losses.append(session.train_step(*arrays, **options)[0])
@@ -114,14 +114,14 @@ def train(long_way):
     return losses, session.to_buffer(), session.train_steps
 
 
-def test_the_short_way_and_the_long_way_give_the_same_bits():
-    (losses, parameters, count), (wanted_losses, wanted, wanted_count) = train(False), train(True)
-    assert losses == wanted_losses
-    np.testing.assert_array_equal(parameters, wanted)
-    assert count == wanted_count
+def test_fast_path_and_slow_path_are_bitwise_equal():
+    (losses, parameters, count), (expected_losses, expected, expected_count) = train(False), train(True)
+    assert losses == expected_losses
+    np.testing.assert_array_equal(parameters, expected)
+    assert count == expected_count
 
 
-def test_a_step_that_is_refused_on_the_short_way_changes_nothing():
+def test_a_step_rejected_on_the_fast_path_changes_nothing():
     session, (x, labels) = start(), batch()
     session.train_step(x, labels)
     gradients = {name: array.copy() for name, array in session.state.gradients.items()}
@@ -133,7 +133,7 @@ def test_a_step_that_is_refused_on_the_short_way_changes_nothing():
         np.testing.assert_array_equal(array, gradients[name])
 
 
-def test_another_program_that_needs_more_memory_leaves_the_next_step_right():
+def test_growing_the_arena_keeps_other_programs_correct():
     session, (x, labels) = start(), batch()
     first = session.train_step(x, labels)[0]
     session.lazy_reset_grad()
@@ -141,7 +141,7 @@ def test_another_program_that_needs_more_memory_leaves_the_next_step_right():
     assert session.train_step(x, labels)[0] == first
 
 
-def test_of_the_memory_of_programs_only_the_largest_is_kept(monkeypatch):
+def test_only_the_largest_arena_is_kept(monkeypatch):
     monkeypatch.setattr(runner, "MIN_ARENA", 0)
     session, (x, labels) = start(), batch()
     arenas = []
@@ -153,7 +153,7 @@ def test_of_the_memory_of_programs_only_the_largest_is_kept(monkeypatch):
     assert arenas[-1]() is None
 
 
-def test_a_closed_session_takes_no_short_way():
+def test_a_closed_session_does_not_take_the_fast_path():
     session, arrays = start(), batch()
     session.train_step(*arrays)
     session.optimizer_step()

@@ -1,4 +1,4 @@
-"""The thread pool: sessions give the same bits for any number of threads, survive a fork, and release their threads."""
+"""Thread pool: results are bitwise equal for any number of threads, pools survive a fork, and closed sessions release their threads."""
 
 import os
 import threading
@@ -37,7 +37,7 @@ def train(case, threads, steps=4):
 
 
 @pytest.mark.parametrize("case", ["mlp_ce", "cnn", "cnn_bn", "transformer"])
-def test_any_number_of_threads_gives_the_same_bits(case):
+def test_results_are_bitwise_equal_for_any_number_of_threads(case):
     losses, parameters = train(case, 1)
     for threads in (2, 3, 5):
         other_losses, other = train(case, threads)
@@ -51,22 +51,22 @@ def thread_count():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_goes_on_with_threads_of_its_own():
+def test_a_forked_child_starts_its_own_threads():
     inputs = np.load(DATA / "cnn" / "inputs.npz")
     options = ortrain.SessionOptions(intra_op_num_threads=3)
     with start(DATA / "cnn" / "forward.onnx", options) as session:
         arrays = [np.concatenate([inputs[f"train0.{name}"]] * 24) for name in inputs["input_order"]]
         session.train_step(*arrays)
-        wanted = session.eval_step(*arrays)[0]
+        expected = session.eval_step(*arrays)[0]
         child = os.fork()
         if child == 0:
             before = thread_count()
-            same = session.eval_step(*arrays)[0] == wanted
-            os._exit(0 if same and thread_count() == before + 2 else 1)
+            is_same = session.eval_step(*arrays)[0] == expected
+            os._exit(0 if is_same and thread_count() == before + 2 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_closing_releases_the_threads():
+def test_closing_a_session_releases_its_threads():
     train("cnn", 1, 1)
     before = thread_count()
     for _ in range(3):

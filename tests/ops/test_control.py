@@ -1,4 +1,4 @@
-"""If: the branch that a condition takes, in forward and backward; conditions that inputs, sizes and constants decide."""
+"""If: forward and backward pass of the selected branch, with conditions that depend on inputs, dimensions and constants."""
 
 import numpy as np
 import onnx
@@ -22,7 +22,9 @@ def branch(name, nodes, output, constants=()):
 
 
 def model(condition_nodes, inputs, nested=False, constants=()):
-    """scores = x w where the condition holds, else tanh(x v) 2; the weight v lies inside its branch."""
+    """Return a model of scores = relu(x w if the condition is true, else 2 tanh(x v)), where v is an initializer of its branch.
+
+    nested: put this If into the else branch of another one, whose condition is `outer`."""
     first = branch("then", [helper.make_node("MatMul", ["x", "w"], ["a"])], "a")
     second = branch("else", [helper.make_node("MatMul", ["x", "v"], ["b0"]), helper.make_node("Tanh", ["b0"], ["b1"]),
                              helper.make_node("Constant", [], ["two"], value=numpy_helper.from_array(np.float32(2))),
@@ -35,22 +37,22 @@ def model(condition_nodes, inputs, nested=False, constants=()):
     graph = helper.make_graph([*condition_nodes, node, helper.make_node("Relu", ["chosen"], ["scores"])], "g",
                               [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3]), *inputs],
                               [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 4])], [numpy_helper.from_array(W, "w"), *constants])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(made)
-    return made
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(proto)
+    return proto
 
 
-def by_input(**options):
+def model_with_condition_input(**options):
     return model([helper.make_node("Identity", ["which"], ["condition"]), helper.make_node("Not", ["which"], ["outer"])],
                  [helper.make_tensor_value_info("which", TensorProto.BOOL, [])], **options)
 
 
-def start(source, **options):
+def start_session(source, **options):
     return ortrain.TrainingSession.from_model(source, loss=LossType.MSELoss, optimizer=OptimType.SGD, requires_grad=["w", "v"], **options)
 
 
 def expected(which):
-    """(loss, dw, dv)"""
+    """Return (loss, dw, dv)."""
     z = X @ W if which else 2 * np.tanh(X @ V)
     y = np.maximum(z, 0)
     dz = np.where(z > 0, 2 * (y - TARGET) / y.size, 0)
@@ -64,8 +66,8 @@ def assert_gradients(session, which):
     np.testing.assert_allclose(session.state.gradients["v"], dv, rtol=1e-4, atol=1e-6)
 
 
-def test_an_input_chooses_the_branch_step_by_step():
-    with start(by_input()) as session:
+def test_a_condition_input_selects_the_branch_in_each_step():
+    with start_session(model_with_condition_input()) as session:
         for which in (True, False, True):
             session.lazy_reset_grad()
             loss = session.train_step(X, np.array(which), TARGET)[0]
@@ -74,21 +76,21 @@ def test_an_input_chooses_the_branch_step_by_step():
             assert float(session.eval_step(X, np.array(which), TARGET)[0]) == pytest.approx(expected(which)[0], rel=1e-5)
 
 
-def test_an_if_inside_an_if():
-    source = by_input(nested=True)
-    with start(source) as session:
-        session.train_step(X, np.array(True), TARGET)     # not which is false: the inner If, whose condition holds
+def test_nested_if():
+    source = model_with_condition_input(nested=True)
+    with start_session(source) as session:
+        session.train_step(X, np.array(True), TARGET)     # outer = not which is false: the inner If, whose condition is true
         assert_gradients(session, True)
         session.lazy_reset_grad()
-        session.train_step(X, np.array(False), TARGET)    # not which is true: x w
+        session.train_step(X, np.array(False), TARGET)    # outer is true: x w
         assert_gradients(session, True)
 
 
-def test_a_size_chooses_the_branch():
+def test_a_condition_on_a_dimension_selects_the_branch():
     nodes = [helper.make_node("Shape", ["x"], ["shape"]), helper.make_node("Gather", ["shape", "zero"], ["rows"]),
              helper.make_node("Greater", ["rows", "three"], ["condition"])]
     source = model(nodes, [], constants=[numpy_helper.from_array(np.array(0), "zero"), numpy_helper.from_array(np.array(3), "three")])
-    with start(source) as session:
+    with start_session(source) as session:
         session.train_step(X, TARGET)
         assert_gradients(session, True)
     session = ortrain.InferenceSession(source)
@@ -96,9 +98,9 @@ def test_a_size_chooses_the_branch():
     np.testing.assert_allclose(session.run(None, {"x": X[:2]})[0], np.maximum(2 * np.tanh(X[:2] @ V), 0), rtol=1e-5, atol=1e-6)
 
 
-def test_artifacts_with_an_if_are_onnx_and_train(tmp_path):
+def test_artifacts_with_an_if_are_valid_onnx_and_train(tmp_path):
     path = tmp_path / "model.onnx"
-    onnx.save(by_input(), path)
+    onnx.save(model_with_condition_input(), path)
     generate_artifacts(path, requires_grad=["w", "v"], loss=LossType.MSELoss, optimizer=OptimType.SGD, artifact_directory=tmp_path)
     artifact = onnx.load(tmp_path / "training_model.onnx")
     assert all(len(node.input) == 1 for node in artifact.graph.node if node.op_type == "If")
@@ -107,8 +109,8 @@ def test_artifacts_with_an_if_are_onnx_and_train(tmp_path):
         assert_gradients(session, False)
 
 
-def test_a_known_value_settles_the_branch():
-    with ortrain.TrainingSession.from_model(by_input(), loss=LossType.MSELoss, optimizer=OptimType.SGD, input_values={"which": False},
+def test_a_fixed_input_value_removes_the_if():
+    with ortrain.TrainingSession.from_model(model_with_condition_input(), loss=LossType.MSELoss, optimizer=OptimType.SGD, input_values={"which": False},
                                             input_shapes={"x": (5, 3)}) as session:
         assert session.input_names() == ["x", "target"] and not [node for node in session.training_model.graph.nodes if node.op_type == "If"]
         assert list(session.state.trainable) == ["v"]
@@ -116,23 +118,23 @@ def test_a_known_value_settles_the_branch():
         np.testing.assert_allclose(session.state.gradients["v"], expected(False)[2], rtol=1e-4, atol=1e-6)
 
 
-def test_some_sizes_may_stay_open():
-    with start(by_input(), input_shapes={"x": ("rows", 3)}) as session:
+def test_input_shapes_may_be_partly_symbolic():
+    with start_session(model_with_condition_input(), input_shapes={"x": ("rows", 3)}) as session:
         for rows in (5, 2):
             session.train_step(X[:rows], np.array(True), TARGET[:rows])
     with pytest.raises(errors.InvalidArgumentError, match="expected size 3"):
-        start(by_input(), input_shapes={"x": (5, "columns")})
+        start_session(model_with_condition_input(), input_shapes={"x": (5, "columns")})
 
 
 @pytest.mark.parametrize("options", [{"input_values": {"nothing": 1}}, {"input_shapes": {"nothing": (1,)}}, {"input_shapes": {"x": (5, 4)}},
                                      {"input_shapes": {"x": (5,)}}, {"input_values": {"which": [True, False]}}])
-def test_sizes_and_values_that_do_not_fit_are_refused(options):
+def test_input_shapes_and_values_that_do_not_fit_are_refused(options):
     with pytest.raises(errors.InvalidArgumentError, match="expected"):
-        start(by_input(), **options)
+        start_session(model_with_condition_input(), **options)
 
 
-def test_a_size_that_is_known_beside_open_ones_settles_a_branch():
-    """What exporters write for squeeze(1): the size is looked up in a shape whose other sizes are symbols."""
+def test_a_known_dimension_among_symbolic_ones_decides_a_condition():
+    """Exporters write squeeze(1) as an If whose condition reads one dimension of a shape, whose others are symbolic."""
     squeeze = branch("then", [helper.make_node("Squeeze", ["y", "one"], ["a"])], "a")
     keep = branch("else", [helper.make_node("Identity", ["y"], ["b"])], "b")
     nodes = [helper.make_node("Unsqueeze", ["x", "one"], ["y"]), helper.make_node("Shape", ["y"], ["shape"]),
@@ -143,17 +145,17 @@ def test_a_size_that_is_known_beside_open_ones_settles_a_branch():
     graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
                               [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 2])], weights)
     loaded = load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
-    found = infer(loaded)
-    assert found["z"].shape == ("n", 3) and found["out"].shape == ("n", 2)
+    types = infer(loaded)
+    assert types["z"].shape == ("n", 3) and types["out"].shape == ("n", 2)
 
 
-def test_reshapes_keep_the_symbols_of_sizes_that_were_looked_up():
+def test_reshape_keeps_symbols_read_from_a_shape():
     nodes = [helper.make_node("Shape", ["x"], ["shape"]), helper.make_node("Slice", ["shape", "zero", "one"], ["batch"]),
              helper.make_node("Concat", ["batch", "rest"], ["target"], axis=0), helper.make_node("Reshape", ["x", "target"], ["y"]),
              helper.make_node("Add", ["batch", "one"], ["more"]), helper.make_node("ConstantOfShape", ["more"], ["zeros"])]
     constants = [numpy_helper.from_array(np.array(value), name) for name, value in (("zero", [0]), ("one", [1]), ("rest", [2, -1]))]
     graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 6])],
                               [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "zeros")], constants)
-    found = infer(load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)))
-    assert found["y"].shape == ("n", 2, 3)
-    assert len(found["zeros"].shape) == 1 and found["zeros"].shape != ("n",)
+    types = infer(load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)))
+    assert types["y"].shape == ("n", 2, 3)
+    assert len(types["zeros"].shape) == 1 and types["zeros"].shape != ("n",)

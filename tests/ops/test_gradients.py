@@ -1,4 +1,4 @@
-"""Every sample's gradient rule agrees with central differences along a random direction, in float64; float32 agrees with float64."""
+"""Every sample's gradient agrees with central differences along a random direction in float64, and float32 gradients agree with float64 ones."""
 
 import numpy as np
 import onnx.checker
@@ -15,12 +15,12 @@ from tests.ops.harness import arena_for, cast, node_of
 from tests.ops.test_kernels import all_samples
 
 STEPS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
-"""Lengths of the steps of differences. The best counts: a long one may cross a kink, a short one rounds."""
+"""Step lengths of the differences, of which the best one counts: a long step may cross a kink, a short one suffers from rounding."""
 TOLERANCE = 1e-7
 
 
 def checked_inputs(sample):
-    """The inputs whose gradient the sample checks: float ones that the record does not stop."""
+    """Return the inputs whose gradients are checked: `indices`, or else all float inputs that the record lets gradients flow to."""
     record = REGISTRY[sample.domain, sample.op_type]
     if sample.indices is not None:
         return list(sample.indices)
@@ -29,8 +29,9 @@ def checked_inputs(sample):
 
 
 def scalar_model(sample, dtype, seed=3):
-    """A model whose loss is the inner product of the operator's float outputs with random tensors, and the values of its inputs: the operator's, then those
-    tensors, which as constants would make constants of the gradients of linear operators."""
+    """Return a model whose loss is the inner product of the operator's float outputs with random tensors, and the values of its inputs.
+
+    The random tensors are inputs, too: as initializers they would turn the gradients of linear operators into constants."""
     arrays = cast(sample, dtype)
     node = node_of(sample)
     graph = Graph(inputs=[], nodes=[node])
@@ -60,19 +61,22 @@ def scalar_model(sample, dtype, seed=3):
 
 
 def run(model, values, outputs):
+    """Return the named outputs of a model, run on one thread."""
     program = plan_program(model, {n: TensorType.of(v) for n, v in zip(model.graph.inputs, values, strict=True)}, {}, outputs, EngineHandle(1))
     program.bind_arena(arena_for(program))
     return program.try_run(tuple(np.ascontiguousarray(v).reshape(np.shape(v)) for v in values))
 
 
 def gradients(sample, dtype):
+    """Return (input values of the sample's scalar model, names of the checked inputs, their gradients)."""
     model, values = scalar_model(sample, dtype)
-    wanted = [f"x{i}" for i in checked_inputs(sample)]
-    made = add_gradient(model, "loss", wanted)
-    return model, values, wanted, run(model, values, [made[name] for name in wanted])
+    names = [f"x{i}" for i in checked_inputs(sample)]
+    gradient_names = add_gradient(model, "loss", names)
+    return values, names, run(model, values, [gradient_names[name] for name in names])
 
 
 def differentiable_samples():
+    """Yield the samples whose gradients are checked, as test parameters."""
     for parameter in all_samples():
         sample = parameter.values[0]
         record = REGISTRY[sample.domain, sample.op_type]
@@ -81,46 +85,46 @@ def differentiable_samples():
 
 
 def slope(loss, step):
-    """The derivative of a function of one number at 0: central differences of two steps, extrapolated (an error of the fourth order)."""
+    """Return the derivative of loss(x) at 0: central differences with two step lengths, extrapolated to an error of fourth order."""
     wide, narrow = ((loss(h) - loss(-h)) / (2 * h) for h in (step, step / 2))
     return (4 * narrow - wide) / 3
 
 
 @pytest.mark.parametrize("sample", list(differentiable_samples()))
-def test_gradient_agrees_with_central_differences(sample):
-    _, values, wanted, computed = gradients(sample, "float64")
+def test_a_gradient_agrees_with_central_differences(sample):
+    values, names, computed = gradients(sample, "float64")
     forward, _ = scalar_model(sample, "float64")
     program = plan_program(forward, {n: TensorType.of(v) for n, v in zip(forward.graph.inputs, values, strict=True)}, {}, ["loss"], EngineHandle(1))
     program.bind_arena(arena_for(program))
     rng = np.random.default_rng(5)
-    for name, gradient in zip(wanted, computed, strict=True):
-        place = forward.graph.inputs.index(name)
-        x = values[place]
+    for name, gradient in zip(names, computed, strict=True):
+        index = forward.graph.inputs.index(name)
+        x = values[index]
         assert gradient.shape == x.shape
         direction = rng.standard_normal(x.shape)
 
-        def loss(moved, place=place, x=x, direction=direction):
-            inputs = [*values[:place], x + moved * direction, *values[place + 1 :]]
+        def loss(distance, index=index, x=x, direction=direction):
+            inputs = [*values[:index], x + distance * direction, *values[index + 1 :]]
             return float(program.try_run(tuple(np.ascontiguousarray(v).reshape(np.shape(v)) for v in inputs))[0].reshape(()))
 
-        analytic, at = float((gradient * direction).sum()), loss(0.0)
-        scale = max(float(np.abs(gradient * direction).sum()), 1e-4 * max(1.0, abs(at)))
+        analytic, value = float((gradient * direction).sum()), loss(0.0)
+        scale = max(float(np.abs(gradient * direction).sum()), 1e-4 * max(1.0, abs(value)))
         assert min(abs(slope(loss, step) - analytic) for step in STEPS) < TOLERANCE * scale
 
 
 @pytest.mark.parametrize("sample", list(differentiable_samples()))
-def test_float32_gradient_agrees_with_float64(sample):
-    exact, rounded = gradients(sample, "float64")[3], gradients(sample, "float32")[3]
-    for a, b in zip(exact, rounded, strict=True):
-        scale = float(np.abs(a).max()) if a.size else 1.0
-        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4 * max(scale, 1.0))
+def test_a_float32_gradient_agrees_with_float64(sample):
+    (_, _, exact), (_, _, rounded) = gradients(sample, "float64"), gradients(sample, "float32")
+    for expected, actual in zip(exact, rounded, strict=True):
+        scale = float(np.abs(expected).max()) if expected.size else 1.0
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * max(scale, 1.0))
 
 
 @pytest.mark.parametrize("sample", [p for p in differentiable_samples() if "Pool" not in p.values[0].op_type])
-def test_gradient_graph_is_valid_onnx(sample):
-    """What is saved must pass onnx's checker (the old package's pool gradients, in the default domain, cannot)."""
+def test_a_gradient_graph_is_valid_onnx(sample):
+    """Pooling is excluded: ONNX Runtime training puts its gradient operators into ONNX's domain, which onnx's checker refuses."""
     model, _ = scalar_model(sample, "float32")
-    made = add_gradient(model, "loss", [f"x{i}" for i in checked_inputs(sample)])
-    model.graph.outputs += [name for name in made.values() if name not in model.graph.outputs]
+    gradient_names = add_gradient(model, "loss", [f"x{i}" for i in checked_inputs(sample)])
+    model.graph.outputs += [name for name in gradient_names.values() if name not in model.graph.outputs]
     model.graph.types |= infer(model)
     onnx.checker.check_model(to_proto(model))

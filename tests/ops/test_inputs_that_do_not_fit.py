@@ -1,5 +1,6 @@
-"""A model may say of every operator's inputs, attributes and outputs what it likes: sizes that do not fit each other, inputs that are not there, attributes
-that make no sense and outputs that it does not have are refused by name, or what is computed keeps to its memory."""
+"""Malformed models do no harm: every operator refuses inconsistent sizes, missing inputs, invalid attributes and unknown outputs, or stays within its memory.
+
+Each test varies one property of each sample. A variant that is not refused runs between guard bytes, which must neither be written nor affect the result."""
 
 from __future__ import annotations
 
@@ -11,64 +12,68 @@ import pytest
 
 from ortrain.errors import OrtrainError
 from ortrain.ops.training import WRITTEN
-from tests.ops.harness import cast, gaps_of, kept_apart, program_of
+from tests.ops.harness import cast, program_of, redzone_ranges, redzones
 from tests.ops.test_kernels import all_samples
 
 MAX_ELEMENTS = 1 << 22
-GROWTHS = (lambda size: size + 1, lambda size: 40 * size, lambda size: 1)
-CHANGES = (lambda number: number + 1, lambda number: -number - 1, lambda number: 3 * number + 5, lambda number: -(2**63), lambda number: 0)
-OTHERS = ("text", 1.5, float("nan"), (), (1, 2), (-1,) * 8, ("text",), np.ones((2, 2), np.float32))
-"""Values of attributes, one of each kind that files have."""
-ELEMENTS = ("float64", "int64", "int32", "int8", "bool")
+RESIZINGS = (lambda size: size + 1, lambda size: 40 * size, lambda size: 1)
+NUMBER_CHANGES = (lambda number: number + 1, lambda number: -number - 1, lambda number: 3 * number + 5, lambda number: -(2**63), lambda number: 0)
+OTHER_VALUES = ("text", 1.5, float("nan"), (), (1, 2), (-1,) * 8, ("text",), np.ones((2, 2), np.float32))
+"""Attribute values of every kind that model files can hold."""
+DTYPES = ("float64", "int64", "int32", "int8", "bool")
 MARGIN = 4096
+"""Guard bytes before and after each array and arena."""
 PATTERNS = (0x3F, 0xC1)
-"""Bytes of numbers, and of negative ones, around all memory that a program has."""
+"""Guard bytes, which read as floats are positive and negative numbers; a result that depends on them has read them."""
 
 
 def resized(sample, arrays) -> Iterator[list[np.ndarray | None]]:
-    """The sample's arrays with one of them larger or smaller along one axis: what is an index is 0 then."""
+    """Yield the sample's arrays with one of them larger or smaller along one axis; resized integer arrays are 0, which is a valid index."""
     rng = np.random.default_rng(0)
     for i, x in enumerate(arrays):
         if x is None or i in sample.constants or i in WRITTEN.get(sample.op_type, ()):
             continue
         for axis, size in enumerate(x.shape):
-            for growth in GROWTHS:
-                shape = [*x.shape[:axis], growth(size), *x.shape[axis + 1:]]
+            for resize in RESIZINGS:
+                shape = [*x.shape[:axis], resize(size), *x.shape[axis + 1:]]
                 if shape != list(x.shape) and np.prod(shape) <= MAX_ELEMENTS:
                     other = (rng.standard_normal if x.dtype.kind == "f" else np.zeros)(shape).astype(x.dtype)
                     yield [other if j == i else y for j, y in enumerate(arrays)]
 
 
-def surrounded(array: np.ndarray, pattern: int) -> np.ndarray:
+def with_margins(array: np.ndarray, pattern: int) -> np.ndarray:
+    """Return a copy of an array between guard bytes of `pattern`."""
     raw = np.full(array.nbytes + 2 * MARGIN, pattern, np.uint8)
     inner = raw[MARGIN : MARGIN + array.nbytes].view(array.dtype).reshape(array.shape)
     inner[...] = array
     return inner
 
 
-def results(program, given, pattern: int) -> list[bytes] | None:
-    """What a program gives, None where it refuses, with a pattern in all memory that it was not given; asserts that this is still there."""
+def run_between_guards(program, given, pattern: int) -> list[bytes] | None:
+    """Return the outputs of a program as bytes, None where it refuses its inputs.
+
+    All memory around and between the program's blocks and inputs holds `pattern`; asserts that the program leaves it unchanged."""
     raw = np.full(program.arena_bytes + 64 + 2 * MARGIN, pattern, np.uint8)
     start = MARGIN + -(raw.ctypes.data + MARGIN) % 64
     arena = raw[start : start + program.arena_bytes]
     program.bind_arena(arena)
     try:
-        found = [np.asarray(y).tobytes() for y in program.try_run(tuple(surrounded(x, pattern) for x in given))]
+        results = [np.asarray(y).tobytes() for y in program.try_run(tuple(with_margins(x, pattern) for x in given))]
     except RuntimeError:
-        found = None
-    kept = [raw[:start], raw[start + program.arena_bytes :], *(arena[gap] for gap in gaps_of(program))]
-    assert all((part == pattern).all() for part in kept), "wrote where nothing of its own is"
-    return found
+        results = None
+    guards = [raw[:start], raw[start + program.arena_bytes :], *(arena[zone] for zone in redzone_ranges(program))]
+    assert all((part == pattern).all() for part in guards), "wrote outside its memory"
+    return results
 
 
 def check_harmless(program, given) -> None:
-    first, second = (results(program, given, pattern) for pattern in PATTERNS)
-    assert first == second, "read what nothing of its own is"
+    first, second = (run_between_guards(program, given, pattern) for pattern in PATTERNS)
+    assert first == second, "read outside its memory"
 
 
 def check_refused_or_harmless(sample, arrays, outputs=None) -> None:
     try:
-        with kept_apart():
+        with redzones():
             program, given = program_of(sample, arrays, 1, outputs=outputs)
     except OrtrainError:
         return
@@ -76,13 +81,13 @@ def check_refused_or_harmless(sample, arrays, outputs=None) -> None:
 
 
 @pytest.mark.parametrize("sample", all_samples())
-def test_sizes_that_do_not_fit_are_refused_or_do_no_harm(sample):
+def test_inconsistent_sizes_are_refused_or_harmless(sample):
     for arrays in resized(sample, cast(sample, "float32")):
         check_refused_or_harmless(sample, arrays)
 
 
-def without(arrays) -> Iterator[list[np.ndarray | None]]:
-    """The sample's arrays without one of them, or without all from one on."""
+def without_inputs(arrays) -> Iterator[list[np.ndarray | None]]:
+    """Yield the sample's arrays without one of them, and without one and all that follow it."""
     for i, x in enumerate(arrays):
         yield arrays[:i]
         if x is not None:
@@ -90,40 +95,40 @@ def without(arrays) -> Iterator[list[np.ndarray | None]]:
 
 
 @pytest.mark.parametrize("sample", all_samples())
-def test_inputs_that_are_not_there_are_refused_or_do_no_harm(sample):
-    for arrays in without(cast(sample, "float32")):
+def test_missing_inputs_are_refused_or_harmless(sample):
+    for arrays in without_inputs(cast(sample, "float32")):
         check_refused_or_harmless(replace(sample, inputs=arrays, constants=tuple(index for index in sample.constants if index < len(arrays))), arrays)
 
 
-def of_other_kinds(sample, arrays) -> Iterator[list[np.ndarray | None]]:
-    """The sample's arrays with one of them empty, of another rank or of other elements."""
+def with_other_types(sample, arrays) -> Iterator[list[np.ndarray | None]]:
+    """Yield the sample's arrays with one of them empty, of another rank or of another dtype."""
     for i, x in enumerate(arrays):
         if x is None or i in WRITTEN.get(sample.op_type, ()):
             continue
         others = [x[..., None], x[None], x.ravel(), np.zeros((0, *x.shape[1:]), x.dtype)]
-        others += [np.zeros(x.shape, dtype) for dtype in ELEMENTS if x.dtype != dtype]
+        others += [np.zeros(x.shape, dtype) for dtype in DTYPES if x.dtype != dtype]
         yield from ([other if j == i else y for j, y in enumerate(arrays)] for other in others)
 
 
 @pytest.mark.parametrize("sample", all_samples())
-def test_ranks_and_elements_that_do_not_fit_are_refused_or_do_no_harm(sample):
-    for arrays in of_other_kinds(sample, cast(sample, "float32")):
+def test_wrong_ranks_and_dtypes_are_refused_or_harmless(sample):
+    for arrays in with_other_types(sample, cast(sample, "float32")):
         check_refused_or_harmless(replace(sample, inputs=arrays), arrays)
 
 
-def altered(attributes) -> Iterator[dict]:
-    """The sample's attributes without one of them, or with one that has another value or is of another kind."""
+def alter_attributes(attributes) -> Iterator[dict]:
+    """Yield the sample's attributes without one of them, and with one that has another value or kind."""
     for name, value in attributes.items():
-        yield {other: kept for other, kept in attributes.items() if other != name}
+        yield {other: unchanged for other, unchanged in attributes.items() if other != name}
         numbers = value if isinstance(value, tuple) else (value,)
         if all(isinstance(number, int) for number in numbers):
-            yield from (attributes | {name: tuple(map(change, numbers)) if isinstance(value, tuple) else change(value)} for change in CHANGES)
-        yield from (attributes | {name: other} for other in OTHERS)
+            yield from (attributes | {name: tuple(map(change, numbers)) if isinstance(value, tuple) else change(value)} for change in NUMBER_CHANGES)
+        yield from (attributes | {name: other} for other in OTHER_VALUES)
 
 
 @pytest.mark.parametrize("sample", [sample for sample in all_samples() if sample.values[0].attributes])
-def test_attributes_that_make_no_sense_are_refused_or_do_no_harm(sample):
-    for attributes in altered(sample.attributes):
+def test_invalid_attributes_are_refused_or_harmless(sample):
+    for attributes in alter_attributes(sample.attributes):
         check_refused_or_harmless(replace(sample, attributes=attributes), cast(sample, "float32"))
 
 
@@ -131,7 +136,7 @@ MAX_OUTPUTS = 8
 
 
 def other_outputs(count: int) -> Iterator[list[str]]:
-    """Fewer and more outputs than the sample's, all but one, and one alone."""
+    """Yield names of fewer and of more outputs than the sample has, of all outputs but one, and of one output alone."""
     for size in range(1, MAX_OUTPUTS):
         if size != count:
             yield [f"y{i}" for i in range(size)]
@@ -142,6 +147,6 @@ def other_outputs(count: int) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("sample", all_samples())
-def test_outputs_that_are_not_asked_for_or_not_there_are_refused_or_do_no_harm(sample):
+def test_absent_and_surplus_outputs_are_refused_or_harmless(sample):
     for outputs in other_outputs(sample.outputs):
         check_refused_or_harmless(sample, cast(sample, "float32"), outputs)

@@ -1,4 +1,4 @@
-"""Every sample's kernel computes what its NumPy oracle says, in float64 and in float32."""
+"""Every sample's kernel agrees with its NumPy oracle in float64 and float32, is deterministic, and stays within its memory."""
 
 import importlib
 
@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from ortrain.ops import FAMILIES
-from tests.ops.harness import arena_for, cast, expected, gaps_of, kept_apart, program_of, run_in_place, run_kernel, run_program, written_over
+from tests.ops.harness import arena_for, cast, expected_outputs, in_place_outputs, program_of, redzone_ranges, redzones, run_in_place, run_kernel, run_program
 
-UNTOUCHED = 0xFF
+NAN_BYTE = 0xFF
+"""Memory filled with this byte reads as not-a-number in every floating-point type."""
 
 
 def all_samples():
+    """Yield all samples of all families as test parameters."""
     for family in FAMILIES:
         try:
             module = importlib.import_module(f"tests.ops.samples.{family}")
@@ -23,41 +25,41 @@ def all_samples():
 
 @pytest.mark.parametrize("sample", all_samples())
 @pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-10), ("float32", 2e-5)])
-def test_kernel_computes_its_oracle(sample, dtype, tolerance):
-    got = run_kernel(sample, dtype)
-    for actual, wanted in zip(got, expected(sample, cast(sample, dtype)), strict=False):
-        if wanted is None:
+def test_a_kernel_agrees_with_its_oracle(sample, dtype, tolerance):
+    outputs = run_kernel(sample, dtype)
+    for actual, expected in zip(outputs, expected_outputs(sample, cast(sample, dtype)), strict=False):
+        if expected is None:
             continue
-        wanted = np.asarray(wanted)
-        assert actual.shape == wanted.shape
-        scale = max(1.0, float(np.abs(wanted).max())) if wanted.size and wanted.dtype.kind == "f" else 1.0
-        np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance * scale)
+        expected = np.asarray(expected)
+        assert actual.shape == expected.shape
+        scale = max(1.0, float(np.abs(expected).max())) if expected.size and expected.dtype.kind == "f" else 1.0
+        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * scale)
 
 
 @pytest.mark.parametrize("sample", all_samples())
 def test_any_number_of_threads_gives_the_same_bits(sample):
-    for alone, together in zip(run_kernel(sample, "float32", 1), run_kernel(sample, "float32", 3), strict=True):
-        assert alone.tobytes() == together.tobytes()
+    for one, three in zip(run_kernel(sample, "float32", 1), run_kernel(sample, "float32", 3), strict=True):
+        assert one.tobytes() == three.tobytes()
 
 
-@pytest.mark.parametrize("sample", [case for case in all_samples() if written_over(case.values[0], cast(case.values[0], "float32"))])
+@pytest.mark.parametrize("sample", [case for case in all_samples() if in_place_outputs(case.values[0], cast(case.values[0], "float32"))])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_kernels_write_over_an_input_what_they_write_elsewhere(sample, dtype):
-    for over, elsewhere in zip(run_in_place(sample, dtype), run_kernel(sample, dtype), strict=True):
-        assert over.tobytes() == elsewhere.tobytes()
+def test_a_kernel_gives_the_same_bits_in_place(sample, dtype):
+    for in_place, out_of_place in zip(run_in_place(sample, dtype), run_kernel(sample, dtype), strict=True):
+        assert in_place.tobytes() == out_of_place.tobytes()
 
 
 @pytest.mark.parametrize("sample", all_samples())
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_kernels_keep_to_their_memory(sample, dtype):
-    """None writes beyond its outputs and scratch memory, none reads what nobody wrote: all memory is not-a-number before."""
+def test_a_kernel_stays_within_its_memory(sample, dtype):
+    """It writes only outputs and scratch memory, and reads no uninitialized memory, which is filled with not-a-number."""
     arrays = cast(sample, dtype)
-    usual = run_program(sample, arrays, 1)
-    with kept_apart():
+    expected = run_program(sample, arrays, 1)
+    with redzones():
         program, given = program_of(sample, arrays, 1)
     arena = arena_for(program)
-    arena[:] = UNTOUCHED
+    arena[:] = NAN_BYTE
     program.bind_arena(arena)
-    for alone, together in zip(program.try_run(given), usual, strict=True):
-        assert alone.tobytes() == together.tobytes()
-    assert all((arena[gap] == UNTOUCHED).all() for gap in gaps_of(program))
+    for actual, usual in zip(program.try_run(given), expected, strict=True):
+        assert actual.tobytes() == usual.tobytes()
+    assert all((arena[zone] == NAN_BYTE).all() for zone in redzone_ranges(program))

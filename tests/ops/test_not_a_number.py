@@ -1,4 +1,4 @@
-"""What is not a number stays visible: an operator that selects or clips does not hide that training has gone wrong."""
+"""Operators that select, clip or normalize propagate not-a-number, so that a diverged training run stays visible."""
 
 import numpy as np
 import pytest
@@ -8,16 +8,16 @@ from tests.ops.samples import Sample
 
 X = np.random.default_rng(0).standard_normal((1, 2, 6, 37))
 X[0, 1, 3, 20] = np.nan
-SELECTING = [Sample("Relu", [X], None),
-             Sample("Clip", [X, np.array(-1.0), np.array(1.0)], None, constants=(1, 2)), Sample("ReduceMax", [X], None, {"axes": (3,)}),
-             Sample("ReduceMin", [X], None, {"axes": (2,)}), Sample("ReduceMax", [X], None), Sample("GlobalMaxPool", [X], None),
-             Sample("MaxPool", [X], None, {"kernel_shape": (2, 2), "strides": (2, 2)}), Sample("Softmax", [X], None), Sample("LogSoftmax", [X], None),
-             Sample("LeakyRelu", [X], None), Sample("Sign", [X], None), Sample("MatMul", [X[0], np.ones((37, 3))], None), Sample("Gelu", [X], None, opset=20)]
+SAMPLES = [Sample("Relu", [X], None),
+           Sample("Clip", [X, np.array(-1.0), np.array(1.0)], None, constants=(1, 2)), Sample("ReduceMax", [X], None, {"axes": (3,)}),
+           Sample("ReduceMin", [X], None, {"axes": (2,)}), Sample("ReduceMax", [X], None), Sample("GlobalMaxPool", [X], None),
+           Sample("MaxPool", [X], None, {"kernel_shape": (2, 2), "strides": (2, 2)}), Sample("Softmax", [X], None), Sample("LogSoftmax", [X], None),
+           Sample("LeakyRelu", [X], None), Sample("Sign", [X], None), Sample("MatMul", [X[0], np.ones((37, 3))], None), Sample("Gelu", [X], None, opset=20)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("sample", SELECTING, ids=lambda s: s.op_type)
-def test_nan_stays(sample, dtype):
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.op_type)
+def test_not_a_number_is_propagated(sample, dtype):
     (y,) = run_kernel(sample, dtype)
     assert np.isnan(y).any()
     assert not np.isnan(y).all() or y.size == 1

@@ -7,7 +7,8 @@ import pytest
 from onnx import helper
 
 from tests.ops.harness import cast, run_kernel
-from tests.ops.samples import Sample, quantized, recurrent, transformer
+from tests.ops.samples import Sample, recurrent
+from tests.ops.samples.contrib import quantized, transformer
 
 MICROSOFT = "com.microsoft"
 ABSENT = {"SimplifiedLayerNormalizationGrad", "FakeQuant", "FakeQuantGrad", "BiasSoftmax"}

@@ -1,4 +1,4 @@
-"""One driver per facade: each writes the operations of the spec as a program in that language would."""
+"""One driver per facade, which makes the calls that a program in that language would make."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LANGUAGES = ("python", "csharp", "swift", "objc", "c")
 
 
 def driver_for(language: str) -> Driver:
-    """The driver of a facade."""
+    """Return the driver of a facade."""
     module = importlib.import_module(f"ortrain.conformance.drivers.{language}")
     driver: Driver = module.DRIVER()
     return driver

@@ -1,4 +1,4 @@
-"""What drivers share."""
+"""The base class of drivers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 WARNING = 2
-"""The logging level of environments that a case does not ask for."""
+"""The logging level of environments that a case does not specify."""
 
 
 class NotOffered(Exception):
-    """The language has no such operation; the spec says why."""
+    """The language has no such operation; the specification states why."""
 
 
 class Failure(Exception):
-    """A call failed as it should in its language.
+    """A call failed in the way of its language.
 
-    name: ortrain's name of the error. code: the old API's number. message: the text. shown: what a program in the language sees."""
+    name: ortrain's name of the error. code: ONNX Runtime's number. message: the text. shown: what a program in the language sees."""
 
     def __init__(self, name: str, code: int, message: str, shown: str) -> None:
         super().__init__(f"{name}: {message}")
@@ -24,29 +24,30 @@ class Failure(Exception):
 
 
 class Driver:
-    """Runs operations of the spec through one facade: one method per operation, `training_session.train_step` is `training_session__train_step`.
+    """Runs operations of the specification through one facade, with one method per operation: `training_session.train_step` is
+    `training_session__train_step`.
 
-    A method takes the object that the operation is called on, if it is called on one, and the operation's parameters by name; tensors are arrays, other
-    objects the facade's own. It writes what a program in the language would write."""
+    A method takes the object that the operation is called on, if any, and the operation's parameters by name. Tensors are arrays, other objects are
+    the facade's own. The method makes the calls that a program in the language would make."""
 
     language = ""
 
     def operations(self) -> list[str]:
-        """The ids of the operations that the facade offers."""
+        """Return the ids of the operations that the facade offers."""
         return sorted(name.replace("__", ".") for name in dir(self) if "__" in name.strip("_"))
 
     def call(self, operation: str, target: Any, arguments: dict[str, Any]) -> Any:
-        """The result of an operation. Raises NotOffered, or Failure when the facade refuses or fails."""
+        """Return the result of an operation. Raises NotOffered, or Failure when the facade refuses or fails."""
         if operation not in self.operations():
             raise NotOffered(operation)
         method = getattr(self, operation.replace(".", "__"))
         return self.guarded(lambda: method(**arguments) if target is None else method(target, **arguments))
 
     def guarded(self, call: Callable[[], Any]) -> Any:
-        """The result of a call, with the language's failure as Failure."""
+        """Return the result of a call; the language's failure becomes a Failure."""
         raise NotImplementedError
 
 
 def failure_of(error: BaseException, shown: str) -> Failure:
-    """The failure that an error of ortrain's own stands for."""
+    """Return the failure for an error of ortrain."""
     return Failure(type(error).__name__, getattr(type(error), "code", 1), str(error), shown)

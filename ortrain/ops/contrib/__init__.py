@@ -1,1 +1,1 @@
-"""Operators of the domain com.microsoft, as ONNX Runtime's training, optimizer and quantizer write them."""
+"""Operators of the domain com.microsoft that ONNX Runtime's graph optimizer, quantizer and training emit, as decompositions."""

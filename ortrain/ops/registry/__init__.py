@@ -1,1 +1,1 @@
-"""What operators are made of: records, shape inference, node builders, decompositions and the cost model."""
+"""The parts of operator records: shape inference, node builders, decompositions, attribute and type checks, the cost model."""

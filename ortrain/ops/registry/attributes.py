@@ -1,4 +1,4 @@
-"""The kinds of attribute values. An attribute's name determines its kind, whatever the operator, with a few exceptions."""
+"""Check of attribute values. An attribute of a given name has the same kind of value in all operators, with the exceptions in OPERATOR_DEPENDENT."""
 
 from __future__ import annotations
 
@@ -41,30 +41,31 @@ INTEGERS = _names("""
 """)
 NUMBERS = _names("activation_params scales value_floats")
 TEXTS = _names("activations value_strings")
-EITHER = _names("activation_alpha activation_beta indices lambda spatial value weights")
-"""Names whose kind depends on the operator or its version; the operators' records check them."""
+OPERATOR_DEPENDENT = _names("activation_alpha activation_beta indices lambda spatial value weights")
+"""Attributes whose kind depends on the operator or its version; the records of the operators check them."""
 
 
-def _are(values: Any, kind: type) -> bool:
+def _all_are(values: Any, kind: type) -> bool:
     return isinstance(values, tuple | list) and all(isinstance(value, kind) for value in values)
 
 
 KINDS: tuple[tuple[frozenset[str], str, Callable[[Any], bool]], ...] = (
     (INTEGER, "an integer", lambda value: isinstance(value, Integral)), (NUMBER, "a number", lambda value: isinstance(value, Real)),
-    (TEXT, "text", lambda value: isinstance(value, str | bytes)), (INTEGERS, "integers", lambda value: _are(value, Integral)),
-    (NUMBERS, "numbers", lambda value: _are(value, Real)), (TEXTS, "texts", lambda value: _are(value, str)),
+    (TEXT, "text", lambda value: isinstance(value, str | bytes)), (INTEGERS, "integers", lambda value: _all_are(value, Integral)),
+    (NUMBERS, "numbers", lambda value: _all_are(value, Real)), (TEXTS, "texts", lambda value: _all_are(value, str)),
 )
-"""(names, description of the expected value, check of a value)"""
+"""(attribute names, description of the kind for error messages, check of a value)"""
 
-OF_NAME = {name: (what, fits) for names, what, fits in KINDS for name in names}
+KIND_OF_ATTRIBUTE = {name: (description, is_valid) for names, description, is_valid in KINDS for name in names}
+"""Attribute name -> (description of its kind, check of a value)."""
 
 
 def check_attributes(node: Node, record: OpRecord) -> None:
-    """Raise InvalidModelError for an attribute whose value is not of the kind that its name has; operators registered by users may use any."""
+    """Raise InvalidModelError for an attribute of the wrong kind; attributes of operators that users registered are not checked."""
     if record.domain not in DOMAINS or record.is_custom:
         return
     for name, value in node.attributes.items():
-        kind = OF_NAME.get(name)
+        kind = KIND_OF_ATTRIBUTE.get(name)
         if kind is not None and not kind[1](value):
             got = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else repr(value)
             raise InvalidModelError(f"expected attribute {name} to be {kind[0]}, got {got} (operator {node.op_type}, node {node.name!r})")

@@ -1,4 +1,7 @@
-"""The constant values of a graph. Arrays with symbolic sizes are created when they are read, which fixes the sizes to numbers."""
+"""Constant values of a graph, some of whose elements may be symbolic sizes, and arithmetic on sizes that keeps symbolic sizes symbolic.
+
+A symbolic size (SymbolicInt in ortrain._core.symbolic) stands for an integer while a program template is planned. Converting it to a plain int ties the
+template to its current value, and comparing it ties the template to the result of the comparison; the functions here avoid both where possible."""
 
 from __future__ import annotations
 
@@ -12,45 +15,45 @@ from ortrain.ir import Dim
 
 
 def is_symbolic(sizes: Sequence[Dim]) -> bool:
-    """Whether some of the sizes are symbolic integers of a plan (SymbolicInt), which pass for ints in Python."""
+    """Return whether any of the sizes is a SymbolicInt, which isinstance(size, int) does not tell from a plain int."""
     return any(isinstance(size, int) and not issubclass(type(size), int) for size in sizes)
 
 
 def symbolic_min(a: int, b: int) -> int:
-    """Return min(a, b); for symbolic sizes as a symbolic size, so that the plan holds whichever is smaller."""
-    return cast(Any, a).smaller(b) if is_symbolic((a,)) else cast(Any, b).smaller(a) if is_symbolic((b,)) else min(a, b)
+    """Return min(a, b), as a symbolic size if either is symbolic: the template then holds for both outcomes."""
+    return cast(Any, a).minimum(b) if is_symbolic((a,)) else cast(Any, b).minimum(a) if is_symbolic((b,)) else min(a, b)
 
 
 def symbolic_max(a: int, b: int, *more: int) -> int:
-    """Return max(a, b, ...); for symbolic sizes as a symbolic size, so that the plan holds whichever is larger."""
-    found = cast(Any, a).larger(b) if is_symbolic((a,)) else cast(Any, b).larger(a) if is_symbolic((b,)) else max(a, b)
+    """Return max(a, b, ...), as a symbolic size if any is symbolic: the template then holds for all outcomes."""
+    found = cast(Any, a).maximum(b) if is_symbolic((a,)) else cast(Any, b).maximum(a) if is_symbolic((b,)) else max(a, b)
     return symbolic_max(found, *more) if more else found
 
 
 def at_least(size: int, limit: int) -> int:
-    """Return 1 where a size is at least a positive limit, else 0; symbolic for a symbolic size."""
+    """Return 1 if size >= limit, else 0, for a size >= 0 and a limit > 0; the result is symbolic for a symbolic size."""
     return symbolic_min(1, size // limit)
 
 
 def select_if(condition: int, yes: int, no: int) -> int:
-    """Return `yes` where a condition is 1, `no` where it is 0."""
+    """Return `yes` if the condition is 1, `no` if it is 0; the condition may be symbolic, such as the result of at_least."""
     return no + condition * (yes - no)
 
 
 def is_one(size: Dim) -> bool:
-    """Whether an axis is known to have one element, so that kernels can skip it; an axis of symbolic size is iterated even when it has one element."""
+    """Return whether an axis has one element in every specialization, so that kernels can skip it; False for a symbolic size, even if it is 1 now."""
     return not is_symbolic((size,)) and size == 1
 
 
 def is_broadcast(size: int, other: int) -> bool:
-    """Whether an axis of one element is broadcast along another's; assumed where the other size is symbolic."""
+    """Return whether an axis of `size` elements is broadcast along one of `other` elements; a symbolic `other` is assumed not to be 1."""
     if is_symbolic((size,)):
         return not is_one(other) and size != other and size == 1
     return size == 1 and not is_one(other)
 
 
-class Held:
-    """The elements of an integer array that has not been read yet, in order."""
+class SymbolicArray:
+    """An integer array with symbolic elements, of which no NumPy array exists yet. elements: in row-major order."""
 
     __slots__ = ("dtype", "elements", "shape")
 
@@ -59,20 +62,22 @@ class Held:
 
 
 class ConstantValues(dict[str, np.ndarray]):
-    """Value name -> array."""
+    """Constant values by name: a dict of NumPy arrays that also stores integer arrays with symbolic elements.
 
-    def hold(self, name: str, elements: Sequence[int], dtype: str, shape: tuple[int, ...]) -> None:
-        """Store integers of which some are symbolic."""
-        super().__setitem__(name, Held(elements, dtype, shape))  # type: ignore[assignment]
+    Reading such an entry as an array converts its elements to plain integers, for good: the template is then tied to their current values."""
 
-    def held(self, name: str) -> tuple[int, ...] | None:
-        """Return the elements of a value whose array has not been read yet, else None."""
+    def set_symbolic(self, name: str, elements: Sequence[int], dtype: str, shape: tuple[int, ...]) -> None:
+        """Store an integer array of which some elements are symbolic."""
+        super().__setitem__(name, SymbolicArray(elements, dtype, shape))  # type: ignore[assignment]
+
+    def symbolic_elements(self, name: str) -> tuple[int, ...] | None:
+        """Return the elements of a symbolic array that has not been read as a NumPy array, None for any other value."""
         found: Any = super().get(name)
-        return found.elements if isinstance(found, Held) else None
+        return found.elements if isinstance(found, SymbolicArray) else None
 
     def __getitem__(self, name: str) -> np.ndarray:
         found: Any = super().__getitem__(name)
-        if isinstance(found, Held):
+        if isinstance(found, SymbolicArray):
             self[name] = found = np.array([int(size) for size in found.elements], numpy_dtype(found.dtype)).reshape(found.shape)
         return found  # type: ignore[no-any-return]
 
@@ -84,19 +89,19 @@ class ConstantValues(dict[str, np.ndarray]):
 
 
 class ConstantInputs(Sequence[np.ndarray | None]):
-    """The values of a node's inputs, None for those that are not constant, read one by one."""
+    """The values of a node's inputs, None where an input is not constant; symbolic arrays are converted one by one, as they are read."""
 
     def __init__(self, values: ConstantValues, names: Sequence[str]) -> None:
-        self.known, self.names = values, names
+        self.values, self.names = values, names
 
     def has(self, index: int) -> bool:
-        """Whether an input is given and constant, without reading it."""
-        return index < len(self.names) and self.names[index] in self.known
+        """Return whether an input is given and constant, without converting a symbolic array."""
+        return index < len(self.names) and self.names[index] in self.values
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return ConstantInputs(self.known, self.names[index])
-        return self.known.get(self.names[index])
+            return ConstantInputs(self.values, self.names[index])
+        return self.values.get(self.names[index])

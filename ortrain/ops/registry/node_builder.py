@@ -1,4 +1,14 @@
-"""Builders that add nodes to a graph and keep its types known; gradient rules and decompositions use them."""
+"""Builders that add nodes to a graph and infer their types: what gradient rules and decompositions are written with.
+
+A rule receives a NodeBuilder (decomposition) or GradientBuilder (gradient) for its node, by convention called `g`, and refers to values by name:
+
+    def gelu_decomposition(g: NodeBuilder) -> list[str]:
+        (x,) = g.inputs
+        half = g.op("Mul", x, g.scalar(0.5, x))
+        erf = g.op("Erf", g.op("Mul", x, g.scalar(0.5**0.5, x)))
+        return [g.op("Mul", half, g.op("Add", erf, g.scalar(1.0, x)))]
+
+Both builders work on one GraphBuilder, which collects the new nodes of the whole graph."""
 
 from __future__ import annotations
 
@@ -12,15 +22,17 @@ from ortrain.errors import MissingGradientError, ShapeInferenceError
 from ortrain.ir import Graph, NameSource, Node, Shape, TensorType
 from ortrain.ops.registry.constants import is_symbolic
 from ortrain.ops.registry.record import MICROSOFT, InferenceContext
-from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.shape_inference import ShapeInference
 
 
 class GraphBuilder:
-    """Collects nodes in `added`, under unique names and with inferred types.
+    """A list of new nodes of one graph, `added`, with the inference that knows the types of their values.
 
-    initializers, types: where new constants and the types of new values are recorded in addition to the inference, for graphs that will be saved."""
+    inference: the inference of the graph, extended by every added node. names: source of unique names for nodes and values. opset: version of the default
+    domain. initializers, types: where new constants and the types of new values are recorded besides the inference, for graphs that will be saved; None for
+    graphs that will not."""
 
-    def __init__(self, inference: Inference, names: NameSource, opset: int, initializers: dict[str, np.ndarray] | None = None,
+    def __init__(self, inference: ShapeInference, names: NameSource, opset: int, initializers: dict[str, np.ndarray] | None = None,
                  types: dict[str, TensorType] | None = None) -> None:
         self.inference = inference
         self.names = names
@@ -31,16 +43,16 @@ class GraphBuilder:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def inner_gradients(self, graph: Graph, inputs: Mapping[str, TensorType], seeds: Mapping[str, Sequence[str]], wanted: Sequence[str],
-                        maybe: Sequence[str] = ()) -> list[str | None]:
-        """Add to the graph inside a node the nodes of its gradient. Only a backward pass implements this.
+                        optional: Sequence[str] = ()) -> list[str | None]:
+        """Append the gradient of a subgraph, such as the body of a Loop, to the subgraph; return the names of the gradients.
 
-        inputs: types of the inner graph's inputs. seeds: value -> gradients that flow into it from outside.
-        wanted: values whose gradients are needed, zeros where none flows. maybe: further values, None where no gradient flows.
-        Returns the names of the gradients."""
+        Only the builder of a backward pass (ortrain.gradient) implements this. inputs: types of the subgraph's inputs. seeds: value -> gradients that flow
+        into it from outside. wanted: values whose gradients are returned first, zeros where no gradient flows. optional: values whose gradients follow, None
+        where no gradient flows."""
         raise NotImplementedError
 
     def emit(self, node: Node) -> None:
-        """Add a node and infer its types."""
+        """Add a node and infer the types of its outputs."""
         self.added.append(node)
         self.inference.visit(node)
         for name in node.outputs:
@@ -48,40 +60,40 @@ class GraphBuilder:
                 self.types[name] = self.inference.types[name]
 
     def add_initializer(self, name: str, array: np.ndarray) -> None:
-        """Add a constant under this name."""
+        """Add a constant under a given name."""
         self.initializers[name] = array
         self.inference.values[name] = array
         self.inference.types[name] = TensorType.of(array)
 
     def constant(self, array: np.ndarray, label: str = "constant") -> str:
-        """Return the name of an initializer with that value; equal ones are shared."""
+        """Return the name of a constant with the value of `array`; equal constants share one name. label: part of a new name."""
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
             self._constants[key] = self.names.unique(f"gradient::{label}")
             self.add_initializer(self._constants[key], array)
         name = self._constants[key]
-        self.inference.types.setdefault(name, TensorType.of(array))      # the constant may have been created for a graph inside a node
+        self.inference.types.setdefault(name, TensorType.of(array))      # a constant shared with a subgraph has no type in this inference yet
         return name
 
-    def whole_numbers(self, numbers: Sequence[int], label: str = "constant") -> str:
-        """Return the name of an int64 constant whose elements may be symbolic."""
+    def integer_constant(self, numbers: Sequence[int], label: str = "constant") -> str:
+        """Return the name of a one-dimensional int64 constant whose elements may be symbolic sizes."""
         if not is_symbolic(numbers):
             return self.constant(np.array(numbers, np.int64), label)
         name = self.names.unique(f"gradient::{label}")
-        self.inference.know(name, numbers, TensorType("int64", (len(numbers),)))
+        self.inference.set_integers(name, numbers, TensorType("int64", (len(numbers),)))
         return name
 
     def shape_of(self, value: str) -> str:
-        """Return the name of the shape of a value as int64: a constant when known, else the output of a Shape node."""
+        """Return the name of a value's shape as int64: a constant if the shape is static, else the output of a new Shape node."""
         kind = self.inference.types[value]
         if kind.is_static:
-            return self.whole_numbers(kind.sizes, "shape")
+            return self.integer_constant(kind.sizes, "shape")
         output = self.names.unique(f"{value}_shape")
         self.emit(Node("Shape", [value], [output], self.names.unique(f"{value}_Grad/Shape")))
         return output
 
     def reduce_sum(self, value: str, axes: Sequence[int], keepdims: bool) -> str:
-        """Add ReduceSum in the form of the model's opset."""
+        """Add ReduceSum in the form of the graph's opset (axes are an attribute before opset 13) and return its output."""
         output = self.names.unique(f"{value}_sum")
         name = self.names.unique(f"{value}_Grad/ReduceSum")
         if self.opset < 13:
@@ -92,25 +104,27 @@ class GraphBuilder:
         return output
 
     def unbroadcast(self, gradient: str, value: str) -> str:
-        """Return the gradient summed over the axes along which `value` was broadcast."""
-        have, want = self.inference.types[gradient].shape, self.inference.types[value].shape
-        if have == want:
+        """Return `gradient`, which has a broadcast shape of `value`, summed to the shape of `value`.
+
+        Where symbols leave open which axes were broadcast, the sum is over axes computed at run time."""
+        shape, target = self.inference.types[gradient].shape, self.inference.types[value].shape
+        if shape == target:
             return gradient
-        if have is None or want is None or len(have) < len(want):
-            return gradient if have is not None and want is not None else self._unbroadcast_at_run_time(gradient, value)
-        extra = len(have) - len(want)
-        pairs = list(zip(have[extra:], want, strict=True))
-        if any(h != w and isinstance(w, str) for h, w in pairs):
+        if shape is None or target is None or len(shape) < len(target):
+            return gradient if shape is not None and target is not None else self._unbroadcast_at_run_time(gradient, value)
+        extra = len(shape) - len(target)
+        pairs = list(zip(shape[extra:], target, strict=True))
+        if any(size != wanted and isinstance(wanted, str) for size, wanted in pairs):
             return self._unbroadcast_at_run_time(gradient, value)
-        axes = [*range(extra), *(extra + i for i, (h, w) in enumerate(pairs) if w == 1 and h != 1)]
+        axes = [*range(extra), *(extra + i for i, (size, wanted) in enumerate(pairs) if wanted == 1 and size != 1)]
         if not axes:
             return gradient
-        kept = any(axis >= extra for axis in axes)
-        summed = self.reduce_sum(gradient, axes, keepdims=kept)
-        return self.reshape_like(summed, value) if kept and extra else summed
+        keepdims = any(axis >= extra for axis in axes)
+        summed = self.reduce_sum(gradient, axes, keepdims=keepdims)
+        return self.reshape_like(summed, value) if keepdims and extra else summed
 
     def _unbroadcast_at_run_time(self, gradient: str, value: str) -> str:
-        """Sum over axes that are computed from the shapes, for symbols that cannot be proved equal; a plan folds the computation."""
+        """Sum over axes that BroadcastGradientArgs computes from both shapes; planning folds them, as it knows the sizes."""
         shapes = [self.shape_of(value), self.shape_of(gradient)]
         axes = [self.names.unique(f"{value}_axes"), self.names.unique(f"{value}_axes")]
         self.emit(Node("BroadcastGradientArgs", shapes, axes, self.names.unique(f"{value}_Grad/BroadcastGradientArgs"), MICROSOFT))
@@ -123,10 +137,10 @@ class GraphBuilder:
         return output
 
     def reshape_like(self, value: str, like: str) -> str:
-        """Reshape `value` to the shape of `like` (constant when known)."""
+        """Reshape `value` to the shape of `like` and return the result."""
         output = self.names.unique(f"{like}_grad_reshaped")
         shape = self.inference.types[like].shape
-        # Reshape takes a size of 0 for "as in the input" unless allowzero is set
+        # without allowzero, a size of 0 means "copy the size from the input"
         attributes = {"allowzero": 1} if shape is not None and 0 in shape and self.opset >= 14 else {}
         self.emit(Node("Reshape", [value, self.shape_of(like)], [output], self.names.unique(f"{like}_Grad/Reshape"), attributes=attributes))
         self.inference.types[output] = self.types[output] = TensorType(self.inference.types[value].dtype, shape)
@@ -134,10 +148,12 @@ class GraphBuilder:
 
 
 class NodeBuilder:
-    """The builder that a rule for one node receives: the node, what is known of its values, and methods that add nodes."""
+    """The builder that a decomposition receives: its node, the types and constants of the graph's values, and methods that add nodes.
+
+    Values are referred to by name; methods that add nodes return the names of the outputs."""
 
     suffix = "_Expanded"
-    """Part of the names of added nodes, after the node's own name."""
+    """Suffix of the node's name in the names of added nodes and values."""
 
     def __init__(self, builder: GraphBuilder, node: Node) -> None:
         self.builder = builder
@@ -147,24 +163,24 @@ class NodeBuilder:
 
     @property
     def inputs(self) -> list[str]:
-        """Names of the node's inputs, "" where absent."""
+        """The names of the node's inputs, "" where absent."""
         return self.node.inputs
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the node's outputs, "" where absent."""
+        """The names of the node's outputs, "" where absent."""
         return self.node.outputs
 
     def has(self, index: int) -> bool:
-        """Whether input `index` is given."""
+        """Return whether input `index` is given."""
         return index < len(self.node.inputs) and bool(self.node.inputs[index])
 
     def optional(self, index: int) -> str:
         """Return the name of input `index`, "" where it is absent."""
         return self.node.inputs[index] if self.has(index) else ""
 
-    def wants(self, index: int) -> bool:
-        """Whether output `index` is used."""
+    def has_output(self, index: int) -> bool:
+        """Return whether the node has output `index`."""
         return index < len(self.node.outputs) and bool(self.node.outputs[index])
 
     def context(self) -> InferenceContext:
@@ -172,19 +188,19 @@ class NodeBuilder:
         return self.builder.inference.context(self.node)
 
     def error(self, message: str) -> ShapeInferenceError:
-        """Return an error that names the node, as InferenceContext.error does."""
+        """Return an error whose message also names the node: `raise g.error("expected ..., got ...")`."""
         return self.context().error(message)
 
     def type(self, value: str) -> TensorType:
-        """Return what is known of a value's type."""
+        """Return the type of a value; while planning, its sizes are known."""
         return self.builder.inference.types[value]
 
-    def noted_type(self, value: str) -> TensorType:
-        """Return the type of a value as the model will declare it, with the model's own symbols."""
+    def declared_type(self, value: str) -> TensorType:
+        """Return the type that the graph being built declares for a value, or else the inferred type."""
         return self.builder.types.get(value) or self.type(value)
 
     def value(self, value: str) -> np.ndarray | None:
-        """Return a value that is constant, else None."""
+        """Return the array of a constant, None for a value that is not constant."""
         return self.builder.inference.values.get(value)
 
     def shape(self, value: str) -> Shape:
@@ -195,30 +211,34 @@ class NodeBuilder:
         return shape
 
     def rank(self, value: str) -> int:
-        """Return the number of dimensions of a value. Raises ShapeInferenceError when it is unknown."""
+        """Return the rank of a value. Raises ShapeInferenceError when it is unknown."""
         return len(self.shape(value))
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """Return an attribute of the node."""
+        """Return an attribute of the node, `default` where the node does not set it."""
         return self.node.attributes.get(name, default)
 
     def op(self, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any) -> str:
-        """Add a node with one output and return the output's name."""
+        """Add a node with one output and return the output's name.
+
+        inputs: names, "" for an absent optional input. name: the output's name, made unique; "" derives it from the node's. attributes: of the new node."""
         return self.ops(op_type, *inputs, outputs=[True], domain=domain, name=name, **attributes)[0]
 
     def ops(self, op_type: str, *inputs: str, outputs: Sequence[bool], domain: str = "", name: str = "", **attributes: Any) -> list[str]:
-        """Add a node with several outputs (False: absent, "" in the result) and return their names."""
+        """Add a node with several outputs and return their names. outputs: for each output whether it exists; "" is returned for those that do not."""
         base = self.node.name or self.node.outputs[0]
         names = self.builder.names
-        made = [names.unique(name or f"{base}{self.suffix}/{op_type}_output") if wanted else "" for wanted in outputs]
-        self.builder.emit(Node(op_type, list(inputs), list(made), names.unique(f"{base}{self.suffix}/{op_type}"), domain, attributes))
-        return made
+        results = [names.unique(name or f"{base}{self.suffix}/{op_type}_output") if exists else "" for exists in outputs]
+        self.builder.emit(Node(op_type, list(inputs), list(results), names.unique(f"{base}{self.suffix}/{op_type}"), domain, attributes))
+        return results
 
     def constant(self, array: np.ndarray | Sequence[int], like: str | None = None) -> str:
-        """Return the name of an initializer; ints become int64, or the dtype of `like`. Equal ones are shared."""
+        """Return the name of a constant; equal constants share one name.
+
+        array: an array, or integers for a one-dimensional int64 constant. like: a value whose dtype the constant gets; None keeps the array's."""
         if not isinstance(array, np.ndarray):
             if like is None:
-                return self.builder.whole_numbers(array)
+                return self.builder.integer_constant(array)
             array = np.array(array, np.int64)
         if like is not None:
             array = array.astype(dtypes.numpy_dtype(self.type(like).dtype))
@@ -229,15 +249,15 @@ class NodeBuilder:
         return self.constant(np.array(value, np.float64), like)
 
     def shape_of(self, value: str) -> str:
-        """Return the name of the shape of a value as int64: a constant when known, else the output of a Shape node."""
+        """Return the name of a value's shape as int64: a constant if the shape is static, else the output of a new Shape node."""
         return self.builder.shape_of(value)
 
     def reduce_sum(self, value: str, axes: Sequence[int], keepdims: bool) -> str:
-        """Add ReduceSum in the form of the model's opset (axes as an attribute below 13)."""
+        """Add ReduceSum in the form of the model's opset."""
         return self.builder.reduce_sum(value, axes, keepdims)
 
     def reduce(self, op_type: str, value: str, axes: Sequence[int], keepdims: bool = True) -> str:
-        """Add a reduction in the form of the model's opset."""
+        """Add a reduction such as ReduceMean in the form of the model's opset."""
         if op_type == "ReduceSum":
             return self.reduce_sum(value, axes, keepdims)
         if self.opset < 18:
@@ -256,28 +276,33 @@ class NodeBuilder:
         return self.op(op_type, value, axes=tuple(axes)) if self.opset < 13 else self.op(op_type, value, self.constant(list(axes)))
 
     def reshape_like(self, value: str, like: str) -> str:
-        """Reshape `value` to the shape of `like` (constant when known)."""
+        """Reshape `value` to the shape of `like` and return the result."""
         return self.builder.reshape_like(value, like)
 
     def unbroadcast(self, gradient: str, value: str) -> str:
-        """Return a gradient summed over the axes along which `value` was broadcast."""
+        """Return `gradient`, which has a broadcast shape of `value`, summed to the shape of `value`."""
         return self.builder.unbroadcast(gradient, value)
 
 
 class GradientBuilder(NodeBuilder):
-    """The builder that a gradient rule receives. The rule returns one gradient per input; the backward pass un-broadcasts and accumulates them."""
+    """The builder that a gradient rule receives: a NodeBuilder with the gradients of the node's outputs.
+
+    The rule returns the gradient of each input, None where there is none. A gradient may have the broadcast shape of an output: the backward pass sums it
+    to the input's shape, and adds up the gradients of a value with several readers."""
 
     suffix = "_Grad"
 
-    def __init__(self, builder: GraphBuilder, node: Node, dy: Sequence[str | None], wanted: frozenset[int]) -> None:
+    def __init__(self, builder: GraphBuilder, node: Node, output_gradients: Sequence[str | None], needed: frozenset[int]) -> None:
         super().__init__(builder, node)
-        self.gradients = dy
-        """Names of the gradients of the outputs, None where there is none."""
-        self._wanted = wanted
+        self.gradients = output_gradients
+        """The gradient of each output by name, None where no gradient flows."""
+        self._needed = needed
 
     @property
     def dy(self) -> str:
-        """The gradient of output 0. Raises MissingGradientError when a gradient flows through another output, which the rule does not support."""
+        """The gradient of output 0, for rules of operators whose other outputs carry no gradient.
+
+        Raises MissingGradientError when a gradient flows through another output."""
         first, *others = self.gradients
         if first is None or any(others):
             used = [name for name, gradient in zip(self.outputs, self.gradients, strict=True) if gradient]
@@ -286,11 +311,11 @@ class GradientBuilder(NodeBuilder):
         return first
 
     def needs(self, index: int) -> bool:
-        """Whether the gradient of input `index` is needed."""
-        return index in self._wanted
+        """Return whether the gradient of input `index` is used; a rule may skip the nodes of one that is not."""
+        return index in self._needed
 
     def output(self, index: int) -> str:
-        """Return the name of the forward node's output `index`, adding the output if the node has none."""
+        """Return the name of the forward node's output `index`; an optional output that the node lacks is added to it."""
         outputs = self.node.outputs
         while len(outputs) <= index:
             outputs.append("")
@@ -301,7 +326,7 @@ class GradientBuilder(NodeBuilder):
         return outputs[index]
 
     def replace(self, op_type: str, domain: str, extra_outputs: int = 0) -> None:
-        """Turn the forward node into another operator (Concat -> ConcatTraining), with that many outputs appended."""
+        """Turn the forward node into another operator, such as Concat into ConcatTraining, and append `extra_outputs` outputs to it."""
         self.node.op_type, self.node.domain = op_type, domain
         self.node.outputs.extend([""] * extra_outputs)
         for index in range(len(self.node.outputs) - extra_outputs, len(self.node.outputs)):
@@ -309,5 +334,5 @@ class GradientBuilder(NodeBuilder):
         self.builder.inference.visit(self.node)
 
     def declare(self, value: str, kind: TensorType) -> None:
-        """Declare the type of an added value that cannot be inferred from its inputs."""
+        """Declare the type of an added value that shape inference cannot derive from the inputs of its node."""
         self.builder.inference.types[value] = self.builder.types[value] = self.builder.inference.declared[value] = kind

@@ -1,5 +1,7 @@
-"""Operators without a record of their own, as ONNX defines them: by their function body, or else by ONNX's reference implementation in a Python step.
-Types come from ONNX's shape inference."""
+"""Records of the operators of ONNX that have none in ortrain, built from what the onnx package defines.
+
+Types come from ONNX's shape inference. An operator with a function body is decomposed into it; any other runs as a Python step that calls ONNX's reference
+implementation, which is correct and slow."""
 
 from __future__ import annotations
 
@@ -18,47 +20,48 @@ from ortrain.ops.registry.record import InferenceContext, KernelCall, LoweringCo
 if TYPE_CHECKING:
     from ortrain.ops.registry.node_builder import NodeBuilder
 
-DOMAINS = ("", "ai.onnx.ml")
+ONNX_DOMAINS = ("", "ai.onnx.ml")
 
 CONSTANT = frozenset({
     "ArgMax", "ArgMin", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "BlackmanWindow", "EyeLike", "HammingWindow",
     "HannWindow", "ImageDecoder", "MelWeightMatrix", "NonMaxSuppression", "NonZero", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit",
     "TfIdfVectorizer", "Unique",
 })
-"""No gradient flows through these: their outputs are indices, counts, text or piecewise constant."""
+"""Operators that no gradient flows through: their outputs are indices, counts, text or piecewise constant."""
 SAME_SHAPE = frozenset({"Binarizer", "Imputer", "Normalizer", "Scaler"})
-"""Operators of ai.onnx.ml whose outputs have the shape of their input, which ONNX's shape inference does not infer."""
+"""Operators of ai.onnx.ml whose output has the shape of the input, although ONNX's shape inference does not provide it."""
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+"""Operators whose results differ from run to run."""
 
 
 @cache
-def defined(domain: str, op_type: str) -> OpRecord | None:
-    """Return the record of an operator that ONNX defines, None for others and for operators with graphs inside."""
+def onnx_record(domain: str, op_type: str) -> OpRecord | None:
+    """Return a record of an operator that ONNX defines; None for an operator that it does not define or that has subgraphs."""
     import onnx.defs
 
-    if domain not in DOMAINS or not onnx.defs.has(op_type, domain=domain):
+    if domain not in ONNX_DOMAINS or not onnx.defs.has(op_type, domain=domain):
         return None
     schema = onnx.defs.get_schema(op_type, domain=domain)
     if any(attribute.type in (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS) for attribute in schema.attributes.values()):
         return None
-    constant = op_type in CONSTANT or op_type in RANDOM or domain == "ai.onnx.ml"
+    has_no_gradient = op_type in CONSTANT or op_type in RANDOM or domain == "ai.onnx.ml"
     summary = f"{op_type} as ONNX defines it"
-    return OpRecord(op_type, domain, infer, lower, None, not constant, None if op_type in RANDOM else evaluate, frozenset(), body, False,
+    return OpRecord(op_type, domain, infer, lower, None, not has_no_gradient, None if op_type in RANDOM else evaluate, frozenset(), body, False,
                     op_type in RANDOM, summary=summary)
 
 
 # ---- conversion from the IR to ONNX
 
 
-def _attribute(name: str, value: Any) -> Any:
-    """Convert an attribute for onnx.helper."""
+def _attribute_proto(name: str, value: Any) -> Any:
+    """Convert an attribute to an AttributeProto. Raises MissingKernelError for a subgraph."""
     import onnx.helper
     import onnx.numpy_helper
 
     if isinstance(value, np.ndarray):
         return onnx.helper.make_attribute(name, onnx.numpy_helper.from_array(value))
     if isinstance(value, Graph):
-        raise MissingKernelError(f"expected an operator without graphs inside, got attribute {name!r}")
+        raise MissingKernelError(f"expected an operator without subgraphs, got attribute {name!r}")
     return onnx.helper.make_attribute(name, list(value) if isinstance(value, tuple) else value)
 
 
@@ -67,7 +70,7 @@ def node_proto(node: Node) -> Any:
     import onnx
 
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, name=node.name, input=node.inputs, output=node.outputs)
-    proto.attribute.extend(_attribute(name, value) for name, value in node.attributes.items())
+    proto.attribute.extend(_attribute_proto(name, value) for name, value in node.attributes.items())
     return proto
 
 
@@ -75,12 +78,13 @@ def type_proto(kind: TensorType) -> Any:
     """Convert a type to a TypeProto."""
     import onnx.helper
 
-    made = onnx.helper.make_tensor_type_proto(NUMBERS[kind.dtype], None if kind.shape is None else list(kind.shape))
-    made = onnx.helper.make_sequence_type_proto(made) if kind.sequence else made
-    return onnx.helper.make_optional_type_proto(made) if kind.optional else made
+    proto = onnx.helper.make_tensor_type_proto(NUMBERS[kind.dtype], None if kind.shape is None else list(kind.shape))
+    proto = onnx.helper.make_sequence_type_proto(proto) if kind.sequence else proto
+    return onnx.helper.make_optional_type_proto(proto) if kind.optional else proto
 
 
 def _tensor_type(c: InferenceContext, proto: Any, output: int) -> TensorType:
+    """Convert the TypeProto of output `output`; an unknown size becomes a new symbol."""
     inner = proto.optional_type.elem_type if proto.HasField("optional_type") else proto
     tensor = inner.sequence_type.elem_type.tensor_type if inner.HasField("sequence_type") else inner.tensor_type
     dtype = NAMES.get(tensor.elem_type)
@@ -88,19 +92,20 @@ def _tensor_type(c: InferenceContext, proto: Any, output: int) -> TensorType:
         raise c.error(f"expected an output of a known element type, got {tensor.elem_type}")
     shape = None
     if tensor.HasField("shape"):
-        shape = tuple(int(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or c.fresh(f"output{output}.{axis}")
+        shape = tuple(int(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or c.new_symbol(f"output{output}.{axis}")
                       for axis, dim in enumerate(tensor.shape.dim))
     return TensorType(dtype, shape, inner.HasField("sequence_type"), proto.HasField("optional_type"))
 
 
 def _schema(c: InferenceContext) -> Any:
+    """Return the node's OpSchema at the model's opset."""
     import onnx.defs
 
     return onnx.defs.get_schema(c.node.op_type, c.opset, canonical_domain(c.node.domain))
 
 
 def infer(c: InferenceContext) -> list[TensorType]:
-    """Infer the output types with ONNX's shape inference."""
+    """Return the output types according to ONNX's shape inference. Raises ShapeInferenceError where it fails or an output has no type."""
     import onnx.checker
     import onnx.numpy_helper
     import onnx.shape_inference
@@ -131,20 +136,16 @@ def _opset(c: InferenceContext) -> Any:
 # ---- the reference implementation
 
 
-def _reference(c: InferenceContext) -> Callable[..., list[Any]]:
-    """Return the node as a function of its inputs, by ONNX's reference implementation."""
-    return reference_function(c.node, c.opset)
-
-
 def reference_function(node: Node, opset: int) -> Callable[..., list[Any]]:
-    """Return a node as a function of its inputs (None: absent), by ONNX's reference implementation. Raises whatever that raises, for instance when it
-    has none."""
+    """Return a function that runs a node by ONNX's reference implementation.
+
+    The function takes one array per input, None where it is absent, and returns one per output, None where it is unused. Raises whatever the onnx package
+    raises, for instance where it has no implementation."""
     import onnx.helper
     import onnx.reference
 
     domain = canonical_domain(node.domain)
-    given = [name for name in dict.fromkeys(node.inputs) if name]
-    inputs = [onnx.helper.make_empty_tensor_value_info(name) for name in given]
+    inputs = [onnx.helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(node.inputs) if name]
     outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
     imports = [onnx.helper.make_opsetid(domain, opset), *([onnx.helper.make_opsetid("", 17)] if domain else [])]
     model = onnx.helper.make_model(onnx.helper.make_graph([node_proto(node)], "node", inputs, outputs), opset_imports=imports)
@@ -158,26 +159,28 @@ def reference_function(node: Node, opset: int) -> Callable[..., list[Any]]:
 
 
 def check_types(c: InferenceContext) -> None:
-    """Raise ShapeInferenceError for element types that ONNX does not define the operator for; the reference would accept them and be slow or wrong."""
+    """Raise ShapeInferenceError for element types that ONNX does not define the operator for.
+
+    The reference implementation would accept them and give wrong results or fail with an error that names no node."""
     import onnx.helper
 
-    inputs, bound = _schema(c).inputs, dict[str, str]()
+    parameters, bound = _schema(c).inputs, dict[str, str]()
     for index, kind in enumerate(c.types):
-        formal = inputs[min(index, len(inputs) - 1)]
+        parameter = parameters[min(index, len(parameters) - 1)]
         if kind is None or kind.sequence or kind.optional:
             continue
         name = f"tensor({onnx.helper.tensor_dtype_to_string(NUMBERS[kind.dtype]).removeprefix('TensorProto.').lower()})"
-        if name not in formal.types:
-            raise c.error(f"expected input {index} of {' or '.join(sorted(formal.types))}, got {name}")
-        if formal.is_homogeneous and bound.setdefault(formal.type_str, name) != name:
-            raise c.error(f"expected input {index} of {bound[formal.type_str]} as those before it, got {name}")
+        if name not in parameter.types:
+            raise c.error(f"expected input {index} of {' or '.join(sorted(parameter.types))}, got {name}")
+        if parameter.is_homogeneous and bound.setdefault(parameter.type_str, name) != name:
+            raise c.error(f"expected input {index} of {bound[parameter.type_str]} as those before it, got {name}")
 
 
 def lower(c: LoweringContext) -> KernelCall:
-    """Lower the node to a Python step."""
+    """Return the call of a Python step. Raises MissingKernelError where ONNX has no reference implementation."""
     check_types(c)
     try:
-        run = _reference(c)
+        run = reference_function(c.node, c.opset)
     except Exception as error:
         raise MissingKernelError(f"expected a kernel or a reference implementation, found none: {error} (operator {c.node.op_type}, node {c.node.name!r})"
                                  ) from error
@@ -190,10 +193,10 @@ def lower(c: LoweringContext) -> KernelCall:
 
 
 def evaluate(c: InferenceContext) -> list[Any]:
-    """Compute the outputs of a node whose inputs are constant; return nothing where the reference has no implementation for the opset, or refuses."""
+    """Return the outputs of a node whose inputs are constant; an empty list where the reference implementation is missing or fails."""
     try:
-        found = _reference(c)(*c.values)
-    except Exception:  # the reference raises arbitrary errors; the node stays in the graph, and its kernel reports what is wrong
+        found = reference_function(c.node, c.opset)(*c.values)
+    except Exception:  # the reference raises arbitrary errors; the node stays in the graph and reports them when it runs
         return []
     kinds = infer(c)
     return [None if value is None else np.asarray(value).astype(numpy_dtype(kind.dtype), copy=False) for value, kind in zip(found, kinds, strict=True)]
@@ -203,7 +206,7 @@ def evaluate(c: InferenceContext) -> list[Any]:
 
 
 def body(g: NodeBuilder) -> list[str] | None:
-    """Build the operator's function body; return None where it has none for this opset."""
+    """Add the nodes of the operator's function body and return their results; None where it has no body for this opset."""
     function = _function(g)
     if function is None:
         return None
@@ -218,14 +221,14 @@ def body(g: NodeBuilder) -> list[str] | None:
         if node.op_type == "Constant":
             names[node.output[0]] = g.constant(_constant(attributes))
             continue
-        made = g.ops(node.op_type, *[names.get(name, "") if name else "" for name in node.input], outputs=[bool(name) for name in node.output],
-                     domain=canonical_domain(node.domain), **attributes)
-        names |= dict(zip(node.output, made, strict=True))
+        results = g.ops(node.op_type, *[names.get(name, "") if name else "" for name in node.input], outputs=[bool(name) for name in node.output],
+                        domain=canonical_domain(node.domain), **attributes)
+        names |= dict(zip(node.output, results, strict=True))
     return [names.get(name, "") for name in function.output[: len(g.outputs)]]
 
 
 def _function(g: NodeBuilder) -> Any:
-    """Return the FunctionProto of the operator for the model's opset, or None."""
+    """Return the operator's FunctionProto for the model's opset, None where it has none or the function contains subgraphs."""
     import onnx
     import onnx.defs
 
@@ -243,16 +246,18 @@ def _function(g: NodeBuilder) -> Any:
         return None
     function = onnx.FunctionProto()
     function.ParseFromString(found)
-    graphs = any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for node in function.node for a in node.attribute)
-    return None if graphs else function
+    has_graphs = any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for node in function.node for a in node.attribute)
+    return None if has_graphs else function
 
 
 def _attributes(g: NodeBuilder, node: Any, defaults: dict[str, Any]) -> Any:
-    """Yield (name, value) of the attributes of a node of a body, with references to the operator's attributes resolved."""
+    """Yield (name, value) of the attributes of a node in a function body, references to the operator's attributes resolved.
+
+    defaults: the values of the operator's attributes that its node may omit. A reference to an attribute without a value yields nothing."""
     import onnx.helper
     import onnx.numpy_helper
 
-    def plain(attribute: Any) -> Any:
+    def value_of(attribute: Any) -> Any:
         value = onnx.helper.get_attribute_value(attribute)
         if isinstance(value, onnx.TensorProto):
             return onnx.numpy_helper.to_array(value)
@@ -263,15 +268,15 @@ def _attributes(g: NodeBuilder, node: Any, defaults: dict[str, Any]) -> Any:
     for attribute in node.attribute:
         source = attribute.ref_attr_name
         if not source:
-            yield attribute.name, plain(attribute)
+            yield attribute.name, value_of(attribute)
         elif source in g.node.attributes:
             yield attribute.name, g.node.attributes[source]
         elif source in defaults:
-            yield attribute.name, plain(defaults[source])
+            yield attribute.name, value_of(defaults[source])
 
 
 def _constant(attributes: dict[str, Any]) -> np.ndarray:
-    """Return the value of a Constant node of a body."""
+    """Return the array of a Constant node in a function body. attributes: its only attribute."""
     ((name, value),) = attributes.items()
     dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
     return np.asarray(value, dtypes.get(name)) if name_of(np.asarray(value).dtype) != "string" else np.asarray(value, object)

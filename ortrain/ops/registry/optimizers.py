@@ -1,4 +1,4 @@
-"""Optimizer algorithms: one record each, which names the operator of optimizer models, the update of one parameter, the kernel and the hyperparameters.
+"""Optimizer algorithms, one record each: the operator of optimizer models, the update operator of one parameter, the kernel and the hyperparameters.
 
 To add an algorithm, write its kernel in _core/kernels/training/training.h, add its record here, and give it a block in ortrain.onnxblock.optim."""
 
@@ -14,25 +14,25 @@ LEARNING_RATE, STEP, PARAMETERS, GRADIENTS = "learning_rate", "step", "params", 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerAlgorithm:
-    """One algorithm. Its kernel takes weights, gradient, progress [learning rate, step number], mask and moments."""
+    """One algorithm. Its kernel takes the weights, the gradient, progress = [learning rate, step number], the mask and the moments."""
 
     operator: str
-    """The operator of optimizer models, which takes sequences of all parameters."""
+    """The operator of optimizer models; its inputs are sequences with one tensor per parameter."""
     update: str
-    """ortrain's operator that updates one parameter."""
+    """The operator of ortrain's own domain that updates one parameter."""
     kernel: str
     moments: tuple[str, ...]
-    """The model's inputs for moments, one sequence each; checkpoints store as many tensors per parameter."""
+    """The inputs of optimizer models that hold moments, one sequence each; checkpoints store as many tensors per parameter."""
     floats: Mapping[str, float] = field(default_factory=dict)
-    """Attribute -> default, in the order of the kernel's floats."""
+    """Floating-point attribute -> default, in the order in which the kernel reads them."""
     ints: Mapping[str, int] = field(default_factory=dict)
-    """Attribute -> default, in the order of the kernel's ints."""
+    """Integer attribute -> default, in the order in which the kernel reads them."""
     uses_moments: bool = True
-    """False where checkpoints store moments that the algorithm neither reads nor writes."""
+    """False for an algorithm that neither reads nor writes the moments which its checkpoints store."""
     operations: int = 0
     """Floating-point operations per parameter."""
     gemm_update: int | None = None
-    """The algorithm's number in kernels/training/gemm_update.h, None where updates cannot be fused with the product that computes a gradient."""
+    """The algorithm's number in kernels/training/gemm_update.h; None where the update cannot be fused into the GEMM that computes a weight gradient."""
 
     @property
     def inputs(self) -> list[str]:
@@ -41,7 +41,7 @@ class OptimizerAlgorithm:
 
     @property
     def node_inputs(self) -> list[str]:
-        """The inputs of the operator's node; without moments in use it does not read the step either."""
+        """The inputs of the operator's node; an algorithm without moments does not read the step either."""
         return self.inputs if self.uses_moments else [LEARNING_RATE, PARAMETERS, GRADIENTS]
 
     @property
@@ -50,11 +50,11 @@ class OptimizerAlgorithm:
         return len(self.moments) if self.uses_moments else 0
 
     def float_values(self, attributes: Mapping[str, Any]) -> tuple[float, ...]:
-        """Return the kernel's floats for a node's attributes."""
+        """Return the floats that the kernel gets for a node's attributes."""
         return tuple(float(attributes.get(name, default)) for name, default in self.floats.items())
 
     def int_values(self, attributes: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the kernel's ints for a node's attributes."""
+        """Return the ints that the kernel gets for a node's attributes."""
         return tuple(int(attributes.get(name, default)) for name, default in self.ints.items())
 
 

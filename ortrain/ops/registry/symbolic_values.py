@@ -1,4 +1,7 @@
-"""Propagation of shape arithmetic: the values of small integer tensors when some of their elements are symbols."""
+"""Propagation of shape arithmetic: the elements of small integer tensors of which some are symbols or symbolic sizes.
+
+Models compute shapes with Shape, Gather, Mul, Concat and the like. Constant folding stops at the first dynamic dimension; the rules here carry the known
+elements on, so that for instance the target [n, 12, 64] of a Reshape keeps its two known sizes."""
 
 from __future__ import annotations
 
@@ -7,41 +10,41 @@ from collections.abc import Callable, Sequence
 from ortrain.ir import Dim
 from ortrain.ops.registry.record import InferenceContext
 
-Sizes = tuple[Dim, ...]
-"""The elements of an integer tensor with at most one axis."""
+Elements = tuple[Dim, ...]
+"""The elements of an integer tensor with at most one axis: integers, or symbols for those known only at run time."""
 
 
-def follow(c: InferenceContext) -> Sizes | None:
-    """Return the elements of a node's first output, if its operator computes with sizes and enough is known; else None."""
+def propagate_sizes(c: InferenceContext) -> Elements | None:
+    """Return the elements of a node's first output, None where its operator has no rule here or too little is known of its inputs."""
     rule = RULES.get(c.node.op_type) if not c.node.domain else None
     return None if rule is None else rule(c)
 
 
-def _shape(c: InferenceContext) -> Sizes | None:
+def _shape(c: InferenceContext) -> Elements | None:
     kind = c.types[0]
     if kind is None or kind.shape is None:
         return None
     return tuple(kind.shape[int(c.attribute("start", 0)) : c.attribute("end")])
 
 
-def _size(c: InferenceContext) -> Sizes | None:
+def _size(c: InferenceContext) -> Elements | None:
     kind = c.types[0]
     return (kind.count,) if kind is not None and kind.is_static else None
 
 
-def _same(c: InferenceContext) -> Sizes | None:
+def _same(c: InferenceContext) -> Elements | None:
     return c.sizes(0)
 
 
-def _gather(c: InferenceContext) -> Sizes | None:
-    sizes, places = c.sizes(0), c.value(1)
-    if sizes is None or places is None or places.ndim > 1 or c.types[0] is None or c.types[0].shape is None or len(c.types[0].shape) != 1:
+def _gather(c: InferenceContext) -> Elements | None:
+    sizes, indices = c.sizes(0), c.value(1)
+    if sizes is None or indices is None or indices.ndim > 1 or c.types[0] is None or c.types[0].shape is None or len(c.types[0].shape) != 1:
         return None
-    chosen = [int(place) for place in places.reshape(-1)]
-    return tuple(sizes[place] for place in chosen) if all(-len(sizes) <= place < len(sizes) for place in chosen) else None
+    selected = [int(index) for index in indices.reshape(-1)]
+    return tuple(sizes[index] for index in selected) if all(-len(sizes) <= index < len(sizes) for index in selected) else None
 
 
-def _slice(c: InferenceContext) -> Sizes | None:
+def _slice(c: InferenceContext) -> Elements | None:
     sizes = c.sizes(0)
     if c.opset < 10:
         bounds = [c.attribute("starts"), c.attribute("ends"), (1,)]
@@ -56,7 +59,7 @@ def _slice(c: InferenceContext) -> Sizes | None:
     return sizes[start:end:step] if step > 0 else None
 
 
-def _concat(c: InferenceContext) -> Sizes | None:
+def _concat(c: InferenceContext) -> Elements | None:
     parts = [c.sizes(index) for index in range(len(c.node.inputs))]
     return None if any(part is None for part in parts) else tuple(size for part in parts if part is not None for size in part)
 
@@ -66,36 +69,40 @@ def _quotient(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def _computed(number: Callable[[int, int], int], neutral: int | None, right_only: bool) -> Callable[[InferenceContext], Sizes | None]:
-    """Return a rule for elementwise arithmetic: a symbol is kept beside a neutral number, and becomes a new symbol otherwise."""
+def _elementwise(function: Callable[[int, int], int], neutral: int, right_only: bool) -> Callable[[InferenceContext], Elements | None]:
+    """Return the rule of a binary operator.
 
-    def one(c: InferenceContext, index: int, a: Dim, b: Dim) -> Dim:
+    neutral: the operand that leaves the other one unchanged, so that a symbol beside it stays the same symbol; any other pair with a symbol gives a new
+    symbol. right_only: only the second operand can be neutral, as in a - 0."""
+
+    def element(c: InferenceContext, index: int, a: Dim, b: Dim) -> Dim:
         if isinstance(a, int) and isinstance(b, int):
-            return number(a, b) if b or number is not _quotient else c.fresh(f"size{index}")
+            return function(a, b) if b or function is not _quotient else c.new_symbol(f"size{index}")
         if b == neutral:
             return a
         if a == neutral and not right_only:
             return b
-        return c.fresh(f"size{index}")
+        return c.new_symbol(f"size{index}")
 
-    def rule(c: InferenceContext) -> Sizes | None:
+    def rule(c: InferenceContext) -> Elements | None:
         a, b = c.sizes(0), c.sizes(1)
         if a is None or b is None or len(a) != len(b) and 1 not in (len(a), len(b)) or neutral == 1 and 0 in b:
             return None
         count = max(len(a), len(b))
         pairs = zip(_repeated(a, count), _repeated(b, count), strict=True)
-        return tuple(one(c, index, x, y) for index, (x, y) in enumerate(pairs))
+        return tuple(element(c, index, x, y) for index, (x, y) in enumerate(pairs))
 
     return rule
 
 
-def _repeated(sizes: Sizes, count: int) -> Sequence[Dim]:
+def _repeated(sizes: Elements, count: int) -> Sequence[Dim]:
     return sizes * count if len(sizes) == 1 else sizes
 
 
-RULES: dict[str, Callable[[InferenceContext], Sizes | None]] = {
+RULES: dict[str, Callable[[InferenceContext], Elements | None]] = {
     "Shape": _shape, "Size": _size,
     "Identity": _same, "Cast": _same, "Squeeze": _same, "Unsqueeze": _same, "Reshape": _same, "Gather": _gather, "Slice": _slice,
-    "Concat": _concat, "Add": _computed(lambda a, b: a + b, 0, False), "Sub": _computed(lambda a, b: a - b, 0, True),
-    "Mul": _computed(lambda a, b: a * b, 1, False), "Div": _computed(_quotient, 1, True),
+    "Concat": _concat, "Add": _elementwise(lambda a, b: a + b, 0, False), "Sub": _elementwise(lambda a, b: a - b, 0, True),
+    "Mul": _elementwise(lambda a, b: a * b, 1, False), "Div": _elementwise(_quotient, 1, True),
 }
+"""op_type -> rule; the operators that keep their input's elements change only its type or rank."""

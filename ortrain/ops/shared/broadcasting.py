@@ -1,14 +1,14 @@
-"""Packing of broadcast shapes for kernels, with axes merged where possible."""
+"""Broadcasting for kernels: shapes and strides packed as integers, with neighboring axes merged into as few loops as possible."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortrain.ops.registry.constants import is_one, is_broadcast
+from ortrain.ops.registry.constants import is_broadcast, is_one
 
 
 def contiguous_strides(dims: Sequence[int]) -> list[int]:
-    """Return the strides in elements of a C-contiguous tensor."""
+    """Return the strides of a C-contiguous tensor, in elements."""
     strides = [1] * len(dims)
     for axis in range(len(dims) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * dims[axis + 1]
@@ -16,14 +16,15 @@ def contiguous_strides(dims: Sequence[int]) -> list[int]:
 
 
 def broadcast_strides(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
-    """Return the strides of a tensor of `shape` read as a tensor of `dims`; 0 along broadcast axes."""
+    """Return the strides, in elements, with which a contiguous tensor of `shape` is read as one of `dims`: 0 along broadcast axes."""
     padded = [1] * (len(dims) - len(shape)) + list(shape)
-    return [0 if is_broadcast(size, want) else stride for size, want, stride in zip(padded, dims, contiguous_strides(padded), strict=True)]
+    return [0 if is_broadcast(size, target) else stride for size, target, stride in zip(padded, dims, contiguous_strides(padded), strict=True)]
 
 
-def merged(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Return dims and strides with neighboring axes merged where all tensors traverse them as one. Axes of size 1 are dropped; at least one axis
-    remains."""
+def merge_axes(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
+    """Return dims and strides with fewer axes that describe the same iteration.
+
+    Axes of size 1 are dropped, and neighboring axes merged where every tensor steps through them with one stride. At least one axis remains."""
     axes: list[tuple[int, list[int]]] = []
     for axis, size in enumerate(dims):
         if is_one(size):
@@ -38,7 +39,9 @@ def merged(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], lis
     return [size for size, _ in axes], [[steps[i] for _, steps in axes] for i in range(len(strides))]
 
 
-def packed(dims: Sequence[int], *shapes: Sequence[int]) -> tuple[int, ...]:
-    """Return the ints of a broadcasting kernel: rank, merged dims, then the strides of each input."""
-    sizes, strides = merged(dims, *(broadcast_strides(shape, dims) for shape in shapes))
+def pack_broadcast(dims: Sequence[int], *shapes: Sequence[int]) -> tuple[int, ...]:
+    """Return the ints of a broadcasting kernel: rank, merged dims, then the strides of each input.
+
+    dims: shape of the output. shapes: those of the inputs."""
+    sizes, strides = merge_axes(dims, *(broadcast_strides(shape, dims) for shape in shapes))
     return (len(sizes), *sizes, *(stride for steps in strides for stride in steps))

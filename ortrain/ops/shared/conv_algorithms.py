@@ -7,7 +7,7 @@ from enum import IntEnum
 from math import prod
 from typing import Any
 
-from ortrain.ops.registry.constants import select_if, symbolic_max, at_least, symbolic_min
+from ortrain.ops.registry.constants import at_least, select_if, symbolic_max, symbolic_min
 from ortrain.ops.shared.windows import Windows
 
 MIN_CHANNELS = 16
@@ -122,7 +122,7 @@ def up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def on_tiles(m: int, n: int, k: int) -> bool:
+def suits_amx(m: int, n: int, k: int) -> bool:
     """Whether tiles take a product of these sizes in float32, where the processor has them."""
     filled = 100 * m * n >= MIN_FILLED * up(m, PANEL_SIZE) * up(n, PANEL_SIZE)
     return min(m, n) >= MIN_TILED_SIDE and k >= MIN_TILED_DEPTH and m * n * k >= MIN_TILED_PRODUCTS and filled
@@ -132,7 +132,7 @@ def suits_tiles(v: Geometry) -> bool:
     """Whether products of windows suit tiles, that of the least class of pixels of the data's gradient too."""
     least_class = v.images * (v.rows // v.strides[0]) * (v.columns // v.strides[1])
     whole = v.group == 1 and v.channels % PANEL_SIZE == v.filters % PANEL_SIZE == 0
-    return whole and 1 < v.taps <= MAX_WINDOW_TAPS and on_tiles(v.pixels, v.filters, v.depth) and on_tiles(least_class, v.channels, v.filters)
+    return whole and 1 < v.taps <= MAX_WINDOW_TAPS and suits_amx(v.pixels, v.filters, v.depth) and suits_amx(least_class, v.channels, v.filters)
 
 
 def method_of(v: Geometry, direct: bool, tiles: bool = False) -> Method:
@@ -223,7 +223,7 @@ def weight_way(v: Geometry, method: Method, tiles: bool) -> tuple[int, int, int]
 def weight_method_of(v: Geometry, method: Method, tiles: bool, many: bool) -> Method:
     """The same for `many` pixels, BLOCK_PIXELS at least, or for fewer."""
     if method == Method.PRODUCT and many and v.filters * v.channels < PRODUCT_WEIGHTS:
-        return method if tiles and v.strides == (1, 1) and on_tiles(v.filters, v.channels, v.pixels) else Method.BLOCKS
+        return method if tiles and v.strides == (1, 1) and suits_amx(v.filters, v.channels, v.pixels) else Method.BLOCKS
     wide = v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
     return Method.BLOCKS if method in (Method.ROWS, Method.WINDOWS) and wide else method
 

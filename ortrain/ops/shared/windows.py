@@ -104,7 +104,7 @@ def axis_output(
             raise c.error(f"expected windows that fit, got kernel {kernel}, dilation {dilation} over size {size} padded by {begin}, {end}")
         return count
     keeps = stride == 1 and begin is not None and end is not None and begin + end == dilation * (kernel - 1)
-    return size if keeps else c.fresh(f"spatial{axis}")
+    return size if keeps else c.new_symbol(f"spatial{axis}")
 
 
 def explicit(attributes: Mapping[str, Any], windows: Windows | None) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Epilogue fusion: what follows a convolution, a product or a gradient becomes part of its kernel."""
+"""Epilogue fusion: operators that follow a convolution, matrix multiplication or gradient become part of its kernel."""

@@ -1,7 +1,9 @@
-"""Merges what follows a channels-last convolution or normalization into it: a residual, an activation that limits, a frozen normalization, a sum of gradients.
+"""Epilogue fusion of channels-last convolutions, normalizations and pooling.
 
-Each of them would read and write whole activations once more, and the values between need no memory then. Backwards, the mask of an activation goes into
-the gradient of the normalization before it or of the maximum pool after it. Works on the nodes of a plan, so that no file ever shows it."""
+A residual, a clipping activation or a frozen normalization is fused into the convolution or normalization before it,
+and a sum of gradients into a convolution's data gradient. Unfused, each would read and write whole activations once
+more and keep the values in between in memory. In the backward pass the mask of an activation is fused into the
+gradient of the normalization or maximum pool that follows it."""
 
 from __future__ import annotations
 
@@ -11,54 +13,57 @@ from math import inf
 
 from ortrain.ir import Node
 from ortrain.ops.channels_last import adds_in_product
-from ortrain.ops.registry.shape_inference import Inference
-from ortrain.plan.epilogue_fusion.rewriter import Merging
+from ortrain.ops.registry.shape_inference import ShapeInference
+from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter
 
 CONV, NORM, NORM_GRAD = "ChannelsLastConv", "ChannelsLastBatchNormalization", "ChannelsLastBatchNormalizationGrad"
 CONV_GRAD, POOL_GRAD = "ChannelsLastConvGrad", "ChannelsLastMaxPoolGrad"
 
 
-def merge_epilogues(nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> list[Node]:
-    """The nodes with epilogues merged; `wanted` names values that must be there afterwards."""
+def fuse_epilogues(nodes: Sequence[Node], inference: ShapeInference, outputs: Iterable[str]) -> list[Node]:
+    """Return the nodes with epilogues fused. outputs: values that must still be computed."""
     if not any(node.op_type in (CONV, NORM, POOL_GRAD) for node in nodes):
         return list(nodes)
-    return Epilogues(nodes, inference, wanted).run()
+    return ConvRewriter(nodes, inference, outputs).run()
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """A mask on a gradient: `dy` where `of` lies within limits. by_output: `of` is the activation's result (ReLU's), else what it limits (Clip's)."""
+class GradientMask:
+    """The gradient of a clipping activation: `dy` where `operand` is within limits, else 0.
+
+    by_output: whether `operand` is the output of the activation (ReLU) or its input (Clip)."""
 
     dy: str
-    of: str
+    operand: str
     by_output: bool
     nodes: tuple[int, ...]
-    """The nodes that compute it, the one that gives the result last."""
+    """Indices of the nodes that compute the mask and apply it; the last one has the result."""
 
 
-class Epilogues(Merging):
-    """The work of one merging."""
+class ConvRewriter(EpilogueRewriter):
+    """Fuses epilogues of channels-last operators."""
 
-    def __init__(self, nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> None:
-        super().__init__(nodes, inference, wanted)
-        self.gates = self._find_gates()
+    def __init__(self, nodes: Sequence[Node], inference: ShapeInference, outputs: Iterable[str]) -> None:
+        super().__init__(nodes, inference, outputs)
+        self.masks = self._find_masks()
 
     def run(self) -> list[Node]:
-        for number, node in enumerate(self.nodes):
+        for index, node in enumerate(self.nodes):
             if node.op_type == NORM and node.attributes.get("training_mode", 0):
-                self._after_norm(number, node)
+                self._fuse_after_norm(index, node)
             elif node.op_type == CONV:
-                self._after_conv(number, node)
+                self._fuse_after_conv(index, node)
             elif node.op_type == POOL_GRAD:
-                self._after_pool_grad(number, node)
-            elif node.op_type in ("Add", "Sum") and len(node.inputs) == 2 and self.result[number] is node:
-                self._into_data_gradient(number, node)
-        return self.left()
+                self._fuse_relu_mask_of_pool(index, node)
+            elif node.op_type in ("Add", "Sum") and len(node.inputs) == 2 and self.result[index] is node:
+                self._fuse_gradient_sum(index, node)
+        return self.remaining()
 
-    # ---- what nodes are
+    # ---- clipping activations
 
-    def _limits(self, node: Node) -> tuple[float, float, int] | None:
-        """(low, high, closed) of an activation that limits."""
+    def _clipping_limits(self, node: Node) -> tuple[float, float, int] | None:
+        """Return (low, high, closed) of a Relu or Clip, None for other nodes. closed: the gradient flows at the
+        limits themselves."""
         if node.op_type == "Relu":
             return 0.0, inf, 0
         if node.op_type != "Clip":
@@ -72,154 +77,162 @@ class Epilogues(Merging):
                 low, high = (value, high) if index == 0 else (low, value)
         return (low, high, 1) if low <= high else None
 
-    def _find_gates(self) -> dict[str, list[Gate]]:
-        """What the masks are of -> the masks."""
-        found: dict[str, list[Gate]] = {}
-        for number, node in enumerate(self.nodes):
-            gate = None
+    def _find_masks(self) -> dict[str, list[GradientMask]]:
+        """Return masked operand -> its gradient masks."""
+        found: dict[str, list[GradientMask]] = {}
+        for index, node in enumerate(self.nodes):
+            mask = None
             if node.op_type == "ReluGrad":
-                gate = Gate(node.inputs[0], node.inputs[1], True, (number,))
+                mask = GradientMask(node.inputs[0], node.inputs[1], True, (index,))
             elif node.op_type == "Where" and self._scalar(node.inputs[2]) == 0:
-                gate = self._clip_gate(number, node)
-            if gate is not None:
-                found.setdefault(gate.of, []).append(gate)
+                mask = self._clip_mask(index, node)
+            if mask is not None:
+                found.setdefault(mask.operand, []).append(mask)
         return found
 
-    def _clip_gate(self, number: int, node: Node) -> Gate | None:
-        """Where(And(Not(Less(x, low)), Not(Greater(x, high))), dy, 0), one of the two perhaps absent: the gradient of Clip."""
-        parts, compared, chain = [node.inputs[0]], set(), [number]
-        while parts:
-            made = self.producer.get(parts.pop())
-            if made is None or self._sole_reader(self.nodes[made].outputs[0]) is None:
+    def _clip_mask(self, index: int, node: Node) -> GradientMask | None:
+        """Return the gradient of a Clip: Where(And(Not(Less(x, low)), Not(Greater(x, high))), dy, 0), where one
+        comparison may be absent."""
+        conditions, compared, node_indices = [node.inputs[0]], set(), [index]
+        while conditions:
+            inner_index = self.producer.get(conditions.pop())
+            if inner_index is None or self._sole_reader(self.nodes[inner_index].outputs[0]) is None:
                 return None
-            inner = self.nodes[made]
-            chain.insert(0, made)
+            inner = self.nodes[inner_index]
+            node_indices.insert(0, inner_index)
             if inner.op_type == "And" or inner.op_type == "Not":
-                parts += inner.inputs
+                conditions += inner.inputs
             elif inner.op_type in ("Less", "Greater") and self._scalar(inner.inputs[1]) is not None:
                 compared.add(inner.inputs[0])
             else:
                 return None
-        return Gate(node.inputs[1], compared.pop(), False, tuple(chain)) if len(compared) == 1 else None
+        return GradientMask(node.inputs[1], compared.pop(), False, tuple(node_indices)) if len(compared) == 1 else None
 
     # ---- normalization
 
-    def _after_norm(self, number: int, norm: Node) -> None:
+    def _fuse_after_norm(self, index: int, norm: Node) -> None:
+        """Fuse a clipping activation, or a residual and a ReLU, into a normalization, and the activation's masks into
+        its gradient."""
         y = norm.outputs[0]
-        masks = [gate for gate in self.gates.get(y, ()) if not gate.by_output]
-        reader = self._sole_reader(y, {n for gate in masks for n in gate.nodes})
+        input_masks = [mask for mask in self.masks.get(y, ()) if not mask.by_output]
+        reader = self._sole_reader(y, {mask_node for mask in input_masks for mask_node in mask.nodes})
         if reader is None:
             return
         after = self.nodes[reader]
-        if after.op_type == "Add" and not masks:
-            self._residual(number, norm, reader, after)
+        if after.op_type == "Add" and not input_masks:
+            self._fuse_residual(index, norm, reader, after)
             return
-        limits = self._limits(after)
+        limits = self._clipping_limits(after)
         if limits is None:
             return
-        of_result = [gate for gate in self.gates.get(after.outputs[0], ()) if gate.by_output] if after.op_type == "Relu" else []
-        merged = [(gate, self._norm_grad_of(norm, gate, alone=True)) for gate in (*masks, *of_result)]
-        if any(grad is None for gate, grad in merged if gate in masks) or not self._can_move(norm, reader):
+        output_masks = [mask for mask in self.masks.get(after.outputs[0], ()) if mask.by_output] if after.op_type == "Relu" else []
+        masked_gradients = [(mask, self._norm_grad_of(norm, mask, alone=True)) for mask in (*input_masks, *output_masks)]
+        if any(grad_index is None for mask, grad_index in masked_gradients if mask in input_masks) or not self._can_delay(norm, reader):
             return
-        self._put(number, reader, norm, norm.inputs[:5], after.outputs[0], limits)
-        for gate, grad in merged:
-            if grad is not None:
-                for n in gate.nodes:
-                    self.result[n] = None
-                old = self.nodes[grad]
-                inputs = [gate.dy, *old.inputs[1:5], norm.inputs[2]]
-                self._replace(grad, Node(NORM_GRAD, inputs, old.outputs, old.name, old.domain, self._with(old, limits)))
+        self._put_fused(index, reader, norm, norm.inputs[:5], after.outputs[0], limits)
+        for mask, grad_index in masked_gradients:
+            if grad_index is not None:
+                for mask_node in mask.nodes:
+                    self.result[mask_node] = None
+                grad = self.nodes[grad_index]
+                inputs = [mask.dy, *grad.inputs[1:5], norm.inputs[2]]
+                self._replace(grad_index, Node(NORM_GRAD, inputs, grad.outputs, grad.name, grad.domain, self._with_limits(grad, limits)))
 
-    def _norm_grad_of(self, norm: Node, gate: Gate, alone: bool) -> int | None:
-        """The gradient node of a normalization that takes what comes through the gate; alone: and nobody else does."""
-        out = self.nodes[gate.nodes[-1]].outputs[0]
-        readers = self.readers.get(out, [])
-        fitting = [n for n in readers if n >= 0 and self.nodes[n].op_type == NORM_GRAD and self.result[n] is self.nodes[n]
-                   and self.nodes[n].inputs[0] == out and self.nodes[n].inputs[1] == norm.inputs[0]]
-        return fitting[0] if fitting and (not alone or len(readers) == 1) else None
+    def _norm_grad_of(self, norm: Node, mask: GradientMask, alone: bool) -> int | None:
+        """Return the index of the normalization's gradient node that reads a masked gradient. alone: only if it is
+        the only reader."""
+        masked = self.nodes[mask.nodes[-1]].outputs[0]
+        readers = self.readers.get(masked, [])
+        matches = [reader for reader in readers if reader >= 0 and self.nodes[reader].op_type == NORM_GRAD and self.result[reader] is self.nodes[reader]
+                   and self.nodes[reader].inputs[0] == masked and self.nodes[reader].inputs[1] == norm.inputs[0]]
+        return matches[0] if matches and (not alone or len(readers) == 1) else None
 
-    def _residual(self, number: int, norm: Node, reader: int, add: Node) -> None:
-        """y + residual, and the ReLU after it."""
-        other = [name for name in add.inputs if name != norm.outputs[0]]
-        if len(other) != 1 or self.types.get(other[0]) != self.types.get(norm.outputs[0]) or not self._can_move(norm, reader):
+    def _fuse_residual(self, index: int, norm: Node, reader: int, add: Node) -> None:
+        """Fuse the addition of a residual, and a ReLU after it, into a normalization."""
+        others = [name for name in add.inputs if name != norm.outputs[0]]
+        if len(others) != 1 or self.types.get(others[0]) != self.types.get(norm.outputs[0]) or not self._can_delay(norm, reader):
             return
-        inputs, total = [*norm.inputs[:5], other[0]], add.outputs[0]
-        last = self._sole_reader(total)
-        if last is None or self.nodes[last].op_type != "Relu" or not self._can_move(norm, last):
-            self._put(number, reader, norm, inputs, total, None)
+        inputs, total = [*norm.inputs[:5], others[0]], add.outputs[0]
+        relu_index = self._sole_reader(total)
+        if relu_index is None or self.nodes[relu_index].op_type != "Relu" or not self._can_delay(norm, relu_index):
+            self._put_fused(index, reader, norm, inputs, total, None)
             return
-        relu = self.nodes[last]
+        relu = self.nodes[relu_index]
         self.result[reader] = None
-        self._put(number, last, norm, inputs, relu.outputs[0], (0.0, inf, 0))
-        for gate in self.gates.get(relu.outputs[0], ()):
-            grad = self._norm_grad_of(norm, gate, alone=False) if gate.by_output else None
-            if grad is not None:
-                old, at = self.nodes[grad], gate.nodes[-1]
-                outputs = [*old.outputs, *[""] * (3 - len(old.outputs)), self.nodes[at].outputs[0]]
-                self.result[grad] = None
-                self._replace(at, Node(NORM_GRAD, [gate.dy, *old.inputs[1:5], "", gate.of], outputs, old.name, old.domain, self._with(old, (0.0, inf, 0))))
+        self._put_fused(index, relu_index, norm, inputs, relu.outputs[0], (0.0, inf, 0))
+        for mask in self.masks.get(relu.outputs[0], ()):
+            grad_index = self._norm_grad_of(norm, mask, alone=False) if mask.by_output else None
+            if grad_index is not None:
+                grad, mask_index = self.nodes[grad_index], mask.nodes[-1]
+                outputs = [*grad.outputs, *[""] * (3 - len(grad.outputs)), self.nodes[mask_index].outputs[0]]
+                self.result[grad_index] = None
+                inputs = [mask.dy, *grad.inputs[1:5], "", mask.operand]
+                self._replace(mask_index, Node(NORM_GRAD, inputs, outputs, grad.name, grad.domain, self._with_limits(grad, (0.0, inf, 0))))
 
-    def _can_move(self, node: Node, to: int) -> bool:
-        """Whether nobody reads the node's further outputs before number `to`."""
-        return all(reader > to or reader < 0 for name in node.outputs[1:] if name for reader in self.readers.get(name, ()))
+    def _can_delay(self, node: Node, index: int) -> bool:
+        """Return whether no reader of a node's further outputs comes before an index."""
+        return all(reader > index or reader < 0 for name in node.outputs[1:] if name for reader in self.readers.get(name, ()))
 
-    def _put(self, number: int, at: int, node: Node, inputs: list[str], output: str, limits: tuple[float, float, int] | None) -> None:
-        """The node with its epilogue, at the place of the last node that it replaces."""
-        self.result[number] = None
-        self._replace(at, Node(node.op_type, inputs, [output, *node.outputs[1:]], node.name, node.domain, self._with(node, limits)))
+    def _put_fused(self, index: int, last: int, node: Node, inputs: list[str], output: str, limits: tuple[float, float, int] | None) -> None:
+        """Replace a node and its epilogue by the fused node, at the index of the last node that it replaces."""
+        self.result[index] = None
+        self._replace(last, Node(node.op_type, inputs, [output, *node.outputs[1:]], node.name, node.domain, self._with_limits(node, limits)))
 
     @staticmethod
-    def _with(node: Node, limits: tuple[float, float, int] | None) -> dict[str, object]:
+    def _with_limits(node: Node, limits: tuple[float, float, int] | None) -> dict[str, object]:
         if limits is None:
             return dict(node.attributes)
         return node.attributes | {"low": limits[0], "high": limits[1], "closed": limits[2]}
 
     # ---- convolution
 
-    def _after_conv(self, number: int, conv: Node) -> None:
-        """A frozen normalization, then an activation that limits."""
-        at, output = number, conv.outputs[0]
+    def _fuse_after_conv(self, index: int, conv: Node) -> None:
+        """Fuse a frozen normalization and a clipping activation into a convolution."""
+        last, output = index, conv.outputs[0]
         inputs, attributes = list(conv.inputs), dict(conv.attributes)
         reader = self._sole_reader(output)
         after = self.nodes[reader] if reader is not None else None
         if reader is not None and after is not None and after.op_type == NORM and not after.attributes.get("training_mode", 0) and not any(after.outputs[1:]):
             inputs += [""] * (3 - len(inputs)) + list(after.inputs[1:5])
             attributes["epsilon"] = float(after.attributes.get("epsilon", 1e-5))
-            self.result[at] = None
-            at, output = reader, after.outputs[0]
+            self.result[last] = None
+            last, output = reader, after.outputs[0]
             reader = self._sole_reader(output)
             after = self.nodes[reader] if reader is not None else None
-        limits = self._limits(after) if after is not None else None
+        limits = self._clipping_limits(after) if after is not None else None
         if reader is not None and after is not None and limits is not None:
-            self.result[at] = None
-            at, output = reader, after.outputs[0]
+            self.result[last] = None
+            last, output = reader, after.outputs[0]
             attributes |= {"low": limits[0], "high": limits[1]}
-        if at != number:
-            self._replace(at, Node(CONV, inputs, [output], conv.name, conv.domain, attributes))
+        if last != index:
+            self._replace(last, Node(CONV, inputs, [output], conv.name, conv.domain, attributes))
 
-    def _into_data_gradient(self, number: int, total: Node) -> None:
-        """The sum of two gradients of one value, where a product gives one of them: with strides first, for it computes only a part of the sum."""
-        found = []
-        for name, other in (total.inputs, total.inputs[::-1]):
-            made = self.producer.get(name)
-            grad = self.nodes[made] if made is not None else None
-            if (made is None or grad is None or grad.op_type != CONV_GRAD or grad.outputs[0] != name or self._sole_reader(name) != number
-                    or self.result[made] is not grad or len(grad.inputs) > 3):
+    def _fuse_gradient_sum(self, index: int, sum_node: Node) -> None:
+        """Fuse a sum of two gradients of one value into the convolution's data gradient that computes one of them.
+
+        If both summands qualify, the one with strides is chosen: it computes only some of the elements of the sum."""
+        candidates = []
+        for name, other in (sum_node.inputs, sum_node.inputs[::-1]):
+            grad_index = self.producer.get(name)
+            grad = self.nodes[grad_index] if grad_index is not None else None
+            if (grad_index is None or grad is None or grad.op_type != CONV_GRAD or grad.outputs[0] != name or self._sole_reader(name) != index
+                    or self.result[grad_index] is not grad or len(grad.inputs) > 3):
                 continue
-            if other != name and self.types[other] == self.types[name] and adds_in_product(grad, self.types[grad.inputs[2]]) and self._can_move(grad, number):
-                found.append((max(grad.attributes.get("strides", (1,))), made, grad, other))
-        if found:
-            _, made, grad, other = max(found, key=lambda each: each[:2])
-            self.result[made] = None
-            self._replace(number, Node(CONV_GRAD, [*grad.inputs, other], [total.outputs[0], *grad.outputs[1:]], grad.name, grad.domain, grad.attributes))
+            if other != name and self.types[other] == self.types[name] and adds_in_product(grad, self.types[grad.inputs[2]]) and self._can_delay(grad, index):
+                candidates.append((max(grad.attributes.get("strides", (1,))), grad_index, grad, other))
+        if candidates:
+            _, grad_index, grad, other = max(candidates, key=lambda each: each[:2])
+            self.result[grad_index] = None
+            self._replace(index, Node(CONV_GRAD, [*grad.inputs, other], [sum_node.outputs[0], *grad.outputs[1:]], grad.name, grad.domain, grad.attributes))
 
     # ---- pooling
 
-    def _after_pool_grad(self, number: int, grad: Node) -> None:
-        """The mask of a ReLU before a maximum pool: what wins a window is above zero where the pool's result is."""
+    def _fuse_relu_mask_of_pool(self, index: int, grad: Node) -> None:
+        """Fuse the mask of a ReLU into the gradient of the maximum pool after it: the maximum of a window is positive
+        exactly where the pool's output is."""
         reader = self._sole_reader(grad.outputs[0])
         pool = self.nodes[self.producer[grad.inputs[1]]]
         if reader is None or self.nodes[reader].op_type != "ReluGrad" or list(self.nodes[reader].inputs) != [grad.outputs[0], pool.inputs[0]]:
             return
-        self.result[number] = None
+        self.result[index] = None
         self._replace(reader, Node(POOL_GRAD, [*grad.inputs, pool.outputs[0]], self.nodes[reader].outputs, grad.name, grad.domain, grad.attributes))

@@ -1,41 +1,48 @@
-"""Nodes of a plan that become fewer: what passes that merge neighbors have in common. No file ever shows what they make."""
+"""The base class of epilogue fusion passes, which replace neighboring nodes of a plan by one. Fused nodes never
+appear in files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from ortrain.ir import Node
-from ortrain.ops.registry.shape_inference import Inference
+from ortrain.ops.registry.shape_inference import ShapeInference
 
 
-class Merging:
-    """The work of one pass. Nodes keep their numbers; `result` holds what stands at each, None where nothing is left."""
+class EpilogueRewriter:
+    """One pass over the nodes of a plan.
 
-    def __init__(self, nodes: Sequence[Node], inference: Inference, wanted: Iterable[str]) -> None:
+    Nodes are identified by their index. `result` has the node at each index after the pass, None where a node was
+    fused away. outputs: values that must still be computed."""
+
+    def __init__(self, nodes: Sequence[Node], inference: ShapeInference, outputs: Iterable[str]) -> None:
         self.nodes, self.values, self.types = nodes, inference.values, inference.types
         self.inference = inference
         self.result: list[Node | None] = list(nodes)
-        self.producer = {name: number for number, node in enumerate(nodes) for name in node.outputs if name}
-        self.readers: dict[str, list[int]] = {name: [-1] for name in wanted}
-        """Value -> the numbers of the nodes that read it, -1 for who asked for the plan."""
-        for number, node in enumerate(nodes):
+        self.producer = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
+        self.readers: dict[str, list[int]] = {name: [-1] for name in outputs}
+        """Value -> the indices of the nodes that read it; -1 stands for the outputs of the plan."""
+        for index, node in enumerate(nodes):
             for name in dict.fromkeys(node.inputs):
                 if name:
-                    self.readers.setdefault(name, []).append(number)
+                    self.readers.setdefault(name, []).append(index)
 
-    def left(self) -> list[Node]:
-        """The nodes that are there now."""
+    def remaining(self) -> list[Node]:
+        """Return the nodes after the pass."""
         return [node for node in self.result if node is not None]
 
     def _scalar(self, name: str) -> float | None:
+        """Return the element of a constant with one element; None for other values."""
         value = self.values.get(name)
         return float(value.ravel()[0]) if value is not None and value.size == 1 else None
 
-    def _sole_reader(self, name: str, apart: Iterable[int] = ()) -> int | None:
-        """The one node that reads a value, those in `apart` aside, unless it was merged already."""
-        rest = [number for number in self.readers.get(name, ()) if number not in apart]
-        return rest[0] if len(rest) == 1 and rest[0] >= 0 and self.result[rest[0]] is self.nodes[rest[0]] else None
+    def _sole_reader(self, name: str, excluded: Iterable[int] = ()) -> int | None:
+        """Return the index of the only reader of a value besides those in `excluded`; None if there are others or it
+        was fused already."""
+        others = [index for index in self.readers.get(name, ()) if index not in excluded]
+        return others[0] if len(others) == 1 and others[0] >= 0 and self.result[others[0]] is self.nodes[others[0]] else None
 
-    def _replace(self, at: int, node: Node) -> None:
+    def _replace(self, index: int, node: Node) -> None:
+        """Put a fused node at an index."""
         self.inference.visit(node)
-        self.result[at] = node
+        self.result[index] = node

@@ -1,4 +1,4 @@
-"""Samples of attention."""
+"""Samples of scaled dot-product attention."""
 
 import numpy as np
 
@@ -10,11 +10,11 @@ N, HEADS, SIZE, WIDTH = 2, 3, 4, 5
 
 
 def operands(rows, keys):
-    """q, k, v"""
+    """Return random q, k and v."""
     return [rng.standard_normal(shape) for shape in ((N, rows, HEADS, SIZE), (N, keys, HEADS, SIZE), (N, keys, HEADS, WIDTH))]
 
 
-def parts(q, k, v, mask=None):
+def probabilities(q, k, v, mask=None):
     scores = SCALE * np.einsum("nihd,njhd->nhij", q, k) + (0 if mask is None else mask)
     top = scores.max(-1, keepdims=True)
     log_sums = np.log(np.exp(scores - top).sum(-1)) + top[..., 0]
@@ -22,12 +22,12 @@ def parts(q, k, v, mask=None):
 
 
 def attend(q, k, v, mask=None):
-    p, log_sums = parts(q, k, v, mask)
+    p, log_sums = probabilities(q, k, v, mask)
     return np.einsum("nhij,njhd->nihd", p, v), log_sums
 
 
-def attend_back(dy, q, k, v, mask, y, log_sums):
-    p, _ = parts(q, k, v, mask)
+def attend_gradient(dy, q, k, v, mask, y, log_sums):
+    p, _ = probabilities(q, k, v, mask)
     dp = np.einsum("nihd,njhd->nhij", dy, v)
     ds = SCALE * p * (dp - (dp * p).sum(-1, keepdims=True))
     return np.einsum("nhij,njhd->nihd", ds, k), np.einsum("nhij,nihd->njhd", ds, q), np.einsum("nhij,nihd->njhd", p, dy)
@@ -37,15 +37,15 @@ def causal(rows):
     return np.triu(np.full((rows, rows), -1e9), 1)
 
 
-def pair(label, inputs, mask=None, constant=False):
-    """The operator with one and with two outputs, and its gradient."""
+def forward_and_gradient(label, inputs, mask=None, constant=False):
+    """Yield samples of the operator with one and with two outputs, and of its gradient."""
     own = {"scale": SCALE}
     forward = [*inputs, *([] if mask is None else [mask])]
     yield Sample("Attention", forward, lambda *a: attend(*a)[0], own, "ortrain", indices=[0, 1, 2], constants=[3] if constant else [],
                  label=label)
     y, log_sums = attend(*forward)
     yield Sample("Attention", forward, attend, own, "ortrain", outputs=2, gradient=False, constants=[3] if constant else [], label=f"{label}-two-outputs")
-    yield Sample("AttentionGrad", [rng.standard_normal(y.shape), *inputs, mask, y, log_sums], attend_back, own, "ortrain", outputs=3, gradient=False,
+    yield Sample("AttentionGrad", [rng.standard_normal(y.shape), *inputs, mask, y, log_sums], attend_gradient, own, "ortrain", outputs=3, gradient=False,
                  constants=[4] if constant else [], label=label)
 
 
@@ -53,12 +53,12 @@ PADDING = np.where(rng.random((N, 1, 1, 7)) < 0.4, -1e4, 0.0)
 PADDING[..., 0] = 0
 LONG = operands(150, 150)
 SAMPLES = [
-    *pair("plain", operands(6, 6)), *pair("other-keys", operands(5, 9)), *pair("causal", operands(6, 6), causal(6), True),
-    *pair("causal-not-known", operands(6, 6), causal(6)), *pair("padding", operands(5, 7), PADDING),
-    *pair("bias-of-heads", operands(4, 7), rng.standard_normal((1, HEADS, 4, 7))), *pair("column", operands(4, 7), rng.standard_normal((4, 1))),
-    *pair("one-row", operands(1, 3)),
+    *forward_and_gradient("plain", operands(6, 6)), *forward_and_gradient("other-keys", operands(5, 9)), *forward_and_gradient("causal", operands(6, 6), causal(6), True),
+    *forward_and_gradient("causal-not-known", operands(6, 6), causal(6)), *forward_and_gradient("padding", operands(5, 7), PADDING),
+    *forward_and_gradient("bias-of-heads", operands(4, 7), rng.standard_normal((1, HEADS, 4, 7))), *forward_and_gradient("column", operands(4, 7), rng.standard_normal((4, 1))),
+    *forward_and_gradient("one-row", operands(1, 3)),
 ]
-SAMPLES += [s for s in (*pair("blocks", LONG), *pair("causal-blocks", LONG, causal(150), True)) if s.outputs > 1]
+SAMPLES += [s for s in (*forward_and_gradient("blocks", LONG), *forward_and_gradient("causal-blocks", LONG, causal(150), True)) if s.outputs > 1]
 REFUSALS = [
     Refusal("Attention", [np.ones((2, 3, 4)), np.ones((2, 3, 4)), np.ones((2, 3, 4))], {}, "ortrain"),
     Refusal("Attention", [np.ones((2, 3, 2, 4)), np.ones((2, 3, 2, 5)), np.ones((2, 3, 2, 5))], {}, "ortrain"),

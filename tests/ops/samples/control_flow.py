@@ -1,3 +1,3 @@
-"""Control flow has graphs inside, which a sample cannot hold: tests/ops/test_control.py runs it."""
+"""No samples: control flow operators contain graphs, which samples do not support. tests/ops/test_control.py tests them."""
 
 SAMPLES: list = []

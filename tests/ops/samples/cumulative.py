@@ -1,4 +1,4 @@
-"""Samples of running sums and products."""
+"""Samples of CumSum, CumProd and the product's gradient."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ rng = np.random.default_rng(61)
 X = rng.standard_normal((3, 4, 5))
 
 
-def running(function, axis, exclusive, reverse, start):
+def cumulative(function, axis, exclusive, reverse, start):
     def oracle(x, *_):
         y = np.flip(x, axis) if reverse else x
         if exclusive:
@@ -21,23 +21,23 @@ def running(function, axis, exclusive, reverse, start):
 
 
 def product_gradient(dy, x, exclusive, reverse):
-    """Along axis 1, by the definition: each element is left out of the products that hold it."""
+    """Return dx along axis 1 by definition: the derivative of a product by a factor is the product without the factor."""
     dx, n = np.zeros_like(x), x.shape[1]
-    turned = slice(None, None, -1 if reverse else 1)
-    dy, x = dy[:, turned], x[:, turned]
+    direction = slice(None, None, -1 if reverse else 1)
+    dy, x = dy[:, direction], x[:, direction]
     for i in range(n):
         for j in range(i + exclusive, n):
             dx[:, i] += dy[:, j] * np.prod([x[:, k] for k in range(j + 1 - exclusive) if k != i] or [np.ones_like(x[:, 0])], axis=0)
-    return dx[:, turned]
+    return dx[:, direction]
 
 
 ZEROS = rng.standard_normal((2, 5, 70))
-ZEROS[0, 2, ::3] = ZEROS[1, 1] = ZEROS[1, 3, ::2] = 0        # one zero, none, and two: no product may be divided by an element
+ZEROS[0, 2, ::3] = ZEROS[1, 1] = ZEROS[1, 3, ::2] = 0        # rows with one, no and two zeros, where dividing a product by an element fails
 SAMPLES = [
-    *[Sample("CumSum", [X, np.array(axis)], running(np.cumsum, axis, e, r, 0), {"exclusive": e, "reverse": r}, constants=(1,))
+    *[Sample("CumSum", [X, np.array(axis)], cumulative(np.cumsum, axis, e, r, 0), {"exclusive": e, "reverse": r}, constants=(1,))
       for axis in (0, 1, 2, -1) for e in (0, 1) for r in (0, 1)],
     Sample("CumSum", [np.arange(6).reshape(2, 3), np.array([1])], lambda x, a: np.cumsum(x, 1), constants=(1,)),
-    *[Sample("CumulativeProduct", [X], running(np.cumprod, axis, e, r, 1), {"axis": axis, "exclusive": e, "reverse": r}, "ortrain")
+    *[Sample("CumulativeProduct", [X], cumulative(np.cumprod, axis, e, r, 1), {"axis": axis, "exclusive": e, "reverse": r}, "ortrain")
       for axis in (0, 1, 2) for e in (0, 1) for r in (0, 1)],
     *[Sample("CumProd", [ZEROS, np.array(1)], by_reference("CumProd", {"exclusive": e, "reverse": r}, 26), {"exclusive": e, "reverse": r}, opset=26, constants=(1,))
       for e in (0, 1) for r in (0, 1)],

@@ -1,4 +1,4 @@
-"""Samples of Einsum; NumPy's own is the oracle."""
+"""Samples of Einsum; numpy.einsum is the oracle."""
 
 import numpy as np
 

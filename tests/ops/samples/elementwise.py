@@ -1,26 +1,26 @@
-"""Samples of the element-wise family."""
+"""Samples of the element-wise operators."""
 
 import numpy as np
 
 from tests.ops.samples import Refusal, Sample
 
 rng = np.random.default_rng(0)
-# no element near a kink of the functions below
+# no element near 0, where functions below are not differentiable
 X = rng.uniform(0.2, 1.5, (3, 4, 5)) * rng.choice([-1.0, 1.0], (3, 4, 5))
 POSITIVE = np.abs(X)
 DY, Y = rng.standard_normal((2, 3, 4, 5))
-LARGE = rng.uniform(0.2, 1.5, (3, 50, 331))                 # several work items, no multiple of a vector
+LARGE = rng.uniform(0.2, 1.5, (3, 50, 331))                 # several work items; the size is no multiple of the vector width
 INTS = rng.integers(-5, 6, (3, 4))
 BOOLS = rng.random((3, 4)) < 0.5
 ERF = np.vectorize(__import__("math").erf)
 
 
-def other(*shape):
+def operand(*shape):
     return rng.uniform(0.3, 1.4, shape) * rng.choice([-1.0, 1.0], shape)
 
 
-PAIRS = [(X, other(3, 4, 5)), (X, other(5)), (X, other(4, 1)), (other(1, 4, 1), X), (other(3, 1, 5), other(4, 1)), (X, other()), (other(2, 3, 1, 1), other(3, 4, 5)),
-         (LARGE, other(331)), (LARGE, other(50, 1)), (LARGE, LARGE), (np.zeros((0, 4)), other(4))]
+PAIRS = [(X, operand(3, 4, 5)), (X, operand(5)), (X, operand(4, 1)), (operand(1, 4, 1), X), (operand(3, 1, 5), operand(4, 1)), (X, operand()), (operand(2, 3, 1, 1), operand(3, 4, 5)),
+         (LARGE, operand(331)), (LARGE, operand(50, 1)), (LARGE, LARGE), (np.zeros((0, 4)), operand(4))]
 
 
 def unary(op_type, function, inputs, **options):
@@ -45,12 +45,12 @@ def div_grad(dy, a, b):
 
 
 SAMPLES = [
-    *[Sample("DivGrad", [other(3, 4, 5), a, b], div_grad, {}, "com.microsoft", outputs=2) for a, b in ((X, X + 2), (X, other(5)), (other(4, 1), X))],
+    *[Sample("DivGrad", [operand(3, 4, 5), a, b], div_grad, {}, "com.microsoft", outputs=2) for a, b in ((X, X + 2), (X, operand(5)), (operand(4, 1), X))],
     *binary("Add", np.add), *binary("Sub", np.subtract), *binary("Mul", np.multiply), *binary("Div", divide),
     *binary("Add", np.add, [(INTS, INTS[:1]), (INTS.astype(np.int32), INTS.astype(np.int32))]), *binary("Div", divide, [(INTS, INTS + 7), (INTS, INTS[0] + 9)]),
-    *binary("Pow", np.power, [(POSITIVE, other(5)), (POSITIVE, np.array(2.5)), (np.array(1.7), X)]),
+    *binary("Pow", np.power, [(POSITIVE, operand(5)), (POSITIVE, np.array(2.5)), (np.array(1.7), X)]),
     *binary("Pow", lambda x, e: np.power(x, e), [(X, np.array(2.0)), (X, np.array([3.0]))], indices=[0]),
-    *[Sample("Sum", list(args), lambda *a: sum(a)) for args in ([X], [X, other(5)], [other(5), X, other(4, 1), other()], [LARGE, LARGE, LARGE])],
+    *[Sample("Sum", list(args), lambda *a: sum(a)) for args in ([X], [X, operand(5)], [operand(5), X, operand(4, 1), operand()], [LARGE, LARGE, LARGE])],
     *unary("Sqrt", np.sqrt, [POSITIVE, LARGE]), *unary("Neg", np.negative, [X, INTS, INTS.astype(np.int32)]), *unary("Abs", np.abs, [X, INTS]),
     *unary("Exp", np.exp, [X, 20 * X, LARGE]), *unary("Log", np.log, [POSITIVE, LARGE]), *unary("Log", np.log, [POSITIVE * 1e-8], gradient=False), *unary("Sin", np.sin, [X]), *unary("Cos", np.cos, [X]),
     *unary("Reciprocal", np.reciprocal, [X]), *unary("Erf", ERF, [X, 3 * X, X / 50]),
@@ -59,8 +59,8 @@ SAMPLES = [
                                           ("GreaterOrEqual", np.greater_equal)) for a, b in ((INTS, INTS[:, :1]), (X, X[0]))],
     *[Sample(op, [BOOLS, BOOLS[:1]], f) for op, f in (("And", np.logical_and), ("Or", np.logical_or), ("Xor", np.logical_xor))],
     Sample("Not", [BOOLS], np.logical_not),
-    Sample("Where", [X > 0, X, other(5)], np.where), Sample("Where", [X[0, :, :1] > 0, other(), LARGE[:, :4, :5]], np.where),
-    Sample("Where", [LARGE > 0.8, LARGE, other(331)], np.where), Sample("Where", [BOOLS, INTS, INTS + 1], np.where), Sample("Where", [BOOLS, BOOLS, ~BOOLS], np.where),
+    Sample("Where", [X > 0, X, operand(5)], np.where), Sample("Where", [X[0, :, :1] > 0, operand(), LARGE[:, :4, :5]], np.where),
+    Sample("Where", [LARGE > 0.8, LARGE, operand(331)], np.where), Sample("Where", [BOOLS, INTS, INTS + 1], np.where), Sample("Where", [BOOLS, BOOLS, ~BOOLS], np.where),
     *[Sample("Cast", [x], lambda x, t=t: x.astype(t), {"to": n}, gradient=False)
       for x in (3 * X, INTS, INTS.astype(np.int32), BOOLS, np.abs(INTS).astype(np.uint8), INTS.astype(np.int8))
       for t, n in ((np.float32, 1), (np.float64, 11), (np.int64, 7), (np.int32, 6))],
@@ -72,13 +72,13 @@ SAMPLES = [
 SAMPLES += [
     *[sample for op, f in (("Max", np.maximum), ("Min", np.minimum)) for sample in (
         *binary(op, f), *binary(op, f, [(INTS, INTS[:1]), (INTS.astype(np.int32), INTS.astype(np.int32)[0])]),
-        Sample(op, [X], lambda x: x), Sample(op, [X, other(5), other(4, 1)], lambda *a, f=f: f(f(a[0], a[1]), a[2])),
+        Sample(op, [X], lambda x: x), Sample(op, [X, operand(5), operand(4, 1)], lambda *a, f=f: f(f(a[0], a[1]), a[2])),
         Sample(op, [np.array([1.0, np.nan, 2.0]), np.array([np.nan, 1.0, 1.0])], f, gradient=False))],
     *[Sample(f"{op}Grad", [DY, X, np.where(rng.random(X.shape) < 0.3, X, Y)], lambda dy, a, b, s=s: np.where(a == b, dy / 2, np.where(s * a > s * b, dy, 0)),
              domain="ortrain") for op, s in (("Max", 1), ("Min", -1))],
-    *[Sample("Mean", list(args), lambda *a: sum(a) / len(a)) for args in ([X], [X, other(5)], [other(5), X, other(4, 1)])],
-    Sample("Pow", [X, np.array(2)], lambda x, e: x**2), *binary("Mod", np.mod, [(5 * X, 0.83 * X + 0.1), (5 * X, other(5))]),
-    *binary("Mod", np.fmod, [(5 * X, 0.83 * POSITIVE + 0.1), (5 * X, other(5))], attributes={"fmod": 1}),
+    *[Sample("Mean", list(args), lambda *a: sum(a) / len(a)) for args in ([X], [X, operand(5)], [operand(5), X, operand(4, 1)])],
+    Sample("Pow", [X, np.array(2)], lambda x, e: x**2), *binary("Mod", np.mod, [(5 * X, 0.83 * X + 0.1), (5 * X, operand(5))]),
+    *binary("Mod", np.fmod, [(5 * X, 0.83 * POSITIVE + 0.1), (5 * X, operand(5))], attributes={"fmod": 1}),
     *binary("Mod", lambda a, b: np.mod(a, b), [(INTS, INTS + 11), (INTS, INTS - 11), (INTS.astype(np.int32), INTS.astype(np.int32)[0] + 6)]),
     Sample("Mod", [INTS, INTS - 11], np.fmod, {"fmod": 1}),
     *[Sample(op, [np.array([np.iinfo(kind).min, 7, -7], kind), np.array([-1, -1, -1], kind)], oracle, gradient=False, label=f"the least {kind.__name__}")

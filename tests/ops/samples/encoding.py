@@ -1,4 +1,4 @@
-"""Samples of the encoding family (text itself is in tests/test_text_inputs.py: programs have numbers only)."""
+"""Samples of LabelEncoder with numbers; tests/test_text_inputs.py tests strings, which programs do not support."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Samples of the Fourier transforms; the oracle is onnx's reference implementation."""
+"""Samples of DFT and STFT; the oracle is onnx's reference implementation."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ REAL, COMPLEX = rng.standard_normal((2, 7, 3, 1)), rng.standard_normal((2, 6, 4,
 SIGNAL, WINDOW = rng.standard_normal((2, 20, 1)), np.hanning(8) + 0.1
 
 
-def transformed(x, length=None, axis=1, opset=20, **attributes):
+def dft(x, length=None, axis=1, opset=20, **attributes):
     inputs = [x] if length is None else [x, np.array(length)]
     if opset >= 20:
         inputs = [x, None if length is None else np.array(length), np.array(axis)]
@@ -18,27 +18,27 @@ def transformed(x, length=None, axis=1, opset=20, **attributes):
     return Sample("DFT", inputs, by_reference("DFT", attributes, opset), attributes, opset=opset, constants=(1, 2))
 
 
-def matrix(x, n, axis):
-    """The transform as a matrix of cosines and sines, applied to pairs."""
+def dft_by_matrix(x, n, axis):
+    """Return the DFT of (real, imaginary) pairs as a multiplication by the matrices of cosines and sines."""
     angle = 2 * np.pi * np.outer(np.arange(n), np.arange(x.shape[axis])) / n
     real, imaginary = np.moveaxis(x, axis, -2)[..., 0], np.moveaxis(x, axis, -2)[..., 1]
     turned = [real @ np.cos(angle).T + imaginary @ np.sin(angle).T, imaginary @ np.cos(angle).T - real @ np.sin(angle).T]
     return np.moveaxis(np.stack(turned, -1), -2, axis).astype(x.dtype)
 
 
-def framed(*inputs, opset=17, **attributes):
+def stft(*inputs, opset=17, **attributes):
     return Sample("STFT", inputs, by_reference("STFT", attributes, opset), attributes, opset=opset, constants=(1, 3))
 
 
 SAMPLES = [
-    *[transformed(x, length, axis, opset, inverse=inverse) for x in (REAL, COMPLEX) for length in (None, 5, 9) for axis in (1, 2) for inverse in (0, 1)
+    *[dft(x, length, axis, opset, inverse=inverse) for x in (REAL, COMPLEX) for length in (None, 5, 9) for axis in (1, 2) for inverse in (0, 1)
       for opset in ((17, 20) if length is None else (20,))],
-    *[transformed(REAL, length, axis, onesided=1) for length in (None, 4, 8) for axis in (1, -2)], transformed(COMPLEX, None, 1, 17, onesided=1),
-    *[transformed(COMPLEX, length, onesided=1, inverse=1) for length in (None, 9, 12)],
-    Sample("DFT", [COMPLEX], by_reference("DFT", {}, 20), opset=20), transformed(REAL, opset=17),
-    Sample("DFTGrad", [rng.standard_normal((2, 6, 4, 2)), COMPLEX], lambda dy, x: matrix(dy * [1, -1], 6, 1) * [1, -1], {"opset": 17, "axis": 1}, "ortrain", gradient=False),
-    framed(SIGNAL, np.array(4), WINDOW), framed(SIGNAL, np.array(3), WINDOW, np.array(8), onesided=0), framed(SIGNAL, np.array(5), None, np.array(7), opset=20),
-    framed(rng.standard_normal((1, 16, 2)), np.array(4), WINDOW, onesided=0),
+    *[dft(REAL, length, axis, onesided=1) for length in (None, 4, 8) for axis in (1, -2)], dft(COMPLEX, None, 1, 17, onesided=1),
+    *[dft(COMPLEX, length, onesided=1, inverse=1) for length in (None, 9, 12)],
+    Sample("DFT", [COMPLEX], by_reference("DFT", {}, 20), opset=20), dft(REAL, opset=17),
+    Sample("DFTGrad", [rng.standard_normal((2, 6, 4, 2)), COMPLEX], lambda dy, x: dft_by_matrix(dy * [1, -1], 6, 1) * [1, -1], {"opset": 17, "axis": 1}, "ortrain", gradient=False),
+    stft(SIGNAL, np.array(4), WINDOW), stft(SIGNAL, np.array(3), WINDOW, np.array(8), onesided=0), stft(SIGNAL, np.array(5), None, np.array(7), opset=20),
+    stft(rng.standard_normal((1, 16, 2)), np.array(4), WINDOW, onesided=0),
     Sample("STFT", [SIGNAL[..., 0], np.array(4), WINDOW], lambda x, *more: by_reference("STFT", {"onesided": 1}, 17)(x[..., None], *more), {"onesided": 1},
            constants=(1,), label="a real signal without its last axis"),
 ]

@@ -1,4 +1,4 @@
-"""Samples of the indexing family."""
+"""Samples of Concat, Split, Slice, the Gather and Scatter operators and OneHot."""
 
 import numpy as np
 
@@ -18,26 +18,26 @@ def ints(*values: int) -> np.ndarray:
 
 
 def take_gradient(shape, indices, dy, axis):
-    """The gradient of np.take by its definition."""
+    """Return the gradient of numpy.take by its definition."""
     dx = np.zeros(tuple(shape), dy.dtype)
     np.add.at(dx, (slice(None),) * (axis % len(shape)) + (indices,), dy)
     return dx
 
 
-def elements_at(indices, axis):
-    """The index that take_along_axis uses, for indices smaller than the data too."""
+def element_index(indices, axis):
+    """Return the index that take_along_axis uses, also for an index tensor smaller than the data."""
     grid = list(np.indices(indices.shape))
     grid[axis] = indices
     return tuple(grid)
 
 
-def added_at(shape, where, dy):
+def scatter_add(shape, where, dy):
     dx = np.zeros(tuple(shape), dy.dtype)
     np.add.at(dx, where, dy)
     return dx
 
 
-def put(x, where, values):
+def with_values_at(x, where, values):
     y = x.copy()
     y[where] = values
     return y
@@ -52,24 +52,24 @@ def gathered(x, indices, axis=0, gradient=True) -> list[Sample]:
 
 def elements(x, indices, axis=0) -> list[Sample]:
     dy = rng.standard_normal(indices.shape)
-    return [Sample("GatherElements", [x, indices], lambda x, i: x[elements_at(i, axis)], {"axis": axis}),
+    return [Sample("GatherElements", [x, indices], lambda x, i: x[element_index(i, axis)], {"axis": axis}),
             Sample("GatherElementsGrad", [dy, ints(*x.shape), indices],
-                   lambda dy, s, i: added_at(s, elements_at(i, axis), dy), {"axis": axis},
+                   lambda dy, s, i: scatter_add(s, element_index(i, axis), dy), {"axis": axis},
                    domain=MS, constants=[1], gradient=False),
-            Sample("ScatterElements", [x, indices, dy], lambda x, i, u: x + added_at(x.shape, elements_at(i, axis), u),
+            Sample("ScatterElements", [x, indices, dy], lambda x, i, u: x + scatter_add(x.shape, element_index(i, axis), u),
                    {"axis": axis, "reduction": "add"}, opset=16)]
 
 
-def tuple_where(indices, batch):
-    """The index that GatherND uses: its tuples, after the position itself in the shared dimensions."""
+def tuple_index(indices, batch):
+    """Return the index of GatherND: the batch position followed by the index tuples."""
     return (*np.indices(indices.shape[:-1])[:batch], *np.moveaxis(indices, -1, 0))
 
 
 def tuples(x, indices, batch=0) -> list[Sample]:
-    dy = rng.standard_normal(x[tuple_where(indices, batch)].shape)
-    return [Sample("GatherND", [x, indices], lambda x, i: x[tuple_where(i, batch)], {"batch_dims": batch}),
+    dy = rng.standard_normal(x[tuple_index(indices, batch)].shape)
+    return [Sample("GatherND", [x, indices], lambda x, i: x[tuple_index(i, batch)], {"batch_dims": batch}),
             Sample("GatherNDGrad", [ints(*x.shape), indices, dy],
-                   lambda s, i, dy: added_at(s, tuple_where(i, batch), dy), {"batch_dims": batch},
+                   lambda s, i, dy: scatter_add(s, tuple_index(i, batch), dy), {"batch_dims": batch},
                    domain=MS, constants=[0], gradient=False)]
 
 
@@ -79,7 +79,7 @@ def sliced(cut, *limits, opset=17, x=X) -> Sample:
 
 def slice_gradient(cut, *limits) -> Sample:
     return Sample("SliceGrad", [X[cut].copy(), ints(3, 4, 5), *limits],
-                  lambda dy, s, *_: put(np.zeros(tuple(s), dy.dtype), cut, dy), domain=MS,
+                  lambda dy, s, *_: with_values_at(np.zeros(tuple(s), dy.dtype), cut, dy), domain=MS,
                   constants=range(1, 2 + len(limits)), gradient=False)
 
 
@@ -128,14 +128,14 @@ SAMPLES = [
     *tuples(X, rng.integers(0, 4, (3, 2, 1)), 1),
     *tuples(X, rng.integers(0, 5, (3, 4, 2, 1)), 2),
     Sample("ScatterND", [X, ints(2, 0).reshape(2, 1), rng.standard_normal((2, 4, 5))],
-           lambda x, i, u: put(x, tuple_where(i, 0), u), opset=16),
+           lambda x, i, u: with_values_at(x, tuple_index(i, 0), u), opset=16),
     Sample("ScatterND", [X, np.array([[0, 1], [0, 1]]), rng.standard_normal((2, 5))],
-           lambda x, i, u: x + added_at(x.shape, tuple_where(i, 0), u),
+           lambda x, i, u: x + scatter_add(x.shape, tuple_index(i, 0), u),
            {"reduction": "add"}, opset=16),
     Sample("Scatter", [np.zeros((3, 4)), np.array([[0, 2, 1, 0]]), np.arange(4.0)[None]], lambda x, i, u: np.array([[0, 0, 0, 3], [0, 0, 2, 0], [0, 1, 0, 0]], x.dtype),
            opset=10, gradient=False),
     Sample("ScatterElements", [X, UNIQUE[:, :, None], rng.standard_normal((2, 3, 1))],
-           lambda x, i, u: put(x, elements_at(i, 1), u), {"axis": 1}),
+           lambda x, i, u: with_values_at(x, element_index(i, 1), u), {"axis": 1}),
     Sample("OneHot", [np.array([[0, 2], [-1, 7]]), np.array(3), np.array([0.0, 1.0])],
            lambda i, d, v: np.where(np.where(i < 0, i + 3, i)[..., None] == np.arange(3), v[1], v[0]), constants=[1]),
     Sample("OneHot", [np.array([[0, 2], [-1, 7]]), np.array(3), np.array([0.5, 2.0])],

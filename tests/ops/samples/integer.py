@@ -1,4 +1,4 @@
-"""Samples of products of small integers."""
+"""Samples of integer matrix multiplication and convolution, and of dynamic quantization."""
 
 import numpy as np
 
@@ -30,57 +30,57 @@ CONV_INTEGER = [
     *[Sample("ConvInteger", inputs, by_reference("ConvInteger", GROUPS), GROUPS, gradient=False) for inputs in ([X, byte(6, 2, 3, 3)], [X, byte(6, 2, 3, 3), BYTE])],
     Sample("ConvInteger", [X, W, BYTE, SIGNED], lambda x, w, a, b: by_reference("Conv", GROUPS)(x.astype(float) - a, w.astype(float) - b).astype(np.int32), GROUPS,
            gradient=False, label="zero-of-w"),
-    # 3 x 3, 16 channels: by Winograd's method
+    # 3 x 3 with 16 channels: computed by Winograd convolution
     Sample("ConvInteger", [byte(1, 16, 9, 9), signed(16, 16, 3, 3), BYTE],
            lambda x, w, z: np.rint(by_reference("Conv")(x.astype(float) - z, w.astype(float))).astype(np.int32), gradient=False, label="winograd"),
 ]
 
 
-def stored(value, zero, dtype):
+def quantize(value, zero, dtype):
     limits = np.iinfo(dtype)
     return np.clip(np.rint(value) + zero, limits.min, limits.max).astype(dtype)
 
 
-def stored_matmul(a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero):
+def quantized_matmul(a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero):
     product = (a.astype(np.int64) - a_zero) @ (b.astype(np.int64) - b_zero)
-    return stored(product * (a_scale * b_scale / y_scale).astype(np.float64), y_zero.astype(int), y_zero.dtype)
+    return quantize(product * (a_scale * b_scale / y_scale).astype(np.float64), y_zero.astype(int), y_zero.dtype)
 
 
-def stored_conv(x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias=None):
+def quantized_conv(x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias=None):
     per_filter = np.reshape(w_zero, (-1, 1, 1, 1)).astype(float)
     product = by_reference("Conv", GROUPS)(x.astype(float) - x_zero, w.astype(float) - per_filter)
     product = product + (0 if bias is None else bias[:, None, None])
-    return stored(product * np.reshape(x_scale * w_scale / y_scale, (-1, 1, 1)).astype(np.float64), y_zero.astype(int), y_zero.dtype)
+    return quantize(product * np.reshape(x_scale * w_scale / y_scale, (-1, 1, 1)).astype(np.float64), y_zero.astype(int), y_zero.dtype)
 
 
 QUANTIZED = [
-    Sample("QLinearMatMul", [A, scale(0.02), BYTE, B, scale(0.01), SIGNED, scale(0.7), BYTE], stored_matmul, gradient=False),
-    Sample("QLinearMatMul", [A, scale(0.02), BYTE, B, rng.uniform(0.01, 0.02, 5).astype(np.float32), signed(5), scale(0.7), SIGNED], stored_matmul, gradient=False),
-    Sample("QLinearConv", [X, scale(0.02), BYTE, W, scale(0.01), SIGNED, scale(0.6), BYTE], stored_conv, GROUPS, gradient=False),
+    Sample("QLinearMatMul", [A, scale(0.02), BYTE, B, scale(0.01), SIGNED, scale(0.7), BYTE], quantized_matmul, gradient=False),
+    Sample("QLinearMatMul", [A, scale(0.02), BYTE, B, rng.uniform(0.01, 0.02, 5).astype(np.float32), signed(5), scale(0.7), SIGNED], quantized_matmul, gradient=False),
+    Sample("QLinearConv", [X, scale(0.02), BYTE, W, scale(0.01), SIGNED, scale(0.6), BYTE], quantized_conv, GROUPS, gradient=False),
     Sample("QLinearConv", [X, scale(0.02), BYTE, W, rng.uniform(0.01, 0.02, 6).astype(np.float32), np.zeros(6, np.int8), scale(0.6), BYTE,
-                           rng.integers(-9000, 9000, 6).astype(np.int32)], stored_conv, GROUPS, gradient=False),
+                           rng.integers(-9000, 9000, 6).astype(np.int32)], quantized_conv, GROUPS, gradient=False),
 ]
 
 
-def as_it_comes(x):
+def dynamic_quantize(x):
     low, high = min(0, x.min()), max(0, x.max())
     step = np.array((high - low) / 255 or 1, x.dtype)
     zero = np.rint(-low / step).astype(np.uint8)
-    return stored(x / step, int(zero), np.uint8), step, zero
+    return quantize(x / step, int(zero), np.uint8), step, zero
 
 
 FLOATS = [rng.uniform(-3, 2, (3, 7)), rng.uniform(0.5, 2, 5), rng.uniform(-2, -1, (2, 2, 3)), np.zeros(4)]
-DYNAMIC = [Sample("DynamicQuantizeLinear", [x.astype(np.float32).astype(float)], as_it_comes, {}, outputs=3, gradient=False) for x in FLOATS]
+DYNAMIC = [Sample("DynamicQuantizeLinear", [x.astype(np.float32).astype(float)], dynamic_quantize, {}, outputs=3, gradient=False) for x in FLOATS]
 
 
-def product_of_stored(op_type, a, b, a_zero, b_zero):
+def dequantized_product(op_type, a, b, a_zero, b_zero):
     a, b = a.astype(float) - a_zero, b.astype(float) - b_zero
     return (a @ b if op_type == "MatMul" else by_reference("Conv", GROUPS)(a, b))
 
 
 DYNAMIC_PRODUCTS = [
     Sample("DynamicProduct", [rng.standard_normal(a.shape), scale(0.1), None, None, a, b, BYTE, SIGNED],
-           lambda x, s, y, t, a, b, za, zb, op=op: product_of_stored(op, a, b, za, zb).astype(x.dtype), {"product": op, **own}, "ortrain", gradient=False)
+           lambda x, s, y, t, a, b, za, zb, op=op: dequantized_product(op, a, b, za, zb).astype(x.dtype), {"product": op, **own}, "ortrain", gradient=False)
     for op, a, b, own in (("MatMul", A, B, {}), ("Conv", X, W, GROUPS))
 ]
 SAMPLES = [*MATMUL_INTEGER, *CONV_INTEGER, *QUANTIZED, *DYNAMIC, *DYNAMIC_PRODUCTS]

@@ -1,4 +1,4 @@
-"""Samples of the linear family."""
+"""Samples of MatMul, Gemm, their fused variants and Dense."""
 
 import numpy as np
 
@@ -11,27 +11,27 @@ def r(*shape):
     return rng.standard_normal(shape)
 
 
-def turned(x, flag):
+def transpose_if(x, flag):
     return np.swapaxes(x, -1, -2) if flag and x.ndim > 1 else x
 
 
-def general(alpha, beta, ta, tb):
-    return lambda a, b, c=None: alpha * (turned(a, ta) @ turned(b, tb)) + (0 if c is None else beta * c)
+def gemm(alpha, beta, ta, tb):
+    return lambda a, b, c=None: alpha * (transpose_if(a, ta) @ transpose_if(b, tb)) + (0 if c is None else beta * c)
 
 
 MATMULS = [((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((3, 4), (2, 4, 5)), ((4,), (4,)), ((4,), (4, 5)),
            ((3, 4), (4,)), ((2, 3, 4), (4,)), ((4,), (2, 4, 5)), ((1, 1), (1, 1)), ((70, 33), (33, 49)), ((0, 4), (4, 5)), ((1, 300), (300, 17))]
 SAMPLES = [
     *[Sample("MatMul", [r(*a), r(*b)], np.matmul) for a, b in MATMULS],
-    *[Sample("FusedMatMul", [r(*(a[::-1] if ta else a)), r(*(b[::-1] if tb else b))], lambda x, y, ta=ta, tb=tb: 1.5 * (turned(x, ta) @ turned(y, tb)),
+    *[Sample("FusedMatMul", [r(*(a[::-1] if ta else a)), r(*(b[::-1] if tb else b))], lambda x, y, ta=ta, tb=tb: 1.5 * (transpose_if(x, ta) @ transpose_if(y, tb)),
              {"alpha": 1.5, "transA": ta, "transB": tb}, "com.microsoft") for ta in (0, 1) for tb in (0, 1) for a, b in (((3, 4), (4, 5)),)],
     *[Sample("FusedMatMul", [np.swapaxes(r(2, 3, 4), 1, 2).copy() if ta else r(2, 3, 4), np.swapaxes(r(2, 4, 5), 1, 2).copy() if tb else r(2, 4, 5)],
-             lambda x, y, ta=ta, tb=tb: turned(x, ta) @ turned(y, tb), {"transA": ta, "transB": tb}, "com.microsoft") for ta in (0, 1) for tb in (0, 1)],
+             lambda x, y, ta=ta, tb=tb: transpose_if(x, ta) @ transpose_if(y, tb), {"transA": ta, "transB": tb}, "com.microsoft") for ta in (0, 1) for tb in (0, 1)],
     Sample("FusedMatMul", [r(3, 2, 4), r(2, 4, 5)], lambda x, y: 0.5 * (x.transpose(1, 0, 2) @ y), {"transBatchA": 1, "alpha": 0.5}, "com.microsoft"),
     Sample("FusedMatMul", [r(3, 2, 4), r(5, 2, 3)], lambda x, y: x.transpose(1, 2, 0) @ y.transpose(1, 2, 0),
            {"transBatchA": 1, "transA": 1, "transBatchB": 1, "transB": 1}, "com.microsoft"),
-    Sample("FusedMatMul", [r(2, 4, 3), r(4, 5)], lambda x, y: turned(x, 1) @ y, {"transA": 1}, "com.microsoft"),
-    *[Sample("Gemm", [r(*((4, 3) if ta else (3, 4))), r(*((5, 4) if tb else (4, 5))), *c], general(alpha, beta, ta, tb),
+    Sample("FusedMatMul", [r(2, 4, 3), r(4, 5)], lambda x, y: transpose_if(x, 1) @ y, {"transA": 1}, "com.microsoft"),
+    *[Sample("Gemm", [r(*((4, 3) if ta else (3, 4))), r(*((5, 4) if tb else (4, 5))), *c], gemm(alpha, beta, ta, tb),
              {"alpha": alpha, "beta": beta, "transA": ta, "transB": tb})
       for ta in (0, 1) for tb in (0, 1) for alpha, beta in ((1.0, 1.0), (0.5, 2.0)) for c in ([], [r(5)], [r(3, 5)], [r(3, 1)], [r()])],
 ]
@@ -40,7 +40,7 @@ A, B, C = r(3, 4), r(5, 4), r(5)
 
 def dense(tb, relu):
     def oracle(x, w, b=None):
-        y = x @ turned(w, tb) + (0 if b is None else b)
+        y = x @ transpose_if(w, tb) + (0 if b is None else b)
         return np.maximum(y, 0) if relu else y
 
     return oracle

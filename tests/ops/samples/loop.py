@@ -1,3 +1,3 @@
-"""Loops have graphs inside, which a sample cannot hold: tests/ops/test_loop.py runs them."""
+"""No samples: loops contain graphs, which samples do not support. tests/ops/test_loop.py tests them."""
 
 SAMPLES: list = []

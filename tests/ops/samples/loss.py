@@ -1,4 +1,4 @@
-"""Samples of the loss family."""
+"""Samples of softmax cross entropy and its gradient."""
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def gradient(inputs, reduction="mean", **attributes):
 
 
 def loss_and_gradient(inputs, reduction="mean", **attributes):
-    """The loss and its gradient in one operator."""
+    """Return a sample of the operator that computes the loss and its gradient."""
     ignored = attributes.get("ignore_index", -1)
 
     def oracle(x, labels, weight=None):

@@ -1,4 +1,4 @@
-"""Samples of the norm family."""
+"""Samples of the normalization operators."""
 
 import numpy as np
 
@@ -10,33 +10,33 @@ SCALE, BIAS, MEAN, VARIANCE = rng.uniform(0.5, 1.5, 4), rng.standard_normal(4), 
 BATCHES = [rng.standard_normal(shape) * 2 + 3 for shape in ((5, 4), (2, 4, 9), (3, 4, 5, 7), (2, 4, 2, 3, 3))]
 
 
-def wide(v, x):
+def broadcast_channels(v, x):
     return v.reshape(1, -1, *[1] * (x.ndim - 2))
 
 
-def others(x):
+def reduction_axes(x):
     return tuple(a for a in range(x.ndim) if a != 1)
 
 
-def inference(epsilon):
-    return lambda x, s, b, m, v: wide(s, x) * (x - wide(m, x)) / np.sqrt(wide(v, x) + epsilon) + wide(b, x)
+def batch_norm_inference(epsilon):
+    return lambda x, s, b, m, v: broadcast_channels(s, x) * (x - broadcast_channels(m, x)) / np.sqrt(broadcast_channels(v, x) + epsilon) + broadcast_channels(b, x)
 
 
-def training(epsilon, momentum, internal):
+def batch_norm_training(epsilon, momentum, internal):
     def oracle(x, s, b, m, v):
-        mean, variance = x.mean(others(x)), x.var(others(x))
-        y = wide(s, x) * (x - wide(mean, x)) / np.sqrt(wide(variance, x) + epsilon) + wide(b, x)
+        mean, variance = x.mean(reduction_axes(x)), x.var(reduction_axes(x))
+        y = broadcast_channels(s, x) * (x - broadcast_channels(mean, x)) / np.sqrt(broadcast_channels(variance, x) + epsilon) + broadcast_channels(b, x)
         outputs = (y, m * momentum + mean * (1 - momentum), v * momentum + variance * (1 - momentum), mean, 1 / np.sqrt(variance + epsilon))
         return outputs if internal else outputs[:3]
 
     return oracle
 
 
-def gradient(dy, x, scale, mean, inverse):
+def batch_norm_gradient(dy, x, scale, mean, inverse):
     n = x.size / x.shape[1]
-    normal = (x - wide(mean, x)) * wide(inverse, x)
-    dscale, dbias = (dy * normal).sum(others(x)), dy.sum(others(x))
-    return wide(scale * inverse, x) * (dy - wide(dbias, x) / n - normal * wide(dscale, x) / n), dscale, dbias
+    normal = (x - broadcast_channels(mean, x)) * broadcast_channels(inverse, x)
+    dscale, dbias = (dy * normal).sum(reduction_axes(x)), dy.sum(reduction_axes(x))
+    return broadcast_channels(scale * inverse, x) * (dy - broadcast_channels(dbias, x) / n - normal * broadcast_channels(dscale, x) / n), dscale, dbias
 
 
 def batch(op_type, x, oracle, outputs=1, domain="", **attributes):
@@ -67,12 +67,12 @@ S, B = rng.uniform(0.5, 1.5, 21), rng.standard_normal(21)
 S2, B2 = rng.uniform(0.5, 1.5, (6, 21)), rng.standard_normal((6, 21))
 
 
-def first(oracle):
+def first_output(oracle):
     return lambda *a: oracle(*a)[0]
 
 
 def statistics(x):
-    return x.mean(others(x)), 1 / np.sqrt(x.var(others(x)) + 1e-5)
+    return x.mean(reduction_axes(x)), 1 / np.sqrt(x.var(reduction_axes(x)) + 1e-5)
 
 
 def layer_statistics(x, axis):
@@ -90,49 +90,49 @@ def skip_layer_norm(x, skip, gamma, beta=None, bias=None):
 SAMPLES = [
     *[Sample("SkipLayerNormalization", [*(rng.standard_normal((2, 3, 6)) for _ in range(2)), *(rng.standard_normal(6) for _ in range(n))], skip_layer_norm, {},
              "com.microsoft") for n in (1, 2, 3)],
-    *[batch("BatchNormalization", x, inference(1e-3), epsilon=1e-3) for x in BATCHES],
-    *[Sample("BatchNormalization", [x, SCALE, BIAS, MEAN, VARIANCE], training(1e-5, 0.8, False), {"momentum": 0.8, "training_mode": 1}, outputs=3, gradient=False,
+    *[batch("BatchNormalization", x, batch_norm_inference(1e-3), epsilon=1e-3) for x in BATCHES],
+    *[Sample("BatchNormalization", [x, SCALE, BIAS, MEAN, VARIANCE], batch_norm_training(1e-5, 0.8, False), {"momentum": 0.8, "training_mode": 1}, outputs=3, gradient=False,
              opset=15) for x in BATCHES],
-    *[Sample("BatchNormInternal", [x, SCALE, BIAS, MEAN, VARIANCE], training(1e-5, 0.9, True), {}, MICROSOFT, 5, gradient=False) for x in BATCHES],
-    *[batch("BatchNormInternal", x, first(training(1e-5, 0.9, True)), domain=MICROSOFT) for x in BATCHES],
-    batch("BatchNormalization", BATCHES[2], first(training(1e-5, 0.9, False)), training_mode=1),
-    *[Sample("BatchNormalizationGrad", [rng.standard_normal(x.shape), x, SCALE, *statistics(x)], gradient, {}, MICROSOFT, 3, gradient=False) for x in BATCHES],
-    Sample("LayerNormalization", [Y, S, B], first(layer(1e-5, -1))), Sample("LayerNormalization", [Y, S], first(layer(1e-5, -1)), label="no-bias"),
-    Sample("LayerNormalization", [Y, S2, B2], first(layer(1e-4, 1)), {"axis": 1, "epsilon": 1e-4}),
+    *[Sample("BatchNormInternal", [x, SCALE, BIAS, MEAN, VARIANCE], batch_norm_training(1e-5, 0.9, True), {}, MICROSOFT, 5, gradient=False) for x in BATCHES],
+    *[batch("BatchNormInternal", x, first_output(batch_norm_training(1e-5, 0.9, True)), domain=MICROSOFT) for x in BATCHES],
+    batch("BatchNormalization", BATCHES[2], first_output(batch_norm_training(1e-5, 0.9, False)), training_mode=1),
+    *[Sample("BatchNormalizationGrad", [rng.standard_normal(x.shape), x, SCALE, *statistics(x)], batch_norm_gradient, {}, MICROSOFT, 3, gradient=False) for x in BATCHES],
+    Sample("LayerNormalization", [Y, S, B], first_output(layer(1e-5, -1))), Sample("LayerNormalization", [Y, S], first_output(layer(1e-5, -1)), label="no-bias"),
+    Sample("LayerNormalization", [Y, S2, B2], first_output(layer(1e-4, 1)), {"axis": 1, "epsilon": 1e-4}),
     Sample("LayerNormalization", [Y, S, B], layer(1e-5, -1), outputs=3, gradient=False),
     Sample("LayerNormalizationGrad", [rng.standard_normal(Y.shape), Y, S, *layer_statistics(Y, -1)], layer_gradient(-1), {}, MICROSOFT, 3, gradient=False),
     Sample("LayerNormalizationGrad", [rng.standard_normal(Y.shape), Y, S2, *layer_statistics(Y, 1)], layer_gradient(1), {"axis": 1}, MICROSOFT, 3, gradient=False),
 ]
-def instance(x, s, b, epsilon=1e-5):
+def instance_norm(x, s, b, epsilon=1e-5):
     axes = tuple(range(2, x.ndim))
-    return wide(s, x) * (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon) + wide(b, x)
+    return broadcast_channels(s, x) * (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon) + broadcast_channels(b, x)
 
 
-def response(x, size, alpha=1e-4, beta=0.75, bias=1.0):
+def local_response(x, size, alpha=1e-4, beta=0.75, bias=1.0):
     total = np.zeros_like(x)
     for c in range(x.shape[1]):
         total[:, c] = (x[:, max(0, c - (size - 1) // 2) : c + size // 2 + 1] ** 2).sum(1)
     return x / (bias + alpha / size * total) ** beta
 
 
-def grouped(x, s, b, groups):
-    """Every image and group of channels by itself; s and b of the length that the opset has."""
+def group_norm(x, s, b, groups):
+    """Group normalization; s and b have one element per channel, or per group as before opset 21."""
     z = x.reshape(len(x), groups, -1)
     z = ((z - z.mean(-1, keepdims=True)) / np.sqrt(z.var(-1, keepdims=True) + 1e-5)).reshape(x.shape)
     per_channel = [np.repeat(v, x.shape[1] // len(v)) for v in (s, b)]
-    return wide(per_channel[0], x) * z + wide(per_channel[1], x)
+    return broadcast_channels(per_channel[0], x) * z + broadcast_channels(per_channel[1], x)
 
 
 SAMPLES += [
-    *[Sample("GroupNormalization", [x, SCALE, BIAS], lambda x, s, b, n=n: grouped(x, s, b, n), {"num_groups": n}, opset=21) for x in BATCHES[1:3] for n in (1, 2, 4)],
-    Sample("GroupNormalization", [BATCHES[2], SCALE[:2], BIAS[:2]], lambda x, s, b: grouped(x, s, b, 2), {"num_groups": 2}, opset=18),
-    *[Sample("InstanceNormalization", [x, SCALE, BIAS], instance) for x in BATCHES[1:]],
-    Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], lambda *a: instance(*a, 0.1), {"epsilon": 0.1}),
-    Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], instance, opset=18),
+    *[Sample("GroupNormalization", [x, SCALE, BIAS], lambda x, s, b, n=n: group_norm(x, s, b, n), {"num_groups": n}, opset=21) for x in BATCHES[1:3] for n in (1, 2, 4)],
+    Sample("GroupNormalization", [BATCHES[2], SCALE[:2], BIAS[:2]], lambda x, s, b: group_norm(x, s, b, 2), {"num_groups": 2}, opset=18),
+    *[Sample("InstanceNormalization", [x, SCALE, BIAS], instance_norm) for x in BATCHES[1:]],
+    Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], lambda *a: instance_norm(*a, 0.1), {"epsilon": 0.1}),
+    Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], instance_norm, opset=18),
     *[Sample("LpNormalization", [BATCHES[2]], lambda x, p=p, a=a: x / np.linalg.norm(x, p, a, keepdims=True), {"p": p, "axis": a}) for p in (1, 2) for a in (1, -1)],
     Sample("LpNormalization", [np.zeros((2, 3))], lambda x: x, gradient=False),
-    *[Sample("LRN", [BATCHES[2]], lambda x, n=n: response(x, n, 0.5, 0.6, 2.0), {"size": n, "alpha": 0.5, "beta": 0.6, "bias": 2.0}) for n in (1, 2, 3, 7)],
-    Sample("LRN", [BATCHES[3]], lambda x: response(x, 3), {"size": 3}),
+    *[Sample("LRN", [BATCHES[2]], lambda x, n=n: local_response(x, n, 0.5, 0.6, 2.0), {"size": n, "alpha": 0.5, "beta": 0.6, "bias": 2.0}) for n in (1, 2, 3, 7)],
+    Sample("LRN", [BATCHES[3]], lambda x: local_response(x, 3), {"size": 3}),
 ]
 REFUSALS = [
     Refusal("BatchNormalization", [BATCHES[1], SCALE[:3], BIAS, MEAN, VARIANCE]), Refusal("BatchNormalization", [BATCHES[1][0, 0], SCALE, BIAS, MEAN, VARIANCE]),

@@ -1,4 +1,4 @@
-"""Samples of Pad and of its gradient where it repeats elements."""
+"""Samples of Pad, and of its gradient in the modes that repeat elements."""
 
 import numpy as np
 
@@ -13,10 +13,10 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def repeated(dy: np.ndarray, x: np.ndarray, before: int, after: int, mode: str) -> np.ndarray:
-    """dx of a Pad along the last axis: every element of dy where its copy came from."""
-    came_from = np.pad(np.arange(x.shape[-1]), (before, after), mode=mode)
-    return np.stack([dy[..., came_from == k].sum(-1) for k in range(x.shape[-1])], -1)
+def pad_gradient(dy: np.ndarray, x: np.ndarray, before: int, after: int, mode: str) -> np.ndarray:
+    """Return dx of a Pad along the last axis: the sum of dy over the copies of each element."""
+    source = np.pad(np.arange(x.shape[-1]), (before, after), mode=mode)
+    return np.stack([dy[..., source == k].sum(-1) for k in range(x.shape[-1])], -1)
 
 
 SAMPLES = [
@@ -33,7 +33,7 @@ SAMPLES = [
     Sample("Pad", [X, ints(1, 2), None, ints(-1)], lambda x, p, _, a: np.pad(x, ((0, 0), (0, 0), (1, 2))), opset=18, constants=[1, 3]),
     Sample("Pad", [X],
            lambda x: np.pad(x, ((0, 0), (1, 0), (0, 1)), constant_values=2), {"pads": (0, 1, 0, 0, 0, 1), "value": 2.0}, opset=10),
-    *[Sample("PadGrad", [rng.standard_normal((3, 4, 10)), X, ints(0, 0, 2, 0, 0, 3)], lambda dy, x, p, mode=mode: repeated(dy, x, 2, 3, mode), {"mode": mode},
+    *[Sample("PadGrad", [rng.standard_normal((3, 4, 10)), X, ints(0, 0, 2, 0, 0, 3)], lambda dy, x, p, mode=mode: pad_gradient(dy, x, 2, 3, mode), {"mode": mode},
              domain=ORTRAIN, constants=[2], gradient=False) for mode in ("edge", "reflect", "wrap")],
 ]
 

@@ -1,4 +1,4 @@
-"""Samples of values stored as small integers."""
+"""Samples of QuantizeLinear, DequantizeLinear and FakeQuantize."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Samples of the recurrent family; the oracles go row by row and step by step, as the ONNX operators' texts read."""
+"""Samples of the recurrent layers; the oracles compute one row and one step at a time, as the ONNX specification describes them."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from tests.ops.samples import Refusal, Sample
 
 rng = np.random.default_rng(4)
 S, N, INPUTS, H = 5, 3, 4, 6
-MS, OWN = "com.microsoft", "ortrain"
+MS, ORTRAIN = "com.microsoft", "ortrain"
 LENGTHS = np.array([5, 2, 3], np.int32)
 
 
@@ -19,7 +19,9 @@ def sigmoid(x):
 
 
 def run_layer(cell, gates, states, x, w, rec, b, lengths, initial, direction, layout, **saved):
-    """(y, final states …) of any of the three layers; cell(row gates input, state, R, Rb) -> new state, a tuple whose first is h."""
+    """Return (y, final states …) of a layer.
+
+    cell: a function of (W x + Wb of a row, state, R, Rb, direction) that returns the new state, a tuple whose first element is h."""
     if layout:
         x = x.swapaxes(0, 1)
         initial = [None if i is None else i.swapaxes(0, 1) for i in initial]
@@ -93,7 +95,7 @@ def rnn(x, w, rec, b=None, lengths=None, h0=None, *, direction="forward", layout
 
 
 def arrays(gates, directions=1, bias=True, lengths=None, initial=1, peepholes=False, layout=0, rows=N):
-    """Inputs of a layer in ONNX's order, None for what is left out."""
+    """Return the inputs of a layer in ONNX's order, None for absent ones."""
     state = (rows, directions, H) if layout else (directions, rows, H)
     found = [r(rows, S, INPUTS) if layout else r(S, rows, INPUTS), r(directions, gates * H, INPUTS), r(directions, gates * H, H), r(directions, 2 * gates * H) if bias else None,
              lengths, *[r(*state) for _ in range(initial)]]
@@ -111,8 +113,8 @@ def layer(op_type, oracle, outputs, inputs, attributes=None, label="", **options
     return Sample(op_type, inputs, lambda *a: oracle(*a, **known, **options), {"hidden_size": H, **attributes}, outputs=outputs, label=label)
 
 
-def of_units(op_type, oracle, gates, hidden):
-    """A layer whose panels of R are of several widths or blocks of depth, over blocks of rows with a rest."""
+def large_layer(op_type, oracle, gates, hidden):
+    """Return a sample of a layer so large that the packed R has panels of several widths or depth blocks, with an incomplete block of rows."""
     weights = [r(1, gates * hidden, columns) / columns ** 0.5 for columns in (INPUTS, hidden)]
     return Sample(op_type, [r(2, 21, INPUTS), *weights], oracle, {"hidden_size": hidden}, outputs=2, label=f"{hidden} units")
 
@@ -134,11 +136,11 @@ SAMPLES = [
     layer("RNN", rnn, 2, arrays(1)), layer("RNN", rnn, 2, arrays(1, bias=False, initial=0)), layer("RNN", rnn, 1, arrays(1, 2, lengths=LENGTHS), BOTH),
     layer("RNN", rnn, 2, arrays(1), {"activations": ("Relu",)}, "relu", function=relu), layer("RNN", rnn, 2, arrays(1), {"direction": "reverse"}),
     layer("RNN", rnn, 2, arrays(1, layout=1), {"layout": 1}, "layout"),
-    *[of_units("LSTM", lambda *a: lstm(*a)[:2], 4, hidden) for hidden in (29, 140)], of_units("GRU", gru, 3, 150), of_units("RNN", rnn, 1, 270),
+    *[large_layer("LSTM", lambda *a: lstm(*a)[:2], 4, hidden) for hidden in (29, 140)], large_layer("GRU", gru, 3, 150), large_layer("RNN", rnn, 1, 270),
 ]
 
 
-# ---- what the kernels have no form of
+# ---- layers that the kernels do not support
 
 FUNCTIONS = {
     "Affine": lambda x: x, "LeakyRelu": lambda x: np.where(x > 0, x, 0.01 * x), "ThresholdedRelu": lambda x: np.where(x > 1, x, 0), "ScaledTanh": np.tanh,
@@ -162,11 +164,11 @@ SAMPLES += [
 ]
 
 
-# ---- the forms that save, and the gradients as operators: against exact derivatives of the oracles above
+# ---- training forms and gradient operators, compared with exact derivatives of the oracles above
 
 
-def saved_lstm(x, w, rec, b, lengths, h0, c0, p=None, own=False):
-    """The outputs of LSTMTraining of one direction: y, h, c, all cell states, all gates after activation (i, o, f, c)."""
+def lstm_training(x, w, rec, b, lengths, h0, c0, p=None, own=False):
+    """Return the outputs of LSTMTraining in the forward direction: y, h, c, all cell states, all gates (i, o, f, c) after activation."""
     steps, rows, _ = x.shape
     h, c = h0[0].copy(), c0[0].copy()
     y, cells, gates = np.zeros((steps, 1, rows, H)), np.zeros((steps, 1, rows, H)), np.zeros((steps, 1, rows, 4 * H))
@@ -181,7 +183,7 @@ def saved_lstm(x, w, rec, b, lengths, h0, c0, p=None, own=False):
     return y, h[None], c[None], cells.reshape(shapes[0]), gates.reshape(shapes[1])
 
 
-def saved_gru(x, w, rec, b, lengths, h0, own=False):
+def gru_training(x, w, rec, b, lengths, h0, own=False):
     steps, rows, _ = x.shape
     h, y, gates = h0[0].copy(), np.zeros((steps, 1, rows, H)), np.zeros((steps, 1, rows, 3 * H))
     for t in range(steps):
@@ -194,8 +196,8 @@ def saved_gru(x, w, rec, b, lengths, h0, own=False):
     return y, h[None], gates.reshape((1, steps, rows, 3 * H) if own else gates.shape)
 
 
-def numeric(function, inputs, gradients, wanted):
-    """d sum(output · gradient) / d input, exact to rounding by complex steps, for the inputs named by number."""
+def complex_step_gradients(function, inputs, gradients, wanted):
+    """Return d sum(output · gradient) / d input for the inputs with these indices, by complex-step differentiation, which is exact up to rounding."""
     found = []
     for index in wanted:
         slope = np.zeros(inputs[index].shape)
@@ -208,28 +210,28 @@ def numeric(function, inputs, gradients, wanted):
 
 
 def gradient_samples():
-    """The gradient operators fed by hand, in both domains."""
+    """Yield samples of the training forms and gradient operators in both domains."""
     x, w, q, b, _, h0, c0 = arrays(4, initial=2)
-    y, h, c, *_ = saved_lstm(x, w, q, b, None, h0, c0)
+    y, h, c, *_ = lstm_training(x, w, q, b, None, h0, c0)
     dy = [r(*y.shape), r(*h.shape), r(*c.shape)]
-    exact = numeric(lstm, [x, w, q, b, None, h0, c0], dy, (0, 1, 2, 3, 5, 6))
-    for domain in (MS, OWN):
-        _, _, _, some_cells, some_gates = saved_lstm(x, w, q, b, None, h0, c0, own=domain == OWN)
-        yield Sample("LSTMTraining", [x, w, q, b, None, h0, c0], lambda *a, own=domain == OWN: saved_lstm(*a, own=own), {"hidden_size": H}, domain, 5, gradient=False)
+    exact = complex_step_gradients(lstm, [x, w, q, b, None, h0, c0], dy, (0, 1, 2, 3, 5, 6))
+    for domain in (MS, ORTRAIN):
+        _, _, _, some_cells, some_gates = lstm_training(x, w, q, b, None, h0, c0, own=domain == ORTRAIN)
+        yield Sample("LSTMTraining", [x, w, q, b, None, h0, c0], lambda *a, own=domain == ORTRAIN: lstm_training(*a, own=own), {"hidden_size": H}, domain, 5, gradient=False)
         yield Sample("LSTMGrad", [x, w, q, None, h0, c0, y, some_cells, some_gates, *dy], lambda *_: exact, {"hidden_size": H}, domain, 6, gradient=False)
     x, w, q, b, _, h0 = arrays(3)
-    y, h, _ = saved_gru(x, w, q, b, None, h0)
+    y, h, _ = gru_training(x, w, q, b, None, h0)
     dh = [r(*y.shape), r(*h.shape)]
-    slopes = numeric(gru, [x, w, q, b, None, h0], dh, (0, 1, 2, 3, 5))
-    for domain in (MS, OWN):
-        some = saved_gru(x, w, q, b, None, h0, own=domain == OWN)[2]
-        yield Sample("GRUTraining", [x, w, q, b, None, h0], lambda *a, own=domain == OWN: saved_gru(*a, own=own), {"hidden_size": H}, domain, 3, gradient=False)
+    slopes = complex_step_gradients(gru, [x, w, q, b, None, h0], dh, (0, 1, 2, 3, 5))
+    for domain in (MS, ORTRAIN):
+        some = gru_training(x, w, q, b, None, h0, own=domain == ORTRAIN)[2]
+        yield Sample("GRUTraining", [x, w, q, b, None, h0], lambda *a, own=domain == ORTRAIN: gru_training(*a, own=own), {"hidden_size": H}, domain, 3, gradient=False)
         yield Sample("GRUGrad", [x, w, q, b, None, h0, y, some, *dh], lambda *_: slopes, {"hidden_size": H}, domain, 5, gradient=False)
     x, w, q, b, _, h0 = arrays(1)
     y, h = rnn(x, w, q, b, None, h0)
     dh2 = [r(*y.shape), r(*h.shape)]
-    plain = numeric(rnn, [x, w, q, b, None, h0], dh2, (0, 1, 2, 3, 5))
-    yield Sample("RNNGrad", [x, w, q, None, h0, y, *dh2], lambda *_: plain, {"hidden_size": H}, OWN, 5, gradient=False)
+    plain = complex_step_gradients(rnn, [x, w, q, b, None, h0], dh2, (0, 1, 2, 3, 5))
+    yield Sample("RNNGrad", [x, w, q, None, h0, y, *dh2], lambda *_: plain, {"hidden_size": H}, ORTRAIN, 5, gradient=False)
 
 
 SAMPLES += list(gradient_samples())

@@ -1,4 +1,4 @@
-"""Samples of the reduce family."""
+"""Samples of the reductions."""
 
 import numpy as np
 
@@ -15,11 +15,11 @@ FUNCTIONS = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max, "R
 
 
 def sample(op_type, x, axes, keepdims, opset=17, domain=""):
-    by_input = domain or (opset >= 13 if op_type == "ReduceSum" else opset >= 18)
+    axes_are_input = domain or (opset >= 13 if op_type == "ReduceSum" else opset >= 18)
     function = FUNCTIONS.get(op_type, np.sum)
     attributes = {"keepdims": keepdims}
     inputs = [x]
-    if axes is not None and by_input:
+    if axes is not None and axes_are_input:
         inputs.append(np.array(axes, np.int64))
     elif axes is not None:
         attributes["axes"] = axes
@@ -47,7 +47,7 @@ SAMPLES += [
     *[sample(op, x, axes, keep, opset) for op, x in (("ReduceProd", X), ("ReduceProd", ZEROS), ("ReduceLogSum", np.abs(X)), ("ReduceLogSumExp", X))
       for axes in (None, (1,), (0, 2)) for keep in (0, 1) for opset in (13, 18)],
     sample("ReduceLogSumExp", 1000 * X, (1,), 1), sample("ReduceProd", (3 * X).astype(np.int64), (1,), 0),
-    *[Sample("ProductOfOthers", [x], lambda x, a=a: others(x, a), {"axes": a}, "ortrain") for x in (X, ZEROS) for a in ((1,), (0, 2))],
+    *[Sample("ProductOfOthers", [x], lambda x, a=a: product_of_others(x, a), {"axes": a}, "ortrain") for x in (X, ZEROS) for a in ((1,), (0, 2))],
 ]
 
 
@@ -57,13 +57,13 @@ SAMPLES += [
 ]
 
 
-def others(x, axes):
-    """The product over the axes without each element, one element at a time."""
+def product_of_others(x, axes):
+    """Return for each element the product over the axes without it."""
     y = np.ones_like(x)
     for index in np.ndindex(x.shape):
-        rest = x.copy()
-        rest[index] = 1
-        y[index] = rest[tuple(slice(None) if a in axes else i for a, i in enumerate(index))].prod()
+        without_element = x.copy()
+        without_element[index] = 1
+        y[index] = without_element[tuple(slice(None) if a in axes else i for a, i in enumerate(index))].prod()
     return y
 
 

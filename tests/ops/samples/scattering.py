@@ -1,4 +1,6 @@
-"""Samples of scatters with reductions (the oracle is onnx's reference implementation) and of TensorScatter. Kinks: an update that ties with what it meets."""
+"""Samples of scatters with reductions and of TensorScatter; the oracle is onnx's reference implementation.
+
+Random values avoid ties between data and updates, where max and min are not differentiable."""
 
 import numpy as np
 
@@ -6,23 +8,23 @@ from tests.ops.samples import Refusal, Sample, by_reference
 
 rng = np.random.default_rng(107)
 X = rng.standard_normal((3, 4, 5))
-ROWS = np.array([[0, 1], [2, -1], [0, 1], [1, 0]])                    # one row twice
+ROWS = np.array([[0, 1], [2, -1], [0, 1], [1, 0]])                    # one index tuple twice
 CACHE, PIECE = rng.standard_normal((2, 3, 6, 4)), rng.standard_normal((2, 3, 2, 4))
 
 
-def elements(how, indices, axis, x=X):
+def elements(reduction, indices, axis, x=X):
     updates = rng.standard_normal(indices.shape)
-    attributes = {"axis": axis, "reduction": how}
+    attributes = {"axis": axis, "reduction": reduction}
     return Sample("ScatterElements", [x, indices, updates], by_reference("ScatterElements", attributes, 18), attributes, opset=18)
 
 
-def tuples(how, indices, x=X):
+def tuples(reduction, indices, x=X):
     updates = rng.standard_normal((*indices.shape[:-1], *x.shape[indices.shape[-1]:]))
-    return Sample("ScatterND", [x, indices, updates], by_reference("ScatterND", {"reduction": how}, 18), {"reduction": how}, opset=18)
+    return Sample("ScatterND", [x, indices, updates], by_reference("ScatterND", {"reduction": reduction}, 18), {"reduction": reduction}, opset=18)
 
 
 def product_gradient(dy, x, indices, updates):
-    """Along axis 0 of one: every factor gets the product of all others."""
+    """Return (ddata, dupdates) along the only axis: dy times the product of all other factors."""
     factors = [[x[i], *updates[indices == i]] for i in range(len(x))]
     others = [[dy[i] * np.prod(f[:k] + f[k + 1:]) for k in range(len(f))] for i, f in enumerate(factors)]
     ddata, dupdates = np.array([f[0] for f in others], x.dtype), np.zeros_like(updates)
@@ -43,9 +45,9 @@ def cached(starts, axis=-2, cache=CACHE, piece=PIECE, mode="linear"):
 
 
 SAMPLES = [
-    *[sample for how in ("mul", "max", "min") for sample in (
-        elements(how, rng.integers(-3, 3, (2, 4, 5)), 0), elements(how, rng.integers(-4, 4, (3, 7, 2)), 1), elements(how, rng.integers(0, 5, (3, 4, 6)).astype(np.int32), 2),
-        tuples(how, ROWS), tuples(how, rng.integers(-3, 3, (2, 3, 1))), tuples(how, rng.integers(0, 3, (6, 3))), tuples(how, np.zeros((0, 1), np.int64)))],
+    *[sample for reduction in ("mul", "max", "min") for sample in (
+        elements(reduction, rng.integers(-3, 3, (2, 4, 5)), 0), elements(reduction, rng.integers(-4, 4, (3, 7, 2)), 1), elements(reduction, rng.integers(0, 5, (3, 4, 6)).astype(np.int32), 2),
+        tuples(reduction, ROWS), tuples(reduction, rng.integers(-3, 3, (2, 3, 1))), tuples(reduction, rng.integers(0, 3, (6, 3))), tuples(reduction, np.zeros((0, 1), np.int64)))],
     elements("max", rng.integers(0, 40, (400, 300)), 1, rng.standard_normal((400, 40))), tuples("mul", rng.integers(0, 5, (40, 1)), 1 + 0.1 * rng.standard_normal((5, 3000))),
     Sample("ScatterElements", [np.array([1, 5, 3]), np.array([1, 1, 0]), np.array([4, 6, 1])], lambda *_: np.array([1, 6, 3]), {"reduction": "max"}, opset=18),
     Sample("ScatterND", ZEROS, by_reference("ScatterND", {"reduction": "mul"}, 18), {"reduction": "mul"}, opset=18, label="factors of zero"),

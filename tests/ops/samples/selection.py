@@ -1,4 +1,4 @@
-"""Samples of the largest elements and of triangles."""
+"""Samples of TopK, ArgMax, ArgMin, Trilu, ReverseSequence and Compress."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ X = rng.permutation(60).reshape(3, 4, 5) / 7.0              # no two elements eq
 TIES = rng.integers(0, 3, (4, 6))
 
 
-def top(k, axis=-1, largest=1):
+def top_k(k, axis=-1, largest=1):
     def oracle(x, *_):
         order = np.argsort(-x if largest else x, axis=axis, kind="stable")
         indices = np.take(order, np.arange(k), axis)
@@ -19,9 +19,9 @@ def top(k, axis=-1, largest=1):
 
 
 SAMPLES = [
-    *[Sample("TopK", [X, np.array([k])], top(k, axis), {"axis": axis}, outputs=2, constants=(1,)) for k, axis in ((2, -1), (3, 0), (1, 1), (4, 1))],
-    Sample("TopK", [X, np.array([2])], top(2, largest=0), {"largest": 0}, outputs=2, constants=(1,)), Sample("TopK", [TIES, np.array([3])], top(3), outputs=2, constants=(1,)),
-    Sample("TopK", [X], top(2), {"k": 2}, outputs=2, opset=9),
+    *[Sample("TopK", [X, np.array([k])], top_k(k, axis), {"axis": axis}, outputs=2, constants=(1,)) for k, axis in ((2, -1), (3, 0), (1, 1), (4, 1))],
+    Sample("TopK", [X, np.array([2])], top_k(2, largest=0), {"largest": 0}, outputs=2, constants=(1,)), Sample("TopK", [TIES, np.array([3])], top_k(3), outputs=2, constants=(1,)),
+    Sample("TopK", [X], top_k(2), {"k": 2}, outputs=2, opset=9),
     *[Sample(name, [x], lambda x, f=f, a=axis: np.expand_dims(f(x, a), a), {"axis": axis}) for name, f in (("ArgMax", np.argmax), ("ArgMin", np.argmin))
       for x, axis in ((X, 0), (X, 2), (TIES, 1))],
     Sample("ArgMax", [X], lambda x: x.argmax(1), {"axis": 1, "keepdims": 0}),
@@ -30,7 +30,7 @@ SAMPLES = [
       for upper, f in ((1, np.triu), (0, np.tril)) for k in (None, 0, 1, -2)],
     Sample("Trilu", [TIES], np.triu),
 ]
-def turned(x, lengths, time):
+def reverse_sequences(x, lengths, time):
     y = x.copy()
     for b, n in enumerate(lengths):
         at = (slice(None), b) if time == 0 else (b,)
@@ -39,8 +39,8 @@ def turned(x, lengths, time):
 
 
 SAMPLES += [
-    Sample("ReverseSequence", [X[:, :, 0], np.array([1, 2, 3, 0])], lambda x, n: turned(x, n, 0)),
-    Sample("ReverseSequence", [X, np.array([4, 1, 2])], lambda x, n: turned(x, n, 1), {"batch_axis": 0, "time_axis": 1}),
+    Sample("ReverseSequence", [X[:, :, 0], np.array([1, 2, 3, 0])], lambda x, n: reverse_sequences(x, n, 0)),
+    Sample("ReverseSequence", [X, np.array([4, 1, 2])], lambda x, n: reverse_sequences(x, n, 1), {"batch_axis": 0, "time_axis": 1}),
 ]
 NAN = np.where(TIES == 1, np.nan, TIES.astype(float))
 SAMPLES += [
@@ -49,18 +49,18 @@ SAMPLES += [
       for x in (rng.integers(0, 40, (5, 201)), np.where(rng.random((5, 201)) < 0.01, np.nan, 1.0))],
     Sample("ArgMin", [TIES], lambda x: x.shape[1] - 1 - x[:, ::-1].argmin(1), {"axis": 1, "keepdims": 0, "select_last_index": 1}),
     *[Sample(name, [NAN], lambda x, f=f: f(x, 1), {"axis": 1, "keepdims": 0}) for name, f in (("ArgMax", np.argmax), ("ArgMin", np.argmin))],
-    *[Sample("TopK", [NAN, np.array([k])], top(k), outputs=2, constants=(1,), gradient=False) for k in (1, 6)],
-    Sample("TopK", [rng.permutation(4096).reshape(2, 2048) / 7.0, np.array([100])], top(100), outputs=2, constants=(1,)),
-    Sample("TopK", [np.array([[-(2**63), 5, 2**63 - 1]]), np.array([2])], top(2, largest=0), {"largest": 0}, outputs=2, constants=(1,)),
-    Sample("TopK", [X, np.array([0])], top(0), outputs=2, constants=(1,)),
+    *[Sample("TopK", [NAN, np.array([k])], top_k(k), outputs=2, constants=(1,), gradient=False) for k in (1, 6)],
+    Sample("TopK", [rng.permutation(4096).reshape(2, 2048) / 7.0, np.array([100])], top_k(100), outputs=2, constants=(1,)),
+    Sample("TopK", [np.array([[-(2**63), 5, 2**63 - 1]]), np.array([2])], top_k(2, largest=0), {"largest": 0}, outputs=2, constants=(1,)),
+    Sample("TopK", [X, np.array([0])], top_k(0), outputs=2, constants=(1,)),
 ]
-KEPT = np.array([True, False, True, True])
+CONDITION = np.array([True, False, True, True])
 SAMPLES += [
-    Sample("Compress", [X, KEPT], lambda x, k: x.compress(k, 1), {"axis": 1}, constants=(1,)), Sample("Compress", [X, KEPT[:2]], lambda x, k: x.compress(k, -1), {"axis": -1}, constants=(1,)),
-    Sample("Compress", [X, rng.random(50) < 0.4], lambda x, k: x.compress(k), constants=(1,)), Sample("Compress", [TIES, KEPT], lambda x, k: x.compress(k, 0), {"axis": 0}, constants=(1,)),
-    Sample("Compress", [X, np.zeros(3, bool)], lambda x, k: x[:0], {"axis": 0}, constants=(1,), opset=9), Sample("Compress", [X, KEPT[:3]], lambda x, k: x.compress(k, 0), {"axis": 0}, constants=(1,), opset=28),
+    Sample("Compress", [X, CONDITION], lambda x, k: x.compress(k, 1), {"axis": 1}, constants=(1,)), Sample("Compress", [X, CONDITION[:2]], lambda x, k: x.compress(k, -1), {"axis": -1}, constants=(1,)),
+    Sample("Compress", [X, rng.random(50) < 0.4], lambda x, k: x.compress(k), constants=(1,)), Sample("Compress", [TIES, CONDITION], lambda x, k: x.compress(k, 0), {"axis": 0}, constants=(1,)),
+    Sample("Compress", [X, np.zeros(3, bool)], lambda x, k: x[:0], {"axis": 0}, constants=(1,), opset=9), Sample("Compress", [X, CONDITION[:3]], lambda x, k: x.compress(k, 0), {"axis": 0}, constants=(1,), opset=28),
 ]
 REFUSALS = [
-    Refusal("Compress", [X, np.ones(4)], {"axis": 1}), Refusal("Compress", [X, np.ones(5, bool)], {"axis": 1}), Refusal("Compress", [X, KEPT], {"axis": 3}),
+    Refusal("Compress", [X, np.ones(4)], {"axis": 1}), Refusal("Compress", [X, np.ones(5, bool)], {"axis": 1}), Refusal("Compress", [X, CONDITION], {"axis": 3}),
     *[Refusal("ReverseSequence", [X, np.array(lengths)], {"time_axis": 1, "batch_axis": 0}, match="lengths") for lengths in ([2], [1, 2, 3, 4])],
     Refusal("ReverseSequence", [X, np.array([1, 2, 3])], {"time_axis": 2, "batch_axis": 0}), Refusal("ReverseSequence", [X[0, 0], np.array([1])]), Refusal("TopK", [X, np.array([6])], constants=(1,)), Refusal("TopK", [X, np.array([2])], {"axis": 3}, constants=(1,)), Refusal("Trilu", [X[0, 0]])]

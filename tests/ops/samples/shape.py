@@ -1,4 +1,4 @@
-"""Samples of the shape family."""
+"""Samples of the shape operators."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Samples of the softmax family."""
+"""Samples of Softmax, LogSoftmax and Hardmax; `flattened` means the form before opset 13, over all axes from `axis` on."""
 
 import numpy as np
 
@@ -19,21 +19,21 @@ def log_softmax(x, axes):
     return z - np.log(np.exp(z).sum(axes, keepdims=True))
 
 
-def axes_of(axis, old):
-    return tuple(range(axis % 3, 3)) if old else (axis % 3,)
+def axes_of(axis, flattened):
+    return tuple(range(axis % 3, 3)) if flattened else (axis % 3,)
 
 
-def hardmax(x, axis, old):
-    """1 at the first of the largest of each row."""
-    axes = axes_of(axis, old)
+def hardmax(x, axis, flattened):
+    """Return 1 at the first of the largest elements of each row, else 0."""
+    axes = axes_of(axis, flattened)
     rows = np.moveaxis(x, axes, range(-len(axes), 0))
     flat = rows.reshape(*rows.shape[: x.ndim - len(axes)], -1)
     hot = np.arange(flat.shape[-1]) == flat.argmax(-1)[..., None]
     return np.moveaxis(hot.reshape(rows.shape), range(-len(axes), 0), axes).astype(x.dtype)
 
 
-def gradients(axis, old):
-    axes, suffix = axes_of(axis, old), "" if old else "_13"
+def gradients(axis, flattened):
+    axes, suffix = axes_of(axis, flattened), "" if flattened else "_13"
     y, logs = softmax(X, axes), log_softmax(X, axes)
     yield Sample(f"SoftmaxGrad{suffix}", [DY, y], lambda dy, y: y * (dy - (y * dy).sum(axes, keepdims=True)), {"axis": axis}, MICROSOFT, gradient=False)
     yield Sample(f"LogSoftmaxGrad{suffix}", [DY, logs], lambda dy, y: dy - np.exp(y) * dy.sum(axes, keepdims=True), {"axis": axis}, MICROSOFT, gradient=False)
@@ -44,7 +44,7 @@ SAMPLES = [
       for op, f in (("Softmax", softmax), ("LogSoftmax", log_softmax)) for axis in (-1, 1, 0) for opset in (11, 13)],
     Sample("Softmax", [X], lambda x: softmax(x, (2,)), label="default"), Sample("Softmax", [X], lambda x: softmax(x, (1, 2)), opset=12, label="old-default"),
     Sample("Softmax", [100 * X], lambda x: softmax(x, (2,)), label="large", gradient=False),
-    *[s for axis in (-1, 1) for old in (False, True) for s in gradients(axis, old)],
+    *[s for axis in (-1, 1) for flattened in (False, True) for s in gradients(axis, flattened)],
 ]
 SAMPLES += [
     Sample("Hardmax", [x], lambda x, a=axis, n=opset: hardmax(x, a, n < 13), {"axis": axis}, opset=opset, gradient=False)

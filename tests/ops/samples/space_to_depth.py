@@ -1,4 +1,4 @@
-"""Samples of blocks moved between channels and space."""
+"""Samples of DepthToSpace and SpaceToDepth."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ WIDE = rng.standard_normal((2, 3, 4, 6))
 
 
 def to_space(x: np.ndarray, block: int, mode: str = "DCR") -> np.ndarray:
-    """Element by element: which channel of which place each element of y is."""
+    """DepthToSpace by its definition: one strided assignment per image channel and position in the block."""
     n, channels, height, width = x.shape
     inner = channels // block**2
     y = np.empty((n, inner, height * block, width * block), x.dtype)

@@ -1,4 +1,4 @@
-"""Samples of the training family. What they write over, tests/core/test_optimizer_kernels.py looks at."""
+"""Samples of the training operators. tests/core/test_optimizer_kernels.py checks the inputs that they overwrite."""
 
 import numpy as np
 

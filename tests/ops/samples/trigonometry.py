@@ -1,4 +1,4 @@
-"""Samples of the circular and hyperbolic functions."""
+"""Samples of the trigonometric and hyperbolic functions."""
 
 import numpy as np
 

@@ -1,0 +1,59 @@
+"""Facts that have to stand in two places, because two languages or tools need them, are the same in both."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import ortrain
+from ortrain import dtypes
+from ortrain._core import kernel_table
+from ortrain._core.program_builder import MAX_AXES
+from ortrain.conformance.drivers import LANGUAGES
+from ortrain.ops.registry.optimizers import ADAMW, ALGORITHMS, SGD
+from ortrain.runtime.state import DEFAULT_LEARNING_RATE
+
+PACKAGE = Path(ortrain.__file__).parent
+ROOT = PACKAGE.parent
+KERNEL_HEADER = (PACKAGE / "_core" / "kernel.h").read_text(encoding="utf-8")
+
+
+def test_element_types_of_the_kernels_are_onnx_numbers():
+    found = {name.lower(): int(number) for name, number in re.findall(r"DTYPE_(\w+) = (\d+)", KERNEL_HEADER)}
+    assert found and found == {name: dtypes.NUMBERS[name] for name in found}
+
+
+def test_the_planner_knows_the_largest_rank_of_the_kernels():
+    found = re.search(r"#define ORTRAIN_MAX_RANK (\d+)", KERNEL_HEADER)
+    assert found is not None and int(found[1]) == MAX_AXES
+
+
+def test_every_instruction_set_that_is_built_can_be_chosen():
+    built = re.search(r"X86_SETS = \{\n(.*?)^\}", (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert built is not None
+    names = re.findall(r'^    "(\w+)":', built[1], re.MULTILINE)
+    assert tuple(reversed(names)) == kernel_table.INSTRUCTION_SETS
+    assert {path.name for path in (PACKAGE / "_core" / "instruction_sets").iterdir() if (path / "__init__.py").exists()} == set(names)
+
+
+def test_the_specification_states_the_default_learning_rate():
+    operations = tomllib.loads((ROOT / "bindings_spec" / "operations" / "training_session.toml").read_text(encoding="utf-8"))
+    assert f"{DEFAULT_LEARNING_RATE:g}" in operations["get_learning_rate"]["doc"]
+
+
+def test_every_language_of_the_specification_has_a_conformance_driver():
+    naming = tomllib.loads((ROOT / "bindings_spec" / "naming.toml").read_text(encoding="utf-8"))
+    assert {name for name, section in naming.items() if isinstance(section, dict) and "module" in section} == set(LANGUAGES)
+
+
+def test_the_version_stands_in_the_package_alone():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" not in project["project"] and project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "ortrain.__version__"}
+
+
+def test_every_optimizer_kernel_flushes_subnormal_numbers():
+    assert {algorithm.kernel for algorithm in ALGORITHMS.values()} | {"gemm_update"} == kernel_table.OPTIMIZER_KERNELS
+
+
+def test_fused_updates_know_optimizers_by_the_number_of_their_records():
+    source = (PACKAGE / "_core" / "kernels" / "training" / "gemm_update.h").read_text(encoding="utf-8")
+    assert "(s[GEMM_ADAMW] ? adamw : sgd)" in source and ADAMW.gemm_update == 1 and SGD.gemm_update == 0
