@@ -50,9 +50,9 @@ static void NAMED(turn_item)(void *context, int64_t filter, int64_t worker)
 }
 
 /* the windows of x */
-static WindowProduct NAMED(window_product_of)(const Geometry *g, const REAL *x)
+static ImplicitGemm NAMED(window_product_of)(const Geometry *g, const REAL *x)
 {
-    WindowProduct p = { .outputs = g->filters };
+    ImplicitGemm p = { .outputs = g->filters };
     p.windows = (Windows){ .pixels = (const float *)x, .images = g->images, .rows = g->rows, .columns = g->columns, .channels = g->channels, .out_rows = g->out_rows,
                            .out_columns = g->out_columns, .stride_y = g->stride_y, .stride_x = g->stride_x, .taps = g->kernel_y * g->kernel_x };
     for (int64_t t = 0; t < p.windows.taps; t++) {
@@ -65,14 +65,14 @@ static WindowProduct NAMED(window_product_of)(const Geometry *g, const REAL *x)
 /* y, and nothing of its finish but a bias that is all of it; turned: filters * taps * channels elements */
 static void NAMED(tiled_forward)(const Engine *e, const Geometry *g, const REAL *x, const REAL *w, const REAL *bias, REAL *y, REAL *turned)
 {
-    WindowProduct p = NAMED(window_product_of)(g, x);
+    ImplicitGemm p = NAMED(window_product_of)(g, x);
     NAMED(Turning) turning = { w, turned, p.windows.taps, g->channels, 0 };
     e->parallel_for(e, NAMED(turn_item), &turning, g->filters);
     p.b = (const float *)turned; p.channel_step = 1; p.output_step = p.windows.taps * g->channels;
     for (int64_t t = 0; t < p.windows.taps; t++) p.starts[t] = t * g->channels;
     p.bias = (const float *)bias;
     p.c = (float *)y; p.column_step = g->filters; p.row_step = g->out_columns * g->filters; p.image_step = g->out_rows * p.row_step;
-    e->window_product(e, &p);
+    e->implicit_gemm(e, &p);
 }
 
 /* pixels of dx that no window sees */
@@ -88,7 +88,7 @@ static void NAMED(clear_class)(const Geometry *g, REAL *dx, int64_t y, int64_t x
 static void NAMED(tiled_class)(const Engine *e, const Geometry *g, const REAL *dy, const REAL *turned, REAL *dx, int64_t y, int64_t x)
 {
     int64_t taps = g->kernel_y * g->kernel_x;
-    WindowProduct p = { .outputs = g->channels, .b = (const float *)turned, .channel_step = taps * g->channels, .output_step = 1 };
+    ImplicitGemm p = { .outputs = g->channels, .b = (const float *)turned, .channel_step = taps * g->channels, .output_step = 1 };
     p.windows = (Windows){ .pixels = (const float *)dy, .images = g->images, .rows = g->out_rows, .columns = g->out_columns, .channels = g->filters,
                            .out_rows = blocks_of(g->rows - y, g->stride_y), .out_columns = blocks_of(g->columns - x, g->stride_x), .stride_y = 1, .stride_x = 1 };
     for (int64_t t = 0; t < taps; t++) {
@@ -100,7 +100,7 @@ static void NAMED(tiled_class)(const Engine *e, const Geometry *g, const REAL *d
     }
     p.c = (float *)dx + (y * g->columns + x) * g->channels;
     p.column_step = g->stride_x * g->channels; p.row_step = g->stride_y * g->columns * g->channels; p.image_step = g->rows * g->columns * g->channels;
-    if (p.windows.taps) e->window_product(e, &p);
+    if (p.windows.taps) e->implicit_gemm(e, &p);
     else NAMED(clear_class)(g, dx, y, x);
 }
 
@@ -114,11 +114,11 @@ static void NAMED(tiled_data)(const Engine *e, const Geometry *g, const REAL *dy
 
 static void NAMED(tiled_weights)(const Engine *e, const Geometry *g, const REAL *dy, const REAL *x, REAL *dw, REAL *turned)
 {
-    WindowProduct p = NAMED(window_product_of)(g, x);
+    ImplicitGemm p = NAMED(window_product_of)(g, x);
     NAMED(Turning) turning = { turned, dw, p.windows.taps, g->channels, 1 };
     p.filters = (const float *)dy;
     p.c = (float *)turned;
-    e->window_product(e, &p);
+    e->implicit_gemm(e, &p);
     e->parallel_for(e, NAMED(turn_item), &turning, g->filters);
 }
 #undef V

@@ -23,7 +23,7 @@ static int NAMED(suits_points)(const Engine *e, int64_t pixels, int64_t outputs,
 {
     int whole = outputs % NAMED(PANEL) == 0 && depth % W == 0;
     return VECTOR_BYTES == 64 && sizeof(REAL) == 4 && pixels >= POINT_PIXELS && whole && (turned || !NAMED(wide_rows)(outputs, depth))
-        && !on_tiles(e, pixels, outputs, depth);
+        && !suits_amx(e, pixels, outputs, depth);
 }
 
 /* an item is a panel */

@@ -1,33 +1,37 @@
-/* Random bits as a function of a counter: any element's bits can be had on any thread, and are always the same.
+/* Counter-based random bits, and the dropout loop that uses them.
  *
- * bits(key, i) mixes the element number twice with a 32-bit finalizer of low bias (C. Wellons, "hash prospector", 2018), keyed before each
- * round. 32-bit multiplications only, so that the compiler makes vectors of it. */
+ * The bits of an element are a function of a key and the element's index, so any thread can compute them and the result never depends on the split into work
+ * items. random_bits(key, i) applies a 32-bit finalizer of low bias (C. Wellons, "hash prospector", 2018) to the index twice, and adds half of the key before
+ * each round. It multiplies 32-bit integers only, which the compiler vectorizes. */
 #ifndef ORTRAIN_COUNTER_RANDOM_H
 #define ORTRAIN_COUNTER_RANDOM_H
 #include <stdint.h>
 
-typedef struct { uint32_t first, second; } RandomKey;
+typedef struct { uint32_t first, second; } RandomKey;       /* added before the first and the second round */
 
-static inline uint64_t mix64(uint64_t x) {          /* splitmix64 */
+/* splitmix64 */
+static inline uint64_t mix64(uint64_t x) {
     x += 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
 }
 
-/* The key of one stream (one node) in one run; `block` counts 2^32 elements. */
+/* Return the key of one stream (a node of the graph) in one run. block: the element's index divided by 2^32. */
 static inline RandomKey random_key(uint64_t seed, uint64_t run, uint64_t stream, uint64_t block) {
     uint64_t x = mix64(mix64(mix64(mix64(seed) ^ run) ^ stream) ^ block);
     RandomKey key = {(uint32_t)x, (uint32_t)(x >> 32)};
     return key;
 }
 
+/* The 32-bit finalizer. */
 static inline uint32_t mix32(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x7FEB352Du;
     x = (x ^ (x >> 15)) * 0x846CA68Bu;
     return x ^ (x >> 16);
 }
 
+/* Return the 32 random bits of element i, the low 32 bits of its index. */
 static inline uint32_t random_bits(RandomKey key, uint32_t i) {
     return mix32(mix32(i * 0x9E3779B9u + key.first) + key.second);
 }
@@ -45,7 +49,8 @@ static inline uint32_t random_bits(RandomKey key, uint32_t i) {
         }                                                                                                         \
     }
 
-/* y = x * scale where the random bits of elements first, first + 1, … reach the threshold, else 0; mask (may be NULL) says where */
+/* y [n] = x [n] * scale where the random bits of elements first, first + 1, ... are >= threshold, else 0; mask [n] (or NULL) is 1 where they are. The bits of
+ * 256 elements are computed ahead of the selection, so that both loops vectorize. */
 DROPOUT_LOOP(float, dropout_loop_float)
 DROPOUT_LOOP(double, dropout_loop_double)
 

@@ -1,5 +1,5 @@
-/* Includes TEMPLATE once for float and once for double, with REAL and NAMED(name) defined: kernels of several inputs that all have one type. Without a guard:
- * a family includes it for each of its templates. */
+/* Instantiates a kernel template for float and double: includes the file that TEMPLATE names twice, with REAL (the element type) and NAMED(name) (the name with
+ * the type as suffix) defined. It has no include guard, because a family includes it once per template. */
 #define REAL float
 #define NAMED(name) name##_float
 #include TEMPLATE
@@ -14,6 +14,6 @@
 
 #ifndef ORTRAIN_BOTH_TYPES_H
 #define ORTRAIN_BOTH_TYPES_H
-/* the kernel that a template has made for the dtype of input 0 */
+/* Defines the kernel `name`, which calls name_float or name_double by the dtype of input 0. */
 #define BY_TYPE(name) static int name(const KernelArgs *args) { return args->inputs[0].dtype == DTYPE_FLOAT32 ? name##_float(args) : name##_double(args); }
 #endif

@@ -1,6 +1,7 @@
-/* Moving memory, on as many threads as there are: copies, fills, and copies between strided boxes.
+/* Parallel memory operations: contiguous copies, fills, and strided copies (transpose, slice, pad, tile, expand).
  *
- * Elements are moved by size (1, 2, 4 or 8 bytes), whatever they mean. Every split depends on sizes only. */
+ * Elements are moved by their size (1, 4 or 8 bytes) and never interpreted. A work item moves about MEMORY_PIECE bytes; the split into items depends on the
+ * sizes only, never on the number of threads. */
 #ifndef ORTRAIN_MEMORY_H
 #define ORTRAIN_MEMORY_H
 #include <stdint.h>
@@ -10,6 +11,7 @@
 #define MEMORY_PIECE 131072        /* bytes that one work item moves */
 #define STRIDED_MAX_RANK 16        /* Tile splits each of 8 dimensions in two */
 
+/* Return the size in bytes of an element of a DTYPE_ number. */
 static inline int64_t element_size(int32_t dtype) {
     switch (dtype) {
         case DTYPE_FLOAT32: case DTYPE_INT32: return 4;
@@ -18,29 +20,33 @@ static inline int64_t element_size(int32_t dtype) {
     }
 }
 
-static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* parallel_for that calls a single item directly and accepts 0 items. */
 static inline void run_items(const Engine *engine, WorkItem work, void *context, int64_t items) {
     if (items == 1) work(context, 0, 0);
     else if (items > 1) engine->parallel_for(engine, work, context, items);
 }
 
-/* ---- whole blocks ---- */
+/* ---- contiguous blocks ---- */
 
+/* A copy of `bytes` bytes, or a fill of them with the element of `size` bytes at `from`. */
 typedef struct { char *to; const char *from; int64_t bytes; int64_t size; } Block;
 
 static void copy_piece(void *context, int64_t item, int64_t worker) {
     const Block *b = (const Block *)context;
     int64_t at = item * MEMORY_PIECE;
     (void)worker;
-    memcpy(b->to + at, b->from + at, (size_t)smaller(MEMORY_PIECE, b->bytes - at));
+    memcpy(b->to + at, b->from + at, (size_t)min_i64(MEMORY_PIECE, b->bytes - at));
 }
 
+/* Copy `bytes` bytes; nothing happens in place. */
 static inline void copy_block(const Engine *engine, void *to, const void *from, int64_t bytes) {
     Block b = {(char *)to, (const char *)from, bytes, 1};
     if (bytes > 0 && to != from) run_items(engine, copy_piece, &b, (bytes + MEMORY_PIECE - 1) / MEMORY_PIECE);
 }
 
+/* Set n elements of `size` bytes to the one at `value`. */
 static inline void fill_elements(char *to, const void *value, int64_t size, int64_t n) {
     int64_t i;
     if (size == 4) { uint32_t v; memcpy(&v, value, 4); for (i = 0; i < n; i++) ((uint32_t *)to)[i] = v; }
@@ -52,10 +58,10 @@ static void fill_piece(void *context, int64_t item, int64_t worker) {
     const Block *b = (const Block *)context;
     int64_t at = item * MEMORY_PIECE;
     (void)worker;
-    fill_elements(b->to + at, b->from, b->size, smaller(MEMORY_PIECE, b->bytes - at) / b->size);
+    fill_elements(b->to + at, b->from, b->size, min_i64(MEMORY_PIECE, b->bytes - at) / b->size);
 }
 
-/* Every element of `to` becomes the one at `value`. */
+/* Set `count` elements of `size` bytes to the one at `value`. */
 static inline void fill_block(const Engine *engine, void *to, const void *value, int64_t size, int64_t count) {
     Block b = {(char *)to, (const char *)value, count * size, size};
     run_items(engine, fill_piece, &b, (b.bytes + MEMORY_PIECE - 1) / MEMORY_PIECE);
@@ -66,20 +72,25 @@ static inline void zero_block(const Engine *engine, void *to, int64_t bytes) {
     fill_block(engine, to, &zero, 1, bytes);
 }
 
-/* ---- strided boxes ----
- * to[to_at + sum i_d to_stride_d] = from[from_at + sum i_d from_stride_d] for every index i of the box; strides in elements. */
+/* ---- strided copies ----
+ *
+ * to[to_at + sum i_d to_stride_d] = from[from_at + sum i_d from_stride_d] for every index i within dims; offsets and strides in elements.
+ *
+ * The innermost dimension is copied row by row. Where it is contiguous in `to` but not in `from`, and another dimension is contiguous in `from`, the two form a
+ * plane that is transposed in tiles. Rows and planes longer than MEMORY_PIECE bytes are cut into pieces. A unit is one piece of one row or plane, a work item
+ * `per_item` consecutive units. */
 
 typedef struct {
     char *to;
     const char *from;
-    int64_t size;
-    int64_t rank;                  /* of the outer dimensions */
+    int64_t size;                  /* bytes per element */
+    int64_t rank;                  /* number of outer dimensions: all but the innermost and the plane's other one */
     int64_t dims[STRIDED_MAX_RANK], to_strides[STRIDED_MAX_RANK], from_strides[STRIDED_MAX_RANK];
     int64_t n, to_n, from_n;       /* the innermost dimension and its strides */
-    int64_t m, to_m, from_m;       /* the plane's other dimension when a transposition is moved in tiles, else 1 */
-    int64_t piece, pieces;         /* the innermost dimension (the other one in a plane) is cut in pieces: one unit is one piece */
+    int64_t m, to_m, from_m;       /* the plane's other dimension and its strides; m is 1 where rows are copied */
+    int64_t piece, pieces;         /* length and number of the pieces: of n where rows are copied, of m in a plane */
     int64_t units, per_item;
-} Strided;
+} StridedCopy;
 
 #define MOVE_LOOP(T)                                                                                              \
     { T *to = (T *)to_; const T *from = (const T *)from_;                                                         \
@@ -87,6 +98,7 @@ typedef struct {
       else if (to_stride == 1 && from_stride == 0) { T v = from[0]; for (i = 0; i < n; i++) to[i] = v; }          \
       else for (i = 0; i < n; i++) to[i * to_stride] = from[i * from_stride]; }
 
+/* to[i * to_stride] = from[i * from_stride], i < n */
 static inline void move_row(char *to_, const char *from_, int64_t size, int64_t n, int64_t to_stride, int64_t from_stride) {
     int64_t i;
     if (to_stride == 1 && from_stride == 1 && n * size >= 128) memcpy(to_, from_, (size_t)(n * size));
@@ -97,7 +109,7 @@ static inline void move_row(char *to_, const char *from_, int64_t size, int64_t 
 
 #define TILE 16
 
-/* to[i * to_m + j] = from[i + j * from_n], i < m, j < n: rows of `from` are read through a tile that stays in registers or L1 */
+/* to[i * to_m + j] = from[i + j * from_n], i < m, j < n, in tiles that fit in registers or the L1 cache. Expands to a braced block. */
 #define TRANSPOSE_LOOP(T)                                                                                         \
     { T *to = (T *)to_; const T *from = (const T *)from_; T tile[TILE * TILE]; int64_t i, j, a, b;                \
       for (i = 0; i < m; i += TILE) for (j = 0; j < n; j += TILE) {                                               \
@@ -106,22 +118,22 @@ static inline void move_row(char *to_, const char *from_, int64_t size, int64_t 
               for (a = 0; a < TILE; a++) { T *row = to + (i + a) * to_m + j;                                      \
                   for (b = 0; b < TILE; b++) row[b] = tile[b * TILE + a]; }                                       \
           } else {                                                                                                \
-              for (a = i; a < smaller(i + TILE, m); a++) for (b = j; b < smaller(j + TILE, n); b++)               \
+              for (a = i; a < min_i64(i + TILE, m); a++) for (b = j; b < min_i64(j + TILE, n); b++)               \
                   to[a * to_m + b] = from[a + b * from_n]; } } }
 
 #if defined(__GNUC__) && !defined(__clang__)
-typedef uint32_t Four __attribute__((vector_size(16)));
+typedef uint32_t uint32x4 __attribute__((vector_size(16)));
 
-/* A 4×4 block in registers: whole rows are read and whole rows are written. */
-static inline void transpose_four(uint32_t *to, int64_t to_m, const uint32_t *from, int64_t from_n) {
-    const Four low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, left = {0, 1, 4, 5}, right = {2, 3, 6, 7};
-    Four a, b, c, d, e;
+/* Transpose a 4 x 4 block in registers: to[i * to_m + j] = from[i + j * from_n] with vector loads and stores. */
+static inline void transpose_4x4(uint32_t *to, int64_t to_m, const uint32_t *from, int64_t from_n) {
+    const uint32x4 low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, left = {0, 1, 4, 5}, right = {2, 3, 6, 7};
+    uint32x4 a, b, c, d, e;
     memcpy(&a, from, 16);
     memcpy(&b, from + from_n, 16);
     memcpy(&c, from + 2 * from_n, 16);
     memcpy(&d, from + 3 * from_n, 16);
-    Four ab_low = __builtin_shuffle(a, b, low), ab_high = __builtin_shuffle(a, b, high);
-    Four cd_low = __builtin_shuffle(c, d, low), cd_high = __builtin_shuffle(c, d, high);
+    uint32x4 ab_low = __builtin_shuffle(a, b, low), ab_high = __builtin_shuffle(a, b, high);
+    uint32x4 cd_low = __builtin_shuffle(c, d, low), cd_high = __builtin_shuffle(c, d, high);
     e = __builtin_shuffle(ab_low, cd_low, left);
     memcpy(to, &e, 16);
     e = __builtin_shuffle(ab_low, cd_low, right);
@@ -132,12 +144,13 @@ static inline void transpose_four(uint32_t *to, int64_t to_m, const uint32_t *fr
     memcpy(to + 3 * to_m, &e, 16);
 }
 
+/* TRANSPOSE_LOOP for elements of 4 bytes */
 static inline void transpose_words(uint32_t *to, const uint32_t *from, int64_t m, int64_t n, int64_t to_m, int64_t from_n) {
     int64_t i, j, a, b, whole_m = m & ~(int64_t)3, whole_n = n & ~(int64_t)3;
     for (i = 0; i < whole_m; i += TILE)
         for (j = 0; j < whole_n; j += TILE)
-            for (a = i; a < smaller(i + TILE, whole_m); a += 4)
-                for (b = j; b < smaller(j + TILE, whole_n); b += 4) transpose_four(to + a * to_m + b, to_m, from + a + b * from_n, from_n);
+            for (a = i; a < min_i64(i + TILE, whole_m); a += 4)
+                for (b = j; b < min_i64(j + TILE, whole_n); b += 4) transpose_4x4(to + a * to_m + b, to_m, from + a + b * from_n, from_n);
     for (a = 0; a < m; a++)
         for (b = a < whole_m ? whole_n : 0; b < n; b++) to[a * to_m + b] = from[a + b * from_n];
 }
@@ -146,6 +159,7 @@ static inline void transpose_words(uint32_t *to_, const uint32_t *from_, int64_t
     TRANSPOSE_LOOP(uint32_t)
 #endif
 
+/* TRANSPOSE_LOOP for elements of `size` bytes */
 static inline void move_plane(char *to_, const char *from_, int64_t size, int64_t m, int64_t n, int64_t to_m, int64_t from_n) {
     if (size == 4) transpose_words((uint32_t *)to_, (const uint32_t *)from_, m, n, to_m, from_n);
     else if (size == 8) TRANSPOSE_LOOP(uint64_t)
@@ -153,8 +167,8 @@ static inline void move_plane(char *to_, const char *from_, int64_t size, int64_
 }
 
 static void move_units(void *context, int64_t item, int64_t worker) {
-    const Strided *s = (const Strided *)context;
-    int64_t unit = item * s->per_item, end = smaller(unit + s->per_item, s->units);
+    const StridedCopy *s = (const StridedCopy *)context;
+    int64_t unit = item * s->per_item, end = min_i64(unit + s->per_item, s->units);
     int64_t index[STRIDED_MAX_RANK], piece = unit % s->pieces, rest = unit / s->pieces, to = 0, from = 0, d;
     (void)worker;
     for (d = s->rank - 1; d >= 0; d--) {
@@ -166,11 +180,11 @@ static void move_units(void *context, int64_t item, int64_t worker) {
     for (; unit < end; unit++) {
         int64_t at = piece * s->piece;
         if (s->m > 1)
-            move_plane(s->to + (to + at * s->to_m) * s->size, s->from + (from + at) * s->size, s->size, smaller(s->piece, s->m - at), s->n,
+            move_plane(s->to + (to + at * s->to_m) * s->size, s->from + (from + at) * s->size, s->size, min_i64(s->piece, s->m - at), s->n,
                        s->to_m, s->from_n);
         else
             move_row(s->to + (to + at * s->to_n) * s->size, s->from + (from + at * s->from_n) * s->size, s->size,
-                     smaller(s->piece, s->n - at), s->to_n, s->from_n);
+                     min_i64(s->piece, s->n - at), s->to_n, s->from_n);
         if (++piece < s->pieces) continue;
         piece = 0;
         for (d = s->rank - 1; d >= 0; d--) {
@@ -184,11 +198,13 @@ static void move_units(void *context, int64_t item, int64_t worker) {
     }
 }
 
-/* ints: rank, to_at, from_at, dims[rank], to_strides[rank], from_strides[rank]; adjacent dimensions merged, rank >= 1, by the record. */
+/* Copy between strided boxes of elements of `size` bytes.
+ *
+ * ints: rank, to_at, from_at, dims[rank], to_strides[rank], from_strides[rank]. The lowering merges adjacent dimensions; rank is 1 to STRIDED_MAX_RANK. */
 static inline void copy_strided(const Engine *engine, void *to, const void *from, int64_t size, const int64_t *ints) {
     int64_t rank = ints[0], d, k, plane = -1, outer = 1, unit;
     const int64_t *dims = ints + 3, *to_strides = dims + rank, *from_strides = to_strides + rank;
-    Strided s;
+    StridedCopy s;
     for (d = 0; d < rank; d++) if (dims[d] == 0) return;
     s.size = size;
     s.to = (char *)to + ints[1] * size;
@@ -215,15 +231,15 @@ static inline void copy_strided(const Engine *engine, void *to, const void *from
         k++;
     }
     s.rank = k;
-    if (s.m > 1) {                 /* a piece of a plane is a band of whole rows of `to`, as many as a few tiles */
+    if (s.m > 1) {                 /* a piece of a plane is a band of whole rows of `to`, a multiple of TILE of them */
         s.piece = MEMORY_PIECE / size / s.n / TILE * TILE;
         if (s.piece < TILE) s.piece = TILE;
         s.pieces = (s.m + s.piece - 1) / s.piece;
-        unit = smaller(s.piece, s.m) * s.n;
+        unit = min_i64(s.piece, s.m) * s.n;
     } else {
         s.piece = MEMORY_PIECE / size;
         s.pieces = (s.n + s.piece - 1) / s.piece;
-        unit = smaller(s.piece, s.n);
+        unit = min_i64(s.piece, s.n);
     }
     s.units = outer * s.pieces;
     s.per_item = MEMORY_PIECE / size / unit;

@@ -1,8 +1,8 @@
-"""What convolution and pooling share, included by convolution/conv.pyx and pooling/pool.pyx: which outputs see a tap inside the data, along one axis, and sums."""
+"""Index arithmetic of sliding windows along one axis, and a sum; included by convolution/conv.pyx and pooling/pool.pyx."""
 
 
 cdef inline int64_t divide_up(int64_t a, int64_t b) noexcept nogil:
-    """a / b rounded up, for a >= 0; the usual strides without a division"""
+    """Return a / b rounded up, for a >= 0. Strides 1 and 2 need no division."""
     if b == 1:
         return a
     if b == 2:
@@ -11,17 +11,17 @@ cdef inline int64_t divide_up(int64_t a, int64_t b) noexcept nogil:
 
 
 cdef inline int64_t first_inside(int64_t offset, int64_t stride) noexcept nogil:
-    """The first o >= 0 with o * stride + offset >= 0."""
+    """Return the first output o >= 0 with o * stride + offset >= 0, where a tap at `offset` is inside the data."""
     return 0 if offset >= 0 else divide_up(-offset, stride)
 
 
 cdef inline int64_t after_inside(int64_t offset, int64_t stride, int64_t size) noexcept nogil:
-    """The first o >= 0 from which o * stride + offset >= size."""
+    """Return the first output o >= 0 with o * stride + offset >= size, where a tap at `offset` has left data of this size."""
     return 0 if size <= offset else divide_up(size - offset, stride)
 
 
 cdef inline real total(const real *x, int64_t n) noexcept nogil:
-    """The sum of x [n] in 16 interleaved partial sums."""
+    """Return the sum of x [n], accumulated in 16 interleaved partial sums that vectorize and fix the order of additions."""
     cdef real lanes[16]
     cdef real rest = 0
     cdef int64_t i, l

@@ -4,7 +4,7 @@ from ortrain._core.kernel cimport (DTYPE_FLOAT32, DTYPE_FLOAT64, DTYPE_INT32, DT
                                    Tensor, WorkItem, real)
 
 cdef extern from "common/memory.h" nogil:
-    int64_t smaller(int64_t a, int64_t b)
+    int64_t min_i64(int64_t a, int64_t b)
     int64_t element_size(int dtype)
     void run_items(const Engine *engine, WorkItem work, void *context, int64_t items)
     void copy_block(const Engine *engine, void *to, const void *from_, int64_t bytes)
@@ -54,7 +54,7 @@ cdef inline double number_or(const KernelArgs *a, int index, double default) noe
 
 cdef void dropout_piece(void *context, int64_t item, int64_t worker) noexcept nogil:
     cdef Dropped *d = <Dropped *>context
-    cdef int64_t at = item * PIECE, n = smaller(PIECE, d.x.count - item * PIECE)
+    cdef int64_t at = item * PIECE, n = min_i64(PIECE, d.x.count - item * PIECE)
     cdef uint8_t *mask = d.mask + at if d.mask != NULL else NULL
     cdef RandomKey key = random_key(d.engine.seed, d.engine.run_index, d.stream, <uint64_t>at >> 32)
     if d.x.dtype == DTYPE_FLOAT32:
@@ -101,7 +101,7 @@ cdef inline void masked_loop(const real *dy, const uint8_t *mask, real *dx, int6
 
 cdef void masked_piece(void *context, int64_t item, int64_t worker) noexcept nogil:
     cdef Masked *m = <Masked *>context
-    cdef int64_t at = item * PIECE, n = smaller(PIECE, m.dy.count - item * PIECE)
+    cdef int64_t at = item * PIECE, n = min_i64(PIECE, m.dy.count - item * PIECE)
     if m.dy.dtype == DTYPE_FLOAT32:
         masked_loop(<const float *>m.dy.data + at, m.mask + at, <float *>m.dx + at, n, <float>m.scale)
     else:

@@ -169,10 +169,10 @@ CASTS(float) CASTS(double) CASTS(int64_t) CASTS(int32_t) CASTS(uint8_t) CASTS(in
 #define CAST_TO(IN, d) (d == DTYPE_FLOAT32 ? cast_##IN##_float_item : d == DTYPE_FLOAT64 ? cast_##IN##_double_item               \
     : d == DTYPE_INT64 ? cast_##IN##_int64_t_item : d == DTYPE_INT32 ? cast_##IN##_int32_t_item                                  \
     : d == DTYPE_UINT8 ? cast_##IN##_uint8_t_item : d == DTYPE_INT8 ? cast_##IN##_int8_t_item : cast_##IN##_bool_item)
-UNARY_LOOP(widen_float16, uint16_t, uint16_t, float, widened_float16(x))
-UNARY_LOOP(widen_bfloat16, uint16_t, uint16_t, float, widened_bfloat16(x))
-UNARY_LOOP(round_float16, float, float, uint16_t, rounded_float16(x))
-UNARY_LOOP(round_bfloat16, float, float, uint16_t, rounded_bfloat16(x))
+UNARY_LOOP(widen_float16, uint16_t, uint16_t, float, float32_from_float16(x))
+UNARY_LOOP(widen_bfloat16, uint16_t, uint16_t, float, float32_from_bfloat16(x))
+UNARY_LOOP(round_float16, float, float, uint16_t, float16_from_float32(x))
+UNARY_LOOP(round_bfloat16, float, float, uint16_t, bfloat16_from_float32(x))
 static int ot_cast(const KernelArgs *args)         /* float16 and bfloat16 from and to float32 alone */
 {
     int32_t from = args->inputs[0].dtype, to = args->outputs[0].dtype;

@@ -7,7 +7,7 @@ from ortrain._core.kernel cimport (DTYPE_FLOAT32, DTYPE_FLOAT64, DTYPE_INT32, En
 cdef extern from "common/memory.h" nogil:
     int64_t MEMORY_PIECE
     int64_t element_size(int32_t dtype)
-    int64_t smaller(int64_t a, int64_t b)
+    int64_t min_i64(int64_t a, int64_t b)
     void run_items(const Engine *engine, WorkItem work, void *context, int64_t items)
     void copy_block(const Engine *engine, void *to, const void *from_, int64_t bytes)
     void fill_block(const Engine *engine, void *to, const void *value, int64_t size, int64_t count)
@@ -41,12 +41,12 @@ cdef struct Seam:
 cdef void seam_piece(void *context, int64_t item, int64_t worker) noexcept nogil:
     """Moves the item's piece of the block, from or to the parts that it touches (an absent part is skipped)."""
     cdef Seam *s = <Seam *>context
-    cdef int64_t at = item * MEMORY_PIECE, end = smaller(item * MEMORY_PIECE + MEMORY_PIECE, s.bytes)
+    cdef int64_t at = item * MEMORY_PIECE, end = min_i64(item * MEMORY_PIECE + MEMORY_PIECE, s.bytes)
     cdef int64_t o = at // s.row, within = at % s.row, k = 0, n
     cdef char *part
     while at < end:
         if within < s.widths[k]:
-            n = smaller(s.widths[k] - within, end - at)
+            n = min_i64(s.widths[k] - within, end - at)
             if s.parts[k].data != NULL:
                 part = <char *>s.parts[k].data + o * s.widths[k] + within
                 if s.joining:
@@ -148,7 +148,7 @@ cdef int list_tuples(const Tensor *indices, int64_t k, const int64_t *dims, cons
 
 cdef void gather_item(void *context, int64_t item, int64_t worker) noexcept nogil:
     cdef Rows *r = <Rows *>context
-    cdef int64_t i, row, b, n, end = smaller((item + 1) * r.per_item, r.batches * r.n), width = r.inner * r.bytes
+    cdef int64_t i, row, b, n, end = min_i64((item + 1) * r.per_item, r.batches * r.n), width = r.inner * r.bytes
     for i in range(item * r.per_item, end):
         b = i // r.n
         n = i - b * r.n
@@ -182,7 +182,7 @@ cdef inline void scatter_ranges(Rows *r, int64_t item, int mode) noexcept nogil:
     cdef int64_t low = r.size * which // r.ranges, high = r.size * (which + 1) // r.ranges, b, i, row
     cdef char *to
     cdef char *source
-    for b in range(first, smaller(first + r.per_item, r.batches)):
+    for b in range(first, min_i64(first + r.per_item, r.batches)):
         to = r.table + (b * r.size + low) * width
         if r.initial == NULL:
             memset(to, 0, <size_t>((high - low) * width))
@@ -323,10 +323,10 @@ cdef inline int64_t offset_of(const Elements *e, int64_t flat, int64_t low, int6
 
 cdef inline void elements_units(Elements *e, element *data, element *other, int64_t item, int mode) noexcept nogil:
     cdef int64_t unit, before, q, low, high, base, j, flat, at, v
-    for unit in range(item * e.per_item, smaller((item + 1) * e.per_item, e.units)):
+    for unit in range(item * e.per_item, min_i64((item + 1) * e.per_item, e.units)):
         before = unit // e.pieces
         low = unit % e.pieces * e.piece
-        high = smaller(low + e.piece, e.after)
+        high = min_i64(low + e.piece, e.after)
         base = offset_of(e, before, 0, e.axis)
         for j in range(e.along):
             flat = (before * e.along + j) * e.after
@@ -398,7 +398,7 @@ cdef void along_axis(const KernelArgs *a, Tensor *data, Tensor *indices, Tensor 
             before *= e.dims[d]
         elif d > e.axis:
             e.after *= e.dims[d]
-    e.piece = smaller(e.after, 4096)
+    e.piece = min_i64(e.after, 4096)
     e.pieces = (e.after + e.piece - 1) // e.piece
     e.units = before * e.pieces
     e.per_item = max(1, 16384 // (e.along * e.piece))

@@ -1,15 +1,17 @@
-/* Which products in float32 bfloat16 tiles take (amx_gemm.h). Convolutions ask as well: where tiles would, they leave it to them. */
+/* The rule that sends a float32 GEMM to AMX tiles (amx_gemm.h); also used by convolutions that choose between the GEMM and their own kernels. The planner has
+ * the same rule in ops/shared/conv_algorithms.py; the limits are in common/tuning.h. */
 #ifndef ORTRAIN_TILE_RULE_H
 #define ORTRAIN_TILE_RULE_H
 #include "kernel.h"
 #include "common/tuning.h"
 
+/* Return the number of panels of 32 rows or columns. */
+static inline int64_t panel_count(int64_t size) { return (size + PANEL_SIZE - 1) / PANEL_SIZE; }
 
-static inline int64_t panels_of(int64_t size) { return (size + PANEL_SIZE - 1) / PANEL_SIZE; }
-
-static inline int on_tiles(const Engine *e, int64_t m, int64_t n, int64_t k)
+/* Return whether a GEMM of this shape runs on AMX tiles: they are present, no side is too small, and C fills MIN_FILLED percent of its 32 x 32 blocks. */
+static inline int suits_amx(const Engine *e, int64_t m, int64_t n, int64_t k)
 {
     return e->amx && m >= MIN_TILED_SIDE && n >= MIN_TILED_SIDE && k >= MIN_TILED_DEPTH && m * n * k >= MIN_TILED_PRODUCTS
-        && m * n * 100 >= panels_of(m) * panels_of(n) * PANEL_SIZE * PANEL_SIZE * MIN_FILLED;
+        && m * n * 100 >= panel_count(m) * panel_count(n) * PANEL_SIZE * PANEL_SIZE * MIN_FILLED;
 }
 #endif

@@ -1,5 +1,7 @@
-/* Panels of the packed product: blocks of A and B copied so that a micro kernel reads them in order, transposed by vector shuffles where they lie the
- * other way round (element by element cost 8 % of a product), and finished tiles stored transposed. */
+/* PanelPacking for the float32 GEMM: blocks of A and B copied into panels that a micro-kernel reads sequentially, and tiles of C stored transposed.
+ *
+ * A panel of B [depth, width] holds up to TILE_COLUMNS adjacent columns, depth-major; a panel of A [depth, rows] holds the rows of one tile, depth-major.
+ * Operands that are stored the other way are transposed with vector shuffles: copying single elements took 8 % of the time of a GEMM. */
 #ifndef ORTRAIN_PRODUCT_PACKING_H
 #define ORTRAIN_PRODUCT_PACKING_H
 #include <string.h>
@@ -7,24 +9,24 @@
 
 #if VECTOR_BYTES == 64
 #define SQUARE 16
-typedef vector square_vector; typedef loose_vector loose_square_vector; typedef int_vector square_index;
+typedef vector square_vector; typedef unaligned_vector unaligned_square_vector; typedef int_vector square_index;
 #define INTERLEAVE_LOW (square_index){0,16,1,17,2,18,3,19,4,20,5,21,6,22,7,23}
 #define INTERLEAVE_HIGH (square_index){8,24,9,25,10,26,11,27,12,28,13,29,14,30,15,31}
 #else
 #define SQUARE 4
 typedef float square_vector __attribute__((vector_size(16)));
-typedef float loose_square_vector __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float unaligned_square_vector __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t square_index __attribute__((vector_size(16)));
 #define INTERLEAVE_LOW (square_index){0,4,1,5}
 #define INTERLEAVE_HIGH (square_index){2,6,3,7}
 #endif
 
-/* target = source transposed, SQUARE x SQUARE: log2(SQUARE) rounds of a perfect interleave */
+/* target = source^T, SQUARE x SQUARE, in log2(SQUARE) rounds that interleave the first half of the rows with the second */
 static inline __attribute__((always_inline)) void transpose_square(const float *source, int64_t source_step, float *target, int64_t target_step)
 {
     square_vector r[SQUARE], q[SQUARE];
 #pragma GCC unroll 16
-    for (int i = 0; i < SQUARE; i++) r[i] = *(const loose_square_vector *)(source + i * source_step);
+    for (int i = 0; i < SQUARE; i++) r[i] = *(const unaligned_square_vector *)(source + i * source_step);
 #pragma GCC unroll 4
     for (int round = SQUARE; round > 1; round /= 2) {
 #pragma GCC unroll 16
@@ -36,65 +38,65 @@ static inline __attribute__((always_inline)) void transpose_square(const float *
         for (int i = 0; i < SQUARE; i++) r[i] = q[i];
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < SQUARE; i++) *(loose_square_vector *)(target + i * target_step) = r[i];
+    for (int i = 0; i < SQUARE; i++) *(unaligned_square_vector *)(target + i * target_step) = r[i];
 }
 
-typedef float eight __attribute__((vector_size(32)));
-typedef float loose_eight __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int32_t eight_index __attribute__((vector_size(32)));
+typedef float float32x8 __attribute__((vector_size(32)));
+typedef float unaligned_float32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t int32x8 __attribute__((vector_size(32)));
 
-/* r transposed, 8 x 8: in-lane 32-bit unpack, in-lane 64-bit unpack, 128-bit exchange */
-static inline __attribute__((always_inline)) void transpose_eight(eight *r)
+/* Transpose r [8, 8] in registers: 32-bit unpack within 128-bit lanes, 64-bit unpack within lanes, exchange of lanes. */
+static inline __attribute__((always_inline)) void transpose_8x8(float32x8 *r)
 {
-    eight q[8];
+    float32x8 q[8];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        q[2 * i] = __builtin_shuffle(r[2 * i], r[2 * i + 1], (eight_index){0, 8, 1, 9, 4, 12, 5, 13});
-        q[2 * i + 1] = __builtin_shuffle(r[2 * i], r[2 * i + 1], (eight_index){2, 10, 3, 11, 6, 14, 7, 15});
+        q[2 * i] = __builtin_shuffle(r[2 * i], r[2 * i + 1], (int32x8){0, 8, 1, 9, 4, 12, 5, 13});
+        q[2 * i + 1] = __builtin_shuffle(r[2 * i], r[2 * i + 1], (int32x8){2, 10, 3, 11, 6, 14, 7, 15});
     }
-    eight u[8];
+    float32x8 u[8];
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++)
 #pragma GCC unroll 2
         for (int i = 0; i < 2; i++) {
-            u[4 * h + 2 * i] = __builtin_shuffle(q[4 * h + i], q[4 * h + i + 2], (eight_index){0, 1, 8, 9, 4, 5, 12, 13});
-            u[4 * h + 2 * i + 1] = __builtin_shuffle(q[4 * h + i], q[4 * h + i + 2], (eight_index){2, 3, 10, 11, 6, 7, 14, 15});
+            u[4 * h + 2 * i] = __builtin_shuffle(q[4 * h + i], q[4 * h + i + 2], (int32x8){0, 1, 8, 9, 4, 5, 12, 13});
+            u[4 * h + 2 * i + 1] = __builtin_shuffle(q[4 * h + i], q[4 * h + i + 2], (int32x8){2, 3, 10, 11, 6, 7, 14, 15});
         }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        r[i] = __builtin_shuffle(u[i], u[i + 4], (eight_index){0, 1, 2, 3, 8, 9, 10, 11});
-        r[i + 4] = __builtin_shuffle(u[i], u[i + 4], (eight_index){4, 5, 6, 7, 12, 13, 14, 15});
+        r[i] = __builtin_shuffle(u[i], u[i + 4], (int32x8){0, 1, 2, 3, 8, 9, 10, 11});
+        r[i + 4] = __builtin_shuffle(u[i], u[i + 4], (int32x8){4, 5, 6, 7, 12, 13, 14, 15});
     }
 }
 
-/* 8 source rows -> 8 columns of a panel of the given width; returns how much of the depth was done */
-static __attribute__((noinline, unused)) int64_t pack_transposed_eight(const float *source, int64_t step, int64_t depth, float *panel, int64_t width)
+/* Transpose 8 rows of the source into 8 columns of a panel of this width. Returns the depth that was packed: `depth` rounded down to a multiple of 8. */
+static __attribute__((noinline, unused)) int64_t pack_transposed_8_rows(const float *source, int64_t step, int64_t depth, float *panel, int64_t width)
 {
     int64_t p = 0;
     for (; p + 8 <= depth; p += 8) {
-        eight r[8];
+        float32x8 r[8];
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) r[i] = *(const loose_eight *)(source + i * step + p);
-        transpose_eight(r);
+        for (int i = 0; i < 8; i++) r[i] = *(const unaligned_float32x8 *)(source + i * step + p);
+        transpose_8x8(r);
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) *(loose_eight *)(panel + (p + i) * width) = r[i];
+        for (int i = 0; i < 8; i++) *(unaligned_float32x8 *)(panel + (p + i) * width) = r[i];
     }
     return p;
 }
 
-/* c[column, row] (+)= tile[row, column]: a finished tile stored transposed */
+/* c[j, i] = tile[i, j], or += if `accumulate`, for i < rows, j < columns; width: row stride of the tile */
 static __attribute__((noinline, unused)) void store_transposed(const float *tile, int64_t width, float *c, int64_t ldc, int64_t rows, int64_t columns,
                                                        int accumulate)
 {
     if (rows == 8) {
         for (int64_t j = 0; j + 8 <= columns; j += 8) {
-            eight r[8];
+            float32x8 r[8];
 #pragma GCC unroll 8
-            for (int i = 0; i < 8; i++) r[i] = *(const loose_eight *)(tile + i * width + j);
-            transpose_eight(r);
+            for (int i = 0; i < 8; i++) r[i] = *(const unaligned_float32x8 *)(tile + i * width + j);
+            transpose_8x8(r);
 #pragma GCC unroll 8
             for (int i = 0; i < 8; i++) {
-                loose_eight *target = (loose_eight *)(c + (j + i) * ldc);
+                unaligned_float32x8 *target = (unaligned_float32x8 *)(c + (j + i) * ldc);
                 if (accumulate) *target += r[i]; else *target = r[i];
             }
         }
@@ -103,15 +105,15 @@ static __attribute__((noinline, unused)) void store_transposed(const float *tile
     }
 #if TILE_ROWS == 6 && VECTOR_BYTES == 32
     for (; rows == 6 && columns >= 8; columns -= 8, tile += 8, c += 8 * ldc) {
-        eight r[8];
+        float32x8 r[8];
 #pragma GCC unroll 8
-        for (int i = 0; i < 6; i++) r[i] = *(const loose_eight *)(tile + i * width);
-        r[6] = r[7] = (eight){0};
-        transpose_eight(r);
+        for (int i = 0; i < 6; i++) r[i] = *(const unaligned_float32x8 *)(tile + i * width);
+        r[6] = r[7] = (float32x8){0};
+        transpose_8x8(r);
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) {                   /* a row of c has room for 6 */
+        for (int i = 0; i < 8; i++) {                   /* a row of c takes 6 of the 8 elements */
             float *target = c + i * ldc, line[8];
-            *(loose_eight *)line = r[i];
+            *(unaligned_float32x8 *)line = r[i];
             if (accumulate) for (int x = 0; x < 6; x++) target[x] += line[x];
             else memcpy(target, line, 6 * sizeof(float));
         }
@@ -121,41 +123,41 @@ static __attribute__((noinline, unused)) void store_transposed(const float *tile
         for (int64_t i = 0; i < rows; i++) c[j * ldc + i] = tile[i * width + j] + (accumulate ? c[j * ldc + i] : 0.0f);
 }
 
-static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t round_to_lanes(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
-/* width of a panel, a multiple of LANES, where `rest` columns are left and panels have `most` vectors: full panels, but the last two are balanced when the
- * rest would be thin */
-static inline int64_t balanced_width(int64_t rest, int64_t most)
+/* Return the width of the next panel, a multiple of LANES, where `rest` columns remain and a panel has at most `max_vectors` vectors. The last two panels share
+ * their columns evenly, so that none is thin. */
+static inline int64_t balanced_width(int64_t rest, int64_t max_vectors)
 {
     int64_t vectors = (rest + LANES - 1) / LANES;
-    if (rest >= 2 * most * LANES || rest == most * LANES) return most * LANES;
-    return (vectors <= most ? vectors : (vectors + 1) / 2) * LANES;
+    if (rest >= 2 * max_vectors * LANES || rest == max_vectors * LANES) return max_vectors * LANES;
+    return (vectors <= max_vectors ? vectors : (vectors + 1) / 2) * LANES;
 }
 
-/* width of the panel of B at column j of n */
+/* Return the width of the panel of B at column j of n. */
 static inline int64_t panel_width(int64_t n, int64_t j) { return balanced_width(n - j, TILE_VECTORS); }
 
 #if TILE_ROWS < 8 && VECTOR_BYTES == 32
-/* `rows` source rows, fewer than 8, -> a panel as wide: vectors of 8 that overlap, so that the next one overwrites what is too much of the one before.
- * Returns how much of the depth was done: not the last, which nothing would overwrite. */
+/* Transpose fewer than 8 rows of the source into a panel of width `rows`. It stores vectors of 8 whose surplus elements the next store overwrites; therefore
+ * the last steps of the depth are left to the caller. Returns the depth that was packed. */
 static inline __attribute__((always_inline)) int64_t pack_transposed_tile(const float *source, int64_t step, int64_t depth, float *panel, const int rows)
 {
     int64_t p = 0;
     for (; p + 8 < depth; p += 8) {
-        eight r[8];
+        float32x8 r[8];
 #pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) r[i] = *(const loose_eight *)(source + i * step + p);
-        for (int i = rows; i < 8; i++) r[i] = (eight){0};
-        transpose_eight(r);
+        for (int i = 0; i < rows; i++) r[i] = *(const unaligned_float32x8 *)(source + i * step + p);
+        for (int i = rows; i < 8; i++) r[i] = (float32x8){0};
+        transpose_8x8(r);
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) *(loose_eight *)(panel + (p + i) * rows) = r[i];
+        for (int i = 0; i < 8; i++) *(unaligned_float32x8 *)(panel + (p + i) * rows) = r[i];
     }
     return p;
 }
 #endif
 
-/* panel[p, j] = source[j, p] for j < n (zero up to width), p < depth */
+/* panel[p, j] = source[j, p] for p < depth, j < n, and 0 for n <= j < width; step: row stride of the source */
 static __attribute__((noinline)) void pack_transposed(const float *source, int64_t step, int64_t n, int64_t depth, float *panel, int64_t width)
 {
     int64_t j = 0;
@@ -178,7 +180,7 @@ static __attribute__((noinline)) void pack_transposed(const float *source, int64
 #endif
 #if VECTOR_BYTES >= 32
     for (; j + 8 <= n; j += 8)
-        for (int64_t p = pack_transposed_eight(source + j * step, step, depth, panel + j, width); p < depth; p++)
+        for (int64_t p = pack_transposed_8_rows(source + j * step, step, depth, panel + j, width); p < depth; p++)
             for (int i = 0; i < 8; i++) panel[p * width + j + i] = source[(j + i) * step + p];
 #endif
     for (; SQUARE == 4 && j + 4 <= n; j += 4) {
@@ -195,12 +197,12 @@ static __attribute__((noinline)) void pack_transposed(const float *source, int64
         }
 }
 
-/* panel[p, j] = source[p, j] for j < n (zero up to width), p < depth */
+/* panel[p, j] = source[p, j] for p < depth, j < n, and 0 for n <= j < width; step: row stride of the source */
 static __attribute__((noinline)) void pack_rows(const float *source, int64_t step, int64_t n, int64_t depth, float *panel, int64_t width)
 {
     if (n == width && n % LANES == 0) {
         for (int64_t p = 0; p < depth; p++)
-            for (int64_t j = 0; j < n; j += LANES) *(loose_vector *)(panel + p * width + j) = *(const loose_vector *)(source + p * step + j);
+            for (int64_t j = 0; j < n; j += LANES) *(unaligned_vector *)(panel + p * width + j) = *(const unaligned_vector *)(source + p * step + j);
         return;
     }
     for (int64_t p = 0; p < depth; p++) {
@@ -210,17 +212,17 @@ static __attribute__((noinline)) void pack_rows(const float *source, int64_t ste
     }
 }
 
-
-/* Rows of B on their way into `count` full panels beside each other: panel[i][p, j] = source[p, i TILE_COLUMNS + j]. */
+/* Copy `rows` rows of B into `count` adjacent full panels [depth, TILE_COLUMNS]: panel[i][p, j] = source[p, i * TILE_COLUMNS + j]. */
 static __attribute__((noinline, unused)) void pack_row_panels(const float *source, int64_t step, int64_t rows, int64_t count, float *panel, int64_t depth)
 {
     for (int64_t p = 0; p < rows; p++, source += step, panel += TILE_COLUMNS)
         for (int64_t i = 0; i < count; i++)
             for (int64_t j = 0; j < TILE_COLUMNS; j += LANES)
-                *(loose_vector *)(panel + i * depth * TILE_COLUMNS + j) = *(const loose_vector *)(source + i * TILE_COLUMNS + j);
+                *(unaligned_vector *)(panel + i * depth * TILE_COLUMNS + j) = *(const unaligned_vector *)(source + i * TILE_COLUMNS + j);
 }
 
-/* Rows of transposed A on their way into `count` panels beside each other, each as wide as its tile has rows; the copies are inlined for that width. */
+/* Copy `rows` rows of transposed A into `count` adjacent panels [depth, width] of tiles with `width` rows. Inlined per width, so that memcpy becomes a few
+ * moves. */
 static inline __attribute__((always_inline)) void pack_equal_tiles(const float *source, int64_t step, int64_t rows, int64_t count, const int64_t width,
                                                                    float *panel, int64_t depth)
 {
@@ -228,46 +230,49 @@ static inline __attribute__((always_inline)) void pack_equal_tiles(const float *
         for (int64_t t = 0; t < count; t++) memcpy(panel + (p + t * depth) * width, source + t * width, width * sizeof(float));
 }
 
-/* The panels that are packed while those before them are at work, `slice` rows of B or of transposed A after each tile. Their lines are fetched while the tile is
- * at work and used at once: rows of wide matrices share sets of the second cache, which would not keep more than a few (128 x 4096 x 4096 spent a fifth of
- * its time packing, and fetching all panels of an item ahead gained nothing). */
-typedef struct Packing { const float *source; int64_t step, depth, count, width, done, slice; float *panel; } Packing;
+/* Panels that are packed while the previous ones are multiplied: after each tile, `slice` more rows of B or of transposed A. The rows are prefetched while the
+ * tile is computed and packed right afterwards, because rows of wide matrices share sets of the L2 cache, which would not keep many of them (128 x 4096 x 4096
+ * spent a fifth of its time on packing, and prefetching all panels of an item gained nothing).
+ *
+ * count, width: of the panels; done: rows of `depth` that are packed. */
+typedef struct PanelPacking { const float *source; int64_t step, depth, count, width, done, slice; float *panel; } PanelPacking;
 
-static inline Ahead ahead_of(const Packing *next)
+/* Return the part of the source that follows the next slice. */
+static inline Prefetch prefetch_for(const PanelPacking *next)
 {
     int64_t from = next->done + next->slice;
-    return (Ahead){ next->source + from * next->step, next->step, smaller(next->slice, next->depth - from), (next->count * next->width + LINE - 1) / LINE };
+    return (Prefetch){ next->source + from * next->step, next->step, min_i64(next->slice, next->depth - from), (next->count * next->width + LINE - 1) / LINE };
 }
 
-/* the next `rows` rows, or what is left */
-static __attribute__((unused)) void pack_slice(Packing *next, int64_t rows)
+/* Pack the next `rows` rows, or those that remain. */
+static __attribute__((unused)) void pack_slice(PanelPacking *next, int64_t rows)
 {
     const float *source = next->source + next->done * next->step;
     float *panel = next->panel + next->done * next->width;
-    rows = smaller(rows, next->depth - next->done);
+    rows = min_i64(rows, next->depth - next->done);
     if (next->width == TILE_ROWS) pack_equal_tiles(source, next->step, rows, next->count, TILE_ROWS, panel, next->depth);
     else pack_row_panels(source, next->step, rows, next->count, panel, next->depth);
     next->done += rows;
 }
 
-/* How the rows of a block are dealt to tiles: `count` tiles of `base` rows, the first `extra` of them one row more. */
+/* The rows of a block split into tiles: `count` tiles of `base` rows, the first `extra` of them with one row more. */
 typedef struct Tiles { int64_t count, base, extra; } Tiles;
 
-static inline Tiles tiles_of_height(int64_t rows, int64_t most)
+static inline Tiles tiles_of_height(int64_t rows, int64_t max_rows)
 {
-    int64_t count = (rows + most - 1) / most;
+    int64_t count = (rows + max_rows - 1) / max_rows;
     return (Tiles){ count, rows / count, rows % count };
 }
 static inline Tiles tiles_of(int64_t rows) { return tiles_of_height(rows, TILE_ROWS); }
 static inline int64_t rows_of_tile(Tiles tiles, int64_t tile) { return tiles.base + (tile < tiles.extra); }
 
-/* A block of A that is stored depth first, into one panel per tile. Source rows are read in runs of 8 panels of one width: panels are often a multiple of
- * 4 KiB apart, the span of one way of the first cache, so that more write streams would evict each other (196 against 225 GFLOP/s on 8192x256x1024). */
+/* Pack a block of transposed A [depth, rows] into one panel per tile. Panels of equal width are packed TILES_PER_RUN at a time: panels are often a multiple of
+ * 4 KiB apart, the span of one way of the L1 cache, so more write streams would evict each other (8192 x 256 x 1024: 196 against 225 GFLOP/s). */
 static __attribute__((noinline, unused)) void pack_tiles(const float *source, int64_t step, int64_t depth, Tiles tiles, float *panel)
 {
     for (int64_t first = 0, count; first < tiles.count; first += count) {
         int64_t rows = rows_of_tile(tiles, first), end = first < tiles.extra ? tiles.extra : tiles.count;
-        count = smaller(end - first, TILES_PER_RUN);
+        count = min_i64(end - first, TILES_PER_RUN);
         switch (rows) {
         case TILE_ROWS: pack_equal_tiles(source, step, depth, count, TILE_ROWS, panel, depth); break;
         case TILE_ROWS - 1: pack_equal_tiles(source, step, depth, count, TILE_ROWS - 1, panel, depth); break;

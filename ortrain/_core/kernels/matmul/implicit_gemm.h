@@ -1,27 +1,28 @@
-/* A product one side of which are windows of an image, read where they lie: what Engine's window_product computes. */
+/* Argument of Engine's implicit_gemm: a GEMM one of whose operands is the im2col matrix of an image, which is never built. Computed by matmul/amx_gemm.h. */
 #ifndef ORTRAIN_WINDOW_PRODUCT_H
 #define ORTRAIN_WINDOW_PRODUCT_H
 #include "kernel.h"
 
 enum { MAX_WINDOW_TAPS = 64 };
 
-/* The windows that a grid of out_rows x out_columns points on each image sees: of point (y, x), tap t is the pixel (stride_y * y + offsets[t][0],
- * stride_x * x + offsets[t][1]), zeros where that is outside. As a matrix [images * out_rows * out_columns, taps * channels]; channels are a multiple of 32. */
+/* The im2col matrix [images * out_rows * out_columns, taps * channels]: a row per output point, with the `channels` values of each tap's pixel. Tap t of point
+ * (y, x) is the pixel (stride_y * y + offsets[t][0], stride_x * x + offsets[t][1]), or zeros where that is outside the image. channels is a multiple of 32. */
 typedef struct Windows {
     const float *pixels;                            /* [images, rows, columns, channels] */
     int64_t images, rows, columns, channels, out_rows, out_columns, stride_y, stride_x, taps;
     int64_t offsets[MAX_WINDOW_TAPS][2];
 } Windows;
 
-/* Without `filters`: c [points, outputs] = windows b. b [taps, channels, outputs], where b[t, j, k] lies at b + starts[t] + j * channel_step + k * output_step
- * (one of the steps is 1); the row of c that a point has lies at c + image * image_step + y * row_step + x * column_step.
- * With `filters`: c [outputs, taps * channels] = filters^T windows, filters [points, outputs]. */
-typedef struct WindowProduct {
+/* filters is NULL: c [points, outputs] = windows b + bias. Element (t, j, k) of b [taps, channels, outputs] is at b + starts[t] + j * channel_step
+ * + k * output_step, and one of the two steps is 1. The row of c for point (image, y, x) is at c + image * image_step + y * row_step + x * column_step.
+ *
+ * filters [points, outputs] is not NULL: c [outputs, taps * channels] = filters^T windows, without bias; b, starts and the steps are unused. */
+typedef struct ImplicitGemm {
     Windows windows;
     int64_t outputs;
     const float *b, *filters, *bias;
     int64_t starts[MAX_WINDOW_TAPS], channel_step, output_step;
     float *c;
     int64_t image_step, row_step, column_step;
-} WindowProduct;
+} ImplicitGemm;
 #endif

@@ -1,13 +1,17 @@
-/* GRU, for one element type; included by recurrent.h. Gates in the order z, r, h: z, r = sigmoid(…), h~ = tanh(x Wh + r (h Rh + Rb)) with the option
- * linear_before_reset, else tanh(x Wh + (r h) Rh + …); h = (1 - z) h~ + z h_before. */
+/* ONNX GRU and its gradient for one element type REAL; included by recurrent.h, which documents shapes and ints. Gates in the order z, r, h (h is the
+ * candidate u):
+ *
+ *   z = sigmoid(x Wz^T + h_previous Rz^T + Wbz + Rbz), and r likewise
+ *   u = tanh(x Wh^T + Wbh + r (h_previous Rh^T + Rbh)) with the option linear_before_reset, else tanh(x Wh^T + (r h_previous) Rh^T + Wbh + Rbh)
+ *   h = (1 - z) u + z h_previous */
 
 typedef struct NAMED(Gru) {
     Recurrence r;
-    const REAL *panels, *candidates, *b;                /* of R^T: of z and r [hidden, 2 hidden], of h~ [hidden, hidden], per direction; B or NULL */
-    REAL *gates, *y, *h, *work;                         /* work [directions, rows, 3 hidden] */
+    const REAL *panels, *candidates, *b;                /* packed R^T per direction: of z and r [hidden, 2 * hidden], and of u [hidden, hidden]; B or NULL */
+    REAL *gates, *y, *h, *work;                         /* h [directions, rows, hidden]: current state; work [directions, rows, 3 * hidden] */
 } NAMED(Gru);
 
-/* one row with linear_before_reset; rec [3 hidden] = h_before R^T, rb: the recurrent bias of h~ or NULL */
+/* One step of one sequence with linear_before_reset. g [3 * n] becomes the gates and h [n] the new state; rec [3 * n] = h_previous R^T; rb: Rbh or NULL. */
 static void NAMED(gru_cell_linear)(int64_t n, REAL *restrict g, const REAL *restrict rec, const REAL *restrict rb, REAL *restrict h)
 {
     REAL *restrict z = g, *restrict r = g + n, *restrict u = g + 2 * n;
@@ -18,6 +22,7 @@ static void NAMED(gru_cell_linear)(int64_t n, REAL *restrict g, const REAL *rest
     }
 }
 
+/* All steps of a block of rows in one direction. */
 static void NAMED(gru_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Gru) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
@@ -29,31 +34,31 @@ static void NAMED(gru_item)(void *context, int64_t item, int64_t worker)
         int64_t time = time_of(r, d, k);
         REAL *gates = s->gates + ((d * r->steps + time) * r->rows + first) * 3 * n;
         if (r->option) {
-            NAMED(step_product)(e, worker, count, 2 * n, n, h, n, panels, 0, work, 3 * n);
-            NAMED(step_product)(e, worker, count, n, n, h, n, candidates, 0, work + 2 * n, 3 * n);
+            NAMED(step_gemm)(e, worker, count, 2 * n, n, h, n, panels, 0, work, 3 * n);
+            NAMED(step_gemm)(e, worker, count, n, n, h, n, candidates, 0, work + 2 * n, 3 * n);
         } else {
-            NAMED(step_product)(e, worker, count, 2 * n, n, h, n, panels, 1, gates, 3 * n);
+            NAMED(step_gemm)(e, worker, count, 2 * n, n, h, n, panels, 1, gates, 3 * n);
             for (int64_t row = 0; row < count; row++)
                 for (int64_t j = 0; j < n; j++) {
                     REAL *g = gates + row * 3 * n;
                     g[j] = SIGMOID(g[j]); g[n + j] = SIGMOID(g[n + j]);
                     work[row * n + j] = g[n + j] * h[row * n + j];
                 }
-            NAMED(step_product)(e, worker, count, n, n, work, n, candidates, 1, gates + 2 * n, 3 * n);
+            NAMED(step_gemm)(e, worker, count, n, n, work, n, candidates, 1, gates + 2 * n, 3 * n);
         }
         for (int64_t row = 0; row < count; row++) {
             REAL *g = gates + row * 3 * n, *u = g + 2 * n, *to = h + row * n;
             REAL *y = s->y ? s->y + ((time * r->directions + d) * r->rows + first + row) * n : NULL;
-            int runs = runs_at(r, first + row, time);
-            if (runs && r->option) NAMED(gru_cell_linear)(n, g, work + row * 3 * n, rb, to);
-            else if (runs)
+            int active = is_active(r, first + row, time);
+            if (active && r->option) NAMED(gru_cell_linear)(n, g, work + row * 3 * n, rb, to);
+            else if (active)
                 for (int64_t j = 0; j < n; j++) { u[j] = TANH(u[j]); to[j] = (1 - g[j]) * u[j] + g[j] * to[j]; }
-            if (y) NAMED(copy_or_zero)(y, runs ? to : NULL, n);
+            if (y) NAMED(copy_or_zero)(y, active ? to : NULL, n);
         }
     }
 }
 
-/* (x, W, R, B, lengths, h0) -> (y, h, gates), each output optional; scratch: bias, panels, h, work, then the gates if they are not an output */
+/* (x, W, R, B, lengths, h0) -> (y, h, gates), each output optional. Scratch: bias, packed R, h, work, then the gates unless they are an output. */
 static int NAMED(gru)(const KernelArgs *args)
 {
     NAMED(Gru) s = { .r = recurrence_of(args, 3, 4), .b = NAMED(in)(args, 3), .y = NAMED(out)(args, 0) };
@@ -66,8 +71,8 @@ static int NAMED(gru)(const KernelArgs *args)
     NAMED(copy_or_zero)(s.h, NAMED(in)(args, 5), states);
     for (int64_t d = 0; d < r->directions; d++) {
         const REAL *weights = (const REAL *)NAMED(in)(args, 2) + d * 3 * n * n;
-        NAMED(lay_out)(weights, 1, n, 2 * n, panels + d * NAMED(panels)(n, 2 * n));
-        NAMED(lay_out)(weights + 2 * n * n, 1, n, n, candidates + d * NAMED(panels)(n, n));
+        NAMED(pack_weights)(weights, 1, n, 2 * n, panels + d * NAMED(panels)(n, 2 * n));
+        NAMED(pack_weights)(weights + 2 * n * n, 1, n, n, candidates + d * NAMED(panels)(n, n));
         NAMED(project_inputs)(r, d, NAMED(in)(args, 0), NAMED(in)(args, 1), s.b, r->option ? 2 : 3, bias, s.gates + d * r->steps * r->rows * 3 * n);
     }
     args->engine->parallel_for(args->engine, NAMED(gru_item), &s, r->directions * r->blocks);
@@ -75,13 +80,16 @@ static int NAMED(gru)(const KernelArgs *args)
     return STATUS_OK;
 }
 
+/* previous [directions, steps, rows, hidden]: the state before each step; linear, like it: h_previous Rh^T + Rbh (linear_before_reset only); dcandidate, like
+ * it: the factor of dRh, which is r du with linear_before_reset and r h_previous without. */
 typedef struct NAMED(GruGrad) {
     Recurrence r;
-    const REAL *w_recurrent, *panels, *candidates, *gates, *dy, *previous, *linear;   /* previous, linear: [directions, steps, rows, hidden]; linear = h_before Rh + Rb */
-    REAL *dgates, *dcandidate, *dh, *work;              /* dcandidate: what R's h part is multiplied with, as previous */
+    const REAL *w_recurrent, *panels, *candidates, *gates, *dy, *previous, *linear;   
+    REAL *dgates, *dcandidate, *dh, *work;
 } NAMED(GruGrad);
 
-/* dgates of one row and what dh passes on without a product; with linear_before_reset dcandidate = r du, else r h_before, for dR */
+/* The elementwise part of the gradient of one step of one sequence: dg [3 * n] and dcandidate [n] from dh [n], which becomes the part of the gradient of
+ * h_previous that needs no GEMM. lin: h_previous Rh^T + Rbh, with linear_before_reset only; without it, dr is computed by the caller. */
 static void NAMED(gru_cell_grad)(int64_t n, int linear, const REAL *restrict g, const REAL *restrict before, const REAL *restrict lin, REAL *restrict dh,
                                  REAL *restrict dg, REAL *restrict dcandidate)
 {
@@ -96,6 +104,7 @@ static void NAMED(gru_cell_grad)(int64_t n, int linear, const REAL *restrict g, 
     }
 }
 
+/* All steps of a block of rows in one direction, in reverse. */
 static void NAMED(gru_grad_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(GruGrad) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
@@ -107,7 +116,7 @@ static void NAMED(gru_grad_item)(void *context, int64_t item, int64_t worker)
         int64_t time = time_of(r, d, k), at = (d * r->steps + time) * r->rows + first;
         REAL *dgates = s->dgates + at * 3 * n, *dcandidate = s->dcandidate + at * n;
         for (int64_t row = 0; row < count; row++) {
-            if (!runs_at(r, first + row, time)) {
+            if (!is_active(r, first + row, time)) {
                 memset(dgates + row * 3 * n, 0, 3 * n * sizeof(REAL)); memset(dcandidate + row * n, 0, n * sizeof(REAL));
                 continue;
             }
@@ -116,21 +125,21 @@ static void NAMED(gru_grad_item)(void *context, int64_t item, int64_t worker)
                                  dh + row * n, dgates + row * 3 * n, dcandidate + row * n);
         }
         if (r->option) {
-            NAMED(step_product)(e, worker, count, n, n, dcandidate, n, candidates, 1, dh, n);
+            NAMED(step_gemm)(e, worker, count, n, n, dcandidate, n, candidates, 1, dh, n);
         } else {
-            NAMED(step_product)(e, worker, count, n, n, dgates + 2 * n, 3 * n, candidates, 0, work, n);
+            NAMED(step_gemm)(e, worker, count, n, n, dgates + 2 * n, 3 * n, candidates, 0, work, n);
             for (int64_t row = 0; row < count; row++)
-                for (int64_t j = 0; j < n && runs_at(r, first + row, time); j++) {
+                for (int64_t j = 0; j < n && is_active(r, first + row, time); j++) {
                     REAL reset = s->gates[(at + row) * 3 * n + n + j], drh = work[row * n + j];
                     dgates[row * 3 * n + n + j] = drh * s->previous[(at + row) * n + j] * reset * (1 - reset);
                     dh[row * n + j] += drh * reset;
                 }
         }
-        NAMED(step_product)(e, worker, count, n, 2 * n, dgates, 3 * n, panels, 1, dh, n);
+        NAMED(step_gemm)(e, worker, count, n, 2 * n, dgates, 3 * n, panels, 1, dh, n);
     }
 }
 
-/* dR and dB of direction d */
+/* dR and dB of direction d, each unless it is NULL */
 static void NAMED(gru_weight_gradients)(const NAMED(GruGrad) *s, int64_t d, REAL *dr, REAL *db)
 {
     const Recurrence *r = &s->r; const Engine *e = r->args->engine;
@@ -149,8 +158,8 @@ static void NAMED(gru_weight_gradients)(const NAMED(GruGrad) *s, int64_t d, REAL
     }
 }
 
-/* (x, W, R, B, lengths, h0, y, gates, dy, dh) -> (dx, dW, dR, dB, dh0), each output optional; scratch: dgates, dcandidate, states before, linear, dh, work,
- * panels of R */
+/* (x, W, R, B, lengths, h0, y, gates, dy, dh) -> (dx, dW, dR, dB, dh0), each output optional. Scratch: dgates, dcandidate, previous, linear, dh, work,
+ * packed R. */
 static int NAMED(gru_grad)(const KernelArgs *args)
 {
     NAMED(GruGrad) s = { .r = recurrence_of(args, 3, 4), .w_recurrent = NAMED(in)(args, 2), .gates = NAMED(in)(args, 7), .dy = NAMED(in)(args, 8) };
@@ -166,8 +175,8 @@ static int NAMED(gru_grad)(const KernelArgs *args)
     NAMED(copy_or_zero)(s.dh, NAMED(in)(args, 9), states);
     for (int64_t d = 0; d < r->directions; d++) {
         NAMED(join)(r, d, NULL, 0, NAMED(in)(args, 6), NAMED(in)(args, 5), n, previous + d * all * n);
-        NAMED(lay_out)(s.w_recurrent + d * 3 * n * n, 0, 2 * n, n, panels + d * NAMED(panels)(2 * n, n));
-        NAMED(lay_out)(s.w_recurrent + d * 3 * n * n + 2 * n * n, 0, n, n, candidates + d * NAMED(panels)(n, n));
+        NAMED(pack_weights)(s.w_recurrent + d * 3 * n * n, 0, 2 * n, n, panels + d * NAMED(panels)(2 * n, n));
+        NAMED(pack_weights)(s.w_recurrent + d * 3 * n * n + 2 * n * n, 0, n, n, candidates + d * NAMED(panels)(n, n));
         if (r->option) e->GEMM(e, 0, 1, all, n, n, 1, previous + d * all * n, n, s.w_recurrent + d * 3 * n * n + 2 * n * n, n, 0, linear + d * all * n, n,
                                b ? b + d * 6 * n + 5 * n : NULL, 0);
     }

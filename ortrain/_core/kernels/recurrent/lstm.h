@@ -1,12 +1,19 @@
-/* LSTM, for one element type; included by recurrent.h. Gates in the order i, o, f, c:
- * i, f = sigmoid(… + P c_before), c~ = tanh(…), c = f c_before + i c~, o = sigmoid(… + P c), h = o tanh(c). */
+/* ONNX LSTM and its gradient for one element type REAL; included by recurrent.h, which documents shapes and ints. With a = x W^T + h_previous R^T + Wb + Rb,
+ * and gates in the order i, o, f, c:
+ *
+ *   i = sigmoid(a_i + P_i c_previous), f = sigmoid(a_f + P_f c_previous), u = tanh(a_c)
+ *   c = f c_previous + i u
+ *   o = sigmoid(a_o + P_o c), h = o tanh(c)
+ *
+ * P [directions, 3 * hidden], in the order i, o, f: peephole weights, may be absent. */
 
 typedef struct NAMED(Lstm) {
     Recurrence r;
-    const REAL *panels, *peepholes;                     /* of R^T [hidden, 4 hidden], per direction; P [directions, 3 hidden] or NULL */
-    REAL *gates, *y, *cells, *h, *c;                    /* cells [directions, steps, rows, hidden] or NULL; h, c: the running states */
+    const REAL *panels, *peepholes;                     /* packed R^T [hidden, 4 * hidden] per direction; P or NULL */
+    REAL *gates, *y, *cells, *h, *c;                    /* cells [directions, steps, rows, hidden] or NULL; h, c [directions, rows, hidden]: current states */
 } NAMED(Lstm);
 
+/* One step of one sequence: g [4 * n] holds a and becomes the gates; c and h [n] become the new states. p: peepholes [3 * n] or NULL. */
 static void NAMED(lstm_cell)(int64_t n, REAL *restrict g, const REAL *restrict p, REAL *restrict c, REAL *restrict h)
 {
     REAL *restrict i = g, *restrict o = g + n, *restrict f = g + 2 * n, *restrict u = g + 3 * n;
@@ -21,6 +28,7 @@ static void NAMED(lstm_cell)(int64_t n, REAL *restrict g, const REAL *restrict p
     for (int64_t j = 0; j < n; j++) { o[j] = SIGMOID(o[j]); h[j] = o[j] * TANH(c[j]); }
 }
 
+/* All steps of a block of rows in one direction. */
 static void NAMED(lstm_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Lstm) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
@@ -30,18 +38,19 @@ static void NAMED(lstm_item)(void *context, int64_t item, int64_t worker)
     for (int64_t k = 0; k < r->steps; k++) {
         int64_t time = time_of(r, d, k);
         REAL *gates = s->gates + ((d * r->steps + time) * r->rows + first) * 4 * n;
-        NAMED(step_product)(e, worker, count, 4 * n, n, h, n, s->panels + d * NAMED(panels)(n, 4 * n), 1, gates, 4 * n);
+        NAMED(step_gemm)(e, worker, count, 4 * n, n, h, n, s->panels + d * NAMED(panels)(n, 4 * n), 1, gates, 4 * n);
         for (int64_t row = 0; row < count; row++) {
             REAL *y = s->y ? s->y + ((time * r->directions + d) * r->rows + first + row) * n : NULL;
-            int runs = runs_at(r, first + row, time);
-            if (runs) NAMED(lstm_cell)(n, gates + row * 4 * n, s->peepholes ? s->peepholes + d * 3 * n : NULL, c + row * n, h + row * n);
-            if (y) NAMED(copy_or_zero)(y, runs ? h + row * n : NULL, n);
+            int active = is_active(r, first + row, time);
+            if (active) NAMED(lstm_cell)(n, gates + row * 4 * n, s->peepholes ? s->peepholes + d * 3 * n : NULL, c + row * n, h + row * n);
+            if (y) NAMED(copy_or_zero)(y, active ? h + row * n : NULL, n);
             if (s->cells) memcpy(s->cells + ((d * r->steps + time) * r->rows + first + row) * n, c + row * n, n * sizeof(REAL));
         }
     }
 }
 
-/* (x, W, R, B, lengths, h0, c0, P) -> (y, h, c, cells, gates), each output optional; scratch: bias, panels, h, c, then the gates if they are not an output */
+/* (x, W, R, B, lengths, h0, c0, P) -> (y, h, c, cells, gates), each output optional; cells [directions, steps, rows, hidden]: the cell state after each step.
+ * Scratch: bias, packed R, h, c, then the gates unless they are an output. */
 static int NAMED(lstm)(const KernelArgs *args)
 {
     NAMED(Lstm) s = { .r = recurrence_of(args, 4, 4), .peepholes = NAMED(in)(args, 7), .y = NAMED(out)(args, 0), .cells = NAMED(out)(args, 3) };
@@ -54,7 +63,7 @@ static int NAMED(lstm)(const KernelArgs *args)
     NAMED(copy_or_zero)(s.h, NAMED(in)(args, 5), states);
     NAMED(copy_or_zero)(s.c, NAMED(in)(args, 6), states);
     for (int64_t d = 0; d < r->directions; d++) {
-        NAMED(lay_out)(NAMED(in)(args, 2) + d * 4 * n * n, 1, n, 4 * n, panels + d * NAMED(panels)(n, 4 * n));
+        NAMED(pack_weights)(NAMED(in)(args, 2) + d * 4 * n * n, 1, n, 4 * n, panels + d * NAMED(panels)(n, 4 * n));
         NAMED(project_inputs)(r, d, NAMED(in)(args, 0), NAMED(in)(args, 1), NAMED(in)(args, 3), 4, bias, s.gates + d * r->steps * r->rows * 4 * n);
     }
     args->engine->parallel_for(args->engine, NAMED(lstm_item), &s, r->directions * r->blocks);
@@ -66,12 +75,13 @@ static int NAMED(lstm)(const KernelArgs *args)
 typedef struct NAMED(LstmGrad) {
     Recurrence r;
     const REAL *panels, *peepholes, *gates, *cells, *c0, *dy;
-    REAL *dgates, *dh, *dc;                             /* dgates as the gates; dh, dc [directions, rows, hidden]: of the running states */
+    REAL *dgates, *dh, *dc;                             /* dgates: like gates; dh, dc [directions, rows, hidden]: of the current states */
 } NAMED(LstmGrad);
 
-/* dg of one row; dh comes in, dc is carried on; before: the cell state before the step, or NULL for 0.
- * Whether there is one, and peepholes, is asked outside of the loops: inside them it kept the loop scalar, a fifth of a step of 128 units. */
-static void NAMED(lstm_cell_grad)(int64_t n, const REAL *restrict g, const REAL *restrict p, const REAL *restrict c, const REAL *restrict before,
+/* The gradient of one step of one sequence: dg [4 * n] from dh [n]; dc [n] becomes the gradient of c_previous. previous: c_previous or NULL for 0.
+ *
+ * `previous` and the peepholes p are tested outside the loops: inside they prevented vectorization, which took a fifth of a step of 128 units. */
+static void NAMED(lstm_cell_grad)(int64_t n, const REAL *restrict g, const REAL *restrict p, const REAL *restrict c, const REAL *restrict previous,
                                   const REAL *restrict dh, REAL *restrict dc, REAL *restrict dg)
 {
     const REAL *restrict i = g, *restrict o = g + n, *restrict f = g + 2 * n, *restrict u = g + 3 * n;
@@ -83,8 +93,8 @@ static void NAMED(lstm_cell_grad)(int64_t n, const REAL *restrict g, const REAL 
     }
     if (p)
         for (int64_t j = 0; j < n; j++) dc[j] += do_[j] * p[n + j];
-    if (before)
-        for (int64_t j = 0; j < n; j++) df[j] = dc[j] * before[j] * f[j] * (1 - f[j]);
+    if (previous)
+        for (int64_t j = 0; j < n; j++) df[j] = dc[j] * previous[j] * f[j] * (1 - f[j]);
     else
         memset(df, 0, n * sizeof(REAL));
     for (int64_t j = 0; j < n; j++) {
@@ -97,14 +107,15 @@ static void NAMED(lstm_cell_grad)(int64_t n, const REAL *restrict g, const REAL 
         for (int64_t j = 0; j < n; j++) dc[j] += di[j] * p[j] + df[j] * p[2 * n + j];
 }
 
-/* the cell state before step k of a row: c0 at its first step */
-static inline const REAL *NAMED(cell_before)(const NAMED(LstmGrad) *s, int64_t d, int64_t k, int64_t row)
+/* Return the cell state of a row previous step k: c0 (or NULL for 0) at its first step. */
+static inline const REAL *NAMED(previous_cell)(const NAMED(LstmGrad) *s, int64_t d, int64_t k, int64_t row)
 {
     const Recurrence *r = &s->r;
-    if (k > 0 && runs_at(r, row, time_of(r, d, k - 1))) return s->cells + ((d * r->steps + time_of(r, d, k - 1)) * r->rows + row) * r->hidden;
+    if (k > 0 && is_active(r, row, time_of(r, d, k - 1))) return s->cells + ((d * r->steps + time_of(r, d, k - 1)) * r->rows + row) * r->hidden;
     return s->c0 ? s->c0 + (d * r->rows + row) * r->hidden : NULL;
 }
 
+/* All steps of a block of rows in one direction, in reverse. */
 static void NAMED(lstm_grad_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(LstmGrad) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
@@ -115,17 +126,17 @@ static void NAMED(lstm_grad_item)(void *context, int64_t item, int64_t worker)
         int64_t time = time_of(r, d, k), at = (d * r->steps + time) * r->rows + first;
         REAL *dgates = s->dgates + at * 4 * n;
         for (int64_t row = 0; row < count; row++) {
-            if (!runs_at(r, first + row, time)) { memset(dgates + row * 4 * n, 0, 4 * n * sizeof(REAL)); continue; }
+            if (!is_active(r, first + row, time)) { memset(dgates + row * 4 * n, 0, 4 * n * sizeof(REAL)); continue; }
             NAMED(add_output_gradient)(r, d, time, first + row, s->dy, dh + row * n);
             NAMED(lstm_cell_grad)(n, s->gates + (at + row) * 4 * n, s->peepholes ? s->peepholes + d * 3 * n : NULL, s->cells + (at + row) * n,
-                                  NAMED(cell_before)(s, d, k, first + row), dh + row * n, dc + row * n, dgates + row * 4 * n);
+                                  NAMED(previous_cell)(s, d, k, first + row), dh + row * n, dc + row * n, dgates + row * 4 * n);
             memset(dh + row * n, 0, n * sizeof(REAL));
         }
-        NAMED(step_product)(e, worker, count, n, 4 * n, dgates, 4 * n, s->panels + d * NAMED(panels)(4 * n, n), 1, dh, n);
+        NAMED(step_gemm)(e, worker, count, n, 4 * n, dgates, 4 * n, s->panels + d * NAMED(panels)(4 * n, n), 1, dh, n);
     }
 }
 
-/* dP [3 hidden] of direction d: sums of di c_before, do c, df c_before */
+/* dP [3 * hidden] of direction d: the sums of di c_previous, do c and df c_previous over steps and rows */
 static void NAMED(peephole_gradient)(const NAMED(LstmGrad) *s, int64_t d, REAL *dp)
 {
     const Recurrence *r = &s->r;
@@ -134,17 +145,17 @@ static void NAMED(peephole_gradient)(const NAMED(LstmGrad) *s, int64_t d, REAL *
     for (int64_t k = 0; k < r->steps; k++)
         for (int64_t row = 0; row < r->rows; row++) {
             int64_t time = time_of(r, d, k), at = (d * r->steps + time) * r->rows + row;
-            if (!runs_at(r, row, time)) continue;
-            const REAL *dg = s->dgates + at * 4 * n, *c = s->cells + at * n, *before = NAMED(cell_before)(s, d, k, row);
+            if (!is_active(r, row, time)) continue;
+            const REAL *dg = s->dgates + at * 4 * n, *c = s->cells + at * n, *previous = NAMED(previous_cell)(s, d, k, row);
             for (int64_t j = 0; j < n; j++) {
                 dp[n + j] += dg[n + j] * c[j];
-                if (before) { dp[j] += dg[j] * before[j]; dp[2 * n + j] += dg[2 * n + j] * before[j]; }
+                if (previous) { dp[j] += dg[j] * previous[j]; dp[2 * n + j] += dg[2 * n + j] * previous[j]; }
             }
         }
 }
 
-/* (x, W, R, lengths, h0, c0, y, cells, gates, dy, dh, dc, P) -> (dx, dW, dR, dB, dh0, dc0, dP), each output optional;
- * scratch: dgates, dh, dc, panels of R, then those of weight_gradients */
+/* (x, W, R, lengths, h0, c0, y, cells, gates, dy, dh, dc, P) -> (dx, dW, dR, dB, dh0, dc0, dP), each output optional. Scratch: dgates,
+ * dh, dc, packed R, then `both` and `joined` of weight_gradients. */
 static int NAMED(lstm_grad)(const KernelArgs *args)
 {
     NAMED(LstmGrad) s = { .r = recurrence_of(args, 4, 3), .c0 = NAMED(in)(args, 5), .cells = NAMED(in)(args, 7),
@@ -155,7 +166,7 @@ static int NAMED(lstm_grad)(const KernelArgs *args)
     s.dh = s.dgates + r->directions * all * 4 * n; s.dc = s.dh + states;
     REAL *panels = s.dc + states, *both = panels + r->directions * NAMED(panels)(4 * n, n), *joined = both + 4 * n * (r->inputs + n);
     s.panels = panels;
-    for (int64_t d = 0; d < r->directions; d++) NAMED(lay_out)(NAMED(in)(args, 2) + d * 4 * n * n, 0, 4 * n, n, panels + d * NAMED(panels)(4 * n, n));
+    for (int64_t d = 0; d < r->directions; d++) NAMED(pack_weights)(NAMED(in)(args, 2) + d * 4 * n * n, 0, 4 * n, n, panels + d * NAMED(panels)(4 * n, n));
     NAMED(copy_or_zero)(s.dh, NAMED(in)(args, 10), states);
     NAMED(copy_or_zero)(s.dc, NAMED(in)(args, 11), states);
     e->parallel_for(e, NAMED(lstm_grad_item), &s, r->directions * r->blocks);

@@ -1,12 +1,22 @@
-/* Recurrent layers, forward and backward: LSTM, GRU and the plain RNN.
+/* Recurrent layers and their gradients: ONNX LSTM, GRU and RNN in float32 and float64.
  *
- * Everything of the inputs is one product over all time steps, before (forward) or after (backward) the loop over time. The loop itself runs per block of
- * batch rows and direction, each a work item that goes through all steps on one thread: nothing waits between steps, and the split follows from the
- * shapes alone. R is laid out once for the products of all steps (step_gemm.h).
+ * The input projections x W^T of all time steps are one GEMM before the loop over time, and the gradients of x, W and R are GEMMs after it. The loop itself
+ * runs per direction and block of batch rows: a work item computes all time steps of its block on one thread, so threads never synchronize between steps. The
+ * split depends on the shapes only; SMALL_BLOCK, LARGE_BLOCK and KEPT_WEIGHTS (common/tuning.h) choose the rows of a block. R is packed once for the GEMMs of
+ * all steps (step_gemm.h).
  *
- * x [steps, rows, inputs]; per direction W [gates hidden, inputs], R [gates hidden, hidden], B [2 gates hidden]; y [steps, directions, rows, hidden];
- * saved gates [directions, steps, rows, gates hidden] after activation; states [directions, rows, hidden]. With lengths [rows], a row's state stays as it
- * is at steps beyond its length, and y is 0 there. ints: steps, rows, inputs, hidden, directions, kind of direction, option. */
+ * Shapes ("rows" are the sequences of the batch, "gates" is 4 for LSTM, 3 for GRU, 1 for RNN):
+ *   x        [steps, rows, inputs]
+ *   W        [directions, gates * hidden, inputs]
+ *   R        [directions, gates * hidden, hidden]
+ *   B        [directions, 2 * gates * hidden]: the biases Wb, then Rb
+ *   lengths  [rows], int32: the state of a sequence stays unchanged at steps beyond its length, and y is 0 there
+ *   h0, c0, h, c  [directions, rows, hidden]: initial and final states
+ *   y        [steps, directions, rows, hidden]
+ *   gates    [directions, steps, rows, gates * hidden]: saved after activation for the backward pass
+ *
+ * ints: steps, rows, inputs, hidden, directions, kind of direction (FORWARD, REVERSE, BIDIRECTIONAL), option (GRU: linear_before_reset; RNN: ReLU instead of
+ * tanh). Inputs of each kernel are listed at the kernel; B, lengths, initial states and P may be absent. */
 #ifndef ORTRAIN_RECURRENT_H
 #define ORTRAIN_RECURRENT_H
 #include <math.h>
@@ -20,10 +30,11 @@ enum { FORWARD = 0, REVERSE = 1, BIDIRECTIONAL = 2 };
 typedef struct Recurrence {
     const KernelArgs *args;
     int64_t steps, rows, inputs, hidden, directions, kind, option, gates;
-    int64_t block, blocks;                              /* rows of a block, blocks of a direction */
+    int64_t block, blocks;                              /* rows per block, blocks per direction */
     const int32_t *lengths;
 } Recurrence;
 
+/* Unpack the ints. gates: of the layer; lengths: index of the lengths among the inputs. */
 static Recurrence recurrence_of(const KernelArgs *args, int64_t gates, int64_t lengths)
 {
     const int64_t *s = args->ints;
@@ -33,16 +44,19 @@ static Recurrence recurrence_of(const KernelArgs *args, int64_t gates, int64_t l
                          .lengths = args->n_inputs > lengths ? args->inputs[lengths].data : NULL };
 }
 
-/* the time of the k-th step that direction d takes */
+/* Return the time index of the k-th step of direction d. */
 static inline int64_t time_of(const Recurrence *r, int64_t d, int64_t k) { return r->kind == REVERSE || d == 1 ? r->steps - 1 - k : k; }
-/* the direction, the first row and the rows of a work item */
+
+/* The direction and the rows [first, first + count) of a work item. */
 typedef struct RowBlock { int64_t direction, first, count; } RowBlock;
 static inline RowBlock rows_of_item(const Recurrence *r, int64_t item)
 {
     int64_t first = item % r->blocks * r->block, left = r->rows - first;
     return (RowBlock){ item / r->blocks, first, left < r->block ? left : r->block };
 }
-static inline int runs_at(const Recurrence *r, int64_t row, int64_t time) { return !r->lengths || time < r->lengths[row]; }
+
+/* Return whether a time index is within the length of a sequence. */
+static inline int is_active(const Recurrence *r, int64_t row, int64_t time) { return !r->lengths || time < r->lengths[row]; }
 
 #define REAL float
 #define NAMED(name) name##_float
@@ -70,6 +84,6 @@ static inline double sigmoid_of_double(double x) { return 1 / (1 + exp(-x)); }
 #include "recurrent/gru.h"
 #include "recurrent/rnn.h"
 
-#define BOTH(name) static int name(const KernelArgs *args) { return args->inputs[0].dtype == DTYPE_FLOAT32 ? name##_float(args) : name##_double(args); }
-BOTH(lstm) BOTH(lstm_grad) BOTH(gru) BOTH(gru_grad) BOTH(rnn) BOTH(rnn_grad)
+#define BY_DTYPE(name) static int name(const KernelArgs *args) { return args->inputs[0].dtype == DTYPE_FLOAT32 ? name##_float(args) : name##_double(args); }
+BY_DTYPE(lstm) BY_DTYPE(lstm_grad) BY_DTYPE(gru) BY_DTYPE(gru_grad) BY_DTYPE(rnn) BY_DTYPE(rnn_grad)
 #endif

@@ -1,4 +1,4 @@
-"""Recurrent kernels: LSTM, GRU, RNN and their gradients; the loops are in recurrent.h."""
+"""Recurrent layer kernels: LSTM, GRU, RNN and their gradients; implemented in recurrent.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "recurrent/recurrent.h" nogil:
@@ -9,7 +9,7 @@ cdef extern from "recurrent/recurrent.h" nogil:
     int rnn(const KernelArgs *args)
     int rnn_grad(const KernelArgs *args)
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "lstm": (<size_t>&lstm, ("float32", "float64")),
     "lstm_grad": (<size_t>&lstm_grad, ("float32", "float64")),

@@ -1,11 +1,14 @@
-/* The plain RNN, for one element type; included by recurrent.h: h = tanh(x W + h_before R + b), or relu with the option. */
+/* ONNX RNN and its gradient for one element type REAL; included by recurrent.h, which documents shapes and ints.
+ *
+ *   h = tanh(x W^T + h_previous R^T + Wb + Rb), or ReLU instead of tanh with the option */
 
 typedef struct NAMED(Rnn) {
     Recurrence r;
-    const REAL *panels;                                 /* of R^T [hidden, hidden], per direction */
+    const REAL *panels;                                 /* packed R^T [hidden, hidden] per direction */
     REAL *gates, *y, *h;
 } NAMED(Rnn);
 
+/* All steps of a block of rows in one direction. */
 static void NAMED(rnn_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Rnn) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
@@ -15,20 +18,20 @@ static void NAMED(rnn_item)(void *context, int64_t item, int64_t worker)
     for (int64_t k = 0; k < r->steps; k++) {
         int64_t time = time_of(r, d, k);
         REAL *gates = s->gates + ((d * r->steps + time) * r->rows + first) * n;
-        NAMED(step_product)(e, worker, count, n, n, h, n, s->panels + d * NAMED(panels)(n, n), 1, gates, n);
+        NAMED(step_gemm)(e, worker, count, n, n, h, n, s->panels + d * NAMED(panels)(n, n), 1, gates, n);
         for (int64_t row = 0; row < count; row++) {
             REAL *g = gates + row * n, *y = s->y ? s->y + ((time * r->directions + d) * r->rows + first + row) * n : NULL;
-            int runs = runs_at(r, first + row, time);
-            if (runs) {
+            int active = is_active(r, first + row, time);
+            if (active) {
                 for (int64_t j = 0; j < n; j++) g[j] = r->option ? (g[j] < 0 ? 0 : g[j]) : TANH(g[j]);
                 memcpy(h + row * n, g, n * sizeof(REAL));
             }
-            if (y) NAMED(copy_or_zero)(y, runs ? g : NULL, n);
+            if (y) NAMED(copy_or_zero)(y, active ? g : NULL, n);
         }
     }
 }
 
-/* (x, W, R, B, lengths, h0) -> (y, h), each optional; scratch: bias, panels, h, gates */
+/* (x, W, R, B, lengths, h0) -> (y, h), each output optional. Scratch: bias, packed R, h, gates. */
 static int NAMED(rnn)(const KernelArgs *args)
 {
     NAMED(Rnn) s = { .r = recurrence_of(args, 1, 4), .y = NAMED(out)(args, 0) };
@@ -39,7 +42,7 @@ static int NAMED(rnn)(const KernelArgs *args)
     s.panels = panels;
     NAMED(copy_or_zero)(s.h, NAMED(in)(args, 5), states);
     for (int64_t d = 0; d < r->directions; d++) {
-        NAMED(lay_out)(NAMED(in)(args, 2) + d * n * n, 1, n, n, panels + d * NAMED(panels)(n, n));
+        NAMED(pack_weights)(NAMED(in)(args, 2) + d * n * n, 1, n, n, panels + d * NAMED(panels)(n, n));
         NAMED(project_inputs)(r, d, NAMED(in)(args, 0), NAMED(in)(args, 1), NAMED(in)(args, 3), 1, bias, s.gates + d * r->steps * r->rows * n);
     }
     args->engine->parallel_for(args->engine, NAMED(rnn_item), &s, r->directions * r->blocks);
@@ -53,6 +56,7 @@ typedef struct NAMED(RnnGrad) {
     REAL *dgates, *dh;
 } NAMED(RnnGrad);
 
+/* All steps of a block of rows in one direction, in reverse. */
 static void NAMED(rnn_grad_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(RnnGrad) *s = context; const Recurrence *r = &s->r; const Engine *e = r->args->engine;
@@ -63,18 +67,18 @@ static void NAMED(rnn_grad_item)(void *context, int64_t item, int64_t worker)
         int64_t time = time_of(r, d, k);
         REAL *dgates = s->dgates + ((d * r->steps + time) * r->rows + first) * n;
         for (int64_t row = 0; row < count; row++) {
-            REAL *dg = dgates + row * n, *own = dh + row * n;
+            REAL *dg = dgates + row * n, *dh_row = dh + row * n;
             const REAL *y = s->y + ((time * r->directions + d) * r->rows + first + row) * n;
-            if (!runs_at(r, first + row, time)) { memset(dg, 0, n * sizeof(REAL)); continue; }
-            NAMED(add_output_gradient)(r, d, time, first + row, s->dy, own);
-            for (int64_t j = 0; j < n; j++) { dg[j] = own[j] * (r->option ? (y[j] > 0) : 1 - y[j] * y[j]); own[j] = 0; }
+            if (!is_active(r, first + row, time)) { memset(dg, 0, n * sizeof(REAL)); continue; }
+            NAMED(add_output_gradient)(r, d, time, first + row, s->dy, dh_row);
+            for (int64_t j = 0; j < n; j++) { dg[j] = dh_row[j] * (r->option ? (y[j] > 0) : 1 - y[j] * y[j]); dh_row[j] = 0; }
         }
-        NAMED(step_product)(e, worker, count, n, n, dgates, n, s->panels + d * NAMED(panels)(n, n), 1, dh, n);
+        NAMED(step_gemm)(e, worker, count, n, n, dgates, n, s->panels + d * NAMED(panels)(n, n), 1, dh, n);
     }
 }
 
-/* (x, W, R, lengths, h0, y, dy, dh) -> (dx, dW, dR, dB, dh0), each output optional; scratch: dgates, dh, panels of R, then those of
- * weight_gradients */
+/* (x, W, R, lengths, h0, y, dy, dh) -> (dx, dW, dR, dB, dh0), each output optional. Scratch: dgates, dh, packed R, then `both` and
+ * `joined` of weight_gradients. */
 static int NAMED(rnn_grad)(const KernelArgs *args)
 {
     NAMED(RnnGrad) s = { .r = recurrence_of(args, 1, 3), .y = NAMED(in)(args, 5), .dy = NAMED(in)(args, 6) };
@@ -84,7 +88,7 @@ static int NAMED(rnn_grad)(const KernelArgs *args)
     s.dh = s.dgates + r->directions * all * n;
     REAL *panels = s.dh + states, *both = panels + r->directions * NAMED(panels)(n, n), *joined = both + n * (r->inputs + n);
     s.panels = panels;
-    for (int64_t d = 0; d < r->directions; d++) NAMED(lay_out)(NAMED(in)(args, 2) + d * n * n, 0, n, n, panels + d * NAMED(panels)(n, n));
+    for (int64_t d = 0; d < r->directions; d++) NAMED(pack_weights)(NAMED(in)(args, 2) + d * n * n, 0, n, n, panels + d * NAMED(panels)(n, n));
     NAMED(copy_or_zero)(s.dh, NAMED(in)(args, 7), states);
     e->parallel_for(e, NAMED(rnn_grad_item), &s, r->directions * r->blocks);
     for (int64_t d = 0; d < r->directions; d++) {

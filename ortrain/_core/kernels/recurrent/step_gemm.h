@@ -1,26 +1,28 @@
-/* The product of one time step: rows [rows, depth] times weights [depth, columns], for both element types.
+/* The GEMM of one time step, C [rows, columns] (+)= A [rows, depth] weights [depth, columns], on the calling thread, for float32 and float64.
  *
- * The weights serve every step and every block of rows, so that they are laid out once. In float32 they become panels of the micro kernels, one block of
- * depth after the other, which every step reads in order from the second cache; where they lie, the rows of a panel share two sets of the first cache, and
- * the products of an LSTM's steps took twice as long. In float64, which proves gradients, they are row-major for BLAS.
+ * The same weights are used in every step and by every block of rows, so they are packed once. In float32 they become panels of the micro-kernels, one block
+ * of the depth after another, which every step reads sequentially from the L2 cache. Read in place, the rows of a panel share two sets of the L1 cache, and
+ * the GEMMs of an LSTM take twice as long. In float64, which is used to verify gradients, they are row-major for the engine's GEMM.
  *
- * Weights take depth (columns + PANEL_PADDING) elements at most: see `panels` in ops/recurrent.py. */
+ * Packed weights take at most depth * (columns + PANEL_PADDING) elements: see `panels` in ops/recurrent.py. */
 #ifndef ORTRAIN_RECURRENT_PANELS_H
 #define ORTRAIN_RECURRENT_PANELS_H
 #include "kernel.h"
 #include "matmul/gemm_packing.h"
 
-static inline int64_t panels_float(int64_t depth, int64_t columns) { return depth * padded(columns); }
+/* Return the number of elements of packed weights. */
+static inline int64_t panels_float(int64_t depth, int64_t columns) { return depth * round_to_lanes(columns); }
 static inline int64_t panels_double(int64_t depth, int64_t columns) { return depth * columns; }
 
+/* Return the length of the blocks that the depth is divided into. */
 static inline int64_t depth_of_block(int64_t depth)
 {
     int64_t blocks = (depth + BLOCK_DEPTH - 1) / BLOCK_DEPTH;
     return (depth + blocks - 1) / blocks;
 }
 
-/* Tiles of a time step: of few rows, which go into blocks of 8 without a rest, and therefore 3 vectors wide (with 32-byte vectors 8 rows of 128 units and
- * their 512 gates run at 92 % of the peak; 16 rows in tiles of 6, 5 and 5 at 88). */
+/* Return the micro-kernel of a time step. Its tile has STEP_ROWS rows, which divide blocks of 8 rows, and is therefore 3 vectors wide on all instruction sets
+ * (common/tuning.h). */
 #if TILE_VECTORS == 3
 static inline TileKernel step_tile(int64_t rows, int64_t vectors) { return in_place_tiles[rows][vectors - 1]; }
 #else
@@ -32,44 +34,44 @@ static inline TileKernel step_tile(int64_t rows, int64_t vectors)
 }
 #endif
 
-/* weights [depth, columns], or transposed [columns, depth], both without gaps */
-static void lay_out_float(const float *weights, int transposed, int64_t depth, int64_t columns, float *panels)
+/* Pack weights [depth, columns], or [columns, depth] if `transposed`, both contiguous. */
+static void pack_weights_float(const float *weights, int transposed, int64_t depth, int64_t columns, float *panels)
 {
-    for (int64_t deep = 0, block = depth_of_block(depth), now; deep < depth; deep += now) {
-        now = smaller(block, depth - deep);
+    for (int64_t k0 = 0, block = depth_of_block(depth), block_depth; k0 < depth; k0 += block_depth) {
+        block_depth = min_i64(block, depth - k0);
         for (int64_t j = 0, used; j < columns; j += used) {
             int64_t width = balanced_width(columns - j, STEP_VECTORS);
-            float *panel = panels + deep * padded(columns) + j * now;
-            used = smaller(width, columns - j);
-            if (transposed) pack_transposed(weights + j * depth + deep, depth, used, now, panel, width);
-            else pack_rows(weights + deep * columns + j, columns, used, now, panel, width);
+            float *panel = panels + k0 * round_to_lanes(columns) + j * block_depth;
+            used = min_i64(width, columns - j);
+            if (transposed) pack_transposed(weights + j * depth + k0, depth, used, block_depth, panel, width);
+            else pack_rows(weights + k0 * columns + j, columns, used, block_depth, panel, width);
         }
     }
 }
 
-/* c [rows, columns] (+)= a panels */
-static void step_product_float(const Engine *engine, int64_t worker, int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t lda,
+/* c [rows, columns] = a [rows, depth] times packed weights, or += if `accumulate` */
+static void step_gemm_float(const Engine *engine, int64_t worker, int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t lda,
                                const float *panels, int accumulate, float *c, int64_t ldc)
 {
     float edge[STEP_ROWS * STEP_VECTORS * LANES] __attribute__((aligned(64)));
     Tiles tiles = tiles_of_height(rows, STEP_ROWS);
     (void)engine; (void)worker;
-    for (int64_t deep = 0, block = depth_of_block(depth), now; deep < depth; deep += now) {
-        now = smaller(block, depth - deep);
-        int add = accumulate || deep > 0;
+    for (int64_t k0 = 0, block = depth_of_block(depth), block_depth; k0 < depth; k0 += block_depth) {
+        block_depth = min_i64(block, depth - k0);
+        int add = accumulate || k0 > 0;
         for (int64_t j = 0, used; j < columns; j += used) {
             int64_t width = balanced_width(columns - j, STEP_VECTORS);
-            const float *panel = panels + deep * padded(columns) + j * now;
-            used = smaller(width, columns - j);
+            const float *panel = panels + k0 * round_to_lanes(columns) + j * block_depth;
+            used = min_i64(width, columns - j);
             for (int64_t t = 0, i = 0, count; t < tiles.count; t++, i += count) {
                 count = rows_of_tile(tiles, t);
                 TileKernel multiply = step_tile(count, width / LANES);
                 float *to = c + i * ldc + j;
                 if (used == width) {
-                    multiply(now, a + i * lda + deep, lda, panel, width, to, ldc, add, NULL, 0, NULL);
+                    multiply(block_depth, a + i * lda + k0, lda, panel, width, to, ldc, add, NULL, 0, NULL);
                     continue;
                 }
-                multiply(now, a + i * lda + deep, lda, panel, width, edge, width, 0, NULL, 0, NULL);
+                multiply(block_depth, a + i * lda + k0, lda, panel, width, edge, width, 0, NULL, 0, NULL);
                 for (int64_t y = 0; y < count; y++)
                     for (int64_t x = 0; x < used; x++) to[y * ldc + x] = edge[y * width + x] + (add ? to[y * ldc + x] : 0.0f);
             }
@@ -77,13 +79,13 @@ static void step_product_float(const Engine *engine, int64_t worker, int64_t row
     }
 }
 
-static void lay_out_double(const double *weights, int transposed, int64_t depth, int64_t columns, double *panels)
+static void pack_weights_double(const double *weights, int transposed, int64_t depth, int64_t columns, double *panels)
 {
     for (int64_t p = 0; p < depth; p++)
         for (int64_t j = 0; j < columns; j++) panels[p * columns + j] = transposed ? weights[j * depth + p] : weights[p * columns + j];
 }
 
-static void step_product_double(const Engine *engine, int64_t worker, int64_t rows, int64_t columns, int64_t depth, const double *a, int64_t lda,
+static void step_gemm_double(const Engine *engine, int64_t worker, int64_t rows, int64_t columns, int64_t depth, const double *a, int64_t lda,
                                 const double *panels, int accumulate, double *c, int64_t ldc)
 {
     engine->gemm_float64_serial(engine, worker, 0, 0, rows, columns, depth, 1, a, lda, panels, columns, accumulate, c, ldc, NULL, 0);
