@@ -99,7 +99,7 @@ ctypedef void (*ParallelGemm)(const Engine *engine, int ta, int tb, int64_t m, i
                               const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
 
 ctypedef int (*AmxGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                          const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
+                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
 
 cdef PackedGemm packed_sgemm = NULL
 cdef ParallelGemm parallel_sgemm = NULL

@@ -6,7 +6,7 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from cpython.object cimport Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, Py_NE
 from ortrain._core.size_expressions cimport (MAXIMUM, MINIMUM, PRODUCT, QUOTIENT, REMAINDER, SUM, SYMBOL, AffineExpr, add_overflows, apply_operation,
-                                            evaluate_affine, floor_divide, multiply_overflows)
+                                             evaluate_affine, floor_divide, multiply_overflows)
 
 cdef extern from "Python.h":
     object PyLong_FromLongLong(long long value)
