@@ -8,7 +8,7 @@ cdef extern from "matmul/amx_gemm.h" nogil:
     void parallel_sgemm(const Engine *engine, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                         const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
     int amx_sgemm(const Engine *engine, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                    const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
+                  const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
     void implicit_gemm(const Engine *engine, const void *product)
     int enable_amx()
     size_t PACKED_FLOATS
