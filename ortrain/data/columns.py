@@ -1,0 +1,312 @@
+"""Columns by name: CSV files, Parquet files, pyarrow tables and pandas frames.
+
+A column of numbers is an integer, float or boolean array, with NaN where values are missing. A column of text is an object array, with None there."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortrain.data.conversion import as_array
+from ortrain.data.sources import Blocks, check_lengths
+from ortrain.errors import ArgumentTypeError, InputTypeError, InvalidArgumentError, InvalidStateError
+
+Columns = dict[str, np.ndarray]
+
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
+"""Cells of a CSV file, in lower case, that hold no value."""
+PIECE = 16384
+"""Rows of a block that are decoded at a time."""
+
+
+def import_pyarrow() -> Any:
+    """Return the package pyarrow. Raises InvalidStateError where it is not installed."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise InvalidStateError("expected pyarrow for Parquet files and Arrow tables: pip install 'ortrain[tables]'") from error
+    return pyarrow
+
+
+# ---- CSV
+
+def read_csv(path: str | os.PathLike[str]) -> Columns:
+    """Read a CSV file with a header line into columns; integers, floats and true/false are recognized where all cells of a column are such.
+
+    Comma, semicolon, tab and | are recognized as delimiters by the header. Raises InvalidArgumentError, with the line, for rows that do not fit the header."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        try:
+            first = file.readline()
+            file.seek(0)
+            lines = csv.reader(file, delimiter=_delimiter(first), strict=True)
+            header = [name.strip() for name in next(lines, [])]
+            _check_header(header, path)
+            rows = []
+            for row in lines:
+                if len(row) != len(header):
+                    if not row:
+                        continue
+                    raise InvalidArgumentError(f"expected {len(header)} cells in line {lines.line_num} of {os.fspath(path)!r}, got {len(row)}")
+                rows.append(row)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidArgumentError(f"expected a CSV file in UTF-8 in {os.fspath(path)!r}, got one that cannot be read: {error}") from error
+    if not rows:
+        raise InvalidArgumentError(f"expected at least one row below the header of {os.fspath(path)!r}, got none")
+    return {name: _typed(cells) for name, cells in zip(header, zip(*rows, strict=True), strict=True)}
+
+
+def _delimiter(header: str) -> str:
+    counts = Counter({mark: header.count(mark) for mark in ",;\t|"})
+    return counts.most_common(1)[0][0]
+
+
+def _check_header(header: Sequence[str], path: str | os.PathLike[str]) -> None:
+    repeated = [name for name, count in Counter(header).items() if count > 1]
+    if not header or repeated:
+        raise InvalidArgumentError(f"expected a header with different names in the first line of {os.fspath(path)!r}, got {list(header) or 'an empty file'}")
+    if len(header) > 1 and all(_is_number(name) for name in header):
+        raise InvalidArgumentError(f"expected a header with the columns' names in the first line of {os.fspath(path)!r}, got numbers: {', '.join(header)}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _typed(cells: Sequence[str]) -> np.ndarray:
+    """The cells of a column as integers, floats, booleans or text, whichever is the first that fits all of them."""
+    text = [cell.strip() for cell in cells]
+    missing = np.array([cell.lower() in MISSING for cell in text])
+    known = [cell for cell, absent in zip(text, missing, strict=True) if not absent]
+    for convert in (_integers, _floats, _booleans):
+        try:
+            values = convert(known)
+        except ValueError:
+            continue
+        if not missing.any():
+            return values
+        filled = np.full(len(text), np.nan)
+        filled[~missing] = values
+        return filled
+    objects = np.empty(len(text), object)
+    objects[:] = [None if absent else cell for cell, absent in zip(text, missing, strict=True)]
+    return objects
+
+
+def _integers(cells: Sequence[str]) -> np.ndarray:
+    # Python also reads 1_000, which is text in a table
+    if any("_" in cell for cell in cells):
+        raise ValueError
+    try:
+        return np.array([int(cell) for cell in cells], np.int64)
+    except OverflowError as error:
+        raise ValueError from error
+
+
+def _floats(cells: Sequence[str]) -> np.ndarray:
+    if any("_" in cell for cell in cells):
+        raise ValueError
+    return np.array([float(cell) for cell in cells], np.float64)
+
+
+def _booleans(cells: Sequence[str]) -> np.ndarray:
+    lowered = [cell.lower() for cell in cells]
+    if not lowered or not set(lowered) <= {"true", "false"}:
+        raise ValueError
+    return np.array([cell == "true" for cell in lowered])
+
+
+# ---- frames and tables
+
+def columns_reader(value: Any) -> tuple[list[str], Callable[[str], np.ndarray]] | None:
+    """Return (column names, reader of one column) of a pandas frame or a pyarrow table or record batch; None for anything else."""
+    if hasattr(value, "iloc") and hasattr(value, "columns"):
+        return [str(name) for name in value.columns], lambda name: pandas_column(value[_label(value.columns, name)], name)
+    if hasattr(value, "column_names") and hasattr(value, "schema") and hasattr(value, "to_pydict"):
+        return list(value.column_names), lambda name: arrow_column(value.column(name), name)
+    if hasattr(value, "schema") and hasattr(value, "to_pydict"):
+        return list(value.schema.names), lambda name: arrow_column(value.column(name), name)
+    return None
+
+
+def _label(labels: Sequence[Any], name: str) -> Any:
+    return next(label for label in labels if str(label) == name)
+
+
+def pandas_column(series: Any, name: str) -> np.ndarray:
+    """Return a pandas column as an array; see the module."""
+    kind = series.dtype.kind
+    if kind in "biuf":
+        absent = bool(series.isna().any())
+        return np.asarray(series.to_numpy(dtype="float64", na_value=np.nan) if absent and kind != "f" else series.to_numpy(dtype=_plain(series.dtype)))
+    if kind in "mMc":
+        raise InputTypeError(f"expected numbers or text in column {name!r}, got {series.dtype}: turn dates into numbers first")
+    missing = series.isna().to_numpy()
+    objects = series.to_numpy(dtype=object)
+    return _objects([None if absent else value for value, absent in zip(objects, missing, strict=True)], name)
+
+
+def _plain(dtype: Any) -> np.dtype:
+    """The NumPy dtype of a pandas dtype, which may be one of its own, such as Int64."""
+    plain: np.dtype = np.dtype(getattr(dtype, "numpy_dtype", dtype))
+    return plain
+
+
+def arrow_column(column: Any, name: str) -> np.ndarray:
+    """Return a pyarrow column as an array; see the module. Lists of one length become further axes."""
+    types = import_pyarrow().types
+    kind = column.type
+    if types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if types.is_decimal(kind):
+        column = column.cast("float64")
+    elif types.is_boolean(kind) and column.null_count:
+        column = column.cast("uint8")
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _arrow_lists(column, name)
+    elif types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_null(kind):
+        return _objects(column.to_pylist(), name)
+    elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        raise InputTypeError(f"expected numbers, text or lists of numbers in column {name!r}, got {kind}")
+    # a chunked array has to_numpy without zero_copy_only in older versions
+    return np.asarray(column.to_numpy(zero_copy_only=False) if not hasattr(column, "chunks") else column.to_numpy())
+
+
+def _arrow_lists(column: Any, name: str) -> np.ndarray:
+    if column.null_count:
+        raise InvalidArgumentError(f"expected column {name!r} without missing lists, got {column.null_count}")
+    pieces = column.chunks if hasattr(column, "chunks") else [column]
+    arrays = []
+    for piece in pieces:
+        inner = arrow_column(piece.flatten(), name)
+        length = len(inner) // max(1, len(piece))
+        # lists of one length give the same number of elements in every row
+        if len(piece) and (len(inner) != length * len(piece) or any(len(row) != length for row in _list_lengths(piece))):
+            raise InvalidArgumentError(f"expected lists of one length in column {name!r}, got different ones")
+        arrays.append(inner.reshape(len(piece), length, *inner.shape[1:]))
+    return np.concatenate(arrays) if len(arrays) != 1 else arrays[0]
+
+
+def _list_lengths(piece: Any) -> Iterator[range]:
+    if not hasattr(piece, "offsets"):                       # lists of a fixed size
+        return
+    offsets = piece.offsets.to_numpy()
+    for length in set(np.diff(offsets).tolist()):
+        yield range(length)
+
+
+def _objects(values: Sequence[Any], name: str) -> np.ndarray:
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    known = [value for value in values if value is not None]
+    if known and not any(isinstance(value, str | bytes) for value in known):
+        if all(isinstance(value, bool | int | float | np.generic) for value in known):
+            return np.array([np.nan if value is None else value for value in values])
+        return as_array(objects, name)
+    return objects
+
+
+def all_columns(value: Any) -> Columns:
+    """Read all columns of a path to a CSV or Parquet file, a frame, a table or a mapping of columns.
+
+    Raises ArgumentTypeError for anything else and InvalidArgumentError for columns of different length."""
+    if isinstance(value, str | os.PathLike):
+        if os.fspath(value).lower().endswith(".csv"):
+            return read_csv(value)
+        value = import_parquet().read_table(value)
+    if isinstance(value, Mapping):
+        columns = {str(name): _plain_column(column, str(name)) for name, column in value.items()}
+    else:
+        reader = columns_reader(value)
+        if reader is None:
+            raise ArgumentTypeError(f"expected a path, a frame, a table or a mapping of columns, got {type(value).__name__}")
+        columns = {name: reader[1](name) for name in reader[0]}
+    if not columns:
+        raise InvalidArgumentError("expected at least one column, got none")
+    check_lengths(list(columns), list(columns.values()))
+    return columns
+
+
+def _plain_column(value: Any, name: str) -> np.ndarray:
+    if isinstance(value, list | tuple):
+        known = [element for element in value if element is not None]
+        if known and all(isinstance(element, str) for element in known) or len(known) < len(value):
+            return _objects(value, name)
+    array = as_array(value, name) if not isinstance(value, np.ndarray) or value.dtype != object else _objects(value.tolist(), name)
+    return array.astype(object) if array.dtype.kind in "US" else array
+
+
+# ---- Parquet and datasets, read a piece at a time
+
+def import_parquet() -> Any:
+    """Return the module pyarrow.parquet. Raises InvalidStateError where pyarrow is not installed."""
+    import_pyarrow()
+    import pyarrow.parquet
+
+    return pyarrow.parquet
+
+
+class ArrowBlocks(Blocks):
+    """Row groups of Parquet files, or fragments of a pyarrow Dataset. Only a piece of a block is in memory at a time.
+
+    layout: for each input the columns that make it up. blocks: for each block its number of rows and a function that yields its record batches."""
+
+    def __init__(self, layout: Mapping[str, Sequence[str] | str], blocks: Sequence[tuple[int, Callable[[list[str]], Iterator[Any]]]], what: str) -> None:
+        self.names, self._layout, self._blocks, self._what = list(layout), dict(layout), list(blocks), what
+        self._columns = list(dict.fromkeys(name for part in layout.values() for name in ([part] if isinstance(part, str) else part)))
+        self.rows = [count for count, _ in blocks]
+        self.samples = sum(self.rows)
+        if not self.samples:
+            raise InvalidArgumentError(f"expected at least one row, got none in {what}")
+
+    def read_block(self, number: int) -> Iterator[list[np.ndarray]]:
+        for batch in self._blocks[number][1](self._columns):
+            yield assembled(self._layout, lambda name: arrow_column(batch.column(batch.schema.get_field_index(name)), name))
+
+    def describe(self) -> str:
+        return f"{self._what}: {self.samples} rows in {len(self.rows)} blocks"
+
+
+def assembled(layout: Mapping[str, Sequence[str] | str], read: Callable[[str], np.ndarray]) -> list[np.ndarray]:
+    """Return the inputs: one column each, or several columns side by side as a matrix [rows, columns]."""
+    return [read(part) if isinstance(part, str) else np.stack([_numbers(read(name), name) for name in part], axis=1) for part in layout.values()]
+
+
+def _numbers(column: np.ndarray, name: str) -> np.ndarray:
+    if column.dtype.kind not in "biuf" or column.ndim != 1:
+        raise InputTypeError(f"expected a number in every row of column {name!r}, got {'text' if column.dtype == object else list(column.shape)}: "
+                             "use ortrain.data.tables.Table, which encodes categories, or name the columns to be used")
+    return column
+
+
+def parquet_blocks(path: str | os.PathLike[str]) -> tuple[list[str], list[tuple[int, Callable[[list[str]], Iterator[Any]]]]]:
+    """Return (column names, blocks) of a Parquet file. Raises InvalidArgumentError for a file that is none."""
+    pyarrow, parquet = import_pyarrow(), import_parquet()
+    try:
+        file = parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=1 << 20)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InvalidArgumentError(f"expected a Parquet file in {os.fspath(path)!r}, got one that cannot be read: {error}") from error
+
+    def block(number: int) -> Callable[[list[str]], Iterator[Any]]:
+        return lambda columns: file.iter_batches(batch_size=PIECE, row_groups=[number], columns=columns, use_threads=False)
+
+    return list(file.schema_arrow.names), [(file.metadata.row_group(number).num_rows, block(number)) for number in range(file.num_row_groups)]
+
+
+def dataset_blocks(dataset: Any) -> tuple[list[str], list[tuple[int, Callable[[list[str]], Iterator[Any]]]]]:
+    """Return (column names, blocks) of a pyarrow Dataset."""
+    def block(fragment: Any) -> Callable[[list[str]], Iterator[Any]]:
+        return lambda columns: fragment.to_batches(schema=dataset.schema, columns=columns, batch_size=PIECE, batch_readahead=1, use_threads=False)
+
+    parts = []
+    for fragment in dataset.get_fragments():
+        parts += fragment.split_by_row_group() if hasattr(fragment, "split_by_row_group") else [fragment]
+    return list(dataset.schema.names), [(part.count_rows(), block(part)) for part in parts]
