@@ -128,6 +128,7 @@ WRONG = {
     "train nothing.onnx data.npz --loss mse --out run": "expected a model file",
     "train model.onnx nothing.npz --loss mse --out run": "expected a data file",
     "train model.onnx model.onnx --loss mse --out run": "expected an .npz file",
+    "train model.onnx . --loss mse --out run": "expected a data file with named arrays or columns (.npz, .csv or .parquet), got a folder",
     "train model.onnx data.npz --out run": "expected --loss",
     "train model.onnx data.npz --loss cross-entropy --target nope --out run": "expected the target 'nope'",
     "train model.onnx data.npz --loss cross-entropy --epochs 0 --out run": "expected --epochs above 0",
@@ -174,6 +175,39 @@ def test_labels_of_another_integer_type_fit_and_fractions_do_not(command, folder
     np.savez(folder / "data.npz", x=x, labels=labels + CLASSES)
     status, _, err = command(f"{TRAIN} --epochs 1 --overwrite")
     assert status == 2 and len(err.splitlines()) == 1
+
+
+def test_fewer_labels_than_samples_are_refused_before_anything_is_written(command, folder):
+    with np.load(folder / "data.npz") as data:
+        np.savez(folder / "data.npz", x=data["x"], labels=data["labels"][:10])
+    for line in (f"{TRAIN} --epochs 1", "eval model.onnx data.npz"):
+        status, _, err = command(line)
+        assert status == 2 and "expected as many samples in every input, got 120 in 'x'" in err and "10 in 'labels'" in err
+    assert not (folder / "run").exists()
+
+
+def write_csv(path, x, labels):
+    header = [*(f"column {number}" for number in range(x.shape[1])), "labels"]
+    rows = [[*map(str, row), str(label)] for row, label in zip(x.tolist(), labels.tolist(), strict=True)]
+    path.write_text("\n".join(",".join(row) for row in [header, *rows]))
+
+
+def test_a_csv_file_trains_like_the_arrays_it_was_written_from(command, folder):
+    with np.load(folder / "data.npz") as data:
+        write_csv(folder / "data.csv", data["x"], data["labels"])
+    assert command(f"{TRAIN} --epochs 2")[0] == 0
+    of_arrays = json.loads((folder / "run" / "history.json").read_text())
+    status, _, err = command(TRAIN.replace("data.npz", "data.csv") + " --epochs 2 --overwrite")
+    assert (status, err) == (0, "")
+    of_columns = json.loads((folder / "run" / "history.json").read_text())
+    assert [record["loss"] for record in of_columns] == [record["loss"] for record in of_arrays]
+
+
+def test_a_csv_file_without_a_header_is_refused_in_words(command, folder):
+    (folder / "data.csv").write_text("0.5,1\n0.25,0\n")
+    status, _, err = command(TRAIN.replace("data.npz", "data.csv"))
+    assert status == 2 and "expected a header with the columns' names" in err and "pickle" not in err
+    assert not (folder / "run").exists()
 
 
 def test_a_wrong_word_is_a_usage_error(command):

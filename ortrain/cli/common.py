@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ortrain.artifacts import LossType, OptimType
+from ortrain.data.columns import assembled
+from ortrain.data.recognition import TARGET_NAMES, layout_of
+from ortrain.data.sources import check_lengths
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError
 from ortrain.ir import Graph, Model
@@ -17,10 +19,6 @@ from ortrain.ir import Graph, Model
 LOSSES = {"mse": LossType.MSELoss, "cross-entropy": LossType.CrossEntropyLoss, "bce-with-logits": LossType.BCEWithLogitsLoss,
           "l1": LossType.L1Loss}
 OPTIMIZERS = {"adamw": OptimType.AdamW, "sgd": OptimType.SGD}
-TARGET_NAMES = ("labels", "target", "targets", "label", "y")
-"""Names of arrays in a data file that are taken as the target."""
-
-
 
 def add_weight_arguments(command: argparse.ArgumentParser) -> None:
     """Add --requires-grad and --frozen."""
@@ -32,23 +30,6 @@ def running_statistics(graph: Graph) -> list[str]:
     """Return the initializers that hold running statistics of batch normalization, which training updates without gradients."""
     used = [name for node in graph.nodes if node.op_type == "BatchNormalization" for name in node.inputs[3:5]]
     return [name for name in dict.fromkeys(used) if name in graph.initializers]
-
-
-def read_data(path: str) -> dict[str, np.ndarray]:
-    """Read the arrays of an .npz file. Raises ArtifactNotFoundError or InvalidArgumentError."""
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise ArtifactNotFoundError(f"expected a data file, found none at {path!r}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidArgumentError(f"expected an .npz file of plain arrays in {path!r}, got one that cannot be read: {error}") from error
-    if isinstance(loaded, np.ndarray):
-        raise InvalidArgumentError(f"expected an .npz file with arrays by name in {path!r}, got a single array")
-    try:
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        raise InvalidArgumentError(f"expected an .npz file of plain arrays in {path!r}, got one that cannot be read: {error}") from error
 
 
 def choose_target(data: Mapping[str, np.ndarray], inputs: Sequence[str], named: str | None) -> str:
@@ -83,9 +64,18 @@ def fitted(data: Mapping[str, np.ndarray], name: str, model: Model, value: str) 
 
 def session_arrays(data: Mapping[str, np.ndarray], inputs: Sequence[str], target: str | None,
                    model: Model) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return (the model's inputs in order, the target) for a training or eval model whose last input is the target."""
+    """Return (the model's inputs in order, the target) for a training or eval model whose last input is the target.
+
+    An input that no array is named after takes all columns that are left of a table. Raises InvalidArgumentError for absent arrays, for such of another
+    length, and for values that an input cannot take."""
     name = choose_target(data, inputs[:-1], target)
-    return [fitted(data, value, model, value) for value in inputs[:-1]], fitted(data, name, model, inputs[-1])
+    if all(array.ndim == 1 for array in data.values()):
+        layout = layout_of(list(data), list(inputs), name, "the data")
+        data = dict(zip([*inputs[:-1], name], assembled(layout, data.__getitem__), strict=True))
+    arrays = [fitted(data, value, model, value) for value in inputs[:-1]]
+    targets = fitted(data, name, model, inputs[-1])
+    check_lengths([*inputs[:-1], name], [*arrays, targets])
+    return arrays, targets
 
 
 def fixed_batch(model: Model, inputs: Sequence[str]) -> int | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ortrain.cli.common import LOSSES, choose_target, fixed_batch, read_data, session_arrays
+from ortrain.cli.common import LOSSES, choose_target, fixed_batch, session_arrays
+from ortrain.data.files import read_arrays
 from ortrain.errors import InvalidArgumentError
 from ortrain.loading.loader import load_model
 from ortrain.training.session import TrainingSession
@@ -14,7 +15,7 @@ from ortrain.training.trainer import Trainer
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("path", metavar="DIR|model.onnx", help="a folder with artifacts, or a forward model")
-    command.add_argument("data", metavar="data.npz", help="arrays named as the model's inputs, plus the target")
+    command.add_argument("data", metavar="data.npz", help="arrays named as the model's inputs, plus the target; also a .csv or .parquet file")
     command.add_argument("--loss", choices=LOSSES, help="for a forward model (default: cross-entropy for integer targets, else mse)")
     command.add_argument("--target", metavar="NAME", help="name of the target's array (default: labels or target)")
     command.add_argument("--batch-size", type=int, default=256)
@@ -22,7 +23,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the loss and, where there are logits and integer labels, the accuracy."""
-    data = read_data(options.data)
+    data = read_arrays(options.data)
     folder = Path(options.path)
     if folder.is_dir():
         session = TrainingSession.from_artifacts(folder)

@@ -6,7 +6,8 @@ import argparse
 
 import numpy as np
 
-from ortrain.cli.common import existing_folder, read_data, session_arrays
+from ortrain.cli.common import existing_folder, session_arrays
+from ortrain.data.files import read_arrays
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidArgumentError
 from ortrain.ir import TensorType
@@ -55,7 +56,7 @@ def one_step(session: TrainingSession, batch: list[np.ndarray]) -> None:
 
 def from_file(session: TrainingSession, options: argparse.Namespace) -> list[np.ndarray]:
     """Return the first batch of a data file."""
-    inputs, target = session_arrays(read_data(options.data), session.input_names(), options.target, session.training_model)
+    inputs, target = session_arrays(read_arrays(options.data), session.input_names(), options.target, session.training_model)
     return [array[: options.batch_size] for array in (*inputs, target)]
 
 

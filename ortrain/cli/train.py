@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.cli.common import LOSSES, OPTIMIZERS, add_weight_arguments, read_data, session_arrays
+from ortrain.cli.common import LOSSES, OPTIMIZERS, add_weight_arguments, session_arrays
+from ortrain.data.files import read_arrays
 from ortrain.errors import InvalidArgumentError
 from ortrain.formats.artifact_names import CHECKPOINT
 from ortrain.formats.atomic_files import replace_file
@@ -31,7 +32,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         command.add_argument(name, help=text + ("" if default is None else f" (default: {default})"), **how)
 
     command.add_argument("model", metavar="model.onnx", help="a forward model; its first output goes to the loss")
-    command.add_argument("data", metavar="data.npz", help="arrays named as the model's inputs, plus the target")
+    command.add_argument("data", metavar="data.npz", help="arrays named as the model's inputs, plus the target; also a .csv or .parquet file")
     option("--loss", "required, except with --resume", choices=LOSSES)
     option("--optimizer", "the optimizer", choices=OPTIMIZERS)
     option("--epochs", "epochs in total", type=int)
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     """Train, or resume, and write the run's folder."""
     folder = Path(options.out)
     settings = _settings(options, folder)
-    data = read_data(options.data)
+    data = read_arrays(options.data)
     set_seed(settings["seed"])
     session = TrainingSession.from_artifacts(folder) if options.resume else _new_session(options, settings)
     with session:

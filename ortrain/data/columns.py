@@ -306,7 +306,7 @@ def dataset_blocks(dataset: Any) -> tuple[list[str], list[tuple[int, Callable[[l
     def block(fragment: Any) -> Callable[[list[str]], Iterator[Any]]:
         return lambda columns: fragment.to_batches(schema=dataset.schema, columns=columns, batch_size=PIECE, batch_readahead=1, use_threads=False)
 
-    parts = []
+    parts: list[Any] = []
     for fragment in dataset.get_fragments():
         parts += fragment.split_by_row_group() if hasattr(fragment, "split_by_row_group") else [fragment]
     return list(dataset.schema.names), [(part.count_rows(), block(part)) for part in parts]

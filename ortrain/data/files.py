@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ortrain.data.columns import Columns, read_csv
+from ortrain.data.columns import Columns, all_columns
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError
 
 KINDS = ".npz, .npy, .csv, .parquet or a folder with one subfolder of images per class"
@@ -65,17 +65,11 @@ def _reason(error: Exception) -> str:
 
 
 def read_arrays(path: str | os.PathLike[str]) -> Columns:
-    """Read named arrays: those of an .npz file, or the columns of a .csv or .parquet file, text as object arrays.
+    """Read named arrays: the columns of a .csv or .parquet file, text as object arrays, and of any other file the arrays that an .npz file has.
 
-    Raises ArtifactNotFoundError when there is no file, InvalidArgumentError for another kind of file and for one that cannot be read."""
-    kind = kind_of(path)
-    if kind == ".npz":
-        return read_npz(path)
-    if kind == ".csv":
-        return read_csv(path)
-    if kind == ".parquet":
-        from ortrain.data.columns import all_columns
-
+    Raises ArtifactNotFoundError when there is no file, InvalidArgumentError for a folder and for a file that cannot be read."""
+    if os.path.isdir(path):
+        raise InvalidArgumentError(f"expected a data file with named arrays or columns (.npz, .csv or .parquet), got a folder: {os.fspath(path)!r}")
+    if os.path.exists(path) and os.fspath(path).lower().endswith((".csv", ".parquet")):
         return all_columns(path)
-    what = "a folder" if kind == "folder" else "a single array without a name"
-    raise InvalidArgumentError(f"expected a data file with named arrays or columns (.npz, .csv or .parquet), got {what}: {os.fspath(path)!r}")
+    return read_npz(path)
