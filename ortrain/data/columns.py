@@ -221,7 +221,7 @@ def all_columns(value: Any) -> Columns:
     if isinstance(value, str | os.PathLike):
         if os.fspath(value).lower().endswith(".csv"):
             return read_csv(value)
-        value = import_parquet().read_table(value)
+        value = open_parquet(value).read()
     if isinstance(value, Mapping):
         columns = {str(name): _plain_column(column, str(name)) for name, column in value.items()}
     else:
@@ -246,12 +246,17 @@ def _plain_column(value: Any, name: str) -> np.ndarray:
 
 # ---- Parquet and datasets, read a piece at a time
 
-def import_parquet() -> Any:
-    """Return the module pyarrow.parquet. Raises InvalidStateError where pyarrow is not installed."""
-    import_pyarrow()
-    import pyarrow.parquet
+def open_parquet(path: str | os.PathLike[str]) -> Any:
+    """Return the ParquetFile of a path, which reads no more than it is asked for.
 
-    return pyarrow.parquet
+    Raises InvalidStateError where pyarrow is not installed, InvalidArgumentError for a file that is no Parquet file."""
+    arrow = import_pyarrow()
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        return ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=1 << 20)
+    except (arrow.ArrowException, OSError) as error:
+        raise InvalidArgumentError(f"expected a Parquet file in {os.fspath(path)!r}, got one that cannot be read: {error}") from error
 
 
 class ArrowBlocks(Blocks):
@@ -288,12 +293,8 @@ def _numbers(column: np.ndarray, name: str) -> np.ndarray:
 
 
 def parquet_blocks(path: str | os.PathLike[str]) -> tuple[list[str], list[tuple[int, Callable[[list[str]], Iterator[Any]]]]]:
-    """Return (column names, blocks) of a Parquet file. Raises InvalidArgumentError for a file that is none."""
-    pyarrow, parquet = import_pyarrow(), import_parquet()
-    try:
-        file = parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=1 << 20)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InvalidArgumentError(f"expected a Parquet file in {os.fspath(path)!r}, got one that cannot be read: {error}") from error
+    """Return (column names, blocks) of a Parquet file. Raises the errors of open_parquet."""
+    file = open_parquet(path)
 
     def block(number: int) -> Callable[[list[str]], Iterator[Any]]:
         return lambda columns: file.iter_batches(batch_size=PIECE, row_groups=[number], columns=columns, use_threads=False)
@@ -302,11 +303,19 @@ def parquet_blocks(path: str | os.PathLike[str]) -> tuple[list[str], list[tuple[
 
 
 def dataset_blocks(dataset: Any) -> tuple[list[str], list[tuple[int, Callable[[list[str]], Iterator[Any]]]]]:
-    """Return (column names, blocks) of a pyarrow Dataset."""
+    """Return (column names, blocks) of a pyarrow Dataset. Raises InvalidArgumentError for one with a filter or projection, whose parts cannot be had."""
     def block(fragment: Any) -> Callable[[list[str]], Iterator[Any]]:
         return lambda columns: fragment.to_batches(schema=dataset.schema, columns=columns, batch_size=PIECE, batch_readahead=1, use_threads=False)
 
-    parts: list[Any] = []
-    for fragment in dataset.get_fragments():
-        parts += fragment.split_by_row_group() if hasattr(fragment, "split_by_row_group") else [fragment]
-    return list(dataset.schema.names), [(part.count_rows(), block(part)) for part in parts]
+    try:
+        fragments = list(dataset.get_fragments())
+    except ValueError as error:
+        raise InvalidArgumentError(f"expected a whole Arrow dataset, got one with a filter or projection: {error}") from error
+    blocks = []
+    for fragment in fragments:
+        if hasattr(fragment, "split_by_row_group"):
+            # count_rows of such a part counts the rows of its whole file
+            blocks += [(sum(group.num_rows for group in part.row_groups), block(part)) for part in fragment.split_by_row_group()]
+        else:
+            blocks.append((fragment.count_rows(), block(fragment)))
+    return list(dataset.schema.names), blocks
