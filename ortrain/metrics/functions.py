@@ -44,7 +44,7 @@ class FunctionMetric(Metric):
         self._threshold = threshold
         self._rule = ClassRule(threshold or 0.0, ignore_index, class_axis)
         called = str(getattr(function, "__name__", type(function).__name__))
-        self.higher_is_better = _direction(called) if higher_is_better is None else higher_is_better
+        self.higher_is_better = direction(called) if higher_is_better is None else higher_is_better
         super().__init__(name or called)
 
     def reset(self) -> None:
@@ -77,7 +77,8 @@ class FunctionMetric(Metric):
         return float(value)
 
 
-def _direction(name: str) -> bool:
+def direction(name: str) -> bool:
+    """Return whether a function is better when higher, as scikit-learn names its functions. Raises InvalidArgumentError when the name does not tell."""
     if name.endswith(LARGER_IS_BETTER):
         return True
     if name.endswith(SMALLER_IS_BETTER):

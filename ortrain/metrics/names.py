@@ -10,7 +10,7 @@ from typing import Any
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError
 from ortrain.metrics.base import Metric
 from ortrain.metrics.classification import F1, Accuracy, ConfusionMatrix, Perplexity, Precision, Recall, TopKAccuracy
-from ortrain.metrics.functions import FunctionMetric
+from ortrain.metrics.functions import FunctionMetric, direction
 from ortrain.metrics.ranking import AUROC
 from ortrain.metrics.regression import R2, MeanAbsoluteError, MeanSquaredError, RootMeanSquaredError
 
@@ -52,3 +52,10 @@ def get_all(metrics: Iterable[str | Metric | Callable[..., Any]]) -> list[Metric
         if names.count(name) > 1:
             raise InvalidArgumentError(f"expected metrics of different names, none of them 'loss', got {names[1:]}")
     return found
+
+
+def higher_is_better(name: str) -> bool:
+    """Return whether training wants to raise the metric of this name: one that get knows, or a function as scikit-learn names them.
+
+    Raises InvalidArgumentError when the name does not tell."""
+    return get(name).higher_is_better if name in METRICS or TOP_K.fullmatch(name) else direction(name)
