@@ -210,8 +210,10 @@ class NotebookDisplay(Display):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         module = require("IPython.display", "notebook", "this display")
-        self._html, self._handle = module.HTML, module.display(module.HTML("training begins"), display_id=True)
-        self._label, self._total, self._bar, self._epochs = "", None, "", ""
+        self._html, self._handle = module.HTML, module.DisplayHandle()
+        self._handle.display(self._html("training begins"))
+        self._label = self._bar = self._epochs = ""
+        self._total: int | None = None
 
     def begin(self, label: str, total: int | None) -> None:
         self._label, self._total = label, total

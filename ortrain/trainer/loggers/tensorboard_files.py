@@ -35,7 +35,8 @@ class TensorBoardLogger(Logger):
         module = require("tensorboard.summary.writer.event_file_writer", "tensorboard", "TensorBoardLogger")
         self._writer = module.EventFileWriter(str(self.folder), QUEUE, FLUSH_SECONDS)
         if trainer.step:
-            self._add(trainer.step, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
+            # readers drop what earlier files have from this step on
+            self._add(trainer.step + 1, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
         self._add(trainer.step, summary=self._summary.Summary(value=[self._settings(trainer.settings)]))
 
     def _settings(self, settings: Mapping[str, Any]) -> Any:
