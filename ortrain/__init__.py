@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ortrain.runtime.seed import set_seed
     from ortrain.runtime.values import OrtValue
     from ortrain.training.session import TrainingSession
-    from ortrain.training.trainer import Trainer
+    from ortrain.trainer.trainer import Trainer
 
 __version__ = "0.1.0"
 
@@ -20,7 +20,7 @@ _HOMES = {
     "OrtValue": "ortrain.runtime.values",
     "RunOptions": "ortrain.runtime.options",
     "SessionOptions": "ortrain.runtime.options",
-    "Trainer": "ortrain.training.trainer",
+    "Trainer": "ortrain.trainer.trainer",
     "TrainingSession": "ortrain.training.session",
     "register_operator": "ortrain.ops.custom",
     "set_seed": "ortrain.runtime.seed",

@@ -1,0 +1,242 @@
+"""Callbacks: what a trainer calls while it trains, and the callbacks that ortrain brings for stopping and freezing."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from ortrain import metrics
+from ortrain.errors import ArgumentTypeError, InvalidArgumentError
+from ortrain.trainer.records import LOSS, VALIDATION, EpochRecord, History, StepRecord
+
+
+class TrainerInterface(Protocol):
+    """What callbacks may use of a trainer."""
+
+    @property
+    def session(self) -> Any:
+        """The TrainingSession in training."""
+
+    @property
+    def epoch(self) -> int:
+        """Completed epochs of the run."""
+
+    @property
+    def step(self) -> int:
+        """Completed optimizer steps of the run."""
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs at which training ends."""
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps of one epoch, None if the data do not tell."""
+
+    @property
+    def history(self) -> History:
+        """The records of all completed epochs, of resumed runs too."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the run was started with; JSON can hold it."""
+
+    @property
+    def output_folder(self) -> Path | None:
+        """Where the run writes its files."""
+
+    def stop(self, reason: str) -> None:
+        """End training after the current epoch."""
+
+    def save_weights(self) -> Any:
+        """Return a copy of the current parameters."""
+
+    def restore_weights(self, saved: Any) -> None:
+        """Set the parameters to what save_weights returned."""
+
+
+class Callback:
+    """Is called at the events of a training run; override the methods of interest, all of which do nothing here."""
+
+    def on_fit_begin(self, trainer: TrainerInterface) -> None:
+        """Training begins, or continues a resumed run."""
+
+    def on_epoch_begin(self, trainer: TrainerInterface) -> None:
+        """An epoch begins; `trainer.epoch` epochs are complete."""
+
+    def on_step_end(self, trainer: TrainerInterface, record: StepRecord) -> None:
+        """An optimizer step is complete."""
+
+    def on_evaluation_end(self, trainer: TrainerInterface, results: dict[str, float]) -> None:
+        """An evaluation on validation data is complete. results: "loss", then metrics by name."""
+
+    def on_epoch_end(self, trainer: TrainerInterface, record: EpochRecord) -> None:
+        """An epoch, with its evaluation, is complete; `trainer.history` ends with its record."""
+
+    def on_fit_end(self, trainer: TrainerInterface) -> None:
+        """Training ends, without an exception."""
+
+    def on_exception(self, trainer: TrainerInterface, error: BaseException) -> None:
+        """Training ends with an exception, KeyboardInterrupt included."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to know; JSON can hold it."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what state_dict returned, before on_fit_begin of a resumed run."""
+
+
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+
+
+class LambdaCallback(Callback):
+    """Calls functions at events: LambdaCallback(on_epoch_end=lambda trainer, record: print(record)).
+
+    hooks: functions by the names of Callback's methods, with their parameters.
+    Raises InvalidArgumentError for other names, ArgumentTypeError for what is not callable."""
+
+    def __init__(self, **hooks: Callable[..., Any]) -> None:
+        for name, hook in hooks.items():
+            if name not in HOOKS:
+                raise InvalidArgumentError(f"expected names among {', '.join(HOOKS)}, got {name!r}")
+            if not callable(hook):
+                raise ArgumentTypeError(f"expected a function for {name}, got {type(hook).__name__}")
+        for name, hook in hooks.items():
+            setattr(self, name, hook)
+
+
+class EarlyStopping(Callback):
+    """Stops training when a figure has not improved for `patience` epochs.
+
+    monitor: the figure: "loss" or the name of a metric, with the prefix "validation_" on validation data. patience: at least 1.
+    min_delta: the change, at least 0, that counts as an improvement only when exceeded.
+    mode: "min" or "max"; "auto" follows from the monitored figure: losses are to fall, for metrics see ortrain.metrics.higher_is_better.
+    restore_best: set the parameters of the best epoch when training ends. Counts are kept in checkpoints, weights are not: after a resume without
+    improvement the last weights stay, with a warning.
+
+    NaN is no improvement. Raises InvalidArgumentError for these values, for a monitor whose mode is unknown, and, after the first epoch, for one that
+    records do not have."""
+
+    def __init__(self, monitor: str = f"{VALIDATION}{LOSS}", patience: int = 5, *, min_delta: float = 0.0, mode: Literal["auto", "min", "max"] = "auto",
+                 restore_best: bool = True) -> None:
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+            raise InvalidArgumentError(f"expected an integer patience >= 1, got {patience!r}")
+        if not (math.isfinite(min_delta) and min_delta >= 0):
+            raise InvalidArgumentError(f"expected a min_delta >= 0, got {min_delta}")
+        if mode not in ("auto", "min", "max"):
+            raise InvalidArgumentError(f'expected mode to be "auto", "min" or "max", got {mode!r}')
+        self.monitor = monitor
+        self.patience = patience
+        self.min_delta = min_delta
+        self.restore_best = restore_best
+        self._sign = (-1.0 if _rises(monitor) else 1.0) if mode == "auto" else {"min": 1.0, "max": -1.0}[mode]
+        self._forget()
+
+    def _forget(self) -> None:
+        self.best: float | None = None
+        """The best figure so far."""
+        self.best_epoch = 0
+        """The epoch it is of; 0 before the first one."""
+        self.waited = 0
+        """Epochs since then."""
+        self._weights: Any = None
+
+    def on_fit_begin(self, trainer: TrainerInterface) -> None:
+        if trainer.epoch == 0:
+            self._forget()
+
+    def on_epoch_end(self, trainer: TrainerInterface, record: EpochRecord) -> None:
+        figures = record.figures
+        if self.monitor not in figures:
+            raise InvalidArgumentError(f"expected to monitor one of {', '.join(figures)}, got {self.monitor!r}")
+        value = figures[self.monitor]
+        if self._improves(value):
+            self.best, self.best_epoch, self.waited = value, record.epoch, 0
+            if self.restore_best:
+                self._weights = trainer.save_weights()
+            return
+        self.waited += 1
+        if self.waited >= self.patience:
+            best = "no finite value" if self.best is None else f"{self.best:.4g} in epoch {self.best_epoch}"
+            trainer.stop(f"{self.monitor} has not improved for {self.waited} epochs (best: {best})")
+
+    def _improves(self, value: float) -> bool:
+        if self.best is None:
+            return math.isfinite(value)
+        return self._sign * (self.best - value) > self.min_delta
+
+    def on_fit_end(self, trainer: TrainerInterface) -> None:
+        if not self.restore_best or not self.waited or not self.best_epoch:
+            return
+        if self._weights is None:
+            warnings.warn(f"the parameters of the best epoch, {self.best_epoch}, were lost when the run was resumed; those of the last epoch are kept",
+                          stacklevel=2)
+            return
+        trainer.restore_weights(self._weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "best_epoch": self.best_epoch, "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        try:
+            best = None if state["best"] is None else float(state["best"])
+            best_epoch, waited = int(state["best_epoch"]), int(state["waited"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"expected best, best_epoch and waited as the state of EarlyStopping, got {state!r}") from error
+        self._forget()
+        self.best, self.best_epoch, self.waited = best, best_epoch, waited
+
+
+def _rises(monitor: str) -> bool:
+    """Return whether a monitored figure is to rise. Raises InvalidArgumentError when its name does not tell."""
+    name = monitor.removeprefix(VALIDATION)
+    if name == LOSS:
+        return False
+    try:
+        return metrics.higher_is_better(name)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f'expected mode="min" or mode="max" for the monitor {monitor!r}, whose name does not tell') from error
+
+
+class GradualUnfreezing(Callback):
+    """Freezes parameters at first and unfreezes them epoch by epoch, output layers first (ULMFiT, Howard and Ruder 2018).
+
+    schedule: epoch, from 1 -> pattern or patterns of the parameters that are trained from this epoch on: {1: "head.*", 3: "layer4.*", 5: "*"}. Patterns are
+    those of fnmatch. A parameter of several patterns is trained from the earliest epoch on; one of no pattern stays as it is.
+
+    Raises InvalidArgumentError for an epoch below 1, and when training begins for a pattern that fits no trainable parameter."""
+
+    def __init__(self, schedule: Mapping[int, str | Sequence[str]]) -> None:
+        if not isinstance(schedule, Mapping):
+            raise ArgumentTypeError(f"expected a mapping of epochs to patterns, got {type(schedule).__name__}")
+        self.schedule: dict[int, tuple[str, ...]] = {}
+        for epoch, patterns in sorted(schedule.items()):
+            if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
+                raise InvalidArgumentError(f"expected epochs >= 1 in the schedule, got {epoch!r}")
+            self.schedule[epoch] = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        self._names: dict[int, list[str]] = {}
+
+    def on_fit_begin(self, trainer: TrainerInterface) -> None:
+        trainable = list(trainer.session.state.trainable)
+        names: dict[int, list[str]] = {}
+        taken: set[str] = set()
+        for epoch, patterns in self.schedule.items():
+            matches = {pattern: fnmatch.filter(trainable, pattern) for pattern in patterns}
+            for pattern, found in matches.items():
+                if not found:
+                    raise InvalidArgumentError(f"expected a pattern of trainable parameters, got {pattern!r}; they are {', '.join(trainable[:20])}"
+                                               + (", ..." if len(trainable) > 20 else ""))
+            names[epoch] = sorted({name for found in matches.values() for name in found} - taken)
+            taken.update(names[epoch])
+        self._names = names
+        current = trainer.epoch + 1
+        trainer.session.freeze(*[name for epoch, group in names.items() if epoch > current for name in group])
+        trainer.session.unfreeze(*[name for epoch, group in names.items() if epoch <= current for name in group])
+
+    def on_epoch_begin(self, trainer: TrainerInterface) -> None:
+        trainer.session.unfreeze(*self._names.get(trainer.epoch + 1, []))

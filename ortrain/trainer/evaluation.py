@@ -1,0 +1,36 @@
+"""Evaluation and prediction over a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ortrain.data import DataLoader
+from ortrain.errors import InvalidArgumentError
+from ortrain.metrics import Metric
+from ortrain.trainer.construction import InputRoles
+from ortrain.trainer.loop import RunningMetrics
+from ortrain.training.session import TrainingSession
+
+
+def evaluate_batches(session: TrainingSession, loader: DataLoader, metrics: Sequence[Metric], roles: InputRoles) -> dict[str, float]:
+    """Return the mean loss and the metrics over all batches of a loader. Raises the errors of eval_step."""
+    running = RunningMetrics(metrics)
+    running.reset()
+    order = [loader.names.index(name) for name in roles.evaluation]
+    target = loader.names.index(roles.targets[0])
+    for batch in loader.epoch(0):
+        results = session.eval_step(*(batch[position] for position in order))
+        running.add(float(results[0]), len(batch[target]), results[1] if metrics else None, batch[target])
+    if not running.samples:
+        raise InvalidArgumentError("expected at least one sample to evaluate, got none")
+    return running.results()
+
+
+def predict_batches(session: TrainingSession, loader: DataLoader, output_names: Sequence[str] | None) -> list[np.ndarray]:
+    """Return the outputs of the forward model over all batches, joined along their first axis. Raises the errors of predict."""
+    parts = [session.predict(*batch, output_names=output_names) for batch in loader.epoch(0)]
+    if not parts:
+        raise InvalidArgumentError("expected at least one sample to predict, got none")
+    return [np.concatenate(arrays) if len(arrays) > 1 else arrays[0] for arrays in zip(*parts, strict=True)]

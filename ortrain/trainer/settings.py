@@ -1,0 +1,109 @@
+"""The settings of a trainer, checked when it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ortrain.errors import InvalidArgumentError
+from ortrain.trainer.callbacks import Callback, EarlyStopping
+
+AUTOMATIC = "auto"
+"""As metrics: accuracy for integer targets, none for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSettings:
+    """The keyword arguments of a Trainer.
+
+    seed: determines the order of the samples and the split of validation data.
+    metrics: names, metrics or functions (targets, predictions) -> float; "auto" is accuracy for integer targets, none for others.
+    schedule: a name such as "cosine", or a schedule. warmup_steps: optimizer steps of linear growth from 0. schedule_options: further arguments of a
+    schedule given by name.
+    accumulate: batches whose gradients make one optimizer step. accumulation: "mean" averages their gradients, "sum" adds them up.
+    clip_norm: limit of the gradients' common norm. clip_value: limit of each gradient element.
+    parameter_groups: ortrain.ParameterGroup objects, for learning rates, weight decay and frozen weights by name.
+    weight_average: decay of an exponential moving average of the weights, with which evaluate, predict and export then work; None for none.
+    patience: epochs without a better monitored figure after which training ends and the best weights are restored; None trains all epochs.
+    monitor: the figure of early stopping and of the best checkpoint: "validation_loss", "loss", or a metric's name.
+    keep_last, keep_best: numbers of recent and of best checkpoints to keep beside the latest. save_every_steps: also save after so many optimizer steps.
+    callbacks: ortrain.trainer.Callback objects. progress: show a progress bar."""
+
+    seed: int = 0
+    metrics: Any = AUTOMATIC
+    schedule: Any = None
+    warmup_steps: int = 0
+    schedule_options: Mapping[str, Any] = field(default_factory=dict)
+    accumulate: int = 1
+    accumulation: str = "mean"
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    parameter_groups: Sequence[Any] = ()
+    weight_average: float | None = None
+    patience: int | None = None
+    monitor: str = "validation_loss"
+    keep_last: int = 0
+    keep_best: int = 1
+    save_every_steps: int | None = None
+    callbacks: Sequence[Callback] = ()
+    progress: bool = True
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> TrainerSettings:
+        """Return checked settings. Raises InvalidArgumentError for an unknown name or an invalid value."""
+        known = {entry.name for entry in fields(cls)}
+        unknown = sorted(set(settings) - known)
+        if unknown:
+            raise InvalidArgumentError(f"expected settings named {sorted(known)}, got {unknown}")
+        return cls(**settings)
+
+    def __post_init__(self) -> None:
+        _check_integers(self, {"seed": 0, "warmup_steps": 0, "accumulate": 1, "keep_last": 0, "keep_best": 0}, {"patience": 1, "save_every_steps": 1})
+        for name in ("clip_norm", "clip_value"):
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value) and value > 0):
+                raise InvalidArgumentError(f"expected {name} as a finite number above 0, got {value!r}")
+        decay = self.weight_average
+        if decay is not None and not (_is_number(decay) and 0 < decay < 1):
+            raise InvalidArgumentError(f"expected weight_average as a decay above 0 and below 1, got {decay!r}")
+        if self.accumulation not in ("mean", "sum"):
+            raise InvalidArgumentError(f"expected 'mean' or 'sum' as accumulation, got {self.accumulation!r}")
+        if self.warmup_steps and self.schedule is None:
+            object.__setattr__(self, "schedule", "constant")
+        for callback in self.callbacks:
+            if not isinstance(callback, Callback):
+                raise InvalidArgumentError(f"expected Callback objects as callbacks, got {type(callback).__name__}: wrap a function in LambdaCallback")
+
+    def default_callbacks(self) -> list[Callback]:
+        """Return the callbacks that settings stand for."""
+        return [] if self.patience is None else [EarlyStopping(monitor=self.monitor, patience=self.patience)]
+
+    def described(self) -> dict[str, Any]:
+        """Return the settings that differ from their defaults, as JSON values."""
+        return {entry.name: _described(getattr(self, entry.name)) for entry in fields(self)
+                if entry.name not in ("callbacks", "progress") and getattr(self, entry.name)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_integers(settings: TrainerSettings, required: Mapping[str, int], optional: Mapping[str, int]) -> None:
+    for name, low in {**required, **optional}.items():
+        value = getattr(settings, name)
+        if value is None and name in optional:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise InvalidArgumentError(f"expected {name} as an integer of at least {low}, got {value!r}")
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _described(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence):
+        return [_described(entry) for entry in value]
+    return getattr(value, "name", None) or getattr(value, "__name__", None) or repr(value)

@@ -1,0 +1,322 @@
+"""The trainer: from a model and data to a better model, with evaluation, checkpoints and exact resume."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortrain.data import DataLoader, as_loader, split
+from ortrain.errors import InvalidArgumentError
+from ortrain.metrics import Metric
+from ortrain.runtime.state import DEFAULT_LEARNING_RATE
+from ortrain.trainer.callbacks import Callback
+from ortrain.trainer.checkpoints import CheckpointFolder, Progress
+from ortrain.trainer.construction import input_roles, make_metrics, new_session
+from ortrain.trainer.evaluation import evaluate_batches, predict_batches
+from ortrain.trainer.learning_rate_finder import LearningRateCurve, find_learning_rate
+from ortrain.trainer.loop import EpochLoop, RunningMetrics, StopSignal
+from ortrain.trainer.progress import ProgressBar
+from ortrain.trainer.records import EpochRecord, History
+from ortrain.trainer.settings import TrainerSettings
+from ortrain.training.schedules import Schedule, make_schedule
+from ortrain.training.session import TrainingSession
+from ortrain.training.weight_average import WeightAverage
+
+if TYPE_CHECKING:
+    from ortrain.loading.loader import ModelSource
+
+EVALUATION_BATCH_SIZE = 256
+
+
+class Trainer:
+    """Trains a session: epochs over a data set, evaluation, schedules, checkpoints, early stopping, metrics and callbacks.
+
+    session: the TrainingSession to train; Trainer.from_model creates one from a forward model.
+    settings: keyword arguments with the names and defaults of TrainerSettings, such as schedule="cosine", metrics=["accuracy"], patience=3.
+    folder: receives the checkpoints of the run; None keeps nothing on disk.
+    resume: continue the run whose checkpoint the session was created from, exactly where it was saved, also in the middle of an epoch.
+
+    Raises InvalidArgumentError for an invalid setting, InvalidStateError when there is nothing to resume."""
+
+    def __init__(self, session: TrainingSession, *, folder: str | os.PathLike[str] | None = None, resume: bool = False, **settings: Any) -> None:
+        self.session = session
+        self.options = TrainerSettings.of(settings)
+        self.roles = input_roles(session)
+        self.metrics: list[Metric] = make_metrics(self.options.metrics, session, self.roles)
+        self.output_folder = None if folder is None else Path(folder)
+        self.checkpoints = CheckpointFolder(self.output_folder, self.options)
+        self.learning_rate = session.learning_rate if session.has_optimizer else 0.0
+        """The learning rate that a schedule starts from."""
+        self.epoch = 0
+        """Completed epochs."""
+        self.step = 0
+        """Completed optimizer steps."""
+        self.batch = 0
+        """Completed batches of the current epoch."""
+        self.epochs = 0
+        """The epochs of the current or last fit."""
+        self.steps_per_epoch: int | None = None
+        """Optimizer steps of an epoch; None where the data do not tell."""
+        self.history = History()
+        self.settings: dict[str, Any] = self.options.described()
+        """What the run was made with, for loggers and reports; JSON values only."""
+        self.stopped: str | None = None
+        """Why the last fit ended early; None if it ran to its end."""
+        self.average = WeightAverage(session, self.options.weight_average) if self.options.weight_average else None
+        self.running: RunningMetrics | None = None
+        """The loss and the metrics of the current epoch so far."""
+        self._schedule: Schedule | None = None
+        self._callbacks: list[Callback] = []
+        self._resumed: Progress | None = None
+        if self.options.parameter_groups:
+            session.set_parameter_groups(self.options.parameter_groups)
+        session.clip_norm, session.clip_value = self.options.clip_norm, self.options.clip_value
+        if resume:
+            self._resume()
+
+    @classmethod
+    def from_model(cls, model: ModelSource, *, loss: Any = None, optimizer: Any = "adamw", learning_rate: float = DEFAULT_LEARNING_RATE,
+                   folder: str | os.PathLike[str] | None = None, session_arguments: Mapping[str, Any] | None = None, class_weight: Any = None,
+                   sample_weight: bool = False, loss_options: Mapping[str, Any] | None = None, requires_grad: Sequence[str] | None = None,
+                   frozen_params: Sequence[str] | None = None, **settings: Any) -> Trainer:
+        """Create a trainer straight from a forward model.
+
+        model: a path, bytes, an onnx.ModelProto or an ortrain.ir.Model.
+        loss: a name such as "cross-entropy", a LossType, an onnxblock loss, or None when the model's first output is the loss.
+        loss_options: arguments of a loss given by name, such as {"label_smoothing": 0.1}. class_weight: float [classes], one factor per class.
+        sample_weight: whether fit is going to pass a weight for each sample.
+        optimizer: a name such as "adamw", an OptimType or an onnxblock optimizer. learning_rate: its step size.
+        requires_grad, frozen_params: names or globs of weights, as for generate_artifacts; "head" stands for the last layers.
+        session_arguments: further arguments of TrainingSession.from_model, such as options or input_shapes.
+        The other parameters are those of Trainer. Raises the errors of Trainer and of generate_artifacts."""
+        options = TrainerSettings.of(settings)
+        session = new_session(model, loss=loss, optimizer=optimizer, learning_rate=learning_rate, class_weight=class_weight, sample_weight=sample_weight,
+                              loss_options=loss_options, requires_grad=requires_grad, frozen_params=frozen_params, wants_metrics=bool(options.metrics),
+                              **(session_arguments or {}))
+        return cls(session, folder=folder, **settings)
+
+    @classmethod
+    def from_artifacts(cls, directory: str | os.PathLike[str], *, learning_rate: float | None = None, resume: bool = False, options: Any = None,
+                       **settings: Any) -> Trainer:
+        """Create a trainer on a folder of artifacts, into which it also writes its checkpoints; `resume` continues the run that the folder holds."""
+        session = TrainingSession.from_artifacts(directory, options=options)
+        if learning_rate is not None:
+            session.learning_rate = learning_rate
+        return cls(session, folder=directory, resume=resume, **settings)
+
+    # ---- training
+
+    def fit(self, data: Any, targets: Any = None, *, epochs: int = 1, batch_size: int = 32, validation: Any = None, sample_weight: Any = None,
+            steps_per_epoch: int | None = None, shuffle: bool = True, drop_last: bool = False, prefetch: int | None = None,
+            callbacks: Sequence[Callback] = ()) -> History:
+        """Train until `epochs` epochs are complete, counted from the beginning of the run, and return the history.
+
+        data, targets: whatever ortrain.data.as_loader reads: arrays, mappings by input name, data frames, iterables of batches, files and folders.
+        validation: (data, targets), anything that as_loader reads, or a share of the samples such as 0.1 to hold out; evaluated after each epoch.
+        sample_weight: float [n], for a loss that was made with sample_weight=True.
+        steps_per_epoch: batches of an epoch, required for data of unknown length. drop_last: leave out a last batch that is smaller than batch_size.
+        prefetch: batches that a background thread prepares in advance; None chooses, 0 is no thread.
+        callbacks: further callbacks for this call.
+
+        Ctrl-C ends training after the running step, as if the run had been complete: the checkpoint is saved and the history returned; a second one
+        interrupts at once. Raises InvalidArgumentError for data that do not fit, before anything is trained or written, InvalidStateError when the loss
+        is not finite, and the errors of train_step."""
+        _check_positive(epochs=epochs, batch_size=batch_size)
+        how = {"steps_per_epoch": steps_per_epoch, "shuffle": shuffle, "drop_last": drop_last, "prefetch": prefetch}
+        loader = self._loader(data, targets, batch_size, self.roles.training, sample_weight=sample_weight, **how)
+        held_out = None
+        if isinstance(validation, float):
+            loader, held_out = split(loader, validation, self.options.seed)
+        elif validation is not None:
+            held_out = self.evaluation_loader(*_pair(validation), batch_size=max(batch_size, EVALUATION_BATCH_SIZE))
+        self._start(loader, epochs, batch_size, callbacks)
+        with self._running(), StopSignal(self) as signal:
+            loop = EpochLoop(self, loader, self._schedule, self._callbacks, signal)
+            if self._resumed is not None:
+                loop.continue_from(self._resumed)
+                self._resumed = None
+            while self.epoch < epochs and self.stopped is None:
+                self._each(lambda callback: callback.on_epoch_begin(self))
+                if not loop.run():
+                    break
+                self._end_epoch(loop, held_out)
+            self.save()
+        return self.history
+
+    def _start(self, loader: DataLoader, epochs: int, batch_size: int, callbacks: Sequence[Callback]) -> None:
+        options = self.options
+        batches = loader.batches_per_epoch
+        self.epochs, self.stopped = epochs, None
+        self.steps_per_epoch = None if batches is None else -(-batches // options.accumulate)
+        self._schedule = self._make_schedule()
+        self._callbacks = [*options.callbacks, *callbacks, *options.default_callbacks()]
+        if options.progress:
+            self._callbacks.append(ProgressBar())
+        self.settings |= {"epochs": epochs, "batch_size": batch_size, "samples": loader.samples, "learning_rate": self.learning_rate}
+        if self._resumed is not None:
+            self._resumed.restore_callbacks(self._callbacks)
+            self._resumed.restore_schedule(self._schedule)
+
+    def _make_schedule(self) -> Schedule | None:
+        options = self.options
+        if options.schedule is None:
+            return None
+        if not isinstance(options.schedule, str):
+            return options.schedule
+        if self.steps_per_epoch is None:
+            raise InvalidArgumentError(f"expected steps_per_epoch for the schedule {options.schedule!r}, since the data do not tell how many batches they have")
+        return make_schedule(options.schedule, self.epochs * self.steps_per_epoch, self.learning_rate, options.warmup_steps, **options.schedule_options)
+
+    def _end_epoch(self, loop: EpochLoop, held_out: DataLoader | None) -> None:
+        validation: dict[str, float] = {}
+        if held_out is not None:
+            validation = self._evaluate(held_out)
+            self._each(lambda callback: callback.on_evaluation_end(self, validation))
+        self.epoch += 1
+        self.batch = 0
+        record = loop.record(validation)
+        self.history.append(record)
+        if self._schedule is not None and hasattr(self._schedule, "update"):
+            self._schedule.update(record.validation.get("loss", record.loss))
+        self._each(lambda callback: callback.on_epoch_end(self, record))
+        self.checkpoints.keep(self, record)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Tell the callbacks that a fit begins and ends, also when it fails."""
+        started: list[Callback] = []
+        try:
+            for callback in self._callbacks:
+                started.append(callback)
+                callback.on_fit_begin(self)
+            yield
+        except BaseException as error:
+            for callback in started:
+                callback.on_exception(self, error)
+            raise
+        self._each(lambda callback: callback.on_fit_end(self))
+
+    def _each(self, call: Any) -> None:
+        for callback in self._callbacks:
+            call(callback)
+
+    def stop(self, reason: str = "a callback asked for it") -> None:
+        """End training after the running step; what was trained is kept and saved."""
+        self.stopped = reason
+
+    # ---- evaluation
+
+    def evaluate(self, data: Any, targets: Any = None, *, batch_size: int = EVALUATION_BATCH_SIZE, metrics: Sequence[Any] | None = None) -> dict[str, float]:
+        """Return the mean loss, as "loss", and each metric by name on a data set, computed by the eval model.
+
+        data, targets: as in fit. metrics: names or metrics that replace those of the trainer. Raises InvalidStateError without an eval model."""
+        _check_positive(batch_size=batch_size)
+        chosen = self.metrics if metrics is None else make_metrics(metrics, self.session, self.roles)
+        return self._evaluate(self.evaluation_loader(data, targets, batch_size=batch_size), chosen)
+
+    def _evaluate(self, loader: DataLoader, metrics: Sequence[Metric] | None = None) -> dict[str, float]:
+        with self._averaged():
+            return evaluate_batches(self.session, loader, self.metrics if metrics is None else metrics, self.roles)
+
+    def predict(self, data: Any, *, batch_size: int = EVALUATION_BATCH_SIZE, output_names: Sequence[str] | None = None) -> np.ndarray | list[np.ndarray]:
+        """Return the forward model's outputs for a data set without targets: one array if there is one output, a list otherwise."""
+        _check_positive(batch_size=batch_size)
+        loader = as_loader(data, None, names=self.roles.forward, dtypes=self.roles.dtypes, batch_size=batch_size, shuffle=False)
+        with self._averaged():
+            results = predict_batches(self.session, loader, output_names)
+        return results[0] if len(results) == 1 else results
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Use the averaged weights in the block, where the run has them."""
+        if self.average is None or self.step == 0:
+            yield
+        else:
+            with self.average.applied():
+                yield
+
+    def find_learning_rate(self, data: Any, targets: Any = None, *, batch_size: int = 32, lowest: float = 1e-7, highest: float = 10.0,
+                           steps: int = 100) -> LearningRateCurve:
+        """Train with growing learning rates and return the curve of the loss with a suggestion; weights and optimizer state are as before afterwards.
+
+        lowest, highest: the learning rates of the first and the last step. steps: how many there are. Source: L. N. Smith, Cyclical Learning Rates for
+        Training Neural Networks (2017)."""
+        _check_positive(batch_size=batch_size, steps=steps)
+        loader = self._loader(data, targets, batch_size, self.roles.training)
+        return find_learning_rate(self.session, loader, lowest, highest, steps)
+
+    # ---- weights and files
+
+    def save_weights(self) -> np.ndarray:
+        """Return a copy of all parameters, frozen ones and running statistics included, for restore_weights."""
+        return self.session.to_buffer(trainable_only=False)
+
+    def restore_weights(self, saved: np.ndarray) -> None:
+        """Set all parameters to what save_weights returned."""
+        self.session.from_buffer(saved, trainable_only=False)
+
+    def save(self) -> None:
+        """Write the run's checkpoint into its folder; without a folder only the state's properties are updated."""
+        self.checkpoints.save(self)
+
+    def export(self, path: str | os.PathLike[str], output_names: Sequence[str] | None = None) -> None:
+        """Write the trained forward model for inference, with averaged weights if the run has them."""
+        with self._averaged():
+            self.session.export(path, output_names if output_names is not None else self.roles.outputs or None)
+
+    def progress(self) -> Progress:
+        """Return what a checkpoint holds of the run besides parameters and optimizer state."""
+        return Progress.of(self, self._callbacks, self._schedule)
+
+    def _resume(self) -> None:
+        self._resumed = Progress.read(self.session.state)
+        if self._resumed.seed != self.options.seed:
+            raise InvalidArgumentError(f"expected the seed {self._resumed.seed} of the run to be resumed, got {self.options.seed}")
+        self.epoch, self.step, self.batch = self._resumed.epoch, self._resumed.step, self._resumed.batch
+        self.learning_rate = self._resumed.base_learning_rate
+        self.session.learning_rate = self._resumed.learning_rate
+        self.history.extend(EpochRecord.from_dict(record) for record in self._resumed.history)
+        self.session.train_steps = self._resumed.train_steps
+        if self.average is not None:
+            self.average.load_state_dict(self.checkpoints.read_average(self.session.state))
+
+    def close(self) -> None:
+        """Close the session."""
+        self.session.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- data
+
+    def _loader(self, data: Any, targets: Any, batch_size: int, names: Sequence[str], **how: Any) -> DataLoader:
+        chosen = {"seed": self.options.seed} | {name: value for name, value in how.items() if value is not None}
+        return as_loader(data, targets, names=names, dtypes=self.roles.dtypes, batch_size=batch_size, **chosen)
+
+    def evaluation_loader(self, data: Any, targets: Any = None, *, batch_size: int = EVALUATION_BATCH_SIZE) -> DataLoader:
+        """Return a loader that reads the inputs of the eval model, in order and without shuffling."""
+        return self._loader(data, targets, batch_size, self.roles.evaluation, shuffle=False)
+
+
+def _pair(validation: Any) -> tuple[Any, Any]:
+    """Return (data, targets) of what fit got as validation."""
+    if isinstance(validation, tuple):
+        if len(validation) != 2:
+            raise InvalidArgumentError(f"expected (data, targets) as validation, got a tuple of {len(validation)}")
+        return validation
+    return validation, None
+
+
+def _check_positive(**values: int) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise InvalidArgumentError(f"expected {name} as an integer of at least 1, got {value!r}")
+
