@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import sys
@@ -33,13 +34,15 @@ class ProgressBar(Callback):
     stream: where to write; by default sys.stderr as it is when training begins.
 
     The rate is in samples per second if the trainer's settings have "batch_size", else in steps per second. Between refreshes a step costs less than a
-    microsecond. Raises InvalidArgumentError for other values."""
+    microsecond. Raises InvalidArgumentError for other values, InvalidStateError when the package of a display is missing."""
 
     def __init__(self, display: Kind = "auto", *, refresh: float = 0.2, stream: TextIO | None = None) -> None:
         if display not in get_args(Kind):
             raise InvalidArgumentError(f"expected display to be one of {list(get_args(Kind))}, got {display!r}")
         if not (math.isfinite(refresh) and refresh > 0):
             raise InvalidArgumentError(f"expected refresh > 0 seconds, got {refresh}")
+        if display in ("rich", "tqdm"):
+            require(display, "progress", f"the display {display!r}")
         self._kind, self._refresh, self._stream = display, refresh, stream
         self._display: Display | None = None
         self._validation: dict[str, float] = {}
@@ -54,7 +57,8 @@ class ProgressBar(Callback):
 
     def on_fit_begin(self, trainer: TrainerInterface) -> None:
         self._close()
-        self._display = make_display(self._kind, self._stream or sys.stderr)
+        # there is no sys.stderr where the process was started without
+        self._display = make_display(self._kind, self._stream or sys.stderr or io.StringIO())
         self._fit_step, self._fit_started = trainer.step, time.perf_counter()
         self._validation = {}
 
@@ -181,8 +185,9 @@ class RichDisplay(Display):
         self._text = require("rich.text", "progress", "this display").Text
         columns = [progress.TextColumn("{task.description}", markup=False), progress.BarColumn(20), progress.MofNCompleteColumn(),
                    progress.TextColumn("{task.fields[text]}", markup=False)]
-        # refreshed by the trainer's thread: one of its own would take time from training
-        self._progress = progress.Progress(*columns, console=console.Console(file=stream), auto_refresh=False, transient=True)
+        # refreshed by the trainer's thread: one of its own would take time from training. What is printed goes above the bar, unless it goes to a file
+        self._progress = progress.Progress(*columns, console=console.Console(file=stream), auto_refresh=False, transient=True,
+                                           redirect_stdout=sys.stdout is not None and sys.stdout.isatty())
         self._task: Any = None
         self._progress.start()
 

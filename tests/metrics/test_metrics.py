@@ -215,6 +215,14 @@ def test_ignored_targets_do_not_count(classified):
             kind(**arguments).update(logits, marked)
 
 
+def test_many_classes_are_computed_in_blocks_of_rows(random):
+    logits, targets = random.standard_normal((50, 5000)), random.integers(0, 5000, 50)          # a block has 13 rows
+    entropy = reference.log_loss(targets, softmax(logits), labels=range(5000))
+    assert figure("perplexity", (logits, targets, None), 50) == pytest.approx(math.exp(entropy), rel=1e-9)
+    expected = reference.top_k_accuracy_score(targets, logits, k=2500, labels=range(5000))
+    assert figure("top-2500", (logits, targets, None), 50) == pytest.approx(expected, rel=1e-12)
+
+
 def test_top_1_is_the_accuracy_where_scores_are_equal():
     data = np.zeros((3, 3)), np.array([0, 1, 2]), None
     assert figure("top-1", data) == figure("accuracy", data) == pytest.approx(1 / 3)

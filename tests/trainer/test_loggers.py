@@ -199,6 +199,14 @@ def test_event_files_of_a_resumed_run_have_every_step_once(tmp_path):
     assert steps == [2, 4, 6, 8, 10, 12]
 
 
+def test_event_files_do_not_replace_a_file(tmp_path):
+    pytest.importorskip("tensorboard")
+    (tmp_path / "events").write_text("mine")
+    with pytest.raises(InvalidArgumentError, match="expected a folder"):
+        trained(TensorBoardLogger(tmp_path / "events"))
+    assert (tmp_path / "events").read_text() == "mine"
+
+
 # ---- MLflow
 
 
@@ -274,8 +282,10 @@ def log_entries(data):
 
 def records_of(folder):
     """The records of the only run below a folder, as wandb wrote them."""
+    import wandb
     from wandb.proto import wandb_internal_pb2
 
+    wandb.teardown()                # the process that writes the file may still be at it after the run is finished
     (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     return [wandb_internal_pb2.Record.FromString(entry) for entry in log_entries(path.read_bytes())]
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ortrain.errors import InvalidArgumentError
 from ortrain.trainer.callbacks import TrainerInterface
 from ortrain.trainer.loggers.base import Logger, flattened
 from ortrain.trainer.records import require
@@ -22,7 +23,7 @@ class TensorBoardLogger(Logger):
     folder: what `tensorboard --logdir` is given; it is created. every: see Logger.
     A resumed run adds a file, and TensorBoard drops steps of earlier files that it runs again.
 
-    Raises InvalidStateError when tensorboard is missing."""
+    Raises InvalidStateError when tensorboard is missing, InvalidArgumentError when training begins and the folder is a file."""
 
     def __init__(self, folder: str | os.PathLike[str], every: int | None = 10) -> None:
         super().__init__(every)
@@ -32,6 +33,8 @@ class TensorBoardLogger(Logger):
         self._writer: Any = None
 
     def _open(self, trainer: TrainerInterface) -> None:
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InvalidArgumentError(f"expected a folder for event files, got the file {str(self.folder)!r}")
         module = require("tensorboard.summary.writer.event_file_writer", "tensorboard", "TensorBoardLogger")
         self._writer = module.EventFileWriter(str(self.folder), QUEUE, FLUSH_SECONDS)
         if trainer.step:
