@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ortrain import metrics
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, LabelRangeError, OrtrainError
@@ -13,6 +15,7 @@ reference = pytest.importorskip("sklearn.metrics")
 SAMPLES, CLASSES = 103, 4
 BATCH_SIZES = (1, 10, 103)
 NAMES = ["accuracy", "top-2", "precision", "recall", "f1", "f1-micro", "f1-weighted", "auroc", "confusion-matrix", "perplexity", "mae", "mse", "rmse", "r2"]
+REGRESSIONS = NAMES[10:]
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +168,19 @@ def test_r2_of_equal_targets_is_that_of_scikit_learn(predictions):
     assert figure("r2", data, 1, True) == figure("r2", data, 1) == reference.r2_score(data[1], data[0])
 
 
+@given(cuts=st.sets(st.integers(1, SAMPLES - 1)), weighted=st.booleans())
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_the_result_does_not_depend_on_how_batches_are_cut(classified, regressed, cuts, weighted):
+    for name in NAMES:
+        predictions, targets, weights = regressed if name in REGRESSIONS else classified
+        weights = np.where(weights < 0.2, 0, weights)
+        whole = figure(name, (predictions, targets, weights), SAMPLES, weighted)
+        metric = metrics.get(name)
+        for rows in np.split(np.arange(SAMPLES), sorted(cuts)):
+            metric.update(predictions[rows], targets[rows], weights[rows] if weighted else None)
+        assert metric.result() == pytest.approx(whole, rel=1e-9), name
+
+
 # ---- shapes
 
 
@@ -232,7 +248,7 @@ def test_a_result_without_samples_is_nan_and_reset_forgets(classified, regressed
     for name in NAMES:
         metric = metrics.get(name)
         assert math.isnan(metric.result()), name
-        data = regressed if name in ("mae", "mse", "rmse", "r2") else classified
+        data = regressed if name in REGRESSIONS else classified
         metric.update(*data[:2])
         first = metric.result()
         metric.update(data[0][:1], data[1][:1])
@@ -266,7 +282,7 @@ def test_a_refused_update_changes_nothing(classified, regressed):
             with pytest.raises(error, match="expected"):
                 metric.update(predictions, wanted, factors)
             assert metric.result() == before, name
-    for name in NAMES[10:]:
+    for name in REGRESSIONS:
         metric = metrics.get(name)
         metric.update(*regressed)
         before = metric.result()
