@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, LabelRangeError
+
+BLOCK = 1 << 16
+"""Elements of a block of scores."""
 
 
 def numbers(values: Any, what: str) -> np.ndarray:
@@ -120,7 +124,7 @@ class ClassRule:
     def _compared(self, found: np.ndarray) -> tuple[int | None, np.ndarray]:
         """Return (2, classes by threshold) of scores of class 1, or (None, labels) of labels."""
         if found.dtype.kind == "f":
-            if np.isnan(found).any():
+            if found.size and np.isnan(found.min()):
                 raise InvalidArgumentError("expected scores, got NaN in the predictions")
             return 2, (found > self.threshold).astype(np.int64)
         labels = integers(found, "predictions")
@@ -151,7 +155,8 @@ class ClassRule:
         if counted is not None:
             answers, flat = answers[counted], flat[counted]
             factors = None if factors is None else factors[counted]
-        if np.isnan(flat).any():
+        # the minimum of numbers among which is a NaN is NaN
+        if flat.size and np.isnan(flat.min()):
             raise InvalidArgumentError("expected scores, got NaN in the predictions")
         check_range(answers, max(2, flat.shape[1]))
         return Scores(answers, flat, factors)
@@ -170,6 +175,13 @@ class ClassRule:
                 return axis
         where = "classes in axis 1 or in the last axis" if self.class_axis is None else f"classes in axis {self.class_axis}"
         raise InvalidArgumentError(f"expected predictions of the targets' shape {[*wanted.shape]}, or with {where} besides, got {[*found.shape]}")
+
+
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Yield slices of rows that have BLOCK elements or one row each, so that temporary arrays stay in the cache."""
+    step = max(1, BLOCK // max(1, columns))
+    for start in range(0, rows, step):
+        yield slice(start, start + step)
 
 
 def check_range(labels: np.ndarray, classes: int) -> None:

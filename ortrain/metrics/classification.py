@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ortrain.errors import InvalidArgumentError, LabelRangeError
-from ortrain.metrics.arrays import ClassRule, Labels
+from ortrain.metrics.arrays import ClassRule, Labels, row_blocks
 from ortrain.metrics.base import Metric, RatioMetric, grown
 
 Average = Literal["macro", "micro", "weighted", "binary"]
@@ -54,9 +54,11 @@ class TopKAccuracy(RatioMetric):
         classes = batch.scores.shape[1]
         if classes < max(2, self.k):
             raise InvalidArgumentError(f"expected scores of at least {max(2, self.k)} classes, got {classes}")
-        own = np.take_along_axis(batch.scores, batch.targets[:, None], axis=1)
-        before = (batch.scores == own) & (np.arange(classes) < batch.targets[:, None])
-        rank = np.count_nonzero((batch.scores > own) | before, axis=1)
+        rank = np.zeros(len(batch.targets), np.int64)
+        for rows in row_blocks(*batch.scores.shape):
+            scores, targets = batch.scores[rows], batch.targets[rows, None]
+            own = np.take_along_axis(scores, targets, axis=1)
+            rank[rows] = np.count_nonzero((scores > own) | ((scores == own) & (np.arange(classes) < targets)), axis=1)
         self._add(rank < self.k, batch.weights)
 
 
@@ -75,10 +77,13 @@ class Perplexity(RatioMetric):
         batch = self._rule.scores(predictions, targets, weights)
         if batch.scores.shape[1] < 2:
             raise InvalidArgumentError("expected logits of at least 2 classes, got one score per target")
-        logits = batch.scores.astype(np.float64)
-        logits -= logits.max(axis=1, keepdims=True)
-        own = np.take_along_axis(logits, batch.targets[:, None], axis=1)[:, 0]
-        self._add(np.log(np.exp(logits).sum(axis=1)) - own, batch.weights)
+        entropy = np.zeros(len(batch.targets))
+        for rows in row_blocks(*batch.scores.shape):
+            logits = batch.scores[rows].astype(np.float64)
+            logits -= logits.max(axis=1, keepdims=True)
+            own = np.take_along_axis(logits, batch.targets[rows, None], axis=1)[:, 0]
+            entropy[rows] = np.log(np.exp(logits, out=logits).sum(axis=1)) - own
+        self._add(entropy, batch.weights)
 
     def result(self) -> float:
         try:

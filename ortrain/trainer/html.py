@@ -20,7 +20,7 @@ MAX_ROWS = 200
 """Rows of a table; the others are counted in a line below it."""
 MAX_POINTS = 400
 """Points of a curve: longer ones are thinned out, which the eye does not see."""
-WIDTH, HEIGHT, MARGIN = 320, 180, 40
+WIDTH, HEIGHT, MARGIN = 340, 180, 60
 """Pixels of a panel, and of the space for its axes."""
 COLORS = {"training": "#4477aa", "validation": "#ee6677"}
 """Blue and red of a palette that color-blind people can tell apart (Paul Tol, bright)."""

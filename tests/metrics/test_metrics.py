@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ortrain import metrics
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, LabelRangeError, OrtrainError
@@ -13,6 +15,7 @@ reference = pytest.importorskip("sklearn.metrics")
 SAMPLES, CLASSES = 103, 4
 BATCH_SIZES = (1, 10, 103)
 NAMES = ["accuracy", "top-2", "precision", "recall", "f1", "f1-micro", "f1-weighted", "auroc", "confusion-matrix", "perplexity", "mae", "mse", "rmse", "r2"]
+REGRESSIONS = NAMES[10:]
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +168,19 @@ def test_r2_of_equal_targets_is_that_of_scikit_learn(predictions):
     assert figure("r2", data, 1, True) == figure("r2", data, 1) == reference.r2_score(data[1], data[0])
 
 
+@given(cuts=st.sets(st.integers(1, SAMPLES - 1)), weighted=st.booleans())
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_the_result_does_not_depend_on_how_batches_are_cut(classified, regressed, cuts, weighted):
+    for name in NAMES:
+        predictions, targets, weights = regressed if name in REGRESSIONS else classified
+        weights = np.where(weights < 0.2, 0, weights)
+        whole = figure(name, (predictions, targets, weights), SAMPLES, weighted)
+        metric = metrics.get(name)
+        for rows in np.split(np.arange(SAMPLES), sorted(cuts)):
+            metric.update(predictions[rows], targets[rows], weights[rows] if weighted else None)
+        assert metric.result() == pytest.approx(whole, rel=1e-9), name
+
+
 # ---- shapes
 
 
@@ -215,6 +231,14 @@ def test_ignored_targets_do_not_count(classified):
             kind(**arguments).update(logits, marked)
 
 
+def test_many_classes_are_computed_in_blocks_of_rows(random):
+    logits, targets = random.standard_normal((50, 5000)), random.integers(0, 5000, 50)          # a block has 13 rows
+    entropy = reference.log_loss(targets, softmax(logits), labels=range(5000))
+    assert figure("perplexity", (logits, targets, None), 50) == pytest.approx(math.exp(entropy), rel=1e-9)
+    expected = reference.top_k_accuracy_score(targets, logits, k=2500, labels=range(5000))
+    assert figure("top-2500", (logits, targets, None), 50) == pytest.approx(expected, rel=1e-12)
+
+
 def test_top_1_is_the_accuracy_where_scores_are_equal():
     data = np.zeros((3, 3)), np.array([0, 1, 2]), None
     assert figure("top-1", data) == figure("accuracy", data) == pytest.approx(1 / 3)
@@ -224,7 +248,7 @@ def test_a_result_without_samples_is_nan_and_reset_forgets(classified, regressed
     for name in NAMES:
         metric = metrics.get(name)
         assert math.isnan(metric.result()), name
-        data = regressed if name in ("mae", "mse", "rmse", "r2") else classified
+        data = regressed if name in REGRESSIONS else classified
         metric.update(*data[:2])
         first = metric.result()
         metric.update(data[0][:1], data[1][:1])
@@ -258,7 +282,7 @@ def test_a_refused_update_changes_nothing(classified, regressed):
             with pytest.raises(error, match="expected"):
                 metric.update(predictions, wanted, factors)
             assert metric.result() == before, name
-    for name in NAMES[10:]:
+    for name in REGRESSIONS:
         metric = metrics.get(name)
         metric.update(*regressed)
         before = metric.result()

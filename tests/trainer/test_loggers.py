@@ -11,7 +11,7 @@ import pytest
 
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidStateError
 from ortrain.trainer.loggers import CSVLogger, MLflowLogger, TensorBoardLogger, WandbLogger
-from ortrain.trainer.loggers.base import Logger
+from ortrain.trainer.loggers.base import Logger, RunLogger
 from tests.trainer.fakes import FakeTrainer
 
 VALIDATION = [{"loss": 0.5, "top-5": 0.25}, {"loss": 0.25, "top-5": 0.5}, {"loss": 0.125, "top-5": 1.0}]
@@ -199,6 +199,14 @@ def test_event_files_of_a_resumed_run_have_every_step_once(tmp_path):
     assert steps == [2, 4, 6, 8, 10, 12]
 
 
+def test_event_files_do_not_replace_a_file(tmp_path):
+    pytest.importorskip("tensorboard")
+    (tmp_path / "events").write_text("mine")
+    with pytest.raises(InvalidArgumentError, match="expected a folder"):
+        trained(TensorBoardLogger(tmp_path / "events"))
+    assert (tmp_path / "events").read_text() == "mine"
+
+
 # ---- MLflow
 
 
@@ -242,6 +250,13 @@ def test_an_interrupted_run_of_mlflow_fails_and_goes_on_when_resumed(store):
     same(found)
 
 
+def test_a_run_of_mlflow_whose_settings_are_refused_fails(store):
+    logger = MLflowLogger(tracking_uri=store)
+    with pytest.raises(Exception, match="a_b"):
+        trained(logger, settings={"a(b": 1, "a)b": 2})
+    assert run_of(store, logger.run_id)[0].info.status == "FAILED"
+
+
 def test_mlflow_is_not_given_numbers_that_databases_cannot_hold(store):
     logger = MLflowLogger(tracking_uri=store)
     FakeTrainer([logger], validation=[{"loss": math.nan, "f1": 0.5}], epochs=1).fit()
@@ -274,8 +289,10 @@ def log_entries(data):
 
 def records_of(folder):
     """The records of the only run below a folder, as wandb wrote them."""
+    import wandb
     from wandb.proto import wandb_internal_pb2
 
+    wandb.teardown()                # the process that writes the file may still be at it after the run is finished
     (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     return [wandb_internal_pb2.Record.FromString(entry) for entry in log_entries(path.read_bytes())]
 
@@ -314,6 +331,32 @@ def test_an_interrupted_run_of_wandb_ends_with_exit_code_1(tmp_path, monkeypatch
     records = records_of(tmp_path)
     assert [record.exit.exit_code for record in records if record.WhichOneof("record_type") == "exit"] == [1]
     assert history_of(records)["step/loss"] == pytest.approx({2: 1 / 2, 4: 1 / 4, 6: 1 / 6})
+
+
+def test_a_resumed_run_of_wandb_keeps_its_id(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    first, second = (WandbLogger(folder=tmp_path / part, mode="offline", every=2) for part in ("first", "second"))
+    for part in ("first", "second"):
+        (tmp_path / part).mkdir()
+    trainer = interrupted(first)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    goes_on(trainer, second)
+    assert second.run_id == first.run_id
+    assert history_of(records_of(tmp_path / "second"))["step/loss"] == pytest.approx({6: 1 / 6, 8: 1 / 8, 10: 1 / 10, 12: 1 / 12})
+
+
+def test_the_id_of_a_run_is_checked():
+    class Runs(RunLogger, Recording):
+        """Writes nothing into a run."""
+
+    logger = Runs()
+    assert logger.state_dict() == {"run_id": None}
+    logger.load_state_dict({"run_id": "7"})
+    for wrong in ({}, {"run_id": 8}, {"run_id": "8", "more": 1}):
+        with pytest.raises(InvalidArgumentError, match="expected a run_id"):
+            logger.load_state_dict(wrong)
+    assert logger.run_id == "7"
 
 
 # ---- missing packages

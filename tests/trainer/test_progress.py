@@ -11,6 +11,7 @@ import pytest
 
 from ortrain.errors import InvalidArgumentError, InvalidStateError
 from ortrain.trainer import progress
+from ortrain.trainer.callbacks import LambdaCallback
 from ortrain.trainer.progress import ProgressBar, clock, make_display, resident_memory
 from ortrain.trainer.records import StepRecord
 from tests.trainer.fakes import FakeTrainer
@@ -68,7 +69,7 @@ def test_the_first_installed_package_draws_the_bar(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     assert type(make_display("auto", Terminal())) is progress.Display
     with pytest.raises(InvalidStateError, match=r"ortrain\[progress\]"):
-        make_display("tqdm", Terminal())
+        ProgressBar("tqdm")
 
 
 @pytest.fixture
@@ -122,6 +123,21 @@ def test_a_real_ipython_replaces_one_output():
     assert result.returncode == 0, result.stderr
 
 
+def test_what_is_printed_into_a_file_during_training_stays_there(capsys):
+    pytest.importorskip("rich")
+    stream = Terminal()
+    printing = LambdaCallback(on_epoch_end=lambda trainer, record: print(f"own line {record.epoch}"))
+    FakeTrainer([ProgressBar("rich", stream=stream), printing]).fit()
+    assert capsys.readouterr().out.splitlines() == ["own line 1", "own line 2", "own line 3"] and "own line" not in stream.getvalue()
+
+
+def test_training_goes_on_without_standard_error(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    trainer = FakeTrainer([ProgressBar()])
+    trainer.fit()
+    assert trainer.epoch == 3
+
+
 def test_an_exception_ends_the_bar(capsys):
     for kind in ("lines", "tqdm", "rich"):
         if kind != "lines":
@@ -171,8 +187,7 @@ def test_refreshes_are_gated_by_time():
     while time.perf_counter() < started + 0.3:
         step += 1
         bar.on_step_end(trainer, StepRecord(step, 1, 0.5, 0.01, None))
-    assert 1 <= len(times) <= 0.3 / 0.02 + 1
-    assert all(later - earlier >= 0.019 for earlier, later in zip(times, times[1:], strict=False))
+    assert 1 <= len(times) <= (time.perf_counter() - started) / 0.02 + 1 and len(times) < step / 10
 
 
 def test_remaining_time_and_memory_are_plausible():

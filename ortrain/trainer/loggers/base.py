@@ -84,6 +84,28 @@ class Logger(Callback):
             self._close(failed)
 
 
+class RunLogger(Logger):
+    """Base of loggers that write into a run of a tracking service, which goes on when training is resumed."""
+
+    def __init__(self, every: int | None = 10) -> None:
+        super().__init__(every)
+        self.run_id: str | None = None
+        """The id of the service's run, None before training begins."""
+
+    def goes_on(self, trainer: TrainerInterface) -> bool:
+        """Return whether training is resumed in the run of run_id."""
+        return trainer.step > 0 and self.run_id is not None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run_id": self.run_id}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        run_id = state.get("run_id")
+        if set(state) != {"run_id"} or not isinstance(run_id, str | None):
+            raise InvalidArgumentError(f"expected a run_id as the state of {type(self).__name__}, got {state!r}")
+        self.run_id = run_id
+
+
 def prefixed(part: str, figures: Mapping[str, float]) -> dict[str, float]:
     """Return figures named part/name."""
     return {f"{part}/{name}": value for name, value in figures.items()}

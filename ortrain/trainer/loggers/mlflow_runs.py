@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortrain.trainer.callbacks import TrainerInterface
-from ortrain.trainer.loggers.base import Logger, flattened
+from ortrain.trainer.loggers.base import RunLogger, flattened
 from ortrain.trainer.records import require
 
 BATCH = 500
@@ -21,7 +21,7 @@ MAX_VALUE = 500
 FORBIDDEN = re.compile(r"[^\w\-./ ]")
 
 
-class MLflowLogger(Logger):
+class MLflowLogger(RunLogger):
     """Writes figures as metrics and settings as parameters of an MLflow run, which it creates.
 
     experiment: its name; it is created where it does not exist. run_name: None for a name that MLflow makes up.
@@ -38,22 +38,24 @@ class MLflowLogger(Logger):
         self.experiment = experiment
         self.run_name = run_name
         self.tags = dict(tags or {})
-        self.run_id: str | None = None
-        """The id of the MLflow run, None before training begins."""
         self._entities = require("mlflow.entities", "mlflow", "MLflowLogger")
         self._client = require("mlflow.tracking", "mlflow", "MLflowLogger").MlflowClient(tracking_uri)
         self._waiting: list[Any] = []
 
     def _open(self, trainer: TrainerInterface) -> None:
-        if trainer.step and self.run_id is not None:
+        if self.goes_on(trainer):
             self._client.update_run(self.run_id, "RUNNING")
             return
         found = self._client.get_experiment_by_name(self.experiment)
         identifier = found.experiment_id if found is not None else self._client.create_experiment(self.experiment)
         self.run_id = self._client.create_run(identifier, run_name=self.run_name, tags=self.tags).info.run_id
         parameters = [self._entities.Param(_allowed(name), str(value)[:MAX_VALUE]) for name, value in flattened(trainer.settings)]
-        for start in range(0, len(parameters), PARAMETERS):
-            self._client.log_batch(self.run_id, params=parameters[start : start + PARAMETERS])
+        try:
+            for start in range(0, len(parameters), PARAMETERS):
+                self._client.log_batch(self.run_id, params=parameters[start : start + PARAMETERS])
+        except BaseException:
+            self._client.set_terminated(self.run_id, "FAILED")
+            raise
 
     def _write(self, figures: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)
@@ -72,12 +74,6 @@ class MLflowLogger(Logger):
             self._flush()
         finally:
             self._client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self.run_id}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.run_id = state.get("run_id")
 
 
 def _allowed(name: str) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ortrain.trainer.callbacks import TrainerInterface
-from ortrain.trainer.loggers.base import Logger
+from ortrain.trainer.loggers.base import RunLogger
 from ortrain.trainer.records import require
 
 
-class WandbLogger(Logger):
+class WandbLogger(RunLogger):
     """Writes figures and settings into a run of Weights & Biases, which it creates.
 
     project, run_name, tags: of the run; None for a name that wandb makes up. folder: where wandb keeps its files; None for the current folder.
@@ -28,13 +28,11 @@ class WandbLogger(Logger):
         self.tags = tuple(tags)
         self.folder = None if folder is None else os.fspath(folder)
         self.mode = mode
-        self.run_id: str | None = None
-        """The id of the run, None before training begins."""
         self._wandb = require("wandb", "wandb", "WandbLogger")
         self._run: Any = None
 
     def _open(self, trainer: TrainerInterface) -> None:
-        goes_on = trainer.step > 0 and self.run_id is not None
+        goes_on = self.goes_on(trainer)
         # runs that the caller has open stay open
         self._run = self._wandb.init(project=self.project, name=self.run_name, tags=self.tags, dir=self.folder, mode=self.mode,
                                      config=dict(trainer.settings), reinit="create_new", id=self.run_id if goes_on else None,
@@ -47,9 +45,3 @@ class WandbLogger(Logger):
     def _close(self, failed: bool) -> None:
         run, self._run = self._run, None
         run.finish(exit_code=1 if failed else 0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self.run_id}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.run_id = state.get("run_id")
