@@ -154,7 +154,7 @@ def focal_loss_gradient(g: GradientBuilder) -> Sequence[str | None]:
 def softmax_focal_loss(c: InferenceContext) -> list[TensorType]:
     """loss = sample_weight (w[label] (1 - label_smoothing) (1 - exp(-q[label]))^gamma q[label] + label_smoothing / c sum over classes of w q),
     q = -log_softmax(scores), reduced over scores [n, c, d…] and labels [n, d…]; output 1: the log of the sum of exp(scores)"""
-    scores, labels = check_focal_loss(c, 0, 1)
+    _, labels = check_focal_loss(c, 0, 1)
     shape = labels if reduction_of(c) == REDUCTIONS["none"] else ()
     return [TensorType(c.dtype(0), shape), TensorType(c.dtype(0), labels)]
 
