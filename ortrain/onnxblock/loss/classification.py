@@ -54,7 +54,7 @@ class ClassificationLoss(Loss):
         rank, axis = self._class_axis_of(scores, labels_name)
         self._check_weight(scores, axis)
         labels = target_input(labels_name, _labels_type(type_of(scores), axis))
-        weight = sample_weight_input(scores) if self.has_sample_weight else ""
+        weight = sample_weight_input(scores, 0 if axis else 1) if self.has_sample_weight else ""
         if axis == 1 or rank is None:
             return self._loss(scores, labels, weight)
         if axis != rank - 1:
