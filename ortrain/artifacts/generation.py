@@ -65,7 +65,7 @@ def generate_artifacts(
     model: Any,
     requires_grad: Sequence[str] | None = None,
     frozen_params: Sequence[str] | None = None,
-    loss: LossType | Block | None = None,
+    loss: LossType | Block | str | None = None,
     optimizer: OptimType | Block | None = None,
     artifact_directory: str | os.PathLike[str] | None = None,
     prefix: str = "",
@@ -88,7 +88,7 @@ def generate_artifacts(
     weight that reaches the loss, and running statistics of batch normalization become frozen parameters. None without an optimizer, or [], trains
     none. float16 and bfloat16 weights are trained as float32 copies and exported in their own type.
     frozen_params: names of weights that are stored in the checkpoint but not trained.
-    loss: a LossType, an onnxblock block, or None when the model's first output is the loss.
+    loss: a LossType, a name (onnxblock.loss.losses_by_name()), an onnxblock block, or None when the model's first output is the loss.
     optimizer: an OptimType, an onnxblock optimizer, or None.
     artifact_directory: an existing folder (default: the current directory). prefix: put before every file name.
     ort_format: also write the models as .ort files, and .required_operators.config for reduced builds of onnxruntime.
@@ -124,7 +124,7 @@ def build_artifacts(
     *,
     requires_grad: Sequence[str] | None = None,
     frozen_params: Sequence[str] | None = None,
-    loss: LossType | Block | None = None,
+    loss: LossType | Block | str | None = None,
     optimizer: OptimType | Block | None = None,
     additional_output_names: Sequence[str] | None = None,
     loss_input_names: Sequence[str] | None = None,
@@ -163,9 +163,11 @@ def _loss_block(loss: Any) -> Block:
         return PassThrough()
     if isinstance(loss, LossType):
         return LOSSES[loss]()
+    if isinstance(loss, str):
+        return losses.loss_by_name(loss)
     if isinstance(loss, Block):
         return loss
-    raise ArgumentTypeError(f"Unknown loss provided {loss!r}. Expected a LossType, an onnxblock Block instance, or None.")
+    raise ArgumentTypeError(f"Unknown loss provided {loss!r}. Expected a LossType, the name of a loss, an onnxblock Block instance, or None.")
 
 
 def _optimizer_block(optimizer: Any) -> Block | None:

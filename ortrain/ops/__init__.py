@@ -8,7 +8,7 @@ from ortrain.ops.registry.record import MICROSOFT, RECORD_SOURCES, REGISTRY, OpR
 FAMILIES = (
     "elementwise", "trigonometry", "activation", "linear", "determinant", "einsum", "conv", "channels_last",
     "conv_transpose", "resize", "sampling", "roi_pooling", "pool", "fold", "norm", "cumulative", "reduce",
-    "selection", "softmax", "attention", "contrib.transformer", "loss", "shape", "space_to_depth", "indexing",
+    "selection", "softmax", "attention", "contrib.transformer", "loss", "ctc_loss", "shape", "space_to_depth", "indexing",
     "padding", "scattering", "dropout", "encoding", "fourier", "recurrent", "control_flow", "loop", "quantization",
     "integer", "contrib.quantized", "training", "contrib.alternative_forms", "contrib.graph_passes",
     "contrib.optimizers",

@@ -1,8 +1,9 @@
-"""Softmax cross entropy over class scores, its gradient, and both in one operator."""
+"""Softmax cross entropy over class scores, its gradient, and both in one operator; the focal loss with class weights, label smoothing and sample weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ortrain.ir import Shape, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder
@@ -111,3 +112,65 @@ def loss_and_gradient(c: InferenceContext) -> list[TensorType]:
     if reduction_of(c) == REDUCTIONS["none"]:
         raise c.error("expected a loss that is reduced")
     return [softmax_cross_entropy_loss(c)[0], c.type(0)]
+
+
+# ---- focal loss, and cross entropy with label smoothing or sample weights
+
+
+def check_focal_loss(c: InferenceContext, scores: int, labels: int) -> tuple[Shape, Shape]:
+    """Return the shapes of scores and labels. Raises if inputs or attributes do not fit.
+
+    scores, labels: input indices; class weights [c] and sample weights [n] follow the labels."""
+    kinds = c.shape(scores), c.shape(labels)
+    if len(kinds[0]) < 2 or len(kinds[1]) != len(kinds[0]) - 1:
+        raise c.error(f"expected scores [n, c, d…] and labels [n, d…], got {list(kinds[0])} and {list(kinds[1])}")
+    check_shape(c, "labels", kinds[1], (kinds[0][0], *kinds[0][2:]))
+    for index, what, wanted in ((labels + 1, "class weights", kinds[0][1:2]), (labels + 2, "sample weights", kinds[0][:1])):
+        if c.has(index):
+            check_shape(c, what, c.shape(index), wanted)
+    gamma, smoothing = float(c.attribute("gamma", 0.0)), float(c.attribute("label_smoothing", 0.0))
+    if not 0 <= gamma < float("inf") or not 0 <= smoothing <= 1:
+        raise c.error(f"expected a gamma of at least 0 and a label_smoothing in [0, 1], got {gamma} and {smoothing}")
+    return kinds
+
+
+def pack_focal_loss(c: LoweringContext, kernel: str, scores: int, labels: int) -> KernelCall:
+    call = pack_loss(c, scores, labels)
+    weighted = int(bool(c.attribute("weighted_mean", 1)))
+    return KernelCall(kernel, (*call.ints, weighted), (float(c.attribute("gamma", 0.0)), float(c.attribute("label_smoothing", 0.0))), guards=call.guards)
+
+
+def lower_focal_loss(c: LoweringContext) -> KernelCall:
+    call = pack_focal_loss(c, "softmax_focal_loss", 0, 1)
+    return replace(call, scratch=8 * call.ints[0] * call.ints[2])
+
+
+def focal_loss_gradient(g: GradientBuilder) -> Sequence[str | None]:
+    dscores = g.op("SoftmaxFocalLossGrad", g.dy, g.inputs[0], g.output(1), *g.inputs[1:], domain=ORTRAIN, **g.node.attributes)
+    return [dscores, *[None] * (len(g.inputs) - 1)]
+
+
+@operator("SoftmaxFocalLoss", domain=ORTRAIN, lower=lower_focal_loss, gradient=focal_loss_gradient, stop_gradient=(1, 2, 3), required_outputs=2)
+def softmax_focal_loss(c: InferenceContext) -> list[TensorType]:
+    """loss = sample_weight (w[label] (1 - label_smoothing) (1 - exp(-q[label]))^gamma q[label] + label_smoothing / c sum over classes of w q),
+    q = -log_softmax(scores), reduced over scores [n, c, d…] and labels [n, d…]; output 1: the log of the sum of exp(scores)"""
+    _, labels = check_focal_loss(c, 0, 1)
+    shape = labels if reduction_of(c) == REDUCTIONS["none"] else ()
+    return [TensorType(c.dtype(0), shape), TensorType(c.dtype(0), labels)]
+
+
+def lower_focal_loss_gradient(c: LoweringContext) -> KernelCall:
+    return replace(pack_focal_loss(c, "softmax_focal_loss_grad", 1, 3), in_place={0: 1})
+
+
+@operator("SoftmaxFocalLossGrad", domain=ORTRAIN, lower=lower_focal_loss_gradient, differentiable=False)
+def softmax_focal_loss_grad(c: InferenceContext) -> list[TensorType]:
+    """dscores of SoftmaxFocalLoss, of (dloss, scores, log of the sum of exp(scores), labels, class weights, sample weights)"""
+    scores, labels = check_focal_loss(c, 1, 3)
+    check_shape(c, "the log of the sum of exp(scores)", c.shape(2), labels)
+    if reduction_of(c) == REDUCTIONS["none"]:
+        check_shape(c, "dloss", c.shape(0), labels)
+    else:
+        check_inputs(c, None, 0)
+        check_scalars(c, 0)
+    return [TensorType(c.dtype(1), scores)]

@@ -81,6 +81,13 @@ def per_element(count: int, of: int = 0) -> Cost:
     return cost
 
 
+def ctc_loss(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+    """Count 8 operations per frame and state of each sequence, forwards and, where the gradient is wanted, backwards; a label has two states."""
+    shape, (n, labels) = sizes(inputs, 0), sizes(inputs, 1)
+    frames = shape[1] if attributes.get("batch_first", 0) else shape[0]
+    return (16 if len(outputs) > 1 and outputs[1] is not None else 8) * frames * n * (2 * labels + 1)
+
+
 def gemm_update(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
     """Count a matrix multiplication whose result, a weight gradient, updates the weight without being stored."""
     moments = inputs[6:]
@@ -114,7 +121,8 @@ COSTS: dict[str, Cost] = {
     "BatchNormalizationGrad": per_element(11), "ChannelsLastBatchNormalization": per_element(7), "ChannelsLastBatchNormalizationAgain": per_element(2),
     "ChannelsLastBatchNormalizationGrad": per_element(11),
     "SoftmaxCrossEntropyLoss": per_element(4, FIRST_INPUT), "SoftmaxCrossEntropyLossGrad": per_element(3),
-    "LossAndGradient": per_element(6, FIRST_INPUT),
+    "LossAndGradient": per_element(6, FIRST_INPUT), "SoftmaxFocalLoss": per_element(5, FIRST_INPUT), "SoftmaxFocalLossGrad": per_element(5),
+    "CTCLoss": ctc_loss,
 }
 """op_type -> cost; an operator has the same cost in every domain."""
 MOVING = frozenset({"Cast", "Concat", "ConcatTraining", "Expand", "Gather", "Pad", "Slice", "Tile", "Transpose"})

@@ -38,6 +38,8 @@ INPUT_TYPES: dict[tuple[str, str], InputTypes] = {
        for name, index in (("LSTMTraining", 4), ("GRUTraining", 4), ("LSTMGrad", 3), ("GRUGrad", 4))},
     **{(ORTRAIN, name): {2: FLOAT, 3: BOOL} for name in UPDATES},
     (ORTRAIN, "GemmUpdate"): {4: FLOAT, 5: BOOL},
+    (ORTRAIN, "SoftmaxFocalLoss"): INDEX_SECOND, (ORTRAIN, "SoftmaxFocalLossGrad"): {3: INDEX},
+    (ORTRAIN, "CTCLoss"): dict.fromkeys(range(1, 4), INDEX),
     (ORTRAIN, "RNNGrad"): {3: INDEX}, (ORTRAIN, "DFTGrad"): {2: INDEX, 3: INDEX},
 }
 """(domain, op_type) -> the inputs whose element type may differ from that of the other inputs."""

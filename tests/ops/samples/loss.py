@@ -57,6 +57,51 @@ def loss_and_gradient(inputs, reduction="mean", **attributes):
                   label=f"{reduction}-{len(inputs)}-{inputs[0].shape}")
 
 
+def softmax_focal(x, labels, weight=None, samples=None, *, gamma=0.0, label_smoothing=0.0, ignore_index=-1, reduction="mean", weighted_mean=1):
+    """The loss and the log of the sum of exp(x), written as PyTorch's documentation of CrossEntropyLoss has it, times (1 - p)^gamma."""
+    kept = labels != ignore_index
+    safe = np.where(kept, labels, 0)
+    per_class = np.ones(x.shape[1]) if weight is None else weight
+    per_sample = np.ones(len(x)) if samples is None else samples
+    q = -log_softmax(x)
+    of_label = np.take_along_axis(q, safe[:, None], 1)[:, 0]
+    smooth = (q * per_class.reshape(-1, *[1] * (x.ndim - 2))).sum(1) / x.shape[1]
+    losses = (1 - label_smoothing) * per_class[safe] * (1 - np.exp(-of_label)) ** gamma * of_label + label_smoothing * smooth
+    scale = kept * per_sample.reshape(-1, *[1] * (labels.ndim - 1))
+    losses, shares = losses * scale, scale * (per_class[safe] if weighted_mean else 1)
+    total = {"none": losses, "sum": losses.sum(), "mean": losses.sum() / shares.sum() if shares.sum() else 0.0}[reduction]
+    return np.asarray(total), of_label + np.take_along_axis(x, safe[:, None], 1)[:, 0]
+
+
+def focal(inputs, outputs=1, **attributes):
+    def oracle(*arrays):
+        return softmax_focal(*arrays, **attributes)[:outputs] if outputs > 1 else softmax_focal(*arrays, **attributes)[0]
+
+    return Sample("SoftmaxFocalLoss", inputs, oracle, attributes, "ortrain", outputs=outputs, gradient=outputs == 1, indices=[0],
+                  label="-".join([*map(str, attributes.values()), f"{len(inputs)}", f"{inputs[0].shape}"]))
+
+
+def focal_gradient(inputs, gamma=0.0, reduction="mean", label_smoothing=0.0):
+    """Return a sample of the gradient alone; its oracle has PyTorch's formulas with q = -log softmax(x) and the derivative by q written out."""
+
+    def oracle(dy, x, shift, labels, weight=None, samples=None):
+        per_class = np.ones(x.shape[1]) if weight is None else weight
+        per_sample = np.ones(len(x)) if samples is None else samples
+        p = np.exp(x - shift[:, None])
+        onehot = np.eye(x.shape[1])[labels]
+        q, p_label = (-np.log(p) * onehot).sum(1), (p * onehot).sum(1)
+        slope = (1 - p_label) ** gamma + (gamma * q * p_label * (1 - p_label) ** (gamma - 1) if gamma else 0)
+        hard = (p - onehot) * ((1 - label_smoothing) * slope * per_class[labels])[:, None]
+        soft = (p * per_class.sum() - per_class) * label_smoothing / x.shape[1]
+        divisor = (per_class[labels] * per_sample).sum() if reduction == "mean" else 1
+        return (hard + soft) * (dy * per_sample / divisor)[:, None]
+
+    return Sample("SoftmaxFocalLossGrad", inputs, oracle, {"gamma": gamma, "reduction": reduction, "label_smoothing": label_smoothing}, "ortrain",
+                  gradient=False, label=f"{gamma}-{reduction}-{label_smoothing}")
+
+
+SAMPLE_WEIGHT = np.array([0.5, 2.0, 0.0, 1.0, 3.0, 0.25])
+SHIFT = np.log(np.exp(SCORES).sum(1))
 ONE, WIDE = np.array(1.5), rng.standard_normal((70, 50)) * 4
 SAMPLES = [
     *[Sample("SoftmaxCrossEntropyLoss", [SCORES, LABELS], lambda *a, r=r: cross_entropy(r)(*a)[0], {"reduction": r}, label=f"one-output-{r}")
@@ -75,8 +120,28 @@ SAMPLES = [
     loss_and_gradient([WIDE, rng.integers(0, 50, 70)]),
     Sample("LossAndGradient", [SCORES, np.full(6, -1)], lambda x, t: (np.zeros(()), np.zeros_like(x)), {"dloss": 1.0}, "ortrain", outputs=2, gradient=False,
            label="all-ignored"),
+    focal([SCORES, LABELS]),
+    focal([SCORES, LABELS], outputs=2, label_smoothing=0.1),
+    *[focal([SCORES, LABELS, WEIGHT, SAMPLE_WEIGHT], label_smoothing=0.2, reduction=r, ignore_index=2) for r in ("mean", "sum", "none")],
+    *[focal([SCORES, LABELS, WEIGHT], gamma=gamma, weighted_mean=0) for gamma in (0.5, 1.0, 2.0)],
+    focal([SCORES, LABELS, None, SAMPLE_WEIGHT], gamma=2.5, reduction="none"),
+    focal([DEEP, DEEP_LABELS.astype(np.int32), WEIGHT[:4], SAMPLE_WEIGHT[:2]], label_smoothing=0.3, ignore_index=3),
+    focal([DEEP, DEEP_LABELS], gamma=2.0, label_smoothing=0.1),
+    focal([WIDE, rng.integers(0, 50, 70)], label_smoothing=0.1),
+    focal([SCORES, np.full(6, -1)], label_smoothing=0.1),
+    focal_gradient([ONE, SCORES, SHIFT, LABELS], label_smoothing=0.25),
+    focal_gradient([ONE, SCORES, SHIFT, LABELS, WEIGHT, SAMPLE_WEIGHT], 1.5),
+    focal_gradient([rng.standard_normal(6), SCORES, SHIFT, LABELS, WEIGHT, SAMPLE_WEIGHT], 0.5, "none", 0.1),
 ]
 REFUSALS = [
+    Refusal("SoftmaxFocalLoss", [SCORES, LABELS, WEIGHT[1:]], domain="ortrain"),
+    Refusal("SoftmaxFocalLoss", [SCORES, LABELS, WEIGHT, SAMPLE_WEIGHT[1:]], domain="ortrain"),
+    Refusal("SoftmaxFocalLoss", [SCORES, LABELS[:, None]], domain="ortrain"),
+    Refusal("SoftmaxFocalLoss", [SCORES, LABELS], {"gamma": -1.0}, "ortrain"),
+    Refusal("SoftmaxFocalLoss", [SCORES, LABELS], {"label_smoothing": 1.5}, "ortrain"),
+    Refusal("SoftmaxFocalLoss", [SCORES, LABELS], {"label_smoothing": float("nan")}, "ortrain"),
+    Refusal("SoftmaxFocalLossGrad", [np.ones(6), SCORES, SHIFT, LABELS], {"reduction": "mean"}, "ortrain"),
+    Refusal("SoftmaxFocalLossGrad", [ONE, SCORES, SHIFT[1:], LABELS], domain="ortrain"),
     Refusal("SoftmaxCrossEntropyLoss", [SCORES, LABELS[:-1]]),
     Refusal("SoftmaxCrossEntropyLoss", [SCORES, LABELS.astype(np.float64)]),
     Refusal("SoftmaxCrossEntropyLoss", [SCORES, LABELS], {"reduction": "avg"}),
