@@ -9,7 +9,7 @@ from ortrain import dtypes
 from ortrain._core import kernel_table
 from ortrain._core.program_builder import MAX_AXES
 from ortrain.conformance.drivers import LANGUAGES
-from ortrain.ops.registry.optimizers import ADAMW, ALGORITHMS, SGD
+from ortrain.ops.registry.optimizers import ALGORITHMS
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
 
 PACKAGE = Path(ortrain.__file__).parent
@@ -56,4 +56,7 @@ def test_every_optimizer_kernel_flushes_subnormal_numbers():
 
 def test_fused_updates_know_optimizers_by_the_number_of_their_records():
     source = (PACKAGE / "_core" / "kernels" / "training" / "gemm_update.h").read_text(encoding="utf-8")
-    assert "(s[GEMM_ADAMW] ? adamw : sgd)" in source and ADAMW.gemm_update == 1 and SGD.gemm_update == 0
+    table = re.search(r"GEMM_UPDATES\[\]\)\(const KernelArgs \*\) = \{(.*?)\};", source)
+    assert table is not None
+    numbered = sorted((algorithm.gemm_update, algorithm.kernel) for algorithm in ALGORITHMS.values() if algorithm.gemm_update is not None)
+    assert numbered == list(enumerate(table[1].split(", ")))

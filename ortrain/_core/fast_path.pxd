@@ -3,7 +3,7 @@ cimport numpy as cnp
 from ortrain._core.engine cimport EngineHandle
 from ortrain._core.session_lock cimport Lock
 from ortrain._core.program cimport Program
-from ortrain._core.optimizer_update cimport OptimizerUpdate
+from ortrain._core.optimizer_update cimport OptimizerUpdate, Progress
 
 cdef class FastPath:
     cdef EngineHandle handle
@@ -17,7 +17,8 @@ cdef class FastPath:
     cdef object backward_updates         # the Updates of train steps (optimizer in backward), None without
     cdef object mask                     # the frozen parameters for which backward_updates or optimizer_update was set up
     cdef object deferred_updates, deferred_mask          # the Updates of deferred steps, and their frozen parameters
-    cdef cnp.ndarray reset_flag, progress
+    cdef cnp.ndarray reset_flag
+    cdef Progress progress               # of backward_updates, None without
     cdef public bint defers_gradients    # whether train steps may defer gradients
     cdef public bint overwrite           # whether the next train step overwrites gradients
     cdef public bint gradients_valid

@@ -8,7 +8,7 @@ from ortrain._core.engine cimport EngineHandle
 from ortrain._core.program_template cimport find_ready_program
 from ortrain._core.session_lock cimport Lock
 from ortrain._core.program cimport Program
-from ortrain._core.optimizer_update cimport OptimizerUpdate
+from ortrain._core.optimizer_update cimport OptimizerUpdate, Progress
 
 cnp.import_array()
 
@@ -57,7 +57,6 @@ cdef class FastPath:
         """Prepare the updates that the next train step applies.
 
         False if the step must not run: it would update parameters without an optimizer step and a reset since the last one."""
-        cdef double *progress
         if self.progress is None:
             return True
         if self.awaits_optimizer or not self.overwrite:
@@ -65,8 +64,7 @@ cdef class FastPath:
         if self.state.masked != self.mask:
             self.mask = frozenset(self.state.masked)
             self.backward_updates.mask(self.mask)
-        progress = <double *>cnp.PyArray_DATA(self.progress)
-        progress[0], progress[1] = self.learning_rate, self.state.optimizer_step + 1
+        self.progress.set(self.learning_rate, self.state.optimizer_step + 1)
         return True
 
     cpdef bint consume_backward_update(self):
@@ -118,14 +116,14 @@ cdef class FastPath:
 
     cpdef object run_deferred_updates(self):
         """Update the parameters whose gradients the last train step has deferred, as part of an optimizer step. The caller holds the lock."""
-        cdef double *progress
+        cdef Progress progress
         if self.pending is None:
             return
         if self.state.masked != self.deferred_mask:
             self.deferred_mask = frozenset(self.state.masked)
             self.deferred_updates.mask(self.deferred_mask)
-        progress = <double *>cnp.PyArray_DATA(<cnp.ndarray>self.deferred_updates.progress)
-        progress[0], progress[1] = self.learning_rate, self.state.optimizer_step + 1
+        progress = self.deferred_updates.progress
+        progress.set(self.learning_rate, self.state.optimizer_step + 1)
         self.pending.run_deferred(self.pending.deferred_updates_start, self.pending.deferred_gradients_start)
 
     def call(self, tuple values):

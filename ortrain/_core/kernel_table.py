@@ -12,7 +12,7 @@ INSTRUCTION_SETS = ("avx512", "avx2", "baseline")
 
 MATMUL_KERNELS = frozenset({"gemm", "matmul", "conv", "conv_depthwise", "channels_last_conv", "attention", "lstm", "gru", "rnn"})
 """Kernels whose results are sums of products."""
-OPTIMIZER_KERNELS = frozenset({"adamw", "gemm_update", "sgd"})
+OPTIMIZER_KERNELS = frozenset({"adafactor", "adagrad", "adam", "adamw", "gemm_update", "lamb", "lion", "momentum", "muon", "rmsprop", "sgd"})
 """Kernels that update parameters."""
 
 

@@ -12,12 +12,19 @@ cdef class BoundKernel:
     cdef int64_t ints[4]
     cdef Kernel function
     cdef list arrays
+    cdef object scratch
 
     cdef void call(self) noexcept nogil
     cdef int execute(self) except -1
 
+cdef class Progress:
+    cdef readonly cnp.ndarray rows
+    cdef readonly cnp.ndarray scales
+
+    cdef void set(self, double rate, double step) noexcept
+
 cdef class OptimizerUpdate:
     cdef list calls
-    cdef cnp.ndarray progress
+    cdef Progress progress
 
     cpdef int run(self, double rate, double step) except -1

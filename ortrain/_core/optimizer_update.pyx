@@ -6,6 +6,8 @@ from ortrain._core.engine cimport MAX_ELEMENTS_WITH_GIL, EngineHandle
 from ortrain._core.kernel cimport Kernel, KernelArgs
 from ortrain._core.program cimport FLUSH_SUBNORMALS, FloatMode, float_mode, set_float_mode
 
+import numpy as np
+
 from ortrain.dtypes import NUMBERS
 
 cnp.import_array()
@@ -28,11 +30,13 @@ cdef class BoundKernel:
         """The arrays, inputs first; None for absent ones."""
         return tuple(self.arrays)
 
-    def __init__(self, EngineHandle handle not None, size_t address, list inputs, object outputs=(), tuple ints=()):
+    def __init__(self, EngineHandle handle not None, size_t address, list inputs, object outputs=(), tuple ints=(), tuple floats=(),
+                 cnp.ndarray scratch=None):
         """Bind a kernel.
 
-        address: of the kernel. inputs, outputs: C-contiguous arrays, passed as vectors; None for absent ones. ints: its integer attributes."""
-        cdef Py_ssize_t i
+        address: of the kernel. inputs, outputs: C-contiguous arrays; None for absent ones. ints, floats: its attributes. scratch: its working memory,
+        64-byte aligned."""
+        cdef Py_ssize_t i, axis
         self.handle = handle
         self.arrays = [*inputs, *outputs]
         memset(&self.args, 0, sizeof(KernelArgs))
@@ -44,10 +48,14 @@ cdef class BoundKernel:
             self.tensors[i].count = x.size
             self.tensors[i].rank = x.ndim
             self.tensors[i].dtype = NUMBERS[x.dtype.name]
-            if x.ndim:
-                self.tensors[i].dims[0] = x.size
+            for axis in range(x.ndim):
+                self.tensors[i].dims[axis] = x.shape[axis]
         for i, value in enumerate(ints):
             self.ints[i] = value
+        for i, value in enumerate(floats):
+            self.floats[i] = value
+        self.scratch = scratch
+        self.args.scratch = NULL if scratch is None else cnp.PyArray_DATA(scratch)
         self.args.inputs = self.tensors
         self.args.outputs = self.tensors + len(inputs)
         self.args.n_inputs = len(inputs)
@@ -86,25 +94,38 @@ cdef class BoundKernel:
         return 0
 
 
-cdef class OptimizerUpdate:
-    """The update of an optimizer step: one kernel over all flat segments."""
+cdef class Progress:
+    """What updates read from outside: the learning rate and the number of the optimizer step, once per scale of the learning rate.
 
-    def __init__(self, list calls, cnp.ndarray progress not None, tuple attributes=()):
+    rows: float64 [scales, 2], the arrays [learning rate, step] that kernels are bound to."""
+
+    def __init__(self, scales=(1.0,)):
+        """Create the rows. scales: factors of the learning rate, one row each."""
+        self.scales = np.array(scales, np.float64)
+        self.rows = np.zeros((len(self.scales), 2))
+
+    cdef void set(self, double rate, double step) noexcept:
+        """Set the learning rate, which each row multiplies by its scale, and the step's number, from 1."""
+        cdef double *rows = <double *>cnp.PyArray_DATA(self.rows)
+        cdef double *scales = <double *>cnp.PyArray_DATA(self.scales)
+        cdef Py_ssize_t i
+        for i in range(cnp.PyArray_DIM(self.rows, 0)):
+            rows[2 * i], rows[2 * i + 1] = rate * scales[i], step
+
+
+cdef class OptimizerUpdate:
+    """The update of an optimizer step: one kernel over all flat segments, or over all parameters."""
+
+    def __init__(self, list calls, Progress progress not None):
         """Bind an update.
 
-        calls: one BoundKernel per segment. progress: float64 [2], the array from which the kernels read learning rate and step number.
-        attributes: floating-point attributes of all calls."""
-        cdef BoundKernel call
+        calls: BoundKernels with their attributes. progress: from whose rows the kernels read the learning rate and the number of the step."""
         self.calls, self.progress = calls, progress
-        for call in calls:
-            for i, value in enumerate(attributes):
-                call.floats[i] = value
 
     cpdef int run(self, double rate, double step) except -1:
-        """Update all segments. rate: learning rate. step: number of the optimizer step, from 1."""
+        """Run all calls. rate: learning rate. step: number of the optimizer step, from 1."""
         cdef BoundKernel call
-        cdef double *progress = <double *>cnp.PyArray_DATA(self.progress)
-        progress[0], progress[1] = rate, step
+        self.progress.set(rate, step)
         for call in self.calls:
             call.execute()
         return 0

@@ -93,11 +93,7 @@ def copy_parameters_to(session: TrainingSession, buffer: OrtValue, trainable_onl
 
 def copy_buffer_by_size(session: TrainingSession, buffer: OrtValue) -> None:
     """Copy a buffer into the parameters; its size selects the trainable ones or all. Raises ParameterShapeError for any other size."""
-    trainable, every = session.parameters_size(True), session.parameters_size(False)
-    size = buffer.numpy().size
-    if size not in (trainable, every):
-        raise ParameterShapeError(f"Parameters buffer size incorrect. Expected:{trainable} (trainable) or {every} (all), Actual:{size}")
-    session.from_buffer(buffer.numpy(), size != every)
+    session.from_buffer(buffer.numpy())
 
 
 def set_option(options: Any, name: str, value: Any) -> None:

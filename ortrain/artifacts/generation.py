@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ortrain.formats.checkpoint_contents import Checkpoint
 from ortrain.formats.onnx_files import read_model, to_proto
 from ortrain.gradient import values_reaching
 from ortrain.ir import Dim, Model, TensorType
+from ortrain.ir.globs import expand, is_pattern
 from ortrain.loading.loader import OLDEST_IR, load_model, load_with_constants
 from ortrain.onnxblock import loss as losses
 from ortrain.onnxblock import optim
@@ -31,6 +32,7 @@ from ortrain.onnxblock.training_graph import make_training_graphs
 from ortrain.ops.custom import load_operators
 from ortrain.ops.registry.shape_inference import infer
 from ortrain.passes.half_precision import convert_to_float32
+from ortrain.passes.head import HEAD, head_parameters
 from ortrain.passes.specialization import specialize
 
 LOSSES: dict[LossType, type[Block]] = {
@@ -66,7 +68,7 @@ def generate_artifacts(
     requires_grad: Sequence[str] | None = None,
     frozen_params: Sequence[str] | None = None,
     loss: LossType | Block | str | None = None,
-    optimizer: OptimType | Block | None = None,
+    optimizer: OptimType | str | Block | None = None,
     artifact_directory: str | os.PathLike[str] | None = None,
     prefix: str = "",
     ort_format: bool = False,
@@ -84,12 +86,13 @@ def generate_artifacts(
     """Write the artifacts for training a model: training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx.
 
     model: path, bytes or onnx.ModelProto of the forward model.
-    requires_grad: names of the weights to train (initializers, outputs of Constant nodes, or inputs). None with an optimizer trains every float
+    requires_grad: names of the weights to train (initializers, outputs of Constant nodes, or inputs), patterns in the style of fnmatch ("layer4.*"),
+    which choose among the float weights that reach the loss, or "head" for the layers behind the features. None with an optimizer trains every float
     weight that reaches the loss, and running statistics of batch normalization become frozen parameters. None without an optimizer, or [], trains
     none. float16 and bfloat16 weights are trained as float32 copies and exported in their own type.
-    frozen_params: names of weights that are stored in the checkpoint but not trained.
+    frozen_params: names or patterns of weights that are stored in the checkpoint but not trained; they are exempt from patterns in requires_grad.
     loss: a LossType, a name (onnxblock.loss.losses_by_name()), an onnxblock block, or None when the model's first output is the loss.
-    optimizer: an OptimType, an onnxblock optimizer, or None.
+    optimizer: an OptimType, the name of an optimizer in ortrain.onnxblock.optim ("adamw", "sgd", "lion", ...), an onnxblock optimizer, or None.
     artifact_directory: an existing folder (default: the current directory). prefix: put before every file name.
     ort_format: also write the models as .ort files, and .required_operators.config for reduced builds of onnxruntime.
     custom_op_library: a Python file that calls ortrain.register_operator for the model's custom operators.
@@ -125,7 +128,7 @@ def build_artifacts(
     requires_grad: Sequence[str] | None = None,
     frozen_params: Sequence[str] | None = None,
     loss: LossType | Block | str | None = None,
-    optimizer: OptimType | Block | None = None,
+    optimizer: OptimType | str | Block | None = None,
     additional_output_names: Sequence[str] | None = None,
     loss_input_names: Sequence[str] | None = None,
     save_running_statistics: bool = True,
@@ -148,6 +151,7 @@ def build_artifacts(
     forward.ir_version = _ir_version(forward, ir_version)
     with fresh_names():
         complete = _with_loss(forward, loss_block, loss_inputs, additional)
+        trained, frozen = _expanded(trained, frozen, forward, complete, constants)
         if trained is None and optimizer_block is not None:
             trained = _weights(forward, complete, constants, set(frozen))
         graphs = make_training_graphs(complete, trained or (), frozen, save_running_statistics)
@@ -175,9 +179,11 @@ def _optimizer_block(optimizer: Any) -> Block | None:
         return None
     if isinstance(optimizer, OptimType):
         return OPTIMIZERS[optimizer]()
+    if isinstance(optimizer, str):
+        return optim.optimizer_by_name(optimizer)
     if isinstance(optimizer, Block):
         return optimizer
-    raise ArgumentTypeError(f"Unknown optimizer provided {optimizer!r}. Expected an OptimType, an onnxblock optimizer instance, or None.")
+    raise ArgumentTypeError(f"Unknown optimizer provided {optimizer!r}. Expected an OptimType, a name, an onnxblock optimizer instance, or None.")
 
 
 def _names(argument: str, names: Any) -> list[str] | None:
@@ -272,6 +278,27 @@ def _weights(forward: Model, complete: Model, constants: frozenset[str], exclude
     if not found:
         raise InvalidArgumentError("expected a model with float weights that the loss depends on, got none: name them in requires_grad")
     return found
+
+
+def _expanded(trained: list[str] | None, frozen: list[str], forward: Model, complete: Model, constants: frozenset[str]) -> tuple[list[str] | None, list[str]]:
+    """Return the trained and the frozen weights with names in place of patterns and of "head"."""
+    known = {*forward.graph.initializers, *forward.graph.inputs}
+
+    def is_name(name: str) -> bool:
+        return name in known or not (is_pattern(name) or name == HEAD)
+
+    if all(map(is_name, (*(trained or ()), *frozen))):
+        return trained, frozen
+    weights = _weights(forward, complete, constants, set())
+    keywords = {HEAD: lambda: head_parameters(forward, weights)}
+
+    def names(patterns: list[str], argument: str, exempt: Collection[str] = ()) -> list[str]:
+        found = [(name, is_name(pattern)) for pattern in patterns
+                 for name in ([pattern] if is_name(pattern) else expand(pattern, weights, argument, keywords))]
+        return list(dict.fromkeys(name for name, literal in found if literal or name not in exempt))
+
+    frozen = names(frozen, "frozen_params")
+    return None if trained is None else names(trained, "requires_grad", set(frozen)), frozen
 
 
 def _optimizer_model(block: Block, forward: Model, checkpoint: Checkpoint) -> Model:

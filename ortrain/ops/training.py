@@ -7,7 +7,7 @@ from __future__ import annotations
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import TensorType
 from ortrain.ops.registry.node_builder import NodeBuilder
-from ortrain.ops.registry.optimizers import ADAMW, SGD, UPDATES, OptimizerAlgorithm
+from ortrain.ops.registry.optimizers import UPDATES, OptimizerAlgorithm
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
 
 ACCUMULATOR = "InPlaceAccumulatorV2"
@@ -26,17 +26,27 @@ def in_place_accumulator(c: InferenceContext) -> list[TensorType]:
     return [TensorType("bool", (1,))]
 
 
+def check_moments(c: InferenceContext, algorithm: OptimizerAlgorithm, weights: int, first: int) -> None:
+    """Raise ShapeInferenceError when moments that the attributes ask for are absent or do not fit the weights. weights, first: indices of inputs."""
+    sizes = tuple(size for size in c.shape(weights) if isinstance(size, int))
+    for index, moment in enumerate(algorithm.present_moments(c.node.attributes)[: algorithm.used_moments], first):
+        if moment is not None:
+            check_inputs(c, moment.shape(sizes) if len(sizes) == len(c.shape(weights)) else None, index)
+
+
 def _register_update(algorithm: OptimizerAlgorithm) -> None:
     """Register the operator that updates one parameter by an algorithm.
 
     Its inputs are weights, gradient, progress [2] (learning rate and step number), mask (bool [1] or absent; if true, the weights are frozen), moments."""
     def lower(c: LoweringContext) -> KernelCall:
-        return KernelCall(algorithm.kernel, algorithm.int_values(c.node.attributes), algorithm.float_values(c.node.attributes))
+        elements = 0 if algorithm.scratch is None else algorithm.scratch(tuple(c.dims(0)))
+        return KernelCall(algorithm.kernel, algorithm.int_values(c.node.attributes), algorithm.float_values(c.node.attributes),
+                          elements * numpy_dtype(c.dtype(0)).itemsize)
 
     def infer(c: InferenceContext) -> list[TensorType]:
-
-        check_inputs(c, c.shape(0), 1, *range(FIRST_MOMENT, FIRST_MOMENT + algorithm.used_moments))
+        check_inputs(c, c.shape(0), 1)
         check_inputs(c, (2,), 2)
+        check_moments(c, algorithm, 0, FIRST_MOMENT)
         return [TensorType("bool", (1,))]
 
     infer.__doc__ = f"{algorithm.operator} for one parameter, in place; output: updated, bool [1]"
@@ -68,7 +78,7 @@ def rows_per_chunk(kind: TensorType) -> int:
 def lower_gemm_update(c: LoweringContext) -> KernelCall:
     """Pack the attributes that kernels/training/gemm_update.h documents."""
     (m, n), ta, tb = c.dims(2), int(c.attribute("transA", 0)), int(c.attribute("transB", 0))
-    algorithm = ADAMW if c.has(6) else SGD
+    algorithm = UPDATES[str(c.attribute("update"))]
     rows = rows_per_chunk(c.type(2))
     scratch = rows * n * numpy_dtype(c.dtype(2)).itemsize
     return KernelCall("gemm_update", (m, n, c.dims(0)[0 if ta else 1], ta, tb, algorithm.gemm_update or 0, rows,
@@ -77,16 +87,19 @@ def lower_gemm_update(c: LoweringContext) -> KernelCall:
 
 @operator("GemmUpdate", domain=ORTRAIN, lower=lower_gemm_update, differentiable=False)
 def gemm_update(c: InferenceContext) -> list[TensorType]:
-    """AdamWUpdate or SGDUpdate of weights [m, n] with the gradient op(a) @ op(b), of (a, b, their inputs without the gradient). Created by plans only"""
+    """The update named by the attribute `update`, of weights [m, n] with the gradient op(a) @ op(b), of (a, b, the update's inputs without the gradient).
+    Created by plans only"""
     a, b = (c.shape(i)[::-1] if c.attribute(name, 0) else c.shape(i) for i, name in enumerate(("transA", "transB")))
     if len(a) != 2 or len(b) != 2 or a[1] != b[0] or c.shape(2) != (a[0], b[1]):
         raise c.error(f"expected matrices whose product has the weights' shape, got {[list(c.shape(i)) for i in range(3)]}")
     check_inputs(c, (2,), 4)
-    check_inputs(c, c.shape(2), *((6, 7) if len(c.node.inputs) > 6 else ()))
+    check_moments(c, UPDATES[str(c.attribute("update"))], 2, FIRST_FUSED_MOMENT)
     return [TensorType("bool", (1,))]
 
 
-WRITTEN = {ACCUMULATOR: (0,), "GemmUpdate": (2, 6, 7),
+FIRST_FUSED_MOMENT = FIRST_MOMENT + 2
+"""The index of the first moment among the inputs of a GemmUpdate."""
+WRITTEN = {ACCUMULATOR: (0,), "GemmUpdate": (2, *range(FIRST_FUSED_MOMENT, FIRST_FUSED_MOMENT + max(a.used_moments for a in UPDATES.values()))),
            **{name: (0, *range(FIRST_MOMENT, FIRST_MOMENT + algorithm.used_moments)) for name, algorithm in UPDATES.items()}}
 """Operators that overwrite inputs -> the indices of these inputs."""
 UPDATED = {name: places[0] for name, places in WRITTEN.items() if name != ACCUMULATOR}

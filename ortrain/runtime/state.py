@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -29,6 +29,7 @@ GROUP = "group0"
 DEFAULT_LEARNING_RATE = 0.001
 
 PropertyValue = int | float | str
+Sizes = tuple[int, ...]
 
 
 def aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
@@ -58,9 +59,9 @@ class Segment:
         shape, start = self.shapes[name], self.offsets[name]
         return self.array[start : start + int(np.prod(shape, dtype=np.int64))].reshape(shape)
 
-    def like(self) -> Segment:
-        """Return a zeroed segment with the same layout."""
-        return Segment(self.shapes, self.dtype)
+    def like(self, shape_of: Callable[[Sizes], Sizes] | None = None) -> Segment:
+        """Return a zeroed segment with the same layout; shape_of: from the shape of a tensor here to its shape there."""
+        return Segment(self.shapes if shape_of is None else {name: shape_of(shape) for name, shape in self.shapes.items()}, self.dtype)
 
     def take(self) -> None:
         """Touch every page, so that the system allocates the memory now."""
@@ -115,7 +116,7 @@ class TrainingState:
         self.keeps_gradients = True
         self.gradient_segments: list[Segment] = []
         self.moments: list[list[Segment]] = []
-        """One list of segments per optimizer moment."""
+        """One list of segments per optimizer moment, empty for a moment that the optimizer's hyperparameters leave out."""
         self.masked: set[str] = set()
         """Trainable parameters that are currently frozen."""
 
@@ -240,22 +241,23 @@ class TrainingState:
         """Free the gradients, for a session that consumes each gradient at once, or one that is closed."""
         self.gradient_segments, self._gradients, self._gradients_by, self.keeps_gradients = [], {}, None, False
 
-    def bind_moments(self, count: int, written: bool = True) -> None:
-        """Allocate `count` moments per trainable parameter, filled from the checkpoint's optimizer group if it has one.
+    def bind_moments(self, shapes: Sequence[Callable[[Sizes], Sizes] | None], written: bool = True) -> None:
+        """Allocate the moments of trainable parameters, filled from the checkpoint's optimizer group if it has one. Moments of the same shapes are kept.
 
+        shapes: for each moment, the function from the shape of a parameter to that of its moment; None for a moment that is left out.
         written: whether updates write to them. Their pages are then touched at once, so that what training adds to a loaded session is its arena
         alone."""
-        if self.moments and len(self.moments) == count:
+        moments = [[] if shape_of is None else [segment.like(shape_of) for segment in self.trainable_segments] for shape_of in shapes]
+        if self.moments and [[s.shapes for s in segments] for segments in self.moments] == [[s.shapes for s in segments] for segments in moments]:
             return
-        moments = [[segment.like() for segment in self.trainable_segments] for _ in range(count)]
         group = self.groups.get(GROUP)
         if group is not None:
-            self.optimizer_step = group.step
-            self.initial_learning_rate = group.initial_learning_rate
             for k, segments in enumerate(moments):
                 for segment in segments:
                     for name, view in segment.views.items():
                         self._fill_moment(group, name, f"momentum{k}", view)
+            self.optimizer_step = group.step
+            self.initial_learning_rate = group.initial_learning_rate
         elif written:
             for segment in chain.from_iterable(moments):
                 segment.take()
@@ -296,8 +298,12 @@ class TrainingState:
         parts = [self._any(name).ravel() for name in self.flat_names(trainable_only)]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
-    def from_buffer(self, buffer: np.ndarray, trainable_only: bool) -> None:
-        """Copy a dense buffer, float32 [n], into the parameters; with trainable_only=False it also completes a nominal state."""
+    def from_buffer(self, buffer: np.ndarray, trainable_only: bool | None = None) -> None:
+        """Copy a dense buffer, float32 [n], into the parameters; one of all parameters also completes a nominal state.
+
+        trainable_only: whether the buffer omits the frozen parameters; None: its size says so."""
+        if trainable_only is None:
+            trainable_only = self._omits_frozen(buffer)
         if self.nominal and trainable_only:
             raise InvalidStateError("For nominal checkpoint state, all parameters need to be loaded into the model (trainable_only = false).")
         if buffer.dtype != np.float32:
@@ -312,6 +318,12 @@ class TrainingState:
             array[...] = flat[start : start + array.size].reshape(array.shape)
             start += array.size
         self.nominal = False
+
+    def _omits_frozen(self, buffer: np.ndarray) -> bool:
+        every, trainable = self.flat_size(False), self.flat_size(True)
+        if buffer.size not in (every, trainable):
+            raise ParameterShapeError(f"Parameters buffer size incorrect. Expected:{trainable} (trainable) or {every} (all), Actual:{buffer.size}")
+        return buffer.size != every
 
     # ---- files
 
@@ -333,7 +345,7 @@ class TrainingState:
 
     def _moment_tables(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         for name in sorted(self.trainable):
-            yield name, {f"momentum{k}": next(s.views[name] for s in segments if name in s.views) for k, segments in enumerate(self.moments)}
+            yield name, {f"momentum{k}": next(s.views[name] for s in segments if name in s.views) for k, segments in enumerate(self.moments) if segments}
 
     def save(self, path: str | os.PathLike[str], include_optimizer_state: bool = False) -> None:
         """Write the state to a checkpoint file, which is replaced atomically."""

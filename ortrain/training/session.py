@@ -18,7 +18,6 @@ from ortrain.errors import (
     LabelRangeError,
     OperatorFailedError,
     OrtrainError,
-    ParameterNotFoundError,
     ParameterTypeError,
     TerminatedError,
     UseAfterRelease,
@@ -37,16 +36,15 @@ from ortrain.runtime.state import DEFAULT_LEARNING_RATE, TrainingState
 from ortrain.runtime.values import check_device
 from ortrain.training.binding import bind_parameters, eval_runner, parameter_arrays, training_runner
 from ortrain.training.input_gradients import with_input_gradients
-from ortrain.training.optimizer import Optimizer, read_recipe
-from ortrain.training.schedules import LinearSchedule
-from ortrain.training.update_nodes import Updates, check_recipe
+from ortrain.training.numbers import check_learning_rate
+from ortrain.training.optimization import Optimization
 
 if TYPE_CHECKING:
     from ortrain.artifacts import Artifacts
     from ortrain.runtime.profiling import Profiling
 
 
-class TrainingSession:
+class TrainingSession(Optimization):
     """A model in training: forward, backward and optimizer steps over one state.
 
     training_model, eval_model, optimizer_model: the artifacts, each as a path, bytes, an onnx.ModelProto or an ortrain.ir.Model; eval and optimizer
@@ -73,19 +71,15 @@ class TrainingSession:
         """The fast path of the training loop; facades try it before they call the session."""
         self._lock = self.steps.lock
         self._closed = False
-        self._schedule: LinearSchedule | None = None
         self._forward_outputs: list[str] | None = None
         self._predictors: dict[tuple[str, ...], Runner] = {}
         self._input_gradient_runners: dict[tuple[str, ...] | None, tuple[Runner, list[str]]] = {}
         bind_parameters(self.training_model.graph, state)
-        self._updates: Updates | None = None
         self._gradients = state.gradients_by(self)
         if self.options.optimizer_in_backward:
             self._gradients = {}
             state.drop_gradients()
-        self._optimizer: Optimizer | None = None
-        if self.optimizer_model is not None:
-            self._take_optimizer(self.optimizer_model)
+        self._set_up_optimization()
         self._train_runner = self._make_train_runner()
         self._eval_runner = None if self.eval_model is None else self._make_eval_runner(self.eval_model, self.eval_model.graph.outputs, "eval model")
 
@@ -100,11 +94,13 @@ class TrainingSession:
         """Create a session straight from a forward model; the artifacts are made in memory.
 
         loss: a LossType, an onnxblock loss, or None when the model's first output is the loss.
-        optimizer: an OptimType, an onnxblock optimizer, or None.
-        requires_grad: names of the weights to train; None with an optimizer trains every float weight that reaches the loss.
+        optimizer: an OptimType, a name such as "adamw", "sgd" or "lion", an onnxblock optimizer, or None.
+        requires_grad: names of the weights to train, patterns such as "layer4.*", or "head"; None with an optimizer trains every float weight that reaches
+        the loss. learning_rate: finite, at least 0.
         The other parameters and the errors are those of generate_artifacts."""
         from ortrain.artifacts import build_artifacts
 
+        learning_rate = check_learning_rate(learning_rate)
         source = as_model(model)
         made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,
                                additional_output_names=list(additional_output_names) if additional_output_names else None,
@@ -139,31 +135,6 @@ class TrainingSession:
 
     def _make_eval_runner(self, model: Model, outputs: Sequence[str], where: str, prune: bool = False) -> Runner:
         return eval_runner(model, outputs, self.state, self._handle, where, prune)
-
-    def load_optimizer(self, model: ModelSource) -> None:
-        """Give the session its optimizer.
-
-        Raises InvalidModelError when the model is not an optimizer model, InvalidArgumentError when it clips gradients and the session uses
-        optimizer_in_backward."""
-        loaded = as_model(model)
-        self._check_between_steps("the optimizer")
-        with self._lock:
-            self.steps.materialize_deferred_gradients()
-            self._take_optimizer(loaded)
-            self.optimizer_model = loaded
-            self._train_runner = self._make_train_runner()
-
-    def _take_optimizer(self, model: Model) -> None:
-        if self.options.optimizer_in_backward:
-            check_recipe(read_recipe(model))
-        self._optimizer = Optimizer(model, self.state, self._handle)
-        self.steps.invalidate()
-        recipe = self._optimizer.recipe
-        self._updates = None if recipe.max_norms else Updates(recipe, self.state)
-        if self.options.optimizer_in_backward:
-            self.steps.set_backward_updates(self._updates)
-        else:
-            self.steps.set_deferred_updates(self._updates)
 
     # ---- steps
 
@@ -210,12 +181,6 @@ class TrainingSession:
                 raise InvalidStateError(f"expected {missing} before the next train step: with optimizer_in_backward gradients cannot be added up")
         elif not self.steps.overwrite:
             self.keep_gradients()
-
-    def keep_gradients(self) -> None:
-        """Materialize deferred gradients, and stop deferring them in later train steps: somebody reads the gradients or adds to them."""
-        with self._lock:
-            self.steps.defers_gradients = False
-            self.steps.materialize_deferred_gradients()
 
     def eval_step(self, *inputs: Any, out: Sequence[Any] | None = None, run_options: RunOptions | None = None, **named: Any) -> list[np.ndarray]:
         """Run the eval model on one batch; return the loss and the additional outputs.
@@ -276,27 +241,6 @@ class TrainingSession:
             raise InvalidStateError("Eval model was not provided. Cannot export a model for inferencing.")
         return self.eval_model
 
-    def optimizer_step(self, *, run_options: RunOptions | None = None) -> None:
-        """Update the trainable parameters from their gradients.
-
-        Raises InvalidStateError without an optimizer or with invalid gradients."""
-        if run_options is None and self.steps.update():
-            return
-        with self._lock:
-            self._ready(run_options)
-            optimizer = self._need_optimizer("an optimizer step")
-            if self.options.optimizer_in_backward:
-                if not self.steps.consume_backward_update():
-                    raise InvalidStateError("expected a train step before each optimizer step: with optimizer_in_backward it is what updates the parameters")
-                return
-            if not self.steps.gradients_valid:
-                raise InvalidStateError("expected valid gradients, but the last train step failed half way: call lazy_reset_grad and train again")
-            pending = self.steps.pending
-            optimizer.prepare(pending.deferred_names if pending is not None else frozenset())
-            self.steps.run_deferred_updates()
-            optimizer.step(self.steps.learning_rate)
-            self.steps.remember_update(*optimizer.repeatable)
-
     def profile(self) -> Profiling:
         """Profile every kernel call of the programs that run in the block `with session.profile() as profile:`.
 
@@ -305,11 +249,6 @@ class TrainingSession:
         from ortrain.runtime.profiling import Profiling
 
         return Profiling(self._handle)
-
-    @property
-    def gradients_valid(self) -> bool:
-        """Whether gradients are valid: False from a train step that failed half way until lazy_reset_grad and another train step."""
-        return self.steps.gradients_valid
 
     @property
     def train_steps(self) -> int:
@@ -339,27 +278,6 @@ class TrainingSession:
         """The parameters by name."""
         return Parameters(self.state)
 
-    def freeze(self, *names: str) -> None:
-        """Exclude trainable parameters from optimizer steps; their gradients are still computed.
-
-        A batch normalization that the artifacts train keeps using the statistics of the batch. Raises ParameterNotFoundError."""
-        self._check_trainable(names)
-        self._check_between_steps("frozen parameters")
-        self.state.masked |= set(names)
-
-    def unfreeze(self, *names: str) -> None:
-        """Include parameters again that freeze() excluded. Raises InvalidArgumentError for parameters the training model computes no gradient of."""
-        self._check_trainable(names)
-        self._check_between_steps("frozen parameters")
-        self.state.masked -= set(names)
-
-    def _check_trainable(self, names: Sequence[str]) -> None:
-        for name in names:
-            if name in self.state.frozen:
-                raise InvalidArgumentError(f"expected a parameter the training model has a gradient of, {name!r} was frozen when it was made")
-            if name not in self.state.trainable:
-                raise ParameterNotFoundError(f"Parameter {name} not found.")
-
     def parameters_size(self, trainable_only: bool = True) -> int:
         """The number of float32 elements of the flat parameter buffer."""
         return self.state.flat_size(trainable_only)
@@ -368,56 +286,11 @@ class TrainingSession:
         """Return a copy of the parameters, float32 [n], in the order of the training model's inputs."""
         return self.state.to_buffer(trainable_only)
 
-    def from_buffer(self, buffer: np.ndarray, trainable_only: bool = True) -> None:
-        """Copy a flat buffer, float32 [n], into the parameters. Raises ParameterShapeError or ParameterTypeError."""
+    def from_buffer(self, buffer: np.ndarray, trainable_only: bool | None = None) -> None:
+        """Copy a flat buffer, float32 [n], into the parameters.
+
+        trainable_only: whether the buffer omits the frozen parameters; by default its size says so. Raises ParameterShapeError or ParameterTypeError."""
         self.state.from_buffer(buffer, trainable_only)
-
-    # ---- learning rate
-
-    @property
-    def learning_rate(self) -> float:
-        """The optimizer's current learning rate. Raises InvalidStateError without an optimizer."""
-        self._need_optimizer("a learning rate")
-        return self.steps.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: float) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-            raise ParameterTypeError(f"expected a number as learning rate, got {type(value).__name__}")
-        self._need_optimizer("a learning rate")
-        self._check_between_steps("the learning rate")
-        self.steps.learning_rate = float(value)
-
-    def _check_between_steps(self, what: str) -> None:
-        """Refuse a change between a train step and its optimizer step when the train step has already used the old setting."""
-        if self.steps.awaits_optimizer:
-            raise InvalidStateError(f"expected {what} to change before the train step or after the optimizer step: with optimizer_in_backward the train step "
-                                    "updates the parameters")
-
-    @property
-    def has_optimizer(self) -> bool:
-        """Whether there is an optimizer model; without one a session computes gradients, evaluates and predicts."""
-        return self._optimizer is not None
-
-    def _need_optimizer(self, what: str) -> Optimizer:
-        if self._optimizer is None:
-            raise InvalidStateError(f"expected an optimizer model for {what}, the session has none")
-        return self._optimizer
-
-    def register_schedule(self, schedule: LinearSchedule) -> None:
-        """Set a learning-rate schedule and apply it at once. Raises InvalidStateError without an optimizer."""
-        self._need_optimizer("a learning-rate schedule")
-        self._schedule = schedule
-        self.state.initial_learning_rate = schedule.initial_learning_rate
-        self.schedule_step()
-
-    def schedule_step(self) -> None:
-        """Set the learning rate that the schedule gives for the completed optimizer steps. Raises InvalidStateError without an optimizer or a schedule."""
-        self._need_optimizer("a learning-rate schedule")
-        if self._schedule is None:
-            raise InvalidStateError("expected a registered learning-rate schedule, the session has none")
-        self._check_between_steps("the learning rate")
-        self.steps.learning_rate = self._schedule.rate(self.state.optimizer_step)
 
     # ---- names, files, closing
 

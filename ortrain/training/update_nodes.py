@@ -9,15 +9,22 @@ from collections.abc import Set
 
 import numpy as np
 
+from ortrain._core.optimizer_update import Progress
 from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Model, Node
 from ortrain.ops.registry.record import ORTRAIN
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX
 from ortrain.runtime.state import TrainingState
-from ortrain.training.optimizer import OptimizerRecipe
+from ortrain.training.parameter_groups import GroupSettings
+from ortrain.training.recipe import OptimizerRecipe
 
 PROGRESS, MASKED_SUFFIX, MOMENT_SUFFIX = "optimizer::progress", "::masked", "::momentum"
 """Names of the values that updates read: the learning rate and step number, and the suffixes of a parameter's mask and moments."""
+
+
+def _progress_name(row: int) -> str:
+    """Return the name of a row of the progress; there is one per learning-rate scale."""
+    return f"{PROGRESS}::{row}" if row else PROGRESS
 
 
 def check_recipe(recipe: OptimizerRecipe) -> None:
@@ -30,21 +37,17 @@ def check_recipe(recipe: OptimizerRecipe) -> None:
 class Updates:
     """The values that the updates in a training model read and write besides the parameters.
 
-    recipe: from the optimizer model, without clipping. state: bound, with its moments."""
+    recipe: from the optimizer model, without clipping. state: bound, with its moments. settings: the parameter groups' settings."""
 
-    def __init__(self, recipe: OptimizerRecipe, state: TrainingState) -> None:
-        self.recipe = recipe
-        self.progress = np.zeros(2)
+    def __init__(self, recipe: OptimizerRecipe, state: TrainingState, settings: GroupSettings) -> None:
+        self.recipe, self.settings = recipe, settings
+        self.progress = Progress(settings.scales)
         self.masks = {name: np.zeros(1, np.bool_) for name in state.trainable}
-        self.arrays = {PROGRESS: self.progress} | {f"{name}{MASKED_SUFFIX}": mask for name, mask in self.masks.items()}
+        self.arrays = {_progress_name(row): values for row, values in enumerate(self.progress.rows)}
         """Every array by the name that it has in the model."""
-        for k, segments in enumerate(state.moments[: len(self._moments)]):
+        self.arrays |= {f"{name}{MASKED_SUFFIX}": mask for name, mask in self.masks.items()}
+        for k, segments in enumerate(state.moments[: recipe.algorithm.used_moments]):
             self.arrays |= {f"{name}{MOMENT_SUFFIX}{k}": view for segment in segments for name, view in segment.views.items()}
-
-    @property
-    def _moments(self) -> range:
-        """The moments that updates read; the one that SGD stores stays zero."""
-        return range(self.recipe.algorithm.used_moments)
 
     def put_into(self, model: Model) -> Model:
         """Return the training model with updates in place of gradient accumulations."""
@@ -58,10 +61,12 @@ class Updates:
         name = accumulation.inputs[0].removesuffix(BUFFER_SUFFIX)
         if name not in self.masks:
             return accumulation
-        inputs = [name, gradient, PROGRESS, f"{name}{MASKED_SUFFIX}", *(f"{name}{MOMENT_SUFFIX}{k}" for k in self._moments)]
-        recipe = self.recipe
-        attributes = dict(zip(recipe.algorithm.floats, recipe.floats, strict=True)) | dict(zip(recipe.algorithm.ints, recipe.ints, strict=True))
-        return Node(recipe.algorithm.update, inputs, [flag], accumulation.name, ORTRAIN, attributes)
+        row, floats = self.settings.of(name)
+        algorithm = self.recipe.algorithm
+        moments = [f"{name}{MOMENT_SUFFIX}{k}" for k in range(algorithm.used_moments)]
+        inputs = [name, gradient, _progress_name(row), f"{name}{MASKED_SUFFIX}", *(moment if moment in self.arrays else "" for moment in moments)]
+        attributes = self.recipe.attributes | dict(zip(algorithm.floats, floats, strict=True))
+        return Node(algorithm.update, inputs, [flag], accumulation.name, ORTRAIN, attributes)
 
     def mask(self, names: Set[str]) -> None:
         """Set the parameters that updates leave unchanged from now on."""

@@ -8,7 +8,7 @@ from onnx import helper
 
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import flushes_subnormals, kernels
-from ortrain._core.optimizer_update import BoundKernel, OptimizerUpdate
+from ortrain._core.optimizer_update import BoundKernel, OptimizerUpdate, Progress
 from ortrain.runtime.inference_session import InferenceSession
 from ortrain.runtime.options import SessionOptions
 
@@ -57,9 +57,10 @@ def test_gradient_kernels_flush_subnormals():
 
 def test_decayed_optimizer_moments_become_zero():
     weights, gradients, first, second = (np.full(40_000, value, np.float32) for value in (1, 0, 1.18e-38, 1.18e-38))
-    progress = np.zeros(2)
-    call = BoundKernel(EngineHandle(2), kernels()["adamw", "float32"], [weights, gradients, progress, None, first, second], (), (1, 0))
-    OptimizerUpdate([call], progress, (0.9, 0.99, 1e-8, 0.0)).run(0.001, 1000)
+    progress = Progress()
+    call = BoundKernel(EngineHandle(2), kernels()["adamw", "float32"], [weights, gradients, progress.rows[0], None, first, second], (), (1, 0),
+                       (0.9, 0.99, 1e-8, 0.0))
+    OptimizerUpdate([call], progress).run(0.001, 1000)
     np.testing.assert_array_equal(first, 0)
     np.testing.assert_array_equal(second, 0)
     np.testing.assert_array_equal(weights, 1)

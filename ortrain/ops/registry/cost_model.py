@@ -11,7 +11,7 @@ from typing import Any
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import TensorType
-from ortrain.ops.registry.optimizers import ADAMW, SGD, UPDATES
+from ortrain.ops.registry.optimizers import UPDATES
 
 Types = Sequence[TensorType | None]
 Cost = Callable[[Mapping[str, Any], Types, Types], int]
@@ -90,13 +90,13 @@ def ctc_loss(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> in
 
 def gemm_update(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
     """Count a matrix multiplication whose result, a weight gradient, updates the weight without being stored."""
-    moments = inputs[6:]
-    return matmul(attributes, inputs, [inputs[2]]) + (ADAMW if any(moments) else SGD).operations * prod(sizes(inputs, 2))
+    return matmul(attributes, inputs, [inputs[2]]) + UPDATES[attributes["update"]].operations * prod(sizes(inputs, 2))
 
 
 FIRST_INPUT = -1
 """Input 0 as the `of` of per_element."""
-KERNEL_COSTS = {"squared_norm": 2, "scale_in_place": 1, **{algorithm.kernel: algorithm.operations for algorithm in UPDATES.values()}}
+KERNEL_COSTS = {"squared_norm": 2, "scale_in_place": 1, "clip_in_place": 2, "moving_average": 3,
+                **{algorithm.kernel: algorithm.operations for algorithm in UPDATES.values()}}
 """Kernel that runs over flat segments -> operations per element."""
 
 COSTS: dict[str, Cost] = {

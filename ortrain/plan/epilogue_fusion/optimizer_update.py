@@ -49,7 +49,7 @@ class UpdateRewriter(EpilogueRewriter):
         if gemm.op_type != "Gemm" or canonical_domain(gemm.domain) or any(map(self._may_be_updated, gemm.inputs[:2])):
             return
         if self._is_unscaled(gemm):
-            attributes = update.attributes | {name: int(gemm.attributes.get(name, 0)) for name in ("transA", "transB")}
+            attributes = update.attributes | {name: int(gemm.attributes.get(name, 0)) for name in ("transA", "transB")} | {"update": update.op_type}
             self.result[gemm_index] = None
             self._replace(index, Node("GemmUpdate", [*gemm.inputs[:2], weights, "", *rest], update.outputs, update.name, ORTRAIN, attributes))
 

@@ -1,18 +1,21 @@
 /* A weight matrix updated from the product that is its gradient: the gradient is there piece by piece, and each is spent before the next is made. */
 #ifndef ORTRAIN_GEMM_UPDATE_H
 #define ORTRAIN_GEMM_UPDATE_H
-#include "training/training.h"
+#include "training/optimizers.h"
 
-enum { GEMM_M, GEMM_N, GEMM_K, GEMM_TRANSPOSE_A, GEMM_TRANSPOSE_B, GEMM_ADAMW, GEMM_PIECE_ROWS, GEMM_INTS };
+enum { GEMM_M, GEMM_N, GEMM_K, GEMM_TRANSPOSE_A, GEMM_TRANSPOSE_B, GEMM_OPTIMIZER, GEMM_PIECE_ROWS, GEMM_INTS };
+
+/* the optimizers whose update can be fused, by the numbers that their records have as gemm_update */
+static int (*const GEMM_UPDATES[])(const KernelArgs *) = {sgd, adamw, adam, momentum, lion, rmsprop, adagrad};
 
 /* inputs: the factors a and b of the gradient, then what an optimizer's kernel takes, the gradient itself absent; weights [m, n]; outputs: updated [1].
- * ints: m, n, k, transpose a and b, whether it is AdamW, rows of a piece of the gradient (in scratch), then the optimizer's. */
+ * ints: m, n, k, transpose a and b, which optimizer it is, rows of a piece of the gradient (in scratch), then the optimizer's. */
 static int gemm_update(const KernelArgs *args)
 {
     const int64_t *s = args->ints, m = s[GEMM_M], n = s[GEMM_N], k = s[GEMM_K], lda = s[GEMM_TRANSPOSE_A] ? m : k, ldb = s[GEMM_TRANSPOSE_B] ? k : n;
     const int ta = (int)s[GEMM_TRANSPOSE_A], tb = (int)s[GEMM_TRANSPOSE_B];
     const Engine *engine = args->engine;
-    Tensor operands[SECOND_MOMENTS + 1] = {0};
+    Tensor operands[THIRD_MOMENTS + 1] = {0};
     KernelArgs piece = *args;
     piece.n_inputs -= 2; piece.inputs = operands; piece.ints += GEMM_INTS;
     memcpy(operands, args->inputs + 2, (size_t)piece.n_inputs * sizeof(Tensor));
@@ -27,8 +30,8 @@ static int gemm_update(const KernelArgs *args)
         else engine->gemm_float64(engine, ta, tb, rows, n, k, 1, (const double *)a, lda, args->inputs[1].data, ldb, 0, args->scratch, n, 0, 0);
         operands[WEIGHTS].count = rows * n;
         operands[GRADIENTS].data = args->scratch;
-        (s[GEMM_ADAMW] ? adamw : sgd)(&piece);
-        for (int i = 0; i <= SECOND_MOMENTS; i++)
+        GEMM_UPDATES[s[GEMM_OPTIMIZER]](&piece);
+        for (int i = 0; i <= THIRD_MOMENTS; i++)
             if (i != PROGRESS && i != MASKED && operands[i].data) operands[i].data = (char *)operands[i].data + rows * n * size;
     }
     return STATUS_OK;

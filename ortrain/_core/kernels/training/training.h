@@ -15,7 +15,10 @@ static inline void update_segment(const KernelArgs *args, WorkItem work)
 
 /* what an optimizer's kernels take: weights and gradients [n], progress [2] (the learning rate, and which step it is), masked [1] or absent, which
  * keeps the weights as they are, and moments [n] */
-enum { WEIGHTS, GRADIENTS, PROGRESS, MASKED, FIRST_MOMENTS, SECOND_MOMENTS };
+enum { WEIGHTS, GRADIENTS, PROGRESS, MASKED, FIRST_MOMENTS, SECOND_MOMENTS, THIRD_MOMENTS };
+
+/* the data of a moment by its input, NULL for one that the hyperparameters leave out */
+static inline void *moment_of(const KernelArgs *args, int input) { return args->n_inputs > input ? args->inputs[input].data : NULL; }
 
 static inline int is_masked(const KernelArgs *args)
 { return args->n_inputs > MASKED && args->inputs[MASKED].data && *(uint8_t *)args->inputs[MASKED].data; }
@@ -69,6 +72,28 @@ static void sgd_##R##_item(void *context, int64_t item, int64_t worker)         
 OPTIMIZERS(float, sqrtf)
 OPTIMIZERS(double, sqrt)
 
+/* Sums over a tensor: each part adds up its own elements, and the parts are added in their order. Their size depends on the tensor alone, so that the
+ * sum has the same bits for any number of threads. */
+enum { MAX_PARTS = 256 };
+typedef struct PartialSums {
+    const KernelArgs *args;
+    const void *constants;
+    int64_t size, parts;              /* elements (or rows) of a part, and the number of parts */
+    double first[MAX_PARTS], second[MAX_PARTS];
+} PartialSums;
+
+/* the division of n elements, or n rows, into parts of at least `least` */
+static inline PartialSums partial_sums(const KernelArgs *args, int64_t n, int64_t least)
+{
+    PartialSums sums; sums.args = args; sums.constants = NULL;
+    int64_t size = (n + MAX_PARTS - 1) / MAX_PARTS;
+    sums.size = size < least ? least : (size + 63) / 64 * 64;
+    sums.parts = (n + sums.size - 1) / sums.size;
+    return sums;
+}
+
+static inline double total_of(const double *parts, int64_t n) { double total = 0; for (int64_t i = 0; i < n; i++) total += parts[i]; return total; }
+
 #define TRAINING(R)                                                                                               \
 /* buffer [n] (+)= value [n]; inputs: buffer, value, overwrite flag [1] or absent */                              \
 static void accumulate_##R##_item(void *context, int64_t item, int64_t worker)                                    \
@@ -86,14 +111,42 @@ static void scale_in_place_##R##_item(void *context, int64_t item, int64_t worke
     R *x = args->inputs[0].data, factor = (R)args->floats[0];                                                     \
     for (; i < end; i++) x[i] *= factor;                                                                          \
 }                                                                                                                 \
-/* sum of x [n] squared, in double, eight lanes, in order: the same for any number of threads */                  \
-static double squared_norm_##R(const KernelArgs *args)                                                            \
+/* x [n] = min(max(x, -floats[0]), floats[0]); NaN stays NaN */                                                   \
+static void clip_in_place_##R##_item(void *context, int64_t item, int64_t worker)                                 \
 {                                                                                                                 \
-    const R *x = args->inputs[0].data; double lanes[8] = {0}, total = 0; int64_t n = args->inputs[0].count, i = 0; \
+    const KernelArgs *args = context; RANGE(args);                                                                \
+    R *x = args->inputs[0].data, limit = (R)args->floats[0];                                                      \
+    for (; i < end; i++) x[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];                             \
+}                                                                                                                 \
+/* average [n] += floats[0] * (value - average); inputs: average, value */                                        \
+static void moving_average_##R##_item(void *context, int64_t item, int64_t worker)                                \
+{                                                                                                                 \
+    const KernelArgs *args = context; RANGE(args);                                                                \
+    R *average = args->inputs[0].data, share = (R)args->floats[0]; const R *value = args->inputs[1].data;         \
+    for (; i < end; i++) average[i] += share * (value[i] - average[i]);                                           \
+}                                                                                                                 \
+/* a [n] and b [n] exchange their values */                                                                       \
+static void exchange_##R##_item(void *context, int64_t item, int64_t worker)                                      \
+{                                                                                                                 \
+    const KernelArgs *args = context; RANGE(args);                                                                \
+    R *restrict a = args->inputs[0].data, *restrict b = args->inputs[1].data;                                     \
+    for (; i < end; i++) { R value = a[i]; a[i] = b[i]; b[i] = value; }                                           \
+}                                                                                                                 \
+/* sum of x [n] squared, in double and in eight lanes */                                                          \
+static double sum_of_squares_##R(const R *x, int64_t n)                                                           \
+{                                                                                                                 \
+    double lanes[8] = {0}, total = 0; int64_t i = 0;                                                              \
     for (; i + 8 <= n; i += 8) for (int k = 0; k < 8; k++) lanes[k] += (double)x[i + k] * (double)x[i + k];       \
     for (; i < n; i++) total += (double)x[i] * (double)x[i];                                                      \
     for (int k = 0; k < 8; k++) total += lanes[k];                                                                \
     return total;                                                                                                 \
+}                                                                                                                 \
+static void squared_norm_##R##_item(void *context, int64_t item, int64_t worker)                                  \
+{                                                                                                                 \
+    const PartialSums *sums = context; const int64_t n = sums->args->inputs[0].count, start = item * sums->size;  \
+    (void)worker;                                                                                                 \
+    ((PartialSums *)context)->first[item] = sum_of_squares_##R((const R *)sums->args->inputs[0].data + start,     \
+                                                               sums->size < n - start ? sums->size : n - start);  \
 }
 TRAINING(float)
 TRAINING(double)
@@ -111,20 +164,30 @@ static int NAME(const KernelArgs *args)                                         
 }
 OPTIMIZER_KERNEL(adamw)
 OPTIMIZER_KERNEL(sgd)
-static int scale_in_place(const KernelArgs *args)
-{
-    update_segment(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? scale_in_place_float_item : scale_in_place_double_item);
-    return STATUS_OK;
+
+#define IN_PLACE_KERNEL(NAME)                                                                                     \
+static int NAME(const KernelArgs *args)                                                                           \
+{                                                                                                                 \
+    update_segment(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float_item : NAME##_double_item);        \
+    return STATUS_OK;                                                                                             \
 }
+IN_PLACE_KERNEL(scale_in_place)
+IN_PLACE_KERNEL(clip_in_place)
+IN_PLACE_KERNEL(moving_average)
+IN_PLACE_KERNEL(exchange)
+
 static int accumulate(const KernelArgs *args)
 {
     update_segment(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? accumulate_float_item : accumulate_double_item);
     say_updated(args);
     return STATUS_OK;
 }
+/* outputs: the sum of x [n] squared, float64 [1] */
 static int squared_norm(const KernelArgs *args)
 {
-    *(double *)args->outputs[0].data = args->inputs[0].dtype == DTYPE_FLOAT32 ? squared_norm_float(args) : squared_norm_double(args);
+    PartialSums sums = partial_sums(args, args->inputs[0].count, UPDATE_CHUNK);
+    args->engine->parallel_for(args->engine, args->inputs[0].dtype == DTYPE_FLOAT32 ? squared_norm_float_item : squared_norm_double_item, &sums, sums.parts);
+    *(double *)args->outputs[0].data = total_of(sums.first, sums.parts);
     return STATUS_OK;
 }
 #endif

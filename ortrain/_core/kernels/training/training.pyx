@@ -1,4 +1,4 @@
-"""Accumulation of gradients and optimizer sweeps; the loops are in training.h, and in gemm_update.h."""
+"""Accumulation of gradients and optimizers; the loops are in training.h, sweeps.h, tensor_updates.h and gemm_update.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "training/training.h" nogil:
@@ -6,7 +6,20 @@ cdef extern from "training/training.h" nogil:
     int adamw(const KernelArgs *args)
     int sgd(const KernelArgs *args)
     int scale_in_place(const KernelArgs *args)
+    int clip_in_place(const KernelArgs *args)
+    int moving_average(const KernelArgs *args)
+    int exchange(const KernelArgs *args)
     int squared_norm(const KernelArgs *args)
+
+cdef extern from "training/optimizers.h" nogil:
+    int adam(const KernelArgs *args)
+    int momentum(const KernelArgs *args)
+    int lion(const KernelArgs *args)
+    int rmsprop(const KernelArgs *args)
+    int adagrad(const KernelArgs *args)
+    int lamb(const KernelArgs *args)
+    int adafactor(const KernelArgs *args)
+    int muon(const KernelArgs *args)
 
 cdef extern from "training/gemm_update.h" nogil:
     int gemm_update(const KernelArgs *args)
@@ -16,7 +29,18 @@ KERNELS = {
     "accumulate": (<size_t>&accumulate, ("float32", "float64")),
     "adamw": (<size_t>&adamw, ("float32", "float64")),
     "sgd": (<size_t>&sgd, ("float32", "float64")),
+    "adam": (<size_t>&adam, ("float32", "float64")),
+    "momentum": (<size_t>&momentum, ("float32", "float64")),
+    "lion": (<size_t>&lion, ("float32", "float64")),
+    "rmsprop": (<size_t>&rmsprop, ("float32", "float64")),
+    "adagrad": (<size_t>&adagrad, ("float32", "float64")),
+    "lamb": (<size_t>&lamb, ("float32", "float64")),
+    "adafactor": (<size_t>&adafactor, ("float32", "float64")),
+    "muon": (<size_t>&muon, ("float32", "float64")),
     "scale_in_place": (<size_t>&scale_in_place, ("float32", "float64")),
+    "clip_in_place": (<size_t>&clip_in_place, ("float32", "float64")),
+    "moving_average": (<size_t>&moving_average, ("float32", "float64")),
+    "exchange": (<size_t>&exchange, ("float32", "float64")),
     "gemm_update": (<size_t>&gemm_update, ("float32", "float64")),
     "squared_norm": (<size_t>&squared_norm, ("float32", "float64")),
 }

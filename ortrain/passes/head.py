@@ -1,0 +1,72 @@
+"""The head of a network: the layers behind its features, which transfer learning trains first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ortrain.errors import InvalidArgumentError
+from ortrain.ir import Graph, Model, Node
+
+HEAD = "head"
+"""The word that stands for the parameters of the head wherever parameters are named."""
+
+POOLING = frozenset({"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "Flatten"})
+DENSE = {"Gemm": (0, 1, 2), "MatMul": (0, 1), "FusedMatMul": (0, 1), "Dense": (0, 1, 2)}
+"""Dense layers -> the inputs that may be weights."""
+
+FORMS = frozenset({"Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators whose result is another form of their first input."""
+
+
+def head_parameters(model: Model, parameters: Iterable[str]) -> list[str]:
+    """Return the parameters of a model's head, in the order of `parameters`.
+
+    The head is what comes after the last global pooling or Flatten, if that has parameters; otherwise the last dense layer (Gemm or MatMul) with a weight, and
+    its bias. model: a forward or an eval model. parameters: the names to choose from.
+
+    Raises InvalidArgumentError for a model with neither."""
+    graph, known = model.graph, list(parameters)
+    wanted = set(known)
+    behind = _behind_pooling(graph, wanted)
+    found = behind or _last_dense(graph, wanted)
+    if not found:
+        raise InvalidArgumentError("expected a model with parameters after its last global pooling or Flatten, or with a dense layer, to have a head, got "
+                                   "neither: name the parameters")
+    return [name for name in known if name in found]
+
+
+def _behind_pooling(graph: Graph, wanted: set[str]) -> set[str]:
+    """Return the parameters that nodes after the last pooling read."""
+    poolings = [node for node in graph.nodes if node.op_type in POOLING]
+    if not poolings:
+        return set()
+    producers, reached = graph.producers(), set(poolings[-1].outputs)
+    found: set[str] = set()
+    for node in graph.nodes[graph.nodes.index(poolings[-1]) + 1 :]:
+        if reached.intersection(node.inputs):
+            reached.update(node.outputs)
+            found |= _parameters_among(node.inputs, producers, wanted)
+    return found
+
+
+def _last_dense(graph: Graph, wanted: set[str]) -> set[str]:
+    """Return the weight and the bias of the last dense layer."""
+    producers = graph.producers()
+    for node in reversed(graph.nodes):
+        weights = _parameters_among([node.inputs[index] for index in DENSE.get(node.op_type, ()) if index < len(node.inputs)], producers, wanted)
+        if weights:
+            additions = [reader for reader in graph.nodes if reader.op_type == "Add" and node.outputs[0] in reader.inputs]
+            return weights | {name for addition in additions for name in _parameters_among(addition.inputs, producers, wanted)}
+    return set()
+
+
+def _parameters_among(values: Iterable[str], producers: Mapping[str, Node], wanted: set[str]) -> set[str]:
+    """Return the parameters that values are, or are another form of."""
+    found = set()
+    for name in values:
+        while name and name not in wanted:
+            node = producers.get(name)
+            name = node.inputs[0] if node is not None and node.op_type in FORMS else ""
+        if name:
+            found.add(name)
+    return found
