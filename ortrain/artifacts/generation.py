@@ -19,7 +19,7 @@ from ortrain.formats.atomic_files import replace_files
 from ortrain.formats.checkpoint_contents import Checkpoint
 from ortrain.formats.onnx_files import read_model, to_proto
 from ortrain.gradient import values_reaching
-from ortrain.ir import Dim, Model, TensorType
+from ortrain.ir import Model, TensorType
 from ortrain.loading.loader import OLDEST_IR, load_model, load_with_constants
 from ortrain.onnxblock import loss as losses
 from ortrain.onnxblock import optim
@@ -31,7 +31,7 @@ from ortrain.onnxblock.training_graph import make_training_graphs
 from ortrain.ops.custom import load_operators
 from ortrain.ops.registry.shape_inference import infer
 from ortrain.passes.half_precision import convert_to_float32
-from ortrain.passes.specialization import specialize
+from ortrain.passes.specialization import InputShapes, specialize
 
 LOSSES: dict[LossType, type[Block]] = {
     LossType.MSELoss: losses.MSELoss,
@@ -78,7 +78,7 @@ def generate_artifacts(
     save_running_statistics: bool = True,
     ir_version: int | None = None,
     opset_version: int | None = None,
-    input_shapes: Mapping[str, Sequence[Dim]] | None = None,
+    input_shapes: InputShapes | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the artifacts for training a model: training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx.
@@ -101,7 +101,8 @@ def generate_artifacts(
     9).
     opset_version: convert the model to this opset first (default: keep the model's).
     input_shapes, input_values: sizes that inputs will have, or constant values that replace inputs; branches and shapes that depend on them are
-    resolved.
+    resolved. A symbol for an axis that the model fixes, as in {"image": ["batch", 1, 8, 8]} or {"image": ["batch", ...]}, opens the batch: the model
+    then takes any number of samples.
 
     Nothing is written on an error. Raises ArtifactNotFoundError, InvalidModelError, InvalidArgumentError, ArgumentTypeError, ParameterNotFoundError,
     OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError, ShapeInferenceError."""
@@ -131,7 +132,7 @@ def build_artifacts(
     save_running_statistics: bool = True,
     ir_version: int | None = None,
     opset_version: int | None = None,
-    input_shapes: Mapping[str, Sequence[Dim]] | None = None,
+    input_shapes: InputShapes | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> Artifacts:
     """Return the artifacts in memory. Parameters and errors are those of generate_artifacts; the model may also be an ortrain.ir.Model."""
