@@ -144,7 +144,8 @@ def bert(batch=1):
     h = b.op("MatMul", b.op("Softmax", scores, axis=-1), q)
     h = b.op("Reshape", b.op("Transpose", h, perm=[0, 2, 1, 3]), b.constant([batch, 4, 8]))
     h = b.op("Slice", h, b.constant([0, 0]), b.constant([batch, 1]), b.constant([0, 1]))
-    return b.model([("ids", "int64", [batch, 4]), ("mask", "int64", [batch, 4])], b.op("Gemm", b.op("Squeeze", h, b.constant([1])), b.weight(8, 3), b.weight(3)))
+    y = b.op("Gemm", b.op("Squeeze", h, b.constant([1])), b.weight(8, 3), b.weight(3))
+    return b.model([("ids", "int64", [batch, 4]), ("mask", "int64", [batch, 4])], y)
 
 
 def shape_arithmetic(batch=1):
@@ -195,7 +196,7 @@ def samples(model, count):
 
 def opened(model):
     forward = load_model(model)
-    open_batch(forward, {name: 0 for name in forward.graph.inputs})
+    open_batch(forward, dict.fromkeys(forward.graph.inputs, 0))
     return forward
 
 
@@ -210,7 +211,8 @@ def test_an_opened_model_computes_each_sample_as_the_original_does(name, fixed):
     for count in (1, 2, 6, BATCH):
         given = samples(model, count)
         padded = {key: np.concatenate([array, array[: -count % fixed]]) for key, array in given.items()}
-        parts = [results(model, {key: array[start : start + fixed] for key, array in padded.items()}) for start in range(0, len(padded[next(iter(padded))]), fixed)]
+        starts = range(0, len(next(iter(padded.values()))), fixed)
+        parts = [results(model, {key: array[start : start + fixed] for key, array in padded.items()}) for start in starts]
         np.testing.assert_allclose(results(opened(model), given), np.concatenate(parts)[:count], rtol=2e-5, atol=2e-6)
 
 
@@ -235,3 +237,129 @@ def test_an_opened_model_trains_with_batches_of_several_sizes(name):
             session.optimizer_step()
             session.lazy_reset_grad()
         assert losses[-2] < losses[0]
+
+
+def refused(build, inputs=(("x", "float32", [2, 4]),)):
+    b = Builder()
+    model = b.model(list(inputs), build(b))
+    forward = load_model(model)
+    before = to_proto(forward).SerializeToString()
+    with pytest.raises(InvalidArgumentError) as caught:
+        open_batch(forward, {name: 0 for name, _, _ in inputs})
+    assert to_proto(forward).SerializeToString() == before, "a refused model stays as it was"
+    return str(caught.value)
+
+
+REFUSED = {
+    "a mean over the samples": (lambda b: b.op("Sub", "x", b.op("ReduceMean", "x", axes=[0])), "ReduceMean node 'ReduceMean_0'", "reduces axis 0"),
+    "a softmax over the samples": (lambda b: b.op("Softmax", "x", axis=0), "Softmax", "computes across axis 0"),
+    "a sum over the samples in a product": (lambda b: b.op("MatMul", b.weight(3, 2), "x"), "MatMul", "sums over"),
+    "products of samples with each other": (lambda b: b.op("MatMul", "x", b.op("Transpose", "x", perm=[1, 0])), "MatMul", "with each other"),
+    "a constant with other rows for each sample": (lambda b: b.op("Add", "x", b.weight(2, 4)), "Add", "other values for every sample"),
+    "the first sample alone": (lambda b: b.op("Gather", "x", b.constant(0), axis=0), "Gather", "selects samples by number"),
+    "a slice of the samples": (lambda b: b.op("Slice", "x", b.constant([1]), b.constant([2]), b.constant([0])), "Slice", "slices axis 0"),
+    "rows that belong to no sample": (lambda b: b.op("Reshape", b.op("Concat", "x", "x", "x", axis=1), b.constant([3, 8])), "Reshape", "no single axis"),
+    "a concatenation of samples": (lambda b: b.op("Concat", "x", "x", axis=0), "Concat", "concatenates along axis 0"),
+    "a division by the number of samples": (
+        lambda b: b.op("Div", "x", b.op("Cast", b.op("Gather", b.op("Shape", "x"), b.constant([0])), to=1)), "Div", "the number of samples"),
+    "an operator without a rule": (lambda b: b.op("Det", b.op("Reshape", "x", b.constant([2, 2, 2]))), "Det", "not known"),
+    "an output without samples": (lambda b: b.op("Add", b.weight(2, 4), b.weight(4)), "outputs", "without a batch"),
+    "samples of two inputs along different axes": (
+        lambda b: b.op("Add", b.op("Reshape", "x", b.constant([2, 1, 4])), b.op("Reshape", "x", b.constant([1, 2, 4]))), "Add", "different axes"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_mixes_samples_is_refused_with_the_node_and_the_reason(name):
+    build, *texts = REFUSED[name]
+    message = refused(build)
+    assert all(text in message for text in texts), message
+
+
+def test_a_number_of_samples_in_a_branch_is_refused():
+    def build(b):
+        branch = helper.make_graph([helper.make_node("Relu", ["x"], ["r"])], "then", [], [helper.make_empty_tensor_value_info("r")])
+        other = helper.make_graph([helper.make_node("Neg", ["x"], ["n"])], "else", [], [helper.make_empty_tensor_value_info("n")])
+        return b.op("If", b.op("Greater", b.op("ReduceSum", b.weight(3), keepdims=0), b.constant(np.float32(0))), then_branch=branch, else_branch=other)
+
+    assert "branches and loops" in refused(build)
+
+
+def test_a_reshape_that_allows_two_positions_takes_the_one_that_the_rest_of_the_model_needs():
+    b = Builder()
+    h = b.op("Transpose", b.op("Reshape", "x", b.constant([1, 1, 6])), perm=[1, 0, 2])    # batch 1: either of the first two axes may be the batch
+    h = b.op("Softmax", h, axis=1)                                                        # ... but not the one that is normalized
+    model = b.model([("x", "float32", [1, 6])], b.op("Squeeze", b.op("Softmax", b.op("Reshape", h, b.constant([1, 1, 6])), axis=0), b.constant([0])))
+    given = {"x": np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)}
+    forward = load_model(model)
+    open_batch(forward, {"x": 0})
+    np.testing.assert_allclose(results(forward, given), np.ones((3, 6)) * results(model, {"x": given["x"][:1]}))
+
+
+def test_the_batch_may_lie_along_another_axis():
+    b = Builder()
+    y = b.op("LSTM", "x", b.weight(1, 20, 3), b.weight(1, 20, 5), b.weight(1, 40), hidden_size=5)
+    model = b.model([("x", "float32", [7, 1, 3])], b.op("Reshape", y, b.constant([7, 1, 5])))
+    forward = load_model(model)
+    assert fixed_batch(forward) == {"x": 1}
+    specialize(forward, {"x": [7, "batch", 3]}, {})
+    x = np.random.default_rng(0).standard_normal((7, 3, 3)).astype(np.float32)
+    expected = np.concatenate([results(model, {"x": x[:, [index]]}) for index in range(3)], axis=1)
+    np.testing.assert_allclose(results(forward, {"x": x}), expected, rtol=1e-5, atol=1e-6)
+    assert forward.graph.types[forward.graph.outputs[0]].shape == (7, "batch", 5)
+
+
+def test_inputs_with_the_same_symbol_share_the_opened_batch():
+    b = Builder()
+    model = b.model([("x", "float32", [1, 4]), ("z", "float32", ["batch", 4])], b.op("Add", b.op("Reshape", "x", b.constant([1, 4])), "z"))
+    forward = load_model(model)
+    specialize(forward, {"x": ["batch", 4]}, {})
+    x = np.ones((3, 4), np.float32)
+    np.testing.assert_array_equal(results(forward, {"x": x, "z": x}), 2 * x)
+
+
+@pytest.mark.parametrize("opset", [9, 12, 13, 18])
+def test_old_and_new_opsets_are_opened(opset):
+    b = Builder(opset)
+    h = b.op("Slice", "x", starts=[0, 1], ends=[1, 3], axes=[0, 1]) if opset < 10 else b.op("Slice", "x", b.constant([0, 1]), b.constant([1, 3]))
+    h = b.op("Unsqueeze", h, axes=[1]) if opset < 13 else b.op("Unsqueeze", h, b.constant([1]))
+    h = b.op("Softmax", b.op("Reshape", h, b.constant([1, 2])))
+    model = b.model([("x", "float32", [1, 4])], b.op("Add", h, b.op("ReduceSum", h, axes=[1]) if opset < 13 else b.op("ReduceSum", h, b.constant([1]))))
+    given = samples(model, 3)
+    np.testing.assert_allclose(results(opened(model), given), np.concatenate([results(model, {"x": given["x"][[i]]}) for i in range(3)]), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "text"), [(["batch", 1, 8], "expected 4 sizes"), ([..., ...], "at most one ..."), (["n", "n", 8, 8], "one batch axis"),
+                                             (["batch", 1, 1, 8, 8, ...], "at most one ..."), ([2, ...], "expected size 1 along axis 0")])
+def test_a_shape_that_does_not_fit_the_input_is_refused(shape, text):
+    with pytest.raises(InvalidArgumentError, match=text):
+        specialize(load_model(lenet()), {"image": shape}, {})
+
+
+def test_artifacts_of_an_opened_model_train_evaluate_and_export(tmp_path):
+    generate_artifacts(lenet(), loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD, artifact_directory=tmp_path, input_shapes={"image": ["batch", ...]})
+    with ortrain.TrainingSession.from_artifacts(tmp_path) as session:
+        for count in (BATCH, 2):
+            image = samples(lenet(), count)["image"]
+            session.train_step(image, np.arange(count))
+            session.eval_step(image, np.arange(count))
+        output = session.output_names(training=False)
+        session.export(tmp_path / "trained.onnx", [lenet().graph.output[0].name])
+    assert output and results(onnx.load(tmp_path / "trained.onnx"), {"image": image}).shape == (2, 10)
+
+
+def test_the_error_for_another_batch_says_how_to_open_it():
+    with ortrain.TrainingSession.from_model(lenet(), loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD) as session:
+        with pytest.raises(InputShapeError, match=r"input_shapes=\{'image': \['batch', 1, 8, 8\]\}"):
+            session.train_step(np.zeros((4, 1, 8, 8), np.float32), np.zeros(4, np.int64))
+        with pytest.raises(InputShapeError) as caught:
+            session.train_step(np.zeros((1, 1, 8, 9), np.float32), np.zeros(1, np.int64))
+        assert "input_shapes" not in str(caught.value)
+
+
+@pytest.mark.parametrize("axes", [{"nope": 0}, {"image": 4}, {"image": 2, "other": 0}])
+def test_axes_that_are_no_fixed_batch_are_refused(axes):
+    b = Builder()
+    model = b.model([("image", "float32", [1, 1, 8, 8]), ("other", "float32", ["n", 2])], b.op("Relu", "image"))
+    with pytest.raises(InvalidArgumentError):
+        open_batch(load_model(model), axes)

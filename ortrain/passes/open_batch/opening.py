@@ -62,22 +62,23 @@ def open_batch(model: Model, axes: Mapping[str, int], symbol: str = "batch") -> 
 def fixed_batch(model: Model) -> dict[str, int]:
     """Return the inputs that appear to have a fixed batch, each with its batch axis, in the form that open_batch takes.
 
-    These are the inputs whose axis 0 has one common fixed size; or axis 1 where the model is recurrent and opens only there."""
-    for axis in (0, 1):
-        shapes = {name: kind.shape for name in model.graph.inputs if (kind := model.graph.types.get(name)) and kind.shape and len(kind.shape) > axis}
-        sizes = Counter(shape[axis] for shape in shapes.values() if isinstance(shape[axis], int))
-        if not sizes or axis == 0 and any(isinstance(shape[0], str) for shape in shapes.values()):
-            return {}
-        common = sizes.most_common(1)[0][0]
-        found = {name: axis for name, shape in shapes.items() if shape[axis] == common}
-        if axis == 0 and any(canonical_domain(node.domain) == "" and node.op_type in ("LSTM", "GRU", "RNN") for node in model.graph.nodes):
-            first = found
-            if _opens(model, found):
-                return found
-            continue
-        if axis == 0 or _opens(model, found):
-            return found
+    These are the inputs whose axis 0 has one common fixed size; in recurrent models axis 1 where only that one can be opened."""
+    first = _common_size(model.graph, 0)
+    is_recurrent = any(canonical_domain(node.domain) == "" and node.op_type in ("LSTM", "GRU", "RNN") for node in model.graph.nodes)
+    if is_recurrent and not (first and _opens(model, first)):
+        second = _common_size(model.graph, 1)
+        return second if second and _opens(model, second) else first
     return first
+
+
+def _common_size(graph: Graph, axis: int) -> dict[str, int]:
+    """Return the inputs with the most common fixed size along an axis; none where the axis is dynamic in one of them."""
+    shapes = {name: kind.shape for name in graph.inputs if (kind := graph.types.get(name)) and kind.shape and len(kind.shape) > axis}
+    sizes = [size for shape in shapes.values() if isinstance(size := shape[axis], int)]
+    if not sizes or len(sizes) < len(shapes):
+        return {}
+    common = Counter(sizes).most_common(1)[0][0]
+    return {name: axis for name, shape in shapes.items() if shape[axis] == common}
 
 
 def _opens(model: Model, axes: Mapping[str, int]) -> bool:
@@ -242,9 +243,7 @@ class _Opening:
     def sizes(self, entries: Sequence[int | None], factor: int = 1) -> str:
         key = (tuple(entries), factor)
         if key not in self.cached:
-            parts: list[str] = []
-            for entry in entries:
-                parts.append(self._batch_size(factor) if entry is None else self.constant(np.array([entry], np.int64)))
+            parts = [self._batch_size(factor) if entry is None else self.constant(np.array([entry], np.int64)) for entry in entries]
             self.cached[key] = parts[0] if len(parts) == 1 else self.add(Node("Concat", parts, [], attributes={"axis": 0}))
         return self.cached[key]
 

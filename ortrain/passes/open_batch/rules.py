@@ -285,8 +285,8 @@ RULES: dict[tuple[str, str], Rule] = {
     **{("", name): elementwise for name in ELEMENTWISE},
     **{(MICROSOFT, name): elementwise for name in MICROSOFT_ELEMENTWISE},
     **{("", name): batch_first for name in (
-        "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GroupNormalization",
-        "InstanceNormalization", "LRN", "LpPool", "MaxPool", "SpaceToDepth")},
+        "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool",
+        "GroupNormalization", "InstanceNormalization", "LRN", "LpPool", "MaxPool", "SpaceToDepth")},
     **{("", name): softmax for name in ("Softmax", "LogSoftmax", "Hardmax")},
     **{("", name): reduce for name in (
         "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare")},
