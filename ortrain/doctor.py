@@ -62,7 +62,8 @@ def examine_model(path: Path) -> list[Finding]:
     except FileNotFoundError:
         raise
     except OrtrainError as error:
-        return [Finding(ERROR, str(path.name), f"The file is not a valid model: {_sentence(error)}", "Export the model again; onnx.checker.check_model may say more.")]
+        return [Finding(ERROR, str(path.name), f"The file is not a valid model: {_sentence(error)}",
+                        "Export the model again; onnx.checker.check_model may say more.")]
     if RESET_FLAG in model.graph.inputs or any(name.endswith(BUFFER_SUFFIX) for name in model.graph.inputs):
         return list(written_gradients(model))
     convert_to_float32(model)
@@ -88,7 +89,8 @@ def _nodes(model: Model) -> Iterator[Finding]:
                 inference.visit(node)
             except OrtrainError as error:
                 broken.update(node.outputs)
-                yield Finding(ERROR, described(node), f"Shape inference refuses the node: {_sentence(error)}", "Change the model so that the operator's inputs fit.")
+                yield Finding(ERROR, described(node), f"Shape inference refuses the node: {_sentence(error)}",
+                              "Change the model so that the operator's inputs fit.")
         if carried and (record is None or record.differentiable):
             flows.update(name for name in node.outputs if name and _carries(inference, name))
     if not broken:
