@@ -37,6 +37,7 @@ from ortrain.runtime.seed import current_seed
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE, TrainingState
 from ortrain.runtime.values import check_device
 from ortrain.training.binding import bind_parameters, eval_runner, parameter_arrays, training_runner
+from ortrain.training.copying import CopyableSession
 from ortrain.training.input_gradients import with_input_gradients
 from ortrain.training.optimizer import Optimizer, read_recipe
 from ortrain.training.schedules import LinearSchedule
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from ortrain.runtime.profiling import Profiling
 
 
-class TrainingSession:
+class TrainingSession(CopyableSession):
     """A model in training: forward, backward and optimizer steps over one state.
 
     training_model, eval_model, optimizer_model: the artifacts, each as a path, bytes, an onnx.ModelProto or an ortrain.ir.Model; eval and optimizer
