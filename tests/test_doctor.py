@@ -189,7 +189,7 @@ def deep(folded):
     b, h = Builder(), "x"
     for _ in range(8):
         h = b.op("Conv", h, b.weight(3, 3, 1, 1), *([b.weight(3)] if folded else []))
-        h = b.op("Relu", h if folded else b.op("BatchNormalization", h, *(b.weight(3) for _ in range(4))))
+        h = b.op("Relu", h if folded else b.op("BatchNormalization", h, *(b.constant(np.ones(3, np.float32)) for _ in range(4))))
     return b.model([("x", "float32", ["n", 3, 4, 4])], h)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -225,6 +226,7 @@ def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, addit
     for name in loss_inputs or ():
         if name not in outputs:
             raise OutputNotFoundError(f"The provided output name {name} is not a graph output. Expected one of {outputs}.")
+    _check_loss_inputs(loss, loss_inputs or outputs)
     light, heavy = _without_heavy_weights(forward)
     proto = to_proto(light)
     with base(proto) as accessor:
@@ -240,6 +242,15 @@ def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, addit
         complete.graph.initializers = ordered | known
     complete.ir_version, complete.producer = forward.ir_version, forward.producer
     return complete
+
+
+def _check_loss_inputs(loss: Block, names: Sequence[str]) -> None:
+    """Raise InvalidArgumentError where a loss cannot take that many outputs of the model."""
+    try:
+        inspect.signature(loss.build).bind(*names)
+    except TypeError as error:
+        raise InvalidArgumentError(f"expected outputs that {type(loss).__name__} can take (choose some by loss_input_names), got {list(names)}: "
+                                   f"{error}") from error
 
 
 def _without_heavy_weights(forward: Model) -> tuple[Model, dict[str, np.ndarray]]:

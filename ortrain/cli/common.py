@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,18 +37,18 @@ def running_statistics(graph: Graph) -> list[str]:
 
 def read_data(path: str) -> dict[str, np.ndarray]:
     """Read the arrays of an .npz file. Raises ArtifactNotFoundError or InvalidArgumentError."""
+    if not Path(path).exists():
+        raise ArtifactNotFoundError(f"expected a data file, found none at {path!r}")
+    if Path(path).is_dir():
+        raise InvalidArgumentError(f"expected an .npz file of arrays, got the folder {path!r}")
     try:
-        loaded = np.load(path, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise ArtifactNotFoundError(f"expected a data file, found none at {path!r}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidArgumentError(f"expected an .npz file of plain arrays in {path!r}, got one that cannot be read: {error}") from error
-    if isinstance(loaded, np.ndarray):
-        raise InvalidArgumentError(f"expected an .npz file with arrays by name in {path!r}, got a single array")
-    try:
-        with loaded:
+        if not zipfile.is_zipfile(path):
+            raise InvalidArgumentError(f"expected an .npz file of arrays by name, as numpy.savez writes them, got another kind of file: {path!r}")
+        with np.load(path, allow_pickle=False) as loaded:
             return {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
         raise InvalidArgumentError(f"expected an .npz file of plain arrays in {path!r}, got one that cannot be read: {error}") from error
 
 
@@ -86,6 +87,14 @@ def session_arrays(data: Mapping[str, np.ndarray], inputs: Sequence[str], target
     """Return (the model's inputs in order, the target) for a training or eval model whose last input is the target."""
     name = choose_target(data, inputs[:-1], target)
     return [fitted(data, value, model, value) for value in inputs[:-1]], fitted(data, name, model, inputs[-1])
+
+
+def check_lengths(arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise InvalidArgumentError unless all arrays have samples along axis 0, and equally many."""
+    lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        listed = ", ".join(f"{length} in {name!r}" for name, length in lengths.items())
+        raise InvalidArgumentError(f"expected the same number of samples in all arrays, and at least one, got {listed}")
 
 
 def fixed_batch(model: Model, inputs: Sequence[str]) -> int | None:

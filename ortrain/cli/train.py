@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.cli.common import LOSSES, OPTIMIZERS, add_weight_arguments, read_data, session_arrays
+from ortrain.cli.common import LOSSES, OPTIMIZERS, add_weight_arguments, check_lengths, choose_target, read_data, session_arrays
 from ortrain.errors import InvalidArgumentError
 from ortrain.formats.artifact_names import CHECKPOINT
 from ortrain.formats.atomic_files import replace_file
@@ -58,6 +58,8 @@ def run(options: argparse.Namespace) -> None:
     with session:
         session.learning_rate = settings["learning_rate"]
         inputs, target = session_arrays(data, session.input_names(), settings["target"], session.training_model)
+        names = session.input_names()[:-1]
+        check_lengths(dict(zip([*names, choose_target(data, names, settings["target"])], [*inputs, target], strict=True)))
         train, held_out = _split(len(target), settings["validation_split"], settings["seed"])
         # the folder is touched only after the arrays have been checked
         if not options.resume:

@@ -314,7 +314,10 @@ def positions(v: NodeView) -> list[BatchAxis | None]:
     rule = RULES.get((node.domain, node.op_type))
     if rule is None:
         raise NotSeparable("it is not known whether the operator computes each sample on its own")
-    found = rule(v)
+    try:
+        found = rule(v)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:     # rules are written for well-formed nodes
+        raise NotSeparable(f"its inputs and attributes do not fit the operator ({type(error).__name__}: {error})") from error
     if found is None or isinstance(found, BatchAxis):
         return [found] * len(node.outputs)
     return list(found)[: len(node.outputs)]
