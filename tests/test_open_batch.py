@@ -117,6 +117,10 @@ def lstm(batch=1, states="initializer", kind="LSTM"):
     x = b.op("Transpose", "x", perm=[1, 0, 2])
     if states == "initializer":
         initial = [b.constant(np.zeros((1, batch, 5), np.float32)) for _ in range(2)]
+    elif states == "Expand":                                                    # as torch.onnx.export writes them: a row for each sample, and an Expand
+        size = b.op("Unsqueeze", b.op("Gather", b.op("Shape", x), b.constant(1)), b.constant([0]))
+        target = b.op("Concat", b.constant([1]), size, b.constant([5]), axis=0)
+        initial = [b.op("Expand", b.constant(np.full((1, batch, 5), 0.1, np.float32)), target) for _ in range(2)]
     else:
         initial = [b.op("ConstantOfShape", b.constant([1, batch, 5])) for _ in range(2)]
     given = [x, b.weight(1, gates * 5, 3), b.weight(1, gates * 5, 5), b.weight(1, 2 * gates * 5), "", initial[0], *([initial[1]] if kind == "LSTM" else [])]
@@ -175,6 +179,7 @@ MODELS = {
     "attention in windows": window_attention,
     "LSTM, states as initializers": lstm,
     "LSTM, states by ConstantOfShape": lambda batch: lstm(batch, "ConstantOfShape"),
+    "LSTM, states by Expand": lambda batch: lstm(batch, "Expand"),
     "GRU": lambda batch: lstm(batch, kind="GRU"),
     "RNN": lambda batch: lstm(batch, kind="RNN"),
     "batch normalization and Resize": batch_norm_net,

@@ -64,6 +64,9 @@ class Rewriter(Protocol):
     def computes_from_batch(self, name: str) -> bool:
         """Return whether the elements of an integer value depend on the number of samples."""
 
+    def computed_elements(self, name: str) -> list[int]:
+        """Return which elements of an integer vector depend on the number of samples."""
+
     def open_shape(self, node: Node) -> Shape | None:
         """Return the shape of a node's first output as inferred for another number of samples; None where the node does not fit that number."""
 

@@ -309,6 +309,10 @@ class _Opening:
     def computes_from_batch(self, name: str) -> bool:
         return name in self.computed
 
+    def computed_elements(self, name: str) -> list[int]:
+        before, after = _elements(self.original, name) or (), _elements(self.opened, name) or ()
+        return [index for index, (old, new) in enumerate(zip(before, after, strict=False)) if old != new]
+
     def open_shape(self, node: Node) -> Shape | None:
         try:
             self.opened.visit(node)

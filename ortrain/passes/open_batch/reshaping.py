@@ -100,6 +100,7 @@ def unsqueeze(v: NodeView) -> BatchAxis:
 def expand(v: NodeView) -> BatchAxis | None:
     after = v.output_shape()
     if v.axes[0] is None:
+        _shrink_for_expand(v)
         return _from_sizes(v)
     v.need_unbatched(1)
     where = v.axes[0].at(v.axes[0].axis + len(after) - v.rank(0))
@@ -113,6 +114,16 @@ def expand(v: NodeView) -> BatchAxis | None:
         target[axis] = 1
         v.node.inputs[1] = v.rewriter.constant(np.array(target, np.int64))
     return where
+
+
+def _shrink_for_expand(v: NodeView) -> None:
+    """Reduce a constant that was exported with a row for each sample, such as the initial states of an LSTM, to one row, which Expand can repeat."""
+    target = v.node.inputs[1]
+    sizes = v.rewriter.shape_of(target)[0]
+    for element in v.rewriter.computed_elements(target):
+        axis = element - int(sizes) + v.rank(0)
+        if axis >= 0 and v.shape(0)[axis] == v.rewriter.batch:
+            v.node.inputs[0] = v.rewriter.first_rows(v.node.inputs[0], axis, 1)
 
 
 def tile(v: NodeView) -> BatchAxis | None:
