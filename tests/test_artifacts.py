@@ -357,3 +357,12 @@ def test_outputs_may_be_declared_without_a_shape_and_weights_may_be_outputs(tmp_
     trained = onnx.load(tmp_path / "trained.onnx")
     onnx.checker.check_model(trained)
     assert interface(trained.graph.output) == [("y", FLOAT, False, ["n", 3]), ("w", FLOAT, False, [2, 3])]
+
+
+def test_a_loss_that_cannot_take_as_many_outputs_is_refused():
+    model = onnx.load(MLP)
+    hidden = [name for node in model.graph.node[:-1] for name in node.output]
+    model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in hidden[:3])
+    with pytest.raises(errors.InvalidArgumentError, match="MSELoss can take"):
+        build_artifacts(model, loss=LossType.MSELoss)
+    build_artifacts(model, loss=LossType.MSELoss, loss_input_names=[model.graph.output[0].name])

@@ -28,6 +28,22 @@ def folder(tmp_path):
 
 
 @pytest.fixture
+def wrong_data(folder):
+    """Data files that do not fit, beside the one that does."""
+    with np.load(folder / "data.npz") as data:
+        x, labels = data["x"], data["labels"]
+    whole = (folder / "data.npz").read_bytes()
+    np.savez(folder / "fewer_labels.npz", x=x, labels=labels[:10])
+    np.savez(folder / "fewer_samples.npz", x=x[:9], labels=labels)
+    np.savez(folder / "one_label.npz", x=x, labels=labels[0])
+    np.savez(folder / "no_samples.npz", x=x[:0], labels=labels[:0])
+    np.save(folder / "array.npy", x)
+    (folder / "table.csv").write_text("x,labels\n1,2\n")
+    (folder / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    (folder / "damaged.npz").write_bytes(whole[:200] + bytes(200) + whole[400:])
+
+
+@pytest.fixture
 def command(folder, monkeypatch, capsys):
     """Runs a command line in the folder; gives (status, stdout, stderr)."""
     monkeypatch.chdir(folder)
@@ -129,6 +145,15 @@ WRONG = {
     "train model.onnx nothing.npz --loss mse --out run": "expected a data file",
     "train model.onnx model.onnx --loss mse --out run": "expected an .npz file",
     "train model.onnx . --loss mse --out run": "expected a data file with named arrays or columns (.npz, .csv or .parquet), got a folder",
+    "train model.onnx table.csv --loss mse --out run": "as numpy.savez writes them, got another kind of file: 'table.csv'",
+    "train model.onnx array.npy --loss mse --out run": "got another kind of file",
+    "train model.onnx cut.npz --loss mse --out run": "got another kind of file",
+    "train model.onnx damaged.npz --loss mse --out run": "one that cannot be read",
+    "train model.onnx fewer_labels.npz --loss cross-entropy --out run": "got 120 in 'x', 10 in 'labels'",
+    "train model.onnx fewer_samples.npz --loss cross-entropy --out run": "got 9 in 'x', 120 in 'labels'",
+    "train model.onnx one_label.npz --loss cross-entropy --out run": "got 120 in 'x', 0 in 'labels'",
+    "train model.onnx no_samples.npz --loss cross-entropy --out run": "got 0 in 'x', 0 in 'labels'",
+    "eval model.onnx fewer_labels.npz --loss cross-entropy": "10",
     "train model.onnx data.npz --out run": "expected --loss",
     "train model.onnx data.npz --loss cross-entropy --target nope --out run": "expected the target 'nope'",
     "train model.onnx data.npz --loss cross-entropy --epochs 0 --out run": "expected --epochs above 0",
@@ -146,7 +171,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", list(WRONG))
-def test_an_error_is_one_line_and_status_2(line, command, folder):
+def test_an_error_is_one_line_and_status_2(line, command, folder, wrong_data):
     if line == "inspect .":
         for path in folder.iterdir():
             path.unlink()

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain.artifacts import LossType, OptimType, generate_artifacts
 from ortrain.cli import main
 from ortrain.doctor import ERROR, NOTE, WARNING, examine
+from tests.test_open_batch import Builder, lenet, lstm
 
 DATA = Path(__file__).parent / "data" / "ort_golden"
 RNG = np.random.default_rng(0)
@@ -35,7 +36,7 @@ def only(findings, severity):
 
 @pytest.mark.parametrize("case", sorted(path.name for path in DATA.iterdir()))
 def test_recorded_models_and_artifacts_are_in_order(case):
-    assert examine(DATA / case / "forward.onnx") == []
+    assert [finding.where for finding in examine(DATA / case / "forward.onnx")] == (["attention"] if case == "transformer" else [])
     assert examine(DATA / case) == []
 
 
@@ -149,10 +150,78 @@ def test_what_ortrain_writes_for_the_same_is_in_order(tmp_path):
 
 def test_the_command_prints_findings_and_says_by_its_status_whether_it_trains(tmp_path, capsys):
     assert main(["doctor", str(DATA / "mlp_ce")]) == 0
-    assert "it trains" in capsys.readouterr().out
+    assert "the model can be trained" in capsys.readouterr().out
     with pytest.raises(SystemExit) as stopped:
         main(["doctor", str(tmp_path)])
     assert stopped.value.code == 1
     printed = capsys.readouterr().out
     assert "error: training_model.onnx" in printed and "remedy:" in printed
     assert main(["doctor", str(tmp_path / "nope.onnx")]) == 2
+
+
+def examined(model, folder):
+    onnx.save(model, folder / "model.onnx")
+    return examine(folder / "model.onnx")
+
+
+def test_a_fixed_batch_that_can_be_opened_is_a_note_with_the_shapes_to_give(tmp_path):
+    (finding,) = examined(lenet(), tmp_path)
+    assert finding.severity == NOTE and "axis 0 has size 1" in finding.reason and "input_shapes={'image': ['batch', 1, 8, 8]}" in finding.remedy
+
+
+def test_a_fixed_batch_of_a_recurrent_model_may_be_its_axis_1(tmp_path):
+    b = Builder()
+    y = b.op("LSTM", "x", b.weight(1, 20, 3), b.weight(1, 20, 5), hidden_size=5)
+    (finding,) = examined(b.model([("x", "float32", [7, 2, 3])], y), tmp_path)
+    assert finding.severity == NOTE and "exactly 2 samples" in finding.reason and "[7, 'batch', 3]" in finding.remedy
+    (finding,) = examined(lstm(batch=1), tmp_path)
+    assert "['batch', 7, 3]" in finding.remedy
+
+
+def test_a_fixed_batch_that_cannot_be_opened_is_a_warning_with_the_node(tmp_path):
+    b = Builder()
+    y = b.op("Sub", b.op("MatMul", "x", b.weight(4, 3)), b.weight(8, 3))
+    (finding,) = examined(b.model([("x", "float32", [8, 4])], y), tmp_path)
+    assert finding.severity == WARNING and "Sub node 'Sub_1'" in finding.remedy and "export the model with a dynamic batch axis" in finding.remedy
+
+
+def deep(folded):
+    b, h = Builder(), "x"
+    for _ in range(8):
+        h = b.op("Conv", h, b.weight(3, 3, 1, 1), *([b.weight(3)] if folded else []))
+        h = b.op("Relu", h if folded else b.op("BatchNormalization", h, *(b.constant(np.ones(3, np.float32)) for _ in range(4))))
+    return b.model([("x", "float32", ["n", 3, 4, 4])], h)
+
+
+def test_folded_batch_normalization_is_a_note(tmp_path):
+    (finding,) = examined(deep(folded=True), tmp_path)
+    assert finding.severity == NOTE and "8 convolutions" in finding.where and "folded" in finding.reason
+    assert examined(deep(folded=False), tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["Dropout without training_mode", "Dropout with training_mode false", "Identity in place of Dropout"])
+def test_dropout_in_inference_mode_is_a_note(kind, tmp_path):
+    b = Builder()
+    h = b.op("MatMul", "x", b.weight(4, 4))
+    if kind.startswith("Identity"):
+        h = b.op("Identity", h)
+        b.nodes[-1].name = "/encoder/dropout/Identity"
+    else:
+        h = b.op("Dropout", h, *([b.constant(np.float32(0.5)), b.constant(np.array(False))] if "false" in kind else []))
+    (finding,) = examined(b.model([("x", "float32", ["n", 4])], b.op("MatMul", h, b.weight(4, 2))), tmp_path)
+    assert finding.severity == NOTE and "inference mode" in finding.reason
+
+
+def test_dropout_that_trains_is_in_order(tmp_path):
+    b = Builder()
+    h = b.op("Dropout", b.op("MatMul", "x", b.weight(4, 4)), b.constant(np.float32(0.5)), b.constant(np.array(True)))
+    assert examined(b.model([("x", "float32", ["n", 4])], b.op("MatMul", h, b.weight(4, 2))), tmp_path) == []
+
+
+def test_reasons_and_remedies_are_sentences(tmp_path):
+    findings = [*examined(lenet(), tmp_path), *examined(deep(folded=True), tmp_path), *examine(copied(tmp_path)), *examine(tmp_path / "model.onnx")]
+    (tmp_path / "model.onnx").write_bytes(b"garbage")
+    findings += examine(tmp_path / "model.onnx")
+    assert findings
+    for text in (text for finding in findings for text in (finding.reason, finding.remedy)):
+        assert text[0].isupper() and text.endswith(".") and not text.endswith(".."), text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from ortrain.formats.atomic_files import replace_files
 from ortrain.formats.checkpoint_contents import Checkpoint
 from ortrain.formats.onnx_files import read_model, to_proto
 from ortrain.gradient import values_reaching
-from ortrain.ir import Dim, Model, TensorType
+from ortrain.ir import Model, TensorType
 from ortrain.ir.globs import expand, is_pattern
 from ortrain.loading.loader import OLDEST_IR, load_model, load_with_constants
 from ortrain.onnxblock import loss as losses
@@ -33,7 +34,7 @@ from ortrain.ops.custom import load_operators
 from ortrain.ops.registry.shape_inference import infer
 from ortrain.passes.half_precision import convert_to_float32
 from ortrain.passes.head import HEAD, head_parameters
-from ortrain.passes.specialization import specialize
+from ortrain.passes.specialization import InputShapes, specialize
 
 LOSSES: dict[LossType, type[Block]] = {
     LossType.MSELoss: losses.MSELoss,
@@ -80,7 +81,7 @@ def generate_artifacts(
     save_running_statistics: bool = True,
     ir_version: int | None = None,
     opset_version: int | None = None,
-    input_shapes: Mapping[str, Sequence[Dim]] | None = None,
+    input_shapes: InputShapes | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the artifacts for training a model: training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx.
@@ -104,7 +105,8 @@ def generate_artifacts(
     9).
     opset_version: convert the model to this opset first (default: keep the model's).
     input_shapes, input_values: sizes that inputs will have, or constant values that replace inputs; branches and shapes that depend on them are
-    resolved.
+    resolved. A symbol for an axis that the model fixes, as in {"image": ["batch", 1, 8, 8]} or {"image": ["batch", ...]}, opens the batch: the model
+    then takes any number of samples.
 
     Nothing is written on an error. Raises ArtifactNotFoundError, InvalidModelError, InvalidArgumentError, ArgumentTypeError, ParameterNotFoundError,
     OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError, ShapeInferenceError."""
@@ -134,7 +136,7 @@ def build_artifacts(
     save_running_statistics: bool = True,
     ir_version: int | None = None,
     opset_version: int | None = None,
-    input_shapes: Mapping[str, Sequence[Dim]] | None = None,
+    input_shapes: InputShapes | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> Artifacts:
     """Return the artifacts in memory. Parameters and errors are those of generate_artifacts; the model may also be an ortrain.ir.Model."""
@@ -232,6 +234,7 @@ def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, addit
     for name in loss_inputs or ():
         if name not in outputs:
             raise OutputNotFoundError(f"The provided output name {name} is not a graph output. Expected one of {outputs}.")
+    _check_loss_inputs(loss, loss_inputs or outputs)
     light, heavy = _without_heavy_weights(forward)
     proto = to_proto(light)
     with base(proto) as accessor:
@@ -247,6 +250,15 @@ def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, addit
         complete.graph.initializers = ordered | known
     complete.ir_version, complete.producer = forward.ir_version, forward.producer
     return complete
+
+
+def _check_loss_inputs(loss: Block, names: Sequence[str]) -> None:
+    """Raise InvalidArgumentError where a loss cannot take that many outputs of the model."""
+    try:
+        inspect.signature(loss.build).bind(*names)
+    except TypeError as error:
+        raise InvalidArgumentError(f"expected outputs that {type(loss).__name__} can take (choose some by loss_input_names), got {list(names)}: "
+                                   f"{error}") from error
 
 
 def _without_heavy_weights(forward: Model) -> tuple[Model, dict[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""doctor: reads a model or a folder of artifacts and says what cannot be trained, why, and what to do about it."""
+"""doctor: reads a model or a folder of artifacts and reports what cannot be trained, why, and what can be done about it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ FOUND_ERRORS = 1
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("path", metavar="MODEL, DIR", help="a model, or a folder with artifacts")
-    command.add_argument("--prefix", default="", help="what stands before the artifacts' names")
+    command.add_argument("path", metavar="MODEL, DIR", help="a model, or a folder of artifacts")
+    command.add_argument("--prefix", default="", help="prefix of the artifacts' file names")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -19,6 +19,10 @@ def run(options: argparse.Namespace) -> None:
     findings = examine(options.path, options.prefix)
     for finding in findings:
         print(f"{finding.severity}: {finding.where}\n    why: {finding.reason}\n    remedy: {finding.remedy}")
-    print(f"{len(findings)} findings" if findings else "nothing found: it trains")
-    if any(finding.severity == ERROR for finding in findings):
+    n_errors = sum(finding.severity == ERROR for finding in findings)
+    if not n_errors:
+        print("No problems were found: the model can be trained." if not findings else f"{len(findings)} findings, none of which prevents training.")
+    else:
+        print(f"{len(findings)} findings, of which {n_errors} prevent training.")
+    if n_errors:
         raise SystemExit(FOUND_ERRORS)

@@ -80,10 +80,17 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
 def _model(proto: onnx.ModelProto, where: str, folder: Path | None) -> Model:
     if not proto.HasField("graph") or not proto.opset_import:
         raise InvalidModelError(f"expected an ONNX model with a graph and opset imports in {where}, got none")
-    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+    opsets = {"" if o.domain == "ai.onnx" else _utf8(o.domain, "the domain of an opset import"): o.version for o in proto.opset_import}
     reader = _Reader(folder, set(_symbols(proto.graph)))
-    notes = {entry.key: entry.value for entry in proto.metadata_props}
-    return Model(reader.graph(proto.graph), opsets, proto.ir_version, proto.producer_name, notes)
+    notes = {_utf8(entry.key, "a key of the metadata"): _utf8(entry.value, f"the metadata {entry.key!r}") for entry in proto.metadata_props}
+    return Model(reader.graph(proto.graph), opsets, proto.ir_version, _utf8(proto.producer_name, "the producer's name"), notes)
+
+
+def _utf8(text: str | bytes, what: str) -> str:
+    """Return a text of the model, which protobuf gives as bytes where it is not UTF-8. Raises InvalidModelError for those."""
+    if not isinstance(text, str):
+        raise InvalidModelError(f"expected text in UTF-8 as {what}, got {text!r}")
+    return text
 
 
 def _symbols(graph: onnx.GraphProto) -> Iterator[str]:
@@ -110,21 +117,26 @@ class _Reader:
         for name, array in [*arrays, *((tensor.values.name, self.dense(tensor)) for tensor in proto.sparse_initializer)]:
             if name in initializers:
                 raise InvalidModelError(f"expected every initializer once, got two named {name!r}")
-            initializers[name] = array
-        types = {v.name: kind for v in (*proto.input, *proto.output, *proto.value_info) if (kind := self.type(v.type)) is not None}
+            initializers[_utf8(name, "the name of an initializer")] = array
+        values = (*proto.input, *proto.output, *proto.value_info)
+        types = {_utf8(v.name, "the name of a value"): kind for v in values if (kind := self.type(v.type)) is not None}
         return Graph(
-            name=proto.name or "graph",
-            inputs=[v.name for v in proto.input if v.name not in initializers],
-            outputs=[v.name for v in proto.output],
+            name=_utf8(proto.name, "the name of a graph") or "graph",
+            inputs=[_utf8(v.name, "the name of a graph input") for v in proto.input if v.name not in initializers],
+            outputs=[_utf8(v.name, "the name of a graph output") for v in proto.output],
             nodes=[self.node(n) for n in proto.node],
             initializers=initializers,
             types={name: kind for name, kind in types.items() if name not in initializers},
         )
 
     def node(self, proto: onnx.NodeProto) -> Node:
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
-        attributes = {a.name: self.attribute(a) for a in proto.attribute}
-        return Node(proto.op_type, list(proto.input), list(proto.output), proto.name, domain, attributes)
+        def text(value: str | bytes, what: str) -> str:
+            return value if isinstance(value, str) else _utf8(value, f"{what} of node {proto.name or list(proto.output)!r}")
+
+        domain = "" if proto.domain == "ai.onnx" else text(proto.domain, "the domain")
+        attributes = {text(a.name, "an attribute's name"): self.attribute(a) for a in proto.attribute}
+        inputs, outputs = [text(name, "an input") for name in proto.input], [text(name, "an output") for name in proto.output]
+        return Node(text(proto.op_type, "the operator"), inputs, outputs, text(proto.name, "the name"), domain, attributes)
 
     def attribute(self, a: onnx.AttributeProto) -> Attribute:
         single = {A.INT: lambda: a.i, A.FLOAT: lambda: a.f, A.STRING: lambda: _text(a.s),
@@ -187,7 +199,7 @@ class _Reader:
         if proto.HasField("dim_value") and proto.dim_value >= 0:
             return int(proto.dim_value)
         if proto.dim_param and proto.dim_param != "?":    # "?" means unknown, not "the same as every other ?"
-            return str(proto.dim_param)
+            return _utf8(proto.dim_param, "the name of a dimension")
         while (symbol := f"unk__{self.unknown}") in self.symbols:
             self.unknown += 1
         self.unknown += 1

@@ -80,10 +80,9 @@ class Node:
     def own_inputs(self) -> list[str]:
         """The inputs in the model file. The IR appends the outer values that subgraphs read to the inputs of their
         node."""
-        graphs = self.graphs
-        if not graphs or self.domain:
+        if self.domain or self.op_type not in ("If", "Loop", "Scan") or not self.graphs:
             return self.inputs
-        return self.inputs[:1] if self.op_type == "If" else self.inputs[: len(graphs["body"].inputs)]
+        return self.inputs[:1] if self.op_type == "If" else self.inputs[: len(self.graphs["body"].inputs)]
 
     def copy(self) -> Node:
         return replace(self, inputs=list(self.inputs), outputs=list(self.outputs), attributes=dict(self.attributes))

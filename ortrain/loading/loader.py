@@ -49,6 +49,7 @@ def load_with_constants(source: ModelSource, opset_version: int | None = None) -
     _check_opset(model)
     constants = _lift_constants(model.graph) | _lift_subgraph_constants(model.graph, NameSource(all_names(model.graph)))
     check_graph(model.graph)
+    _check_inputs(model.graph)
     resolve_sequences(model.graph, model.opset, NameSource(all_names(model.graph)))
     return model, constants
 
@@ -72,7 +73,13 @@ def _inline_functions(model: Model, source: Any) -> Model:
     import onnx.inliner
 
     proto = proto_of(source)
-    return read_model(onnx.inliner.inline_local_functions(proto)) if proto.functions else model
+    if not proto.functions:
+        return model
+    try:
+        inlined = onnx.inliner.inline_local_functions(proto)
+    except Exception as error:                                 # pybind11 turns C++ exceptions into several Python types
+        raise InvalidModelError(f"expected functions that can be inlined: {error}") from error
+    return read_model(inlined)
 
 
 def _check_opset(model: Model) -> None:
@@ -200,6 +207,13 @@ def check_graph(graph: Graph) -> None:
         if name not in defined:
             raise InvalidModelError(f"expected graph output {name!r} to be a value of the graph, it is none")
     _restore_order(graph)
+
+
+def _check_inputs(graph: Graph) -> None:
+    """Raise InvalidModelError for an input of the model without a type."""
+    for name in graph.inputs:
+        if name not in graph.types:
+            raise InvalidModelError(f"expected a tensor type of a known element type for graph input {name!r}, got none")
 
 
 def read_values(node: Node) -> Iterator[str]:

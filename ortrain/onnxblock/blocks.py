@@ -137,7 +137,10 @@ class Pow(Block):
         self._exponent = exponent
 
     def build(self, x: str) -> str:
-        exponent = add_initializer(np.array([self._exponent], dtype_of(x)), "pow_exponent")
+        dtype = np.dtype(dtype_of(x))
+        if dtype.hasobject:
+            raise InvalidArgumentError(f"expected numbers to raise to a power, got text ({x!r})")
+        exponent = add_initializer(np.array([self._exponent], dtype), "pow_exponent")
         return add_node("Pow", [x, exponent])[0]
 
 

@@ -105,8 +105,11 @@ def light_copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def infer_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Infer the types of a model's values with onnx, as far as possible."""
-    graph = onnx.shape_inference.infer_shapes(light_copy(model), data_prop=True).graph
+    """Infer the types of a model's values with onnx, as far as possible. Raises InvalidModelError where inputs do not fit an operator."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(light_copy(model), data_prop=True).graph
+    except onnx.shape_inference.InferenceError as error:
+        raise InvalidModelError(f"expected a model whose types can be inferred: {' '.join(str(error).split())}") from error
     return {v.name: v.type for v in (*graph.value_info, *graph.input, *graph.output) if v.type.WhichOneof("value")}
 
 

@@ -4,6 +4,7 @@ an If."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,19 @@ from ortrain.ops.registry.decomposition import rename_results
 from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.registry.subgraphs import inline_graph
+from ortrain.passes.open_batch import open_batch
+
+InputShapes = Mapping[str, Sequence[Dim | EllipsisType]]
+"""Input name -> its sizes: numbers, symbols, and at most one ... for the sizes that the model declares in between."""
 
 
-def specialize(model: Model, input_shapes: Mapping[str, Sequence[Dim]], input_values: Mapping[str, Any]) -> None:
+def specialize(model: Model, input_shapes: InputShapes, input_values: Mapping[str, Any]) -> None:
     """Give model inputs the given shapes, or turn them into constants of the given values; replace Ifs with known
-    conditions by the branch. Changes the model in place.
+    conditions by the branch. A symbol for an axis that the model fixes opens that axis as a batch
+    (ortrain.passes.open_batch). Changes the model in place.
 
-    Raises InvalidArgumentError for a name that is not an input, or a shape or value that does not fit."""
+    Raises InvalidArgumentError for a name that is not an input, a shape or value that does not fit, or a batch that
+    cannot be opened."""
     graph = model.graph
     for name in (*input_shapes, *input_values):
         if name not in graph.inputs:
@@ -32,11 +39,14 @@ def specialize(model: Model, input_shapes: Mapping[str, Sequence[Dim]], input_va
         graph.initializers[name] = _value(name, graph.types[name], value)
         graph.inputs.remove(name)
     sizes: dict[str, Dim] = {}
+    opened: dict[str, dict[str, int]] = {}
     for name, shape in input_shapes.items():
-        graph.types[name] = _with_shape(name, graph.types[name], shape, sizes)
+        graph.types[name] = _with_shape(name, graph.types[name], shape, sizes, opened)
     # drop the types of intermediate values: they were declared for any size
     graph.types = {name: _with_sizes(graph.types[name], sizes) for name in graph.inputs if name in graph.types}
     _inline_branches(model)
+    for symbol, axes in opened.items():
+        open_batch(model, axes, symbol)
 
 
 def _value(name: str, kind: TensorType, value: Any) -> np.ndarray:
@@ -46,18 +56,37 @@ def _value(name: str, kind: TensorType, value: Any) -> np.ndarray:
     return array
 
 
-def _with_shape(name: str, kind: TensorType, shape: Sequence[Dim], sizes: dict[str, Dim]) -> TensorType:
+def _with_shape(name: str, kind: TensorType, shape: Sequence[Dim | EllipsisType], sizes: dict[str, Dim],
+                opened: dict[str, dict[str, int]]) -> TensorType:
     """Return the type of an input with a new shape of numbers and symbols; record the sizes of its declared symbols
-    in `sizes`."""
-    declared = kind.shape if kind.shape is not None else tuple(f"{name}.{axis}" for axis in range(len(shape)))
-    if len(declared) != len(shape):
+    in `sizes`, and in `opened`, by symbol and input, the fixed axes that are to become dynamic."""
+    wanted = _without_ellipsis(name, kind, shape)
+    declared = kind.shape if kind.shape is not None else tuple(f"{name}.{axis}" for axis in range(len(wanted)))
+    if len(declared) != len(wanted):
         raise InvalidArgumentError(f"expected {len(declared)} sizes for input {name!r}, got {list(shape)}")
-    new_shape: tuple[Dim, ...] = tuple(size if isinstance(size, str) else int(size) for size in shape)
+    new_shape = [size if isinstance(size, str) else int(size) for size in wanted]
     for axis, (declared_dim, new_dim) in enumerate(zip(declared, new_shape, strict=True)):
+        if isinstance(declared_dim, int) and isinstance(new_dim, str):
+            new_shape[axis] = declared_dim
+            if opened.setdefault(new_dim, {}).setdefault(name, axis) != axis:
+                raise InvalidArgumentError(f"expected one batch axis per input, got {new_dim!r} twice in {list(shape)} for input {name!r}")
+            continue
         known = declared_dim if isinstance(declared_dim, int) else sizes.setdefault(declared_dim, new_dim)
         if known != new_dim:
             raise InvalidArgumentError(f"expected size {known} along axis {axis} of input {name!r}, got {new_dim}")
-    return TensorType(kind.dtype, new_shape)
+    return TensorType(kind.dtype, tuple(new_shape))
+
+
+def _without_ellipsis(name: str, kind: TensorType, shape: Sequence[Dim | EllipsisType]) -> list[Dim]:
+    """Return a shape with the declared sizes in place of an ellipsis."""
+    given = list(shape)
+    if ... not in given:
+        return [size for size in given if not isinstance(size, EllipsisType)]
+    place, missing = given.index(...), len(kind.shape or ()) - len(given) + 1
+    if kind.shape is None or given.count(...) > 1 or missing < 0:
+        raise InvalidArgumentError(f"expected a shape with at most one ... for an input of known rank, got {given} for input {name!r}")
+    given[place : place + 1] = kind.shape[place : place + missing]
+    return [size for size in given if not isinstance(size, EllipsisType)]
 
 
 def _with_sizes(kind: TensorType, sizes: Mapping[str, Dim]) -> TensorType:

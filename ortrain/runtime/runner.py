@@ -26,7 +26,7 @@ from ortrain.errors import (
     OutputShapeError,
     TerminatedError,
 )
-from ortrain.ir import Model, TensorType
+from ortrain.ir import Model, Shape, TensorType
 from ortrain.ops.shape import exposes_broadcast_axes
 from ortrain.plan import InputValuesRequired, PartitionRequired, plan_program
 from ortrain.plan.deferred_gradients import ParameterUpdates
@@ -40,6 +40,16 @@ MIN_ARENA = 3 << 20
 of a tiny network). From 4 MiB on NumPy requests huge pages: 2 MB more than a dense network uses."""
 MAX_PROGRAMS = 32
 """Programs without a template that are kept per model; the least recently used is dropped first."""
+
+
+def _opening_advice(name: str, wanted: Shape, given: Sequence[int], axis: int) -> str:
+    """Return how to open a fixed batch, where an input differs from the model's in nothing but the size along an axis that may be the batch."""
+    differing = [place for place, (want, have) in enumerate(zip(wanted, given, strict=True)) if isinstance(want, int) and want != have]
+    if axis > 1 or differing != [axis]:
+        return ""
+    shape = ["batch" if place == axis else size for place, size in enumerate(wanted)]
+    return (f". If axis {axis} is the batch, which the model fixes, make the session or the artifacts from the forward model with "
+            f"input_shapes={{{name!r}: {shape}}} to open it")
 
 
 def _is_object(value: Any) -> bool:
@@ -212,7 +222,7 @@ class Runner:
             if known[0] != have:
                 origin = "" if isinstance(want, int) else f" (as {want!r} of input {known[1]!r})"
                 raise InputShapeError(f"expected size {known[0]}{origin} along axis {axis} of input {name!r}, got {have} in {list(array.shape)} "
-                                      f"({self.where})")
+                                      f"({self.where}){_opening_advice(name, kind.shape, array.shape, axis)}")
         return array
 
     def _program_for(self, given: Mapping[str, Any]) -> Program:

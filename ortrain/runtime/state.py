@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -154,6 +155,14 @@ class TrainingState:
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> TrainingState:
         """Load the state from the bytes of a checkpoint file. Raises InvalidCheckpointError."""
         return cls(parse_checkpoint(bytes(data)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle or copy the state without its gradients: as the bytes of a checkpoint, and what those omit."""
+        rest = {"order": self.order, "masked": self.masked, "optimizer_step": self.optimizer_step, "initial_learning_rate": self.initial_learning_rate}
+        return type(self).from_bytes, (self.to_bytes(include_optimizer_state=True),), rest
+
+    def __copy__(self) -> TrainingState:
+        return copy.deepcopy(self)
 
     def to_bytes(self, include_optimizer_state: bool = False) -> bytes:
         """Serialize the state as a checkpoint file. Raises InvalidArgumentError above 2 GB."""

@@ -88,7 +88,8 @@ def check_device(device: str) -> None:
 
 
 def as_array(value: Any, dtype: str, where: str) -> np.ndarray:
-    """Convert an input (array, OrtValue of either package, __array__, __dlpack__, list) to a C-contiguous array.
+    """Convert an input (array, OrtValue of either package, __array__, __dlpack__, list) to a C-contiguous array. Tensors that require gradients, as in
+    PyTorch, are detached first.
 
     Raises InputTypeError when it is none of these or its dtype is not `dtype`; lists are converted to that dtype."""
     if isinstance(value, np.ndarray):
@@ -97,22 +98,47 @@ def as_array(value: Any, dtype: str, where: str) -> np.ndarray:
         array = value.numpy()
     elif value is None or isinstance(value, str | bytes | dict):
         raise InputTypeError(f"expected an array of {dtype} for {where}, got {type(value).__name__}")
-    elif callable(getattr(value, "numpy", None)) and callable(getattr(value, "data_type", None)):
-        array = np.asarray(value.numpy())
-    elif hasattr(value, "__array__"):
-        array = np.asarray(value)
-    elif hasattr(value, "__dlpack__"):
-        array = np.from_dlpack(value)
     else:
-        try:
-            array = np.asarray(value, numpy_dtype(dtype))
-        except (TypeError, ValueError) as error:
-            raise InputTypeError(f"expected an array of {dtype} for {where}, got {type(value).__name__}") from error
+        array = _foreign_array(value, dtype, where)
     if name_of(array.dtype) != dtype:
         raise InputTypeError(f"expected an array of {dtype} for {where}, got {array.dtype}")
     if type(array) is not np.ndarray or not array.flags.c_contiguous or not array.flags.aligned or not array.dtype.isnative:
         array = np.array(array, numpy_dtype(dtype), order="C")
     return array
+
+
+def _foreign_array(value: Any, dtype: str, where: str) -> np.ndarray:
+    """Return an object of another library, or a list, as an array."""
+    try:
+        if getattr(value, "requires_grad", False) is True and callable(getattr(value, "detach", None)):
+            value = value.detach()
+        if callable(getattr(value, "numpy", None)) and callable(getattr(value, "data_type", None)):
+            return np.asarray(value.numpy())
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        return np.asarray(value, numpy_dtype(dtype))
+    # foreign libraries raise errors of their own, for instance for tensors on other devices
+    except (AttributeError, BufferError, NotImplementedError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise InputTypeError(f"expected an array of {dtype} for {where}, got {type(value).__name__}: {error}") from error
+
+
+def find_non_finite(name: str, array: np.ndarray) -> str | None:
+    """Describe the first NaN or infinity in an array of samples [n, ...]: the input `name`, the sample and the index in it; None where all elements are
+    finite or not floating-point numbers."""
+    array = np.asarray(array)
+    if array.dtype.kind not in "fcV" or array.dtype.names is not None or name_of(array.dtype) not in NUMBERS:
+        return None
+    bad = ~np.isfinite(array)
+    count = int(np.count_nonzero(bad))
+    if count == 0:
+        return None
+    place = [int(index) for index in np.unravel_index(int(bad.argmax()), bad.shape)]
+    value = float(array[tuple(place)])
+    what = "NaN" if value != value else "infinity" if value > 0 else "-infinity"
+    where = f" in sample {place[0]}" + (f" at index {place[1:]}" if len(place) > 1 else "") if place else ""
+    return f"{what} in input {name!r}{where}" + (f", the first of {count} elements that are not finite" if count > 1 else "")
 
 
 def as_object(value: Any, kind: TensorType, where: str) -> Any:

@@ -24,10 +24,11 @@ from ortrain.errors import (
 )
 from ortrain.formats.artifact_names import CHECKPOINT, EVAL_MODEL, OPTIMIZER_MODEL, TRAINING_MODEL
 from ortrain.formats.onnx_files import write_model
-from ortrain.ir import Dim, Model
+from ortrain.ir import Model
 from ortrain.loading.loader import ModelSource, as_model
 from ortrain.passes.half_precision import restore_output_types
 from ortrain.passes.inference_export import check_outputs, inference_model
+from ortrain.passes.specialization import InputShapes
 from ortrain.runtime.options import RunOptions, SessionOptions, check_share
 from ortrain.runtime.parameters import Parameters
 from ortrain.runtime.runner import Runner
@@ -35,6 +36,7 @@ from ortrain.runtime.seed import current_seed
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE, TrainingState
 from ortrain.runtime.values import check_device
 from ortrain.training.binding import bind_parameters, eval_runner, parameter_arrays, training_runner
+from ortrain.training.copying import CopyableSession
 from ortrain.training.input_gradients import with_input_gradients
 from ortrain.training.numbers import check_learning_rate
 from ortrain.training.optimization import Optimization
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from ortrain.runtime.profiling import Profiling
 
 
-class TrainingSession(Optimization):
+class TrainingSession(Optimization, CopyableSession):
     """A model in training: forward, backward and optimizer steps over one state.
 
     training_model, eval_model, optimizer_model: the artifacts, each as a path, bytes, an onnx.ModelProto or an ortrain.ir.Model; eval and optimizer
@@ -89,7 +91,7 @@ class TrainingSession(Optimization):
     def from_model(cls, model: ModelSource, *, loss: Any = None, optimizer: Any = None, requires_grad: Sequence[str] | None = None,
                    frozen_params: Sequence[str] | None = None, loss_input_names: Sequence[str] | None = None,
                    additional_output_names: Sequence[str] | None = None, learning_rate: float = DEFAULT_LEARNING_RATE,
-                   options: SessionOptions | None = None, input_shapes: Mapping[str, Sequence[Dim]] | None = None,
+                   options: SessionOptions | None = None, input_shapes: InputShapes | None = None,
                    input_values: Mapping[str, Any] | None = None) -> TrainingSession:
         """Create a session straight from a forward model; the artifacts are made in memory.
 

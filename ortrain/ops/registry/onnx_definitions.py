@@ -98,10 +98,13 @@ def _tensor_type(c: InferenceContext, proto: Any, output: int) -> TensorType:
 
 
 def _schema(c: InferenceContext) -> Any:
-    """Return the node's OpSchema at the model's opset."""
+    """Return the node's OpSchema at the model's opset. Raises ShapeInferenceError where that opset has no such operator."""
     import onnx.defs
 
-    return onnx.defs.get_schema(c.node.op_type, c.opset, canonical_domain(c.node.domain))
+    try:
+        return onnx.defs.get_schema(c.node.op_type, c.opset, canonical_domain(c.node.domain))
+    except onnx.defs.SchemaError as error:
+        raise c.error(f"expected an operator of opset {c.opset}, got one of a later opset") from error
 
 
 def infer(c: InferenceContext) -> list[TensorType]:
