@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from ortrain.errors import InvalidModelError
 from ortrain.ir import Model
 from ortrain.loading.loader import ModelSource, as_model
+from ortrain.passes.weight_layers import Layer, find_layers
 
 METADATA = "ortrain.lora"
 """The metadata property that lists a model's adapters, as JSON."""
-LINEAR, CONVOLUTION, EMBEDDING = "linear", "convolution", "embedding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Adapter:
     module: str
     """The layer, by the path of its module in PyTorch as far as the model tells it."""
     kind: str
-    """LINEAR, CONVOLUTION or EMBEDDING."""
+    """The kind of the layer, of ortrain.passes.weight_layers."""
     weight: str
     """The layer's weight; for a quantized layer the packed or quantized one."""
     quantized: bool
@@ -66,6 +66,11 @@ def read_adapters(model: Model) -> list[Adapter]:
         return [Adapter(**entry) for entry in json.loads(text)]
     except (TypeError, ValueError) as error:
         raise InvalidModelError(f"expected the description of adapters in the metadata property {METADATA!r}, got one that cannot be read: {error}") from error
+
+
+def adaptable_layers(model: Model) -> list[Layer]:
+    """Return the layers of a model without those that adapters have added."""
+    return find_layers(model, {weight for adapter in read_adapters(model) for weight in (adapter.a, adapter.b)})
 
 
 def write_adapters(model: Model, found: Sequence[Adapter]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -12,10 +11,9 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Model, Node, TensorType
 from ortrain.loading.loader import ModelSource, as_model
-from ortrain.lora.adapters import CONVOLUTION, EMBEDDING, LINEAR, Adapter, read_adapters, write_adapters
-from ortrain.lora.layers import Layer, find_layers
+from ortrain.lora.adapters import Adapter, adaptable_layers, read_adapters, write_adapters
+from ortrain.passes.weight_layers import ALL_LINEAR, CONVOLUTION, EMBEDDING, Layer, select_layers
 
-ALL_LINEAR = "all-linear"
 CONV_ATTRIBUTES = ("auto_pad", "dilations", "kernel_shape", "pads", "strides")
 
 
@@ -33,7 +31,7 @@ def add(model: ModelSource, targets: str | Sequence[str] = ALL_LINEAR, rank: int
     _check(rank, alpha, dropout, name)
     adapted = as_model(model)
     existing = read_adapters(adapted)
-    layers = select_layers(list(find_layers(adapted)), targets)
+    layers = select_layers(adaptable_layers(adapted), targets)
     twice = [layer.module for layer in layers if any(old.module == layer.module and old.name == name for old in existing)]
     if twice:
         raise InvalidArgumentError(f"expected layers without an adapter named {name!r}, got {twice}")
@@ -47,26 +45,6 @@ def add(model: ModelSource, targets: str | Sequence[str] = ALL_LINEAR, rank: int
         made.append(adapter)
     write_adapters(adapted, [*existing, *made])
     return adapted
-
-
-def select_layers(layers: list[Layer], targets: str | Sequence[str]) -> list[Layer]:
-    """Return the layers that targets name. Raises InvalidArgumentError for a target that names none, listing modules there are."""
-    patterns = [targets] if isinstance(targets, str) else list(targets)
-    chosen: dict[str, Layer] = {}
-    for pattern in patterns:
-        found = [layer for layer in layers if _fits(layer, pattern)]
-        if not found:
-            known = sorted({layer.module for layer in layers})
-            raise InvalidArgumentError(f"expected targets that name layers with constant weights, got {pattern!r}; modules are {known[:20]}"
-                                       + (f" and {len(known) - 20} more" if len(known) > 20 else ""))
-        chosen |= {layer.module: layer for layer in found}
-    return [layer for layer in layers if layer.module in chosen]
-
-
-def _fits(layer: Layer, pattern: str) -> bool:
-    if pattern == ALL_LINEAR:
-        return layer.kind == LINEAR
-    return any(fnmatchcase(text, pattern) for text in (layer.module, layer.weight, layer.node.name))
 
 
 def _check(rank: int, alpha: float | None, dropout: float, name: str) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 from ortrain.errors import InvalidArgumentError, InvalidModelError
 from ortrain.ir import Graph, Model, Node
 from ortrain.loading.loader import ModelSource, as_model
-from ortrain.lora.adapters import CONVOLUTION, EMBEDDING, Adapter, read_adapters, write_adapters
+from ortrain.lora.adapters import Adapter, read_adapters, write_adapters
+from ortrain.passes.weight_layers import CONVOLUTION, EMBEDDING
 
 
 def merge(model: ModelSource, name: str | None = None) -> Model:

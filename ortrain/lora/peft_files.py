@@ -14,9 +14,9 @@ from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidM
 from ortrain.formats.atomic_files import replace_files
 from ortrain.ir import Model
 from ortrain.loading.loader import ModelSource, as_model
-from ortrain.lora.adapters import CONVOLUTION, EMBEDDING, Adapter, read_adapters
+from ortrain.lora.adapters import Adapter, adaptable_layers, read_adapters
 from ortrain.lora.injection import add
-from ortrain.lora.layers import find_layers
+from ortrain.passes.weight_layers import CONVOLUTION, EMBEDDING
 
 WEIGHTS, CONFIGURATION = "adapter_model.safetensors", "adapter_config.json"
 PREFIX = "base_model.model."
@@ -49,7 +49,7 @@ def load(model: ModelSource, folder: str | os.PathLike[str], name: str = "defaul
     Modules are found by their whole path or by its end. Raises ArtifactNotFoundError when a file is missing, InvalidModelError when a file is damaged,
     InvalidArgumentError when a module is not in the model or a shape does not fit, ImportError without safetensors."""
     arrays, configuration = _read(Path(folder))
-    layers = {layer.module: layer for layer in find_layers(as_model(model))}
+    layers = {layer.module: layer for layer in adaptable_layers(as_model(model))}
     wanted: dict[str, str] = {}
     for key in arrays:
         path, found, _ = key.removeprefix(PREFIX).partition(".lora_")

@@ -1,17 +1,21 @@
-"""The layers of a model that can be adapted: dense layers, convolutions and embeddings with constant weights."""
+"""The layers of a model that have constant weights: dense layers, convolutions and embeddings. Adapters and quantization find their places here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from ortrain.dtypes import FLOATS
+from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Graph, Model, Node, TensorType
-from ortrain.lora.adapters import CONVOLUTION, EMBEDDING, LINEAR, read_adapters
 from ortrain.ops.registry.record import MICROSOFT, canonical_domain
 from ortrain.ops.registry.shape_inference import infer
 
+LINEAR, CONVOLUTION, EMBEDDING = "linear", "convolution", "embedding"
+ALL_LINEAR = "all-linear"
+"""As a target: every dense layer."""
 BETWEEN = ("Cast", "DequantizeLinear", "Identity", "Transpose")
 """Operators that may stand between a weight and the layer that uses it."""
 GENERIC = re.compile(r"^(onnx::|val_\d+$|\d+$|_v_\d+$)")
@@ -20,7 +24,7 @@ GENERIC = re.compile(r"^(onnx::|val_\d+$|\d+$|_v_\d+$)")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer that can be adapted."""
+    """A layer with a constant weight."""
 
     node: Node
     module: str
@@ -28,31 +32,51 @@ class Layer:
     weight: str
     quantized: bool
     inputs: int
-    """Size of what A multiplies: features, input channels or rows of an embedding."""
+    """Features, input channels, or rows of an embedding."""
     outputs: int
     dtype: str
-    """Element type of the layer's output, which A and B have."""
+    """Element type of the layer's output."""
     kernel: tuple[int, ...] = ()
 
 
-def find_layers(model: Model) -> Iterator[Layer]:
-    """Yield the layers of the main graph in order, without those of adapters. Layers in branches and loop bodies are not adapted."""
+def find_layers(model: Model, ignored: Collection[str] = ()) -> list[Layer]:
+    """Return the layers of the main graph in order; those in branches and loop bodies are not among them. ignored: weights whose layers are left out."""
     graph = model.graph
-    adapted = {weight for adapter in read_adapters(model) for weight in (adapter.a, adapter.b)}
     types = infer(model)
     producers = graph.producers()
-    taken: set[str] = set()
+    found: dict[str, Layer] = {}
     for node in graph.nodes:
         layer = _layer(node, graph, producers, types)
-        if layer is None or layer.weight in adapted:
+        if layer is None or layer.weight in ignored:
             continue
         module, number = layer.module, 1
-        while module in taken:
+        while module in found:
             number += 1
             module = f"{layer.module}_{number}"
-        taken.add(module)
-        yield layer if module == layer.module else Layer(node, module, layer.kind, layer.weight, layer.quantized, layer.inputs, layer.outputs, layer.dtype,
-                                                         layer.kernel)
+        found[module] = replace(layer, module=module)
+    return list(found.values())
+
+
+def select_layers(layers: Sequence[Layer], targets: str | Sequence[str]) -> list[Layer]:
+    """Return the layers whose module, weight or node fits one of the globs, or that "all-linear" names.
+
+    Raises InvalidArgumentError for a target that names none, listing the modules there are."""
+    patterns = [targets] if isinstance(targets, str) else list(targets)
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = {layer.module for layer in layers if _fits(layer, pattern)}
+        if not found:
+            known = sorted({layer.module for layer in layers})
+            raise InvalidArgumentError(f"expected targets that name layers with constant weights, got {pattern!r}; modules are {known[:20]}"
+                                       + (f" and {len(known) - 20} more" if len(known) > 20 else ""))
+        chosen |= found
+    return [layer for layer in layers if layer.module in chosen]
+
+
+def _fits(layer: Layer, pattern: str) -> bool:
+    if pattern == ALL_LINEAR:
+        return layer.kind == LINEAR
+    return any(fnmatchcase(text, pattern) for text in (layer.module, layer.weight, layer.node.name))
 
 
 def _layer(node: Node, graph: Graph, producers: dict[str, Node], types: dict[str, TensorType]) -> Layer | None:
