@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ortrain import api, artifacts, onnxblock
+    from ortrain import api, artifacts, lora, onnxblock
     from ortrain.ops.custom import register_operator
     from ortrain.runtime.inference_session import InferenceSession
     from ortrain.runtime.options import RunOptions, SessionOptions
@@ -25,10 +25,10 @@ _HOMES = {
     "register_operator": "ortrain.ops.custom",
     "set_seed": "ortrain.runtime.seed",
 }
-_MODULES = ("api", "artifacts", "onnxblock")
+_MODULES = ("api", "artifacts", "lora", "onnxblock")
 
-__all__ = ["InferenceSession", "OrtValue", "RunOptions", "SessionOptions", "Trainer", "TrainingSession", "api", "artifacts", "onnxblock", "register_operator",
-           "set_seed"]
+__all__ = ["InferenceSession", "OrtValue", "RunOptions", "SessionOptions", "Trainer", "TrainingSession", "api", "artifacts", "lora", "onnxblock",
+           "register_operator", "set_seed"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,25 @@ from ortrain.dtypes import EXTENSIONS, NAMES, NUMBERS, numpy_dtype
 
 cnp.import_array()
 
+cdef extern from *:
+    """
+    #include <stdlib.h>                 /* defines __GLIBC__ where the C library is glibc */
+    #ifdef __GLIBC__
+    #include <malloc.h>
+    static void return_free_memory(void) { malloc_trim(0); }
+    #else
+    static void return_free_memory(void) {}
+    #endif
+    """
+    void return_free_memory() nogil
+
+
+def release_free_memory():
+    """Return freed heap memory to the system, where the C library keeps it (glibc): after reading a model of 430 MB it holds 300 MB in pieces."""
+    with nogil:
+        return_free_memory()
+
+
 # NumPy type number of the dtypes of ml_dtypes, by ONNX dtype: NumPy assigns them when ml_dtypes is imported
 cdef int[32] extension_types
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from ortrain._core.arrays import release_free_memory
 from ortrain.artifacts.files import Artifacts
 from ortrain.dtypes import DIFFERENTIABLE, NUMBERS
 from ortrain.enums import LossType, OptimType
@@ -44,8 +45,9 @@ LOSSES: dict[LossType, type[Block]] = {
 }
 OPTIMIZERS: dict[OptimType, type[Block]] = {OptimType.AdamW: optim.AdamW, OptimType.SGD: optim.SGD}
 
-MAX_BYTES, HEAVY = 2**30, 2**16
-"""Bytes of weights that the model edited by blocks may contain, and bytes from which a weight is taken out when there are more."""
+MAX_BYTES, HEAVY = 2**26, 2**16
+"""Bytes of weights that the model edited by blocks may contain, and bytes from which a weight is taken out when there are more: each edit copies the model, and
+a model of 430 MB took 440 MB more at its peak."""
 
 WEIGHT_INPUTS = {
     "Conv": (1, 2),
@@ -158,6 +160,7 @@ def build_artifacts(
             trained = _weights(forward, complete, constants, set(frozen))
         graphs = make_training_graphs(complete, trained or (), frozen, save_running_statistics)
         made = None if optimizer_block is None else _optimizer_model(optimizer_block, forward, graphs.checkpoint)
+    release_free_memory()
     return Artifacts(graphs.training, graphs.eval, made, graphs.checkpoint)
 
 

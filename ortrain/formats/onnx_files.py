@@ -48,11 +48,14 @@ def read_model(source: Any) -> Model:
     if not isinstance(source, str | os.PathLike):
         raise InvalidModelError(f"Please pass in either a path, bytes or an ONNX ModelProto for the model: got {type(source).__name__}")
     path = Path(source)
+    return _model(_parse(_read(path), str(path)), str(path), path.parent)      # the bytes of the file are freed before arrays are made
+
+
+def _read(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise ArtifactNotFoundError(f"expected a model file, found none that can be read at {str(path)!r}: {error}") from error
-    return _model(_parse(data, str(path)), str(path), path.parent)
 
 
 def proto_of(source: Any) -> onnx.ModelProto:

@@ -1,0 +1,17 @@
+"""Low-rank adaptation of frozen weights (LoRA; E. J. Hu et al., 2021), on float and on quantized weights (QLoRA; T. Dettmers et al., 2023).
+
+    adapted = lora.add("model.onnx", targets="*attention*", rank=8)
+    trainer = Trainer.from_model(adapted, loss="cross-entropy", requires_grad=lora.parameters(adapted))
+    trainer.fit(data, labels, epochs=3)
+    lora.save(trainer.session, "adapter")                                     # the adapter alone, a few hundred kB
+    write_model(lora.merge(trainer.session.inference_model()), "merged.onnx")
+
+An adapter adds x A B alpha / rank to the output of a layer, A [inputs, rank] and B [rank, outputs] being the only trained weights. Memory for gradients
+and moments is that of A and B."""
+
+from ortrain.lora.adapters import Adapter, adapters, parameters
+from ortrain.lora.injection import add
+from ortrain.lora.merging import merge, remove
+from ortrain.lora.peft_files import load, save
+
+__all__ = ["Adapter", "adapters", "add", "load", "merge", "parameters", "remove", "save"]
