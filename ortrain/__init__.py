@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from ortrain.runtime.options import RunOptions, SessionOptions
     from ortrain.runtime.seed import set_seed
     from ortrain.runtime.values import OrtValue
-    from ortrain.training.session import TrainingSession
     from ortrain.trainer.trainer import Trainer
+    from ortrain.training.session import TrainingSession
 
 __version__ = "0.1.0"
 

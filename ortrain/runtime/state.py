@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -96,6 +96,14 @@ def segments_of(arrays: Mapping[str, np.ndarray]) -> list[Segment]:
         for name, view in segment.views.items():
             view[...] = arrays[name]
     return made
+
+
+class Snapshot(NamedTuple):
+    """What TrainingState.restore sets."""
+
+    optimizer_step: int
+    arrays: list[tuple[np.ndarray, np.ndarray]]
+    """(memory of the state, copy of its contents)."""
 
 
 class TrainingState:
@@ -281,6 +289,19 @@ class TrainingState:
             raise InvalidCheckpointError(f"expected {moment} of {name!r} with shape {list(view.shape)} and dtype {view.dtype}, "
                                          f"got {list(value.shape)} and {value.dtype}")
         view[...] = value.reshape(view.shape)
+
+    # ---- snapshots
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of all parameters, moments and of the count of optimizer steps, for restore()."""
+        segments = [*self.trainable_segments, *self.frozen_segments, *chain.from_iterable(self.moments)]
+        return Snapshot(self.optimizer_step, [(segment.array, segment.array.copy()) for segment in segments])
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Set parameters, moments and the count of optimizer steps to what snapshot() copied from this state."""
+        for array, copy in snapshot.arrays:
+            array[...] = copy
+        self.optimizer_step = snapshot.optimizer_step
 
     # ---- flat buffers
 

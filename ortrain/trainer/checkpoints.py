@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortrain.errors import InvalidStateError
-from ortrain.formats.artifact_names import CHECKPOINT
+from ortrain.errors import InvalidArgumentError, InvalidStateError
+from ortrain.formats.artifact_names import CHECKPOINT, TRAINING_MODEL
 from ortrain.formats.atomic_files import replace_file
 from ortrain.runtime.state import TrainingState
 from ortrain.trainer.records import EpochRecord
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ortrain.trainer.callbacks import Callback
     from ortrain.trainer.trainer import Trainer
     from ortrain.training.schedules import Schedule
+    from ortrain.training.session import TrainingSession
 
 PROPERTY = "ortrain.trainer"
 """The checkpoint's property that holds the progress of the run, as JSON."""
@@ -94,6 +95,19 @@ class CheckpointFolder:
         self.folder = folder
         self.settings = settings
 
+    def check_unused(self) -> None:
+        """Raise InvalidArgumentError when the folder holds a run."""
+        if self.folder is not None and (self.folder / SETTINGS).exists():
+            raise InvalidArgumentError(f"expected a folder without a run, got {str(self.folder)!r}, which holds one: continue it with resume=True, or replace it "
+                                       "with overwrite=True")
+
+    def write_artifacts(self, session: TrainingSession) -> None:
+        """Write the session's models and its checkpoint into the folder, unless it holds them, so that TrainingSession.from_artifacts can open the run."""
+        if self.folder is None or (self.folder / TRAINING_MODEL).exists():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        session.save_artifacts(self.folder)
+
     def save(self, trainer: Trainer) -> None:
         """Write the latest checkpoint, the history and the settings. Each file is replaced atomically."""
         progress = trainer.progress()
@@ -112,7 +126,7 @@ class CheckpointFolder:
         """Write averaged weights into a file of their own, which the checkpoint names by its step, and remove that of the checkpoint before the last."""
         assert self.folder is not None and trainer.average is not None
         content = io.BytesIO()
-        np.savez(content, **trainer.average.state_dict())
+        np.savez(content, **trainer.average.state_dict())      # type: ignore[arg-type]
         replace_file(self.folder / f"{AVERAGE}.{trainer.step}.npz", content.getvalue())
         numbered = sorted((int(found[1]), entry) for entry in self.folder.glob(f"{AVERAGE}.*.npz") if (found := re.search(r"\.(\d+)\.npz$", entry.name)))
         for _, old in numbered[:-2]:

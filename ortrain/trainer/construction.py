@@ -11,8 +11,8 @@ from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Model
 from ortrain.loading.loader import ModelSource, load_model
 from ortrain.metrics import Accuracy, Metric
-from ortrain.onnxblock.loss import SAMPLE_WEIGHT, loss_by_name
-from ortrain.onnxblock.blocks import Block
+from ortrain.onnxblock.loss import loss_by_name, loss_inputs
+from ortrain.onnxblock.loss.base import SAMPLE_WEIGHT
 from ortrain.trainer.settings import AUTOMATIC
 from ortrain.training.session import TrainingSession
 
@@ -29,30 +29,37 @@ class InputRoles:
     """Inputs that the predictions depend on."""
     targets: list[str]
     """The other inputs, without sample weights."""
+    predictions: str | None
+    """The output that metrics compare with the targets; None where the models return the loss alone."""
     outputs: list[str]
-    """Additional outputs of the eval model, after the loss; the first one is what metrics look at."""
+    """Additional outputs of the eval model, after the loss."""
     dtypes: dict[str, str]
     """Input -> element type."""
 
 
-def input_roles(session: TrainingSession) -> InputRoles:
-    """Return the roles of a session's inputs, found by what its predictions depend on; without predictions, the last input is the target."""
+def input_roles(session: TrainingSession, predictions: str | None = None) -> InputRoles:
+    """Return the roles of a session's inputs, found by what its predictions depend on; without predictions, the last input is the target.
+
+    predictions: the output that metrics look at; None for the first one after the loss. Raises InvalidArgumentError when there is no such output."""
     training = session.input_names()
     evaluation = session.input_names(training=False) if session.eval_model is not None else training
     outputs = session.output_names(training=False)[1:] if session.eval_model is not None else session.output_names()[1:]
+    if predictions is not None and predictions not in outputs:
+        raise InvalidArgumentError(f"expected one of the outputs {outputs} as predictions, got {predictions!r}")
+    predictions = predictions or (outputs[0] if outputs else None)
     model = session.training_model if session.eval_model is None else session.eval_model
-    reached = _inputs_reaching(model, outputs) if outputs else set(training[:-1])
+    reached = _inputs_reaching(model, predictions) if predictions else set(training[:-1])
     rest = [name for name in evaluation if name not in reached and name != SAMPLE_WEIGHT]
     targets = rest or evaluation[-1:]
     types = session.training_model.graph.types
-    return InputRoles(training, evaluation, [name for name in evaluation if name in reached and name not in targets], targets, outputs,
-                      {name: types[name].dtype for name in training if name in types})
+    return InputRoles(training, evaluation, [name for name in evaluation if name in reached and name not in targets], targets,
+                      predictions, outputs, {name: types[name].dtype for name in training if name in types})
 
 
-def _inputs_reaching(model: Model, outputs: Sequence[str]) -> set[str]:
-    """Return the graph inputs that the first additional output depends on."""
+def _inputs_reaching(model: Model, output: str) -> set[str]:
+    """Return the graph inputs that an output depends on."""
     producers = model.graph.producers()
-    waiting, seen = list(outputs[:1]), set()
+    waiting, seen = [output], set()
     while waiting:
         name = waiting.pop()
         if name in seen:
@@ -66,9 +73,9 @@ def _inputs_reaching(model: Model, outputs: Sequence[str]) -> set[str]:
 def new_session(model: ModelSource, *, loss: Any, optimizer: Any, learning_rate: float, class_weight: Any, sample_weight: bool,
                 loss_options: Mapping[str, Any] | None, requires_grad: Sequence[str] | None, frozen_params: Sequence[str] | None,
                 wants_metrics: bool, loss_input_names: Sequence[str] | None = None, additional_output_names: Sequence[str] | None = None,
-                **arguments: Any) -> TrainingSession:
-    """Return a session for Trainer.from_model, whose parameters these are. The forward model's first output becomes an additional output, so that
-    metrics and predictions need no further request."""
+                **arguments: Any) -> tuple[TrainingSession, str | None]:
+    """Return (session, the output that metrics look at) for Trainer.from_model, whose parameters these are. What the loss is computed from becomes an additional output where there are
+    metrics, which compare it with the targets."""
     forward = load_model(model)
     options = dict(loss_options or {})
     if class_weight is not None:
@@ -79,28 +86,25 @@ def new_session(model: ModelSource, *, loss: Any, optimizer: Any, learning_rate:
         loss = loss_by_name(loss, **options)
     elif options:
         raise InvalidArgumentError(f"expected a loss given by name with {sorted(options)}, got {loss!r}: pass these to the loss itself")
-    first = forward.graph.outputs[:1]
-    if loss_input_names is None and not isinstance(loss, Block) and loss is not None:
-        loss_input_names = first
-    elif loss_input_names is None and isinstance(loss, Block) and getattr(loss, "scores", 1) == 1:
-        loss_input_names = first
-    if additional_output_names is None:
-        additional_output_names = first if wants_metrics and loss is not None else None
-    return TrainingSession.from_model(forward, loss=loss, optimizer=optimizer, learning_rate=learning_rate, requires_grad=requires_grad,
-                                      frozen_params=frozen_params, loss_input_names=loss_input_names, additional_output_names=additional_output_names,
-                                      **arguments)
+    scores = loss_inputs(loss, forward, loss_input_names)
+    if additional_output_names is None and wants_metrics:
+        additional_output_names = scores
+    session = TrainingSession.from_model(forward, loss=loss, optimizer=optimizer, learning_rate=learning_rate, requires_grad=requires_grad,
+                                         frozen_params=frozen_params, loss_input_names=loss_input_names or scores or None,
+                                         additional_output_names=additional_output_names or None, **arguments)
+    return session, scores[0] if additional_output_names and scores and scores[0] in additional_output_names else None
 
 
-def make_metrics(wanted: Any, session: TrainingSession, roles: InputRoles) -> list[Metric]:
+def make_metrics(wanted: Any, roles: InputRoles) -> list[Metric]:
     """Return the metrics for names, metrics and functions; for "auto" accuracy where targets are integers.
 
     Raises InvalidArgumentError for an unknown name, or when the session returns nothing that a metric could compare with the targets."""
     if wanted is None:
         return []
     if isinstance(wanted, str) and wanted == AUTOMATIC:
-        is_classification = bool(roles.outputs) and roles.dtypes.get(roles.targets[0], "").startswith(("int", "uint"))
+        is_classification = roles.predictions is not None and roles.dtypes.get(roles.targets[0], "").startswith(("int", "uint"))
         return [Accuracy()] if is_classification else []
     made = metric_registry.get_all([wanted] if isinstance(wanted, str | Metric) or callable(wanted) else wanted)
-    if made and not roles.outputs:
+    if made and roles.predictions is None:
         raise InvalidArgumentError("expected a session whose eval model returns predictions after the loss, for metrics: name them in additional_output_names")
     return made

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ortrain.data import DataLoader
 from ortrain.errors import InvalidArgumentError, InvalidStateError
 from ortrain.formats.atomic_files import replace_file
-from ortrain.formats.checkpoint import parse_checkpoint
+from ortrain.trainer.records import require
 from ortrain.training.session import TrainingSession
 
 SMOOTHING = 0.9
@@ -29,18 +29,12 @@ class LearningRateCurve:
 
     @property
     def suggestion(self) -> float:
-        """The learning rate at which the loss falls fastest before its lowest point."""
-        lowest = min(range(len(self.losses)), key=self.losses.__getitem__)
-        slopes = [(self.losses[i + 1] - self.losses[i - 1], i) for i in range(1, max(2, lowest)) if i + 1 < len(self.losses)]
-        return self.learning_rates[min(slopes)[1] if slopes else lowest]
+        """A tenth of the learning rate with the lowest loss: at the lowest point itself the loss is about to rise (J. Howard and S. Gugger, fastai)."""
+        return self.learning_rates[min(range(len(self.losses)), key=self.losses.__getitem__)] / 10
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw loss over learning rate into a PNG file. Raises InvalidStateError when matplotlib is not installed."""
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise InvalidStateError("expected matplotlib for a plot: install ortrain[plots]") from error
-        figure = Figure(figsize=(5.5, 4), layout="constrained")
+        """Draw loss over learning rate into a PNG file. Needs matplotlib."""
+        figure = require("matplotlib.figure", "plot", "plots").Figure(figsize=(5.5, 4), layout="constrained")
         axes = figure.subplots()
         axes.plot(self.learning_rates, self.losses)
         axes.axvline(self.suggestion, linestyle="--", color="gray", label=f"suggestion {self.suggestion:.2g}")
@@ -60,7 +54,7 @@ def find_learning_rate(session: TrainingSession, loader: DataLoader, lowest: flo
         raise InvalidArgumentError(f"expected 0 < lowest < highest as learning rates, got {lowest} and {highest}")
     if steps < LEAST_STEPS:
         raise InvalidArgumentError(f"expected at least {LEAST_STEPS} steps, got {steps}")
-    saved, rate, count = session.state.to_bytes(include_optimizer_state=True), session.learning_rate, session.train_steps
+    saved, rate, count = session.state.snapshot(), session.learning_rate, session.train_steps
     rates: list[float] = []
     losses: list[float] = []
     smoothed, epoch = 0.0, 0
@@ -87,7 +81,7 @@ def find_learning_rate(session: TrainingSession, loader: DataLoader, lowest: flo
         return _curve(rates, losses)
     finally:
         session.lazy_reset_grad()
-        session.state.restore(parse_checkpoint(saved))
+        session.state.restore(saved)
         session.learning_rate, session.train_steps = rate, count
 
 

@@ -37,19 +37,24 @@ class Trainer:
     """Trains a session: epochs over a data set, evaluation, schedules, checkpoints, early stopping, metrics and callbacks.
 
     session: the TrainingSession to train; Trainer.from_model creates one from a forward model.
+    predictions: the output that metrics compare with the targets, by default the first one after the loss.
     settings: keyword arguments with the names and defaults of TrainerSettings, such as schedule="cosine", metrics=["accuracy"], patience=3.
-    folder: receives the checkpoints of the run; None keeps nothing on disk.
+    folder: receives the run: artifacts, checkpoints, history and settings; None keeps nothing on disk.
     resume: continue the run whose checkpoint the session was created from, exactly where it was saved, also in the middle of an epoch.
+    overwrite: replace a run that the folder holds.
 
-    Raises InvalidArgumentError for an invalid setting, InvalidStateError when there is nothing to resume."""
+    Raises InvalidArgumentError for an invalid setting or a folder that holds a run, InvalidStateError when there is nothing to resume."""
 
-    def __init__(self, session: TrainingSession, *, folder: str | os.PathLike[str] | None = None, resume: bool = False, **settings: Any) -> None:
+    def __init__(self, session: TrainingSession, *, folder: str | os.PathLike[str] | None = None, resume: bool = False, overwrite: bool = False,
+                 predictions: str | None = None, **settings: Any) -> None:
         self.session = session
         self.options = TrainerSettings.of(settings)
-        self.roles = input_roles(session)
-        self.metrics: list[Metric] = make_metrics(self.options.metrics, session, self.roles)
+        self.roles = input_roles(session, predictions)
+        self.metrics: list[Metric] = make_metrics(self.options.metrics, self.roles)
         self.output_folder = None if folder is None else Path(folder)
         self.checkpoints = CheckpointFolder(self.output_folder, self.options)
+        if not resume and not overwrite:
+            self.checkpoints.check_unused()
         self.learning_rate = session.learning_rate if session.has_optimizer else 0.0
         """The learning rate that a schedule starts from."""
         self.epoch = 0
@@ -83,7 +88,7 @@ class Trainer:
     def from_model(cls, model: ModelSource, *, loss: Any = None, optimizer: Any = "adamw", learning_rate: float = DEFAULT_LEARNING_RATE,
                    folder: str | os.PathLike[str] | None = None, session_arguments: Mapping[str, Any] | None = None, class_weight: Any = None,
                    sample_weight: bool = False, loss_options: Mapping[str, Any] | None = None, requires_grad: Sequence[str] | None = None,
-                   frozen_params: Sequence[str] | None = None, **settings: Any) -> Trainer:
+                   frozen_params: Sequence[str] | None = None, overwrite: bool = False, **settings: Any) -> Trainer:
         """Create a trainer straight from a forward model.
 
         model: a path, bytes, an onnx.ModelProto or an ortrain.ir.Model.
@@ -95,19 +100,19 @@ class Trainer:
         session_arguments: further arguments of TrainingSession.from_model, such as options or input_shapes.
         The other parameters are those of Trainer. Raises the errors of Trainer and of generate_artifacts."""
         options = TrainerSettings.of(settings)
-        session = new_session(model, loss=loss, optimizer=optimizer, learning_rate=learning_rate, class_weight=class_weight, sample_weight=sample_weight,
+        session, predictions = new_session(model, loss=loss, optimizer=optimizer, learning_rate=learning_rate, class_weight=class_weight, sample_weight=sample_weight,
                               loss_options=loss_options, requires_grad=requires_grad, frozen_params=frozen_params, wants_metrics=bool(options.metrics),
                               **(session_arguments or {}))
-        return cls(session, folder=folder, **settings)
+        return cls(session, folder=folder, overwrite=overwrite, predictions=predictions, **settings)
 
     @classmethod
-    def from_artifacts(cls, directory: str | os.PathLike[str], *, learning_rate: float | None = None, resume: bool = False, options: Any = None,
-                       **settings: Any) -> Trainer:
+    def from_artifacts(cls, directory: str | os.PathLike[str], *, learning_rate: float | None = None, resume: bool = False, overwrite: bool = False,
+                       options: Any = None, **settings: Any) -> Trainer:
         """Create a trainer on a folder of artifacts, into which it also writes its checkpoints; `resume` continues the run that the folder holds."""
         session = TrainingSession.from_artifacts(directory, options=options)
         if learning_rate is not None:
             session.learning_rate = learning_rate
-        return cls(session, folder=directory, resume=resume, **settings)
+        return cls(session, folder=directory, resume=resume, overwrite=overwrite, **settings)
 
     # ---- training
 
@@ -135,6 +140,7 @@ class Trainer:
         elif validation is not None:
             held_out = self.evaluation_loader(*_pair(validation), batch_size=max(batch_size, EVALUATION_BATCH_SIZE))
         self._start(loader, epochs, batch_size, callbacks)
+        self.checkpoints.write_artifacts(self.session)
         with self._running(), StopSignal(self) as signal:
             loop = EpochLoop(self, loader, self._schedule, self._callbacks, signal)
             if self._resumed is not None:
@@ -167,7 +173,8 @@ class Trainer:
         if options.schedule is None:
             return None
         if not isinstance(options.schedule, str):
-            return options.schedule
+            schedule: Schedule = options.schedule
+            return schedule
         if self.steps_per_epoch is None:
             raise InvalidArgumentError(f"expected steps_per_epoch for the schedule {options.schedule!r}, since the data do not tell how many batches they have")
         return make_schedule(options.schedule, self.epochs * self.steps_per_epoch, self.learning_rate, options.warmup_steps, **options.schedule_options)
@@ -216,7 +223,7 @@ class Trainer:
 
         data, targets: as in fit. metrics: names or metrics that replace those of the trainer. Raises InvalidStateError without an eval model."""
         _check_positive(batch_size=batch_size)
-        chosen = self.metrics if metrics is None else make_metrics(metrics, self.session, self.roles)
+        chosen = self.metrics if metrics is None else make_metrics(metrics, self.roles)
         return self._evaluate(self.evaluation_loader(data, targets, batch_size=batch_size), chosen)
 
     def _evaluate(self, loader: DataLoader, metrics: Sequence[Metric] | None = None) -> dict[str, float]:
@@ -226,7 +233,7 @@ class Trainer:
     def predict(self, data: Any, *, batch_size: int = EVALUATION_BATCH_SIZE, output_names: Sequence[str] | None = None) -> np.ndarray | list[np.ndarray]:
         """Return the forward model's outputs for a data set without targets: one array if there is one output, a list otherwise."""
         _check_positive(batch_size=batch_size)
-        loader = as_loader(data, None, names=self.roles.forward, dtypes=self.roles.dtypes, batch_size=batch_size, shuffle=False)
+        loader = self._loader(data, None, batch_size, self.roles.forward, shuffle=False)
         with self._averaged():
             results = predict_batches(self.session, loader, output_names)
         return results[0] if len(results) == 1 else results
@@ -299,7 +306,8 @@ class Trainer:
 
     def _loader(self, data: Any, targets: Any, batch_size: int, names: Sequence[str], **how: Any) -> DataLoader:
         chosen = {"seed": self.options.seed} | {name: value for name, value in how.items() if value is not None}
-        return as_loader(data, targets, names=names, dtypes=self.roles.dtypes, batch_size=batch_size, **chosen)
+        dtypes = {name: self.roles.dtypes[name] for name in names}
+        return as_loader(data, targets, names=names, dtypes=dtypes, batch_size=batch_size, **chosen)
 
     def evaluation_loader(self, data: Any, targets: Any = None, *, batch_size: int = EVALUATION_BATCH_SIZE) -> DataLoader:
         """Return a loader that reads the inputs of the eval model, in order and without shuffling."""
