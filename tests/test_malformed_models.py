@@ -147,6 +147,7 @@ def damaged_model(proto, generator):
     return damaged.SerializeToString()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", MODELS)
 def test_random_damage_is_refused_by_an_error_of_ortrain_or_harmless(name, tmp_path):
     proto = MODELS[name](batch=1)

@@ -335,7 +335,9 @@ def test_old_and_new_opsets_are_opened(opset):
 
 
 @pytest.mark.parametrize(("shape", "text"), [(["batch", 1, 8], "expected 4 sizes"), ([..., ...], "at most one ..."), (["n", "n", 8, 8], "one batch axis"),
-                                             (["batch", 1, 1, 8, 8, ...], "at most one ..."), ([2, ...], "expected size 1 along axis 0")])
+                                             (["batch", 1, 1, 8, 8, ...], "at most one ..."),
+                                             ([2, ...], "expected size 1 along axis 0"), ([-1, ...], "a symbol such as"),
+                                             ([None, ...], "got None"), ([1.5, ...], "got 1.5"), (["", ...], "got ''")])
 def test_a_shape_that_does_not_fit_the_input_is_refused(shape, text):
     with pytest.raises(InvalidArgumentError, match=text):
         specialize(load_model(lenet()), {"image": shape}, {})

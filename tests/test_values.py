@@ -42,7 +42,7 @@ def test_a_tensor_that_cannot_be_read_is_refused_with_its_own_reason():
         as_array(ElsewhereTensor(np.ones(2, np.float32), requires_grad=False), "float32", "input 'x'")
 
 
-@pytest.mark.parametrize("value", [object(), [[1, 2], [3]], ["a"], [None], [2**70]], ids=repr)
+@pytest.mark.parametrize("value", [object(), [[1, 2], [3]], ["a"], [None], [2**70]], ids=["object", "ragged", "text", "None", "overflow"])
 def test_what_is_no_array_is_refused(value):
     with pytest.raises(InputTypeError, match="expected an array of int64 for input 'x'"):
         as_array(value, "int64", "input 'x'")

@@ -4,6 +4,7 @@ an If."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from types import EllipsisType
 from typing import Any
 
@@ -64,7 +65,7 @@ def _with_shape(name: str, kind: TensorType, shape: Sequence[Dim | EllipsisType]
     declared = kind.shape if kind.shape is not None else tuple(f"{name}.{axis}" for axis in range(len(wanted)))
     if len(declared) != len(wanted):
         raise InvalidArgumentError(f"expected {len(declared)} sizes for input {name!r}, got {list(shape)}")
-    new_shape = [size if isinstance(size, str) else int(size) for size in wanted]
+    new_shape = [_size(name, size) for size in wanted]
     for axis, (declared_dim, new_dim) in enumerate(zip(declared, new_shape, strict=True)):
         if isinstance(declared_dim, int) and isinstance(new_dim, str):
             new_shape[axis] = declared_dim
@@ -75,6 +76,19 @@ def _with_shape(name: str, kind: TensorType, shape: Sequence[Dim | EllipsisType]
         if known != new_dim:
             raise InvalidArgumentError(f"expected size {known} along axis {axis} of input {name!r}, got {new_dim}")
     return TensorType(kind.dtype, tuple(new_shape))
+
+
+def _size(name: str, size: Any) -> Dim:
+    """Return a size as a number or a symbol. Raises InvalidArgumentError for anything else."""
+    if isinstance(size, str) and size:
+        return size
+    try:
+        number = index(size)
+    except TypeError as error:
+        raise InvalidArgumentError(f"expected a size or a symbol in the shape of input {name!r}, got {size!r}") from error
+    if number < 0:
+        raise InvalidArgumentError(f"expected sizes of at least 0 for input {name!r}, got {number} (a symbol such as 'batch' leaves a size open)")
+    return number
 
 
 def _without_ellipsis(name: str, kind: TensorType, shape: Sequence[Dim | EllipsisType]) -> list[Dim]:
