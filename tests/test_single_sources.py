@@ -57,3 +57,13 @@ def test_every_optimizer_kernel_flushes_subnormal_numbers():
 def test_fused_updates_know_optimizers_by_the_number_of_their_records():
     source = (PACKAGE / "_core" / "kernels" / "training" / "gemm_update.h").read_text(encoding="utf-8")
     assert "(s[GEMM_ADAMW] ? adamw : sgd)" in source and ADAMW.gemm_update == 1 and SGD.gemm_update == 0
+
+
+def test_include_guards_of_the_kernels_are_named_after_their_files():
+    wrong = {}
+    for path in sorted((PACKAGE / "_core" / "kernels").rglob("*.h")):
+        guards = re.findall(r"^#ifndef (\w+)\n#define \1$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        stem = path.stem.upper()
+        if not set(guards) <= {f"ORTRAIN_{stem}_H", f"ORTRAIN_{path.parent.name.upper()}_{stem}_H"}:
+            wrong[path.name] = guards
+    assert wrong == {}

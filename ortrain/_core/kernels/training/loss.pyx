@@ -1,4 +1,4 @@
-"""Softmax cross-entropy kernels; the loops are in loss.h."""
+"""Softmax cross-entropy and its gradient; the loops are in loss.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "training/loss.h" nogil:
@@ -6,7 +6,7 @@ cdef extern from "training/loss.h" nogil:
     int softmax_cross_entropy_loss_grad(const KernelArgs *args)
     int loss_and_gradient(const KernelArgs *args)
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "softmax_cross_entropy_loss": (<size_t>&softmax_cross_entropy_loss, ("float32", "float64")),
     "softmax_cross_entropy_loss_grad": (<size_t>&softmax_cross_entropy_loss_grad, ("float32", "float64")),

@@ -1,4 +1,4 @@
-"""Accumulation of gradients and optimizer sweeps; the loops are in training.h, and in gemm_update.h."""
+"""Gradient accumulation and fused optimizer updates; the loops are in training.h and gemm_update.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "training/training.h" nogil:
@@ -11,7 +11,7 @@ cdef extern from "training/training.h" nogil:
 cdef extern from "training/gemm_update.h" nogil:
     int gemm_update(const KernelArgs *args)
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "accumulate": (<size_t>&accumulate, ("float32", "float64")),
     "adamw": (<size_t>&adamw, ("float32", "float64")),
