@@ -1,7 +1,7 @@
 # Each target creates the virtual environment .venv and builds what it needs.
 #   demo              train a convolutional network on handwritten digits
 #   test              run all tests
-#   test-one OP=Conv  run the tests of one operator
+#   test-one OP=Conv  run the tests of one operator, and those that tell what an operator lacks
 #   lint              ruff, mypy and cython-lint
 #   generate          render the files that come from bindings_spec
 #   bench             compare speed and memory with other runtimes, which are installed into .venv-bench
@@ -41,6 +41,7 @@ test: $(VENV)/built
 test-one: $(VENV)/built
 	$(call install,test)
 	$(RUN) -m pytest tests/ops -k "$(OP)"
+	$(RUN) -m pytest tests/test_registry.py tests/test_operators.py
 
 lint: $(VENV)/built
 	$(call install,lint)

@@ -16,7 +16,7 @@ from ortrain.ops import REGISTRY
 from ortrain.ops.custom import DOMAIN as CUSTOM
 from ortrain.ops.registry.onnx_definitions import onnx_record
 from ortrain.ops.registry.optimizers import OptimizerAlgorithm
-from ortrain.ops.registry.record import OpRecord
+from ortrain.ops.registry.record import ElementwiseLowering, OpRecord
 
 COMPILED, COMPOSED, FUNCTION, REFERENCE, NONE = "compiled", "composed", "function", "reference", "none"
 """Kinds of kernels: its own; a composition of other operators by ortrain or by ONNX's function body; ONNX's reference implementation in a Python step."""
@@ -120,6 +120,8 @@ def _texts(function: Callable[..., Any]) -> Iterator[str]:
                 waiting += item.co_consts
             elif isinstance(item, tuple):
                 waiting += item
+            elif isinstance(item, ElementwiseLowering):
+                waiting.append(item.lower)
             elif isinstance(item, OptimizerAlgorithm):
                 waiting.append(item.kernel)
             elif hasattr(item, "__code__") and str(getattr(item, "__module__", "")).startswith("ortrain.ops"):

@@ -78,7 +78,56 @@ def test_a_deprecated_operation_says_so_and_warns(generate, changed_spec):
     assert "from ortrain._facade_runtime import arguments, deprecation," in text
 
 
+ESPERANTO = """
+[esperanto]
+title = "Esperanto"
+module = "ortrain.esperanto"
+guard = "{call}"
+doc = "A Esperanto API."
+unfinished = true
+
+[esperanto.classes.checkpoint_state]
+name = "OrtCheckpoint"
+module = "checkpoint"
+base = "DisposableState"
+self = "self._state"
+doc = "Parameters, optimizer state and properties."
+
+[c]
+"""
+
+
+def test_an_unfinished_language_needs_a_section_and_the_forms_that_it_has(generate, changed_spec):
+    changed_spec("naming.toml", "\n[c]\n", ESPERANTO)
+    spec = changed_spec("operations/checkpoint_state.toml", 'swift = "ORTCheckpoint(path)"', 'swift = "ORTCheckpoint(path)"\nesperanto = "static load(path)"')
+    files = generate.facades.render(spec)
+    assert "def load(path: str | os.PathLike[str]) -> OrtCheckpoint:" in files["ortrain/esperanto/checkpoint.py"]
+    assert 'LANGUAGES = ("python", "csharp", "swift", "objc", "esperanto", "c")' in files["ortrain/conformance/languages.py"]
+    assert 'FINISHED = ("python", "csharp", "swift", "objc", "c")' in files["ortrain/conformance/languages.py"]
+    assert "Esperanto is unfinished" in generate.documents.render(spec)["docs/reference.md"]
+    assert not [line for line in generate.lock.lines(spec) if line.startswith("esperanto")]
+    assert generate.lock.missing_names(spec) == []
+
+
+def test_a_finished_language_explains_every_operation_that_it_lacks(generate, changed_spec):
+    from render.spec import SpecError
+
+    with pytest.raises(SpecError, match="expected a form for esperanto"):
+        changed_spec("naming.toml", "\n[c]\n", ESPERANTO.replace("unfinished = true", ""))
+
+
+def test_a_form_that_takes_an_object_without_a_class_is_refused(generate, changed_spec):
+    from render.spec import SpecError
+
+    changed_spec("naming.toml", "\n[c]\n", ESPERANTO)
+    form = 'swift = "getParameter(withName: name)"'
+    spec = changed_spec("operations/checkpoint_state.toml", form, form + '\nesperanto = "get(name)"')
+    with pytest.raises(SpecError, match="expected a class of esperanto for tensor"):
+        generate.facades.render(spec)
+
+
 @pytest.mark.parametrize(("file", "before", "after", "said"), [
+    ("operations/training_session.toml", "[load_optimizer.absent]", '[load_optimizer.absent]\nklingon = "no reason"', "unknown language 'klingon'"),
     ("operations/training.toml", 'kind = "function"', 'kind = "verb"', "unknown kind"),
     ("operations/training.toml", "known_from", "knwon_from", "unknown fields"),
     ("operations/training.toml", 'type = "integer"', 'type = "intger"', "unknown type"),

@@ -48,4 +48,4 @@ def test_no_gradient_is_missing(capsys):
 
 @pytest.mark.skipif(f"onnx {onnx.__version__};" not in PAGE.read_text(encoding="utf-8"), reason="the page was generated with another version of onnx")
 def test_the_page_is_up_to_date():
-    assert PAGE.read_text(encoding="utf-8") == page()
+    assert PAGE.read_text(encoding="utf-8") == page(), "render it again: python -m ortrain ops --markdown > docs/operators.md"

@@ -110,6 +110,14 @@ def test_every_lowering_names_a_kernel(dtype):
     assert_none_missing(missing)
 
 
+def test_every_operator_with_an_elementwise_kernel_is_elementwise():
+    sources = [(KERNELS / "elementwise" / f"{name}.pyx").read_text(encoding="utf-8") for name in ("elementwise", "activation")]
+    elementwise = {name for source in sources for name in re.findall(r'^    "(\w+)": \(<size_t>', source, re.MULTILINE)}
+    assert len(elementwise) > 80
+    calls = {(sample.domain, sample.op_type): lowered(sample, "float32") for sample in samples()}
+    assert_none_missing({key for key, call in calls.items() if isinstance(call, KernelCall) and call.kernel in elementwise and not REGISTRY[key].elementwise})
+
+
 def test_every_kernel_is_run_by_a_sample():
     """Exempt are the kernels that the plan, the runner and the optimizer name themselves."""
     named = strings_in(*(PACKAGE / "plan").rglob("*.py"), *(PACKAGE / "training").glob("*.py"), PACKAGE / "runtime" / "runner.py")

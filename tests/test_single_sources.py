@@ -41,8 +41,8 @@ def test_the_specification_states_the_default_learning_rate():
 
 
 def test_every_language_of_the_specification_has_a_conformance_driver():
-    naming = tomllib.loads((ROOT / "bindings_spec" / "naming.toml").read_text(encoding="utf-8"))
-    assert {name for name, section in naming.items() if isinstance(section, dict) and "module" in section} == set(LANGUAGES)
+    drivers = {path.stem for path in (PACKAGE / "conformance" / "drivers").glob("*.py")} - {"__init__", "base"}
+    assert drivers == set(LANGUAGES)
 
 
 def test_the_version_stands_in_the_package_alone():
@@ -60,3 +60,13 @@ def test_fused_updates_know_optimizers_by_the_number_of_their_records():
     assert table is not None
     numbered = sorted((algorithm.gemm_update, algorithm.kernel) for algorithm in ALGORITHMS.values() if algorithm.gemm_update is not None)
     assert numbered == list(enumerate(table[1].split(", ")))
+
+
+def test_include_guards_of_the_kernels_are_named_after_their_files():
+    wrong = {}
+    for path in sorted((PACKAGE / "_core" / "kernels").rglob("*.h")):
+        guards = re.findall(r"^#ifndef (\w+)\n#define \1$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        stem = path.stem.upper()
+        if not set(guards) <= {f"ORTRAIN_{stem}_H", f"ORTRAIN_{path.parent.name.upper()}_{stem}_H"}:
+            wrong[path.name] = guards
+    assert wrong == {}

@@ -52,6 +52,8 @@ MOVED = {
     "bias and activation": [matmul("x"), Node("Add", ["row", "p"], ["a"]), Node("Tanh", ["a"], ["t"]), gather("t")],
     "addend with all rows": [matmul("x"), Node("Add", ["p", "places"], ["a"]), gather("a")],
     "residual": [matmul("x"), Node("Add", ["p", "x"], ["a"]), gather("a")],
+    "limits and choice": [matmul("x"), Node("Clip", ["p", "low"], ["c"]), Node("Greater", ["c", "places"], ["g"]), Node("Where", ["g", "c", "x"], ["a"]),
+                          gather("a")],
     "value multiplied by itself": [matmul("x"), Node("Mul", ["p", "p"], ["a"]), gather("a")],
     "layer normalization": [matmul("x"), Node("LayerNormalization", ["p", "row"], ["a"], attributes={"axis": -1}), gather("a")],
     "softmax over a later axis": [matmul("x"), Node("Softmax", ["p"], ["a"], attributes={"axis": 2}), gather("a")],
@@ -60,7 +62,7 @@ MOVED = {
     "gemm": [Node("Reshape", ["x", "matrix"], ["m"]), Node("Gemm", ["m", "w", "row"], ["p"]), gather("p", 0)],
     "batch axis": [matmul("x"), gather("p", 0)],
 }
-CONSTANTS = {"heads": np.array([0, 0, HEADS, SIZE]), "matrix": np.array([-1, DIM])}
+CONSTANTS = {"low": np.array(-0.5), "heads": np.array([0, 0, HEADS, SIZE]), "matrix": np.array([-1, DIM])}
 
 
 def test_gather_is_not_moved_before_softmax_over_trailing_axes():

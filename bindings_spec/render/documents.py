@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from render.spec import LANGUAGES, ROOT, Form, Operation, Spec
+from render.spec import ROOT, Form, Operation, Spec
 
 HEAD = """# Reference
 
@@ -49,14 +49,16 @@ def _objects(spec: Spec) -> list[str]:
 def render(spec: Spec) -> dict[str, str]:
     """The reference page."""
     parts, cases = [HEAD], _cases()
-    titles = [spec.naming[language]["title"] for language in LANGUAGES]
+    unfinished = [spec.naming[language]["title"] for language in spec.languages if not spec.is_finished(language)]
+    parts += [f"{title} is unfinished; its dashes are not explained.\n\n" for title in unfinished]
+    titles = [spec.naming[language]["title"] for language in spec.languages]
     for name in _objects(spec):
         operations = [operation for operation in spec.operations.values() if operation.object == name]
         parts.append(f"## {name}\n\n| operation | {' | '.join(titles)} |\n| --- |{' --- |' * len(titles)}\n")
         for operation in operations:
-            cells = " | ".join(_cell(operation, operation.forms[language]) for language in LANGUAGES)
+            cells = " | ".join(_cell(operation, operation.forms[language]) for language in spec.languages)
             parts.append(f"| **{operation.name}**: {operation.doc}{_errors(operation)}{_source(operation)} | {cells} |\n")
-        absent = [(operation, language) for operation in operations for language in LANGUAGES if language in operation.absent]
+        absent = [(operation, language) for operation in operations for language in spec.languages if language in operation.absent]
         if absent:
             parts.append("\nNot there:\n\n")
             for operation in operations:

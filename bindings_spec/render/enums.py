@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from render.spec import LANGUAGES, Spec
+from render.spec import Spec
 from render.text import NOTE
 
 UNSCOPED = ("objc", "c")
@@ -30,7 +30,7 @@ def render(spec: Spec) -> dict[str, str]:
     head = NOTE.format(source="enums.toml") + '"""The public enumerations, with the old package\'s names and values."""\n\nfrom enum import IntEnum\n'
     files = {"ortrain/enums.py": head + "".join(
         enumeration(name, record["doc"], [(m["name"], m["value"], m["doc"]) for m in record["members"]]) for name, record in spec.enums.items())}
-    for language in LANGUAGES:
+    for language in spec.languages:
         parts, constants = [], []
         for record in spec.enums.values():
             if language in record:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from render import enums
-from render.spec import LANGUAGES, Argument, Form, Operation, Spec
+from render.spec import Argument, Form, Operation, Spec
 from render.text import NOTE, docstring, folded, imports_for, order, runtime_homes
 
 INDENT = "    "
@@ -16,9 +16,21 @@ INDENT = "    "
 def render(spec: Spec) -> dict[str, str]:
     """Every module of every facade."""
     files: dict[str, str] = {}
-    for language in LANGUAGES:
+    for language in spec.languages:
         files |= Facade(spec, language).modules()
-    return files
+    return files | {"ortrain/conformance/languages.py": _languages(spec)}
+
+
+def _languages(spec: Spec) -> str:
+    """The module that lists the languages for the conformance suite, which does not read the spec."""
+    finished = [language for language in spec.languages if spec.is_finished(language)]
+    return (NOTE.format(source="naming.toml") + '"""The languages that have a facade."""\n\n'
+            + f"LANGUAGES = {_strings(spec.languages)}\n"
+            + f'FINISHED = {_strings(finished)}\n"""Those whose facade has every operation, or a reason why not."""\n')
+
+
+def _strings(names: Sequence[str]) -> str:
+    return "(" + ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "") + ")"
 
 
 class Facade:
@@ -198,7 +210,8 @@ class Facade:
 
     def _of_type(self, name: str, key: str, default: str) -> str:
         record = self.spec.types[name]
-        return str(record.get(self.language, {}).get(key, record.get(key, default)))
+        text = str(record.get(self.language, {}).get(key, record.get(key, default)))
+        return re.sub(r"\{class (\w+)\}", lambda match: self.spec.class_of(self.language, match[1]), text)
 
     def _return_hint(self, form: Form) -> str:
         if form.name == form.owner or form.word in ("setter", "void"):
@@ -253,11 +266,11 @@ class Facade:
         if form.constructs:
             return f"self._hold({expression})"
         give = self._of_type(form.result, "give", "{}")
-        store = self.spec.types[form.result].get(self.language, {}).get("store")
+        store = self._of_type(form.result, "store", "")
         outs = [argument.name for argument in form.arguments if argument.result]
         give = re.sub(r"\{(\w+)\}", lambda match: natives[match[1]], give)
         if store:
-            return str(store).replace("{out}", outs[0]).replace("{}", expression)
+            return store.replace("{out}", outs[0]).replace("{}", expression)
         if outs:
             return f"outcomes.put({outs[0]}, {give.replace('{}', expression)})"
         return give.replace("{}", expression)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from render import enums
 from render.facades import Facade
-from render.spec import HERE, LANGUAGES, ROOT, Spec, SpecError
+from render.spec import HERE, ROOT, Spec, SpecError
 
 PATH = "bindings_spec/names.lock"
 
 
 def lines(spec: Spec) -> list[str]:
-    """One line per name, sorted."""
+    """One line per name, sorted. The names of an unfinished language may still change, so they are not among them."""
     found = set()
-    for language in LANGUAGES:
+    languages = [language for language in spec.languages if spec.is_finished(language)]
+    for language in languages:
         facade = Facade(spec, language)
         for form in spec.forms(language):
             word = f"{form.word} " if form.word in ("property", "setter", "written") else ""
             found.add(f"{language} {word}{form.path}({', '.join(a.name for a in form.arguments)}) -> {facade._return_hint(form)}")
     for name, record in spec.enums.items():
         found |= {f"enum {name}.{member['name']} = {member['value']}" for member in record["members"]}
-        for language in LANGUAGES:
+        for language in languages:
             if language in record:
                 found |= {f"{language} enum {record[language]['name']}.{enums.member_name(record[language], m['name'])}" for m in record["members"]}
     found |= {f"error {name} code {record['code']}" for name, record in spec.errors.items()}

@@ -12,9 +12,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
 ROOT = HERE.parent
-LANGUAGES = ("python", "csharp", "swift", "objc", "c")
 WORDS = ("static", "classmethod", "property", "setter", "function", "written", "void", "plain")
-FIELDS = {"kind", "doc", "call", "calls", "parameters", "result", "errors", "known_from", "since", "deprecated", "absent", "notes", *LANGUAGES}
+FIELDS = {"kind", "doc", "call", "calls", "parameters", "result", "errors", "known_from", "since", "deprecated", "absent", "notes"}
 KINDS = ("method", "static", "constructor", "property", "function", "none")
 FIRST_RELEASE = "0.1.0"
 
@@ -115,6 +114,8 @@ class Spec:
         self.enums = self.read("enums.toml")
         self.types = self.read("types.toml")
         self.naming = self.read("naming.toml")
+        self.languages = tuple(self.naming)
+        """The languages, in the order of their sections in naming.toml."""
         self.removed = self.read("removed.toml")
         self.operations: dict[str, Operation] = {}
         for path in sorted((folder / "operations").glob("*.toml")):
@@ -135,6 +136,18 @@ class Spec:
         except tomllib.TOMLDecodeError as error:
             raise SpecError(f"{name}: {error}") from error
 
+    def is_finished(self, language: str) -> bool:
+        """Is every operation that a language lacks explained, and are its names kept in names.lock?"""
+        return not self.naming[language].get("unfinished", False)
+
+    def class_of(self, language: str, kind: str) -> str:
+        """The class that stands for an object in a language. Raises SpecError when there is none."""
+        section = self.naming[language]
+        name = section.get("objects", {}).get(kind) or section["classes"].get(kind, {}).get("name")
+        if not name:
+            raise SpecError(f"naming.toml: expected a class of {language} for {kind}, which one of its forms takes or returns")
+        return str(name)
+
     def forms(self, language: str) -> Iterator[Form]:
         """Every form of a language, in the order of the spec."""
         for operation in self.operations.values():
@@ -144,7 +157,7 @@ class Spec:
 
     def _operation(self, owner: str, name: str, record: dict[str, Any]) -> Operation:
         where = f"{owner}.{name}"
-        unknown = set(record) - FIELDS
+        unknown = set(record) - FIELDS - set(self.languages)
         if unknown:
             raise SpecError(f"{where}: unknown fields {sorted(unknown)}")
         missing = {"doc", "known_from"} - set(record)
@@ -156,10 +169,10 @@ class Spec:
             {item["name"]: Parameter(**item) for item in record.get("parameters", [])}, result["type"], result["doc"], record.get("errors", []),
             record["known_from"], record.get("since", FIRST_RELEASE), record.get("deprecated", {}), record.get("absent", {}), record.get("notes", {}))
         self._check(operation, where)
-        for language in LANGUAGES:
+        for language in self.languages:
             texts = record.get(language, [])
             operation.forms[language] = [self._form(operation, language, text) for text in ([texts] if isinstance(texts, str) else texts)]
-            if bool(texts) == (language in operation.absent):
+            if bool(texts) == (language in operation.absent) and (texts or self.is_finished(language)):
                 raise SpecError(f"{where}: expected a form for {language}, or the reason why it is absent, one of the two")
         return operation
 
@@ -169,6 +182,9 @@ class Spec:
         for parameter in operation.parameters.values():
             self._type(parameter.type, where)
         self._type(operation.result, where)
+        for language in {*operation.absent, *operation.calls, *operation.notes}:
+            if language not in self.languages:
+                raise SpecError(f"{where}: unknown language {language!r}")
         for text in operation.errors:
             if text.partition(":")[0] not in self.errors:
                 raise SpecError(f"{where}: unknown error {text!r}")

@@ -1,4 +1,4 @@
-"""Run the programs of all five languages and compare their checkpoints: `python examples/five_languages/compare.py`."""
+"""Run the programs of all languages and compare their checkpoints: `python examples/five_languages/compare.py`."""
 
 import importlib
 import tempfile
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from make_artifacts import STEPS, artifacts_in, data
 
-LANGUAGES = ("python", "csharp", "swift", "objc", "c")
+from ortrain.conformance.languages import FINISHED
 
 
 def main() -> None:
@@ -14,11 +14,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         paths = artifacts_in(folder)
         checkpoints = {}
-        for language in LANGUAGES:
+        for language in FINISHED:
             losses = importlib.import_module(f"train_{language}").train(*paths, *data(), STEPS)
             checkpoints[language] = Path(f"{paths[0]}.{language}").read_bytes()
             print(f"{language:<7} loss {losses[0]:.6f} -> {losses[-1]:.6f} after {STEPS} steps")
-        print("the same checkpoint from all five" if len(set(checkpoints.values())) == 1 else "the checkpoints differ")
+        print(f"the same checkpoint from all {len(FINISHED)}" if len(set(checkpoints.values())) == 1 else "the checkpoints differ")
 
 
 if __name__ == "__main__":

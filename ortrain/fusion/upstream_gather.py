@@ -14,13 +14,10 @@ import numpy as np
 
 from ortrain.fusion.graph_view import GraphView
 from ortrain.ir import Dim, Node, Shape
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain
+from ortrain.ops.registry.record import ORTRAIN, canonical_domain, is_elementwise
 
 MATMULS = {("", "MatMul"), ("", "Gemm"), (ORTRAIN, "Attention")}
 """Operators of which a rewrite must include at least one: without, it would only replace one Gather by several."""
-ELEMENTWISE = frozenset({("", name) for name in (
-    "Abs", "Add", "Cast", "Celu", "Div", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Mul", "Neg", "Pow",
-    "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Swish", "Tanh")} | {(MICROSOFT, "Gelu"), (MICROSOFT, "FastGelu")})
 MIN_REDUCTION = 2
 """Minimum ratio of all rows to gathered rows, where the number of rows is known."""
 
@@ -106,7 +103,7 @@ def _rewrite(view: GraphView, gather: Node, axis: int, rows: np.ndarray, region:
 
 def _gathered_axes(view: GraphView, node: Node, axis: int) -> GatheredAxes | None:
     kind = canonical_domain(node.domain), node.op_type
-    if kind in ELEMENTWISE:
+    if kind == ("", "Identity") or is_elementwise(node):
         return _broadcast_axes(view, node, range(len(node.inputs)), axis)
     rule = RULES.get(kind)
     return None if rule is None else rule(view, node, axis)

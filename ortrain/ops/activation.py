@@ -6,22 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from ortrain.ir import TensorType
-from ortrain.ops.elementwise import binary, infer_broadcast, same_as_input, unary
+from ortrain.ops.elementwise import binary, infer_broadcast, same_as_input, ternary, unary
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import (
     MICROSOFT,
     ORTRAIN,
     Decomposition,
+    ElementwiseLowering,
     GradientRule,
     InferenceContext,
     KernelCall,
-    Lowering,
     LoweringContext,
     check_broadcasts,
     check_inputs,
     operator,
 )
-from ortrain.ops.shared.broadcasting import pack_broadcast
 
 Gradients = Sequence[str | None]
 
@@ -64,6 +63,7 @@ def gelu_gradient(g: GradientBuilder) -> Gradients:
     return [g.op(gradient_op, g.dy, g.inputs[0], domain=MICROSOFT)]
 
 
+@ElementwiseLowering
 def lower_gelu(c: LoweringContext) -> KernelCall:
     return KernelCall("fast_gelu" if c.attribute("approximate", "none") == "tanh" else "gelu", in_place={0: 0})
 
@@ -201,12 +201,7 @@ def prelu(c: InferenceContext) -> list[TensorType]:
     return [c.type(0)]
 
 
-def lower_ternary(kernel: str) -> Lowering:
-    """Return the lowering of a broadcasting kernel d = f(a, b, c) that may write d over a; d has the shape of a."""
-    return lambda c: KernelCall(kernel, pack_broadcast(c.output_dims(0), *(c.dims(i) for i in range(3))), in_place={0: 0})
-
-
-@operator("PReluGrad", domain=ORTRAIN, lower=lower_ternary("prelu_grad"))
+@operator("PReluGrad", domain=ORTRAIN, lower=ternary("prelu_grad"))
 def prelu_grad(c: InferenceContext) -> list[TensorType]:
     """dx = dY where x >= 0 else slope dY, of (dY, x, slope)"""
     check_inputs(c, c.shape(0), 1)
@@ -272,7 +267,12 @@ def clip_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("Where", mask, g.dy, g.scalar(0.0, x))]
 
 
-@operator("Clip", lower=lambda c: KernelCall("clip", floats=clip_limits(c), in_place={0: 0}), gradient=clip_gradient, stop_gradient=(1, 2))
+@ElementwiseLowering
+def lower_clip(c: LoweringContext) -> KernelCall:
+    return KernelCall("clip", floats=clip_limits(c), in_place={0: 0})
+
+
+@operator("Clip", lower=lower_clip, gradient=clip_gradient, stop_gradient=(1, 2))
 def clip(c: InferenceContext) -> list[TensorType]:
     """y = min(max(x, low), high); the gradient at the limits is dY"""
     return same_as_input(c)

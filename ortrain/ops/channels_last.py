@@ -74,10 +74,10 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 1, 2)
     method = method_of(v, bool(c.attribute("direct", 0)), has_tiles(c))
     weight_method, slices, weight_scratch = weight_way(v, method, has_tiles(c))
-    method = Method.ROWS if method == Method.WINDOWS else method
+    method = Method.IM2COL if method == Method.DIRECT else method
     bias_blocks = symbolic_min(SPREAD, symbolic_max(1, v.pixels // 64))
     scratch = symbolic_max(data_scratch(v, method) if c.has_output(0) else 0, weight_scratch if c.has_output(1) else 0, bias_blocks * v.filters)
-    block = winograd_block(v) if method == Method.WINOGRAD else row_images(v) if method == Method.WINOGRAD_ROWS else 0
+    block = winograd_block(v) if method == Method.WINOGRAD else row_images(v) if method == Method.WINOGRAD_1D else 0
     return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_rows(v), weight_method, block, slices, bias_blocks),
                       scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {}, shape_only_inputs=shape_only_inputs_of_gradient(c))
 

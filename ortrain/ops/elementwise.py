@@ -17,6 +17,7 @@ from ortrain.ops.registry.record import (
     MICROSOFT,
     ORTRAIN,
     Alias,
+    ElementwiseLowering,
     InferenceContext,
     KernelCall,
     Lowering,
@@ -45,6 +46,7 @@ def unary(kernel: str, *attributes: tuple[str, float]) -> Lowering:
 
     attributes: (name, default) of float attributes, packed in this order."""
 
+    @ElementwiseLowering
     def lower(c: LoweringContext) -> KernelCall:
         return KernelCall(kernel, floats=tuple(float(c.attribute(name, default)) for name, default in attributes), in_place={0: 0})
 
@@ -68,6 +70,7 @@ def binary(kernel: str, *attributes: tuple[str, float]) -> Lowering:
 
     attributes: (name, default) of float attributes, packed in this order."""
 
+    @ElementwiseLowering
     def lower(c: LoweringContext) -> KernelCall:
         dims = c.output_dims(0)
         in_place = next(({0: i} for i in (0, 1) if c.dims(i) == dims and c.dtype(i) == c.output_dtype(0)), {})
@@ -75,6 +78,11 @@ def binary(kernel: str, *attributes: tuple[str, float]) -> Lowering:
         return KernelCall(kernel, pack_broadcast(dims, c.dims(0), c.dims(1)), floats, in_place=in_place)
 
     return lower
+
+
+def ternary(kernel: str) -> Lowering:
+    """Return the lowering of a broadcasting kernel d = f(a, b, c) that may write d over a; d has the shape of a."""
+    return ElementwiseLowering(lambda c: KernelCall(kernel, pack_broadcast(c.output_dims(0), *(c.dims(i) for i in range(3))), in_place={0: 0}))
 
 
 def numpy_of(function: Callable[..., Any]) -> Callable[[InferenceContext], list[np.ndarray]]:
@@ -202,6 +210,7 @@ def sum_gradient(g: GradientBuilder) -> Gradients:
     return [g.dy for _ in g.inputs]
 
 
+@ElementwiseLowering
 def lower_sum(c: LoweringContext) -> KernelCall:
     dims = c.output_dims(0)
     ints = [v for i in range(len(c.node.inputs)) for v in pack_broadcast(dims, dims, c.dims(i))]
@@ -243,10 +252,6 @@ def infer_extreme(c: InferenceContext) -> list[TensorType]:
     return list(variadic_sum(c))
 
 
-def lower_extreme_gradient(kernel: str) -> Lowering:
-    return lambda c: KernelCall(kernel, pack_broadcast(c.output_dims(0), *(c.dims(i) for i in range(3))), in_place={0: 0})
-
-
 def infer_extreme_gradient(c: InferenceContext) -> list[TensorType]:
     """da = dY where a is the extreme of (a, b), dY / 2 where a = b, else 0, of (dY, a, b)"""
     for index in (1, 2):
@@ -259,7 +264,7 @@ def _register_extremes() -> None:
     for name, function in functions.items():
         operator(name, lower=binary(name.lower()), gradient=extreme_gradient(f"{name}Grad"), decompose=variadic_decomposition(name), decompose_first=True,
                  evaluate=numpy_of(lambda *values, f=function: functools.reduce(f, values)))(infer_extreme)
-        operator(f"{name}Grad", domain=ORTRAIN, lower=lower_extreme_gradient(f"{name.lower()}_grad"), differentiable=False)(infer_extreme_gradient)
+        operator(f"{name}Grad", domain=ORTRAIN, lower=ternary(f"{name.lower()}_grad"), differentiable=False)(infer_extreme_gradient)
 
 
 _register_extremes()
@@ -289,6 +294,7 @@ def evaluate_mod(c: InferenceContext) -> list[np.ndarray]:
     return [np.asarray((np.fmod if c.attribute("fmod", 0) else np.mod)(c.constant_value(0), c.constant_value(1)))]
 
 
+@ElementwiseLowering
 def lower_mod(c: LoweringContext) -> KernelCall:
     return KernelCall("mod", pack_broadcast(c.output_dims(0), c.dims(0), c.dims(1)), (float(c.attribute("fmod", 0)),))
 
@@ -333,18 +339,6 @@ def exp(c: InferenceContext) -> list[TensorType]:
 @operator("Log", lower=unary("log"), gradient=lambda g: [g.op("Div", g.dy, g.inputs[0])])
 def log(c: InferenceContext) -> list[TensorType]:
     """y = ln x"""
-    return same_as_input(c)
-
-
-@operator("Sin", lower=unary("sin"), gradient=lambda g: [g.op("Mul", g.dy, g.op("Cos", g.inputs[0]))])
-def sin(c: InferenceContext) -> list[TensorType]:
-    """y = sin x"""
-    return same_as_input(c)
-
-
-@operator("Cos", lower=unary("cos"), gradient=lambda g: [g.op("Neg", g.op("Mul", g.dy, g.op("Sin", g.inputs[0])))])
-def cos(c: InferenceContext) -> list[TensorType]:
-    """y = cos x"""
     return same_as_input(c)
 
 
@@ -407,9 +401,9 @@ def infer_predicate(c: InferenceContext) -> list[TensorType]:
     return [TensorType("bool", c.type(0).shape)]
 
 
-operator("IsNaN", lower=lambda c: KernelCall("is_nan"), differentiable=False)(infer_predicate)
-operator("IsInf", lower=lambda c: KernelCall("is_inf", floats=(float(c.attribute("detect_negative", 1)), float(c.attribute("detect_positive", 1)))),
-         differentiable=False)(infer_predicate)
+operator("IsNaN", lower=ElementwiseLowering(lambda c: KernelCall("is_nan")), differentiable=False)(infer_predicate)
+operator("IsInf", differentiable=False, lower=ElementwiseLowering(
+    lambda c: KernelCall("is_inf", floats=(float(c.attribute("detect_negative", 1)), float(c.attribute("detect_positive", 1))))))(infer_predicate)
 
 
 # ---- selection and casts
@@ -421,6 +415,7 @@ def where_gradient(g: GradientBuilder) -> Gradients:
     return [None, g.op("Where", condition, g.dy, zero) if g.needs(1) else None, g.op("Where", condition, zero, g.dy) if g.needs(2) else None]
 
 
+@ElementwiseLowering
 def lower_where(c: LoweringContext) -> KernelCall:
     return KernelCall("where", pack_broadcast(c.output_dims(0), c.dims(0), c.dims(1), c.dims(2)))
 
@@ -445,6 +440,7 @@ CASTS = frozenset({"float32", "float64", "int64", "int32", "uint8", "int8", "boo
 """Dtypes between any two of which a Cast kernel exists; another exists between float32 and each half-precision type."""
 
 
+@ElementwiseLowering
 def lower_cast(c: LoweringContext) -> KernelCall | Alias:
     pair = {c.dtype(0), c.output_dtype(0)}
     if len(pair) == 1:
@@ -487,8 +483,12 @@ def scale_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("Scale", g.dy, g.inputs[1], domain=MICROSOFT, scale_down=int(g.attribute("scale_down", 0)))]
 
 
-@operator("Scale", domain=MICROSOFT, lower=lambda c: KernelCall("scale", (int(c.attribute("scale_down", 0)),), in_place={0: 0}),
-          evaluate=evaluate_scale, gradient=scale_gradient, stop_gradient=(1,))
+@ElementwiseLowering
+def lower_scale(c: LoweringContext) -> KernelCall:
+    return KernelCall("scale", (int(c.attribute("scale_down", 0)),), in_place={0: 0})
+
+
+@operator("Scale", domain=MICROSOFT, lower=lower_scale, evaluate=evaluate_scale, gradient=scale_gradient, stop_gradient=(1,))
 def scale(c: InferenceContext) -> list[TensorType]:
     """y = x s, or x / s if `scale_down` is set; s has one element, of a float type or int64"""
     check_inputs(c, None, 1)

@@ -1,4 +1,4 @@
-"""Trigonometric and hyperbolic functions and their inverses, except Sin and Cos (elementwise.py) and Tanh (activation.py)."""
+"""Trigonometric and hyperbolic functions and their inverses, except Tanh (activation.py)."""
 
 from __future__ import annotations
 
@@ -46,9 +46,14 @@ def acosh_gradient(g: GradientBuilder, x: str) -> str:
     return g.op("Div", g.dy, g.op("Mul", g.op("Sqrt", g.op("Sub", x, one)), g.op("Sqrt", g.op("Add", x, one))))
 
 
-def operator_gradient(op_type: str) -> InputGradient:
-    """dx = dY op_type(x)"""
-    return lambda g, x: g.op("Mul", g.dy, g.op(op_type, x))
+def operator_gradient(op_type: str, negate: bool = False) -> InputGradient:
+    """dx = dY op_type(x), negated if `negate`"""
+
+    def gradient(g: GradientBuilder, x: str) -> str:
+        dx = g.op("Mul", g.dy, g.op(op_type, x))
+        return g.op("Neg", dx) if negate else dx
+
+    return gradient
 
 
 def _register(op_type: str, formula: str, gradient: InputGradient) -> None:
@@ -59,6 +64,8 @@ def _register(op_type: str, formula: str, gradient: InputGradient) -> None:
     operator(op_type, lower=unary(op_type.lower()), gradient=lambda g: [gradient(g, g.inputs[0])])(infer)
 
 
+_register("Sin", "y = sin x", operator_gradient("Cos"))
+_register("Cos", "y = cos x", operator_gradient("Sin", negate=True))
 _register("Tan", "y = tan x", tan_gradient)
 _register("Asin", "y = arcsin x, for x in [-1, 1]", reciprocal_sqrt_gradient("Sub"))
 _register("Acos", "y = arccos x, for x in [-1, 1]", reciprocal_sqrt_gradient("Sub", negate=True))

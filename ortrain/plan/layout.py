@@ -15,20 +15,12 @@ from ortrain.ir import Node, TensorType
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.pool import gradient_type, pool_windows
 from ortrain.ops.registry.node_builder import GraphBuilder
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain, is_elementwise
 from ortrain.ops.shared.conv_algorithms import MAX_TAPS, MIN_CHANNELS, fits, geometry_of
 from ortrain.plan.epilogue_fusion.conv import fuse_epilogues
 
 TO_CHANNELS_LAST, TO_CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 """Permutations of axes: [n, c, h, w] to [n, h, w, c], and back."""
-
-ELEMENTWISE = frozenset({
-    "Add", "Sub", "Mul", "Div", "Sum", "Neg", "Abs", "Sqrt", "Exp", "Log", "Erf", "Reciprocal", "Relu", "ReluGrad", "LeakyRelu", "LeakyReluGrad",
-    "Sigmoid", "SigmoidGrad", "Tanh", "TanhGrad", "Gelu", "GeluGrad", "FastGelu", "FastGeluGrad", "QuickGelu", "QuickGeluGrad", "Swish", "Elu",
-    "EluGrad", "Selu", "SeluGrad", "Celu", "CeluGrad", "Softplus", "SoftplusGrad", "Mish", "MishGrad", "HardSigmoid", "HardSigmoidGrad", "HardSwish",
-    "HardSwishGrad", "Clip", "Not", "And", "Or", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Where", "Cast", "Scale", "Sign",
-    "Min", "Max"})
-"""Operators that compute each element of the output from the corresponding elements of the inputs."""
 
 
 def convert_to_channels_last(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str], direct: bool) -> list[Node]:
@@ -80,7 +72,7 @@ class LayoutConversion:
         """Add the channels-last nodes that replace a node; return False if there are none."""
         if canonical_domain(node.domain) not in ("", MICROSOFT, ORTRAIN) or node.graphs:
             return False
-        rule = self.rules.get(node.op_type, self.elementwise if node.op_type in ELEMENTWISE else None)
+        rule = self.rules.get(node.op_type, self.elementwise if is_elementwise(node) else None)
         return rule is not None and rule(node)
 
     # ---- values

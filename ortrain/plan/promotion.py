@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ortrain.ir import Node, TensorType
 from ortrain.ops.registry.node_builder import GraphBuilder
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain
-from ortrain.plan.layout import ELEMENTWISE
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain, is_elementwise
 
 SPATIAL = {"kernel_shape": 1, "strides": 1, "dilations": 1}
 """Attributes with one number per spatial axis, and the number of the new axis."""
@@ -42,7 +41,7 @@ class Promotion:
     def run(self, nodes: Sequence[Node], wanted: Iterable[str]) -> list[Node]:
         """Return the nodes of the plan with promoted regions."""
         for node in nodes:
-            rule = self.rules.get(node.op_type, self.elementwise if node.op_type in ELEMENTWISE else None)
+            rule = self.rules.get(node.op_type, self.elementwise if is_elementwise(node) else None)
             known = canonical_domain(node.domain) in ("", MICROSOFT, ORTRAIN) and not node.graphs and self.is_one_dimensional(node)
             if rule is None or not known or not rule(node):
                 for name in node.inputs:

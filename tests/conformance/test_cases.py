@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from ortrain.conformance import cases as suite
-from ortrain.conformance.drivers import LANGUAGES, driver_for
+from ortrain.conformance.drivers import FINISHED, LANGUAGES, driver_for
 from ortrain.conformance.runner import CHECKS, run_case
 from ortrain.conformance.service import Service
 
@@ -25,6 +25,10 @@ COMPOSED = {"c": {"checkpoint_state.parameter_names", "training_session.input_na
 def test_cases_are_as_the_schema_says(path):
     schema = json.loads((suite.HERE / "case.schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(json.loads(path.read_text(encoding="utf-8")), schema)
+
+
+def test_cases_name_languages_that_exist():
+    assert {language for case in CASES for language in case.languages} <= set(LANGUAGES)
 
 
 def test_names_of_cases_are_unique():
@@ -73,7 +77,7 @@ def functions_of(module):
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_callable_of_a_facade_is_called_by_a_case(spec, language):
     waiting = functions_of(importlib.import_module(spec.naming[language]["module"]))
-    assert len(waiting) > 20
+    assert len(waiting) > 20 or language not in FINISHED
 
     def see(frame, event, _):
         if event == "call":

@@ -197,6 +197,24 @@ def test_transposes_occur_only_at_the_boundaries_of_a_region():
     assert [step.node.op_type for step in steps].count("Transpose") == 1 + 3 + 3
 
 
+def transposes_around(op_type, *operands):
+    """Return the number of Transposes in the training program of a convolution, an operator and a convolution."""
+    n = Net()
+    y = n.op(op_type, n.conv("x", 16, 3, pads=[1] * 4), *map(n.weight, operands))
+    y = n.op("Flatten", n.op("GlobalAveragePool", n.conv(y, 24, 16, pads=[1] * 4)))
+    model = n.model(n.op("Gemm", y, n.weight(n.rng.normal(size=(24, 10)))))
+    filters = [t.name for t in model.graph.initializer if list(t.dims[2:]) == [3, 3]]
+    trained = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=filters)
+    trained.train_step(*BATCH)
+    return [step.node.op_type for step in trained._train_runner.last.plan.steps].count("Transpose")
+
+
+@pytest.mark.parametrize("op_type", ["Relu", "Softsign", "ThresholdedRelu", "Sin", "Pow", "PRelu"])
+def test_an_elementwise_operator_stays_within_its_region(op_type):
+    operands = {"Pow": [2.0], "PRelu": [np.full((1, 16, 1, 1), 0.1)]}
+    assert transposes_around(op_type, *operands.get(op_type, [])) == 1                  # of the input
+
+
 def test_winograd_can_be_disabled_for_a_session():
     fast, direct = session(), session(enable_winograd=False)
     direct_flags = [{step.node.attributes["direct"] for step in trained._train_runner.last.plan.steps if step.node.op_type == "ChannelsLastConv"}

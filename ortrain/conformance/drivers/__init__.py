@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 
 from ortrain.conformance.drivers.base import Driver, Failure, NotOffered
+from ortrain.conformance.languages import FINISHED, LANGUAGES
 
-__all__ = ["LANGUAGES", "Driver", "Failure", "NotOffered", "driver_for"]
-
-LANGUAGES = ("python", "csharp", "swift", "objc", "c")
+__all__ = ["FINISHED", "LANGUAGES", "Driver", "Failure", "NotOffered", "driver_for"]
 
 
 def driver_for(language: str) -> Driver:

@@ -31,6 +31,8 @@ class Driver:
     the facade's own. The method makes the calls that a program in the language would make."""
 
     language = ""
+    shown = ""
+    """A regular expression that matches an error as a program in the language sees it."""
 
     def operations(self) -> list[str]:
         """Return the ids of the operations that the facade offers."""

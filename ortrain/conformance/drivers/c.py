@@ -99,6 +99,7 @@ class CDriver(Driver):
     """Calls ortrain.capi."""
 
     language = "c"
+    shown = r"(returns OrtStatus ORT_\w+|is undefined in C; raises UseAfterRelease): .+"
 
     def guarded(self, call: Callable[[], Any]) -> Any:
         try:

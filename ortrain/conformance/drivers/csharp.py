@@ -41,6 +41,7 @@ class CSharpDriver(Driver):
     """Calls ortrain.csharp."""
 
     language = "csharp"
+    shown = r"throws OnnxRuntimeException: \[ErrorCode:\w+\] .+"
 
     def guarded(self, call: Callable[[], Any]) -> Any:
         try:

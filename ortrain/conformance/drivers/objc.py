@@ -55,6 +55,7 @@ class ObjectiveCDriver(Driver):
     """Calls ortrain.objc."""
 
     language = "objc"
+    shown = r"returns (nil|NO|0), error is NSError\(domain: onnxruntime, code: \d+\): .+"
 
     def guarded(self, call: Callable[[], Any]) -> Any:
         return call()

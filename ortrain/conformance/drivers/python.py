@@ -53,6 +53,7 @@ class PythonDriver(Driver):
     """Calls ortrain.api."""
 
     language = "python"
+    shown = r"raises \w+: .+"
 
     def guarded(self, call: Callable[[], Any]) -> Any:
         try:

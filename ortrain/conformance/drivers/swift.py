@@ -47,6 +47,7 @@ class SwiftDriver(Driver):
     """Calls ortrain.swift."""
 
     language = "swift"
+    shown = r"throws NSError\(domain: onnxruntime, code: \d+\): .+"
 
     def guarded(self, call: Callable[[], Any]) -> Any:
         try:

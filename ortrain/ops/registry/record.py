@@ -206,6 +206,20 @@ GradientRule = Callable[[Any], Sequence[str | None]]
 A gradient may have the broadcast shape of an output: the backward pass sums it to the input's shape, and accumulates the gradients of several readers."""
 Lowering = Callable[[LoweringContext], KernelCall | Alias]
 """Returns the kernel call that computes the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseLowering:
+    """The lowering of an operator that computes each element of its outputs from the elements of its inputs in the same place, with broadcasting.
+
+    Layout conversion, promotion to 2-D and upstream Gather recognize elementwise operators by this class. Also a decorator of lowering functions."""
+
+    lower: Lowering
+
+    def __call__(self, c: LoweringContext) -> KernelCall | Alias:
+        return self.lower(c)
+
+
 Decomposition = Callable[[Any], Sequence[str] | None]
 """Given a NodeBuilder, adds the nodes that replace the node and returns the names of their results, one per output; None keeps the node as it is."""
 Rematerialize = Callable[[Node, str], Node | None]
@@ -250,6 +264,11 @@ class OpRecord:
     """The formula of the operator: the docstring of its inference function."""
     rematerialize: Rematerialize | None = None
     """Cheaper form of the first output for rematerialization (ortrain.plan.rematerialization); None: the same node runs again."""
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each element of the outputs depends only on the elements of the inputs in the same place, with broadcasting."""
+        return isinstance(self.lower, ElementwiseLowering)
 
 
 REGISTRY: dict[tuple[str, str], OpRecord] = {}
@@ -392,3 +411,9 @@ def normalize_axes(c: InferenceContext, axes: Sequence[int], rank: int) -> list[
     if len(set(found)) != len(found):
         raise c.error(f"expected distinct axes, got {list(axes)}")
     return found
+
+
+def is_elementwise(node: Node) -> bool:
+    """Return whether a node's operator is elementwise by its record (OpRecord.elementwise); False for an unknown operator."""
+    record = record_of(node)
+    return record is not None and record.elementwise

@@ -53,7 +53,7 @@ class Geometry:
         return self.filters // self.group
 
     def ints(self) -> tuple[int, ...]:
-        """As the struct Geometry of channels_last/im2col.h has them."""
+        """As the struct Geometry of channels_last/geometry.h has them."""
         return (self.images, self.rows, self.columns, self.channels, self.filters, self.group, self.out_rows, self.out_columns,
                 *self.kernel, *self.strides, *self.pads, *self.dilations)
 
@@ -70,22 +70,23 @@ def geometry_of(data: tuple[int, ...], filters: int, group: int, windows: Window
 
 
 class Method(IntEnum):
-    """As in channels_last/conv.h."""
+    """The algorithms of convolutions and their gradients. Same names and values as in channels_last/conv.h."""
 
-    PRODUCT = 1
-    """One matrix product on the data as it lies, with strides on the pixels that are seen, side by side."""
+    POINTWISE_GEMM = 1
+    """1 x 1 convolution as one GEMM over all pixels, with strides over a gathered copy of those that are used."""
     WINOGRAD = 2
-    ROWS = 3
-    """Windows gathered into rows of a matrix."""
+    """Winograd's F(4 x 4, 3 x 3), with stride 2 by phases."""
+    IM2COL = 3
+    """A GEMM over blocks of the im2col matrix."""
     DEPTHWISE = 4
-    BLOCKS = 5
-    """Of the weights' gradient alone: a product for each tap, in blocks of filters and channels."""
-    WINDOWS = 6
-    """Windows read where they lie."""
-    WINOGRAD_ROWS = 7
-    """Winograd's along rows alone, for kernels 5 wide."""
-    TILES = 8
-    """A product on the processor's bfloat16 tiles whose rows are windows, and so are both gradients. float32 alone."""
+    TAP_GEMM = 5
+    """Only for weight gradients: one GEMM per tap, in blocks of filters and channels."""
+    DIRECT = 6
+    """A GEMM that reads windows in place, without im2col."""
+    WINOGRAD_1D = 7
+    """Winograd's F(4, 5) along the width, for kernels 5 wide."""
+    IMPLICIT_GEMM = 8
+    """A GEMM on AMX tiles whose im2col operand is never stored. float32 only."""
 
 
 PLANES, STRIDED_PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 81, 16, 128, 64, 128, 32
@@ -94,15 +95,15 @@ GRADIENT_ROWS, PACKED_COLUMNS, TAP_CHANNELS, DEPTHWISE_SLICES = 96, 32, 128, 16
 """As in channels_last/im2col.h and channels_last/depthwise.h."""
 WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 256, 128
 """As in channels_last/weight_gradient.h."""
-MAX_PIECES, COPIED_BYTES = 64, 1 << 17
+MAX_SEGMENTS, PADDED_COPY_BYTES = 64, 1 << 17
 """As in channels_last/direct.h."""
-ROW_PLANES, ROW_TAPS = 8, 5
+WINOGRAD_1D_PLANES, WINOGRAD_1D_TAPS = 8, 5
 """As in channels_last/winograd_1d.h."""
 PANEL_SIZE, MIN_TILED_SIDE, MIN_TILED_DEPTH, MIN_TILED_PRODUCTS, MIN_FILLED = 32, 48, 64, 1 << 20, 70
 """As in matmul/amx_eligibility.h."""
 MAX_WINDOW_TAPS = 64
 """As in matmul/implicit_gemm.h."""
-POINT_PIXELS = 8192
+POINTWISE_PIXELS = 8192
 """As in channels_last/pointwise.h."""
 BLOCK_PIXELS = 1024
 """From so many pixels the weights' gradient of a 1 x 1 convolution is summed in blocks …"""
@@ -140,15 +141,15 @@ def method_of(v: Geometry, direct: bool, tiles: bool = False) -> Method:
 
     Winograd's is faster than tiles but with strides (512 channels on 7 x 7: 3.7 against 5.9 ms)."""
     method = method_in_vectors(v, direct)
-    others = method in (Method.ROWS, Method.WINDOWS) or (method == Method.WINOGRAD and v.strides != (1, 1))
-    return Method.TILES if tiles and others and suits_tiles(v) else method
+    others = method in (Method.IM2COL, Method.DIRECT) or (method == Method.WINOGRAD and v.strides != (1, 1))
+    return Method.IMPLICIT_GEMM if tiles and others and suits_tiles(v) else method
 
 
 def method_in_vectors(v: Geometry, direct: bool) -> Method:
     """The fastest way without tiles."""
     if v.taps == 1 and v.group == 1 and v.pads == (0, 0) and all(
             (out - 1) * stride < size for out, stride, size in zip((v.out_rows, v.out_columns), v.strides, (v.rows, v.columns), strict=True)):
-        return Method.PRODUCT
+        return Method.POINTWISE_GEMM
     three = v.kernel == (3, 3) and v.dilations == (1, 1) and v.group == 1
     whole = v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096
     if not direct and three and whole and (phases_pay(v) or (v.strides == (1, 1) and max(v.pads) <= 2)):
@@ -156,10 +157,10 @@ def method_in_vectors(v: Geometry, direct: bool) -> Method:
     if v.group == v.channels == v.filters and v.channels >= MIN_CHANNELS and v.taps <= MAX_TAPS:
         return Method.DEPTHWISE
     plain = v.strides == v.dilations == (1, 1) and v.group == 1 and min(v.channels, v.filters) >= MIN_CHANNELS
-    if not direct and plain and v.kernel[1] == ROW_TAPS and max(v.channels, v.filters) <= 4096 and fits_rows(v):
-        return Method.WINOGRAD_ROWS
+    if not direct and plain and v.kernel[1] == WINOGRAD_1D_TAPS and max(v.channels, v.filters) <= 4096 and fits_rows(v):
+        return Method.WINOGRAD_1D
     in_place = v.group == 1 and v.dilations[1] == 1 and v.filters >= MIN_CHANNELS
-    return Method.WINDOWS if in_place and wide_rows(v) <= ROOM and not reads_filters_often(v) else Method.ROWS
+    return Method.DIRECT if in_place and wide_rows(v) <= ROOM and not reads_filters_often(v) else Method.IM2COL
 
 
 def phases_pay(v: Geometry) -> bool:
@@ -173,14 +174,14 @@ def phases_pay(v: Geometry) -> bool:
 def reads_filters_often(v: Geometry) -> bool:
     """Whether windows would go through filters that the second cache cannot hold for few pixels at a time: 512 of 512 channels, 3 x 3, for each row of 7."""
     row = ((v.out_columns - 1) * v.strides[1] + v.kernel[1]) * v.channels
-    rows = (COPIED_BYTES // 4 // row - (v.kernel[0] - 1) * v.dilations[0] - 1) // v.strides[0] + 1
+    rows = (PADDED_COPY_BYTES // 4 // row - (v.kernel[0] - 1) * v.dilations[0] - 1) // v.strides[0] + 1
     return v.filters * v.depth > GATHERED and min(max(rows, 1), v.out_rows) * v.out_columns < MIN_ROWS
 
 
 def wide_rows(v: Geometry) -> int:
     """Elements of the input, between zeros, that one row of outputs sees: what a worker copies at least, or for the weights a few rows of outputs' worth."""
     row = ((v.out_columns - 1) * v.strides[1] + v.kernel[1]) * v.channels
-    return row * max((v.kernel[0] - 1) * v.dilations[0] + 1, MAX_PIECES)
+    return row * max((v.kernel[0] - 1) * v.dilations[0] + 1, MAX_SEGMENTS)
 
 
 def fits(v: Geometry) -> bool:
@@ -190,7 +191,7 @@ def fits(v: Geometry) -> bool:
     if v.group > 1 and method_of(v, True) != Method.DEPTHWISE and min(v.channels, v.filters) < 8 * v.group:
         return False
     spare = up(v.group_filters, PACKED_COLUMNS) if v.group_filters % PACKED_COLUMNS else 0
-    gathered = weight_method_of(v, Method.ROWS, False, True) == Method.ROWS
+    gathered = weight_method_of(v, Method.IM2COL, False, True) == Method.IM2COL
     return 6 * (v.depth + up(v.group_filters, PACKED_COLUMNS)) <= ROOM and GRADIENT_ROWS * (v.depth + spare) * gathered <= ROOM
 
 
@@ -222,20 +223,20 @@ def weight_way(v: Geometry, method: Method, tiles: bool) -> tuple[int, int, int]
 
 def weight_method_of(v: Geometry, method: Method, tiles: bool, many: bool) -> Method:
     """The same for `many` pixels, BLOCK_PIXELS at least, or for fewer."""
-    if method == Method.PRODUCT and many and v.filters * v.channels < PRODUCT_WEIGHTS:
-        return method if tiles and v.strides == (1, 1) and suits_amx(v.filters, v.channels, v.pixels) else Method.BLOCKS
+    if method == Method.POINTWISE_GEMM and many and v.filters * v.channels < PRODUCT_WEIGHTS:
+        return method if tiles and v.strides == (1, 1) and suits_amx(v.filters, v.channels, v.pixels) else Method.TAP_GEMM
     wide = v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
-    return Method.BLOCKS if method in (Method.ROWS, Method.WINDOWS) and wide else method
+    return Method.TAP_GEMM if method in (Method.IM2COL, Method.DIRECT) and wide else method
 
 
 def slices_of(v: Geometry, method: Method) -> int:
     """Partial sums of the weights' gradient."""
     if method == Method.WINOGRAD:
         return winograd_slices(v)
-    if method == Method.BLOCKS:
+    if method == Method.TAP_GEMM:
         items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
         return symbolic_max(1, symbolic_min(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
-    if method == Method.WINDOWS:
+    if method == Method.DIRECT:
         return symbolic_max(1, symbolic_min(min(SPREAD, MAX_SUMS // (v.depth * v.filters)), v.images * v.out_rows))
     return symbolic_max(1, symbolic_min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
 
@@ -243,13 +244,13 @@ def slices_of(v: Geometry, method: Method) -> int:
 def row_planes(v: Geometry, images: int) -> int:
     """Elements of the planes of so many images and of what comes of them."""
     tiles = -(-v.out_columns // 4)
-    return ROW_PLANES * (images * tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
+    return WINOGRAD_1D_PLANES * (images * tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
 
 
 def fits_rows(v: Geometry) -> bool:
     """Whether Winograd's way along rows pays and a worker's own memory holds the planes of an image, forward and backward."""
     data_tiles, most_pads = -(-v.columns // 4), all(pad < size for pad, size in zip(v.pads, v.kernel, strict=True))
-    data = ROW_PLANES * (data_tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
+    data = WINOGRAD_1D_PLANES * (data_tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
     return v.out_columns >= 4 and most_pads and max(row_planes(v, 1), data) <= ROOM
 
 
@@ -260,7 +261,7 @@ def row_images(v: Geometry) -> int:
 
 def row_filters(v: Geometry, depth: int, outputs: int) -> int:
     """Elements of the transformed filters."""
-    return ROW_PLANES * (v.kernel[0] * depth * up(outputs, MIN_CHANNELS) + PLANE_PAD)
+    return WINOGRAD_1D_PLANES * (v.kernel[0] * depth * up(outputs, MIN_CHANNELS) + PLANE_PAD)
 
 
 def tiles_of(v: Geometry, data: bool = False) -> int:
@@ -310,41 +311,41 @@ def seen(v: Geometry) -> int:
 
 def packed_points(v: Geometry) -> int:
     """Elements of the weights of a 1 x 1 convolution in panels (channels_last/pointwise.h)."""
-    return v.channels * v.filters * at_least(v.pixels, POINT_PIXELS)
+    return v.channels * v.filters * at_least(v.pixels, POINTWISE_PIXELS)
 
 
 def forward_scratch(v: Geometry, method: Method) -> int:
-    if method == Method.TILES:
+    if method == Method.IMPLICIT_GEMM:
         return v.filters * v.depth                   # the filters, turned
     if method == Method.WINOGRAD:
         return winograd_scratch(tiles_of(v), tile_planes(v), v.channels, v.filters)
-    if method == Method.WINOGRAD_ROWS:
+    if method == Method.WINOGRAD_1D:
         return row_filters(v, v.channels, v.filters)
-    return {Method.ROWS: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels,
-            Method.WINDOWS: up(v.filters, MIN_CHANNELS) * v.depth}.get(method, seen(v) + packed_points(v))
+    return {Method.IM2COL: v.group * up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels,
+            Method.DIRECT: up(v.filters, MIN_CHANNELS) * v.depth}.get(method, seen(v) + packed_points(v))
 
 
 def data_scratch(v: Geometry, method: Method) -> int:
-    if method == Method.TILES:
+    if method == Method.IMPLICIT_GEMM:
         return v.filters * v.depth                   # the filters, turned
     if method == Method.WINOGRAD:
         return winograd_scratch(tiles_of(v, data=True), tile_planes(v), v.filters, v.channels)
-    if method == Method.WINOGRAD_ROWS:
+    if method == Method.WINOGRAD_1D:
         return row_filters(v, v.filters, v.channels)
-    return {Method.ROWS: v.filters * up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v) + packed_points(v))
+    return {Method.IM2COL: v.filters * up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(method, seen(v) + packed_points(v))
 
 
 def weight_scratch(v: Geometry, method: Method) -> int:
-    if method == Method.TILES:
+    if method == Method.IMPLICIT_GEMM:
         return v.filters * v.depth                   # the filters, turned
     if method == Method.WINOGRAD:
         return winograd_weight_scratch(v)
-    if method == Method.WINOGRAD_ROWS:
+    if method == Method.WINOGRAD_1D:
         return row_planes(v, row_images(v)) + row_filters(v, v.channels, v.filters)
-    if method == Method.WINDOWS:
+    if method == Method.DIRECT:
         return slices_of(v, method) * v.depth * up(v.filters, MIN_CHANNELS)
-    if method == Method.ROWS:
+    if method == Method.IM2COL:
         return slices_of(v, method) * v.group * v.depth * up(v.group_filters, PACKED_COLUMNS)
-    if method == Method.BLOCKS:
+    if method == Method.TAP_GEMM:
         return slices_of(v, method) * v.filters * v.taps * up(v.channels // v.group, MIN_CHANNELS)
     return DEPTHWISE_SLICES * v.taps * up(v.channels, MIN_CHANNELS) if method == Method.DEPTHWISE else seen(v)

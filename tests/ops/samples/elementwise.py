@@ -52,7 +52,7 @@ SAMPLES = [
     *binary("Pow", lambda x, e: np.power(x, e), [(X, np.array(2.0)), (X, np.array([3.0]))], indices=[0]),
     *[Sample("Sum", list(args), lambda *a: sum(a)) for args in ([X], [X, operand(5)], [operand(5), X, operand(4, 1), operand()], [LARGE, LARGE, LARGE])],
     *unary("Sqrt", np.sqrt, [POSITIVE, LARGE]), *unary("Neg", np.negative, [X, INTS, INTS.astype(np.int32)]), *unary("Abs", np.abs, [X, INTS]),
-    *unary("Exp", np.exp, [X, 20 * X, LARGE]), *unary("Log", np.log, [POSITIVE, LARGE]), *unary("Log", np.log, [POSITIVE * 1e-8], gradient=False), *unary("Sin", np.sin, [X]), *unary("Cos", np.cos, [X]),
+    *unary("Exp", np.exp, [X, 20 * X, LARGE]), *unary("Log", np.log, [POSITIVE, LARGE]), *unary("Log", np.log, [POSITIVE * 1e-8], gradient=False),
     *unary("Reciprocal", np.reciprocal, [X]), *unary("Erf", ERF, [X, 3 * X, X / 50]),
     *unary("Sign", np.sign, [X, INTS]), *unary("Floor", np.floor, [3 * X]), *unary("Ceil", np.ceil, [3 * X]), *unary("Round", np.round, [3 * X]),
     *[Sample(op, [a, b], f) for op, f in (("Equal", np.equal), ("Less", np.less), ("LessOrEqual", np.less_equal), ("Greater", np.greater),

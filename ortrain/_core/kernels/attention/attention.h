@@ -1,11 +1,12 @@
-/* Scaled dot-product attention and its gradients. No matrix of all scores: a block of query rows has its scores in scratch, backward computes them again.
+/* Scaled dot-product attention and its gradients. The matrix of all scores is never stored: the scores of a block of query rows are in scratch, and the
+ * gradient recomputes them.
  *
- * q [n, rows, heads, size], k [n, keys, heads, size], v [n, keys, heads, width], y [n, rows, heads, width], log_sums [n, heads, rows]: where a row's softmax
- * is exp(score - log_sum). A head is read where it lies, with the step between rows that this layout has, so nothing is transposed. The mask is added to
- * the scores; its strides say how it is broadcast.
+ * q [n, rows, heads, size], k [n, keys, heads, size], v [n, keys, heads, width], y [n, rows, heads, width]; log_sums [n, heads, rows]: the log-sum-exp of each
+ * row, so that its softmax is exp(score - log_sum). Heads are read in place, with the row stride of this layout, without transposition. The mask is added to
+ * the scores; its strides broadcast it.
  *
- * ints: n, heads, rows, keys, size, width, 1 if no row sees keys after its own, query rows of a block, lanes, strides of the mask (n, heads, rows, keys);
- * floats: scale. A lane is a work item with scratch of its own that goes through every lanes-th unit: lanes follow from the shape alone. */
+ * ints: n, heads, rows, keys, size, width, whether the mask is causal, query rows of a block, lanes, strides of the mask (n, heads, rows, keys);
+ * floats: scale. A work item is a lane: it has scratch of its own and computes a consecutive range of the units. Lanes depend on the shape only. */
 #ifndef ORTRAIN_ATTENTION_H
 #define ORTRAIN_ATTENTION_H
 #include <math.h>
@@ -15,24 +16,24 @@
 
 enum { SCORE_LANES = 16 };
 
-typedef struct Heads {
+typedef struct Attention {
     const KernelArgs *args;
-    int64_t n, heads, rows, keys, size, width, causal, block, lanes, mask_steps[4];
-} Heads;
+    int64_t n, heads, rows, keys, size, width, causal, block, lanes, mask_strides[4];
+} Attention;
 
-static Heads heads_of(const KernelArgs *args)
+static Attention attention_from_args(const KernelArgs *args)
 {
     const int64_t *s = args->ints;
-    return (Heads){ args, s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], { s[9], s[10], s[11], s[12] } };
+    return (Attention){ args, s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], { s[9], s[10], s[11], s[12] } };
 }
 
-/* keys that the rows up to `end` may see */
-static inline int64_t keys_seen(const Heads *h, int64_t end) { return h->causal && end < h->keys ? end : h->keys; }
+/* Return the number of keys that are visible to the query rows before `end`. */
+static inline int64_t visible_keys(const Attention *h, int64_t end) { return h->causal && end < h->keys ? end : h->keys; }
 
 #define REAL float
 #define NAMED(name) name##_float
 #define GEMM_SERIAL gemm_float32_serial
-#define EXP ot_expf_of_negative                  /* scores less their row's largest, or the log of its sum, which is above it */
+#define EXP ot_expf_of_negative                  /* scores minus the maximum of their row or its log-sum-exp */
 #define LOG logf
 #include "attention/attention_by_type.h"
 #undef REAL
@@ -50,14 +51,15 @@ static inline int64_t keys_seen(const Heads *h, int64_t end) { return h->causal 
 
 static int attention(const KernelArgs *args)
 {
-    Heads h = heads_of(args);
-    args->engine->parallel_for(args->engine, args->inputs[0].dtype == DTYPE_FLOAT32 ? attend_float : attend_double, &h, h.lanes);
+    Attention h = attention_from_args(args);
+    args->engine->parallel_for(args->engine, args->inputs[0].dtype == DTYPE_FLOAT32 ? attention_lane_float : attention_lane_double, &h, h.lanes);
     return STATUS_OK;
 }
 static int attention_grad(const KernelArgs *args)
 {
-    Heads h = heads_of(args);
-    args->engine->parallel_for(args->engine, args->inputs[0].dtype == DTYPE_FLOAT32 ? attend_back_float : attend_back_double, &h, h.lanes);
+    Attention h = attention_from_args(args);
+    args->engine->parallel_for(args->engine, args->inputs[0].dtype == DTYPE_FLOAT32 ? attention_gradient_lane_float : attention_gradient_lane_double, &h,
+                               h.lanes);
     return STATUS_OK;
 }
 #endif

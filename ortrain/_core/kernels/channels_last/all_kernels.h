@@ -1,4 +1,4 @@
-/* All channels-last kernels for one element type; included once per type, so without a guard (channels_last.h). */
+/* All channels-last kernels for one element type. Included once per type by channels_last.h, therefore without an include guard. */
 #include "channels_last/vectors.h"
 #include "channels_last/geometry.h"
 #include "channels_last/winograd.h"
@@ -12,7 +12,7 @@
 #include "channels_last/depthwise.h"
 #include "channels_last/batch_norm.h"
 #include "channels_last/max_pool.h"
-#include "channels_last/amx.h"
+#include "channels_last/implicit_gemm_conv.h"
 #include "channels_last/conv.h"
 #undef INPUT
 #undef OUTPUT

@@ -1,4 +1,4 @@
-/* Channels-last kernels for float32 and float64. */
+/* The channels-last kernels, instantiated for float32 and float64, and their dispatch by the dtype of input 0. */
 #ifndef ORTRAIN_CHANNELS_LAST_H
 #define ORTRAIN_CHANNELS_LAST_H
 #include "matmul/amx_eligibility.h"
@@ -26,5 +26,6 @@ static int channels_last_norm_train(const KernelArgs *args) { return SINGLE ? ch
 static int channels_last_norm_grad(const KernelArgs *args) { return SINGLE ? channels_last_norm_grad_float(args) : channels_last_norm_grad_double(args); }
 static int channels_last_norm_again(const KernelArgs *args) { return SINGLE ? channels_last_norm_again_float(args) : channels_last_norm_again_double(args); }
 static int channels_last_max_pool(const KernelArgs *args) { return SINGLE ? channels_last_max_pool_float(args) : channels_last_max_pool_double(args); }
-static int channels_last_max_pool_grad(const KernelArgs *args) { return SINGLE ? channels_last_max_pool_grad_float(args) : channels_last_max_pool_grad_double(args); }
+static int channels_last_max_pool_grad(const KernelArgs *args)
+{ return SINGLE ? channels_last_max_pool_grad_float(args) : channels_last_max_pool_grad_double(args); }
 #endif

@@ -1,4 +1,4 @@
-"""Convolution, batch normalization and pooling on tensors whose channels lie side by side; the loops are in channels_last*.h."""
+"""Convolution, batch normalization and max pooling on channels-last tensors [n, h, w, c]; the loops are in channels_last/*.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "channels_last/channels_last.h" nogil:
@@ -13,7 +13,7 @@ cdef extern from "channels_last/channels_last.h" nogil:
 
 REAL = ("float32", "float64")
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "channels_last_conv": (<size_t>&channels_last_conv, REAL),
     "channels_last_conv_grad": (<size_t>&channels_last_conv_grad, REAL),

@@ -1,38 +1,37 @@
-/* What channels-last kernels are made of, for one element type: vectors along channels and the tiles of their products.
+/* Building blocks of the channels-last kernels for one element type: vectors of channels, GEMM tiles and epilogues.
  *
- * A template: included once per type with REAL, INTEGER (of its size) and NAMED(x) defined (channels_last.h). GCC vector extensions; a vector may lie at any element. */
-#ifndef CHANNELS_LAST_COMMON
-#define CHANNELS_LAST_COMMON
+ * A template: included once per type, with REAL, INTEGER (an integer of the same size) and NAMED(name) defined by channels_last.h. Vectors are GCC vector
+ * extensions that may be unaligned. */
+#ifndef ORTRAIN_CHANNELS_LAST_VECTORS_H
+#define ORTRAIN_CHANNELS_LAST_VECTORS_H
 #include <stdint.h>
 #include <string.h>
 #include "kernel.h"
+#include "common/integers.h"
 #include "common/tuning.h"
 
-#define INLINED static inline __attribute__((always_inline))
-#define APART static __attribute__((noinline, unused))
-#define LOAD(p) (*(const NAMED(Channels) *)(p))
-#define STORE(p, v) (*(NAMED(Channels) *)(p) = (v))
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define NOINLINE static __attribute__((noinline, unused))
+#define LOAD(p) (*(const NAMED(Vector) *)(p))
+#define STORE(p, v) (*(NAMED(Vector) *)(p) = (v))
 
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t blocks_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
-/* n / by where by divides n, else -1; strides are 1 or 2 nearly always, and a division takes longer than a vector's work */
-static inline int64_t exact_quotient(int64_t n, int64_t by) { return by == 1 ? n : by == 2 ? (n & 1 ? -1 : n >> 1) : n % by ? -1 : n / by; }
+/* Return n / d if d divides n, else -1. Strides are nearly always 1 or 2, and a division takes longer than the work on a vector. */
+static inline int64_t exact_quotient(int64_t n, int64_t d) { return d == 1 ? n : d == 2 ? (n & 1 ? -1 : n >> 1) : n % d ? -1 : n / d; }
 #endif
 
-typedef REAL NAMED(Channels) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
+typedef REAL NAMED(Vector) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
 typedef INTEGER NAMED(Mask) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
 enum { NAMED(WIDTH) = VECTOR_BYTES / sizeof(REAL), NAMED(PANEL) = 2 * NAMED(WIDTH) };
 
-/* this worker's own memory: `elements` says how much */
-INLINED REAL *NAMED(workspace)(const Engine *engine, int64_t worker, int64_t *elements)
+/* Return the worker's workspace and set *capacity to its size in elements. */
+ALWAYS_INLINE REAL *NAMED(workspace)(const Engine *engine, int64_t worker, int64_t *elements)
 {
     *elements = engine->workspace_floats * (int64_t)sizeof(float) / (int64_t)sizeof(REAL);
     return (REAL *)(engine->workspaces + worker * engine->workspace_floats);
 }
 
-/* r transposed, WIDTH x WIDTH, in registers: blocks of 1, 2, 4 … lanes change places */
-INLINED void NAMED(transpose)(NAMED(Channels) *r)
+/* Transpose r [WIDTH, WIDTH] in registers: log2(WIDTH) rounds of shuffles exchange blocks of 1, 2, 4, ... lanes. */
+ALWAYS_INLINE void NAMED(transpose)(NAMED(Vector) *r)
 {
     _Pragma("GCC unroll 4") for (int s = 1; s < NAMED(WIDTH); s *= 2) {
         NAMED(Mask) low, high;
@@ -42,103 +41,104 @@ INLINED void NAMED(transpose)(NAMED(Channels) *r)
         }
         _Pragma("GCC unroll 16") for (int i = 0; i < NAMED(WIDTH); i++)
             if (!(i & s)) {
-                NAMED(Channels) a = r[i], b = r[i + s];
+                NAMED(Vector) a = r[i], b = r[i + s];
                 r[i] = __builtin_shuffle(a, b, low);
                 r[i + s] = __builtin_shuffle(a, b, high);
             }
     }
 }
 
-/* c [ROWS, VECTORS * WIDTH] = a b (+ c), `depth` deep. Element (i, p) of a is a[i * ROW_STEP + p * DEPTH_STEP], row p of b is b + p * b_step. */
-#define PRODUCT_TILE(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                          \
-APART void NAME(int64_t depth, const REAL *restrict a, int64_t a_step, const REAL *restrict b, int64_t b_step, REAL *restrict c, int64_t ldc, int accumulate) \
-{                                                                                                                                       \
-    NAMED(Channels) sum[ROWS][VECTORS];                                                                                                 \
-    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                             \
-        _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++)                                                                       \
-            sum[i][j] = accumulate ? LOAD(c + i * ldc + j * NAMED(WIDTH)) : (NAMED(Channels)){0};                                       \
-    for (int64_t p = 0; p < depth; p++) {                                                                                               \
-        NAMED(Channels) row[VECTORS];                                                                                                   \
-        _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(b + j * NAMED(WIDTH));                                  \
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                       \
-            NAMED(Channels) element = a[i * (ROW_STEP)] - (NAMED(Channels)){0};                                                         \
-            _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                                    \
-        }                                                                                                                               \
-        a += (DEPTH_STEP); b += b_step;                                                                                                 \
-    }                                                                                                                                   \
-    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                             \
-        _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) STORE(c + i * ldc + j * NAMED(WIDTH), sum[i][j]);                     \
+/* A tile c [ROWS, VECTORS * WIDTH] = a b (+ c) over `depth` steps. Element (i, p) of a is a[i * ROW_STEP + p * DEPTH_STEP], row p of b is b + p * b_step. */
+#define GEMM_TILE(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                        \
+NOINLINE void NAME(int64_t depth, const REAL *restrict a, int64_t a_step, const REAL *restrict b, int64_t b_step, REAL *restrict c, \
+                   int64_t ldc, int accumulate)                                                                                     \
+{                                                                                                                                   \
+    NAMED(Vector) sum[ROWS][VECTORS];                                                                                               \
+    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                         \
+        _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++)                                                                   \
+            sum[i][j] = accumulate ? LOAD(c + i * ldc + j * NAMED(WIDTH)) : (NAMED(Vector)){0};                                     \
+    for (int64_t p = 0; p < depth; p++) {                                                                                           \
+        NAMED(Vector) row[VECTORS];                                                                                                 \
+        _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(b + j * NAMED(WIDTH));                              \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                   \
+            NAMED(Vector) element = a[i * (ROW_STEP)] - (NAMED(Vector)){0};                                                         \
+            _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                                \
+        }                                                                                                                           \
+        a += (DEPTH_STEP); b += b_step;                                                                                             \
+    }                                                                                                                               \
+    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)                                                                         \
+        _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) STORE(c + i * ldc + j * NAMED(WIDTH), sum[i][j]);                 \
 }
-#define PRODUCT_TILES(ROWS)                                                                                                             \
-    PRODUCT_TILE(NAMED(plain_##ROWS##_1), ROWS, 1, a_step, 1) PRODUCT_TILE(NAMED(plain_##ROWS##_2), ROWS, 2, a_step, 1)                 \
-    PRODUCT_TILE(NAMED(turned_##ROWS##_1), ROWS, 1, 1, a_step) PRODUCT_TILE(NAMED(turned_##ROWS##_2), ROWS, 2, 1, a_step)
-PRODUCT_TILES(1) PRODUCT_TILES(2) PRODUCT_TILES(4)
+#define GEMM_TILES(ROWS)                                                                                              \
+    GEMM_TILE(NAMED(nn_tile_##ROWS##_1), ROWS, 1, a_step, 1) GEMM_TILE(NAMED(nn_tile_##ROWS##_2), ROWS, 2, a_step, 1) \
+    GEMM_TILE(NAMED(tn_tile_##ROWS##_1), ROWS, 1, 1, a_step) GEMM_TILE(NAMED(tn_tile_##ROWS##_2), ROWS, 2, 1, a_step)
+GEMM_TILES(1) GEMM_TILES(2) GEMM_TILES(4)
 #if FULL_ROWS == 12
-PRODUCT_TILES(12)
+GEMM_TILES(12)
 #else
-PRODUCT_TILES(6)
+GEMM_TILES(6)
 #endif
-#undef PRODUCT_TILES
-#undef PRODUCT_TILE
+#undef GEMM_TILES
+#undef GEMM_TILE
 
-/* The products below have n columns, a multiple of WIDTH. Panel j of b holds PANEL columns, rows b_step apart, and starts at b + j * panel_step. */
+/* GEMMs with n columns, a multiple of WIDTH. Panel j of b has PANEL columns and starts at b + j * panel_step; its rows are b_step apart. */
 #if FULL_ROWS == 12
 #define FULL_TILE(FLAVOUR, VECTORS) NAMED(FLAVOUR##_12_##VECTORS)
 #else
 #define FULL_TILE(FLAVOUR, VECTORS) NAMED(FLAVOUR##_6_##VECTORS)
 #endif
-#define TILED_PRODUCT(NAME, FLAVOUR, ROW_STEP)                                                                                          \
-APART void NAME(int64_t m, int64_t n, int64_t depth, const REAL *a, int64_t a_step, const REAL *b, int64_t b_step, int64_t panel_step,   \
-                REAL *c, int64_t ldc, int accumulate)                                                                                   \
-{                                                                                                                                       \
-    for (int64_t j = 0; j < n; j += NAMED(PANEL), b += panel_step) {                                                                    \
-        int64_t i = 0, one = n - j < NAMED(PANEL);                                                                                      \
-        for (; i + FULL_ROWS <= m; i += FULL_ROWS)                                                                                      \
+#define TILED_GEMM(NAME, FLAVOUR, ROW_STEP)                                                                                                        \
+NOINLINE void NAME(int64_t m, int64_t n, int64_t depth, const REAL *a, int64_t a_step, const REAL *b, int64_t b_step, int64_t panel_step,          \
+                REAL *c, int64_t ldc, int accumulate)                                                                                              \
+{                                                                                                                                                  \
+    for (int64_t j = 0; j < n; j += NAMED(PANEL), b += panel_step) {                                                                               \
+        int64_t i = 0, one = n - j < NAMED(PANEL);                                                                                                 \
+        for (; i + FULL_ROWS <= m; i += FULL_ROWS)                                                                                                 \
             (one ? FULL_TILE(FLAVOUR, 1) : FULL_TILE(FLAVOUR, 2))(depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate); \
-        for (; i + 4 <= m; i += 4)                                                                                                      \
-            (one ? NAMED(FLAVOUR##_4_1) : NAMED(FLAVOUR##_4_2))(depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate); \
-        for (; i + 2 <= m; i += 2)                                                                                                      \
-            (one ? NAMED(FLAVOUR##_2_1) : NAMED(FLAVOUR##_2_2))(depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate); \
-        for (; i < m; i++)                                                                                                              \
-            (one ? NAMED(FLAVOUR##_1_1) : NAMED(FLAVOUR##_1_2))(depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate); \
-    }                                                                                                                                   \
+        for (; i + 4 <= m; i += 4)                                                                                                                 \
+            (one ? NAMED(FLAVOUR##_4_1) : NAMED(FLAVOUR##_4_2))(depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate);   \
+        for (; i + 2 <= m; i += 2)                                                                                                                 \
+            (one ? NAMED(FLAVOUR##_2_1) : NAMED(FLAVOUR##_2_2))(depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate);   \
+        for (; i < m; i++)                                                                                                                         \
+            (one ? NAMED(FLAVOUR##_1_1) : NAMED(FLAVOUR##_1_2))(depth, a + i * (ROW_STEP), a_step, b, b_step, c + i * ldc + j, ldc, accumulate);   \
+    }                                                                                                                                              \
 }
-TILED_PRODUCT(NAMED(product), plain, a_step)             /* c [m, n] = a [m, depth] b (+ c), rows of a a_step apart */
-TILED_PRODUCT(NAMED(turned_product), turned, 1)          /* c [m, n] = a [depth, m]^T b (+ c) */
-#undef TILED_PRODUCT
+TILED_GEMM(NAMED(gemm_nn), nn_tile, a_step)             /* c [m, n] = a [m, depth] b (+ c); rows of a are a_step apart */
+TILED_GEMM(NAMED(gemm_tn), tn_tile, 1)          /* c [m, n] = a [depth, m]^T b (+ c) */
+#undef TILED_GEMM
 #undef FULL_TILE
 
-/* where mask: a, else b */
-INLINED NAMED(Channels) NAMED(select)(NAMED(Mask) mask, NAMED(Channels) a, NAMED(Channels) b)
-{ return (NAMED(Channels))((mask & (NAMED(Mask))a) | (~mask & (NAMED(Mask))b)); }
+/* Return a where the mask is set, else b. */
+ALWAYS_INLINE NAMED(Vector) NAMED(select)(NAMED(Mask) mask, NAMED(Vector) a, NAMED(Vector) b)
+{ return (NAMED(Vector))((mask & (NAMED(Mask))a) | (~mask & (NAMED(Mask))b)); }
 
-/* What happens to a finished output: y = min(max(y * scale + shift, low), high), per channel. scale and shift may be NULL. */
-typedef struct NAMED(Finish) { const REAL *scale, *shift; REAL low, high; int limited; } NAMED(Finish);
+/* The epilogue of an output: y = min(max(y * scale + shift, low), high) with scale and shift [channels], which may be NULL; the limits apply if `clamped`. */
+typedef struct NAMED(Epilogue) { const REAL *scale, *shift; REAL low, high; int clamped; } NAMED(Epilogue);
 
-INLINED NAMED(Channels) NAMED(finished)(const NAMED(Finish) *f, NAMED(Channels) v, int64_t channel)
+ALWAYS_INLINE NAMED(Vector) NAMED(apply_epilogue)(const NAMED(Epilogue) *f, NAMED(Vector) v, int64_t channel)
 {
     if (f->scale) v *= LOAD(f->scale + channel);
     if (f->shift) v += LOAD(f->shift + channel);
-    if (f->limited) {
-        NAMED(Channels) low = f->low - (NAMED(Channels)){0}, high = f->high - (NAMED(Channels)){0};
-        v = NAMED(select)(v < low, low, v);              /* NaN stays */
+    if (f->clamped) {
+        NAMED(Vector) low = f->low - (NAMED(Vector)){0}, high = f->high - (NAMED(Vector)){0};
+        v = NAMED(select)(v < low, low, v);              /* NaN is kept */
         v = NAMED(select)(v > high, high, v);
     }
     return v;
 }
 
-/* the outputs of `rows` pixels */
-APART void NAMED(finish_rows)(const NAMED(Finish) *f, REAL *y, int64_t rows, int64_t channels)
+/* Apply the epilogue to y [rows, channels] in memory. */
+NOINLINE void NAMED(epilogue_rows)(const NAMED(Epilogue) *f, REAL *y, int64_t rows, int64_t channels)
 {
-    if (!f->scale && !f->shift && !f->limited) return;
+    if (!f->scale && !f->shift && !f->clamped) return;
     for (int64_t i = 0; i < rows; i++, y += channels) {
         int64_t c = 0;
-        for (; c + NAMED(WIDTH) <= channels; c += NAMED(WIDTH)) STORE(y + c, NAMED(finished)(f, LOAD(y + c), c));
+        for (; c + NAMED(WIDTH) <= channels; c += NAMED(WIDTH)) STORE(y + c, NAMED(apply_epilogue)(f, LOAD(y + c), c));
         for (; c < channels; c++) {
             REAL v = y[c];
             if (f->scale) v *= f->scale[c];
             if (f->shift) v += f->shift[c];
-            if (f->limited) { v = v < f->low ? f->low : v; v = v > f->high ? f->high : v; }
+            if (f->clamped) { v = v < f->low ? f->low : v; v = v > f->high ? f->high : v; }
             y[c] = v;
         }
     }

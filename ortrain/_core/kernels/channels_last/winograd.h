@@ -1,16 +1,17 @@
-/* 3 x 3 convolution of stride 1 by Winograd's F(4 x 4, 3 x 3): 36 products for each 4 x 4 outputs instead of 144 (Lavin and Gray, arXiv 1509.09308).
+/* 3 x 3 convolution of stride 1 by Winograd's F(4 x 4, 3 x 3): 36 multiplications per 4 x 4 outputs instead of 144 (Lavin and Gray, arXiv 1509.09308).
  *
- * Interpolation points 0, +-sqrt(1/2), +-sqrt(2), infinity: errors are 2 to 3 times those of the direct sum in float32, those of the textbook's
- * 0, +-1, +-2, infinity 10 times. x [n, h, w, c], w [k, c, 3, 3] as ONNX has it, y [n, oh, ow, k]; c and k are multiples of 16.
- *   forward     y  = A^T [(G g G^T) . (B^T d B)] A, . a product over channels in each of 36 planes
- *   data        the forward of dy with filters rotated by 180 degrees and c, k exchanged
- *   weights     dw = G^T [sum over tiles (B^T d B) . (A dy A^T)] G
- * Planes lie PLANE_PAD elements further apart than they must, else all 36 stores of a tile fall into one set of the first cache. */
+ * Interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity, with 2 to 3 times the float32 error of a direct convolution; 0, +-1, +-2 and infinity, which
+ * are usual, have 10 times. x [n, h, w, c], w [k, c, 3, 3] as in ONNX, y [n, oh, ow, k]; c and k are multiples of 16.
+ *   forward          y = A^T [(G g G^T) . (B^T d B)] A, where . is a GEMM over channels for each of the 36 planes
+ *   data gradient    the forward convolution of dy with filters rotated by 180 degrees and c and k exchanged
+ *   weight gradient  dw = G^T [sum over tiles of (B^T d B) . (A dy A^T)] G
+ * A plane holds one element of all transformed tiles. Planes are PLANE_PAD elements longer than necessary, so that the 36 stores of a tile do not fall into
+ * one set of the L1 cache. */
 
-/* ---- the transforms of one dimension, on vectors of channels */
+/* ---- the transforms of F(4, 3) along one dimension, on vectors of channels */
 
-#ifndef WINOGRAD_POINTS
-#define WINOGRAD_POINTS
+#ifndef ORTRAIN_CHANNELS_LAST_WINOGRAD_H
+#define ORTRAIN_CHANNELS_LAST_WINOGRAD_H
 #define PA 0.70710678118654752440
 #define PB 1.41421356237309504880
 #define A2 0.5
@@ -20,37 +21,37 @@
 #define NB (1 / (2 * B2 * (B2 - A2)))
 enum { PLANES = 36 };
 static const double zero_channels[4096];
-/* of plane (i, j) of a tile: with stride 2 the planes of even pixels, from the sixth on, share one */
-static inline int64_t filter_plane(int64_t i, int64_t j) { return least(i, 5) * 6 + least(j, 5); }
+/* Return the plane of the transformed filter for plane (i, j) of a tile. With stride 2, the planes of even pixels, from the sixth on, share one. */
+static inline int64_t filter_plane(int64_t i, int64_t j) { return min_i64(i, 5) * 6 + min_i64(j, 5); }
 #endif
-#define V NAMED(Channels)
+#define V NAMED(Vector)
 #define W NAMED(WIDTH)
 #define C(x) ((REAL)(x))
 
-INLINED void NAMED(input_points)(V *o, V d0, V d1, V d2, V d3, V d4, V d5)                    /* B^T d */
+ALWAYS_INLINE void NAMED(f43_input)(V *o, V d0, V d1, V d2, V d3, V d4, V d5)               /* B^T d */
 {
     V e = d4 - C(B2) * d2, f = C(PA) * d3 - C(PA * B2) * d1, g = d4 - C(A2) * d2, h = C(PB) * d3 - C(PB * A2) * d1;
     o[0] = d4 + (d0 - C(SS) * d2);
     o[1] = e + f; o[2] = e - f; o[3] = g + h; o[4] = g - h;
     o[5] = d5 + (d1 - C(SS) * d3);
 }
-INLINED void NAMED(output_values)(V *o, V m0, V m1, V m2, V m3, V m4, V m5)                   /* A^T m */
+ALWAYS_INLINE void NAMED(f43_output)(V *o, V m0, V m1, V m2, V m3, V m4, V m5)              /* A^T m */
 {
     V s = m1 + m2, d = m1 - m2, t = m3 + m4, e = m3 - m4;
     o[0] = m0 + s + t; o[1] = C(PA) * d + C(PB) * e; o[2] = C(A2) * s + C(B2) * t;
     o[3] = m5 + (C(PA * A2) * d + C(PB * B2) * e);
 }
-INLINED void NAMED(output_points)(V *o, V y0, V y1, V y2, V y3)                               /* A y */
+ALWAYS_INLINE void NAMED(f43_gradient)(V *o, V y0, V y1, V y2, V y3)                        /* A y */
 {
     V e = y0 + C(A2) * y2, f = C(PA) * y1 + C(PA * A2) * y3, g = y0 + C(B2) * y2, h = C(PB) * y1 + C(PB * B2) * y3;
     o[0] = y0; o[1] = e + f; o[2] = e - f; o[3] = g + h; o[4] = g - h; o[5] = y3;
 }
-INLINED void NAMED(filter_points)(V *o, V g0, V g1, V g2)                                     /* G g */
+ALWAYS_INLINE void NAMED(f43_filter)(V *o, V g0, V g1, V g2)                                /* G g */
 {
     V e = C(NA) * g0 + C(NA * A2) * g2, f = C(NA * PA) * g1, h = C(NB) * g0 + C(NB * B2) * g2, i = C(NB * PB) * g1;
     o[0] = g0; o[1] = e + f; o[2] = e - f; o[3] = h + i; o[4] = h - i; o[5] = g2;
 }
-INLINED void NAMED(filter_values)(V *o, V u0, V u1, V u2, V u3, V u4, V u5)                   /* G^T u */
+ALWAYS_INLINE void NAMED(f43_filter_adjoint)(V *o, V u0, V u1, V u2, V u3, V u4, V u5)      /* G^T u */
 {
     V s = u1 + u2, d = u1 - u2, t = u3 + u4, e = u3 - u4;
     o[0] = u0 + C(NA) * s + C(NB) * t; o[1] = C(NA * PA) * d + C(NB * PB) * e; o[2] = u5 + (C(NA * A2) * s + C(NB * B2) * t);
@@ -58,7 +59,7 @@ INLINED void NAMED(filter_values)(V *o, V u0, V u1, V u2, V u3, V u4, V u5)     
 
 /* ---- the transforms of a tile */
 
-/* One convolution, as its direction has it: `depth` channels of the input are summed over, `filters` channels come out. */
+/* A convolution in one direction: the data gradient has dy as input and dx as output. `depth` input channels are summed over, `outputs` channels result. */
 typedef struct NAMED(Winograd) {
     const Engine *engine;
     const REAL *in, *w, *dy;
@@ -66,23 +67,23 @@ typedef struct NAMED(Winograd) {
     int64_t images, rows, columns, depth, out_rows, out_columns, outputs, pad_y, pad_x;
     int64_t channels;                    /* of w [k, channels, 3, 3] */
     int64_t tiles_y, tiles_x, tiles;
-    int64_t first, count, block;         /* the tiles at work, and how many an item takes */
-    int64_t slices;                      /* of the tiles, each with sums of its own; 0 for none */
-    int rotated, few;
+    int64_t first, count, block;         /* the tiles at work, [first, first + count), and the number of tiles of a work item */
+    int64_t slices;                      /* of the tiles, each with its own sums; 0 without slices */
+    int rotated, few_tiles;
     int strided;                         /* stride 2, by phases (winograd_stride2.h) */
-    int64_t side;                        /* planes of a tile: side * side of them, 6 or 9 */
-    NAMED(Finish) finish;
+    int64_t points;                      /* along each dimension of a transformed tile: 6, or 9 with stride 2 */
+    NAMED(Epilogue) epilogue;
 } NAMED(Winograd);
 
-typedef struct NAMED(Place) { int64_t image, y, x; } NAMED(Place);
+typedef struct NAMED(TilePosition) { int64_t image, y, x; } NAMED(TilePosition);
 
-INLINED NAMED(Place) NAMED(place_of)(const NAMED(Winograd) *s, int64_t tile)
-{ return (NAMED(Place)){ tile / (s->tiles_x * s->tiles_y), tile / s->tiles_x % s->tiles_y * 4, tile % s->tiles_x * 4 }; }
+ALWAYS_INLINE NAMED(TilePosition) NAMED(tile_position)(const NAMED(Winograd) *s, int64_t tile)
+{ return (NAMED(TilePosition)){ tile / (s->tiles_x * s->tiles_y), tile / s->tiles_x % s->tiles_y * 4, tile % s->tiles_x * 4 }; }
 
-/* planes[p][c] of one tile = B^T d B; pixels outside the image are read from a row of zeros */
-APART void NAMED(transform_input)(const NAMED(Winograd) *s, int64_t tile, REAL *planes, int64_t plane_step)
+/* planes [36, depth] of one tile = B^T d B. Pixels outside the image are read from zero_channels. */
+NOINLINE void NAMED(transform_input)(const NAMED(Winograd) *s, int64_t tile, REAL *planes, int64_t plane_step)
 {
-    NAMED(Place) at = NAMED(place_of)(s, tile);
+    NAMED(TilePosition) at = NAMED(tile_position)(s, tile);
     const REAL *pixel[36];
     for (int i = 0; i < 6; i++)
         for (int j = 0; j < 6; j++) {
@@ -93,21 +94,21 @@ APART void NAMED(transform_input)(const NAMED(Winograd) *s, int64_t tile, REAL *
     for (int64_t c = 0; c < s->depth; c += W) {
         V m[6][6], o[6];
         _Pragma("GCC unroll 6") for (int j = 0; j < 6; j++) {
-            NAMED(input_points)(o, LOAD(pixel[j] + c), LOAD(pixel[6 + j] + c), LOAD(pixel[12 + j] + c), LOAD(pixel[18 + j] + c), LOAD(pixel[24 + j] + c),
-                                LOAD(pixel[30 + j] + c));
+            NAMED(f43_input)(o, LOAD(pixel[j] + c), LOAD(pixel[6 + j] + c), LOAD(pixel[12 + j] + c), LOAD(pixel[18 + j] + c), LOAD(pixel[24 + j] + c),
+                             LOAD(pixel[30 + j] + c));
             for (int i = 0; i < 6; i++) m[i][j] = o[i];
         }
         _Pragma("GCC unroll 6") for (int i = 0; i < 6; i++) {
-            NAMED(input_points)(o, m[i][0], m[i][1], m[i][2], m[i][3], m[i][4], m[i][5]);
+            NAMED(f43_input)(o, m[i][0], m[i][1], m[i][2], m[i][3], m[i][4], m[i][5]);
             for (int j = 0; j < 6; j++) STORE(planes + (i * 6 + j) * plane_step + c, o[j]);
         }
     }
 }
 
-/* planes[p][k] of one tile = A dy A^T */
-APART void NAMED(transform_gradient)(const NAMED(Winograd) *s, int64_t tile, REAL *planes, int64_t plane_step)
+/* planes [36, outputs] of one tile = A dy A^T. */
+NOINLINE void NAMED(transform_gradient)(const NAMED(Winograd) *s, int64_t tile, REAL *planes, int64_t plane_step)
 {
-    NAMED(Place) at = NAMED(place_of)(s, tile);
+    NAMED(TilePosition) at = NAMED(tile_position)(s, tile);
     const REAL *pixel[16];
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++)
@@ -116,35 +117,35 @@ APART void NAMED(transform_gradient)(const NAMED(Winograd) *s, int64_t tile, REA
     for (int64_t c = 0; c < s->outputs; c += W) {
         V m[6][4], o[6];
         _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) {
-            NAMED(output_points)(o, LOAD(pixel[j] + c), LOAD(pixel[4 + j] + c), LOAD(pixel[8 + j] + c), LOAD(pixel[12 + j] + c));
+            NAMED(f43_gradient)(o, LOAD(pixel[j] + c), LOAD(pixel[4 + j] + c), LOAD(pixel[8 + j] + c), LOAD(pixel[12 + j] + c));
             for (int i = 0; i < 6; i++) m[i][j] = o[i];
         }
         _Pragma("GCC unroll 6") for (int i = 0; i < 6; i++) {
-            NAMED(output_points)(o, m[i][0], m[i][1], m[i][2], m[i][3]);
+            NAMED(f43_gradient)(o, m[i][0], m[i][1], m[i][2], m[i][3]);
             for (int j = 0; j < 6; j++) STORE(planes + (i * 6 + j) * plane_step + c, o[j]);
         }
     }
 }
 
-/* the outputs of one tile, channels first … first + count, from planes[p][count] */
-APART void NAMED(transform_output)(const NAMED(Winograd) *s, int64_t tile, const REAL *planes, int64_t plane_step, int64_t first, int64_t count)
+/* Store the outputs of one tile, channels [first, first + count), from planes [36, count]: epilogue(A^T m A). */
+NOINLINE void NAMED(transform_output)(const NAMED(Winograd) *s, int64_t tile, const REAL *planes, int64_t plane_step, int64_t first, int64_t count)
 {
-    NAMED(Place) at = NAMED(place_of)(s, tile);
-    int64_t height = least(4, s->out_rows - at.y), width = least(4, s->out_columns - at.x);
+    NAMED(TilePosition) at = NAMED(tile_position)(s, tile);
+    int64_t height = min_i64(4, s->out_rows - at.y), width = min_i64(4, s->out_columns - at.x);
     REAL *out = s->out + ((at.image * s->out_rows + at.y) * s->out_columns + at.x) * s->outputs + first;
     for (int64_t c = 0; c < count; c += W) {
         V m[4][6], o[4];
         _Pragma("GCC unroll 6") for (int j = 0; j < 6; j++) {
             const REAL *p = planes + j * plane_step + c;
-            NAMED(output_values)(o, LOAD(p), LOAD(p + 6 * plane_step), LOAD(p + 12 * plane_step), LOAD(p + 18 * plane_step), LOAD(p + 24 * plane_step),
-                                 LOAD(p + 30 * plane_step));
+            NAMED(f43_output)(o, LOAD(p), LOAD(p + 6 * plane_step), LOAD(p + 12 * plane_step), LOAD(p + 18 * plane_step), LOAD(p + 24 * plane_step),
+                              LOAD(p + 30 * plane_step));
             for (int i = 0; i < 4; i++) m[i][j] = o[i];
         }
         _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
             if (i >= height) break;
-            NAMED(output_values)(o, m[i][0], m[i][1], m[i][2], m[i][3], m[i][4], m[i][5]);
+            NAMED(f43_output)(o, m[i][0], m[i][1], m[i][2], m[i][3], m[i][4], m[i][5]);
             for (int j = 0; j < 4; j++)
-                if (j < width) STORE(out + (i * s->out_columns + j) * s->outputs + c, NAMED(finished)(&s->finish, o[j], first + c));
+                if (j < width) STORE(out + (i * s->out_columns + j) * s->outputs + c, NAMED(apply_epilogue)(&s->epilogue, o[j], first + c));
         }
     }
 }

@@ -12,8 +12,8 @@
 #undef NAMED
 #undef TEMPLATE
 
-#ifndef ORTRAIN_BOTH_TYPES_H
-#define ORTRAIN_BOTH_TYPES_H
+#ifndef ORTRAIN_FLOAT_TYPES_H
+#define ORTRAIN_FLOAT_TYPES_H
 /* Defines the kernel `name`, which calls name_float or name_double by the dtype of input 0. */
 #define BY_TYPE(name) static int name(const KernelArgs *args) { return args->inputs[0].dtype == DTYPE_FLOAT32 ? name##_float(args) : name##_double(args); }
 #endif

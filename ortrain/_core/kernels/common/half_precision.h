@@ -2,8 +2,8 @@
  *
  * Only integer operations and one float multiplication or addition: loops over these functions vectorize on any processor, also without F16C or AVX512-BF16.
  * Infinities, NaNs and subnormal numbers are preserved. */
-#ifndef ORTRAIN_HALVES_H
-#define ORTRAIN_HALVES_H
+#ifndef ORTRAIN_HALF_PRECISION_H
+#define ORTRAIN_HALF_PRECISION_H
 #include <stdint.h>
 #include <string.h>
 

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "kernel.h"
+#include "common/integers.h"
 
 #define MEMORY_PIECE 131072        /* bytes that one work item moves */
 #define STRIDED_MAX_RANK 16        /* Tile splits each of 8 dimensions in two */
@@ -19,8 +20,6 @@ static inline int64_t element_size(int32_t dtype) {
         default: return 1;
     }
 }
-
-static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* parallel_for that calls a single item directly and accepts 0 items. */
 static inline void run_items(const Engine *engine, WorkItem work, void *context, int64_t items) {

@@ -1,4 +1,4 @@
-/* Tuning constants of the matrix products, convolutions and normalizations: register tiles by instruction set, and blocks by cache.
+/* Tuning constants of the GEMMs, convolutions and normalizations: register tiles by instruction set, and blocks by cache.
  *
  * The compiler's predefined macros say for which instruction set a file is compiled (setup.py compiles every kernel once per set). All sizes were measured;
  * the comment of each names what decided it. Sizes are in elements unless their name ends in BYTES. Constants that only cut an elementwise loop into work
@@ -6,7 +6,7 @@
 #ifndef ORTRAIN_TUNING_H
 #define ORTRAIN_TUNING_H
 
-/* ---- by instruction set: vectors, and the register tiles and cache blocks of matrix products
+/* ---- by instruction set: vectors, and the register tiles and cache blocks of GEMMs
  *
  * TILE_ROWS x TILE_VECTORS is the register tile of the GEMM: 8 x 48, 12 x 32 and 14 x 32 are within 3 % with 64-byte vectors, and 8 rows make the transposing
  * store exact; 6 x 16 is best with 32-byte vectors. BLOCK_DEPTH 512 beats 384 and 256 by 3 to 10 % with 64-byte vectors. FULL_ROWS is the tile of
@@ -42,11 +42,11 @@ enum {
     MAX_SHARED_ROWS = BLOCK_ROWS + BLOCK_ROWS / 2,  /* rows of A in one block */
     DIRECT_B_ROWS = 8 * TILE_ROWS,                  /* up to this many rows of A, B is read in place: packing it would cost as much as the product */
     DIRECT_B_BYTES = 64 * 1024,
-    DIRECT_A_BYTES = 48 * 1024,                     /* a block of transposed A that fits into the first cache is read in place */
+    DIRECT_A_BYTES = 48 * 1024,                     /* a block of transposed A that fits into the L1 cache is read in place */
     DIRECT_TRANSPOSED_A_COLUMNS = (TILE_ROWS == 6 ? 8 : 2) * TILE_COLUMNS,
     /* Up to this many rows of A, A and B swap roles and tiles are stored transposed. With 8-row tiles the transposing store is exact; with 6 rows it pays for
      * few rows (share of the peak, 16 x 1024 x 256: 52 to 69 %, 64 x 500 x 784: 82 to 86 %, but 192 x 768 x 768: 87 to 85 %) and where weights can be read in
-     * place: rows 16 KiB apart share sets of the second cache, hence SWAP_STEP. */
+     * place: rows 16 KiB apart share sets of the L2 cache, hence SWAP_STEP. */
     SWAP_ROWS = TILE_ROWS == 8 ? 192 : TILE_ROWS == 6 ? 64 : 1,
     SWAP_STEP = TILE_ROWS == 8 ? 1 << 30 : 4095,
     /* Depth of the blocks of swapped products: a tile that covers the whole depth is stored once (64 x 500 x 784: 84 % of the peak in blocks of 256, 92 % in
@@ -59,22 +59,22 @@ enum {
     DOT_DEPTH = VECTOR_BYTES == 64 ? 64 : 128,
     DOT_BLOCK = 1 << 16,                            /* elements of the rows that more than one group of columns reads */
     STREAM_FROM = 1 << 21,                          /* results of 8 MiB and more bypass the caches with non-temporal stores */
-    /* Panels packed side by side, 144 or 128 columns: 295 or 128 KiB of the second cache, and two such runs are in use at a time. */
+    /* Panels packed side by side, 144 or 128 columns: 295 or 128 KiB of the L2 cache, and two such runs are in use at a time. */
     PANELS_PER_RUN = TILE_COLUMNS > 32 ? 3 : 8, TILES_PER_RUN = 8
 };
 
 /* ---- GEMM on all threads (matmul/gemm_parallel.h) */
 enum {
-    MIN_PRODUCTS = 1 << 20,                         /* multiplications, some 20 µs: a second thread gains nothing below */
+    MIN_PRODUCTS = 1 << 20,                         /* multiplications, about 20 µs: below that a second thread gains nothing */
     MAX_ITEMS = 16,
     FEW_ITEMS = 4,                                  /* up to this many items are of equal size (256 columns on two threads: 128 + 128, not 144 + 112) */
     MIN_ROWS = 4 * TILE_ROWS, MIN_COLUMNS = TILE_COLUMNS > 32 ? 2 * TILE_COLUMNS : 4 * TILE_COLUMNS,     /* of an item */
     COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, SIZE_OF_THIN_ITEM = 512,
-    SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time, which the last cache holds */
-    /* Packed B that all items read: half of a second cache, for the third may be slow (1024^3: 141 GFLOP/s with 4 MiB, 164 with 1 MiB). With fewer than
+    SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time, which fits into the L3 cache */
+    /* Packed B that all items read: half of an L2 cache, because the L3 cache may be slow (1024^3: 141 GFLOP/s with 4 MiB, 164 with 1 MiB). With fewer than
      * CHUNK_COLUMNS columns a chunk is cut by depth instead. */
     CHUNK_FLOATS = 1 << 18, CHUNK_COLUMNS = COLUMNS_PER_PACKING,
-    /* Multiplying all panels by one tile of A after another keeps the tile in the first cache, whose rows may share sets, and writes lines of C side by side
+    /* Multiplying all panels by one tile of A after another keeps the tile in the L1 cache, whose rows may share sets, and writes lines of C side by side
      * (3136 x 512 x 128, cold caches: 125 GFLOP/s panel by panel, 155 tile by tile). A panel that is small enough stays in the cache instead, for all rows of
      * an item, where C is small (1600 x 512 x 128: 179 against 171). */
     SMALL_PANEL_BYTES = 32 * 1024, SMALL_RESULT = 1 << 20, SHARED_SET_STEP = 4096
@@ -87,7 +87,7 @@ enum { MIN_TILED_SIDE = 48, MIN_TILED_DEPTH = 64, MIN_TILED_PRODUCTS = 1 << 20, 
 enum {
     MAX_PANELS = 8,                                 /* packed together */
     CHUNK_STEPS = 8,                                /* a chunk is 256 deep; 160 is no faster, since blocks of C are loaded and stored more often */
-    /* A run along the depth is one panel: with two and more the second cache evicts what it should keep (1024 x 256 x 8192: 205 against 245 GFLOP/s). Across
+    /* A run along the depth is one panel: with two and more the L2 cache evicts what it should keep (1024 x 256 x 8192: 205 against 245 GFLOP/s). Across
      * the depth, rows of a single panel are only two cache lines (200 x 5000 x 3000: 160 against 190). */
     STAYING_PANELS = MAX_PANELS, RUN_PANELS = 4,
     KEPT_BLOCKS = 128,                              /* of C, 512 KiB, where there is more than one chunk */
@@ -95,40 +95,43 @@ enum {
      * two threads 64 x 64 x 12544 goes from 158 to 242 GFLOP/s; 64 blocks (512 x 128 x 3136) lose more by the final sum than they gain (440 to 340). */
     SLICES = 2, SLICED_CHUNKS = 8, SLICED_BLOCKS = 32,
     FEW_PANELS = 3,                                 /* operands are swapped if at most this many panels need transposing afterwards */
-    TILED_STREAM_FROM = 3 << 19                     /* results of 6 MiB and more are streamed (3136 x 512 x 128: 1.85 to 1.45 ms); from 4 MiB on bert-mini loses 1 % */
+    TILED_STREAM_FROM = 3 << 19                     /* results of 6 MiB and more are streamed (3136 x 512 x 128: 1.85 to 1.45 ms); from 4 MiB BERT loses 1 % */
 };
 
 /* ---- recurrent layers (recurrent/recurrent.h, recurrent/step_gemm.h)
  *
- * Batch rows of a block: SMALL_BLOCK where the second cache holds the recurrent weights (up to KEPT_WEIGHTS elements), which every step of every block reads,
+ * Batch rows of a block: SMALL_BLOCK where the L2 cache holds the recurrent weights (up to KEPT_WEIGHTS elements), which every step of every block reads,
  * so that threads share the rows evenly. The tile of a time step is 3 vectors wide and has 4 rows with 32-byte vectors, which divides blocks of 8 (8 rows of
  * 128 units with 512 gates: 92 % of the peak; 16 rows in tiles of 6, 5 and 5 rows: 88 %). */
 enum { SMALL_BLOCK = 8, LARGE_BLOCK = 16, KEPT_WEIGHTS = 1 << 16, COLUMNS_PER_SUM = 64 };
 enum { STEP_ROWS = TILE_VECTORS == 3 ? TILE_ROWS : 4, STEP_VECTORS = 3 };
 
-/* ---- channels-last convolutions (channels_last/) */
+/* ---- channels-last convolutions (channels_last/); ops/shared/conv_algorithms.py repeats those that planning needs */
 
 /* im2col.h */
-#define ROW_DEPTH 256
-#define PACKED_COLUMNS 32
-#define GRADIENT_ROWS 96
-#define TAP_CHANNELS 128
+#define IM2COL_DEPTH 256                 /* depth of a GEMM */
+#define PACKED_COLUMNS 32                /* packed filters are padded to a multiple of this */
+#define GRADIENT_ROWS 96                 /* pixels of a block of the weight gradient */
+#define TAP_CHANNELS 128                 /* from so many channels on, the data gradient has one GEMM per tap */
 
-/* direct.h: tiles of 4 pixels, 8 with 64-byte vectors, by up to 3 vectors of filters; feature maps are multiples of 4 more often than of 6 */
-#define WINDOW_VECTORS 3
-#define WINDOW_ROWS (VECTOR_BYTES == 64 ? 8 : 4)
-#define MAX_PIECES 64
-#define PANEL_BYTES 16384                /* packed filters that a pass reads: half of the first cache */
-#define COPIED_BYTES 131072              /* an image's rows copied between zeros: a part of the second cache */
-#define SUMMED_PIXELS 192                /* that a tile of the weight gradient adds up before it is stored */
+/* direct.h */
+#define DIRECT_TILE_VECTORS 3            /* a tile is 4 outputs, 8 with 64-byte vectors, by up to 3 vectors of filters: */
+#define DIRECT_TILE_ROWS (VECTOR_BYTES == 64 ? 8 : 4)     /* feature maps are multiples of 4 more often than of 6 */
+#define MAX_SEGMENTS 64
+#define PANEL_BYTES 16384                /* packed filters in use: half of the L1 cache */
+#define PADDED_COPY_BYTES 131072         /* padded copy of an image's rows: a part of the L2 cache */
+#define SUMMED_PIXELS 192                /* pixels that a tile of the weight gradient sums before it is stored */
 
 /* pointwise.h, with 64-byte vectors only */
-#define POINT_DEPTH 512                  /* of a panel of weights: 64 KiB */
-#define POINT_BYTES 262144               /* rows of x in use; as many are being prefetched */
-#define POINT_ROWS (10 * FULL_ROWS)
-#define POINT_PIXELS 8192                /* with 3136 pixels the GEMM is faster (256 to 512 channels: 4.9 against 5.5 ms) */
-#define WIDE_ROW 2048                    /* bytes of a row of y from which the rows of a tile lie on different pages: panels change fastest then (3.2 to 2.6 ms) */
-#define WIDE_DEPTH 256                   /* from this depth on, with weights that need no transposition, the GEMM is faster (128 to 512 on 28 x 28: 0.4 of 6.1 ms) */
+#define POINTWISE_DEPTH 512              /* of a panel of weights: 64 KiB */
+#define POINTWISE_BYTES 262144           /* rows of x in use; as many are being prefetched */
+#define POINTWISE_ROWS (10 * FULL_ROWS)
+#define POINTWISE_PIXELS 8192            /* with 3136 pixels the GEMM is faster (256 to 512 channels: 4.9 against 5.5 ms) */
+/* From this size of a row of y on, the rows of a tile are on different pages, and multiplying all panels by one tile of rows after another is faster (3.2 to
+ * 2.6 ms). */
+#define WIDE_ROW_BYTES 2048
+/* With wide rows, and weights that need no transposition, the GEMM is faster from this depth on (128 to 512 channels on 28 x 28: by 0.4 of 6.1 ms). */
+#define WIDE_ROW_DEPTH 256
 
 /* weight_gradient.h */
 #define WEIGHT_FILTERS 256
@@ -137,20 +140,20 @@ enum { STEP_ROWS = TILE_VECTORS == 3 ? TILE_ROWS : 4, STEP_VECTORS = 3 };
 #define WEIGHT_PAD 16
 
 /* depthwise.h */
-#define DEPTHWISE_SLICES 16              /* partial sums of the weight gradient at most */
-#define DEPTHWISE_LINES 8                /* rows of outputs in each slice at least: adding slices up took longer than 24 rows of 3 pixels */
+#define DEPTHWISE_SLICES 16              /* maximum number of partial sums of the weight gradient */
+#define DEPTHWISE_MIN_ROWS 8             /* minimum rows of outputs per slice: with fewer, adding the slices took longer than 24 rows of 3 pixels */
 
 /* winograd.h, winograd_gemm.h */
 enum { PLANE_PAD = 16, FEW_TILES = 128, FILTER_BLOCK = 64, DEPTH_BLOCK = 128, FEW_FILTER_BLOCK = 32, FEW_DEPTH_BLOCK = VECTOR_BYTES == 64 ? 128 : 64,
        TILE_BLOCK = 48, WHOLE_PANEL = 32, GRADIENT_DEPTH_BLOCK = 64 };
 
 /* winograd_1d.h */
-#define ROW_PAD 16                       /* elements between planes, so that the 8 stores of a tile do not fall into one set of the first cache */
-#define SUMMED_PLACES 64                 /* of a plane that a tile of the weight gradient adds up before it is stored: more round worse, fewer cost time */
-#define ROW_ITEM_BYTES 262144            /* planes and results of a work item: half of the second cache */
+#define WINOGRAD_1D_PAD 16               /* elements between planes, so that the 8 stores of a tile do not fall into one set of the L1 cache */
+#define SUMMED_POSITIONS 64              /* that a tile of the weight gradient sums before it is stored: more increase the rounding error, fewer the time */
+#define WINOGRAD_1D_ITEM_BYTES 262144    /* planes and results of a work item: half of the L2 cache */
 
 /* batch_norm.h */
-#define NORM_RUN 128
-#define NORM_CHANNELS 1024               /* whose running sums fit into the first cache, beside the rows in use */
-#define NORM_AHEAD 512                   /* elements prefetched, of what is read and of what is written */
+#define NORM_PARTIAL_PIXELS 128          /* pixels that are summed in REAL before they are added in double */
+#define NORM_CHANNELS 1024               /* channels at a time: their partial sums fit into the L1 cache, beside the rows being read */
+#define NORM_PREFETCH 512                /* distance of prefetching in elements, for reads and writes */
 #endif

@@ -1,19 +1,19 @@
-/* Activations beyond those of elementwise.h and their gradients dx = f(dy, x), one line each. */
+/* Less common activations y = f(x) and their gradients dx = f(dy, x), one line each; the common ones are in elementwise.h. */
 #ifndef ORTRAIN_ACTIVATION_H
 #define ORTRAIN_ACTIVATION_H
 #include "elementwise/loops.h"
 
 #define CLAMP01(v) ((v) < 0 ? 0 : (v) > 1 ? 1 : (v))
-/* tanh(log(1 + e^x)) without either: with e = e^x it is e (e + 2) / (e (e + 2) + 2); 1 above 20 */
-#define MISH(R, E)                                                                                    \
-static inline R tanh_softplus_##R(R x)                                                                \
-{ R e = E(x > 20 ? (R)20 : x), n = e * (e + 2); return n / (n + 2); }                                 \
-static inline R mish_slope_##R(R x)                                                                   \
+/* tanh(softplus(x)) = e (e + 2) / (e (e + 2) + 2) with e = exp(x), without tanh and log; 1 above 20 */
+#define MISH(R, E)                                                    \
+static inline R tanh_softplus_##R(R x)                                \
+{ R e = E(x > 20 ? (R)20 : x), n = e * (e + 2); return n / (n + 2); } \
+static inline R mish_derivative_##R(R x)                              \
 { R t = tanh_softplus_##R(x), s = (R)1 / ((R)1 + E(-(x < -20 ? (R)-20 : x))); return t + x * ((R)1 - t * t) * s; }
 MISH(float, ot_expf)
 MISH(double, exp)
 #define TANH_SOFTPLUS(x) F(tanh_softplus_float, tanh_softplus_double, x)
-#define MISH_SLOPE(x) F(mish_slope_float, mish_slope_double, x)
+#define MISH_DERIVATIVE(x) F(mish_derivative_float, mish_derivative_double, x)
 
 UNARY_REAL(ot_elu, x < 0 ? X_CONST(p[0]) * (EXP(x) - 1) : x)
 BINARY_REAL(ot_elu_grad, b < 0 ? a * R_CONST(p[0]) * EXP(b) : a)
@@ -26,7 +26,7 @@ BINARY_REAL(ot_softplus_grad, a * SIGMOID(b))
 UNARY_REAL(ot_softsign, x / (X_CONST(1) + FABS(x)))
 BINARY_REAL(ot_softsign_grad, a / ((R_CONST(1) + FABS(b)) * (R_CONST(1) + FABS(b))))
 UNARY_REAL(ot_mish, x * TANH_SOFTPLUS(x))
-BINARY_REAL(ot_mish_grad, a * MISH_SLOPE(b))
+BINARY_REAL(ot_mish_grad, a * MISH_DERIVATIVE(b))
 UNARY_REAL(ot_hard_sigmoid, CLAMP01(X_CONST(p[0]) * x + X_CONST(p[1])))
 BINARY_REAL(ot_hard_sigmoid_grad, R_CONST(p[0]) * b + R_CONST(p[1]) > 0 && R_CONST(p[0]) * b + R_CONST(p[1]) < 1 ? a * R_CONST(p[0]) : 0)
 UNARY_REAL(ot_hard_swish, x * CLAMP01(x / X_CONST(6) + X_CONST(0.5)))
@@ -35,7 +35,7 @@ UNARY_REAL(ot_thresholded_relu, x > X_CONST(p[0]) ? x : 0)
 BINARY_REAL(ot_thresholded_relu_grad, b > R_CONST(p[0]) ? a : 0)
 UNARY_REAL(ot_shrink, x < -X_CONST(p[0]) ? x + X_CONST(p[1]) : x > X_CONST(p[0]) ? x - X_CONST(p[1]) : 0)
 BINARY_REAL(ot_shrink_grad, FABS(b) > R_CONST(p[0]) ? a : 0)
-/* y = x < 0 ? slope x : x; dx of (dy, x, slope); and what is summed to the slope's gradient, of (dy, x) */
+/* PRelu y = x < 0 ? slope * x : x; dx of (dy, x, slope); and the gradient of the slope before it is summed, of (dy, x) */
 BINARY_REAL(ot_prelu, a < 0 ? a * b : a)
 TERNARY_REAL(ot_prelu_grad, b < 0 ? a * c : a)
 BINARY_REAL(ot_prelu_slope_grad, b < 0 ? a * b : 0)

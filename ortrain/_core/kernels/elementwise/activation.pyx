@@ -1,4 +1,4 @@
-"""Kernels of activations beyond the common ones, and of their gradients; the loops are one line each in activation.h."""
+"""Less common activations and their gradients; the loops are one line each in activation.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "elementwise/activation.h" nogil:
@@ -28,7 +28,7 @@ cdef extern from "elementwise/activation.h" nogil:
 
 REAL = ("float32", "float64")
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "elu": (<size_t>&ot_elu, REAL),
     "elu_grad": (<size_t>&ot_elu_grad, REAL),

@@ -1,4 +1,4 @@
-"""Dropout and its gradient. The mask depends on the session's seed, the number of the run, the node and the element alone."""
+"""Dropout and its gradient. The mask is a function of the seed of the session, the number of the run, the node and the element."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from ortrain._core.kernel cimport (DTYPE_FLOAT32, DTYPE_FLOAT64, DTYPE_INT32, DTYPE_INT64, Engine, KernelArgs, STATUS_OK,
                                    Tensor, WorkItem, real)
@@ -21,10 +21,10 @@ cdef extern from "common/counter_random.h" nogil:
                              uint32_t threshold, double scale)
 
 cdef enum:
-    PIECE = 32768                # elements of one item; divides 2^32, so that an item has one key
+    CHUNK = 32768                # elements of a work item; divides 2^32, so that an item has one key
 
 
-cdef struct Dropped:
+cdef struct DropoutTask:
     Tensor *x
     Tensor *y
     uint8_t *mask
@@ -34,8 +34,8 @@ cdef struct Dropped:
     double scale
 
 
-cdef inline double number(const Tensor *t) noexcept nogil:
-    """The value of a scalar of any dtype."""
+cdef inline double scalar_value(const Tensor *t) noexcept nogil:
+    """Return the value of a scalar of any dtype."""
     if t.dtype == DTYPE_FLOAT32:
         return (<float *>t.data)[0]
     if t.dtype == DTYPE_FLOAT64:
@@ -47,14 +47,14 @@ cdef inline double number(const Tensor *t) noexcept nogil:
     return <double>(<uint8_t *>t.data)[0]
 
 
-cdef inline double number_or(const KernelArgs *a, int index, double default) noexcept nogil:
-    """The value of a scalar input, or the default where it is absent."""
-    return number(&a.inputs[index]) if a.n_inputs > index and a.inputs[index].data != NULL else default
+cdef inline double scalar_or_default(const KernelArgs *a, int index, double default) noexcept nogil:
+    """Return the value of a scalar input, or the default if it is absent."""
+    return scalar_value(&a.inputs[index]) if a.n_inputs > index and a.inputs[index].data != NULL else default
 
 
-cdef void dropout_piece(void *context, int64_t item, int64_t worker) noexcept nogil:
-    cdef Dropped *d = <Dropped *>context
-    cdef int64_t at = item * PIECE, n = min_i64(PIECE, d.x.count - item * PIECE)
+cdef void dropout_item(void *context, int64_t item, int64_t worker) noexcept nogil:
+    cdef DropoutTask *d = <DropoutTask *>context
+    cdef int64_t at = item * CHUNK, n = min_i64(CHUNK, d.x.count - item * CHUNK)
     cdef uint8_t *mask = d.mask + at if d.mask != NULL else NULL
     cdef RandomKey key = random_key(d.engine.seed, d.engine.run_index, d.stream, <uint64_t>at >> 32)
     if d.x.dtype == DTYPE_FLOAT32:
@@ -64,15 +64,15 @@ cdef void dropout_piece(void *context, int64_t item, int64_t worker) noexcept no
 
 
 cdef int dropout(const KernelArgs *a) noexcept nogil:
-    """y [n], mask [n] (optional) of (x [n], ratio 0.5, training_mode false); ints: stream"""
-    cdef Dropped d
+    """(x [n], ratio or 0.5, training_mode or false) -> (y [n], mask [n] or absent); ints: stream"""
+    cdef DropoutTask d
     cdef uint8_t one = 1
-    cdef double ratio = number_or(a, 1, 0.5)
+    cdef double ratio = scalar_or_default(a, 1, 0.5)
     cdef Tensor *mask = &a.outputs[1]
     cdef bint masked = a.n_outputs > 1 and mask.data != NULL
     d.x = &a.inputs[0]
     d.y = &a.outputs[0]
-    if number_or(a, 2, 0) == 0 or ratio <= 0:
+    if scalar_or_default(a, 2, 0) == 0 or ratio <= 0:
         copy_block(a.engine, d.y.data, d.x.data, d.x.count * element_size(d.x.dtype))
         if masked:
             fill_block(a.engine, mask.data, &one, 1, mask.count)
@@ -82,11 +82,11 @@ cdef int dropout(const KernelArgs *a) noexcept nogil:
     d.stream = <uint64_t>a.ints[0]
     d.threshold = <uint32_t>(ratio * 4294967296.0) if ratio < 1 else 0xFFFFFFFFu
     d.scale = 1 / (1 - ratio) if ratio < 1 else 0
-    run_items(a.engine, dropout_piece, &d, (d.x.count + PIECE - 1) // PIECE)
+    run_items(a.engine, dropout_item, &d, (d.x.count + CHUNK - 1) // CHUNK)
     return STATUS_OK
 
 
-cdef struct Masked:
+cdef struct MaskedGradient:
     Tensor *dy
     const uint8_t *mask
     void *dx
@@ -99,9 +99,9 @@ cdef inline void masked_loop(const real *dy, const uint8_t *mask, real *dx, int6
         dx[i] = dy[i] * scale if mask[i] else <real>0
 
 
-cdef void masked_piece(void *context, int64_t item, int64_t worker) noexcept nogil:
-    cdef Masked *m = <Masked *>context
-    cdef int64_t at = item * PIECE, n = min_i64(PIECE, m.dy.count - item * PIECE)
+cdef void masked_item(void *context, int64_t item, int64_t worker) noexcept nogil:
+    cdef MaskedGradient *m = <MaskedGradient *>context
+    cdef int64_t at = item * CHUNK, n = min_i64(CHUNK, m.dy.count - item * CHUNK)
     if m.dy.dtype == DTYPE_FLOAT32:
         masked_loop(<const float *>m.dy.data + at, m.mask + at, <float *>m.dx + at, n, <float>m.scale)
     else:
@@ -109,9 +109,9 @@ cdef void masked_piece(void *context, int64_t item, int64_t worker) noexcept nog
 
 
 cdef int dropout_grad(const KernelArgs *a) noexcept nogil:
-    """dx [n] = dy [n] / (1 - ratio) where mask [n], else 0; a copy of dy when ratio is 0; training_mode is not looked at"""
-    cdef Masked m
-    cdef double ratio = number_or(a, 2, 0.5)
+    """(dy [n], mask [n], ratio or 0.5) -> dx [n] = dy / (1 - ratio) where the mask is set, else 0; dy if ratio is 0. training_mode is ignored."""
+    cdef MaskedGradient m
+    cdef double ratio = scalar_or_default(a, 2, 0.5)
     m.dy = &a.inputs[0]
     m.mask = <const uint8_t *>a.inputs[1].data
     m.dx = a.outputs[0].data
@@ -119,11 +119,11 @@ cdef int dropout_grad(const KernelArgs *a) noexcept nogil:
         copy_block(a.engine, m.dx, m.dy.data, m.dy.count * element_size(m.dy.dtype))
         return STATUS_OK
     m.scale = 1 / (1 - ratio) if ratio < 1 else 0
-    run_items(a.engine, masked_piece, &m, (m.dy.count + PIECE - 1) // PIECE)
+    run_items(a.engine, masked_item, &m, (m.dy.count + CHUNK - 1) // CHUNK)
     return STATUS_OK
 
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "dropout": (<size_t>&dropout, ("float32", "float64")),
     "dropout_grad": (<size_t>&dropout_grad, ("float32", "float64")),

@@ -1,23 +1,24 @@
-/* Element-wise kernels, one line each; the loops are in loops.h. */
+/* Elementwise kernels, one line each; the loops are in loops.h. */
 #ifndef ORTRAIN_ELEMENTWISE_H
 #define ORTRAIN_ELEMENTWISE_H
 #include "elementwise/loops.h"
 #include "common/half_precision.h"
 
 #define R_INFINITY ((__typeof__(x))INFINITY)
-/* ONNX's Mod: the sign of the divisor, or of the dividend (C's fmod) where asked; integers by 0 give 0. By -1 too: the least integer would trap */
-#define FLOOR_MODULO(T) static inline T modulo_##T(T a, T b, int like_c)                              \
-{ if (b == 0 || b == -1) return 0; T m = a % b; return !like_c && m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m; }
+/* ONNX's Mod: the result has the sign of the divisor, or with `truncated` of the dividend, as C's fmod. Integers modulo 0 give 0, and so do
+ * those modulo -1, for which the smallest integer would trap. */
+#define FLOOR_MODULO(T) static inline T modulo_##T(T a, T b, int truncated) \
+{ if (b == 0 || b == -1) return 0; T m = a % b; return !truncated && m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m; }
 FLOOR_MODULO(int64_t) FLOOR_MODULO(int32_t) FLOOR_MODULO(uint8_t)
-#define FLOAT_MODULO(T, FMOD)                                                                         \
-static inline T modulo_##T(T a, T b, int like_c)                                                      \
-{ T m = FMOD(a, b); return !like_c && m != 0 && (m < 0) != (b < 0) ? m + b : m; }
+#define FLOAT_MODULO(T, FMOD)                       \
+static inline T modulo_##T(T a, T b, int truncated) \
+{ T m = FMOD(a, b); return !truncated && m != 0 && (m < 0) != (b < 0) ? m + b : m; }
 FLOAT_MODULO(float, fmodf)
 FLOAT_MODULO(double, fmod)
-#define MODULO(a, b, like_c) _Generic((a), float: modulo_float, double: modulo_double, int64_t: modulo_int64_t, int32_t: modulo_int32_t, \
-    uint8_t: modulo_uint8_t)(a, b, (like_c) != 0)
+#define MODULO(a, b, truncated) _Generic((a), float: modulo_float, double: modulo_double, int64_t: modulo_int64_t, int32_t: modulo_int32_t, \
+    uint8_t: modulo_uint8_t)(a, b, (truncated) != 0)
 
-UNARY_REAL(ot_relu, x < 0 ? 0 : x)          /* not x > 0: a NaN must stay one, or divergence hides */
+UNARY_REAL(ot_relu, x < 0 ? 0 : x)          /* not x > 0, so that NaN is kept and divergence is visible */
 UNARY_REAL(ot_leaky_relu, x > 0 ? x : X_CONST(p[0]) * x)
 UNARY_REAL(ot_sigmoid_kernel, SIGMOID(x))
 UNARY_REAL(ot_tanh, TANH(x))
@@ -40,9 +41,9 @@ UNARY_REAL(ot_atanh, ATANH(x))
 UNARY_REAL(ot_floor, FLOOR(x))
 UNARY_REAL(ot_ceil, CEIL(x))
 UNARY_REAL(ot_round, RINT(x))
-#define GELU(R, NORMAL)                                                                               \
-static inline R gelu_##R(R x) { R density; return x * NORMAL(x, &density); }                          \
-static inline R gelu_slope_##R(R x) { R density, below = NORMAL(x, &density); return below + x * density; }
+#define GELU(R, NORMAL)                                                      \
+static inline R gelu_##R(R x) { R density; return x * NORMAL(x, &density); } \
+static inline R gelu_derivative_##R(R x) { R density, cdf = NORMAL(x, &density); return cdf + x * density; }
 GELU(float, ot_normalf)
 GELU(double, ot_normal)
 UNARY_REAL(ot_gelu, _Generic((x), float: gelu_float, double: gelu_double)(x))
@@ -53,22 +54,22 @@ UNARY_NUMBER(ot_neg, -x)
 UNARY_NUMBER(ot_abs, x < 0 ? -x : x)
 UNARY_NUMBER(ot_sign, x != x ? x : (x > 0) - (x < 0))
 UNARY_LOOP(ot_not, uint8_t, uint8_t, uint8_t, !x)
-static int ot_not(const KernelArgs *args) { each_chunk(args, ot_not_item, args->inputs[0].count); return STATUS_OK; }
+static int ot_not(const KernelArgs *args) { for_each_chunk(args, ot_not_item, args->inputs[0].count); return STATUS_OK; }
 
-/* x is one of its kinds of infinity: p holds detect_negative and detect_positive */
-#define UNARY_TEST(NAME, EXPRESSION)                                                                  \
-UNARY_LOOP(NAME##_float, float, float, uint8_t, EXPRESSION)                                           \
-UNARY_LOOP(NAME##_double, double, double, uint8_t, EXPRESSION)                                        \
-static int NAME(const KernelArgs *args)                                                               \
-{                                                                                                     \
-    each_chunk(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float_item : NAME##_double_item, args->inputs[0].count); \
-    return STATUS_OK;                                                                                 \
+/* floats: detect_negative, detect_positive */
+#define UNARY_TEST(NAME, EXPRESSION)                                                                                              \
+UNARY_LOOP(NAME##_float, float, float, uint8_t, EXPRESSION)                                                                       \
+UNARY_LOOP(NAME##_double, double, double, uint8_t, EXPRESSION)                                                                    \
+static int NAME(const KernelArgs *args)                                                                                           \
+{                                                                                                                                 \
+    for_each_chunk(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float_item : NAME##_double_item, args->inputs[0].count); \
+    return STATUS_OK;                                                                                                             \
 }
 UNARY_TEST(ot_is_nan, x != x)
 UNARY_TEST(ot_is_inf, (x == (R_INFINITY) && p[1] != 0) || (x == -(R_INFINITY) && p[0] != 0))
 
 BINARY_NUMBER(ot_add, a + b)
-BINARY_NUMBER(ot_max, a != a || a > b ? a : b)     /* a NaN of either stays one */
+BINARY_NUMBER(ot_max, a != a || a > b ? a : b)     /* NaN of either is kept */
 BINARY_NUMBER(ot_min, a != a || a < b ? a : b)
 BINARY_NUMBER(ot_mod, MODULO(a, b, p[0]))
 TERNARY_REAL(ot_max_grad, b > c ? a : b == c ? a / 2 : 0)
@@ -84,14 +85,14 @@ COMPARISON(ot_and, (a != 0) & (b != 0))
 COMPARISON(ot_or, (a != 0) | (b != 0))
 COMPARISON(ot_xor, (a != 0) ^ (b != 0))
 BINARY_REAL(ot_div_real, a / b)
-/* by 0 it is 0; by -1 the least integer stays itself, as in NumPy, where the processor would trap */
+/* Integer division by 0 gives 0. The smallest integer divided by -1 is itself, as in NumPy, where the processor would trap. */
 BINARY_LOOP(ot_div_int64, int64_t, int64_t, int64_t, b == -1 ? (int64_t)(0 - (uint64_t)a) : b ? a / b : 0)
 BINARY_LOOP(ot_div_int32, int32_t, int32_t, int32_t, b == -1 ? (int32_t)(0 - (uint32_t)a) : b ? a / b : 0)
 static int ot_div(const KernelArgs *args)
 {
     int32_t d = args->inputs[0].dtype;
     if (d == DTYPE_FLOAT32 || d == DTYPE_FLOAT64) return ot_div_real(args);
-    each_row_block(args, d == DTYPE_INT64 ? ot_div_int64_item : ot_div_int32_item);
+    for_each_row_block(args, d == DTYPE_INT64 ? ot_div_int64_item : ot_div_int32_item);
     return STATUS_OK;
 }
 BINARY_REAL(ot_pow, b == 2 ? a * a : b == 1 ? a : POW(a, b))
@@ -99,21 +100,21 @@ BINARY_REAL(ot_relu_grad, b > 0 ? a : 0)
 BINARY_REAL(ot_leaky_relu_grad, b > 0 ? a : R_CONST(p[0]) * a)
 BINARY_REAL(ot_sigmoid_grad, a * b * (R_CONST(1) - b))
 BINARY_REAL(ot_tanh_grad, a * (R_CONST(1) - b * b))
-BINARY_REAL(ot_gelu_grad, a * _Generic((b), float: gelu_slope_float, double: gelu_slope_double)(b))
-#define FAST_GELU_GRADIENT(R)                                                                         \
-static inline R fast_gelu_gradient_##R(R x)                                                           \
-{                                                                                                     \
-    R c = (R)0.7978845608028654, t = TANH(c * (x + (R)0.044715 * x * x * x));                         \
-    return (R)0.5 * ((R)1 + t) + (R)0.5 * x * ((R)1 - t * t) * c * ((R)1 + (R)0.134145 * x * x);      \
-}                                                                                                     \
-static inline R quick_gelu_gradient_##R(R x, R alpha)                                                 \
+BINARY_REAL(ot_gelu_grad, a * _Generic((b), float: gelu_derivative_float, double: gelu_derivative_double)(b))
+#define FAST_GELU_DERIVATIVES(R)                                                                 \
+static inline R fast_gelu_derivative_##R(R x)                                                    \
+{                                                                                                \
+    R c = (R)0.7978845608028654, t = TANH(c * (x + (R)0.044715 * x * x * x));                    \
+    return (R)0.5 * ((R)1 + t) + (R)0.5 * x * ((R)1 - t * t) * c * ((R)1 + (R)0.134145 * x * x); \
+}                                                                                                \
+static inline R quick_gelu_derivative_##R(R x, R alpha)                                          \
 { R s = SIGMOID(alpha * x); return s * ((R)1 + alpha * x * ((R)1 - s)); }
-FAST_GELU_GRADIENT(float)
-FAST_GELU_GRADIENT(double)
-BINARY_REAL(ot_fast_gelu_grad, a * _Generic((b), float: fast_gelu_gradient_float, double: fast_gelu_gradient_double)(b))
-BINARY_REAL(ot_quick_gelu_grad, a * _Generic((b), float: quick_gelu_gradient_float, double: quick_gelu_gradient_double)(b, R_CONST(p[0])))
+FAST_GELU_DERIVATIVES(float)
+FAST_GELU_DERIVATIVES(double)
+BINARY_REAL(ot_fast_gelu_grad, a * _Generic((b), float: fast_gelu_derivative_float, double: fast_gelu_derivative_double)(b))
+BINARY_REAL(ot_quick_gelu_grad, a * _Generic((b), float: quick_gelu_derivative_float, double: quick_gelu_derivative_double)(b, R_CONST(p[0])))
 
-/* ---- y = x0 + x1 + …: ints hold, per input, the packing of (y, x) as for a binary kernel */
+/* ---- y = x0 + x1 + ...; ints: per input, those of a binary kernel of (y, x) */
 
 BINARY_REAL(sum_first, b)
 static int ot_sum(const KernelArgs *args)
@@ -130,24 +131,24 @@ static int ot_sum(const KernelArgs *args)
     return STATUS_OK;
 }
 
-/* ---- y = c ? a : b, broadcast: ints are rank, dims, then the strides of c, a and b */
+/* ---- y = c ? a : b, broadcast; ints: rank, dims, strides of c, a and b */
 
-#define WHERE(T)                                                                                      \
-static void where_##T##_item(void *context, int64_t item, int64_t worker)                             \
-{                                                                                                     \
-    const KernelArgs *args = context; const int64_t *ints = args->ints, rank = ints[0]; (void)worker; \
-    const int64_t *sc = ints + 1 + rank, *sa = sc + rank, *sb = sa + rank, l = rank - 1;              \
-    Split s = split_rows(ints); int64_t pieces = s.rows > 1 ? 1 : (s.inner + CHUNK - 1) / CHUNK;      \
+#define WHERE(T)                                                                                         \
+static void where_##T##_item(void *context, int64_t item, int64_t worker)                                \
+{                                                                                                        \
+    const KernelArgs *args = context; const int64_t *ints = args->ints, rank = ints[0]; (void)worker;    \
+    const int64_t *sc = ints + 1 + rank, *sa = sc + rank, *sb = sa + rank, l = rank - 1;                 \
+    RowSplit s = split_rows(ints); int64_t pieces = s.rows > 1 ? 1 : (s.inner + CHUNK - 1) / CHUNK;      \
     int64_t row = s.rows > 1 ? item * s.rows : item / pieces, end = s.rows > 1 ? row + s.rows : row + 1; \
-    int64_t from = s.rows > 1 ? 0 : item % pieces * CHUNK, to = s.inner;                              \
-    if (s.rows == 1 && to > from + CHUNK) to = from + CHUNK;                                          \
-    for (; row < end && row < s.outer; row++) {                                                       \
-        const uint8_t *c = (const uint8_t *)args->inputs[0].data + offset_of(ints, row, sc);          \
-        const T *a = (const T *)args->inputs[1].data + offset_of(ints, row, sa);                      \
-        const T *b = (const T *)args->inputs[2].data + offset_of(ints, row, sb);                      \
-        T *y = (T *)args->outputs[0].data + row * s.inner;                                            \
-        for (int64_t i = from; i < to; i++) y[i] = c[i * sc[l]] ? a[i * sa[l]] : b[i * sb[l]];        \
-    }                                                                                                 \
+    int64_t from = s.rows > 1 ? 0 : item % pieces * CHUNK, to = s.inner;                                 \
+    if (s.rows == 1 && to > from + CHUNK) to = from + CHUNK;                                             \
+    for (; row < end && row < s.outer; row++) {                                                          \
+        const uint8_t *c = (const uint8_t *)args->inputs[0].data + offset_of(ints, row, sc);             \
+        const T *a = (const T *)args->inputs[1].data + offset_of(ints, row, sa);                         \
+        const T *b = (const T *)args->inputs[2].data + offset_of(ints, row, sb);                         \
+        T *y = (T *)args->outputs[0].data + row * s.inner;                                               \
+        for (int64_t i = from; i < to; i++) y[i] = c[i * sc[l]] ? a[i * sa[l]] : b[i * sb[l]];           \
+    }                                                                                                    \
 }
 WHERE(uint8_t)
 WHERE(uint32_t)
@@ -156,53 +157,54 @@ static int ot_where(const KernelArgs *args)
 {
     int32_t d = args->outputs[0].dtype;
     int wide = d == DTYPE_FLOAT64 || d == DTYPE_INT64, narrow = d == DTYPE_BOOL || d == DTYPE_UINT8 || d == DTYPE_INT8;
-    each_row_block(args, wide ? where_uint64_t_item : narrow ? where_uint8_t_item : where_uint32_t_item);
+    for_each_row_block(args, wide ? where_uint64_t_item : narrow ? where_uint8_t_item : where_uint32_t_item);
     return STATUS_OK;
 }
 
-/* ---- y[n] = (OUT)x[n] */
+/* ---- y [n] = (OUT)x [n] */
 
 #define CAST(IN, OUT) UNARY_LOOP(cast_##IN##_##OUT, IN, IN, OUT, x)
 #define CAST_BOOL(IN) UNARY_LOOP(cast_##IN##_bool, IN, IN, uint8_t, x != 0)
 #define CASTS(IN) CAST(IN, float) CAST(IN, double) CAST(IN, int64_t) CAST(IN, int32_t) CAST(IN, uint8_t) CAST(IN, int8_t) CAST_BOOL(IN)
 CASTS(float) CASTS(double) CASTS(int64_t) CASTS(int32_t) CASTS(uint8_t) CASTS(int8_t)
-#define CAST_TO(IN, d) (d == DTYPE_FLOAT32 ? cast_##IN##_float_item : d == DTYPE_FLOAT64 ? cast_##IN##_double_item               \
-    : d == DTYPE_INT64 ? cast_##IN##_int64_t_item : d == DTYPE_INT32 ? cast_##IN##_int32_t_item                                  \
+#define CAST_TO(IN, d) (d == DTYPE_FLOAT32 ? cast_##IN##_float_item : d == DTYPE_FLOAT64 ? cast_##IN##_double_item \
+    : d == DTYPE_INT64 ? cast_##IN##_int64_t_item : d == DTYPE_INT32 ? cast_##IN##_int32_t_item                    \
     : d == DTYPE_UINT8 ? cast_##IN##_uint8_t_item : d == DTYPE_INT8 ? cast_##IN##_int8_t_item : cast_##IN##_bool_item)
 UNARY_LOOP(widen_float16, uint16_t, uint16_t, float, float32_from_float16(x))
 UNARY_LOOP(widen_bfloat16, uint16_t, uint16_t, float, float32_from_bfloat16(x))
 UNARY_LOOP(round_float16, float, float, uint16_t, float16_from_float32(x))
 UNARY_LOOP(round_bfloat16, float, float, uint16_t, bfloat16_from_float32(x))
-static int ot_cast(const KernelArgs *args)         /* float16 and bfloat16 from and to float32 alone */
+static int ot_cast(const KernelArgs *args)         /* float16 and bfloat16 only from and to float32 */
 {
     int32_t from = args->inputs[0].dtype, to = args->outputs[0].dtype;
     WorkItem work = from == DTYPE_FLOAT16 ? widen_float16_item : from == DTYPE_BFLOAT16 ? widen_bfloat16_item
-        : to == DTYPE_FLOAT16 ? round_float16_item : to == DTYPE_BFLOAT16 ? round_bfloat16_item : from == DTYPE_FLOAT32 ? CAST_TO(float, to) : from == DTYPE_FLOAT64 ? CAST_TO(double, to)
+        : to == DTYPE_FLOAT16 ? round_float16_item : to == DTYPE_BFLOAT16 ? round_bfloat16_item
+        : from == DTYPE_FLOAT32 ? CAST_TO(float, to) : from == DTYPE_FLOAT64 ? CAST_TO(double, to)
         : from == DTYPE_INT64 ? CAST_TO(int64_t, to) : from == DTYPE_INT32 ? CAST_TO(int32_t, to)
         : from == DTYPE_INT8 ? CAST_TO(int8_t, to) : CAST_TO(uint8_t, to);
-    each_chunk(args, work, args->inputs[0].count);
+    for_each_chunk(args, work, args->inputs[0].count);
     return STATUS_OK;
 }
 
-/* ---- y[n] = x[n] * s or x[n] / s; s is one element, float or int64; ints: scale_down */
+/* ---- y [n] = x [n] * s, or x [n] / s if ints[0] is set; s: a scalar, float or int64 */
 
-#define SCALE(R)                                                                                      \
-static void scale_##R##_item(void *context, int64_t item, int64_t worker)                             \
-{                                                                                                     \
-    const KernelArgs *args = context; const Tensor *scale = &args->inputs[1]; (void)worker;           \
-    int64_t start = item * CHUNK, end = start + CHUNK, count = args->inputs[0].count;                 \
-    const R *x = args->inputs[0].data; R *y = args->outputs[0].data;                                  \
+#define SCALE(R)                                                                                                               \
+static void scale_##R##_item(void *context, int64_t item, int64_t worker)                                                      \
+{                                                                                                                              \
+    const KernelArgs *args = context; const Tensor *scale = &args->inputs[1]; (void)worker;                                    \
+    int64_t start = item * CHUNK, end = start + CHUNK, count = args->inputs[0].count;                                          \
+    const R *x = args->inputs[0].data; R *y = args->outputs[0].data;                                                           \
     R s = scale->dtype == DTYPE_INT64 ? (R)*(int64_t *)scale->data : scale->dtype == DTYPE_FLOAT64 ? (R)*(double *)scale->data \
-        : (R)*(float *)scale->data;                                                                   \
-    if (end > count) end = count;                                                                     \
-    if (args->ints[0]) for (int64_t i = start; i < end; i++) y[i] = x[i] / s;                         \
-    else for (int64_t i = start; i < end; i++) y[i] = x[i] * s;                                       \
+        : (R)*(float *)scale->data;                                                                                            \
+    if (end > count) end = count;                                                                                              \
+    if (args->ints[0]) for (int64_t i = start; i < end; i++) y[i] = x[i] / s;                                                  \
+    else for (int64_t i = start; i < end; i++) y[i] = x[i] * s;                                                                \
 }
 SCALE(float)
 SCALE(double)
 static int ot_scale(const KernelArgs *args)
 {
-    each_chunk(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? scale_float_item : scale_double_item, args->inputs[0].count);
+    for_each_chunk(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? scale_float_item : scale_double_item, args->inputs[0].count);
     return STATUS_OK;
 }
 #endif

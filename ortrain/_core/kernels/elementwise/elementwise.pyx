@@ -1,4 +1,4 @@
-"""Element-wise kernels: arithmetic, comparisons, activations and their gradients. The loops are one line each in elementwise.h."""
+"""Elementwise kernels: arithmetic, comparisons, activations and their gradients; the loops are one line each in elementwise.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "elementwise/elementwise.h" nogil:
@@ -69,7 +69,7 @@ REAL = ("float32", "float64")
 NUMBER = (*REAL, "int64", "int32")
 ALL = (*NUMBER, "uint8", "int8", "bool")
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "relu": (<size_t>&ot_relu, REAL),
     "leaky_relu": (<size_t>&ot_leaky_relu, REAL),

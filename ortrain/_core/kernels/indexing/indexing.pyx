@@ -1,4 +1,4 @@
-"""Kernels that join, cut, gather and scatter. Sums of a scatter are taken in the order of the indices, by the owner of the destination."""
+"""Concat, Split, Gather and Scatter kernels. A scatter adds in the order of the indices, each destination in one work item, so results have fixed bits."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from ortrain._core.kernel cimport (DTYPE_FLOAT32, DTYPE_FLOAT64, DTYPE_INT32, Engine, KernelArgs, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK,
@@ -21,76 +21,76 @@ ctypedef fused element:
     double
 
 cdef enum:
-    TAKE = 0
+    GATHER = 0
     ADD = 1
-    PUT = 2
+    ASSIGN = 2
 
 
-# ---- joining and cutting ----
+# ---- concatenate and split
 
-cdef struct Seam:
+cdef struct Concatenation:
     char *block                  # [outer, sum of widths] bytes
-    Tensor *parts                # each [outer, width]
+    Tensor *parts                # each [outer, width] bytes
     const int64_t *widths
     int64_t count
     int64_t row
     int64_t bytes
-    int joining                  # 1: the parts go into the block, 0: the block is dealt out
+    int concatenating                  # 1: copy the parts to the block, 0: copy the block to the parts
 
 
-cdef void seam_piece(void *context, int64_t item, int64_t worker) noexcept nogil:
-    """Moves the item's piece of the block, from or to the parts that it touches (an absent part is skipped)."""
-    cdef Seam *s = <Seam *>context
+cdef void concatenation_item(void *context, int64_t item, int64_t worker) noexcept nogil:
+    """Copy one chunk of the block from or to the parts that it overlaps. Absent parts are skipped."""
+    cdef Concatenation *s = <Concatenation *>context
     cdef int64_t at = item * MEMORY_PIECE, end = min_i64(item * MEMORY_PIECE + MEMORY_PIECE, s.bytes)
-    cdef int64_t o = at // s.row, within = at % s.row, k = 0, n
+    cdef int64_t o = at // s.row, offset = at % s.row, k = 0, n
     cdef char *part
     while at < end:
-        if within < s.widths[k]:
-            n = min_i64(s.widths[k] - within, end - at)
+        if offset < s.widths[k]:
+            n = min_i64(s.widths[k] - offset, end - at)
             if s.parts[k].data != NULL:
-                part = <char *>s.parts[k].data + o * s.widths[k] + within
-                if s.joining:
+                part = <char *>s.parts[k].data + o * s.widths[k] + offset
+                if s.concatenating:
                     memcpy(s.block + at, part, <size_t>n)
                 else:
                     memcpy(part, s.block + at, <size_t>n)
             at += n
-            within = 0
+            offset = 0
         else:
-            within -= s.widths[k]
+            offset -= s.widths[k]
         k += 1
         if k == s.count:
             k = 0
             o += 1
-            within = 0
+            offset = 0
 
 
-cdef void move_parts(const KernelArgs *a, Tensor *block, Tensor *parts, int joining) noexcept nogil:
-    """ints: number of parts, their widths in bytes"""
-    cdef Seam s
+cdef void copy_parts(const KernelArgs *a, Tensor *block, Tensor *parts, int concatenating) noexcept nogil:
+    """Copy between a block and its parts. ints: number of parts, their widths in bytes."""
+    cdef Concatenation s
     cdef int64_t k
     s.block = <char *>block.data
     s.parts = parts
     s.count = a.ints[0]
     s.widths = a.ints + 1
     s.row = 0
-    s.joining = joining
+    s.concatenating = concatenating
     for k in range(s.count):
         s.row += s.widths[k]
     s.bytes = block.count * element_size(block.dtype)
     if s.bytes > 0:
-        run_items(a.engine, seam_piece, &s, (s.bytes + MEMORY_PIECE - 1) // MEMORY_PIECE)
+        run_items(a.engine, concatenation_item, &s, (s.bytes + MEMORY_PIECE - 1) // MEMORY_PIECE)
 
 
 cdef int concat(const KernelArgs *a) noexcept nogil:
-    """y [outer, sum w_k] = the inputs [outer, w_k] side by side; ints: number of inputs, widths in bytes"""
-    move_parts(a, &a.outputs[0], a.inputs, 1)
+    """y [outer, sum w_k] = the inputs [outer, w_k] concatenated; ints: number of inputs, widths in bytes."""
+    copy_parts(a, &a.outputs[0], a.inputs, 1)
     return STATUS_OK
 
 
 cdef int concat_training(const KernelArgs *a) noexcept nogil:
-    """concat, and lengths [k] = the inputs' sizes along an axis; ints: as concat, then the sizes"""
+    """concat, and lengths [k] = the sizes of the inputs along the axis; ints: as concat, then the sizes."""
     cdef int64_t k
-    move_parts(a, &a.outputs[0], a.inputs, 1)
+    copy_parts(a, &a.outputs[0], a.inputs, 1)
     if a.n_outputs > 1 and a.outputs[1].data != NULL:
         for k in range(a.ints[0]):
             (<int64_t *>a.outputs[1].data)[k] = a.ints[1 + a.ints[0] + k]
@@ -98,42 +98,42 @@ cdef int concat_training(const KernelArgs *a) noexcept nogil:
 
 
 cdef int split(const KernelArgs *a) noexcept nogil:
-    """outputs [outer, w_k] = columns of x [outer, sum w_k]; ints: number of outputs, widths in bytes"""
-    move_parts(a, &a.inputs[0], a.outputs, 0)
+    """outputs [outer, w_k] = x [outer, sum w_k] split; ints: number of outputs, widths in bytes."""
+    copy_parts(a, &a.inputs[0], a.outputs, 0)
     return STATUS_OK
 
 
-# ---- whole rows ----
+# ---- rows
 
 cdef inline int64_t index_at(const Tensor *t, int64_t i) noexcept nogil:
     return (<const int32_t *>t.data)[i] if t.dtype == DTYPE_INT32 else (<const int64_t *>t.data)[i]
 
 
-cdef struct Rows:
+cdef struct RowIndexing:
     char *table                  # [batches, size, inner]
     char *rows                   # [batches, n, inner]
-    const char *initial          # what the table holds before a scatter; NULL: zeros
-    const int64_t *indices       # [n], or [batches, n] with stride n
+    const char *initial          # initial value of the table of a scatter, or NULL for zeros
+    const int64_t *indices       # [n] with stride 0, or [batches, n] with stride n
     int64_t stride
     int64_t batches
     int64_t size
     int64_t n
     int64_t inner                # elements of a row
-    int64_t bytes                # of an element
-    int64_t ranges               # the table's rows are owned in this many ranges
-    int64_t per_item             # batches (scatter) or rows (gather) of one item
+    int64_t bytes                # bytes of an element
+    int64_t ranges               # ranges that the rows of the table are divided into, one per work item
+    int64_t per_item             # batches (scatter) or rows (gather) of a work item
 
 
-cdef void list_rows(const Tensor *indices, int64_t size, int64_t *rows) noexcept nogil:
-    """rows [n] = the indices, negative ones counted from the end"""
+cdef void normalize_indices(const Tensor *indices, int64_t size, int64_t *rows) noexcept nogil:
+    """rows [n] = the indices, with negative ones counted from the end."""
     cdef int64_t i, v
     for i in range(indices.count):
         v = index_at(indices, i)
         rows[i] = v + size if v < 0 else v
 
 
-cdef int list_tuples(const Tensor *indices, int64_t k, const int64_t *dims, const int64_t *strides, int64_t *rows) noexcept nogil:
-    """rows [n] = flat row numbers of the index tuples [n, k]; refuses what lies outside of dims"""
+cdef int flatten_tuples(const Tensor *indices, int64_t k, const int64_t *dims, const int64_t *strides, int64_t *rows) noexcept nogil:
+    """rows [n] = the row numbers of the index tuples [n, k]. Returns STATUS_INDEX_OUT_OF_RANGE if an index is outside of dims."""
     cdef int64_t i, j, v, row, n = indices.count // k
     for i in range(n):
         row = 0
@@ -147,7 +147,7 @@ cdef int list_tuples(const Tensor *indices, int64_t k, const int64_t *dims, cons
 
 
 cdef void gather_item(void *context, int64_t item, int64_t worker) noexcept nogil:
-    cdef Rows *r = <Rows *>context
+    cdef RowIndexing *r = <RowIndexing *>context
     cdef int64_t i, row, b, n, end = min_i64((item + 1) * r.per_item, r.batches * r.n), width = r.inner * r.bytes
     for i in range(item * r.per_item, end):
         b = i // r.n
@@ -161,8 +161,8 @@ cdef void gather_item(void *context, int64_t item, int64_t worker) noexcept nogi
             memcpy(r.rows + i * width, r.table + row * width, <size_t>width)
 
 
-cdef void gather_rows(const Engine *engine, Rows *r) noexcept nogil:
-    """rows [b, i, :] = table [b, indices[b, i], :]"""
+cdef void gather_rows(const Engine *engine, RowIndexing *r) noexcept nogil:
+    """rows[b, i, :] = table[b, indices[b, i], :]"""
     cdef int64_t width = r.inner * r.bytes
     if r.batches * r.n == 0 or width == 0:
         return
@@ -176,10 +176,10 @@ cdef inline void add_row(element *to, const element *source, int64_t n) noexcept
         to[i] += source[i]
 
 
-cdef inline void scatter_ranges(Rows *r, int64_t item, int mode) noexcept nogil:
-    """Rows of the table in the item's range become the initial ones and receive their rows, in order."""
-    cdef int64_t width = r.inner * r.bytes, which = item % r.ranges, first = item // r.ranges * r.per_item
-    cdef int64_t low = r.size * which // r.ranges, high = r.size * (which + 1) // r.ranges, b, i, row
+cdef inline void scatter_ranges(RowIndexing *r, int64_t item, int mode) noexcept nogil:
+    """Initialize the rows of the table in the item's range, then scatter to them in order."""
+    cdef int64_t width = r.inner * r.bytes, range_index = item % r.ranges, first = item // r.ranges * r.per_item
+    cdef int64_t low = r.size * range_index // r.ranges, high = r.size * (range_index + 1) // r.ranges, b, i, row
     cdef char *to
     cdef char *source
     for b in range(first, min_i64(first + r.per_item, r.batches)):
@@ -194,7 +194,7 @@ cdef inline void scatter_ranges(Rows *r, int64_t item, int mode) noexcept nogil:
                 continue
             to = r.table + (b * r.size + row) * width
             source = r.rows + (b * r.n + i) * width
-            if mode == PUT:
+            if mode == ASSIGN:
                 memcpy(to, source, <size_t>width)
             elif r.bytes == 4:
                 add_row(<float *>to, <const float *>source, r.inner)
@@ -203,28 +203,28 @@ cdef inline void scatter_ranges(Rows *r, int64_t item, int mode) noexcept nogil:
 
 
 cdef void scatter_add_item(void *context, int64_t item, int64_t worker) noexcept nogil:
-    scatter_ranges(<Rows *>context, item, ADD)
+    scatter_ranges(<RowIndexing *>context, item, ADD)
 
 
-cdef void scatter_put_item(void *context, int64_t item, int64_t worker) noexcept nogil:
-    scatter_ranges(<Rows *>context, item, PUT)
+cdef void scatter_assign_item(void *context, int64_t item, int64_t worker) noexcept nogil:
+    scatter_ranges(<RowIndexing *>context, item, ASSIGN)
 
 
-cdef void scatter_rows(const Engine *engine, Rows *r, int mode) noexcept nogil:
-    """table [b, indices[b, i], :] += (or =) rows [b, i, :]"""
+cdef void scatter_rows(const Engine *engine, RowIndexing *r, int mode) noexcept nogil:
+    """table[b, indices[b, i], :] += (or =) rows[b, i, :]"""
     cdef int64_t work = (r.size + r.n) * r.inner
     if r.batches * r.size * r.inner == 0:
         return
-    # every range reads all indices: no more of them than rows of this width pay for
+    # every range reads all indices, which costs more than narrow rows gain
     r.ranges = max(1, min(min(64, r.size), min(r.inner // 8, work // 32768)))
     r.per_item = max(1, 32768 // work) if r.ranges == 1 else 1
-    run_items(engine, scatter_add_item if mode == ADD else scatter_put_item, r, (r.batches + r.per_item - 1) // r.per_item * r.ranges)
+    run_items(engine, scatter_add_item if mode == ADD else scatter_assign_item, r, (r.batches + r.per_item - 1) // r.per_item * r.ranges)
 
 
-cdef Rows rows_between(Tensor *table, Tensor *rows, const int64_t *indices, const int64_t *ints) noexcept nogil:
+cdef RowIndexing rows_from_args(Tensor *table, Tensor *rows, const int64_t *indices, const int64_t *ints) noexcept nogil:
     """ints: batches, size, n, inner, stride of the indices"""
-    cdef Rows r
-    memset(&r, 0, sizeof(Rows))
+    cdef RowIndexing r
+    memset(&r, 0, sizeof(RowIndexing))
     r.table = <char *>table.data
     r.rows = <char *>rows.data
     r.indices = indices
@@ -238,45 +238,49 @@ cdef Rows rows_between(Tensor *table, Tensor *rows, const int64_t *indices, cons
 
 
 cdef int gather(const KernelArgs *a) noexcept nogil:
-    """y [outer, n, inner] = data [outer, indices [n], inner]; ints: outer, size, n, inner, 0; scratch: n int64"""
-    cdef Rows r = rows_between(&a.inputs[0], &a.outputs[0], <int64_t *>a.scratch, a.ints)
-    list_rows(&a.inputs[1], r.size, <int64_t *>a.scratch)
+    """(data, indices) -> y [outer, n, inner] = data [outer, indices [n], inner].
+
+    ints: outer, size, n, inner, 0; scratch: n int64."""
+    cdef RowIndexing r = rows_from_args(&a.inputs[0], &a.outputs[0], <int64_t *>a.scratch, a.ints)
+    normalize_indices(&a.inputs[1], r.size, <int64_t *>a.scratch)
     gather_rows(a.engine, &r)
     return STATUS_OK
 
 
 cdef int gather_grad(const KernelArgs *a) noexcept nogil:
-    """dx [outer, size, inner] = sum of dy [outer, i, inner] over the i with indices [i] = row, of (shape, indices, dy); as gather"""
-    cdef Rows r = rows_between(&a.outputs[0], &a.inputs[2], <int64_t *>a.scratch, a.ints)
-    list_rows(&a.inputs[1], r.size, <int64_t *>a.scratch)
+    """(shape, indices, dy) -> dx [outer, size, inner]: dx[o, indices[i], :] += dy[o, i, :]; ints and scratch as gather."""
+    cdef RowIndexing r = rows_from_args(&a.outputs[0], &a.inputs[2], <int64_t *>a.scratch, a.ints)
+    normalize_indices(&a.inputs[1], r.size, <int64_t *>a.scratch)
     scatter_rows(a.engine, &r, ADD)
     return STATUS_OK
 
 
 cdef int gather_nd(const KernelArgs *a) noexcept nogil:
-    """y [b, n, inner] = data [b, indices [b, n, k], inner]; ints: b, size, n, inner, n, k, dims[k], strides[k]; scratch: b·n int64"""
-    cdef Rows r = rows_between(&a.inputs[0], &a.outputs[0], <int64_t *>a.scratch, a.ints)
+    """(data, indices) -> y [b, n, inner] = data [b, indices [b, n, k], inner].
+
+    ints: b, size, n, inner, n, k, dims [k], strides [k]; scratch: b * n int64."""
+    cdef RowIndexing r = rows_from_args(&a.inputs[0], &a.outputs[0], <int64_t *>a.scratch, a.ints)
     cdef int64_t k = a.ints[5]
-    cdef int status = list_tuples(&a.inputs[1], k, a.ints + 6, a.ints + 6 + k, <int64_t *>a.scratch)
+    cdef int status = flatten_tuples(&a.inputs[1], k, a.ints + 6, a.ints + 6 + k, <int64_t *>a.scratch)
     if status == STATUS_OK:
         gather_rows(a.engine, &r)
     return status
 
 
 cdef int gather_nd_grad(const KernelArgs *a) noexcept nogil:
-    """dx [b, size, inner] = sum of dy [b, n, inner] over the tuples that name the row, of (shape, indices, dy); as gather_nd"""
-    cdef Rows r = rows_between(&a.outputs[0], &a.inputs[2], <int64_t *>a.scratch, a.ints)
+    """(shape, indices, dy) -> dx [b, size, inner]: dx[b, indices[b, i], :] += dy[b, i, :]; ints and scratch as gather_nd."""
+    cdef RowIndexing r = rows_from_args(&a.outputs[0], &a.inputs[2], <int64_t *>a.scratch, a.ints)
     cdef int64_t k = a.ints[5]
-    cdef int status = list_tuples(&a.inputs[1], k, a.ints + 6, a.ints + 6 + k, <int64_t *>a.scratch)
+    cdef int status = flatten_tuples(&a.inputs[1], k, a.ints + 6, a.ints + 6 + k, <int64_t *>a.scratch)
     if status == STATUS_OK:
         scatter_rows(a.engine, &r, ADD)
     return status
 
 
 cdef inline int scatter_nd_mode(const KernelArgs *a, int mode) noexcept nogil:
-    cdef Rows r = rows_between(&a.outputs[0], &a.inputs[2], <int64_t *>a.scratch, a.ints)
+    cdef RowIndexing r = rows_from_args(&a.outputs[0], &a.inputs[2], <int64_t *>a.scratch, a.ints)
     cdef int64_t k = a.ints[5]
-    cdef int status = list_tuples(&a.inputs[1], k, a.ints + 6, a.ints + 6 + k, <int64_t *>a.scratch)
+    cdef int status = flatten_tuples(&a.inputs[1], k, a.ints + 6, a.ints + 6 + k, <int64_t *>a.scratch)
     r.initial = <const char *>a.inputs[0].data
     if status == STATUS_OK:
         scatter_rows(a.engine, &r, mode)
@@ -284,16 +288,16 @@ cdef inline int scatter_nd_mode(const KernelArgs *a, int mode) noexcept nogil:
 
 
 cdef int scatter_nd(const KernelArgs *a) noexcept nogil:
-    """y = data [1, size, inner] with the rows that tuples name replaced by updates [1, n, inner], the last winning"""
-    return scatter_nd_mode(a, PUT)
+    """(data [1, size, inner], indices, updates [1, n, inner]) -> y = data with the indexed rows replaced; the last update of a row wins."""
+    return scatter_nd_mode(a, ASSIGN)
 
 
 cdef int scatter_nd_add(const KernelArgs *a) noexcept nogil:
-    """scatter_nd, updates added instead"""
+    """scatter_nd with updates added to the rows."""
     return scatter_nd_mode(a, ADD)
 
 
-# ---- single elements along an axis ----
+# ---- elements along an axis
 
 cdef struct Elements:
     char *data                   # [data dims]
@@ -304,16 +308,16 @@ cdef struct Elements:
     int64_t rank
     int64_t axis
     int64_t size                 # of data along the axis
-    int64_t along                # of the indices along the axis
-    int64_t after                # elements of the indices after the axis
-    int64_t piece                # of them, cut in pieces: one unit is one piece of one index before the axis
-    int64_t pieces
+    int64_t length                # of the indices along the axis
+    int64_t inner                # elements of the indices after the axis
+    int64_t block                # length of the blocks that they are divided into; a unit is one block at one index before the axis
+    int64_t blocks
     int64_t units
     int64_t per_item
 
 
 cdef inline int64_t offset_of(const Elements *e, int64_t flat, int64_t low, int64_t high) noexcept nogil:
-    """Where in data the flat index over the index dimensions [low, high) lies."""
+    """Return the offset in data of a flat index over the index dimensions [low, high)."""
     cdef int64_t d, offset = 0
     for d in range(high - 1, low - 1, -1):
         offset += flat % e.dims[d] * e.strides[d]
@@ -321,21 +325,21 @@ cdef inline int64_t offset_of(const Elements *e, int64_t flat, int64_t low, int6
     return offset
 
 
-cdef inline void elements_units(Elements *e, element *data, element *other, int64_t item, int mode) noexcept nogil:
-    cdef int64_t unit, before, q, low, high, base, j, flat, at, v
+cdef inline void elements_item(Elements *e, element *data, element *other, int64_t item, int mode) noexcept nogil:
+    cdef int64_t unit, outer, q, low, high, base, j, flat, at, v
     for unit in range(item * e.per_item, min_i64((item + 1) * e.per_item, e.units)):
-        before = unit // e.pieces
-        low = unit % e.pieces * e.piece
-        high = min_i64(low + e.piece, e.after)
-        base = offset_of(e, before, 0, e.axis)
-        for j in range(e.along):
-            flat = (before * e.along + j) * e.after
+        outer = unit // e.blocks
+        low = unit % e.blocks * e.block
+        high = min_i64(low + e.block, e.inner)
+        base = offset_of(e, outer, 0, e.axis)
+        for j in range(e.length):
+            flat = (outer * e.length + j) * e.inner
             for q in range(low, high):
                 v = index_at(e.indices, flat + q)
                 at = base + (v + e.size if v < 0 else v) * e.strides[e.axis]
-                if e.after > 1:
+                if e.inner > 1:
                     at += offset_of(e, q, e.axis + 1, e.rank)
-                if mode == TAKE:
+                if mode == GATHER:
                     other[flat + q] = data[at]
                 elif mode == ADD:
                     data[at] += other[flat + q]
@@ -343,42 +347,42 @@ cdef inline void elements_units(Elements *e, element *data, element *other, int6
                     data[at] = other[flat + q]
 
 
-cdef void take_1(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_units(<Elements *>e, <uint8_t *>(<Elements *>e).data, <uint8_t *>(<Elements *>e).other, item, TAKE)
+cdef void gather_1(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_item(<Elements *>e, <uint8_t *>(<Elements *>e).data, <uint8_t *>(<Elements *>e).other, item, GATHER)
 
 
-cdef void take_4(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_units(<Elements *>e, <uint32_t *>(<Elements *>e).data, <uint32_t *>(<Elements *>e).other, item, TAKE)
+cdef void gather_4(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_item(<Elements *>e, <uint32_t *>(<Elements *>e).data, <uint32_t *>(<Elements *>e).other, item, GATHER)
 
 
-cdef void take_8(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_units(<Elements *>e, <uint64_t *>(<Elements *>e).data, <uint64_t *>(<Elements *>e).other, item, TAKE)
+cdef void gather_8(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_item(<Elements *>e, <uint64_t *>(<Elements *>e).data, <uint64_t *>(<Elements *>e).other, item, GATHER)
 
 
-cdef void put_1(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_units(<Elements *>e, <uint8_t *>(<Elements *>e).data, <uint8_t *>(<Elements *>e).other, item, PUT)
+cdef void assign_1(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_item(<Elements *>e, <uint8_t *>(<Elements *>e).data, <uint8_t *>(<Elements *>e).other, item, ASSIGN)
 
 
-cdef void put_4(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_units(<Elements *>e, <uint32_t *>(<Elements *>e).data, <uint32_t *>(<Elements *>e).other, item, PUT)
+cdef void assign_4(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_item(<Elements *>e, <uint32_t *>(<Elements *>e).data, <uint32_t *>(<Elements *>e).other, item, ASSIGN)
 
 
-cdef void put_8(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_units(<Elements *>e, <uint64_t *>(<Elements *>e).data, <uint64_t *>(<Elements *>e).other, item, PUT)
+cdef void assign_8(void *e, int64_t item, int64_t worker) noexcept nogil:
+    elements_item(<Elements *>e, <uint64_t *>(<Elements *>e).data, <uint64_t *>(<Elements *>e).other, item, ASSIGN)
 
 
 cdef void add_float32(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_units(<Elements *>e, <float *>(<Elements *>e).data, <float *>(<Elements *>e).other, item, ADD)
+    elements_item(<Elements *>e, <float *>(<Elements *>e).data, <float *>(<Elements *>e).other, item, ADD)
 
 
 cdef void add_float64(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_units(<Elements *>e, <double *>(<Elements *>e).data, <double *>(<Elements *>e).other, item, ADD)
+    elements_item(<Elements *>e, <double *>(<Elements *>e).data, <double *>(<Elements *>e).other, item, ADD)
 
 
 cdef void along_axis(const KernelArgs *a, Tensor *data, Tensor *indices, Tensor *other, int mode) noexcept nogil:
-    """ints: rank, axis, size of data along it, index dims[rank], data strides[rank]"""
+    """Gather or scatter elements. ints: rank, axis, size of data along it, index dims [rank], data strides [rank]."""
     cdef Elements e
-    cdef int64_t d, before = 1
+    cdef int64_t d, outer = 1
     cdef WorkItem work
     cdef int64_t size = element_size(data.dtype)
     e.rank = a.ints[0]
@@ -391,55 +395,55 @@ cdef void along_axis(const KernelArgs *a, Tensor *data, Tensor *indices, Tensor 
     e.indices = indices
     if indices.count == 0:
         return
-    e.along = e.dims[e.axis]
-    e.after = 1
+    e.length = e.dims[e.axis]
+    e.inner = 1
     for d in range(e.rank):
         if d < e.axis:
-            before *= e.dims[d]
+            outer *= e.dims[d]
         elif d > e.axis:
-            e.after *= e.dims[d]
-    e.piece = min_i64(e.after, 4096)
-    e.pieces = (e.after + e.piece - 1) // e.piece
-    e.units = before * e.pieces
-    e.per_item = max(1, 16384 // (e.along * e.piece))
+            e.inner *= e.dims[d]
+    e.block = min_i64(e.inner, 4096)
+    e.blocks = (e.inner + e.block - 1) // e.block
+    e.units = outer * e.blocks
+    e.per_item = max(1, 16384 // (e.length * e.block))
     if mode == ADD:
         work = add_float32 if data.dtype == DTYPE_FLOAT32 else add_float64
-    elif mode == TAKE:
-        work = take_4 if size == 4 else take_8 if size == 8 else take_1
+    elif mode == GATHER:
+        work = gather_4 if size == 4 else gather_8 if size == 8 else gather_1
     else:
-        work = put_4 if size == 4 else put_8 if size == 8 else put_1
+        work = assign_4 if size == 4 else assign_8 if size == 8 else assign_1
     run_items(a.engine, work, &e, (e.units + e.per_item - 1) // e.per_item)
 
 
 cdef int gather_elements(const KernelArgs *a) noexcept nogil:
-    """y [index dims] = data at its own index, with the one along the axis read from indices; ints as along_axis"""
-    along_axis(a, &a.inputs[0], &a.inputs[1], &a.outputs[0], TAKE)
+    """(data, indices) -> y [index dims] = data at the same position, except along the axis, where indices give it; ints as along_axis."""
+    along_axis(a, &a.inputs[0], &a.inputs[1], &a.outputs[0], GATHER)
     return STATUS_OK
 
 
 cdef int gather_elements_grad(const KernelArgs *a) noexcept nogil:
-    """dx = zeros with dy [index dims] added where gather_elements read, of (dy, shape, indices)"""
+    """(dy [index dims], shape, indices) -> dx: zeros with dy added at the positions that gather_elements reads."""
     zero_block(a.engine, a.outputs[0].data, a.outputs[0].count * element_size(a.outputs[0].dtype))
     along_axis(a, &a.outputs[0], &a.inputs[2], &a.inputs[0], ADD)
     return STATUS_OK
 
 
 cdef int scatter_elements(const KernelArgs *a) noexcept nogil:
-    """y = data with updates [index dims] put where gather_elements would read (the last wins), of (data, indices, updates)"""
+    """(data, indices, updates [index dims]) -> y = data with updates assigned to the positions that gather_elements reads; the last one wins."""
     copy_block(a.engine, a.outputs[0].data, a.inputs[0].data, a.inputs[0].count * element_size(a.inputs[0].dtype))
-    along_axis(a, &a.outputs[0], &a.inputs[1], &a.inputs[2], PUT)
+    along_axis(a, &a.outputs[0], &a.inputs[1], &a.inputs[2], ASSIGN)
     return STATUS_OK
 
 
 cdef int scatter_elements_add(const KernelArgs *a) noexcept nogil:
-    """scatter_elements, updates added instead"""
+    """scatter_elements with updates added."""
     copy_block(a.engine, a.outputs[0].data, a.inputs[0].data, a.inputs[0].count * element_size(a.inputs[0].dtype))
     along_axis(a, &a.outputs[0], &a.inputs[1], &a.inputs[2], ADD)
     return STATUS_OK
 
 
 cdef int one_hot(const KernelArgs *a) noexcept nogil:
-    """y [outer, depth, inner] = on where the index is met, else off, of (indices [outer, inner], depth, (off, on)); ints: depth, inner"""
+    """(indices [outer, inner], depth, values (off, on)) -> y [outer, depth, inner] = on at the index, else off; ints: depth, inner."""
     cdef int64_t i, v, depth = a.ints[0], inner = a.ints[1], size = element_size(a.outputs[0].dtype)
     cdef Tensor *indices = &a.inputs[0]
     cdef char *values = <char *>a.inputs[2].data
@@ -459,7 +463,7 @@ cdef int one_hot(const KernelArgs *a) noexcept nogil:
 
 ALL = ("float32", "float64", "int32", "int64", "bool", "uint8", "int8")
 FLOATS = ("float32", "float64")
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "concat": (<size_t>&concat, ALL),
     "concat_training": (<size_t>&concat_training, ALL),

@@ -1,33 +1,33 @@
-/* Scatters that multiply, or keep the largest or the smallest; and the gradient of those that multiply.
+/* Scatter with multiplication, maximum and minimum, and the gradient of the multiplication.
  *
- * data and y [rows, inner], updates [n, inner]; where [n] are the rows that the indices name. Rows are cut into ranges by shape; each has one owner, who
- * goes through all updates in order. */
+ * data and y [rows, inner], updates [n, inner], row_index [n]: the rows that the indices name. The rows are divided into ranges by the shape. A work item is a
+ * range, to which all updates are applied in order. */
 #ifndef ORTRAIN_SCATTERING_H
 #define ORTRAIN_SCATTERING_H
 #include <string.h>
 #include "kernel.h"
 
-enum { MULTIPLY = 0, LARGEST = 1, SMALLEST = 2 };
-enum { UPDATES_OF_RANGE = 32768, MAX_RANGES = 16 };
+enum { MULTIPLY = 0, MAXIMUM = 1, MINIMUM = 2 };
+enum { UPDATES_PER_RANGE = 32768, MAX_RANGES = 16 };
 
 typedef struct Scatter {
     const KernelArgs *args;
     int64_t mode, rows, n, inner, ranges;
-    int64_t *where;
+    int64_t *row_index;
 } Scatter;
 
 static inline int64_t index_at(const Tensor *t, int64_t i) { return t->dtype == DTYPE_INT32 ? ((const int32_t *)t->data)[i] : ((const int64_t *)t->data)[i]; }
 
-static inline void cut_rows(Scatter *s)
+static inline void choose_ranges(Scatter *s)
 {
-    s->ranges = s->n * s->inner / UPDATES_OF_RANGE;
+    s->ranges = s->n * s->inner / UPDATES_PER_RANGE;
     if (s->ranges > MAX_RANGES) s->ranges = MAX_RANGES;
     if (s->ranges > s->rows) s->ranges = s->rows;
     if (s->ranges < 1) s->ranges = 1;
 }
 
-/* ints: mode, rank, axis, size of data along it, index dims [rank], data strides [rank]; scratch: n int64. Every element is a row. */
-static Scatter scatter_of_elements(const KernelArgs *args, const Tensor *data, const Tensor *indices)
+/* ints: mode, rank, axis, size of data along it, index dims [rank], data strides [rank]; scratch: n int64. Every element is a row of its own. */
+static Scatter scatter_elements_from_args(const KernelArgs *args, const Tensor *data, const Tensor *indices)
 {
     const int64_t *p = args->ints, rank = p[1], axis = p[2], size = p[3], *dims = p + 4, *strides = dims + rank;
     Scatter s = { args, p[0], data->count, indices->count, 1, 1, args->scratch };
@@ -37,43 +37,43 @@ static Scatter scatter_of_elements(const KernelArgs *args, const Tensor *data, c
             if (d != axis) at += rest % dims[d] * strides[d];
             rest /= dims[d];
         }
-        s.where[i] = at;
+        s.row_index[i] = at;
     }
-    cut_rows(&s);
+    choose_ranges(&s);
     return s;
 }
 
-/* ints: mode, rows, n, inner, k, dims [k], strides [k]; scratch: n int64. Tuples of k indices name a row; n is -1 when one lies outside. */
-static Scatter scatter_of_tuples(const KernelArgs *args, const Tensor *indices)
+/* ints: mode, rows, n, inner, k, dims [k], strides [k]; scratch: n int64. A row is named by k indices; n is set to -1 if one is out of range. */
+static Scatter scatter_nd_from_args(const KernelArgs *args, const Tensor *indices)
 {
     const int64_t *p = args->ints, k = p[4], *dims = p + 5, *strides = dims + k;
     Scatter s = { args, p[0], p[1], p[2], p[3], 1, args->scratch };
     for (int64_t i = 0; i < p[2]; i++) {
-        s.where[i] = 0;
+        s.row_index[i] = 0;
         for (int64_t j = 0; j < k; j++) {
             int64_t v = index_at(indices, i * k + j);
             if (v < -dims[j] || v >= dims[j]) { s.n = -1; return s; }
-            s.where[i] += (v < 0 ? v + dims[j] : v) * strides[j];
+            s.row_index[i] += (v < 0 ? v + dims[j] : v) * strides[j];
         }
     }
-    cut_rows(&s);
+    choose_ranges(&s);
     return s;
 }
 
-/* an item is one range of rows; what is not a number stays */
-#define SCATTER_REDUCE(R)                                                                             \
-static void scatter_reduce_##R##_item(void *context, int64_t item, int64_t worker)                    \
-{                                                                                                     \
+/* A work item is one range of rows. NaN is kept. */
+#define SCATTER_REDUCE(R)                                                                                                        \
+static void scatter_reduce_##R##_item(void *context, int64_t item, int64_t worker)                                               \
+{                                                                                                                                \
     const Scatter *s = context; int64_t low = s->rows * item / s->ranges, high = s->rows * (item + 1) / s->ranges; (void)worker; \
-    const R *data = s->args->inputs[0].data, *updates = s->args->inputs[2].data; R *y = s->args->outputs[0].data; \
-    if (y != data && high > low) memcpy(y + low * s->inner, data + low * s->inner, (high - low) * s->inner * sizeof(R)); \
-    for (int64_t i = 0; i < s->n; i++) {                                                              \
-        if (s->where[i] < low || s->where[i] >= high) continue;                                       \
-        R *to = y + s->where[i] * s->inner; const R *u = updates + i * s->inner;                      \
-        if (s->mode == MULTIPLY) for (int64_t j = 0; j < s->inner; j++) to[j] *= u[j];                \
-        else if (s->mode == LARGEST) for (int64_t j = 0; j < s->inner; j++) to[j] = u[j] > to[j] || u[j] != u[j] ? u[j] : to[j]; \
-        else for (int64_t j = 0; j < s->inner; j++) to[j] = u[j] < to[j] || u[j] != u[j] ? u[j] : to[j]; \
-    }                                                                                                 \
+    const R *data = s->args->inputs[0].data, *updates = s->args->inputs[2].data; R *y = s->args->outputs[0].data;                \
+    if (y != data && high > low) memcpy(y + low * s->inner, data + low * s->inner, (high - low) * s->inner * sizeof(R));         \
+    for (int64_t i = 0; i < s->n; i++) {                                                                                         \
+        if (s->row_index[i] < low || s->row_index[i] >= high) continue;                                                          \
+        R *to = y + s->row_index[i] * s->inner; const R *u = updates + i * s->inner;                                             \
+        if (s->mode == MULTIPLY) for (int64_t j = 0; j < s->inner; j++) to[j] *= u[j];                                           \
+        else if (s->mode == MAXIMUM) for (int64_t j = 0; j < s->inner; j++) to[j] = u[j] > to[j] || u[j] != u[j] ? u[j] : to[j]; \
+        else for (int64_t j = 0; j < s->inner; j++) to[j] = u[j] < to[j] || u[j] != u[j] ? u[j] : to[j];                         \
+    }                                                                                                                            \
 }
 SCATTER_REDUCE(float) SCATTER_REDUCE(double) SCATTER_REDUCE(int32_t) SCATTER_REDUCE(int64_t)
 
@@ -82,31 +82,31 @@ static int scatter_reduce(Scatter s)
     const KernelArgs *a = s.args; int32_t d = a->inputs[0].dtype;
     if (s.n < 0) return STATUS_INDEX_OUT_OF_RANGE;
     a->engine->parallel_for(a->engine, d == DTYPE_FLOAT32 ? scatter_reduce_float_item : d == DTYPE_FLOAT64 ? scatter_reduce_double_item
-        : d == DTYPE_INT32 ? scatter_reduce_int32_t_item : scatter_reduce_int64_t_item, &s, s.ranges);
+                            : d == DTYPE_INT32 ? scatter_reduce_int32_t_item : scatter_reduce_int64_t_item, &s, s.ranges);
     return STATUS_OK;
 }
-static int scatter_elements_reduce(const KernelArgs *args) { return scatter_reduce(scatter_of_elements(args, &args->inputs[0], &args->inputs[1])); }
-static int scatter_nd_reduce(const KernelArgs *args) { return scatter_reduce(scatter_of_tuples(args, &args->inputs[1])); }
+static int scatter_elements_reduce(const KernelArgs *args) { return scatter_reduce(scatter_elements_from_args(args, &args->inputs[0], &args->inputs[1])); }
+static int scatter_nd_reduce(const KernelArgs *args) { return scatter_reduce(scatter_nd_from_args(args, &args->inputs[1])); }
 
-/* (ddata, dupdates) of (dy, data, indices, updates), without a division: first, in order, what each update meets (the product so far); then, backwards, that
- * times dy and the updates that came after it. Scratch: n int64, then the product so far, of data's size. */
-#define SCATTER_PRODUCT_GRAD(R)                                                                       \
-static void scatter_product_grad_##R##_item(void *context, int64_t item, int64_t worker)              \
-{                                                                                                     \
+/* (dy, data, indices, updates) -> (ddata, dupdates), without divisions: a first pass in order stores the product before each update, a second one in reverse
+ * order multiplies it by dy and the updates after it. scratch: n int64, then the products [rows, inner]. */
+#define SCATTER_PRODUCT_GRAD(R)                                                                                                                \
+static void scatter_product_grad_##R##_item(void *context, int64_t item, int64_t worker)                                                       \
+{                                                                                                                                              \
     const Scatter *s = context; int64_t low = s->rows * item / s->ranges, high = s->rows * (item + 1) / s->ranges, w = s->inner; (void)worker; \
-    const R *dy = s->args->inputs[0].data, *data = s->args->inputs[1].data, *updates = s->args->inputs[3].data; \
-    R *ddata = s->args->outputs[0].data, *dupdates = s->args->outputs[1].data, *so_far = (R *)(s->where + s->n); \
-    for (int64_t i = low * w; i < high * w; i++) { so_far[i] = data[i]; ddata[i] = dy[i]; }           \
-    for (int64_t i = 0; i < s->n; i++) {                                                              \
-        if (s->where[i] < low || s->where[i] >= high) continue;                                       \
-        R *met = so_far + s->where[i] * w;                                                            \
-        for (int64_t j = 0; j < w; j++) { dupdates[i * w + j] = met[j]; met[j] *= updates[i * w + j]; } \
-    }                                                                                                 \
-    for (int64_t i = s->n - 1; i >= 0; i--) {                                                         \
-        if (s->where[i] < low || s->where[i] >= high) continue;                                       \
-        R *after = ddata + s->where[i] * w;                                                           \
-        for (int64_t j = 0; j < w; j++) { dupdates[i * w + j] *= after[j]; after[j] *= updates[i * w + j]; } \
-    }                                                                                                 \
+    const R *dy = s->args->inputs[0].data, *data = s->args->inputs[1].data, *updates = s->args->inputs[3].data;                                \
+    R *ddata = s->args->outputs[0].data, *dupdates = s->args->outputs[1].data, *prefix = (R *)(s->row_index + s->n);                           \
+    for (int64_t i = low * w; i < high * w; i++) { prefix[i] = data[i]; ddata[i] = dy[i]; }                                                    \
+    for (int64_t i = 0; i < s->n; i++) {                                                                                                       \
+        if (s->row_index[i] < low || s->row_index[i] >= high) continue;                                                                        \
+        R *product = prefix + s->row_index[i] * w;                                                                                             \
+        for (int64_t j = 0; j < w; j++) { dupdates[i * w + j] = product[j]; product[j] *= updates[i * w + j]; }                                \
+    }                                                                                                                                          \
+    for (int64_t i = s->n - 1; i >= 0; i--) {                                                                                                  \
+        if (s->row_index[i] < low || s->row_index[i] >= high) continue;                                                                        \
+        R *gradient = ddata + s->row_index[i] * w;                                                                                             \
+        for (int64_t j = 0; j < w; j++) { dupdates[i * w + j] *= gradient[j]; gradient[j] *= updates[i * w + j]; }                             \
+    }                                                                                                                                          \
 }
 SCATTER_PRODUCT_GRAD(float) SCATTER_PRODUCT_GRAD(double)
 
@@ -117,6 +117,7 @@ static int scatter_product_grad(Scatter s)
     a->engine->parallel_for(a->engine, a->inputs[0].dtype == DTYPE_FLOAT32 ? scatter_product_grad_float_item : scatter_product_grad_double_item, &s, s.ranges);
     return STATUS_OK;
 }
-static int scatter_elements_product_grad(const KernelArgs *args) { return scatter_product_grad(scatter_of_elements(args, &args->inputs[1], &args->inputs[2])); }
-static int scatter_nd_product_grad(const KernelArgs *args) { return scatter_product_grad(scatter_of_tuples(args, &args->inputs[2])); }
+static int scatter_elements_product_grad(const KernelArgs *args)
+{ return scatter_product_grad(scatter_elements_from_args(args, &args->inputs[1], &args->inputs[2])); }
+static int scatter_nd_product_grad(const KernelArgs *args) { return scatter_product_grad(scatter_nd_from_args(args, &args->inputs[2])); }
 #endif

@@ -1,4 +1,4 @@
-"""Scatters that multiply or keep an extreme, and the gradient of those that multiply; the loops are in scattering.h."""
+"""Scatter with multiplication, maximum and minimum, and the gradient of the multiplication; the loops are in scattering.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "indexing/scattering.h" nogil:
@@ -9,7 +9,7 @@ cdef extern from "indexing/scattering.h" nogil:
 
 NUMBER, REAL = ("float32", "float64", "int32", "int64"), ("float32", "float64")
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "scatter_elements_reduce": (<size_t>&scatter_elements_reduce, NUMBER),
     "scatter_nd_reduce": (<size_t>&scatter_nd_reduce, NUMBER),

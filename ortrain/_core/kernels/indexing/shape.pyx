@@ -1,4 +1,4 @@
-"""Kernels that move elements without computing: strided copies (Transpose, Expand, Tile, Slice, Pad), constants, ranges."""
+"""Kernels that copy or generate elements: strided copies (Transpose, Expand, Tile, Slice, Pad), constants and ranges."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from ortrain._core.kernel cimport (DTYPE_BOOL, DTYPE_FLOAT32, DTYPE_FLOAT64, DTYPE_INT32, DTYPE_INT64, Engine, KernelArgs,
                                    STATUS_OK, Tensor)
@@ -11,37 +11,37 @@ cdef extern from "common/memory.h" nogil:
 
 
 cdef int strided_copy(const KernelArgs *a) noexcept nogil:
-    """y[to + i·to_strides] = x[from + i·from_strides] for each index i of a box that covers y; ints as in common/memory.h"""
+    """y[to + i * to_strides] = x[from + i * from_strides] for each index i of a box that covers y; ints as in common/memory.h."""
     copy_strided(a.engine, a.outputs[0].data, a.inputs[0].data, element_size(a.inputs[0].dtype), a.ints)
     return STATUS_OK
 
 
 cdef int strided_place(const KernelArgs *a) noexcept nogil:
-    """y = zeros with x copied into a strided box, as strided_copy does"""
+    """y = zeros, with x copied to a strided box as in strided_copy."""
     cdef int64_t size = element_size(a.inputs[0].dtype)
     zero_block(a.engine, a.outputs[0].data, a.outputs[0].count * size)
     copy_strided(a.engine, a.outputs[0].data, a.inputs[0].data, size, a.ints)
     return STATUS_OK
 
 
-cdef void store(void *data, int32_t dtype, int64_t index, int64_t whole, double number) noexcept nogil:
-    """data[index] = the number, or the integer for an integer dtype"""
+cdef void store(void *data, int32_t dtype, int64_t index, int64_t integer, double number) noexcept nogil:
+    """data[index] = number, or integer for an integer dtype."""
     if dtype == DTYPE_FLOAT32:
         (<float *>data)[index] = <float>number
     elif dtype == DTYPE_FLOAT64:
         (<double *>data)[index] = number
     elif dtype == DTYPE_INT64:
-        (<int64_t *>data)[index] = whole
+        (<int64_t *>data)[index] = integer
     elif dtype == DTYPE_INT32:
-        (<int32_t *>data)[index] = <int32_t>whole
+        (<int32_t *>data)[index] = <int32_t>integer
     elif dtype == DTYPE_BOOL:
-        (<uint8_t *>data)[index] = 1 if whole else 0
+        (<uint8_t *>data)[index] = 1 if integer else 0
     else:
-        (<uint8_t *>data)[index] = <uint8_t>whole
+        (<uint8_t *>data)[index] = <uint8_t>integer
 
 
 cdef int strided_pad(const KernelArgs *a) noexcept nogil:
-    """y = the scalar of input 2 (if absent, of floats) everywhere, with x copied into a strided box, as strided_copy does"""
+    """y = the scalar of input 2, or floats[0] if it is absent, with x copied to a strided box as in strided_copy."""
     cdef int64_t size = element_size(a.inputs[0].dtype)
     cdef double element = 0
     cdef void *value = &element
@@ -55,7 +55,7 @@ cdef int strided_pad(const KernelArgs *a) noexcept nogil:
 
 
 cdef int write_constant(const KernelArgs *a) noexcept nogil:
-    """outputs = the elements in floats or ints (by the dtype of each output), one output after the other"""
+    """outputs = the elements in floats or ints (by the dtype of each output), consecutively."""
     cdef int64_t i, at = 0
     cdef int32_t k
     cdef Tensor *y
@@ -73,7 +73,7 @@ cdef int write_constant(const KernelArgs *a) noexcept nogil:
 
 
 cdef int fill_constant(const KernelArgs *a) noexcept nogil:
-    """y = one element, in floats or ints by the dtype of y"""
+    """y = one element, in floats or ints by the dtype of y."""
     cdef double element = 0
     cdef Tensor *y = &a.outputs[0]
     if y.dtype == DTYPE_FLOAT32 or y.dtype == DTYPE_FLOAT64:
@@ -85,7 +85,7 @@ cdef int fill_constant(const KernelArgs *a) noexcept nogil:
 
 
 cdef int range_values(const KernelArgs *a) noexcept nogil:
-    """y [n] = start + i·delta, of the scalars (start, limit, delta)"""
+    """(start, limit, delta) -> y [n] = start + i * delta."""
     cdef int64_t i
     cdef Tensor *y = &a.outputs[0]
     cdef void *start = a.inputs[0].data
@@ -103,7 +103,7 @@ cdef int range_values(const KernelArgs *a) noexcept nogil:
 
 
 ALL = ("float32", "float64", "int32", "int64", "bool", "uint8", "int8")
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "strided_copy": (<size_t>&strided_copy, ALL),
     "strided_place": (<size_t>&strided_place, ALL),

@@ -1,7 +1,7 @@
 /* The rule that sends a float32 GEMM to AMX tiles (amx_gemm.h); also used by convolutions that choose between the GEMM and their own kernels. The planner has
  * the same rule in ops/shared/conv_algorithms.py; the limits are in common/tuning.h. */
-#ifndef ORTRAIN_TILE_RULE_H
-#define ORTRAIN_TILE_RULE_H
+#ifndef ORTRAIN_AMX_ELIGIBILITY_H
+#define ORTRAIN_AMX_ELIGIBILITY_H
 #include "kernel.h"
 #include "common/tuning.h"
 

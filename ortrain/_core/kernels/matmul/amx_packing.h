@@ -1,8 +1,8 @@
 /* Incremental packing of an operand of the AMX GEMM: panels of 32 rows of A, or 32 columns of B, split into tiles of bfloat16 parts, half a tile at a time.
  *
  * The GEMM calls next_half, performs the packing inside a multiplication (amx_tiles.h), and calls advance_packing. */
-#ifndef ORTRAIN_BFLOAT16_PACKING_H
-#define ORTRAIN_BFLOAT16_PACKING_H
+#ifndef ORTRAIN_AMX_PACKING_H
+#define ORTRAIN_AMX_PACKING_H
 #include "matmul/amx_tiles.h"
 #include "matmul/implicit_gemm.h"
 #if HAVE_AMX

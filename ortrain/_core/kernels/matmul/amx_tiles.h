@@ -6,8 +6,8 @@
  *
  * A tile multiplication occupies the AMX unit for 16 cycles, during which the vector units are idle. Packing costs little if its instructions are placed
  * between the multiplications, a few at a time: 4 ns for half a tile, against 40 ns as a function called between steps. */
-#ifndef ORTRAIN_BFLOAT16_TILES_H
-#define ORTRAIN_BFLOAT16_TILES_H
+#ifndef ORTRAIN_AMX_TILES_H
+#define ORTRAIN_AMX_TILES_H
 #include "matmul/gemm_packing.h"
 #include "matmul/amx_eligibility.h"
 
@@ -127,11 +127,11 @@ AMX static void multiply_step_and_pack_tile(const bfloat16 *a, const bfloat16 *b
 #define FETCH_ROWS(I) FETCH_LINES(h->next.from + 2 * (I) * h->next.step, h->next.step)
 #define COMPLETE(I) _mm512_load_ps(h->ready + (I) * 16)
 #define READY(I) do { FETCH_ROWS(I); most = split_and_store(COMPLETE(I), COMPLETE((I) + 16), h->to + (I) * 32, most); } while (0)
-#define ROUND(TO, FROM) do {                                                                        \
-    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {                                           \
-        TO[2 * i] = __builtin_shuffle(FROM[i], FROM[i + 8], INTERLEAVE_LOW);                        \
-        TO[2 * i + 1] = __builtin_shuffle(FROM[i], FROM[i + 8], INTERLEAVE_HIGH);                   \
-        __asm__ volatile ("" : "+v"(TO[2 * i]), "+v"(TO[2 * i + 1]));                               \
+#define ROUND(TO, FROM) do {                                                      \
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {                         \
+        TO[2 * i] = __builtin_shuffle(FROM[i], FROM[i + 8], INTERLEAVE_LOW);      \
+        TO[2 * i + 1] = __builtin_shuffle(FROM[i], FROM[i + 8], INTERLEAVE_HIGH); \
+        __asm__ volatile ("" : "+v"(TO[2 * i]), "+v"(TO[2 * i + 1]));             \
     } } while (0)
 
 /* multiply_step, and pack half a tile with transposition. */

@@ -8,8 +8,8 @@
  *   - few columns, or few rows, are computed by dot products;
  *   - on all threads, panels are packed while the previous ones are multiplied (gemm_parallel.h).
  * All limits are in common/tuning.h. One core reaches 250 of 272 GFLOP/s with 64-byte vectors at 1024^3. */
-#ifndef ORTRAIN_PRODUCTS_H
-#define ORTRAIN_PRODUCTS_H
+#ifndef ORTRAIN_GEMM_H
+#define ORTRAIN_GEMM_H
 #include <string.h>
 #include "matmul/gemm_packing.h"
 #include "matmul/gemm_micro_kernels.h"
@@ -52,37 +52,37 @@ static void apply_epilogue(const float *bias, int relu, float *c, int64_t ldc, i
 #define DOT_LOW (int_vector){0,8,1,9,2,10,3,11}
 #define DOT_HIGH (int_vector){4,12,5,13,6,14,7,15}
 #endif
-#define DOT(ROWS, COLUMNS)                                                                                                              \
-static __attribute__((noinline)) void dot_##ROWS##_##COLUMNS(int64_t k, const float *restrict a, int64_t lda, const float *restrict b,  \
-                                                             int64_t ldb, float *restrict out)                                          \
-{                                                                                                                                       \
-    vector sum[LANES];                                                                                                                    \
-    int64_t p = 0;                                                                                                                      \
-    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) sum[i] = (vector){0};                                                         \
-    for (; p + LANES <= k; p += LANES) {                                                                                                \
-        vector y[COLUMNS];                                                                                                              \
-        _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) y[j] = *(const unaligned_vector *)(b + j * ldb + p);                     \
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                       \
-            vector x = *(const unaligned_vector *)(a + i * lda + p);                                                                        \
-            _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) sum[i * COLUMNS + j] += x * y[j];                                \
-        }                                                                                                                               \
-    }                                                                                                                                   \
-    if (p < k) {                /* the last vector overlaps the one before; lanes already added are masked */                           \
-        static const int32_t lanes[32] = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1};               \
-        int_vector mask; memcpy(&mask, lanes + 16 - LANES + (k - p), VECTOR_BYTES);                                                                \
-        int64_t o = k - LANES;                                                                                                          \
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                       \
-            vector x = (vector)((int_vector)*(const unaligned_vector *)(a + i * lda + o) & mask);                                           \
-            _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) {                                                                \
-                vector y = (vector)((int_vector)*(const unaligned_vector *)(b + j * ldb + o) & mask);                                       \
-                sum[i * COLUMNS + j] += x * y;                                                                                          \
-            }                                                                                                                           \
-        }                                                                                                                               \
-    }                                                                                                                                   \
-    _Pragma("GCC unroll 4") for (int half = LANES / 2; half >= 1; half /= 2)                                                                    \
-        _Pragma("GCC unroll 8") for (int i = 0; i < half; i++)                                                                          \
-            sum[i] = __builtin_shuffle(sum[i], sum[i + half], DOT_LOW) + __builtin_shuffle(sum[i], sum[i + half], DOT_HIGH); \
-    *(unaligned_vector *)out = sum[0];                                                                                                      \
+#define DOT(ROWS, COLUMNS)                                                                                                             \
+static __attribute__((noinline)) void dot_##ROWS##_##COLUMNS(int64_t k, const float *restrict a, int64_t lda, const float *restrict b, \
+                                                             int64_t ldb, float *restrict out)                                         \
+{                                                                                                                                      \
+    vector sum[LANES];                                                                                                                 \
+    int64_t p = 0;                                                                                                                     \
+    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) sum[i] = (vector){0};                                                     \
+    for (; p + LANES <= k; p += LANES) {                                                                                               \
+        vector y[COLUMNS];                                                                                                             \
+        _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) y[j] = *(const unaligned_vector *)(b + j * ldb + p);                \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                      \
+            vector x = *(const unaligned_vector *)(a + i * lda + p);                                                                   \
+            _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) sum[i * COLUMNS + j] += x * y[j];                               \
+        }                                                                                                                              \
+    }                                                                                                                                  \
+    if (p < k) {                /* the last vector overlaps the one before; lanes already added are masked */                          \
+        static const int32_t lanes[32] = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1};            \
+        int_vector mask; memcpy(&mask, lanes + 16 - LANES + (k - p), VECTOR_BYTES);                                                    \
+        int64_t o = k - LANES;                                                                                                         \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                      \
+            vector x = (vector)((int_vector)*(const unaligned_vector *)(a + i * lda + o) & mask);                                      \
+            _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) {                                                               \
+                vector y = (vector)((int_vector)*(const unaligned_vector *)(b + j * ldb + o) & mask);                                  \
+                sum[i * COLUMNS + j] += x * y;                                                                                         \
+            }                                                                                                                          \
+        }                                                                                                                              \
+    }                                                                                                                                  \
+    _Pragma("GCC unroll 4") for (int half = LANES / 2; half >= 1; half /= 2)                                                           \
+        _Pragma("GCC unroll 8") for (int i = 0; i < half; i++)                                                                         \
+            sum[i] = __builtin_shuffle(sum[i], sum[i + half], DOT_LOW) + __builtin_shuffle(sum[i], sum[i + half], DOT_HIGH);           \
+    *(unaligned_vector *)out = sum[0];                                                                                                 \
 }
 #if VECTOR_BYTES == 64
 DOT(4, 4) DOT(8, 2) DOT(16, 1)

@@ -2,8 +2,8 @@
  *
  * They are written with GCC vector extensions. Every loop over the tile is unrolled, so the compiler keeps the whole tile in registers. There is a micro-kernel
  * for every tile of 1 to TILE_ROWS rows and 1 to TILE_VECTORS vectors; common/tuning.h chooses these sizes by instruction set. */
-#ifndef ORTRAIN_PRODUCT_TILES_H
-#define ORTRAIN_PRODUCT_TILES_H
+#ifndef ORTRAIN_GEMM_MICRO_KERNELS_H
+#define ORTRAIN_GEMM_MICRO_KERNELS_H
 #include <stdint.h>
 #include "common/tuning.h"
 
@@ -36,14 +36,14 @@ typedef struct Prefetch { const float *from; int64_t step, rows, lines; } Prefet
 enum { FETCH_STEPS = 4, LINE = 16 };                /* LINE: floats per cache line */
 
 /* One step of the depth: the tile's sums += a column of A times a row of B. */
-#define TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP) {                                                                                \
-        vector row[VECTORS];                                                                                                            \
-        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) row[j] = *(const unaligned_vector *)(b + j * LANES);                      \
-        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) {                                                                       \
-            vector element = a[i * (ROW_STEP)] - (vector){0};                                                                           \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                                    \
-        }                                                                                                                               \
-        a += (DEPTH_STEP); b += b_step;                                                                                                 \
+#define TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP) {                                                               \
+        vector row[VECTORS];                                                                                           \
+        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) row[j] = *(const unaligned_vector *)(b + j * LANES); \
+        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) {                                                      \
+            vector element = a[i * (ROW_STEP)] - (vector){0};                                                          \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                   \
+        }                                                                                                              \
+        a += (DEPTH_STEP); b += b_step;                                                                                \
     }
 
 /* Defines the micro-kernel NAME: C [ROWS, VECTORS * LANES] = A B, or C += A B where `store_mode` is ADD_TILE, then + bias [VECTORS * LANES] unless it is
@@ -51,44 +51,44 @@ enum { FETCH_STEPS = 4, LINE = 16 };                /* LINE: floats per cache li
  *
  * Element (i, p) of A [ROWS, k] is a[i * ROW_STEP + p * DEPTH_STEP]; one of the two steps is the constant 1 and the other a_step, so that the compiler folds
  * the offsets. Row p of B [k, VECTORS * LANES] is b + p * b_step. prefetch: or NULL. */
-#define TILE_KERNEL(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                          \
-static __attribute__((noinline)) void NAME(int64_t k, const float *restrict a, int64_t a_step, const float *restrict b, int64_t b_step, \
-                                           float *restrict c, int64_t ldc, int store_mode, const float *restrict bias, int relu,            \
-                                           const Prefetch *prefetch)                                                                          \
-{                                                                                                                                       \
-    vector sum[ROWS][VECTORS]; (void)a_step;                                                                                            \
-    Prefetch next = prefetch ? *prefetch : (Prefetch){0};                                                                                           \
-    int64_t p = 0, left = next.lines;                                                                                                   \
-    _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                             \
-        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] = (vector){0};                                              \
-    for (; p + FETCH_STEPS <= k; p += FETCH_STEPS) {                                                                                    \
-        if (next.rows > 0) {                                                                                                            \
-            __builtin_prefetch(next.from, 0, 2);                                                                                        \
-            next.from += LINE;                                                                                                          \
-            if (--left == 0) { left = next.lines; next.rows--; next.from += next.step - next.lines * LINE; }                            \
-        }                                                                                                                               \
-        _Pragma("GCC unroll 4") for (int q = 0; q < FETCH_STEPS; q++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                    \
-    }                                                                                                                                   \
-    for (; p < k; p++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                   \
-    /* the epilogue runs in registers, before the only store */                                                                         \
-    if (store_mode == ADD_TILE)                                                                                                             \
-        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                         \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] += *(const unaligned_vector *)(c + i * ldc + j * LANES);    \
-    if (bias)                                                                                                                           \
-        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) {                                                                     \
-            vector columns = *(const unaligned_vector *)(bias + j * LANES);                                                                 \
-            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) sum[i][j] += columns;                                               \
-        }                                                                                                                               \
-    if (relu)                                                                                                                           \
-        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                         \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++)                                                                   \
-                sum[i][j] = (vector)((int_vector)sum[i][j] & ~(sum[i][j] < (vector){0}));         /* keeps NaN */             \
-    if (store_mode == STREAM_TILE)                                                                                                          \
-        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                         \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) stream_vector(c + i * ldc + j * LANES, sum[i][j]);                \
-    else                                                                                                                                \
-        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                         \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) *(unaligned_vector *)(c + i * ldc + j * LANES) = sum[i][j];           \
+#define TILE_KERNEL(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                           \
+static __attribute__((noinline)) void NAME(int64_t k, const float *restrict a, int64_t a_step, const float *restrict b, int64_t b_step,  \
+                                           float *restrict c, int64_t ldc, int store_mode, const float *restrict bias, int relu,         \
+                                           const Prefetch *prefetch)                                                                     \
+{                                                                                                                                        \
+    vector sum[ROWS][VECTORS]; (void)a_step;                                                                                             \
+    Prefetch next = prefetch ? *prefetch : (Prefetch){0};                                                                                \
+    int64_t p = 0, left = next.lines;                                                                                                    \
+    _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                              \
+        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] = (vector){0};                                               \
+    for (; p + FETCH_STEPS <= k; p += FETCH_STEPS) {                                                                                     \
+        if (next.rows > 0) {                                                                                                             \
+            __builtin_prefetch(next.from, 0, 2);                                                                                         \
+            next.from += LINE;                                                                                                           \
+            if (--left == 0) { left = next.lines; next.rows--; next.from += next.step - next.lines * LINE; }                             \
+        }                                                                                                                                \
+        _Pragma("GCC unroll 4") for (int q = 0; q < FETCH_STEPS; q++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                     \
+    }                                                                                                                                    \
+    for (; p < k; p++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                    \
+    /* the epilogue runs in registers, before the only store */                                                                          \
+    if (store_mode == ADD_TILE)                                                                                                          \
+        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                          \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] += *(const unaligned_vector *)(c + i * ldc + j * LANES); \
+    if (bias)                                                                                                                            \
+        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) {                                                                      \
+            vector columns = *(const unaligned_vector *)(bias + j * LANES);                                                              \
+            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) sum[i][j] += columns;                                                \
+        }                                                                                                                                \
+    if (relu)                                                                                                                            \
+        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                          \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++)                                                                    \
+                sum[i][j] = (vector)((int_vector)sum[i][j] & ~(sum[i][j] < (vector){0}));         /* keeps NaN */                        \
+    if (store_mode == STREAM_TILE)                                                                                                       \
+        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                          \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) stream_vector(c + i * ldc + j * LANES, sum[i][j]);                 \
+    else                                                                                                                                 \
+        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                          \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) *(unaligned_vector *)(c + i * ldc + j * LANES) = sum[i][j];        \
 }
 typedef void (*TileKernel)(int64_t, const float *, int64_t, const float *, int64_t, float *, int64_t, int, const float *, int, const Prefetch *);
 

@@ -1,10 +1,11 @@
-/* PanelPacking for the float32 GEMM: blocks of A and B copied into panels that a micro-kernel reads sequentially, and tiles of C stored transposed.
+/* Packing for the float32 GEMM: blocks of A and B copied into panels that a micro-kernel reads sequentially, and tiles of C stored transposed.
  *
  * A panel of B [depth, width] holds up to TILE_COLUMNS adjacent columns, depth-major; a panel of A [depth, rows] holds the rows of one tile, depth-major.
  * Operands that are stored the other way are transposed with vector shuffles: copying single elements took 8 % of the time of a GEMM. */
-#ifndef ORTRAIN_PRODUCT_PACKING_H
-#define ORTRAIN_PRODUCT_PACKING_H
+#ifndef ORTRAIN_GEMM_PACKING_H
+#define ORTRAIN_GEMM_PACKING_H
 #include <string.h>
+#include "common/integers.h"
 #include "matmul/gemm_micro_kernels.h"
 
 #if VECTOR_BYTES == 64
@@ -123,7 +124,6 @@ static __attribute__((noinline, unused)) void store_transposed(const float *tile
         for (int64_t i = 0; i < rows; i++) c[j * ldc + i] = tile[i * width + j] + (accumulate ? c[j * ldc + i] : 0.0f);
 }
 
-static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t round_to_lanes(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
 /* Return the width of the next panel, a multiple of LANES, where `rest` columns remain and a panel has at most `max_vectors` vectors. The last two panels share

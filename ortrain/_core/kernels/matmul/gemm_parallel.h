@@ -6,8 +6,8 @@
  * while the previous one is multiplied. If every item packed the shared operand itself, 1024 x 256 x 256 would take 10 to 20 % longer. GEMVs, outer products
  * and dot products are split without packing. The split depends on the shape only, so results are the same for any number of threads; the limits are in
  * common/tuning.h. */
-#ifndef ORTRAIN_PRODUCT_THREADS_H
-#define ORTRAIN_PRODUCT_THREADS_H
+#ifndef ORTRAIN_GEMM_PARALLEL_H
+#define ORTRAIN_GEMM_PARALLEL_H
 #include "kernel.h"
 #include "matmul/gemm.h"
 

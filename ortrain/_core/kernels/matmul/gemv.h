@@ -2,8 +2,8 @@
  *
  * A network trained on single samples computes nothing else. The choice of blocks for the packed GEMM takes 0.2 µs, such a multiplication 0.04 µs or more. Each
  * runs on the calling thread; gemm_parallel.h splits large ones by columns or rows of C. */
-#ifndef ORTRAIN_THIN_PRODUCTS_H
-#define ORTRAIN_THIN_PRODUCTS_H
+#ifndef ORTRAIN_GEMV_H
+#define ORTRAIN_GEMV_H
 #include <string.h>
 #include "matmul/gemm_micro_kernels.h"
 
@@ -93,18 +93,18 @@ static void gemv_transposed(int64_t n, int64_t k, const float *restrict x, const
 }
 
 /* Declares even[v] and odd[v], the sums over even and odd p of x[p] b[p, j + v * LANES ..], for VECTORS vectors of columns from j. */
-#define ACCUMULATE_COLUMNS(VECTORS)                                                                                                         \
-    vector even[VECTORS], odd[VECTORS];                                                                                                 \
-    _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) even[v] = odd[v] = (vector){0};                                           \
-    for (int64_t p = 0; p + 2 <= k; p += 2) {                                                                                           \
-        const float *row = b + p * ldb + j;                                                                                             \
-        vector first = x[p] - (vector){0}, second = x[p + 1] - (vector){0};                                                             \
-        _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) {                                                                     \
-            even[v] += first * *(const unaligned_vector *)(row + v * LANES);                                                                \
-            odd[v] += second * *(const unaligned_vector *)(row + ldb + v * LANES);                                                          \
-        }                                                                                                                               \
-    }                                                                                                                                   \
-    if (k % 2)                                                                                                                          \
+#define ACCUMULATE_COLUMNS(VECTORS)                                                           \
+    vector even[VECTORS], odd[VECTORS];                                                       \
+    _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) even[v] = odd[v] = (vector){0}; \
+    for (int64_t p = 0; p + 2 <= k; p += 2) {                                                 \
+        const float *row = b + p * ldb + j;                                                   \
+        vector first = x[p] - (vector){0}, second = x[p + 1] - (vector){0};                   \
+        _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) {                           \
+            even[v] += first * *(const unaligned_vector *)(row + v * LANES);                  \
+            odd[v] += second * *(const unaligned_vector *)(row + ldb + v * LANES);            \
+        }                                                                                     \
+    }                                                                                         \
+    if (k % 2)                                                                                \
         _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) even[v] += x[k - 1] * *(const unaligned_vector *)(b + (k - 1) * ldb + j + v * LANES);
 
 /* c [n] (+)= x [k] b with b [k, n], then bias and ReLU */
@@ -133,16 +133,16 @@ static void gemv(int64_t n, int64_t k, const float *restrict x, const float *res
 }
 
 /* Computes VECTORS vectors of columns of the outer product from column j, all rows. */
-#define OUTER_COLUMNS(VECTORS)                                                                                                          \
-    vector y[VECTORS]; float *to = c + j;                                                                                               \
-    _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) y[v] = *(const unaligned_vector *)(b + j + v * LANES);                        \
-    for (int64_t i = 0; i < m; i++, to += ldc) {                                                                                        \
-        vector factor = a[i * a_step] - (vector){0};                                                                                    \
-        _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) {                                                                     \
-            vector product = factor * y[v];                                                                                             \
-            if (accumulate) product += *(const unaligned_vector *)(to + v * LANES);                                                         \
-            *(unaligned_vector *)(to + v * LANES) = product;                                                                                \
-        }                                                                                                                               \
+#define OUTER_COLUMNS(VECTORS)                                                                                       \
+    vector y[VECTORS]; float *to = c + j;                                                                            \
+    _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) y[v] = *(const unaligned_vector *)(b + j + v * LANES); \
+    for (int64_t i = 0; i < m; i++, to += ldc) {                                                                     \
+        vector factor = a[i * a_step] - (vector){0};                                                                 \
+        _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) {                                                  \
+            vector product = factor * y[v];                                                                          \
+            if (accumulate) product += *(const unaligned_vector *)(to + v * LANES);                                  \
+            *(unaligned_vector *)(to + v * LANES) = product;                                                         \
+        }                                                                                                            \
     }
 
 /* c [m, n] (+)= a [m] b [n]^T: the weight gradient of a dense layer for one sample. a_step: floats between elements of a. */

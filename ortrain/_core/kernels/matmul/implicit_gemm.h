@@ -1,6 +1,6 @@
 /* Argument of Engine's implicit_gemm: a GEMM one of whose operands is the im2col matrix of an image, which is never built. Computed by matmul/amx_gemm.h. */
-#ifndef ORTRAIN_WINDOW_PRODUCT_H
-#define ORTRAIN_WINDOW_PRODUCT_H
+#ifndef ORTRAIN_IMPLICIT_GEMM_H
+#define ORTRAIN_IMPLICIT_GEMM_H
 #include "kernel.h"
 
 enum { MAX_WINDOW_TAPS = 64 };

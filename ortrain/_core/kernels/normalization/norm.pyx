@@ -1,4 +1,4 @@
-"""Normalization kernels; the loops are in norm.h."""
+"""Batch and layer normalization; the loops are in norm.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "normalization/norm.h" nogil:
@@ -8,7 +8,7 @@ cdef extern from "normalization/norm.h" nogil:
     int layer_norm(const KernelArgs *args)
     int layer_norm_grad(const KernelArgs *args)
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "batch_norm": (<size_t>&batch_norm, ("float32", "float64")),
     "batch_norm_train": (<size_t>&batch_norm_train, ("float32", "float64")),

@@ -1,4 +1,4 @@
-"""Softmax kernels; the loops are in softmax.h."""
+"""Softmax, log-softmax and their gradients; the loops are in softmax.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "normalization/softmax.h" nogil:
@@ -7,7 +7,7 @@ cdef extern from "normalization/softmax.h" nogil:
     int softmax_grad(const KernelArgs *args)
     int log_softmax_grad(const KernelArgs *args)
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "softmax": (<size_t>&softmax, ("float32", "float64")),
     "log_softmax": (<size_t>&log_softmax, ("float32", "float64")),

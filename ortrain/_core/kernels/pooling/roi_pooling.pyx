@@ -1,4 +1,4 @@
-"""Regions of interest made images of one size, and their gradients; the loops are in roi_pooling.h."""
+"""RoiAlign, MaxRoiPool and their gradients; the loops are in roi_pooling.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "pooling/roi_pooling.h" nogil:
@@ -9,7 +9,7 @@ cdef extern from "pooling/roi_pooling.h" nogil:
 
 REAL = ("float32", "float64")
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "roi_align": (<size_t>&roi_align, REAL),
     "roi_align_grad": (<size_t>&roi_align_grad, REAL),

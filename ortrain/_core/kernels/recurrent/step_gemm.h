@@ -5,8 +5,8 @@
  * the GEMMs of an LSTM take twice as long. In float64, which is used to verify gradients, they are row-major for the engine's GEMM.
  *
  * Packed weights take at most depth * (columns + PANEL_PADDING) elements: see `panels` in ops/recurrent.py. */
-#ifndef ORTRAIN_RECURRENT_PANELS_H
-#define ORTRAIN_RECURRENT_PANELS_H
+#ifndef ORTRAIN_STEP_GEMM_H
+#define ORTRAIN_STEP_GEMM_H
 #include "kernel.h"
 #include "matmul/gemm_packing.h"
 

@@ -1,4 +1,4 @@
-"""Running sums and products along one axis; the loops are in cumulative.h."""
+"""Cumulative sums and products along one axis; the loops are in cumulative.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "reduction/cumulative.h" nogil:
@@ -8,7 +8,7 @@ cdef extern from "reduction/cumulative.h" nogil:
 
 NUMBER = ("float32", "float64", "int64", "int32")
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "running_sum": (<size_t>&running_sum, NUMBER),
     "running_product": (<size_t>&running_product, NUMBER),

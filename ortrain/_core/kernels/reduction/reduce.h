@@ -1,6 +1,7 @@
-/* Reductions. ints: outputs, reduced count, kept groups: number, sizes, strides; reduced groups: number, sizes, strides (elements).
- * Sums run over sixteen lanes and blocks in a fixed order: the same bits for any number of threads. They begin with -0, which changes nothing that is added to it:
- * the sum of one element is that element. */
+/* Reductions. ints: number of outputs, elements per output, then for the kept and for the reduced axes: number of axes, sizes, strides in elements.
+ *
+ * Sums have 16 lanes and blocks in a fixed order, so that results have the same bits for any number of threads. They start at -0, the identity of addition, so
+ * that the sum of one element is that element. */
 #ifndef ORTRAIN_REDUCE_H
 #define ORTRAIN_REDUCE_H
 #include "kernel.h"
@@ -30,102 +31,103 @@ static inline int64_t reduced_offset(const Reduction *r, int64_t row)
     return offset;
 }
 
-/* outputs of one work item: about a chunk of input, and whole cache lines of output */
+/* Return the number of outputs of a work item: about REDUCE_CHUNK elements of input, and whole cache lines of output. */
 static inline int64_t reduce_outputs_per_item(const Reduction *r)
 {
-    int64_t per = 4 * REDUCE_CHUNK / (r->count > 0 ? r->count : 1);
-    return per < 16 ? 16 : per;
+    int64_t per_item = 4 * REDUCE_CHUNK / (r->count > 0 ? r->count : 1);
+    return per_item < 16 ? 16 : per_item;
 }
 
-#define REDUCE(NAME, R, ACC, START, VALUE, COMBINE, FINISH)                                                       \
-static inline ACC NAME##_run_##R(const R *x, int64_t stride, int64_t n)                                           \
-{                                                                                                                 \
-    ACC lanes[LANES], a = START; int64_t i = 0;                                                                   \
-    for (int k = 0; k < LANES; k++) lanes[k] = START;                                                             \
-    if (stride == 1)                                                                                              \
-        for (; i + LANES <= n; i += LANES)                                                                        \
-            for (int k = 0; k < LANES; k++) { ACC v = x[i + k], b = lanes[k]; v = VALUE; lanes[k] = COMBINE; }    \
-    for (int k = 0; k < LANES; k++) { ACC v = lanes[k], b = a; a = COMBINE; }                                     \
-    for (; i < n; i++) { ACC v = x[i * stride], b = a; v = VALUE; a = COMBINE; }                                  \
-    return a;                                                                                                     \
-}                                                                                                                 \
-static inline ACC NAME##_all_##R(const Reduction *r, const R *x)                                                  \
-{                                                                                                                 \
-    ACC a = START;                                                                                                \
-    if (!r->reduced) { ACC v = x[0], b = a; v = VALUE; return COMBINE; }                                          \
-    int64_t inner = r->size[r->reduced - 1], stride = r->stride[r->reduced - 1], rows = inner ? r->count / inner : 0; \
-    for (int64_t row = 0; row < rows; row++)                                                                      \
-        for (int64_t from = 0; from < inner; from += REDUCE_CHUNK) {                                              \
-            int64_t n = inner - from < REDUCE_CHUNK ? inner - from : REDUCE_CHUNK;                                \
-            ACC v = NAME##_run_##R(x + reduced_offset(r, row) + from * stride, stride, n), b = a; a = COMBINE;    \
-        }                                                                                                         \
-    return a;                                                                                                     \
-}                                                                                                                 \
-/* outputs whose last kept axis is contiguous while the reduced ones are not: whole rows are combined at once */  \
-static inline void NAME##_columns_##R(const Reduction *r, const R *x, R *y, int64_t n)                            \
-{                                                                                                                 \
-    int64_t inner = r->size[r->reduced - 1], stride = r->stride[r->reduced - 1], rows = inner ? r->count / inner : 0; \
-    ACC acc[256]; (void)n;                                                                                        \
-    for (int64_t k = 0; k < n; k++) acc[k] = START;                                                               \
-    for (int64_t row = 0; row < rows; row++) {                                                                    \
-        const R *p = x + reduced_offset(r, row);                                                                  \
-        for (int64_t i = 0; i < inner; i++, p += stride)                                                          \
-            for (int64_t k = 0; k < n; k++) { ACC v = p[k], b = acc[k]; v = VALUE; acc[k] = COMBINE; }            \
-    }                                                                                                             \
-    for (int64_t k = 0; k < n; k++) { ACC a = acc[k]; int64_t count = r->count; (void)count; y[k] = (R)(FINISH); } \
-}                                                                                                                 \
-static void NAME##_item_##R(void *context, int64_t item, int64_t worker)                                          \
-{                                                                                                                 \
-    const KernelArgs *args = context; Reduction r = reduction_of(args); (void)worker;                             \
-    const R *x = args->inputs[0].data; R *y = args->outputs[0].data;                                              \
-    int64_t per = reduce_outputs_per_item(&r), o = item * per, end = o + per < r.outputs ? o + per : r.outputs, count = r.count; (void)count; \
-    if (r.kept && r.reduced && r.kept_stride[r.kept - 1] == 1) {                                                  \
-        int64_t width = r.kept_size[r.kept - 1];                                                                  \
-        while (o < end) {                                                                                         \
-            int64_t n = width - o % width; if (n > end - o) n = end - o; if (n > 256) n = 256;                    \
-            NAME##_columns_##R(&r, x + kept_offset(&r, o), y + o, n); o += n;                                     \
-        }                                                                                                         \
-        return;                                                                                                   \
-    }                                                                                                             \
-    for (; o < end; o++) { ACC a = NAME##_all_##R(&r, x + kept_offset(&r, o)); y[o] = (R)(FINISH); }              \
-}                                                                                                                 \
-/* everything to one value: partials of fixed chunks, combined in order */                                        \
-static void NAME##_partial_##R(void *context, int64_t item, int64_t worker)                                       \
-{                                                                                                                 \
-    const KernelArgs *args = context; int64_t from = item * REDUCE_CHUNK, n = args->inputs[0].count - from; (void)worker; \
-    ((ACC *)args->scratch)[item] = NAME##_run_##R((const R *)args->inputs[0].data + from, 1, n < REDUCE_CHUNK ? n : REDUCE_CHUNK); \
-}                                                                                                                 \
-static int NAME##_##R(const KernelArgs *args)                                                                     \
-{                                                                                                                 \
-    Reduction r = reduction_of(args);                                                                             \
-    if (r.outputs == 1 && r.count == args->inputs[0].count) {                                                     \
-        int64_t items = (r.count + REDUCE_CHUNK - 1) / REDUCE_CHUNK, count = r.count; ACC a = START; (void)count; \
-        args->engine->parallel_for(args->engine, NAME##_partial_##R, (void *)args, items);                        \
-        for (int64_t i = 0; i < items; i++) { ACC v = ((ACC *)args->scratch)[i], b = a; a = COMBINE; }            \
-        *(R *)args->outputs[0].data = (R)(FINISH);                                                                \
-        return STATUS_OK;                                                                                         \
-    }                                                                                                             \
-    int64_t per = reduce_outputs_per_item(&r);                                                                    \
-    args->engine->parallel_for(args->engine, NAME##_item_##R, (void *)args, (r.outputs + per - 1) / per);         \
-    return STATUS_OK;                                                                                             \
+#define REDUCE(NAME, R, ACC, IDENTITY, MAP, COMBINE, FINALIZE)                                                                      \
+static inline ACC NAME##_run_##R(const R *x, int64_t stride, int64_t n)                                                             \
+{                                                                                                                                   \
+    ACC lanes[LANES], a = IDENTITY; int64_t i = 0;                                                                                  \
+    for (int k = 0; k < LANES; k++) lanes[k] = IDENTITY;                                                                            \
+    if (stride == 1)                                                                                                                \
+        for (; i + LANES <= n; i += LANES)                                                                                          \
+            for (int k = 0; k < LANES; k++) { ACC v = x[i + k], b = lanes[k]; v = MAP; lanes[k] = COMBINE; }                        \
+    for (int k = 0; k < LANES; k++) { ACC v = lanes[k], b = a; a = COMBINE; }                                                       \
+    for (; i < n; i++) { ACC v = x[i * stride], b = a; v = MAP; a = COMBINE; }                                                      \
+    return a;                                                                                                                       \
+}                                                                                                                                   \
+static inline ACC NAME##_all_##R(const Reduction *r, const R *x)                                                                    \
+{                                                                                                                                   \
+    ACC a = IDENTITY;                                                                                                               \
+    if (!r->reduced) { ACC v = x[0], b = a; v = MAP; return COMBINE; }                                                              \
+    int64_t inner = r->size[r->reduced - 1], stride = r->stride[r->reduced - 1], rows = inner ? r->count / inner : 0;               \
+    for (int64_t row = 0; row < rows; row++)                                                                                        \
+        for (int64_t from = 0; from < inner; from += REDUCE_CHUNK) {                                                                \
+            int64_t n = inner - from < REDUCE_CHUNK ? inner - from : REDUCE_CHUNK;                                                  \
+            ACC v = NAME##_run_##R(x + reduced_offset(r, row) + from * stride, stride, n), b = a; a = COMBINE;                      \
+        }                                                                                                                           \
+    return a;                                                                                                                       \
+}                                                                                                                                   \
+/* n outputs along the last kept axis, which is contiguous while the reduced axes are not: whole rows are combined elementwise. */  \
+static inline void NAME##_columns_##R(const Reduction *r, const R *x, R *y, int64_t n)                                              \
+{                                                                                                                                   \
+    int64_t inner = r->size[r->reduced - 1], stride = r->stride[r->reduced - 1], rows = inner ? r->count / inner : 0;               \
+    ACC acc[256]; (void)n;                                                                                                          \
+    for (int64_t k = 0; k < n; k++) acc[k] = IDENTITY;                                                                              \
+    for (int64_t row = 0; row < rows; row++) {                                                                                      \
+        const R *p = x + reduced_offset(r, row);                                                                                    \
+        for (int64_t i = 0; i < inner; i++, p += stride)                                                                            \
+            for (int64_t k = 0; k < n; k++) { ACC v = p[k], b = acc[k]; v = MAP; acc[k] = COMBINE; }                                \
+    }                                                                                                                               \
+    for (int64_t k = 0; k < n; k++) { ACC a = acc[k]; int64_t count = r->count; (void)count; y[k] = (R)(FINALIZE); }                \
+}                                                                                                                                   \
+static void NAME##_item_##R(void *context, int64_t item, int64_t worker)                                                            \
+{                                                                                                                                   \
+    const KernelArgs *args = context; Reduction r = reduction_of(args); (void)worker;                                               \
+    const R *x = args->inputs[0].data; R *y = args->outputs[0].data;                                                                \
+    int64_t per_item = reduce_outputs_per_item(&r), o = item * per_item, end = o + per_item < r.outputs ? o + per_item : r.outputs, \
+            count = r.count; (void)count;                                                                                           \
+    if (r.kept && r.reduced && r.kept_stride[r.kept - 1] == 1) {                                                                    \
+        int64_t width = r.kept_size[r.kept - 1];                                                                                    \
+        while (o < end) {                                                                                                           \
+            int64_t n = width - o % width; if (n > end - o) n = end - o; if (n > 256) n = 256;                                      \
+            NAME##_columns_##R(&r, x + kept_offset(&r, o), y + o, n); o += n;                                                       \
+        }                                                                                                                           \
+        return;                                                                                                                     \
+    }                                                                                                                               \
+    for (; o < end; o++) { ACC a = NAME##_all_##R(&r, x + kept_offset(&r, o)); y[o] = (R)(FINALIZE); }                              \
+}                                                                                                                                   \
+/* Reduction to a single value: partial results of fixed chunks, combined in order. */                                              \
+static void NAME##_partial_##R(void *context, int64_t item, int64_t worker)                                                         \
+{                                                                                                                                   \
+    const KernelArgs *args = context; int64_t from = item * REDUCE_CHUNK, n = args->inputs[0].count - from; (void)worker;           \
+    ((ACC *)args->scratch)[item] = NAME##_run_##R((const R *)args->inputs[0].data + from, 1, n < REDUCE_CHUNK ? n : REDUCE_CHUNK);  \
+}                                                                                                                                   \
+static int NAME##_##R(const KernelArgs *args)                                                                                       \
+{                                                                                                                                   \
+    Reduction r = reduction_of(args);                                                                                               \
+    if (r.outputs == 1 && r.count == args->inputs[0].count) {                                                                       \
+        int64_t items = (r.count + REDUCE_CHUNK - 1) / REDUCE_CHUNK, count = r.count; ACC a = IDENTITY; (void)count;                \
+        args->engine->parallel_for(args->engine, NAME##_partial_##R, (void *)args, items);                                          \
+        for (int64_t i = 0; i < items; i++) { ACC v = ((ACC *)args->scratch)[i], b = a; a = COMBINE; }                              \
+        *(R *)args->outputs[0].data = (R)(FINALIZE);                                                                                \
+        return STATUS_OK;                                                                                                           \
+    }                                                                                                                               \
+    int64_t per_item = reduce_outputs_per_item(&r);                                                                                 \
+    args->engine->parallel_for(args->engine, NAME##_item_##R, (void *)args, (r.outputs + per_item - 1) / per_item);                 \
+    return STATUS_OK;                                                                                                               \
 }
 
-#define FLOAT_REDUCE(NAME, START, VALUE, COMBINE, FINISH)                                                         \
-REDUCE(NAME, float, float, START, VALUE, COMBINE, FINISH) REDUCE(NAME, double, double, START, VALUE, COMBINE, FINISH)
-#define NUMBER_REDUCE(NAME, START, LOWEST64, LOWEST32, VALUE, COMBINE, FINISH)                                    \
-FLOAT_REDUCE(NAME, START, VALUE, COMBINE, FINISH)                                                                 \
-REDUCE(NAME, int64_t, int64_t, LOWEST64, VALUE, COMBINE, FINISH) REDUCE(NAME, int32_t, int32_t, LOWEST32, VALUE, COMBINE, FINISH) \
-static int NAME(const KernelArgs *args)                                                                           \
-{                                                                                                                 \
-    int32_t d = args->inputs[0].dtype;                                                                            \
-    return d == DTYPE_FLOAT32 ? NAME##_float(args) : d == DTYPE_FLOAT64 ? NAME##_double(args)                     \
-        : d == DTYPE_INT64 ? NAME##_int64_t(args) : NAME##_int32_t(args);                                         \
+#define FLOAT_REDUCE(NAME, IDENTITY, MAP, COMBINE, FINALIZE) \
+REDUCE(NAME, float, float, IDENTITY, MAP, COMBINE, FINALIZE) REDUCE(NAME, double, double, IDENTITY, MAP, COMBINE, FINALIZE)
+#define NUMBER_REDUCE(NAME, IDENTITY, LOWEST64, LOWEST32, MAP, COMBINE, FINALIZE)                                                 \
+FLOAT_REDUCE(NAME, IDENTITY, MAP, COMBINE, FINALIZE)                                                                              \
+REDUCE(NAME, int64_t, int64_t, LOWEST64, MAP, COMBINE, FINALIZE) REDUCE(NAME, int32_t, int32_t, LOWEST32, MAP, COMBINE, FINALIZE) \
+static int NAME(const KernelArgs *args)                                                                                           \
+{                                                                                                                                 \
+    int32_t d = args->inputs[0].dtype;                                                                                            \
+    return d == DTYPE_FLOAT32 ? NAME##_float(args) : d == DTYPE_FLOAT64 ? NAME##_double(args)                                     \
+        : d == DTYPE_INT64 ? NAME##_int64_t(args) : NAME##_int32_t(args);                                                         \
 }
 NUMBER_REDUCE(reduce_sum, -0.0f, 0, 0, v, b + v, count ? a : 0)
-FLOAT_REDUCE(reduce_mean, -0.0f, v, b + v, a / count)      /* no integers: the mean of nothing would divide by 0 */
+FLOAT_REDUCE(reduce_mean, -0.0f, v, b + v, a / count)      /* no integers: the mean of no elements would divide by 0 */
 static int reduce_mean(const KernelArgs *args)
 { return args->inputs[0].dtype == DTYPE_FLOAT32 ? reduce_mean_float(args) : reduce_mean_double(args); }
 NUMBER_REDUCE(reduce_sum_square, 0, 0, 0, v * v, b + v, a)
-NUMBER_REDUCE(reduce_max, -__builtin_inf(), INT64_MIN, INT32_MIN, v, v > b || v != v ? v : b, a)     /* NaN stays: no number is larger than it */
+NUMBER_REDUCE(reduce_max, -__builtin_inf(), INT64_MIN, INT32_MIN, v, v > b || v != v ? v : b, a)     /* NaN is kept */
 NUMBER_REDUCE(reduce_min, __builtin_inf(), INT64_MAX, INT32_MAX, v, v < b || v != v ? v : b, a)
 #endif

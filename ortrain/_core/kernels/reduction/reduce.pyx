@@ -1,4 +1,4 @@
-"""Reduction kernels; the loops are in reduce.h."""
+"""Reductions; the loops are in reduce.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "reduction/reduce.h" nogil:
@@ -10,7 +10,7 @@ cdef extern from "reduction/reduce.h" nogil:
 
 NUMBER = ("float32", "float64", "int64", "int32")
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "reduce_sum": (<size_t>&reduce_sum, NUMBER),
     "reduce_mean": (<size_t>&reduce_mean, NUMBER[:2]),

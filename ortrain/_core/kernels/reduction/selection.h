@@ -1,4 +1,4 @@
-/* Largest and smallest elements along one axis, and sequences turned round. */
+/* ArgMax, ArgMin, TopK and ReverseSequence. */
 #ifndef ORTRAIN_SELECTION_H
 #define ORTRAIN_SELECTION_H
 #include <string.h>
@@ -6,87 +6,87 @@
 
 #define EXTREME_LANES 64
 
-/* ---- arg_extreme: y[o, i] = the place of the extreme of x[o, :, i]; ints are outer, n, inner, smallest, last.
- * A NaN is more extreme than any number, of equals the first (or last) is found, as NumPy has it. An item is one o and EXTREME_LANES columns; where there
- * is one column, the lanes are its every EXTREME_LANES-th elements. */
-#define ARG_EXTREME(R)                                                                                                            \
-static inline void extremes_##R(const R *x, int64_t rows, int64_t stride, int64_t lanes, int64_t smallest, int64_t last, R *best, int64_t *place) \
-{                                                                                                                                 \
-    for (int64_t i = 0; i < lanes; i++) { best[i] = x[i]; place[i] = 0; }                                                         \
-    for (int64_t j = 1; j < rows; j++) {                                                                                          \
-        const R *row = x + j * stride;                                                                                            \
-        for (int64_t i = 0; i < lanes; i++) {                                                                                     \
-            R v = row[i], b = best[i];                                                                                            \
-            int nan = v != v, was_nan = b != b, beyond = smallest ? v < b : v > b;                                                \
-            int takes = last ? nan | ((!was_nan) & (beyond | (v == b))) : (!was_nan) & (nan | beyond);                            \
-            best[i] = takes ? v : b; place[i] = takes ? j : place[i];                                                             \
-        }                                                                                                                         \
-    }                                                                                                                             \
-}                                                                                                                                 \
-static inline int more_extreme_##R(R v, int64_t at, R b, int64_t was, int64_t smallest, int64_t last)                             \
-{                                                                                                                                 \
-    int sooner = last ? at > was : at < was;                                                                                      \
-    if (v != v || b != b) return v != v && (b == b || sooner);                                                                    \
-    return v == b ? sooner : smallest ? v < b : v > b;                                                                            \
-}                                                                                                                                 \
-static inline int64_t extreme_of_row_##R(const R *x, int64_t n, int64_t smallest, int64_t last)                                   \
-{                                                                                                                                 \
-    int64_t place[EXTREME_LANES], rows = n / EXTREME_LANES, found = 0; R best[EXTREME_LANES], value = x[0];                       \
-    if (rows) extremes_##R(x, rows, EXTREME_LANES, EXTREME_LANES, smallest, last, best, place);                                   \
-    for (int64_t i = 0; rows && i < EXTREME_LANES; i++) {                                                                         \
-        int64_t at = place[i] * EXTREME_LANES + i;                                                                                \
-        if (more_extreme_##R(best[i], at, value, found, smallest, last)) { value = best[i]; found = at; }                         \
-    }                                                                                                                             \
-    for (int64_t at = rows * EXTREME_LANES; at < n; at++)                                                                         \
-        if (more_extreme_##R(x[at], at, value, found, smallest, last)) { value = x[at]; found = at; }                             \
-    return found;                                                                                                                 \
-}                                                                                                                                 \
-static void arg_extreme_##R(void *context, int64_t item, int64_t worker)                                                          \
-{                                                                                                                                 \
-    const KernelArgs *args = context; const int64_t *p = args->ints, n = p[1], inner = p[2]; (void)worker;                         \
-    int64_t blocks = (inner + EXTREME_LANES - 1) / EXTREME_LANES, o = item / blocks, from = item % blocks * EXTREME_LANES;        \
-    int64_t lanes = inner - from < EXTREME_LANES ? inner - from : EXTREME_LANES, *y = (int64_t *)args->outputs[0].data + o * inner + from; \
-    const R *x = (const R *)args->inputs[0].data + o * n * inner + from; R best[EXTREME_LANES];                                   \
-    if (inner == 1) *y = extreme_of_row_##R(x, n, p[3], p[4]);                                                                    \
-    else extremes_##R(x, n, inner, lanes, p[3], p[4], best, y);                                                                   \
+/* ---- arg_extreme: y[o, i] = the index of the maximum or minimum of x[o, :, i]; ints: outer, n, inner, whether it is the minimum, whether the last of equal
+ * elements is selected. NaN comes before all numbers, as in NumPy. A work item is one o and EXTREME_LANES columns; with a single column, lane i has the
+ * elements i, i + EXTREME_LANES, ... */
+#define ARG_EXTREME(R)                                                                                                                            \
+static inline void extremes_##R(const R *x, int64_t rows, int64_t stride, int64_t lanes, int64_t smallest, int64_t last, R *best, int64_t *index) \
+{                                                                                                                                                 \
+    for (int64_t i = 0; i < lanes; i++) { best[i] = x[i]; index[i] = 0; }                                                                         \
+    for (int64_t j = 1; j < rows; j++) {                                                                                                          \
+        const R *row = x + j * stride;                                                                                                            \
+        for (int64_t i = 0; i < lanes; i++) {                                                                                                     \
+            R v = row[i], b = best[i];                                                                                                            \
+            int nan = v != v, was_nan = b != b, better = smallest ? v < b : v > b;                                                                \
+            int replace = last ? nan | ((!was_nan) & (better | (v == b))) : (!was_nan) & (nan | better);                                          \
+            best[i] = replace ? v : b; index[i] = replace ? j : index[i];                                                                         \
+        }                                                                                                                                         \
+    }                                                                                                                                             \
+}                                                                                                                                                 \
+static inline int is_better_##R(R v, int64_t at, R b, int64_t current_index, int64_t smallest, int64_t last)                                      \
+{                                                                                                                                                 \
+    int earlier = last ? at > current_index : at < current_index;                                                                                 \
+    if (v != v || b != b) return v != v && (b == b || earlier);                                                                                   \
+    return v == b ? earlier : smallest ? v < b : v > b;                                                                                           \
+}                                                                                                                                                 \
+static inline int64_t extreme_of_row_##R(const R *x, int64_t n, int64_t smallest, int64_t last)                                                   \
+{                                                                                                                                                 \
+    int64_t index[EXTREME_LANES], rows = n / EXTREME_LANES, best_index = 0; R best[EXTREME_LANES], value = x[0];                                  \
+    if (rows) extremes_##R(x, rows, EXTREME_LANES, EXTREME_LANES, smallest, last, best, index);                                                   \
+    for (int64_t i = 0; rows && i < EXTREME_LANES; i++) {                                                                                         \
+        int64_t at = index[i] * EXTREME_LANES + i;                                                                                                \
+        if (is_better_##R(best[i], at, value, best_index, smallest, last)) { value = best[i]; best_index = at; }                                  \
+    }                                                                                                                                             \
+    for (int64_t at = rows * EXTREME_LANES; at < n; at++)                                                                                         \
+        if (is_better_##R(x[at], at, value, best_index, smallest, last)) { value = x[at]; best_index = at; }                                      \
+    return best_index;                                                                                                                            \
+}                                                                                                                                                 \
+static void arg_extreme_##R(void *context, int64_t item, int64_t worker)                                                                          \
+{                                                                                                                                                 \
+    const KernelArgs *args = context; const int64_t *p = args->ints, n = p[1], inner = p[2]; (void)worker;                                        \
+    int64_t blocks = (inner + EXTREME_LANES - 1) / EXTREME_LANES, o = item / blocks, from = item % blocks * EXTREME_LANES;                        \
+    int64_t lanes = inner - from < EXTREME_LANES ? inner - from : EXTREME_LANES, *y = (int64_t *)args->outputs[0].data + o * inner + from;        \
+    const R *x = (const R *)args->inputs[0].data + o * n * inner + from; R best[EXTREME_LANES];                                                   \
+    if (inner == 1) *y = extreme_of_row_##R(x, n, p[3], p[4]);                                                                                    \
+    else extremes_##R(x, n, inner, lanes, p[3], p[4], best, y);                                                                                   \
 }
 
-/* ---- top_k: values [o, k, i] and places of the k largest (or smallest) of x[o, :, i], in order, of equals the first; ints are outer, n, inner, k,
- * smallest. NaNs come last. The outputs are a heap whose root is the worst that is kept, then sorted. An item is one column. */
-#define TOP_K(R)                                                                                                                  \
-static inline int goes_before_##R(R a, int64_t at, R b, int64_t bt, int64_t smallest)                                             \
-{                                                                                                                                 \
-    if (a != a || b != b) return a == a ? 1 : b == b ? 0 : at < bt;                                                               \
-    return a == b ? at < bt : smallest ? a < b : a > b;                                                                           \
-}                                                                                                                                 \
-static inline void sift_down_##R(R *value, int64_t *place, int64_t stride, int64_t size, int64_t from, int64_t smallest)          \
-{                                                                                                                                 \
-    R v = value[from * stride]; int64_t t = place[from * stride], child;                                                          \
-    while ((child = 2 * from + 1) < size) {                                                                                       \
-        if (child + 1 < size && goes_before_##R(value[child * stride], place[child * stride],                                     \
-                                                value[(child + 1) * stride], place[(child + 1) * stride], smallest)) child++;     \
-        if (!goes_before_##R(v, t, value[child * stride], place[child * stride], smallest)) break;                                \
-        value[from * stride] = value[child * stride]; place[from * stride] = place[child * stride]; from = child;                 \
-    }                                                                                                                             \
-    value[from * stride] = v; place[from * stride] = t;                                                                           \
-}                                                                                                                                 \
-static void top_k_##R(void *context, int64_t item, int64_t worker)                                                                \
-{                                                                                                                                 \
-    const KernelArgs *args = context; const int64_t *p = args->ints, n = p[1], inner = p[2], k = p[3], smallest = p[4];           \
-    int64_t o = item / inner, i = item % inner; (void)worker;                                                                     \
-    const R *x = (const R *)args->inputs[0].data + o * n * inner + i;                                                             \
-    R *value = (R *)args->outputs[0].data + o * k * inner + i; int64_t *place = (int64_t *)args->outputs[1].data + o * k * inner + i; \
-    for (int64_t j = 0; j < k; j++) { value[j * inner] = x[j * inner]; place[j * inner] = j; }                                    \
-    for (int64_t j = k / 2 - 1; j >= 0; j--) sift_down_##R(value, place, inner, k, j, smallest);                                  \
-    for (int64_t j = k; j < n; j++)                                                                                               \
-        if (goes_before_##R(x[j * inner], j, value[0], place[0], smallest)) {                                                     \
-            value[0] = x[j * inner]; place[0] = j; sift_down_##R(value, place, inner, k, 0, smallest);                            \
-        }                                                                                                                         \
-    for (int64_t size = k - 1; size > 0; size--) {                                                                                \
-        R v = value[0]; int64_t t = place[0];                                                                                     \
-        value[0] = value[size * inner]; place[0] = place[size * inner]; value[size * inner] = v; place[size * inner] = t;         \
-        sift_down_##R(value, place, inner, size, 0, smallest);                                                                    \
-    }                                                                                                                             \
+/* ---- top_k: values [o, k, i] and indices of the k largest (or smallest) of x[o, :, i], sorted, the first of equal elements first; ints: outer, n, inner, k,
+ * whether the smallest are selected. NaNs come last. The outputs are a heap with the worst element at its root, then sorted. A work item is one column. */
+#define TOP_K(R)                                                                                                                      \
+static inline int precedes_##R(R a, int64_t at, R b, int64_t b_index, int64_t smallest)                                               \
+{                                                                                                                                     \
+    if (a != a || b != b) return a == a ? 1 : b == b ? 0 : at < b_index;                                                              \
+    return a == b ? at < b_index : smallest ? a < b : a > b;                                                                          \
+}                                                                                                                                     \
+static inline void sift_down_##R(R *value, int64_t *index, int64_t stride, int64_t size, int64_t from, int64_t smallest)              \
+{                                                                                                                                     \
+    R v = value[from * stride]; int64_t t = index[from * stride], child;                                                              \
+    while ((child = 2 * from + 1) < size) {                                                                                           \
+        if (child + 1 < size && precedes_##R(value[child * stride], index[child * stride],                                            \
+                                                value[(child + 1) * stride], index[(child + 1) * stride], smallest)) child++;         \
+        if (!precedes_##R(v, t, value[child * stride], index[child * stride], smallest)) break;                                       \
+        value[from * stride] = value[child * stride]; index[from * stride] = index[child * stride]; from = child;                     \
+    }                                                                                                                                 \
+    value[from * stride] = v; index[from * stride] = t;                                                                               \
+}                                                                                                                                     \
+static void top_k_##R(void *context, int64_t item, int64_t worker)                                                                    \
+{                                                                                                                                     \
+    const KernelArgs *args = context; const int64_t *p = args->ints, n = p[1], inner = p[2], k = p[3], smallest = p[4];               \
+    int64_t o = item / inner, i = item % inner; (void)worker;                                                                         \
+    const R *x = (const R *)args->inputs[0].data + o * n * inner + i;                                                                 \
+    R *value = (R *)args->outputs[0].data + o * k * inner + i; int64_t *index = (int64_t *)args->outputs[1].data + o * k * inner + i; \
+    for (int64_t j = 0; j < k; j++) { value[j * inner] = x[j * inner]; index[j * inner] = j; }                                        \
+    for (int64_t j = k / 2 - 1; j >= 0; j--) sift_down_##R(value, index, inner, k, j, smallest);                                      \
+    for (int64_t j = k; j < n; j++)                                                                                                   \
+        if (precedes_##R(x[j * inner], j, value[0], index[0], smallest)) {                                                            \
+            value[0] = x[j * inner]; index[0] = j; sift_down_##R(value, index, inner, k, 0, smallest);                                \
+        }                                                                                                                             \
+    for (int64_t size = k - 1; size > 0; size--) {                                                                                    \
+        R v = value[0]; int64_t t = index[0];                                                                                         \
+        value[0] = value[size * inner]; index[0] = index[size * inner]; value[size * inner] = v; index[size * inner] = t;             \
+        sift_down_##R(value, index, inner, size, 0, smallest);                                                                        \
+    }                                                                                                                                 \
 }
 
 #define SELECTION(R) ARG_EXTREME(R) TOP_K(R)
@@ -109,9 +109,9 @@ static int top_k(const KernelArgs *args)
     return STATUS_OK;
 }
 
-/* ---- reverse_sequence: of x [first, second, bytes], the first lengths[b] steps of each sequence b are turned round; ints are first, second, bytes, and
- * whether time is the first axis. An item is one (first, second). */
-static void reversed_step(void *context, int64_t item, int64_t worker)
+/* ---- reverse_sequence: the first lengths[b] steps of each sequence b of x [first, second, bytes] are reversed; ints: first, second, bytes, whether time is
+ * the first axis. A work item is one (first, second). */
+static void reverse_sequence_item(void *context, int64_t item, int64_t worker)
 {
     const KernelArgs *args = context; const int64_t *p = args->ints, second = p[1], bytes = p[2];
     int64_t a = item / second, b = item % second, time = p[3] ? a : b, sequence = p[3] ? b : a, from = item; (void)worker;
@@ -122,7 +122,7 @@ static void reversed_step(void *context, int64_t item, int64_t worker)
 
 static int reverse_sequence(const KernelArgs *args)
 {
-    args->engine->parallel_for(args->engine, reversed_step, (void *)args, args->ints[0] * args->ints[1]);
+    args->engine->parallel_for(args->engine, reverse_sequence_item, (void *)args, args->ints[0] * args->ints[1]);
     return STATUS_OK;
 }
 #endif

@@ -1,4 +1,4 @@
-"""Largest and smallest elements, sequences turned round; the loops are in selection.h."""
+"""ArgMax, ArgMin, TopK and ReverseSequence; the loops are in selection.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "reduction/selection.h" nogil:
@@ -8,7 +8,7 @@ cdef extern from "reduction/selection.h" nogil:
 
 NUMBER = ("float32", "float64", "int64", "int32")
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "arg_extreme": (<size_t>&arg_extreme, NUMBER),
     "top_k": (<size_t>&top_k, NUMBER),

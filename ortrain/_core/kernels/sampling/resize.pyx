@@ -1,4 +1,4 @@
-"""Interpolation along one axis and its adjoint; the loops are in resize.h."""
+"""Interpolation along one axis and its gradient; the loops are in resize.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "sampling/resize.h" nogil:
@@ -7,7 +7,7 @@ cdef extern from "sampling/resize.h" nogil:
 
 REAL = ("float32", "float64")
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "resample": (<size_t>&resample, REAL),
     "resample_grad": (<size_t>&resample_grad, REAL),

@@ -1,4 +1,4 @@
-"""Samples on a grid, the columns of a deformable convolution, and their gradients; the loops are in sampling.h."""
+"""GridSample, the im2col matrix of a deformable convolution, and their gradients; the loops are in sampling.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "sampling/sampling.h" nogil:
@@ -9,7 +9,7 @@ cdef extern from "sampling/sampling.h" nogil:
 
 REAL = ("float32", "float64")
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "grid_sample": (<size_t>&grid_sample, REAL),
     "grid_sample_grad": (<size_t>&grid_sample_grad, REAL),

@@ -1,158 +1,158 @@
-/* Softmax cross-entropy and its gradient. ints: n, c, d, reduction (0 none, 1 mean, 2 sum), ignored label. Scores lie as [n, c, d]. */
+/* Softmax cross-entropy of logits [n, c, d] and its gradient. ints: n, c, d, reduction (0 none, 1 mean, 2 sum), ignored label. */
 #ifndef ORTRAIN_LOSS_H
 #define ORTRAIN_LOSS_H
 #include <math.h>
 #include "kernel.h"
 #include "common/vector_math.h"
 
-enum { LOSS_ROWS = 64, LOSS_LANES = 16 };     /* rows of one work item; partial sums */
+enum { LOSS_ROWS = 64, LOSS_LANES = 16 };     /* rows of a work item; partial sums */
 
 static inline int64_t label_at(const Tensor *labels, int64_t i)
 { return labels->dtype == DTYPE_INT32 ? ((const int32_t *)labels->data)[i] : ((const int64_t *)labels->data)[i]; }
 
 #define LOSS_EXP(x) _Generic((x), float: ot_expf, double: exp)(x)
-#define LOSS_EXP_OF_NEGATIVE(x) _Generic((x), float: ot_expf_of_negative, double: exp)(x)        /* of a score less the largest */
+#define LOSS_EXP_NONPOSITIVE(x) _Generic((x), float: ot_expf_of_negative, double: exp)(x)        /* for logits minus their maximum */
 #define LOSS_LOG(x) _Generic((x), float: logf, double: log)(x)
 
-#define LOSS(R)                                                                                                   \
-/* the largest score of a row; sixteen lanes */                                                                   \
-static inline __attribute__((always_inline)) R largest_##R(const R *x, int64_t classes, int64_t d)                \
-{                                                                                                                 \
-    R tops[LOSS_LANES], top = x[0]; int64_t c = 0;                                                                \
-    for (int l = 0; l < LOSS_LANES; l++) tops[l] = top;                                                           \
-    for (; c + LOSS_LANES <= classes; c += LOSS_LANES)                                                            \
-        for (int l = 0; l < LOSS_LANES; l++) tops[l] = x[(c + l) * d] > tops[l] ? x[(c + l) * d] : tops[l];       \
-    for (; c < classes; c++) top = x[c * d] > top ? x[c * d] : top;                                               \
-    for (int l = 0; l < LOSS_LANES; l++) top = tops[l] > top ? tops[l] : top;                                     \
-    return top;                                                                                                   \
-}                                                                                                                 \
-/* log of the sum of exp(x) over the classes, sixteen lanes, one order */                                         \
-static inline __attribute__((always_inline)) R log_sum_##R(const R *x, int64_t classes, int64_t d)                \
-{                                                                                                                 \
-    R lanes[LOSS_LANES] = {0}, top = largest_##R(x, classes, d), sum = 0; int64_t c;                              \
-    for (c = 0; c + LOSS_LANES <= classes; c += LOSS_LANES)                                                       \
-        for (int l = 0; l < LOSS_LANES; l++) lanes[l] += LOSS_EXP_OF_NEGATIVE((R)(x[(c + l) * d] - top));                     \
-    if (c < classes) {          /* the rest as one more row of lanes, which is computed at once */                \
-        R rest[LOSS_LANES]; for (int l = 0; l < LOSS_LANES; l++) rest[l] = -INFINITY;                             \
-        for (int l = 0; c + l < classes; l++) rest[l] = x[(c + l) * d];                                           \
-        for (int l = 0; l < LOSS_LANES; l++) lanes[l] += LOSS_EXP_OF_NEGATIVE((R)(rest[l] - top));                            \
-    }                                                                                                             \
-    for (int l = 0; l < LOSS_LANES; l++) sum += lanes[l];                                                         \
-    return top + LOSS_LOG(sum);                                                                                   \
-}                                                                                                                 \
-/* scratch: losses [n d] and weights [n d] as double, then log probabilities when nobody wants them as an output */ \
-static void loss_##R##_item(void *context, int64_t item, int64_t worker)                                          \
-{                                                                                                                 \
-    const KernelArgs *args = context; const int64_t *s = args->ints; (void)worker;                                \
-    int64_t n = s[0], classes = s[1], d = s[2], end = (item + 1) * LOSS_ROWS;                                      \
-    double *losses = args->scratch, *weights = losses + n * d;                                                    \
-    const R *scores = args->inputs[0].data, *w = args->n_inputs > 2 ? args->inputs[2].data : NULL;                \
-    R *logs = args->n_outputs > 1 && args->outputs[1].data ? args->outputs[1].data : (R *)(weights + n * d);      \
-    if (end > n * d) end = n * d;                                                                                 \
-    for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                            \
-        const R *x = scores + i / d * classes * d + i % d; R *y = logs + i / d * classes * d + i % d;             \
-        R shift = d == 1 ? log_sum_##R(x, classes, 1) : log_sum_##R(x, classes, d);                               \
-        if (d == 1) for (int64_t c = 0; c < classes; c++) y[c] = x[c] - shift;                                    \
-        else for (int64_t c = 0; c < classes; c++) y[c * d] = x[c * d] - shift;                                   \
-        int64_t label = label_at(&args->inputs[1], i);                                                            \
-        weights[i] = label == s[4] ? 0 : w ? (double)w[label] : 1;                                                \
-        losses[i] = weights[i] == 0 ? 0 : -weights[i] * (double)y[label * d];                                     \
-    }                                                                                                             \
-}                                                                                                                 \
-/* the loss of the losses and weights in scratch, added in order */                                               \
-static void reduce_losses_##R(const KernelArgs *args, int64_t rows)                                               \
-{                                                                                                                 \
-    const double *losses = args->scratch, *weights = losses + rows; double total = 0, weight = 0;                 \
-    for (int64_t i = 0; i < rows; i++) { total += losses[i]; weight += weights[i]; }                              \
-    *(R *)args->outputs[0].data = (R)(args->ints[3] == 2 ? total : weight > 0 ? total / weight : 0);              \
-}                                                                                                                 \
-static int loss_##R(const KernelArgs *args)                                                                       \
-{                                                                                                                 \
-    const int64_t *s = args->ints; int64_t rows = s[0] * s[2];                                                    \
-    const double *losses = args->scratch; R *out = args->outputs[0].data;                                         \
-    args->engine->parallel_for(args->engine, loss_##R##_item, (void *)args, (rows + LOSS_ROWS - 1) / LOSS_ROWS);  \
-    if (s[3] == 0) for (int64_t i = 0; i < rows; i++) out[i] = (R)losses[i];                                      \
-    else reduce_losses_##R(args, rows);                                                                           \
-    return STATUS_OK;                                                                                             \
-}                                                                                                                 \
-/* the sum of the weights of all labels; labels and weight: the numbers of these inputs */                        \
-static double loss_total_weight_##R(const KernelArgs *args, int labels, int weight)                               \
-{                                                                                                                 \
-    const int64_t *s = args->ints; const R *w = args->n_inputs > weight ? args->inputs[weight].data : NULL; double total = 0;\
-    for (int64_t i = 0; i < s[0] * s[2]; i++) {                                                                   \
-        int64_t label = label_at(&args->inputs[labels], i);                                                       \
-        total += label == s[4] ? 0 : w ? (double)w[label] : 1;                                                    \
-    }                                                                                                             \
-    return total;                                                                                                 \
-}                                                                                                                 \
-typedef struct LossGrad_##R { const KernelArgs *args; double scale; } LossGrad_##R;                               \
-/* (dloss, log softmax, labels, weight) -> dscores */                                                             \
-static void loss_grad_##R##_item(void *context, int64_t item, int64_t worker)                                     \
-{                                                                                                                 \
-    const LossGrad_##R *grad = context; const KernelArgs *args = grad->args; const int64_t *s = args->ints; (void)worker; \
-    int64_t classes = s[1], d = s[2], end = (item + 1) * LOSS_ROWS;                                               \
-    const R *dloss = args->inputs[0].data, *logs = args->inputs[1].data, *w = args->n_inputs > 3 ? args->inputs[3].data : NULL; \
-    R *out = args->outputs[0].data;                                                                               \
-    if (end > s[0] * d) end = s[0] * d;                                                                           \
-    for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                            \
-        const R *y = logs + i / d * classes * d + i % d; R *dx = out + i / d * classes * d + i % d;               \
-        int64_t label = label_at(&args->inputs[2], i);                                                            \
-        R g = label == s[4] ? 0 : (R)((double)dloss[s[3] == 0 ? i : 0] * (w ? (double)w[label] : 1) * grad->scale); \
-        if (d == 1) for (int64_t c = 0; c < classes; c++) dx[c] = g * LOSS_EXP(y[c]);                             \
-        else for (int64_t c = 0; c < classes; c++) dx[c * d] = g * LOSS_EXP((R)y[c * d]);                         \
-        if (label != s[4]) dx[label * d] -= g;                                                                    \
-    }                                                                                                             \
-}                                                                                                                 \
-static int loss_grad_##R(const KernelArgs *args)                                                                  \
-{                                                                                                                 \
-    int64_t rows = args->ints[0] * args->ints[2];                                                                 \
-    double total = args->ints[3] == 1 ? loss_total_weight_##R(args, 2, 3) : 1;                                          \
-    LossGrad_##R grad = { args, args->ints[3] == 1 && !(total > 0) ? 0 : 1 / total };                             \
-    args->engine->parallel_for(args->engine, loss_grad_##R##_item, &grad, (rows + LOSS_ROWS - 1) / LOSS_ROWS); \
-    return STATUS_OK;                                                                                             \
-}                                                                                                                 \
-/* dx = exp(x - its largest), perhaps in the same place; returns the sum, and the largest */                      \
-static inline __attribute__((always_inline)) R exponentials_##R(const R *x, int64_t classes, int64_t d, R *dx, R *largest)\
-{                                                                                                                 \
-    R lanes[LOSS_LANES] = {0}, powers[LOSS_LANES], top = largest_##R(x, classes, d), sum = 0; int64_t c = 0;      \
-    for (; c + LOSS_LANES <= classes; c += LOSS_LANES) {                                                          \
-        for (int l = 0; l < LOSS_LANES; l++) { powers[l] = LOSS_EXP_OF_NEGATIVE((R)(x[(c + l) * d] - top)); lanes[l] += powers[l]; }\
-        for (int l = 0; l < LOSS_LANES; l++) dx[(c + l) * d] = powers[l];                                         \
-    }                                                                                                             \
-    for (; c < classes; c++) { dx[c * d] = LOSS_EXP_OF_NEGATIVE((R)(x[c * d] - top)); sum += dx[c * d]; }                     \
-    for (int l = 0; l < LOSS_LANES; l++) sum += lanes[l];                                                         \
-    *largest = top;                                                                                               \
-    return sum;                                                                                                   \
-}                                                                                                                 \
-/* (scores, labels, weight) -> (loss, dscores); floats: dloss; scratch: losses and weights as above */            \
-static void loss_and_gradient_##R##_item(void *context, int64_t item, int64_t worker)                             \
-{                                                                                                                 \
-    const LossGrad_##R *grad = context; const KernelArgs *args = grad->args; const int64_t *s = args->ints; (void)worker;\
-    int64_t classes = s[1], d = s[2], rows = s[0] * d, end = (item + 1) * LOSS_ROWS;                              \
-    const R *w = args->n_inputs > 2 ? args->inputs[2].data : NULL;                                                \
-    double *losses = args->scratch, *weights = losses + rows;                                                     \
-    if (end > rows) end = rows;                                                                                   \
-    for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                            \
-        int64_t label = label_at(&args->inputs[1], i), at = i / d * classes * d + i % d;                          \
-        const R *x = (const R *)args->inputs[0].data + at; R *dx = (R *)args->outputs[1].data + at;               \
-        R of_label = label == s[4] ? 0 : x[label * d], top;                                                       \
-        R sum = d == 1 ? exponentials_##R(x, classes, 1, dx, &top) : exponentials_##R(x, classes, d, dx, &top);   \
-        weights[i] = label == s[4] ? 0 : w ? (double)w[label] : 1;                                                \
-        losses[i] = weights[i] == 0 ? 0 : weights[i] * (double)(LOSS_LOG(sum) + top - of_label);                  \
-        R g = (R)(args->floats[0] * weights[i] * grad->scale), share = g / sum;                                   \
-        if (d == 1) for (int64_t c = 0; c < classes; c++) dx[c] *= share;                                         \
-        else for (int64_t c = 0; c < classes; c++) dx[c * d] *= share;                                            \
-        if (label != s[4]) dx[label * d] -= g;                                                                    \
-    }                                                                                                             \
-}                                                                                                                 \
-static int loss_and_gradient_##R(const KernelArgs *args)                                                          \
-{                                                                                                                 \
-    int64_t rows = args->ints[0] * args->ints[2];                                                                 \
-    double total = args->ints[3] == 1 ? loss_total_weight_##R(args, 1, 2) : 1;                                    \
-    LossGrad_##R grad = { args, args->ints[3] == 1 && !(total > 0) ? 0 : 1 / total };                             \
-    args->engine->parallel_for(args->engine, loss_and_gradient_##R##_item, &grad, (rows + LOSS_ROWS - 1) / LOSS_ROWS);\
-    reduce_losses_##R(args, rows);                                                                                \
-    return STATUS_OK;                                                                                             \
+#define LOSS(R)                                                                                                                              \
+/* Return the maximum logit of a row, in 16 lanes. */                                                                                        \
+static inline __attribute__((always_inline)) R max_logit_##R(const R *x, int64_t classes, int64_t d)                                         \
+{                                                                                                                                            \
+    R lane_max[LOSS_LANES], max = x[0]; int64_t c = 0;                                                                                       \
+    for (int l = 0; l < LOSS_LANES; l++) lane_max[l] = max;                                                                                  \
+    for (; c + LOSS_LANES <= classes; c += LOSS_LANES)                                                                                       \
+        for (int l = 0; l < LOSS_LANES; l++) lane_max[l] = x[(c + l) * d] > lane_max[l] ? x[(c + l) * d] : lane_max[l];                      \
+    for (; c < classes; c++) max = x[c * d] > max ? x[c * d] : max;                                                                          \
+    for (int l = 0; l < LOSS_LANES; l++) max = lane_max[l] > max ? lane_max[l] : max;                                                        \
+    return max;                                                                                                                              \
+}                                                                                                                                            \
+/* Return log(sum of exp(x) over the classes), in 16 lanes and a fixed order. */                                                             \
+static inline __attribute__((always_inline)) R log_sum_exp_##R(const R *x, int64_t classes, int64_t d)                                       \
+{                                                                                                                                            \
+    R lanes[LOSS_LANES] = {0}, max = max_logit_##R(x, classes, d), sum = 0; int64_t c;                                                       \
+    for (c = 0; c + LOSS_LANES <= classes; c += LOSS_LANES)                                                                                  \
+        for (int l = 0; l < LOSS_LANES; l++) lanes[l] += LOSS_EXP_NONPOSITIVE((R)(x[(c + l) * d] - max));                                    \
+    if (c < classes) {          /* the remaining classes as one more vector of lanes */                                                      \
+        R tail[LOSS_LANES]; for (int l = 0; l < LOSS_LANES; l++) tail[l] = -INFINITY;                                                        \
+        for (int l = 0; c + l < classes; l++) tail[l] = x[(c + l) * d];                                                                      \
+        for (int l = 0; l < LOSS_LANES; l++) lanes[l] += LOSS_EXP_NONPOSITIVE((R)(tail[l] - max));                                           \
+    }                                                                                                                                        \
+    for (int l = 0; l < LOSS_LANES; l++) sum += lanes[l];                                                                                    \
+    return max + LOSS_LOG(sum);                                                                                                              \
+}                                                                                                                                            \
+/* scratch: losses [n d] and weights [n d] as double, then the log probabilities unless they are an output. */                               \
+static void loss_##R##_item(void *context, int64_t item, int64_t worker)                                                                     \
+{                                                                                                                                            \
+    const KernelArgs *args = context; const int64_t *s = args->ints; (void)worker;                                                           \
+    int64_t n = s[0], classes = s[1], d = s[2], end = (item + 1) * LOSS_ROWS;                                                                \
+    double *losses = args->scratch, *weights = losses + n * d;                                                                               \
+    const R *logits = args->inputs[0].data, *w = args->n_inputs > 2 ? args->inputs[2].data : NULL;                                           \
+    R *log_probabilities = args->n_outputs > 1 && args->outputs[1].data ? args->outputs[1].data : (R *)(weights + n * d);                    \
+    if (end > n * d) end = n * d;                                                                                                            \
+    for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                                                       \
+        const R *x = logits + i / d * classes * d + i % d; R *y = log_probabilities + i / d * classes * d + i % d;                           \
+        R shift = d == 1 ? log_sum_exp_##R(x, classes, 1) : log_sum_exp_##R(x, classes, d);                                                  \
+        if (d == 1) for (int64_t c = 0; c < classes; c++) y[c] = x[c] - shift;                                                               \
+        else for (int64_t c = 0; c < classes; c++) y[c * d] = x[c * d] - shift;                                                              \
+        int64_t label = label_at(&args->inputs[1], i);                                                                                       \
+        weights[i] = label == s[4] ? 0 : w ? (double)w[label] : 1;                                                                           \
+        losses[i] = weights[i] == 0 ? 0 : -weights[i] * (double)y[label * d];                                                                \
+    }                                                                                                                                        \
+}                                                                                                                                            \
+/* Reduce the losses and weights in scratch to the loss, in order. */                                                                        \
+static void reduce_losses_##R(const KernelArgs *args, int64_t rows)                                                                          \
+{                                                                                                                                            \
+    const double *losses = args->scratch, *weights = losses + rows; double total = 0, weight = 0;                                            \
+    for (int64_t i = 0; i < rows; i++) { total += losses[i]; weight += weights[i]; }                                                         \
+    *(R *)args->outputs[0].data = (R)(args->ints[3] == 2 ? total : weight > 0 ? total / weight : 0);                                         \
+}                                                                                                                                            \
+static int loss_##R(const KernelArgs *args)                                                                                                  \
+{                                                                                                                                            \
+    const int64_t *s = args->ints; int64_t rows = s[0] * s[2];                                                                               \
+    const double *losses = args->scratch; R *out = args->outputs[0].data;                                                                    \
+    args->engine->parallel_for(args->engine, loss_##R##_item, (void *)args, (rows + LOSS_ROWS - 1) / LOSS_ROWS);                             \
+    if (s[3] == 0) for (int64_t i = 0; i < rows; i++) out[i] = (R)losses[i];                                                                 \
+    else reduce_losses_##R(args, rows);                                                                                                      \
+    return STATUS_OK;                                                                                                                        \
+}                                                                                                                                            \
+/* Return the sum of the weights of all labels. labels, weight: the indices of these inputs. */                                              \
+static double loss_total_weight_##R(const KernelArgs *args, int labels, int weight)                                                          \
+{                                                                                                                                            \
+    const int64_t *s = args->ints; const R *w = args->n_inputs > weight ? args->inputs[weight].data : NULL; double total = 0;                \
+    for (int64_t i = 0; i < s[0] * s[2]; i++) {                                                                                              \
+        int64_t label = label_at(&args->inputs[labels], i);                                                                                  \
+        total += label == s[4] ? 0 : w ? (double)w[label] : 1;                                                                               \
+    }                                                                                                                                        \
+    return total;                                                                                                                            \
+}                                                                                                                                            \
+typedef struct LossGrad_##R { const KernelArgs *args; double scale; } LossGrad_##R;                                                          \
+/* (dloss, log probabilities, labels, weight or absent) -> dlogits */                                                                        \
+static void loss_grad_##R##_item(void *context, int64_t item, int64_t worker)                                                                \
+{                                                                                                                                            \
+    const LossGrad_##R *grad = context; const KernelArgs *args = grad->args; const int64_t *s = args->ints; (void)worker;                    \
+    int64_t classes = s[1], d = s[2], end = (item + 1) * LOSS_ROWS;                                                                          \
+    const R *dloss = args->inputs[0].data, *log_probabilities = args->inputs[1].data, *w = args->n_inputs > 3 ? args->inputs[3].data : NULL; \
+    R *out = args->outputs[0].data;                                                                                                          \
+    if (end > s[0] * d) end = s[0] * d;                                                                                                      \
+    for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                                                       \
+        const R *y = log_probabilities + i / d * classes * d + i % d; R *dx = out + i / d * classes * d + i % d;                             \
+        int64_t label = label_at(&args->inputs[2], i);                                                                                       \
+        R g = label == s[4] ? 0 : (R)((double)dloss[s[3] == 0 ? i : 0] * (w ? (double)w[label] : 1) * grad->scale);                          \
+        if (d == 1) for (int64_t c = 0; c < classes; c++) dx[c] = g * LOSS_EXP(y[c]);                                                        \
+        else for (int64_t c = 0; c < classes; c++) dx[c * d] = g * LOSS_EXP((R)y[c * d]);                                                    \
+        if (label != s[4]) dx[label * d] -= g;                                                                                               \
+    }                                                                                                                                        \
+}                                                                                                                                            \
+static int loss_grad_##R(const KernelArgs *args)                                                                                             \
+{                                                                                                                                            \
+    int64_t rows = args->ints[0] * args->ints[2];                                                                                            \
+    double total = args->ints[3] == 1 ? loss_total_weight_##R(args, 2, 3) : 1;                                                               \
+    LossGrad_##R grad = { args, args->ints[3] == 1 && !(total > 0) ? 0 : 1 / total };                                                        \
+    args->engine->parallel_for(args->engine, loss_grad_##R##_item, &grad, (rows + LOSS_ROWS - 1) / LOSS_ROWS);                               \
+    return STATUS_OK;                                                                                                                        \
+}                                                                                                                                            \
+/* dx = exp(x - max(x)), possibly in place. Return its sum and set *max_logit to max(x). */                                                  \
+static inline __attribute__((always_inline)) R exp_and_sum_##R(const R *x, int64_t classes, int64_t d, R *dx, R *max_logit)                  \
+{                                                                                                                                            \
+    R lanes[LOSS_LANES] = {0}, exps[LOSS_LANES], max = max_logit_##R(x, classes, d), sum = 0; int64_t c = 0;                                 \
+    for (; c + LOSS_LANES <= classes; c += LOSS_LANES) {                                                                                     \
+        for (int l = 0; l < LOSS_LANES; l++) { exps[l] = LOSS_EXP_NONPOSITIVE((R)(x[(c + l) * d] - max)); lanes[l] += exps[l]; }             \
+        for (int l = 0; l < LOSS_LANES; l++) dx[(c + l) * d] = exps[l];                                                                      \
+    }                                                                                                                                        \
+    for (; c < classes; c++) { dx[c * d] = LOSS_EXP_NONPOSITIVE((R)(x[c * d] - max)); sum += dx[c * d]; }                                    \
+    for (int l = 0; l < LOSS_LANES; l++) sum += lanes[l];                                                                                    \
+    *max_logit = max;                                                                                                                        \
+    return sum;                                                                                                                              \
+}                                                                                                                                            \
+/* (logits, labels, weight or absent) -> (loss, dlogits); floats: dloss; scratch: losses and weights as above. */                            \
+static void loss_and_gradient_##R##_item(void *context, int64_t item, int64_t worker)                                                        \
+{                                                                                                                                            \
+    const LossGrad_##R *grad = context; const KernelArgs *args = grad->args; const int64_t *s = args->ints; (void)worker;                    \
+    int64_t classes = s[1], d = s[2], rows = s[0] * d, end = (item + 1) * LOSS_ROWS;                                                         \
+    const R *w = args->n_inputs > 2 ? args->inputs[2].data : NULL;                                                                           \
+    double *losses = args->scratch, *weights = losses + rows;                                                                                \
+    if (end > rows) end = rows;                                                                                                              \
+    for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                                                       \
+        int64_t label = label_at(&args->inputs[1], i), at = i / d * classes * d + i % d;                                                     \
+        const R *x = (const R *)args->inputs[0].data + at; R *dx = (R *)args->outputs[1].data + at;                                          \
+        R label_logit = label == s[4] ? 0 : x[label * d], max;                                                                               \
+        R sum = d == 1 ? exp_and_sum_##R(x, classes, 1, dx, &max) : exp_and_sum_##R(x, classes, d, dx, &max);                                \
+        weights[i] = label == s[4] ? 0 : w ? (double)w[label] : 1;                                                                           \
+        losses[i] = weights[i] == 0 ? 0 : weights[i] * (double)(LOSS_LOG(sum) + max - label_logit);                                          \
+        R g = (R)(args->floats[0] * weights[i] * grad->scale), factor = g / sum;                                                             \
+        if (d == 1) for (int64_t c = 0; c < classes; c++) dx[c] *= factor;                                                                   \
+        else for (int64_t c = 0; c < classes; c++) dx[c * d] *= factor;                                                                      \
+        if (label != s[4]) dx[label * d] -= g;                                                                                               \
+    }                                                                                                                                        \
+}                                                                                                                                            \
+static int loss_and_gradient_##R(const KernelArgs *args)                                                                                     \
+{                                                                                                                                            \
+    int64_t rows = args->ints[0] * args->ints[2];                                                                                            \
+    double total = args->ints[3] == 1 ? loss_total_weight_##R(args, 1, 2) : 1;                                                               \
+    LossGrad_##R grad = { args, args->ints[3] == 1 && !(total > 0) ? 0 : 1 / total };                                                        \
+    args->engine->parallel_for(args->engine, loss_and_gradient_##R##_item, &grad, (rows + LOSS_ROWS - 1) / LOSS_ROWS);                       \
+    reduce_losses_##R(args, rows);                                                                                                           \
+    return STATUS_OK;                                                                                                                        \
 }
 LOSS(float)
 LOSS(double)

@@ -10,7 +10,7 @@ cdef extern from "training/softmax_focal_loss.h" nogil:
     int softmax_focal_loss(const KernelArgs *args)
     int softmax_focal_loss_grad(const KernelArgs *args)
 
-# name -> (address, dtypes of input 0 it is for)
+# name -> (address, dtypes of input 0)
 KERNELS = {
     "softmax_cross_entropy_loss": (<size_t>&softmax_cross_entropy_loss, ("float32", "float64")),
     "softmax_cross_entropy_loss_grad": (<size_t>&softmax_cross_entropy_loss_grad, ("float32", "float64")),
