@@ -59,7 +59,7 @@ static void softmax_focal_loss_##R##_item(void *context, int64_t item, int64_t w
     if (end > rows) end = rows;                                                                                   \
     for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                            \
         const R *x = f->scores + i / d * classes * d + i % d;                                                     \
-        R shift = d == 1 ? log_sum_##R(x, classes, 1) : log_sum_##R(x, classes, d);                               \
+        R shift = d == 1 ? log_sum_exp_##R(x, classes, 1) : log_sum_exp_##R(x, classes, d);                               \
         int64_t label = label_at(f->labels, i);                                                                   \
         double sample = f->samples ? (double)f->samples[i / d] : 1, q, loss;                                      \
         shifts[i] = shift; losses[i] = 0;                                                                         \
