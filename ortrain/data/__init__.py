@@ -21,7 +21,7 @@ Complex numbers, dates and, but for string inputs, text are refused. Errors name
 once, when the loader is made; all other data batch by batch. check_finite=False turns the check for NaN and infinity off.
 
 Order. Arrays and other samples with numbers are shuffled by np.random.default_rng([seed, epoch]).permutation(samples). Row groups are shuffled by the same
-generator, and their rows within windows of about 65536. Iterables keep their order, and the batch size, if they yield batches.
+generator, and their rows within windows of up to 65536 rows or 32 MiB. Iterables keep their order, and the batch size, if they yield batches.
 
 Threads. A thread prepares batches ahead (prefetch) unless the arrays are in memory and a batch has at most 4 MiB."""
 

@@ -19,8 +19,8 @@ from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidState
 CHEAP_BATCH = 4 << 20
 """Bytes of a batch from arrays in memory up to which no thread is started: gathering such a batch takes less than a millisecond or two, and a thread would
 take the time from the engine's own."""
-WINDOW = 65536
-"""Rows within which a source in blocks is shuffled."""
+WINDOW_ROWS, WINDOW_BYTES = 65536, 32 << 20
+"""How many rows of a source in blocks are in memory to be shuffled among each other, at most, but one batch in any case."""
 
 
 class DataLoader:
@@ -135,11 +135,13 @@ class DataLoader:
     def _blocks(self, source: Blocks, number: int, first: int) -> Iterator[Batch]:
         """Blocks in random order, and rows in random order within windows that hold whole batches, so that a batch's window follows from its number."""
         size = self.batch_size
-        window = max(1, WINDOW // size) * size
+        window = max(1, min(WINDOW_ROWS, WINDOW_BYTES // source.row_bytes) // size) * size
         order = np.random.default_rng((self.seed, number)).permutation(len(source.rows)) if self.shuffle else np.arange(len(source.rows))
         assert self.batches_per_epoch is not None
         last = self.batches_per_epoch * size
-        for index, rows in enumerate(rebatched(_rows_from(source, order, first * size // window * window), window), first * size // window):
+        index = first * size // window
+        windows = rebatched(_rows_from(source, order, index * window), window)
+        while (rows := next(windows, None)) is not None:
             count = len(rows[0])
             within = np.random.default_rng((self.seed, number, index)).permutation(count) if self.shuffle else np.arange(count)
             for start in range(0, count, size):
@@ -150,6 +152,8 @@ class DataLoader:
                     chosen = within[start : start + size]
                     yield [conversion(array[chosen], f"batch {position // size} (shuffled within blocks)" if self.shuffle else slice(position, None))
                            for conversion, array in zip(self.conversions, rows, strict=True)]
+            index += 1
+            del rows                                        # before the next window is read
 
     def _stream(self, source: Stream, first: int) -> Iterator[Batch]:
         steps, number = self.steps_per_epoch, -1

@@ -138,7 +138,7 @@ def test_sample_weights_go_to_the_input_of_that_name_or_to_the_last_one():
     x, weight, labels = joined(as_loader(X, Y, names=["x", "sample_weight", "labels"], sample_weight=weights, shuffle=False))
     np.testing.assert_array_equal(labels, Y)
     np.testing.assert_array_equal(weight, weights)
-    with pytest.raises(InvalidArgumentError, match="10 in 'x'.*3 in 'sample_weight'"):
+    with pytest.raises(InvalidArgumentError, match=r"10 in 'x'.*3 in 'sample_weight'"):
         as_loader(X, Y, names=["x", "labels", "sample_weight"], sample_weight=weights[:3])
 
 
@@ -168,7 +168,7 @@ def test_arguments_that_do_not_fit_are_refused_in_words(case):
 def test_data_of_an_unknown_kind_are_refused_by_type():
     with pytest.raises(ArgumentTypeError, match="expected an array, a tensor, a number or a sequence of these for 'x', got object"):
         as_loader(object(), Y, names=NAMES)
-    with pytest.raises(ArgumentTypeError, match="expected batch_size as an integer, got 2.5"):
+    with pytest.raises(ArgumentTypeError, match=r"expected batch_size as an integer, got 2.5"):
         as_loader(X, Y, names=NAMES, batch_size=2.5)
 
 

@@ -54,7 +54,7 @@ def test_an_iterable_is_started_once_per_epoch():
 def test_steps_per_epoch_ends_an_iterable_early_and_refuses_one_that_is_too_short():
     assert len(list(as_loader(UnsizedLoader(BATCHES), names=NAMES, steps_per_epoch=2).epoch(0))) == 2
     loader = as_loader(UnsizedLoader(BATCHES), names=NAMES, steps_per_epoch=5)
-    with pytest.raises(InvalidStateError, match="expected 5 batches \\(steps_per_epoch\\), got 3"):
+    with pytest.raises(InvalidStateError, match=r"expected 5 batches \(steps_per_epoch\), got 3"):
         list(loader.epoch(0))
     with pytest.raises(InvalidArgumentError, match="expected steps_per_epoch up to 3"):
         as_loader(BATCHES, names=NAMES, steps_per_epoch=4)
@@ -140,7 +140,7 @@ def test_a_run_that_is_resumed_with_a_new_generator_skips_what_the_first_run_use
 def test_a_generator_cannot_go_back(prefetch):
     loader = as_loader(numbered(), names=NAMES, steps_per_epoch=2, prefetch=prefetch)
     list(loader.epoch(0))
-    with pytest.raises(InvalidStateError, match="expected data that can be iterated again, to go back to batch 0, .* of which 2 batches are used"):
+    with pytest.raises(InvalidStateError, match=r"expected data that can be iterated again, to go back to batch 0, .* of which 2 batches are used"):
         loader.epoch(0)
 
 
@@ -148,7 +148,7 @@ def test_a_generator_cannot_go_back(prefetch):
 def test_an_exhausted_generator_is_an_error_that_counts_its_batches(prefetch):
     loader = as_loader(iter(BATCHES), names=NAMES, steps_per_epoch=2, prefetch=prefetch)
     list(loader.epoch(0))
-    with pytest.raises(InvalidStateError, match="expected 2 batches in every epoch \\(steps_per_epoch\\), got 3 batches in all, the last in epoch 1"):
+    with pytest.raises(InvalidStateError, match=r"expected 2 batches in every epoch \(steps_per_epoch\), got 3 batches in all, the last in epoch 1"):
         list(loader.epoch(1))
 
 
@@ -162,7 +162,7 @@ def test_an_iterator_of_an_earlier_epoch_is_refused_and_does_not_wait_for_ever()
 
 
 def test_a_generator_needs_steps_per_epoch():
-    with pytest.raises(InvalidArgumentError, match="expected steps_per_epoch for data that can be iterated once, got None \\(batches of generator\\)"):
+    with pytest.raises(InvalidArgumentError, match=r"expected steps_per_epoch for data that can be iterated once, got None \(batches of generator\)"):
         as_loader(numbered(), names=NAMES)
 
 
@@ -214,7 +214,7 @@ def test_a_dataset_may_read_several_samples_at_once():
 
 def test_samples_of_different_shape_are_refused():
     data = Dataset([np.zeros(2), np.zeros(3)], [0, 1])
-    with pytest.raises(InvalidArgumentError, match="expected values of one shape for 'x', got \\[2\\] for the first and \\[3\\] for number 1"):
+    with pytest.raises(InvalidArgumentError, match=r"expected values of one shape for 'x', got \[2\] for the first and \[3\] for number 1"):
         list(as_loader(data, names=NAMES, shuffle=False).epoch(0))
 
 
@@ -232,5 +232,5 @@ def test_columns_of_a_hugging_face_dataset_go_to_inputs_by_name_and_the_dataset_
 
 def test_columns_that_a_hugging_face_dataset_lacks_are_named():
     data = HuggingFace({"input_ids": [[1]], "mask": [[1]], "label": [1]})
-    with pytest.raises(InvalidArgumentError, match="got \\['input_ids', 'mask', 'label'\\], none for \\['x'\\]"):
+    with pytest.raises(InvalidArgumentError, match=r"got \['input_ids', 'mask', 'label'\], none for \['x'\]"):
         as_loader(data, names=NAMES)
