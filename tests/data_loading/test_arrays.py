@@ -185,8 +185,8 @@ def test_a_loader_says_what_it_loads():
     assert text == "arrays in memory: x float32 [10, 3], labels int64 [10]; 3 batches of 4 per epoch, shuffled"
 
 
-def test_small_batches_of_arrays_in_memory_need_no_thread_and_large_ones_have_one():
+def test_small_batches_of_arrays_in_memory_never_use_a_thread_and_large_ones_may():
     small = as_loader(X, Y, names=NAMES, batch_size=4)
     large = as_loader(np.zeros((8, 1 << 20), np.float32), np.zeros(8, np.int64), names=NAMES, batch_size=4)
-    assert "thread" not in small.describe() and "2 batches ahead in a thread" in large.describe()
-    assert "thread" not in as_loader(large.source, names=NAMES, batch_size=4, prefetch=0).describe()
+    assert "ahead" not in small.describe() and "up to 2 prepared ahead" in large.describe()
+    assert "ahead" not in as_loader(large.source, names=NAMES, batch_size=4, prefetch=0).describe()

@@ -83,7 +83,7 @@ def test_a_part_can_be_divided_again():
 
 @pytest.mark.parametrize("share", [0, 1, -0.5, 0.001, 0.999])
 def test_a_share_that_leaves_a_part_empty_is_refused(share):
-    with pytest.raises(InvalidArgumentError, match="expected a share between 0 and 1|expected samples in both parts, got 200 samples and the share"):
+    with pytest.raises(InvalidArgumentError, match=r"expected a share between 0 and 1|expected samples in both parts, got 200 samples and the share"):
         split([X, Y], share)
 
 

@@ -175,7 +175,7 @@ def test_columns_of_different_length_empty_columns_and_infinity_are_refused(tmp_
         Table({"a": [0.0, np.inf], "y": [0, 1]}, "y")
     with pytest.raises(ArtifactNotFoundError, match="expected a data file"):
         Table(tmp_path / "nothing.csv", "y")
-    with pytest.raises(InvalidArgumentError, match="expected a table in a .csv or .parquet file"):
+    with pytest.raises(InvalidArgumentError, match=r"expected a table in a .csv or .parquet file"):
         Table(tmp_path, "y")
 
 
