@@ -87,45 +87,41 @@ def _is_number(text: str) -> bool:
 
 def _typed(cells: Sequence[str]) -> np.ndarray:
     """The cells of a column as integers, floats, booleans or text, whichever is the first that fits all of them."""
+    numbers = _numbers_of(cells)
+    if numbers is not None:                                 # the usual case, without a look at every cell
+        return numbers
     text = [cell.strip() for cell in cells]
     missing = np.array([cell.lower() in MISSING for cell in text])
     known = [cell for cell, absent in zip(text, missing, strict=True) if not absent]
-    for convert in (_integers, _floats, _booleans):
+    values = _numbers_of(known) if missing.any() else None
+    if values is None:
+        values = _booleans(known)
+    if values is None:
+        objects = np.empty(len(text), object)
+        objects[:] = [None if absent else cell for cell, absent in zip(text, missing, strict=True)]
+        return objects
+    if not missing.any():
+        return values
+    filled = np.full(len(text), np.nan)
+    filled[~missing] = values
+    return filled
+
+
+def _numbers_of(cells: Sequence[str]) -> np.ndarray | None:
+    """The cells as int64 or float64, None where one is no number. Python reads 1_000 as a number, which is text in a table."""
+    if "_" in "".join(cells):
+        return None
+    for kind, dtype in ((int, np.int64), (float, np.float64)):
         try:
-            values = convert(known)
-        except ValueError:
+            return np.array(list(map(kind, cells)), dtype)
+        except (ValueError, OverflowError):
             continue
-        if not missing.any():
-            return values
-        filled = np.full(len(text), np.nan)
-        filled[~missing] = values
-        return filled
-    objects = np.empty(len(text), object)
-    objects[:] = [None if absent else cell for cell, absent in zip(text, missing, strict=True)]
-    return objects
+    return None
 
 
-def _integers(cells: Sequence[str]) -> np.ndarray:
-    # Python also reads 1_000, which is text in a table
-    if any("_" in cell for cell in cells):
-        raise ValueError
-    try:
-        return np.array([int(cell) for cell in cells], np.int64)
-    except OverflowError as error:
-        raise ValueError from error
-
-
-def _floats(cells: Sequence[str]) -> np.ndarray:
-    if any("_" in cell for cell in cells):
-        raise ValueError
-    return np.array([float(cell) for cell in cells], np.float64)
-
-
-def _booleans(cells: Sequence[str]) -> np.ndarray:
+def _booleans(cells: Sequence[str]) -> np.ndarray | None:
     lowered = [cell.lower() for cell in cells]
-    if not lowered or not set(lowered) <= {"true", "false"}:
-        raise ValueError
-    return np.array([cell == "true" for cell in lowered])
+    return np.array([cell == "true" for cell in lowered]) if lowered and set(lowered) <= {"true", "false"} else None
 
 
 # ---- frames and tables

@@ -258,7 +258,8 @@ def as_loader(data: Any, targets: Any = None, *, names: Sequence[str], dtypes: M
               check_finite: bool = True) -> DataLoader:
     """Return a DataLoader over data of any of the kinds that ortrain.data lists.
 
-    data: all inputs, or those that are no targets. targets: the other inputs, in the same forms, or names of columns of `data`; None where data bring them.
+    data: all inputs, or those that are no targets; a DataLoader for the same names is returned as it is.
+    targets: the other inputs, in the same forms, or names of columns of `data`; None where data bring them.
     names: the session's inputs in its order, targets last. dtypes: the dtype name of each input; an input without one keeps the dtype of its data.
     batch_size: samples in a batch; data that come in batches keep theirs. shuffle: a new order in every epoch, which depends on (seed, epoch) only; streams
     keep their own order. drop_last: leave out a last batch that is smaller; not for streams.
@@ -268,6 +269,11 @@ def as_loader(data: Any, targets: Any = None, *, names: Sequence[str], dtypes: M
 
     Raises ArtifactNotFoundError for a path without a file, ArgumentTypeError for data of an unknown kind, InputTypeError for text and other values that an
     input cannot take, InvalidArgumentError for data that do not fit the names or each other, and for values out of range."""
+    if isinstance(data, DataLoader):
+        if targets is not None or sample_weight is not None or data.names != list(names):
+            raise InvalidArgumentError(f"expected a DataLoader for the inputs {list(names)}, without targets and sample_weight beside it, got one for "
+                                       f"{data.names}")
+        return data
     source = source_of(data, targets, names, sample_weight)
     unknown = sorted(set(dtypes or ()) - set(names))
     invalid = sorted(set((dtypes or {}).values()) - set(NUMBERS))

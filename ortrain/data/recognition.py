@@ -86,8 +86,10 @@ def _whole(data: Any, targets: Any, names: list[str]) -> Source | None:
         return None
     if isinstance(data, Mapping) or hasattr(data, "__array__") or hasattr(data, "__dlpack__") or hasattr(data, "iloc"):
         return None
-    source = _arrow_source(data, chosen, names) or _column_source(data, chosen, names) or _batches(data, names) or _dataset(data, names)
-    if source is not None and targets is not None and chosen is None:
+    source: Source | None = _arrow_source(data, chosen, names) or _column_source(data, chosen, names)
+    has_columns = source is not None
+    source = source or _batches(data, names) or _dataset(data, names)
+    if source is not None and targets is not None and not (has_columns and chosen is not None):
         raise InvalidArgumentError(f"expected targets=None, since the data bring inputs and targets together: {source.describe()}")
     return source
 

@@ -180,6 +180,15 @@ def test_epochs_and_batches_out_of_range_are_refused_before_iteration():
         loader.epoch(0, 4)
 
 
+def test_a_loader_given_as_data_is_used_as_it_is():
+    loader = as_loader(X, Y, names=NAMES, batch_size=4)
+    assert as_loader(loader, names=NAMES, batch_size=2) is loader
+    with pytest.raises(InvalidArgumentError, match=r"expected a DataLoader for the inputs \['image', 'labels'\], .* got one for \['x', 'labels'\]"):
+        as_loader(loader, names=["image", "labels"])
+    with pytest.raises(InvalidArgumentError, match="without targets and sample_weight beside it"):
+        as_loader(loader, Y, names=NAMES)
+
+
 def test_a_loader_says_what_it_loads():
     text = as_loader(X, Y, names=NAMES, batch_size=4).describe()
     assert text == "arrays in memory: x float32 [10, 3], labels int64 [10]; 3 batches of 4 per epoch, shuffled"

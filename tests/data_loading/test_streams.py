@@ -178,6 +178,8 @@ def test_a_generator_needs_steps_per_epoch():
 def test_targets_beside_batches_are_refused():
     with pytest.raises(InvalidArgumentError, match="expected targets=None, since the data bring inputs and targets together: batches of Loader"):
         as_loader(Loader(X, Y, 4), Y, names=NAMES)
+    with pytest.raises(InvalidArgumentError, match="expected targets=None, since the data bring inputs and targets together: Dataset of 10 samples"):
+        as_loader(Dataset(X, Y), "labels", names=NAMES)
     with pytest.raises(ArgumentTypeError, match="expected an array for 'labels', got the one-shot generator"):
         as_loader(X, (y for y in Y), names=NAMES)
 
