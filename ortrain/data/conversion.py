@@ -36,8 +36,10 @@ def as_array(value: Any, name: str) -> np.ndarray:
         return as_array(np.asarray(value), name)
     if hasattr(value, "__dlpack__"):
         return np.asarray(np.from_dlpack(value))
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         return _from_sequence(value, name)
+    if hasattr(value, "toarray"):
+        raise ArgumentTypeError(f"expected a dense array for {name!r}, got the sparse {type(value).__name__}: its method toarray makes one")
     if isinstance(value, bool | int | float | complex | str | bytes):
         return np.asarray(value)
     raise ArgumentTypeError(f"expected an array, a tensor, a number or a sequence of these for {name!r}, got {type(value).__name__}")
@@ -205,4 +207,4 @@ def sample_name(rows: Rows, index: int) -> str:
 
 
 def _example(array: np.ndarray) -> str:
-    return f" such as {array.flat[0]!r}" if array.size else ""
+    return f" such as {array.ravel()[:1].tolist()[0]!r}" if array.size else ""

@@ -20,10 +20,10 @@ def kind_of(path: str | os.PathLike[str]) -> str:
 
     Raises ArtifactNotFoundError when there is none, InvalidArgumentError for a kind that cannot be read."""
     where = Path(path)
-    if where.is_dir():
+    if where.is_dir() and os.fspath(path):
         return "folder"
-    if not where.exists():
-        raise ArtifactNotFoundError(f"expected a data file ({KINDS}), found nothing at {str(where)!r}")
+    if not where.exists() or not os.fspath(path):
+        raise ArtifactNotFoundError(f"expected a data file ({KINDS}), found nothing at {os.fspath(path)!r}")
     suffix = where.suffix.lower()
     if suffix not in (".npz", ".npy", ".csv", ".parquet"):
         raise InvalidArgumentError(f"expected a data file ({KINDS}), got {str(where)!r}")

@@ -269,6 +269,8 @@ def as_loader(data: Any, targets: Any = None, *, names: Sequence[str], dtypes: M
 
     Raises ArtifactNotFoundError for a path without a file, ArgumentTypeError for data of an unknown kind, InputTypeError for text and other values that an
     input cannot take, InvalidArgumentError for data that do not fit the names or each other, and for values out of range."""
+    if isinstance(names, str):
+        raise ArgumentTypeError(f"expected names as a sequence of the inputs' names, got the string {names!r}")
     if isinstance(data, DataLoader):
         if targets is not None or sample_weight is not None or data.names != list(names):
             raise InvalidArgumentError(f"expected a DataLoader for the inputs {list(names)}, without targets and sample_weight beside it, got one for "

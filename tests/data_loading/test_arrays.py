@@ -44,6 +44,7 @@ FORMS = {
     "mappings of inputs and targets": ({"x": X}, {"labels": Y}),
     "sequences of inputs and targets": ([X], [Y]),
     "nested inputs and targets": (((X,), (Y,)), None),
+    "a range": (X, range(10)),
     "nested lists of numbers": (X.tolist(), Y.tolist()),
     "tuples of numbers": ([tuple(row) for row in X.tolist()], tuple(Y.tolist())),
     "tensors that require gradients": (Tensor(X), Tensor(Y, requires_grad=False)),
@@ -168,6 +169,11 @@ def test_arguments_that_do_not_fit_are_refused_in_words(case):
 def test_data_of_an_unknown_kind_are_refused_by_type():
     with pytest.raises(ArgumentTypeError, match="expected an array, a tensor, a number or a sequence of these for 'x', got object"):
         as_loader(object(), Y, names=NAMES)
+    with pytest.raises(ArgumentTypeError, match="expected names as a sequence of the inputs' names, got the string 'xy'"):
+        as_loader(X, Y, names="xy")
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(ArgumentTypeError, match="expected a dense array for 'x', got the sparse csr_matrix: its method toarray makes one"):
+        as_loader(sparse.csr_matrix(X), Y, names=NAMES)
     with pytest.raises(ArgumentTypeError, match=r"expected batch_size as an integer, got 2.5"):
         as_loader(X, Y, names=NAMES, batch_size=2.5)
 

@@ -47,6 +47,38 @@ def test_npy_files_are_memory_mapped(tmp_path):
         is_x_and_y(loader)
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_memory_maps_of_users_and_files_in_other_layouts_are_read_right(tmp_path, monkeypatch, shuffle):
+    monkeypatch.setattr("ortrain.data.sources.RELEASE", 0)
+    np.save(tmp_path / "x.npy", np.concatenate([X, X]))
+    np.save(tmp_path / "fortran.npy", np.asfortranarray(X))
+    np.save(tmp_path / "big_endian.npy", X.astype(">f4"))
+    np.save(tmp_path / "one.npy", X[:, 0])
+    changed = np.load(tmp_path / "x.npy", mmap_mode="c")[:10]
+    changed[3] = -1
+    expected = X.copy()
+    expected[3] = -1
+    cases = [(np.load(tmp_path / "x.npy", mmap_mode="r")[10:], X), (np.load(tmp_path / "x.npy", mmap_mode="r+")[::2], np.concatenate([X, X])[::2]),
+             (changed, expected), (tmp_path / "fortran.npy", X), (tmp_path / "big_endian.npy", X), (tmp_path / "one.npy", X[:, 0])]
+    for data, values in cases:
+        x, labels = joined(as_loader(data, Y, names=NAMES, dtypes=DTYPES, batch_size=3, shuffle=shuffle))
+        np.testing.assert_array_equal(x, values[labels])
+        assert x.dtype == np.float32 and sorted(labels) == list(range(10))
+    np.testing.assert_array_equal(changed, expected)
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1000, 100), np.float32))
+    for shuffle in (False, True):
+        np.save(tmp_path / "x.npy", np.zeros((1000, 100), np.float32))
+        iterator = as_loader(tmp_path / "x.npy", np.zeros(1000), names=NAMES, batch_size=100, shuffle=shuffle, prefetch=0).epoch(0)
+        next(iterator)
+        with open(tmp_path / "x.npy", "r+b") as file:
+            file.truncate(50000)
+        with pytest.raises(InvalidStateError, match=r"expected the file '.*x.npy' as long as it was, got \d+ of 40000 bytes"):
+            list(iterator)
+
+
 def test_a_value_that_is_not_finite_is_found_in_a_memory_map_when_its_batch_is_read(tmp_path):
     x = X.copy()
     x[7, 2] = np.nan

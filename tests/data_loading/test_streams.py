@@ -191,6 +191,10 @@ SAMPLES = {
     "lists": Dataset(X, Y, list),
     "dictionaries": Dataset(X, Y, lambda pair: {"labels": pair[1], "x": pair[0], "number": 3}),
     "nested": Dataset(X, Y, lambda pair: ((pair[0],), {"labels": pair[1]})),
+    "a list of tuples": [(x, int(y)) for x, y in zip(X, Y, strict=True)],
+    "a list of tuples of arrays": list(zip(X, Y, strict=True)),
+    "a list of lists of numbers": [(x.tolist(), int(y)) for x, y in zip(X, Y, strict=True)],
+    "a list of dictionaries": [{"x": x, "labels": y} for x, y in zip(X, Y, strict=True)],
     "lists of numbers": Dataset(X, Y, lambda pair: (pair[0].tolist(), int(pair[1]))),
 }
 
