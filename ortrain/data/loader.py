@@ -185,13 +185,15 @@ class _OneShot:
         """The number of the next batch that an epoch will be given."""
         self._waiting: deque[Batch] = deque()
         self._last: Channel | None = None
+        self._error: BaseException | None = None
+        """The exception that a thread met behind the waiting batches."""
         self._epochs = 0
         """Epochs that have begun; an iterator of an earlier one than the last may not go on."""
 
     def epoch(self, loader: DataLoader, start: int, count: int) -> Iterator[Batch]:
         """Iterate over `count` batches from number `start` on; batches before it are read and dropped."""
         if self._last is not None:
-            left = self._last.join()
+            left, self._error = self._last.join()
             self._waiting.extendleft(reversed(left))
             self._position -= len(left)
             self._last = None
@@ -216,6 +218,8 @@ class _OneShot:
                 return
             if self._waiting:
                 batch = self._waiting.popleft()
+            elif self._error is not None:
+                raise self._error
             else:
                 try:
                     raw = next(iterator)

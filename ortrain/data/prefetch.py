@@ -86,21 +86,24 @@ class Channel:
         self.closed = True
         self.wake()
 
-    def join(self) -> list[Batch]:
-        """Close, wait for the thread, and return the batches that nobody has taken."""
+    def join(self) -> tuple[list[Batch], BaseException | None]:
+        """Close, wait for the thread, and return the batches and the exception that nobody has taken."""
         self.close()
         if self.thread is not None:
             self.thread.join()
         left: list[Batch] = []
+        error: BaseException | None = None
         while True:
             try:
                 item = self.ready.get_nowait()
             except Empty:
                 # whoever still holds the iterator would wait for ever
                 self.ready.put(_Failure(stale()))
-                return left
+                return left, error
             if isinstance(item, list):
                 left.append(item)
+            elif isinstance(item, _Failure):
+                error = item.error
 
 
 class PrefetchIterator:

@@ -136,6 +136,23 @@ def test_an_epoch_of_a_generator_that_was_left_early_can_be_resumed_without_losi
     assert numbers(loader.epoch(1, first_batch=1))[:2] == [11, 12]
 
 
+def test_an_exception_behind_batches_that_were_left_is_raised_when_its_turn_comes():
+    def failing():
+        for number in range(5):
+            yield np.full((2, 1), number, np.float32), np.full(2, number)
+        raise ZeroDivisionError("in the source")
+
+    loader = as_loader(failing(), names=NAMES, steps_per_epoch=10, prefetch=4)
+    iterator = loader.epoch(0)
+    numbers([next(iterator) for _ in range(3)])
+    iterator.channel.thread.join(20)                        # it has met the exception
+    iterator.close()
+    iterator = loader.epoch(0, first_batch=3)
+    assert numbers([next(iterator) for _ in range(2)]) == [3, 4]
+    with pytest.raises(ZeroDivisionError, match="in the source"):
+        next(iterator)
+
+
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_a_run_that_is_resumed_with_a_new_generator_skips_what_the_first_run_used(prefetch):
     loader = as_loader(numbered(), names=NAMES, steps_per_epoch=4, prefetch=prefetch)
