@@ -20,8 +20,12 @@ Columns = dict[str, np.ndarray]
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
 """Cells of a CSV file, in lower case, that hold no value."""
-PIECE = 16384
-"""Rows of a block that are decoded at a time."""
+PIECE_ROWS, PIECE_BYTES = 16384, 2 << 20
+"""How much of a block is decoded at a time, at most, but 64 rows in any case."""
+PROBE = 64
+"""Rows that are read to learn the size of a row."""
+Block = tuple[int, Callable[[list[str], int], Iterator[Any]]]
+"""The number of rows of a block, and a function that yields its record batches, given the wanted columns and rows in a batch."""
 
 
 def import_pyarrow() -> Any:
@@ -83,45 +87,41 @@ def _is_number(text: str) -> bool:
 
 def _typed(cells: Sequence[str]) -> np.ndarray:
     """The cells of a column as integers, floats, booleans or text, whichever is the first that fits all of them."""
+    numbers = _numbers_of(cells)
+    if numbers is not None:                                 # the usual case, without a look at every cell
+        return numbers
     text = [cell.strip() for cell in cells]
     missing = np.array([cell.lower() in MISSING for cell in text])
     known = [cell for cell, absent in zip(text, missing, strict=True) if not absent]
-    for convert in (_integers, _floats, _booleans):
+    values = _numbers_of(known) if missing.any() else None
+    if values is None:
+        values = _booleans(known)
+    if values is None:
+        objects = np.empty(len(text), object)
+        objects[:] = [None if absent else cell for cell, absent in zip(text, missing, strict=True)]
+        return objects
+    if not missing.any():
+        return values
+    filled = np.full(len(text), np.nan)
+    filled[~missing] = values
+    return filled
+
+
+def _numbers_of(cells: Sequence[str]) -> np.ndarray | None:
+    """The cells as int64 or float64, None where one is no number. Python reads 1_000 as a number, which is text in a table."""
+    if "_" in "".join(cells):
+        return None
+    for kind, dtype in ((int, np.int64), (float, np.float64)):
         try:
-            values = convert(known)
-        except ValueError:
+            return np.array(list(map(kind, cells)), dtype)
+        except (ValueError, OverflowError):
             continue
-        if not missing.any():
-            return values
-        filled = np.full(len(text), np.nan)
-        filled[~missing] = values
-        return filled
-    objects = np.empty(len(text), object)
-    objects[:] = [None if absent else cell for cell, absent in zip(text, missing, strict=True)]
-    return objects
+    return None
 
 
-def _integers(cells: Sequence[str]) -> np.ndarray:
-    # Python also reads 1_000, which is text in a table
-    if any("_" in cell for cell in cells):
-        raise ValueError
-    try:
-        return np.array([int(cell) for cell in cells], np.int64)
-    except OverflowError as error:
-        raise ValueError from error
-
-
-def _floats(cells: Sequence[str]) -> np.ndarray:
-    if any("_" in cell for cell in cells):
-        raise ValueError
-    return np.array([float(cell) for cell in cells], np.float64)
-
-
-def _booleans(cells: Sequence[str]) -> np.ndarray:
+def _booleans(cells: Sequence[str]) -> np.ndarray | None:
     lowered = [cell.lower() for cell in cells]
-    if not lowered or not set(lowered) <= {"true", "false"}:
-        raise ValueError
-    return np.array([cell == "true" for cell in lowered])
+    return np.array([cell == "true" for cell in lowered]) if lowered and set(lowered) <= {"true", "false"} else None
 
 
 # ---- frames and tables
@@ -262,19 +262,30 @@ def open_parquet(path: str | os.PathLike[str]) -> Any:
 class ArrowBlocks(Blocks):
     """Row groups of Parquet files, or fragments of a pyarrow Dataset. Only a piece of a block is in memory at a time.
 
-    layout: for each input the columns that make it up. blocks: for each block its number of rows and a function that yields its record batches."""
+    layout: for each input the columns that make it up."""
 
-    def __init__(self, layout: Mapping[str, Sequence[str] | str], blocks: Sequence[tuple[int, Callable[[list[str]], Iterator[Any]]]], what: str) -> None:
+    def __init__(self, layout: Mapping[str, Sequence[str] | str], blocks: Sequence[Block], what: str) -> None:
         self.names, self._layout, self._blocks, self._what = list(layout), dict(layout), list(blocks), what
         self._columns = list(dict.fromkeys(name for part in layout.values() for name in ([part] if isinstance(part, str) else part)))
         self.rows = [count for count, _ in blocks]
         self.samples = sum(self.rows)
         if not self.samples:
             raise InvalidArgumentError(f"expected at least one row, got none in {what}")
+        first = next(self._read(next(number for number, count in enumerate(self.rows) if count), PROBE))
+        self._row_bytes = max(1, sum(array.nbytes for array in first) // len(first[0]))
+        self._piece = min(PIECE_ROWS, max(PROBE, PIECE_BYTES // self._row_bytes))
+
+    @property
+    def row_bytes(self) -> int:
+        return self._row_bytes
 
     def read_block(self, number: int) -> Iterator[list[np.ndarray]]:
-        for batch in self._blocks[number][1](self._columns):
-            yield assembled(self._layout, lambda name: arrow_column(batch.column(batch.schema.get_field_index(name)), name))
+        return self._read(number, self._piece)
+
+    def _read(self, number: int, rows: int) -> Iterator[list[np.ndarray]]:
+        for batch in self._blocks[number][1](self._columns, rows):
+            if batch.num_rows:
+                yield assembled(self._layout, lambda name: arrow_column(batch.column(batch.schema.get_field_index(name)), name))
 
     def describe(self) -> str:
         return f"{self._what}: {self.samples} rows in {len(self.rows)} blocks"
@@ -292,26 +303,26 @@ def _numbers(column: np.ndarray, name: str) -> np.ndarray:
     return column
 
 
-def parquet_blocks(path: str | os.PathLike[str]) -> tuple[list[str], list[tuple[int, Callable[[list[str]], Iterator[Any]]]]]:
+def parquet_blocks(path: str | os.PathLike[str]) -> tuple[list[str], list[Block]]:
     """Return (column names, blocks) of a Parquet file. Raises the errors of open_parquet."""
     file = open_parquet(path)
 
-    def block(number: int) -> Callable[[list[str]], Iterator[Any]]:
-        return lambda columns: file.iter_batches(batch_size=PIECE, row_groups=[number], columns=columns, use_threads=False)
+    def block(number: int) -> Callable[[list[str], int], Iterator[Any]]:
+        return lambda columns, rows: file.iter_batches(batch_size=rows, row_groups=[number], columns=columns, use_threads=False)
 
     return list(file.schema_arrow.names), [(file.metadata.row_group(number).num_rows, block(number)) for number in range(file.num_row_groups)]
 
 
-def dataset_blocks(dataset: Any) -> tuple[list[str], list[tuple[int, Callable[[list[str]], Iterator[Any]]]]]:
+def dataset_blocks(dataset: Any) -> tuple[list[str], list[Block]]:
     """Return (column names, blocks) of a pyarrow Dataset. Raises InvalidArgumentError for one with a filter or projection, whose parts cannot be had."""
-    def block(fragment: Any) -> Callable[[list[str]], Iterator[Any]]:
-        return lambda columns: fragment.to_batches(schema=dataset.schema, columns=columns, batch_size=PIECE, batch_readahead=1, use_threads=False)
+    def block(fragment: Any) -> Callable[[list[str], int], Iterator[Any]]:
+        return lambda columns, rows: fragment.to_batches(schema=dataset.schema, columns=columns, batch_size=rows, batch_readahead=1, use_threads=False)
 
     try:
         fragments = list(dataset.get_fragments())
     except ValueError as error:
         raise InvalidArgumentError(f"expected a whole Arrow dataset, got one with a filter or projection: {error}") from error
-    blocks = []
+    blocks: list[Block] = []
     for fragment in fragments:
         if hasattr(fragment, "split_by_row_group"):
             # count_rows of such a part counts the rows of its whole file

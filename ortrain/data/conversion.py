@@ -36,8 +36,10 @@ def as_array(value: Any, name: str) -> np.ndarray:
         return as_array(np.asarray(value), name)
     if hasattr(value, "__dlpack__"):
         return np.asarray(np.from_dlpack(value))
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         return _from_sequence(value, name)
+    if hasattr(value, "toarray"):
+        raise ArgumentTypeError(f"expected a dense array for {name!r}, got the sparse {type(value).__name__}: its method toarray makes one")
     if isinstance(value, bool | int | float | complex | str | bytes):
         return np.asarray(value)
     raise ArgumentTypeError(f"expected an array, a tensor, a number or a sequence of these for {name!r}, got {type(value).__name__}")
@@ -138,11 +140,13 @@ class Conversion:
 
     def check(self, array: np.ndarray) -> None:
         """Check a whole array [samples, ...] for what __call__ refuses, a piece at a time. Raises the same errors."""
+        wanted = array.dtype if self.wanted is None else self.wanted
+        exact = array.dtype == wanted and not (self.finite and wanted.kind == "f")
+        if exact or array.dtype.kind in "biu" and wanted.kind == "f" and wanted.itemsize >= 4:
+            return
         step = max(1, CHUNK // max(1, math.prod(array.shape[1:])))
         for start in range(0, len(array), step):
             rows = slice(start, min(start + step, len(array)))
-            if array.dtype == self.wanted and not (self.finite and array.dtype.kind == "f"):
-                return
             self(array[rows], rows)
 
     def _cast(self, array: np.ndarray, rows: Rows, checked: bool) -> np.ndarray:
@@ -203,4 +207,4 @@ def sample_name(rows: Rows, index: int) -> str:
 
 
 def _example(array: np.ndarray) -> str:
-    return f" such as {array.flat[0]!r}" if array.size else ""
+    return f" such as {array.ravel()[:1].tolist()[0]!r}" if array.size else ""

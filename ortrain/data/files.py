@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ortrain.data.columns import Columns, all_columns
+from ortrain.data.sources import MappedFile
 from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError
 
 KINDS = ".npz, .npy, .csv, .parquet or a folder with one subfolder of images per class"
@@ -19,10 +20,10 @@ def kind_of(path: str | os.PathLike[str]) -> str:
 
     Raises ArtifactNotFoundError when there is none, InvalidArgumentError for a kind that cannot be read."""
     where = Path(path)
-    if where.is_dir():
+    if where.is_dir() and os.fspath(path):
         return "folder"
-    if not where.exists():
-        raise ArtifactNotFoundError(f"expected a data file ({KINDS}), found nothing at {str(where)!r}")
+    if not where.exists() or not os.fspath(path):
+        raise ArtifactNotFoundError(f"expected a data file ({KINDS}), found nothing at {os.fspath(path)!r}")
     suffix = where.suffix.lower()
     if suffix not in (".npz", ".npy", ".csv", ".parquet"):
         raise InvalidArgumentError(f"expected a data file ({KINDS}), got {str(where)!r}")
@@ -51,12 +52,17 @@ def read_npz(path: str | os.PathLike[str]) -> Columns:
 def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
     """Map the array of an .npy file into memory, read-only. Raises InvalidArgumentError when it cannot be read."""
     try:
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        file = open(path, "rb")                                 # noqa: SIM115 - it stays open as long as the map
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read_header(file)
+        if dtype.hasobject:
+            raise ValueError("Python objects")
+        mapped = MappedFile(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")      # type: ignore[no-untyped-call]
     except (ValueError, EOFError, OSError) as error:
         raise InvalidArgumentError(f"expected an .npy file of a plain array in {os.fspath(path)!r}, got one that cannot be read{_reason(error)}") from error
-    if not isinstance(loaded, np.ndarray):
-        raise InvalidArgumentError(f"expected an .npy file with one array in {os.fspath(path)!r}, got an archive of several: name it .npz")
-    return loaded
+    mapped.file = file
+    return mapped
 
 
 def _reason(error: Exception) -> str:

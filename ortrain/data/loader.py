@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 
 from ortrain.data.conversion import Conversion, as_array
-from ortrain.data.prefetch import Batch, Channel, PrefetchIterator
+from ortrain.data.prefetch import Batch, Channel, PrefetchIterator, stale
 from ortrain.data.recognition import source_of
 from ortrain.data.sources import Blocks, RandomAccess, Source, Stream, check_lengths, rebatched
 from ortrain.dtypes import NUMBERS
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError
 
 CHEAP_BATCH = 4 << 20
-"""Bytes of a batch from arrays in memory up to which no thread is started: gathering such a batch takes less than a millisecond or two, and a thread would
-take the time from the engine's own."""
-WINDOW = 65536
-"""Rows within which a source in blocks is shuffled."""
+"""Bytes of a batch from arrays in memory up to which no thread is ever started: up to there none was faster in any measurement."""
+WINDOW_ROWS, WINDOW_BYTES = 65536, 32 << 20
+"""How many rows of a source in blocks are in memory to be shuffled among each other, at most, but one batch in any case."""
 
 
 class DataLoader:
@@ -56,7 +55,7 @@ class DataLoader:
         order = "in their own order" if isinstance(self.source, Stream) else "shuffled" if self.shuffle else "in order"
         batches = "an unknown number of batches" if self.batches_per_epoch is None else f"{self.batches_per_epoch} batches"
         size = "" if isinstance(self.source, Stream) else f" of {self.batch_size}"
-        thread = f", {self.prefetch} batches ahead in a thread" if self._uses_thread() else ""
+        thread = f", up to {self.prefetch} prepared ahead" if self._may_use_thread() else ""
         return f"{self.source.describe()}; {batches}{size} per epoch, {order}{thread}"
 
     def __repr__(self) -> str:
@@ -88,7 +87,7 @@ class DataLoader:
             conversion.check(array)
         return True
 
-    def _uses_thread(self) -> bool:
+    def _may_use_thread(self) -> bool:
         if not self.prefetch:
             return False
         arrays = self.source.in_memory if isinstance(self.source, RandomAccess) else None
@@ -121,7 +120,7 @@ class DataLoader:
         else:
             assert isinstance(self.source, Stream)
             batches = self._stream(self.source, first_batch)
-        return PrefetchIterator(batches, self.prefetch) if self._uses_thread() else batches
+        return PrefetchIterator(batches, self.prefetch) if self._may_use_thread() else batches
 
     def _random_access(self, source: RandomAccess, number: int, first: int) -> Iterator[Batch]:
         count, size, key, checked = source.samples, self.batch_size, (self.seed, number), self._checked
@@ -135,11 +134,13 @@ class DataLoader:
     def _blocks(self, source: Blocks, number: int, first: int) -> Iterator[Batch]:
         """Blocks in random order, and rows in random order within windows that hold whole batches, so that a batch's window follows from its number."""
         size = self.batch_size
-        window = max(1, WINDOW // size) * size
+        window = max(1, min(WINDOW_ROWS, WINDOW_BYTES // source.row_bytes) // size) * size
         order = np.random.default_rng((self.seed, number)).permutation(len(source.rows)) if self.shuffle else np.arange(len(source.rows))
         assert self.batches_per_epoch is not None
         last = self.batches_per_epoch * size
-        for index, rows in enumerate(rebatched(_rows_from(source, order, first * size // window * window), window), first * size // window):
+        index = first * size // window
+        windows = rebatched(_rows_from(source, order, index * window), window)
+        while (rows := next(windows, None)) is not None:
             count = len(rows[0])
             within = np.random.default_rng((self.seed, number, index)).permutation(count) if self.shuffle else np.arange(count)
             for start in range(0, count, size):
@@ -150,6 +151,8 @@ class DataLoader:
                     chosen = within[start : start + size]
                     yield [conversion(array[chosen], f"batch {position // size} (shuffled within blocks)" if self.shuffle else slice(position, None))
                            for conversion, array in zip(self.conversions, rows, strict=True)]
+            index += 1
+            del rows                                        # before the next window is read
 
     def _stream(self, source: Stream, first: int) -> Iterator[Batch]:
         steps, number = self.steps_per_epoch, -1
@@ -182,30 +185,41 @@ class _OneShot:
         """The number of the next batch that an epoch will be given."""
         self._waiting: deque[Batch] = deque()
         self._last: Channel | None = None
+        self._error: BaseException | None = None
+        """The exception that a thread met behind the waiting batches."""
+        self._epochs = 0
+        """Epochs that have begun; an iterator of an earlier one than the last may not go on."""
 
     def epoch(self, loader: DataLoader, start: int, count: int) -> Iterator[Batch]:
         """Iterate over `count` batches from number `start` on; batches before it are read and dropped."""
         if self._last is not None:
-            left = self._last.join()
+            left, self._error = self._last.join()
             self._waiting.extendleft(reversed(left))
             self._position -= len(left)
             self._last = None
         if start < self._position:
             raise InvalidStateError(f"expected data that can be iterated again, to go back to batch {start}, got {self._source.describe()}, of which "
                                     f"{self._position} batches are used: give a list, a DataLoader or another object that starts anew")
-        batches = self._read(loader, start, count)
+        self._epochs += 1
+        batches = self._read(loader, start, count, self._epochs)
         if not loader.prefetch:
             return batches
         iterator = PrefetchIterator(batches, loader.prefetch)
         self._last = iterator.channel
         return iterator
 
-    def _read(self, loader: DataLoader, start: int, count: int) -> Iterator[Batch]:
+    def _read(self, loader: DataLoader, start: int, count: int, epoch: int) -> Iterator[Batch]:
         iterator, end = self._source.batches(loader.batch_size), start + count
-        while self._position < end:
+        while True:
+            if epoch != self._epochs:
+                raise stale()
             number = self._position
+            if number >= end:
+                return
             if self._waiting:
                 batch = self._waiting.popleft()
+            elif self._error is not None:
+                raise self._error
             else:
                 try:
                     raw = next(iterator)
@@ -248,16 +262,24 @@ def as_loader(data: Any, targets: Any = None, *, names: Sequence[str], dtypes: M
               check_finite: bool = True) -> DataLoader:
     """Return a DataLoader over data of any of the kinds that ortrain.data lists.
 
-    data: all inputs, or those that are no targets. targets: the other inputs, in the same forms, or names of columns of `data`; None where data bring them.
+    data: all inputs, or those that are no targets; a DataLoader for the same names is returned as it is.
+    targets: the other inputs, in the same forms, or names of columns of `data`; None where data bring them.
     names: the session's inputs in its order, targets last. dtypes: the dtype name of each input; an input without one keeps the dtype of its data.
     batch_size: samples in a batch; data that come in batches keep theirs. shuffle: a new order in every epoch, which depends on (seed, epoch) only; streams
     keep their own order. drop_last: leave out a last batch that is smaller; not for streams.
     steps_per_epoch: batches in an epoch, required for one-shot iterators, whose epochs continue where the last one ended; others may have fewer than all.
-    prefetch: batches that a background thread prepares ahead; 0 for no thread. Arrays in memory whose batches are small never need one.
+    prefetch: batches that a background thread prepares ahead; 0 for no thread. There is none either where preparing a batch is faster than a thread.
     sample_weight: one weight per sample, for the input "sample_weight", or the last one. check_finite: refuse NaN and infinity in floats.
 
     Raises ArtifactNotFoundError for a path without a file, ArgumentTypeError for data of an unknown kind, InputTypeError for text and other values that an
     input cannot take, InvalidArgumentError for data that do not fit the names or each other, and for values out of range."""
+    if isinstance(names, str):
+        raise ArgumentTypeError(f"expected names as a sequence of the inputs' names, got the string {names!r}")
+    if isinstance(data, DataLoader):
+        if targets is not None or sample_weight is not None or data.names != list(names):
+            raise InvalidArgumentError(f"expected a DataLoader for the inputs {list(names)}, without targets and sample_weight beside it, got one for "
+                                       f"{data.names}")
+        return data
     source = source_of(data, targets, names, sample_weight)
     unknown = sorted(set(dtypes or ()) - set(names))
     invalid = sorted(set((dtypes or {}).values()) - set(NUMBERS))

@@ -84,10 +84,12 @@ def _whole(data: Any, targets: Any, names: list[str]) -> Source | None:
             found, blocks = tabular.parquet_blocks(data)
             return tabular.ArrowBlocks(layout_of(found, names, chosen, os.fspath(data)), blocks, f"Parquet file {os.fspath(data)!r}")
         return None
-    if isinstance(data, Mapping) or hasattr(data, "__array__") or hasattr(data, "__dlpack__") or hasattr(data, "iloc"):
+    if isinstance(data, Mapping) or hasattr(data, "__array__") or hasattr(data, "__dlpack__") or hasattr(data, "iloc") or hasattr(data, "toarray"):
         return None
-    source = _arrow_source(data, chosen, names) or _column_source(data, chosen, names) or _batches(data, names) or _dataset(data, names)
-    if source is not None and targets is not None and chosen is None:
+    source: Source | None = _arrow_source(data, chosen, names) or _column_source(data, chosen, names)
+    has_columns = source is not None
+    source = source or _dataset(data, names) or _batches(data, names)
+    if source is not None and targets is not None and not (has_columns and chosen is not None):
         raise InvalidArgumentError(f"expected targets=None, since the data bring inputs and targets together: {source.describe()}")
     return source
 
@@ -141,7 +143,7 @@ def _batches(data: Any, names: list[str]) -> Stream | None:
     what = f"batches of {type(data).__name__}"
     if hasattr(data, "on_epoch_end") and hasattr(data, "__getitem__"):
         return stream(lambda: (data[number] for number in range(len(data))), len(data), what)
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") or not hasattr(data, "__iter__"):
+    if not hasattr(data, "__iter__") or isinstance(data, range):
         return None
     if hasattr(data, "__next__"):
         return Stream(names, OneIterator(lambda size: (in_order(batch, names, "a batch") for batch in data)), once=True, length=None, what=what)
@@ -154,6 +156,13 @@ def _is_list_of_batches(data: Any) -> bool:
         return False
     first = data[0]
     return isinstance(first, Mapping) or isinstance(first, tuple) and any(isinstance(part, list | tuple) or not is_nested_numbers(part) for part in first)
+
+
+def _is_sample(values: Any) -> bool:
+    """Whether a tuple or mapping has a single number or text in it, as samples have and batches do not."""
+    parts = values.values() if isinstance(values, Mapping) else values
+    return any(_is_sample(part) if isinstance(part, tuple | Mapping) else np.ndim(part) == 0 if isinstance(part, np.ndarray | np.generic)
+               else isinstance(part, bool | int | float | str) or getattr(part, "shape", None) == () for part in parts)
 
 
 class OneIterator:
@@ -170,7 +179,10 @@ class OneIterator:
 
 
 def _dataset(data: Any, names: list[str]) -> RandomAccess | None:
-    if isinstance(data, list | tuple) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+    """Samples by number: a torch Dataset, or a list of tuples or mappings that are samples."""
+    if isinstance(data, list | tuple):
+        return SampleSource(names, data) if _is_list_of_batches(data) and _is_sample(data[0]) else None
+    if isinstance(data, range) or hasattr(data, "on_epoch_end") or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return None
     return SampleSource(names, data)
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import mmap
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ortrain.data.conversion import as_array, is_nested_numbers
-from ortrain.errors import InvalidArgumentError
+from ortrain.errors import InvalidArgumentError, InvalidStateError
 
 Key = tuple[int, int]
 """(seed, epoch): all that random augmentation may depend on beside the number of the sample."""
 
 RELEASE = 64 << 20
 """Bytes of a memory map that may have become resident before its pages are given back."""
-FAULT = 64 << 10
-"""Bytes that become resident around a row that is read from a memory map: Linux maps 16 pages at a fault."""
+FAULT = 1 << 20
+"""Bytes that become resident around a single row that is read from a memory map: Linux maps what its cache holds in one piece."""
 
 
 class Source(ABC):
@@ -69,6 +69,11 @@ class Blocks(Source):
     def read_block(self, number: int) -> Iterator[list[np.ndarray]]:
         """Yield the rows of a block in order, a piece at a time."""
 
+    @property
+    @abstractmethod
+    def row_bytes(self) -> int:
+        """The size of a row in memory, by which windows for shuffling are bounded."""
+
     def targets(self) -> np.ndarray:
         """Return the last input of all rows."""
         return np.concatenate([piece[-1] for number in range(len(self.rows)) for piece in self.read_block(number)])
@@ -90,6 +95,37 @@ class Stream(Source):
 
 # ---- arrays
 
+class MappedFile(np.memmap):
+    """A memory map with the file it was made from. Reading rows from the file instead of the map leaves no pages resident."""
+
+    file: BinaryIO | None = None
+    """The open file; None for views, which begin elsewhere."""
+
+    def rows(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Return the given rows, read from the file. Raises InvalidStateError when the file has become shorter."""
+        assert self.file is not None
+        start = self.offset + (rows.start * self.strides[0] if isinstance(rows, slice) else 0)
+        found = np.empty((rows.stop - rows.start if isinstance(rows, slice) else len(rows), *self.shape[1:]), self.dtype)
+        if not found.size:
+            return found
+        into, number, size = memoryview(found.reshape(-1).view(np.uint8).data), self.file.fileno(), self.strides[0]
+        read = 0
+        if isinstance(rows, slice):
+            while read < len(into) and (more := os.preadv(number, [into[read:]], start + read)):
+                read += more
+        else:
+            for place, row in enumerate(rows.tolist()):
+                read += os.preadv(number, [into[place * size : (place + 1) * size]], start + row * size)
+        if read != len(into):
+            raise InvalidStateError(f"expected the file {str(self.filename)!r} as long as it was, got {read} of {len(into)} bytes")
+        return found
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether `rows` can be called: for a whole file in C order, where the system reads at positions."""
+        return self.file is not None and self.flags.c_contiguous and self.ndim > 0 and hasattr(os, "preadv")
+
+
 class ArraySource(RandomAccess):
     """Arrays in memory or memory-mapped, one per input, axis 0 being the sample axis."""
 
@@ -97,22 +133,24 @@ class ArraySource(RandomAccess):
         check_lengths(names, arrays)
         self.names = list(names)
         self.samples = len(arrays[0])
-        self._maps = [found for array in arrays if (found := _releasable_map(array)) is not None]
+        self._files = [array if isinstance(array, MappedFile) and array.is_readable else None for array in arrays]
         self._mapped = any(_is_mapped(array) for array in arrays)
+        self._maps = [found for array, file in zip(arrays, self._files, strict=True) if file is None and (found := _releasable_map(array)) is not None]
         self.arrays = [np.asarray(array) for array in arrays]
         self._resident = 0
-        self._row = sum(max(FAULT, array.nbytes // max(1, len(array))) for array in arrays) if self._maps else 0
 
     def read(self, rows: np.ndarray | slice, key: Key) -> list[np.ndarray]:
-        if self._maps:
+        if self._mapped:
             self._release(rows)
+            return [_rows_of(array, rows) if file is None else file.rows(rows) for array, file in zip(self.arrays, self._files, strict=True)]
         if isinstance(rows, slice):
             return [array[rows] for array in self.arrays]
         return [array.take(rows, axis=0) for array in self.arrays]
 
     def _release(self, rows: np.ndarray | slice) -> None:
         """Give pages back now and then: the file stays in the system's cache, but the process does not grow to the size of the file."""
-        self._resident += self._row * (len(rows) if isinstance(rows, np.ndarray) else rows.stop - rows.start)
+        size = sum(array.nbytes // len(array) for array in self.arrays)
+        self._resident += max(size, FAULT) * len(rows) if isinstance(rows, np.ndarray) else size * (rows.stop - rows.start)
         if self._resident > RELEASE:
             self._resident = 0
             for mapped in self._maps:
@@ -140,6 +178,10 @@ def check_lengths(names: Sequence[str], arrays: Sequence[np.ndarray]) -> None:
                                        f"{len(array)} in {name!r} (shape {list(array.shape)})")
     if not len(arrays[0]):
         raise InvalidArgumentError(f"expected at least one sample, got none in {names[0]!r} (shape {list(arrays[0].shape)})")
+
+
+def _rows_of(array: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
+    return array[rows] if isinstance(rows, slice) else array.take(rows, axis=0)
 
 
 def _owner(array: np.ndarray) -> Any:
@@ -234,6 +276,10 @@ class BlocksPart(Blocks):
         self._chosen = [part - start for part, start in zip(np.split(rows, np.searchsorted(rows, ends[:-1])), [0, *ends[:-1]], strict=True)]
         self.rows = [len(part) for part in self._chosen]
 
+    @property
+    def row_bytes(self) -> int:
+        return self._source.row_bytes
+
     def read_block(self, number: int) -> Iterator[list[np.ndarray]]:
         start = 0
         chosen = self._chosen[number]
@@ -284,17 +330,21 @@ def length_of(value: Any) -> int | None:
 
 def rebatched(pieces: Iterable[list[np.ndarray]], size: int) -> Iterator[list[np.ndarray]]:
     """Yield the rows of pieces in batches of `size` rows; the last may be smaller."""
-    waiting: list[list[np.ndarray]] = []
-    count = 0
-    for piece in itertools.chain(pieces, [None]):
-        if piece is not None and len(piece[0]):
-            waiting.append(piece)
-            count += len(piece[0])
-        if count < size and piece is not None or not count:
-            continue
-        joined = waiting[0] if len(waiting) == 1 else [np.concatenate(parts) for parts in zip(*waiting, strict=True)]
-        whole = count if piece is None else count - count % size
-        for start in range(0, whole, size):
-            yield [array[start : min(start + size, whole)] for array in joined]
-        waiting = [[array[whole:] for array in joined]] if whole < count else []
-        count -= whole
+    batch: list[np.ndarray] = []
+    filled = 0
+    for piece in pieces:
+        start, count = 0, len(piece[0])
+        while start < count:
+            if not batch:
+                batch = [np.empty((size, *array.shape[1:]), array.dtype) for array in piece]
+            more = min(size - filled, count - start)
+            for place, array in enumerate(piece):
+                if array.dtype != batch[place].dtype:           # integers beside missing values are floats
+                    batch[place] = batch[place].astype(np.promote_types(batch[place].dtype, array.dtype))
+                batch[place][filled : filled + more] = array[start : start + more]
+            start, filled = start + more, filled + more
+            if filled == size:
+                yield batch
+                batch, filled = [], 0
+    if filled:
+        yield [array[:filled] for array in batch]

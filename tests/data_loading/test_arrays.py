@@ -44,6 +44,7 @@ FORMS = {
     "mappings of inputs and targets": ({"x": X}, {"labels": Y}),
     "sequences of inputs and targets": ([X], [Y]),
     "nested inputs and targets": (((X,), (Y,)), None),
+    "a range": (X, range(10)),
     "nested lists of numbers": (X.tolist(), Y.tolist()),
     "tuples of numbers": ([tuple(row) for row in X.tolist()], tuple(Y.tolist())),
     "tensors that require gradients": (Tensor(X), Tensor(Y, requires_grad=False)),
@@ -138,7 +139,7 @@ def test_sample_weights_go_to_the_input_of_that_name_or_to_the_last_one():
     x, weight, labels = joined(as_loader(X, Y, names=["x", "sample_weight", "labels"], sample_weight=weights, shuffle=False))
     np.testing.assert_array_equal(labels, Y)
     np.testing.assert_array_equal(weight, weights)
-    with pytest.raises(InvalidArgumentError, match="10 in 'x'.*3 in 'sample_weight'"):
+    with pytest.raises(InvalidArgumentError, match=r"10 in 'x'.*3 in 'sample_weight'"):
         as_loader(X, Y, names=["x", "labels", "sample_weight"], sample_weight=weights[:3])
 
 
@@ -168,7 +169,12 @@ def test_arguments_that_do_not_fit_are_refused_in_words(case):
 def test_data_of_an_unknown_kind_are_refused_by_type():
     with pytest.raises(ArgumentTypeError, match="expected an array, a tensor, a number or a sequence of these for 'x', got object"):
         as_loader(object(), Y, names=NAMES)
-    with pytest.raises(ArgumentTypeError, match="expected batch_size as an integer, got 2.5"):
+    with pytest.raises(ArgumentTypeError, match="expected names as a sequence of the inputs' names, got the string 'xy'"):
+        as_loader(X, Y, names="xy")
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(ArgumentTypeError, match="expected a dense array for 'x', got the sparse csr_matrix: its method toarray makes one"):
+        as_loader(sparse.csr_matrix(X), Y, names=NAMES)
+    with pytest.raises(ArgumentTypeError, match=r"expected batch_size as an integer, got 2.5"):
         as_loader(X, Y, names=NAMES, batch_size=2.5)
 
 
@@ -180,13 +186,22 @@ def test_epochs_and_batches_out_of_range_are_refused_before_iteration():
         loader.epoch(0, 4)
 
 
+def test_a_loader_given_as_data_is_used_as_it_is():
+    loader = as_loader(X, Y, names=NAMES, batch_size=4)
+    assert as_loader(loader, names=NAMES, batch_size=2) is loader
+    with pytest.raises(InvalidArgumentError, match=r"expected a DataLoader for the inputs \['image', 'labels'\], .* got one for \['x', 'labels'\]"):
+        as_loader(loader, names=["image", "labels"])
+    with pytest.raises(InvalidArgumentError, match="without targets and sample_weight beside it"):
+        as_loader(loader, Y, names=NAMES)
+
+
 def test_a_loader_says_what_it_loads():
     text = as_loader(X, Y, names=NAMES, batch_size=4).describe()
     assert text == "arrays in memory: x float32 [10, 3], labels int64 [10]; 3 batches of 4 per epoch, shuffled"
 
 
-def test_small_batches_of_arrays_in_memory_need_no_thread_and_large_ones_have_one():
+def test_small_batches_of_arrays_in_memory_never_use_a_thread_and_large_ones_may():
     small = as_loader(X, Y, names=NAMES, batch_size=4)
     large = as_loader(np.zeros((8, 1 << 20), np.float32), np.zeros(8, np.int64), names=NAMES, batch_size=4)
-    assert "thread" not in small.describe() and "2 batches ahead in a thread" in large.describe()
-    assert "thread" not in as_loader(large.source, names=NAMES, batch_size=4, prefetch=0).describe()
+    assert "ahead" not in small.describe() and "up to 2 prepared ahead" in large.describe()
+    assert "ahead" not in as_loader(large.source, names=NAMES, batch_size=4, prefetch=0).describe()

@@ -81,7 +81,7 @@ def test_opposite_infinities_are_found():
 def test_text_is_for_string_inputs_only(values):
     assert Conversion("x", "string")(values, ROWS).dtype == object
     for dtype in ("float32", "int64"):
-        with pytest.raises(InputTypeError, match=f"expected {dtype} for 'x', got text or other objects such as .*ortrain.data.tables.Table"):
+        with pytest.raises(InputTypeError, match=rf"expected {dtype} for 'x', got text or other objects such as .*ortrain.data.tables.Table"):
             converted(values, dtype)
 
 
@@ -122,7 +122,7 @@ def test_the_check_of_a_whole_array_finds_a_value_in_any_piece(monkeypatch):
     for sample in (0, 4, 5, 49):
         x = np.zeros((50, 2), np.float32)
         x[sample, 0] = np.inf
-        with pytest.raises(InvalidArgumentError, match=f"got inf in sample {sample}, position"):
+        with pytest.raises(InvalidArgumentError, match=rf"got inf in sample {sample}, position"):
             Conversion("x", "float32").check(x)
 
 

@@ -22,6 +22,12 @@ ITERABLES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def threads_however_fast(monkeypatch):
+    """A thread wherever the loader may use one, after the second batch at the latest."""
+    monkeypatch.setattr("ortrain.data.prefetch.WORTHWHILE", 0.0)
+
+
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 20])
 @pytest.mark.parametrize("kind", ITERABLES)
 def test_batches_of_iterables_arrive_in_order_in_every_epoch(kind, prefetch):
@@ -54,7 +60,7 @@ def test_an_iterable_is_started_once_per_epoch():
 def test_steps_per_epoch_ends_an_iterable_early_and_refuses_one_that_is_too_short():
     assert len(list(as_loader(UnsizedLoader(BATCHES), names=NAMES, steps_per_epoch=2).epoch(0))) == 2
     loader = as_loader(UnsizedLoader(BATCHES), names=NAMES, steps_per_epoch=5)
-    with pytest.raises(InvalidStateError, match="expected 5 batches \\(steps_per_epoch\\), got 3"):
+    with pytest.raises(InvalidStateError, match=r"expected 5 batches \(steps_per_epoch\), got 3"):
         list(loader.epoch(0))
     with pytest.raises(InvalidArgumentError, match="expected steps_per_epoch up to 3"):
         as_loader(BATCHES, names=NAMES, steps_per_epoch=4)
@@ -130,6 +136,23 @@ def test_an_epoch_of_a_generator_that_was_left_early_can_be_resumed_without_losi
     assert numbers(loader.epoch(1, first_batch=1))[:2] == [11, 12]
 
 
+def test_an_exception_behind_batches_that_were_left_is_raised_when_its_turn_comes():
+    def failing():
+        for number in range(5):
+            yield np.full((2, 1), number, np.float32), np.full(2, number)
+        raise ZeroDivisionError("in the source")
+
+    loader = as_loader(failing(), names=NAMES, steps_per_epoch=10, prefetch=4)
+    iterator = loader.epoch(0)
+    numbers([next(iterator) for _ in range(3)])
+    iterator.channel.thread.join(20)                        # it has met the exception
+    iterator.close()
+    iterator = loader.epoch(0, first_batch=3)
+    assert numbers([next(iterator) for _ in range(2)]) == [3, 4]
+    with pytest.raises(ZeroDivisionError, match="in the source"):
+        next(iterator)
+
+
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_a_run_that_is_resumed_with_a_new_generator_skips_what_the_first_run_used(prefetch):
     loader = as_loader(numbered(), names=NAMES, steps_per_epoch=4, prefetch=prefetch)
@@ -140,7 +163,7 @@ def test_a_run_that_is_resumed_with_a_new_generator_skips_what_the_first_run_use
 def test_a_generator_cannot_go_back(prefetch):
     loader = as_loader(numbered(), names=NAMES, steps_per_epoch=2, prefetch=prefetch)
     list(loader.epoch(0))
-    with pytest.raises(InvalidStateError, match="expected data that can be iterated again, to go back to batch 0, .* of which 2 batches are used"):
+    with pytest.raises(InvalidStateError, match=r"expected data that can be iterated again, to go back to batch 0, .* of which 2 batches are used"):
         loader.epoch(0)
 
 
@@ -148,27 +171,32 @@ def test_a_generator_cannot_go_back(prefetch):
 def test_an_exhausted_generator_is_an_error_that_counts_its_batches(prefetch):
     loader = as_loader(iter(BATCHES), names=NAMES, steps_per_epoch=2, prefetch=prefetch)
     list(loader.epoch(0))
-    with pytest.raises(InvalidStateError, match="expected 2 batches in every epoch \\(steps_per_epoch\\), got 3 batches in all, the last in epoch 1"):
+    with pytest.raises(InvalidStateError, match=r"expected 2 batches in every epoch \(steps_per_epoch\), got 3 batches in all, the last in epoch 1"):
         list(loader.epoch(1))
 
 
-def test_an_iterator_of_an_earlier_epoch_is_refused_and_does_not_wait_for_ever():
-    loader = as_loader(numbered(), names=NAMES, steps_per_epoch=3, prefetch=1)
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("taken", [1, 3])
+def test_an_iterator_of_an_earlier_epoch_is_refused_and_does_not_wait_for_ever(taken, prefetch):
+    loader = as_loader(numbered(), names=NAMES, steps_per_epoch=5, prefetch=prefetch)
     earlier = loader.epoch(0)
-    next(earlier)
-    assert numbers(loader.epoch(0, first_batch=1)) == [1, 2]
+    for _ in range(taken):
+        next(earlier)
+    assert numbers(loader.epoch(0, first_batch=taken)) == [0, 1, 2, 3, 4][taken:]
     with pytest.raises(InvalidStateError, match="expected the iterator of the latest epoch"):
         list(earlier)
 
 
 def test_a_generator_needs_steps_per_epoch():
-    with pytest.raises(InvalidArgumentError, match="expected steps_per_epoch for data that can be iterated once, got None \\(batches of generator\\)"):
+    with pytest.raises(InvalidArgumentError, match=r"expected steps_per_epoch for data that can be iterated once, got None \(batches of generator\)"):
         as_loader(numbered(), names=NAMES)
 
 
 def test_targets_beside_batches_are_refused():
     with pytest.raises(InvalidArgumentError, match="expected targets=None, since the data bring inputs and targets together: batches of Loader"):
         as_loader(Loader(X, Y, 4), Y, names=NAMES)
+    with pytest.raises(InvalidArgumentError, match="expected targets=None, since the data bring inputs and targets together: Dataset of 10 samples"):
+        as_loader(Dataset(X, Y), "labels", names=NAMES)
     with pytest.raises(ArgumentTypeError, match="expected an array for 'labels', got the one-shot generator"):
         as_loader(X, (y for y in Y), names=NAMES)
 
@@ -180,6 +208,10 @@ SAMPLES = {
     "lists": Dataset(X, Y, list),
     "dictionaries": Dataset(X, Y, lambda pair: {"labels": pair[1], "x": pair[0], "number": 3}),
     "nested": Dataset(X, Y, lambda pair: ((pair[0],), {"labels": pair[1]})),
+    "a list of tuples": [(x, int(y)) for x, y in zip(X, Y, strict=True)],
+    "a list of tuples of arrays": list(zip(X, Y, strict=True)),
+    "a list of lists of numbers": [(x.tolist(), int(y)) for x, y in zip(X, Y, strict=True)],
+    "a list of dictionaries": [{"x": x, "labels": y} for x, y in zip(X, Y, strict=True)],
     "lists of numbers": Dataset(X, Y, lambda pair: (pair[0].tolist(), int(pair[1]))),
 }
 
@@ -214,7 +246,7 @@ def test_a_dataset_may_read_several_samples_at_once():
 
 def test_samples_of_different_shape_are_refused():
     data = Dataset([np.zeros(2), np.zeros(3)], [0, 1])
-    with pytest.raises(InvalidArgumentError, match="expected values of one shape for 'x', got \\[2\\] for the first and \\[3\\] for number 1"):
+    with pytest.raises(InvalidArgumentError, match=r"expected values of one shape for 'x', got \[2\] for the first and \[3\] for number 1"):
         list(as_loader(data, names=NAMES, shuffle=False).epoch(0))
 
 
@@ -232,5 +264,5 @@ def test_columns_of_a_hugging_face_dataset_go_to_inputs_by_name_and_the_dataset_
 
 def test_columns_that_a_hugging_face_dataset_lacks_are_named():
     data = HuggingFace({"input_ids": [[1]], "mask": [[1]], "label": [1]})
-    with pytest.raises(InvalidArgumentError, match="got \\['input_ids', 'mask', 'label'\\], none for \\['x'\\]"):
+    with pytest.raises(InvalidArgumentError, match=r"got \['input_ids', 'mask', 'label'\], none for \['x'\]"):
         as_loader(data, names=NAMES)
