@@ -1,5 +1,8 @@
 """Losses in training sessions: by name, with sample weights, several at a time, in half precision, and their refusal of what does not fit."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -11,7 +14,7 @@ from ortrain.artifacts import LossType, OptimType, generate_artifacts
 from ortrain.dtypes import numpy_dtype
 from ortrain.onnxblock import loss
 from tests import test_losses
-from tests.test_losses import CASES, CTC, FRAMES, LABELS, SAMPLE_WEIGHT, SCORES, expected
+from tests.test_losses import CASES, CLASS_WEIGHT, CTC, FRAMES, LABELS, SAMPLE_WEIGHT, SCORES, expected
 
 NAMED = {"mse": "mse", "l1": "l1", "huber": "huber", "smooth-l1": "smooth l1", "bce-with-logits": "bce with logits", "kl-divergence": "kl divergence",
          "cross-entropy": "cross entropy", "focal": "focal", "binary-focal": "binary focal", "nll": "nll", "hinge": "hinge", "triplet": "triplet",
@@ -61,6 +64,13 @@ def test_a_loss_chosen_by_name_trains(name):
         assert after < before
 
 
+@pytest.mark.parametrize("name", NAMED)
+def test_a_loss_adds_the_inputs_that_its_class_names(name):
+    case, block = CASES[NAMED[name]], loss.losses_by_name()[name]
+    with session(scaled(case.predictions), name) as training:
+        assert training.input_names()[len(block.predictions):] == list(block.targets) and len(block.predictions) == len(case.predictions)
+
+
 def test_underscores_count_as_hyphens(tmp_path):
     generate_artifacts(scaled([SCORES]), loss="cross_entropy", optimizer=OptimType.SGD, artifact_directory=tmp_path)
     with ortrain.TrainingSession.from_artifacts(tmp_path) as training:
@@ -75,7 +85,7 @@ def test_an_unknown_name_is_answered_with_close_ones(wrong, meant):
 
 
 def test_a_name_that_is_close_to_none_is_answered_with_all():
-    with pytest.raises(errors.InvalidArgumentError, match="one of cross-entropy, mse, .*, ctc, got 'zzzzzz'$"):
+    with pytest.raises(errors.InvalidArgumentError, match=r"one of cross-entropy, mse, .*, ctc, got 'zzzzzz'$"):
         loss.loss_by_name("zzzzzz")
     with pytest.raises(errors.InvalidArgumentError, match="expected options of HuberLoss"):
         loss.loss_by_name("huber", gamma=2.0)
@@ -229,6 +239,12 @@ def test_labels_that_are_no_class_are_refused_and_change_nothing(name, wrong):
         training.train_step(SCORES.astype(np.float32), LABELS, *extra)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_labels_that_are_no_class_are_refused_by_the_log_likelihood(weighted):
+    with session(scaled([SCORES]), loss.NLLLoss(CLASS_WEIGHT, sample_weight=weighted)) as training, pytest.raises(IndexError):
+        training.train_step(SCORES.astype(np.float32), LABELS + 1, *([np.ones(test_losses.N, np.float32)] if weighted else []))
+
+
 @pytest.mark.parametrize("wrong, error", [({"targets": CTC["targets"] + 1}, errors.LabelRangeError), ({"targets": CTC["targets"] - 5}, errors.LabelRangeError),
                                           ({"input_lengths": np.full(test_losses.N, 6)}, errors.IndexRangeError),
                                           ({"input_lengths": np.full(test_losses.N, -1)}, errors.IndexRangeError),
@@ -338,9 +354,23 @@ def test_a_training_block_takes_a_half_precision_model(make):
     assert "SoftmaxFocalLossGrad" in {node.op_type for node in training.graph.node}
 
 
+@pytest.mark.parametrize("name", ["focal", "ctc"])
+def test_losses_that_onnxruntime_training_lacks_are_not_written_as_ort_files(name, tmp_path):
+    with pytest.raises(errors.InvalidModelError, match="operators that onnxruntime-training has, for the ORT format, got ortrain::"):
+        generate_artifacts(scaled(CASES[NAMED[name]].predictions), loss=name, optimizer=OptimType.AdamW, artifact_directory=tmp_path, ort_format=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_exported_model_has_no_loss(tmp_path):
     with session(scaled([SCORES]), loss.FocalLoss(sample_weight=True)) as training:
         training.train_step(SCORES.astype(np.float32), LABELS, SAMPLE_WEIGHT.astype(np.float32))
         training.optimizer_step()
         training.export(tmp_path / "trained.onnx")
     assert [value.name for value in onnx.load(tmp_path / "trained.onnx").graph.input] == ["x0"]
+
+
+def test_the_document_lists_every_loss():
+    page = (Path(__file__).parents[1] / "docs" / "losses.md").read_text(encoding="utf-8")
+    for name, block in loss.losses_by_name().items():
+        targets = ", ".join(f"`{target}`" for target in block.targets) or "none"
+        assert re.search(rf"^\| `{name}` \| `{block.__name__}` \| [^|]+ \| {targets}[^`]* \|", page, re.MULTILINE), name
