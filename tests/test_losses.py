@@ -4,11 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
-from ortrain import errors, onnxblock
+from ortrain import onnxblock
 from ortrain.gradient import add_gradient
 from ortrain.loading.loader import load_model
 from ortrain.onnxblock import loss

@@ -32,7 +32,9 @@ class Loss(blocks.Block):
     Raises InvalidArgumentError for an unknown reduction."""
 
     predictions: ClassVar[tuple[str, ...]] = ("prediction",)
-    """What the loss is called with before the target: outputs of the model."""
+    """What the loss is called with before the targets: outputs of the model."""
+    targets: ClassVar[tuple[str, ...]] = ("target",)
+    """The names of the inputs that it adds for its targets, unless it is called with others."""
     reductions: ClassVar[tuple[str, ...]] = REDUCTIONS
 
     def __init__(self, reduction: str = "mean", sample_weight: bool = False) -> None:

@@ -34,7 +34,7 @@ class ClassificationLoss(Loss):
     weight: [c], one factor per class. ignore_index: the label of ignored elements; None: -1. class_axis: the axis of the classes in the scores; None is
     axis 1, as in [n, c] and [n, c, h, w], but the last axis of scores with three, [n, s, c], as in language models and as 1.19 declares their labels."""
 
-    predictions = ("scores",)
+    predictions, targets = ("scores",), ("labels",)
 
     def __init__(self, weight: np.ndarray | None = None, reduction: str = "mean", ignore_index: int | None = None, class_axis: int | None = None,
                  sample_weight: bool = False) -> None:
@@ -139,8 +139,8 @@ class CrossEntropyLoss(ClassificationLoss):
             raise InvalidModelError(f"expected a model of opset 13 or newer and scores of known rank for soft labels, got opset {opset()} ({scores!r})")
         self._check_weight(scores, axis)
         target = target_input(target_name, type_of(scores))
-        classes = add_node("Gather", [add_node("Shape", [scores])[0], add_initializer(np.array(axis, np.int64), "celoss.axis")])[0]
         if self._smoothing:
+            classes = add_node("Gather", [add_node("Shape", [scores])[0], add_initializer(np.array(axis, np.int64), "celoss.axis")])[0]
             even = blocks.Div()(scalar(self._smoothing, scores), blocks.Cast(type_of(scores).tensor_type.elem_type)(classes))
             target = blocks.Add()(blocks.Mul()(target, scalar(1 - self._smoothing, scores)), even)
         if self._weight is not None:

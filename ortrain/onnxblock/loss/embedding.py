@@ -14,7 +14,7 @@ class TripletMarginLoss(Loss):
     The loss is called with three outputs of the model, embeddings [n, d], and has no target. margin, p, eps: greater than 0. swap: take the smaller one of
     d(anchor, negative) and d(positive, negative). Raises InvalidArgumentError for other numbers."""
 
-    predictions = ("anchor", "positive", "negative")
+    predictions, targets = ("anchor", "positive", "negative"), ()
 
     def __init__(self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False, reduction: str = "mean",
                  sample_weight: bool = False) -> None:

@@ -21,7 +21,7 @@ class CTCLoss(Loss):
     reduction: "mean" divides each loss by the length of its target (at least 1) and averages over the batch, "sum" and "none" do not divide. Raises
     InvalidArgumentError for a negative blank."""
 
-    predictions = ("log_probs",)
+    predictions, targets = ("log_probs",), ("targets", "input_lengths", "target_lengths")
 
     def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False, batch_first: bool = False, from_logits: bool = False,
                  sample_weight: bool = False) -> None:
