@@ -217,7 +217,7 @@ class Optimization:
         names: names, patterns such as "backbone.*", or "head" for the layers behind the features.
 
         A batch normalization that the artifacts train keeps using the statistics of the batch. Raises ParameterNotFoundError."""
-        found = self._expand_trainable(names)
+        found = self._expand_trainable(names, "freeze()")
         self._check_between_steps("frozen parameters")
         self.state.masked |= found
 
@@ -225,15 +225,15 @@ class Optimization:
         """Include parameters again that freeze() or a parameter group excluded. names: as of freeze.
 
         Raises InvalidArgumentError for parameters the training model computes no gradient of, ParameterNotFoundError."""
-        found = self._expand_trainable(names)
+        found = self._expand_trainable(names, "unfreeze()")
         self._check_between_steps("frozen parameters")
         self.state.masked -= found
 
-    def _expand_trainable(self, names: Sequence[str]) -> set[str]:
+    def _expand_trainable(self, names: Sequence[str], where: str) -> set[str]:
         for name in names:
             if name in self.state.frozen:
                 raise InvalidArgumentError(f"expected a parameter the training model has a gradient of, {name!r} was frozen when it was made")
-        return set(expand(names, self.state.trainable, "names", {HEAD: self._head}))
+        return set(expand(names, self.state.trainable, where, {HEAD: self._head}))
 
     def _head(self) -> list[str]:
         return head_parameters(self.eval_model or self.training_model, self.state.trainable)

@@ -15,7 +15,8 @@ from tests.test_session import DATA
 RNG = np.random.default_rng(11)
 BATCHES = [(RNG.standard_normal((24, 20)).astype(np.float32), RNG.integers(0, 5, 24)) for _ in range(4)]
 VARIANTS = {
-    "sgd with momentum": lambda: optim.SGD(momentum=0.9, nesterov=True, weight_decay=0.01), "sgd with decay": lambda: optim.SGD(weight_decay=0.01, decoupled=True),
+    "sgd with momentum": lambda: optim.SGD(momentum=0.9, nesterov=True, weight_decay=0.01),
+    "sgd with decay": lambda: optim.SGD(weight_decay=0.01, decoupled=True),
     "rmsprop with momentum": lambda: optim.RMSprop(momentum=0.9), "centered rmsprop": lambda: optim.RMSprop(centered=True),
 }
 OPTIMIZERS = [*optim.OPTIMIZERS, *VARIANTS]
@@ -46,7 +47,8 @@ def train(session, batches=BATCHES):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_optimizer_lowers_the_loss(optimizer):
-    with session_of(optimizer, rate={"sgd": 0.5, "sgd with momentum": 0.1, "sgd with decay": 0.5, "adagrad": 0.05, "lamb": 0.05, "muon": 0.02}.get(optimizer, 0.005)) as session:
+    rates = {"sgd": 0.5, "sgd with momentum": 0.1, "sgd with decay": 0.5, "adagrad": 0.05, "lamb": 0.05, "muon": 0.02}
+    with session_of(optimizer, rate=rates.get(optimizer, 0.005)) as session:
         losses = train(session, BATCHES[:1] * 60)
         assert losses[-1] < 0.7 * losses[0]
 
@@ -193,7 +195,8 @@ def test_the_optimizer_can_be_replaced_by_one_with_other_moments():
 
 
 def test_clipping_in_the_optimizer_model_works_for_every_optimizer():
-    for make in (optim.Lion, optim.LAMB, optim.Adafactor, optim.Muon, optim.Adam, optim.Adagrad, optim.RMSprop, lambda clip_grad: optim.SGD(clip_grad, momentum=0.9)):
+    for make in (optim.Lion, optim.LAMB, optim.Adafactor, optim.Muon, optim.Adam, optim.Adagrad, optim.RMSprop,
+                 lambda clip_grad: optim.SGD(clip_grad, momentum=0.9)):
         with session_of(make(clip_grad=optim.ClipGradNorm(0.01))) as session:
             train(session)
             assert session.last_gradient_norm is not None

@@ -131,9 +131,11 @@ def test_loading_an_optimizer_without_weight_decay_keeps_the_old_one_while_a_gro
 
 
 @pytest.mark.parametrize("arguments, error", [
-    ({"names": "w0", "learning_rate_scale": -1}, errors.InvalidArgumentError), ({"names": "w0", "learning_rate_scale": float("nan")}, errors.InvalidArgumentError),
+    ({"names": "w0", "learning_rate_scale": -1}, errors.InvalidArgumentError),
+    ({"names": "w0", "learning_rate_scale": float("nan")}, errors.InvalidArgumentError),
     ({"names": "w0", "weight_decay": float("inf")}, errors.InvalidArgumentError), ({"names": []}, errors.ArgumentTypeError),
-    ({"names": [3]}, errors.ArgumentTypeError), ({"names": "w0", "frozen": 1}, errors.ArgumentTypeError), ({"names": "w0", "weight_decay": "0"}, errors.ArgumentTypeError),
+    ({"names": [3]}, errors.ArgumentTypeError), ({"names": "w0", "frozen": 1}, errors.ArgumentTypeError),
+    ({"names": "w0", "weight_decay": "0"}, errors.ArgumentTypeError),
 ])
 def test_invalid_groups_are_refused(arguments, error):
     with pytest.raises(error):

@@ -88,7 +88,8 @@ def test_a_state_that_does_not_fit_changes_nothing():
         average = WeightAverage(session)
         good = average.state_dict()
         for wrong, error in (({**good, "other": good["w0"]}, errors.ParameterNotFoundError), ({"updates": 1}, errors.ParameterNotFoundError),
-                             ({**good, "w0": good["w0"].T.copy()}, errors.ParameterShapeError), ({**good, "w0": good["w0"].astype(float)}, errors.ParameterTypeError),
+                             ({**good, "w0": good["w0"].T.copy()}, errors.ParameterShapeError),
+                             ({**good, "w0": good["w0"].astype(float)}, errors.ParameterTypeError),
                              ({**good, "w1": good["w1"] + 1, "updates": np.array(-1)}, errors.InvalidArgumentError), ([], errors.ArgumentTypeError)):
             with pytest.raises(error):
                 average.load_state_dict(wrong)
