@@ -54,9 +54,8 @@ class Optimization:
         self._optimizer: Optimizer | None = None
         self._group_frozen: set[str] = set()
         if self.optimizer_model is not None:
-            recipe, stored = read_recipe(self.optimizer_model), self.state.properties.get(PROPERTY)
-            settings = GroupSettings(recipe, from_json(stored) if stored is not None else (), self.state.trainable)
-            self._take_optimizer(recipe, settings)
+            recipe = read_recipe(self.optimizer_model)
+            self._take_optimizer(recipe, GroupSettings(recipe, self.parameter_groups, self.state.trainable))
 
     # ---- the optimizer
 
@@ -240,8 +239,11 @@ class Optimization:
 
     @property
     def parameter_groups(self) -> list[ParameterGroup]:
-        """The groups that set_parameter_groups() has set, or that the checkpoint had."""
-        return [] if self._optimizer is None else list(self._optimizer.settings.groups)
+        """The groups that set_parameter_groups() has set, or that the checkpoint has."""
+        if self._optimizer is not None:
+            return list(self._optimizer.settings.groups)
+        stored = self.state.properties.get(PROPERTY)
+        return [] if stored is None else from_json(stored)
 
     def set_parameter_groups(self, groups: Sequence[ParameterGroup]) -> None:
         """Give parameters a learning rate, a weight decay or a freeze of their own, in place of all earlier groups.

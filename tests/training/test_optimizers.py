@@ -223,3 +223,9 @@ def test_artifacts_of_onnxruntime_training_still_load():
     for case in ("mlp_sgd", "mlp_ce"):
         with TrainingSession.from_artifacts(DATA / case) as session:
             assert is_known_to_onnxruntime_training(session._optimizer.recipe.algorithm.operator)
+
+
+def test_an_optimizer_that_onnxruntime_training_lacks_is_refused_in_its_file_format(tmp_path):
+    with pytest.raises(errors.InvalidModelError, match="ortrain::LionOptimizer"):
+        generate_artifacts(small(), loss=LossType.CrossEntropyLoss, optimizer="lion", artifact_directory=tmp_path, ort_format=True)
+    assert not list(tmp_path.iterdir())

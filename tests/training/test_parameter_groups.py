@@ -90,6 +90,9 @@ def test_groups_survive_in_a_checkpoint(tmp_path):
         train(whole)
         train(first, BATCHES[:2])
         first.save_artifacts(tmp_path)
+    with TrainingSession(tmp_path / "training_model.onnx", TrainingState.load(tmp_path / "checkpoint")) as second:
+        second.load_optimizer(tmp_path / "optimizer_model.onnx")
+        assert second.parameter_groups == whole.parameter_groups and second.state.masked == {"w1"}
     with TrainingSession.from_artifacts(tmp_path) as second:
         assert second.parameter_groups == whole.parameter_groups and second.state.masked == {"w1"}
         second.learning_rate = 0.003
