@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ortrain.runtime.seed import set_seed
     from ortrain.runtime.values import OrtValue
     from ortrain.trainer.trainer import Trainer
+    from ortrain.training.parameter_groups import ParameterGroup
     from ortrain.training.session import TrainingSession
 
 __version__ = "0.1.0"
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "InferenceSession": "ortrain.runtime.inference_session",
     "OrtValue": "ortrain.runtime.values",
+    "ParameterGroup": "ortrain.training.parameter_groups",
     "RunOptions": "ortrain.runtime.options",
     "SessionOptions": "ortrain.runtime.options",
     "Trainer": "ortrain.trainer.trainer",
@@ -27,8 +29,8 @@ _HOMES = {
 }
 _MODULES = ("api", "artifacts", "lora", "onnxblock")
 
-__all__ = ["InferenceSession", "OrtValue", "RunOptions", "SessionOptions", "Trainer", "TrainingSession", "api", "artifacts", "lora", "onnxblock",
-           "register_operator", "set_seed"]
+__all__ = ["InferenceSession", "OrtValue", "ParameterGroup", "RunOptions", "SessionOptions", "Trainer", "TrainingSession", "api", "artifacts", "lora",
+           "onnxblock", "register_operator", "set_seed"]
 
 
 def __getattr__(name: str) -> Any:

@@ -46,11 +46,12 @@ def expand(patterns: str | Iterable[str], names: Iterable[str], where: str, keyw
         if not matched and keywords and pattern in keywords:
             matched = keywords[pattern]()
         if not matched:
-            raise ParameterNotFoundError(f"Parameter {pattern} not found. Expected {where} that match a parameter{_suggestion(pattern, known)}")
+            raise ParameterNotFoundError(f"Parameter {pattern} not found. Expected the name of a parameter, or a pattern that matches one, in {where}"
+                                         f"{_suggestion(pattern, known)}")
         found |= dict.fromkeys(matched)
     return list(found)
 
 
 def _suggestion(pattern: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(pattern.strip("*"), names, 3, 0.4)
-    return f": did you mean {' or '.join(map(repr, close))}?" if close else f", got none among {len(names)} parameters"
+    close = difflib.get_close_matches(pattern.strip("*"), names, 3, 0.3)
+    return f": did you mean {' or '.join(map(repr, close))}?" if close else f", there are {len(names)} others"

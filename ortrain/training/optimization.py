@@ -54,9 +54,8 @@ class Optimization:
         self._optimizer: Optimizer | None = None
         self._group_frozen: set[str] = set()
         if self.optimizer_model is not None:
-            recipe, stored = read_recipe(self.optimizer_model), self.state.properties.get(PROPERTY)
-            settings = GroupSettings(recipe, from_json(stored) if stored is not None else (), self.state.trainable)
-            self._take_optimizer(recipe, settings)
+            recipe = read_recipe(self.optimizer_model)
+            self._take_optimizer(recipe, GroupSettings(recipe, self.parameter_groups, self.state.trainable))
 
     # ---- the optimizer
 
@@ -217,7 +216,7 @@ class Optimization:
         names: names, patterns such as "backbone.*", or "head" for the layers behind the features.
 
         A batch normalization that the artifacts train keeps using the statistics of the batch. Raises ParameterNotFoundError."""
-        found = self._expand_trainable(names)
+        found = self._expand_trainable(names, "freeze()")
         self._check_between_steps("frozen parameters")
         self.state.masked |= found
 
@@ -225,23 +224,26 @@ class Optimization:
         """Include parameters again that freeze() or a parameter group excluded. names: as of freeze.
 
         Raises InvalidArgumentError for parameters the training model computes no gradient of, ParameterNotFoundError."""
-        found = self._expand_trainable(names)
+        found = self._expand_trainable(names, "unfreeze()")
         self._check_between_steps("frozen parameters")
         self.state.masked -= found
 
-    def _expand_trainable(self, names: Sequence[str]) -> set[str]:
+    def _expand_trainable(self, names: Sequence[str], where: str) -> set[str]:
         for name in names:
             if name in self.state.frozen:
                 raise InvalidArgumentError(f"expected a parameter the training model has a gradient of, {name!r} was frozen when it was made")
-        return set(expand(names, self.state.trainable, "names", {HEAD: self._head}))
+        return set(expand(names, self.state.trainable, where, {HEAD: self._head}))
 
     def _head(self) -> list[str]:
         return head_parameters(self.eval_model or self.training_model, self.state.trainable)
 
     @property
     def parameter_groups(self) -> list[ParameterGroup]:
-        """The groups that set_parameter_groups() has set, or that the checkpoint had."""
-        return [] if self._optimizer is None else list(self._optimizer.settings.groups)
+        """The groups that set_parameter_groups() has set, or that the checkpoint has."""
+        if self._optimizer is not None:
+            return list(self._optimizer.settings.groups)
+        stored = self.state.properties.get(PROPERTY)
+        return [] if stored is None else from_json(stored)
 
     def set_parameter_groups(self, groups: Sequence[ParameterGroup]) -> None:
         """Give parameters a learning rate, a weight decay or a freeze of their own, in place of all earlier groups.

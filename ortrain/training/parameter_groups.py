@@ -58,7 +58,7 @@ def members(groups: Sequence[ParameterGroup], names: Iterable[str]) -> list[list
     taken: set[str] = set()
     found = []
     for group in groups:
-        mine = [name for name in expand(group.names, names, "names of a parameter group") if name not in taken]
+        mine = [name for name in expand(group.names, names, "a parameter group") if name not in taken]
         taken.update(mine)
         found.append(mine)
     return found

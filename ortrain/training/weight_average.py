@@ -24,8 +24,9 @@ class WeightAverage:
     session: open. Its other parameters, such as running statistics, are not averaged. decay: in [0, 1). warmup: begin with a smaller decay,
     (1 + updates) / (10 + updates), while that is below `decay`, so that the first weights are soon forgotten (TensorFlow's ExponentialMovingAverage).
 
-    The average starts as the weights at the time of creation. Raises ArgumentTypeError, InvalidArgumentError for a decay that is out of range, InvalidStateError
-    for a session whose state is nominal."""
+    The average starts as the weights at the time of creation.
+
+    Raises ArgumentTypeError, InvalidArgumentError for a decay that is out of range, InvalidStateError for a session whose state is nominal."""
 
     def __init__(self, session: TrainingSession, decay: float = 0.999, *, warmup: bool = False) -> None:
         if check_number(decay, "decay") >= 1:
@@ -97,7 +98,8 @@ class WeightAverage:
             raise ArgumentTypeError(f"expected a dict of arrays, got {type(state).__name__}")
         wrong = sorted({*views, UPDATES} ^ set(state))
         if wrong:
-            raise ParameterNotFoundError(f"expected averages of the session's {len(views)} trainable parameters and {UPDATES!r}; missing or unknown: {wrong[:5]}")
+            raise ParameterNotFoundError(f"expected averages of the session's {len(views)} trainable parameters and {UPDATES!r}, missing or unknown are "
+                                         f"{wrong[:5]}")
         arrays = {name: np.asarray(state[name]) for name in views}
         for name, array in arrays.items():
             if array.shape != views[name].shape:
