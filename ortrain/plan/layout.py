@@ -16,7 +16,7 @@ from ortrain.ops.conv import conv_windows
 from ortrain.ops.pool import gradient_type, pool_windows
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain
-from ortrain.ops.shared.conv_algorithms import MAX_TAPS, MIN_CHANNELS, fits, geometry_of
+from ortrain.ops.shared.conv_algorithms import MAX_TAPS, MIN_CHANNELS, geometry_of, is_supported
 from ortrain.plan.epilogue_fusion.conv import fuse_epilogues
 
 TO_CHANNELS_LAST, TO_CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -148,7 +148,7 @@ class LayoutConversion:
         if kind is None or kind.dtype not in ("float32", "float64"):
             return False
         windows = conv_windows(self.context(node), x, w)
-        return fits(geometry_of((data[0], data[2], data[3], data[1]), weight[0], int(node.attributes.get("group", 1)), windows))
+        return is_supported(geometry_of((data[0], data[2], data[3], data[1]), weight[0], int(node.attributes.get("group", 1)), windows))
 
     def conv_grad(self, node: Node) -> bool:
         dy, x, w = node.inputs

@@ -174,7 +174,7 @@ def norm_again_sample(label, shape, attributes, residual=False):
     def oracle(x, scale, bias, mean, inverse, residual=None):
         return batch_norm(x, scale, bias, mean, 1 / inverse**2, residual, epsilon=0, **attributes)[0]
 
-    return Sample("ChannelsLastBatchNormalizationAgain", inputs, oracle, attributes, domain=ORTRAIN, gradient=False, label=label)
+    return Sample("ChannelsLastBatchNormalizationRecompute", inputs, oracle, attributes, domain=ORTRAIN, gradient=False, label=label)
 
 
 RELU = {"low": 0.0}

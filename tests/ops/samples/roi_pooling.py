@@ -62,6 +62,6 @@ SAMPLES = [
 REFUSALS = [
     Refusal("RoiAlign", [X, ROIS, IMAGES], {"mode": "least"}, opset=16), Refusal("RoiAlign", [X, ROIS[:, :3], IMAGES], opset=16, match="regions"),
     Refusal("RoiAlign", [X, ROIS, IMAGES[:2]], opset=16), Refusal("RoiAlign", [X[0], ROIS, IMAGES], opset=16), Refusal("RoiAlign", [X, ROIS, IMAGES * 1.0], opset=16),
-    Refusal("RoiAlign", [X, ROIS, IMAGES], {"sampling_ratio": -1}, opset=16), Refusal("RoiAlign", [X[:, :, :0], ROIS, IMAGES], opset=16, match="not empty"),
+    Refusal("RoiAlign", [X, ROIS, IMAGES], {"sampling_ratio": -1}, opset=16), Refusal("RoiAlign", [X[:, :, :0], ROIS, IMAGES], opset=16, match="at least one pixel"),
     Refusal("MaxRoiPool", [X, BOXES], match="pooled_shape"), Refusal("MaxRoiPool", [X, ROIS], {"pooled_shape": (2, 2)}, match="regions"),
 ]
