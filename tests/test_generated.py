@@ -52,7 +52,7 @@ def test_the_generated_files_are_fresh(generate, capsys):
 def test_a_stale_file_is_shown(generate):
     files = generate.targets(generate.Spec.load())
     files["ortrain/enums.py"] = files["ortrain/enums.py"].replace("AdamW = 1", "AdamW = 3")
-    (difference,) = generate.stale(files)
+    (difference,) = generate.find_stale(files)
     assert "+    AdamW = 3" in difference
 
 
@@ -82,7 +82,7 @@ def test_a_deprecated_operation_says_so_and_warns(generate, changed_spec):
     ("operations/training.toml", 'kind = "function"', 'kind = "verb"', "unknown kind"),
     ("operations/training.toml", "known_from", "knwon_from", "unknown fields"),
     ("operations/training.toml", 'type = "integer"', 'type = "intger"', "unknown type"),
-    ("operations/training.toml", "set_seed({seed})", "set_seed({sed})", "is no parameter"),
+    ("operations/training.toml", "set_seed({seed})", "set_seed({sed})", "is not a parameter"),
     ("operations/training.toml", '"static SetSeed(seed)"', '"static SetSeed(sed)"', "neither a parameter nor a role"),
     ("operations/training.toml", '"static SetSeed(seed)"', '"SetSeed"', "is not"),
     ("operations/training.toml", 'swift = "function ORTSetSeed(_ seed: seed)"\n', "", "or the reason why it is absent"),
