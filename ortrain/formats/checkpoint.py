@@ -232,12 +232,12 @@ class _Writer:
         elif NAMES.get(number) == "string":
             fields.append(("offset", 5, self.vector([self.text(str(text)) for text in array.ravel()])))
         elif self.external is not None and not inline:
-            fields.append(("int64", 6, self._put_outside(array)))
+            fields.append(("int64", 6, self._write_external(array)))
         else:
             fields.append(("offset", 4, self.builder.CreateByteVector(_little_endian(array))))
         return self.table(7, *fields)
 
-    def _put_outside(self, array: np.ndarray) -> int:
+    def _write_external(self, array: np.ndarray) -> int:
         assert self.external is not None
         gap = -self.external_size % max(4, array.itemsize)
         data = _little_endian(array)
