@@ -108,7 +108,7 @@ def test_an_exception_of_the_script_is_shown_as_python_shows_it(tmp_path):
     assert done.stderr.endswith("ValueError: mine\n")
 
 
-@pytest.mark.parametrize(("line", "message"), [("import onnxruntime.quantization", "onnxruntime means ortrain"),
+@pytest.mark.parametrize(("line", "message"), [("import onnxruntime.quantization", "onnxruntime is replaced by ortrain"),
                                                ("from onnxruntime import ORTTrainer", "ORTTrainer")])
 def test_what_ortrain_has_no_counterpart_for_is_named(line, message, tmp_path):
     (tmp_path / "script.py").write_text(line)
