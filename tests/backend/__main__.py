@@ -1,4 +1,4 @@
-"""`python -m tests.backend [--write]`: how many cases pass, those of onnx's reference evaluator beside them; --write lists the others as exclusions."""
+"""`python -m tests.backend [--write]`: print how many cases ortrain and onnx's reference evaluator pass; --write stores the others as exclusions."""
 
 import collections
 import re
@@ -23,7 +23,7 @@ REASONS = (
 
 
 class Reference:
-    """onnx's reference evaluator behind the same interface."""
+    """onnx's reference evaluator with the interface of a prepared model."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.evaluator = ReferenceEvaluator(model)
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     ours = {name: passes(case, prepare) for name, case in cases().items()}
     theirs = {name: passes(case, Reference) for name, case in cases().items()}
     both = sum(ours[name] for name in theirs if theirs[name])
-    print(f"{len(ours)} cases: ortrain passes {sum(ours.values())}, onnx's reference evaluator {sum(theirs.values())}; of its, ortrain passes {both}")
+    print(f"{len(ours)} cases: ortrain passes {sum(ours.values())}, onnx's reference evaluator {sum(theirs.values())}, both {both}")
     failed = [name for name, passed in ours.items() if not passed]
     groups = collections.defaultdict(list)
     for name in failed:

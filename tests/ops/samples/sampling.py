@@ -1,5 +1,5 @@
 """Samples of GridSample and of the deformable convolution. GridSample's oracle is a product with one dense matrix of weights per axis in float64, and
-onnx's reference implementation, which rounds positions to float32, in float32. Kinks lie where a position is an element, a border or a mirror of one."""
+onnx's reference implementation, which rounds coordinates to float32, in float32. Interpolation is not differentiable at coordinates of pixels and borders."""
 
 import functools
 
@@ -20,7 +20,7 @@ def keys(t, a=-0.75):
 
 
 def mirrored(x, low, high):
-    """A wave between low and high."""
+    """Return coordinates reflected into [low, high]."""
     if high == low:
         return low
     along = (x - low) % (2 * (high - low))
@@ -28,7 +28,7 @@ def mirrored(x, low, high):
 
 
 def row(at, n, mode, padding, align):
-    """How much each of n elements weighs at a position in [-1, 1]."""
+    """Return the weights of n elements at a coordinate in [-1, 1]."""
     low, high = (0, n - 1) if align else (-0.5, n - 0.5)
     x = (at + 1) / 2 * (n - 1) if align else ((at + 1) * n - 1) / 2
     x = float(np.rint(x)) if mode == "nearest" else x
@@ -86,7 +86,7 @@ def affine(sizes, align):
 
 
 def grid_gradient(dy, x, grid):
-    """(dx, dgrid) of linear samples: the samples are linear in x; in the grid by central differences, exact between kinks."""
+    """Return (dx, dgrid) of linear interpolation: dx since samples are linear in x, dgrid by central differences, which are exact where differentiable."""
     f = functools.partial(dense, mode="linear", padding="zeros", align=0)
     if x.dtype == np.float32:
         return None, None
@@ -106,7 +106,7 @@ def grid_gradient(dy, x, grid):
 
 
 def bilinear(image, y, x):
-    """An image [c, h, w] at (y, x), zeros outside."""
+    """Return an image [c, h, w] interpolated at (y, x), with zeros outside."""
     out = np.zeros(image.shape[0], image.dtype)
     for i in (int(np.floor(y)), int(np.floor(y)) + 1):
         for j in (int(np.floor(x)), int(np.floor(x)) + 1):
