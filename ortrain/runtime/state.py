@@ -101,7 +101,6 @@ class TrainingState:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.nominal = checkpoint.nominal
-        self._checkpoint_version = checkpoint.version
         self._external = checkpoint.external
         self._load(checkpoint.trainable, checkpoint.frozen)
         self.properties: dict[str, PropertyValue] = dict(checkpoint.properties)

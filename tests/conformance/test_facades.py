@@ -108,7 +108,7 @@ def test_a_checkpoint_is_read_in_every_other_language(writer, tmp_path):
         assert other.call("training_session.to_buffer", resumed, {"trainable_only": False}).tobytes() == parameters.tobytes(), reader
         for name, kind, value in (("written by", "str", writer), ("epoch", "int", 3), ("loss", "float", 0.5)):
             assert other.call("checkpoint_state.get_property", again, {"name": name, "type": kind}) == value, reader
-        # the optimizer's moments came along: going on gives what the writer's own going on gives
+        # the checkpoint has the optimizer's moments: training on gives the same parameters as in the writer's language
         assert trained(reader, tmp_path / "saved", 2)[0].tobytes() == after.tobytes(), reader
 
 

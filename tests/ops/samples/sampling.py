@@ -32,7 +32,7 @@ def row(at, n, mode, padding, align):
     low, high = (0, n - 1) if align else (-0.5, n - 0.5)
     x = (at + 1) / 2 * (n - 1) if align else ((at + 1) * n - 1) / 2
     x = float(np.rint(x)) if mode == "nearest" else x
-    if not low <= x <= high and padding == "border" and mode != "cubic":       # of cubic taps each goes to the border by itself, as in PyTorch and onnxruntime
+    if not low <= x <= high and padding == "border" and mode != "cubic":       # cubic taps are clamped one by one, as in PyTorch and onnxruntime
         x = min(max(x, 0), n - 1)
     elif not low <= x <= high and padding == "reflection":
         x = mirrored(x, low, high)
