@@ -79,7 +79,7 @@ def grid_sample(c: InferenceContext) -> list[TensorType]:
 
 @operator("GridSampleGrad", domain=ORTRAIN, lower=lower_grid("grid_sample_grad", 1))
 def grid_sample_grad(c: InferenceContext) -> list[TensorType]:
-    """(dx, dgrid) of (dY, x, grid), either optional; where the interpolation has a kink, dgrid is the derivative from the right"""
+    """(dx, dgrid) of (dY, x, grid), either optional; where the interpolation is not differentiable, dgrid is the derivative from the right"""
     check_gradient(c, grid_sample)
     return [c.type(1), c.type(2)]
 

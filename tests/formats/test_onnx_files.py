@@ -67,7 +67,7 @@ def test_a_recorded_model_survives_the_round_trip(path, tmp_path):
     for node in original.graph.node:
         node.ClearField("doc_string")
         if not node.domain:
-            # the old package writes the empty domain out in some nodes
+            # onnxruntime-training writes the empty domain explicitly in some nodes
             node.ClearField("domain")
     assert list(again.graph.node) == list(original.graph.node)
 

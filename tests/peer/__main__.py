@@ -65,7 +65,7 @@ def run_jobs(python: str, package: str, jobs: list[dict]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(jobs, file)
         file.flush()
-        # from the checkout's root for ortrain; the old package must not see the checkout
+        # from the root of the checkout for ortrain; onnxruntime-training must not import from the checkout
         where = ROOT if package == OURS else Path(file.name).parent
         subprocess.run([python, str(Path(__file__).with_name("train.py")), package, file.name], cwd=where, check=True)
 

@@ -15,7 +15,7 @@ def interpreter() -> str:
     """Return a Python 3.11 interpreter, the newest that wheels of onnxruntime-training exist for. Raises SystemExit when there is none."""
     found = os.environ.get("ORTRAIN_PEER_BASE_PYTHON") or shutil.which("python3.11")
     if not found:
-        raise SystemExit("expected a python3.11 on PATH (or in ORTRAIN_PEER_BASE_PYTHON) for the old package's wheels, found none")
+        raise SystemExit("expected a python3.11 on PATH (or in ORTRAIN_PEER_BASE_PYTHON) for the wheels of onnxruntime-training, found none")
     return found
 
 
