@@ -96,7 +96,7 @@ def parse_checkpoint(data: bytes, external: Callable[[], bytes] | None = None) -
     if twice:
         raise InvalidCheckpointError(f"Duplicated tensor proto named {min(twice)}: expected every parameter once")
     groups = _once(map(_group, root.tables(2)), "optimizer group")
-    return Checkpoint(trainable, frozen, _properties(root.table(3)), groups, nominal, version, has_external, bare=root.place(2) is None)
+    return Checkpoint(trainable, frozen, _properties(root.table(3)), groups, nominal, version, has_external, bare=root.position(2) is None)
 
 
 def _once(items: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
