@@ -62,8 +62,8 @@ class Segment:
         """Return a zeroed segment with the same layout."""
         return Segment(self.shapes, self.dtype)
 
-    def take(self) -> None:
-        """Touch every page, so that the system allocates the memory now."""
+    def touch_pages(self) -> None:
+        """Read or write every page, so that the system allocates the memory now."""
         self.array.fill(0)
 
     def runs(self, masked: Iterable[str] = ()) -> list[tuple[int, int]]:
@@ -101,7 +101,6 @@ class TrainingState:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.nominal = checkpoint.nominal
-        self._checkpoint_version = checkpoint.version
         self._external = checkpoint.external
         self._load(checkpoint.trainable, checkpoint.frozen)
         self.properties: dict[str, PropertyValue] = dict(checkpoint.properties)
@@ -243,8 +242,7 @@ class TrainingState:
     def bind_moments(self, count: int, written: bool = True) -> None:
         """Allocate `count` moments per trainable parameter, filled from the checkpoint's optimizer group if it has one.
 
-        written: whether updates write to them. Their pages are then touched at once, so that what training adds to a loaded session is its arena
-        alone."""
+        written: whether updates write to them. Their pages are then allocated at once, so that training steps allocate only the arena."""
         if self.moments and len(self.moments) == count:
             return
         moments = [[segment.like() for segment in self.trainable_segments] for _ in range(count)]
@@ -258,7 +256,7 @@ class TrainingState:
                         self._fill_moment(group, name, f"momentum{k}", view)
         elif written:
             for segment in chain.from_iterable(moments):
-                segment.take()
+                segment.touch_pages()
         self.moments = moments
 
     @staticmethod
