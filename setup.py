@@ -1,9 +1,13 @@
-"""Builds the Cython core: every kernel family once per instruction set, and the modules that stand on them once.
+"""Builds the Cython core: every kernel module once per instruction set, all other modules once.
 
-Environment: ORTRAIN_ISA=avx2,… builds only the named sets (baseline is what is left when none fits); ORTRAIN_DEBUG=1 checks bounds;
-ORTRAIN_ONLY=conv,engine builds only the modules of those names;
-ORTRAIN_SANITIZE=1 compiles with the address and undefined-behavior sanitizers; ORTRAIN_ANNOTATE=1 writes Cython's annotated HTML;
-ORTRAIN_BUILD_JOBS=N compiles N files at a time (default: all processors).
+Environment variables:
+
+    ORTRAIN_ISA=avx2,...          build only these instruction sets (default: all; baseline runs on every processor)
+    ORTRAIN_ONLY=conv,engine      build only the modules with these names
+    ORTRAIN_DEBUG=1               check the bounds of array accesses
+    ORTRAIN_SANITIZE=1            compile with the address and undefined-behavior sanitizers
+    ORTRAIN_ANNOTATE=1            write Cython's annotated HTML
+    ORTRAIN_BUILD_JOBS=N          compile N files at a time (default: the number of processors)
 """
 
 import os
@@ -20,7 +24,7 @@ KERNELS = CORE / "kernels"
 GENERATED = Path("build") / "instruction_sets"
 
 MSVC = sys.platform == "win32"
-# No -ffast-math: it changes the floating-point mode of the whole process. A fixed -ffp-contract keeps equal bits within one set.
+# No -ffast-math, which changes the floating-point mode of the whole process. A fixed -ffp-contract gives the same bits in all builds of an instruction set.
 BASE_FLAGS = ["/O2"] if MSVC else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden", "-g0"]
 X86_SETS = {
     "baseline": [] if MSVC else ["-march=x86-64"],
@@ -42,7 +46,7 @@ def enabled(switch: str) -> bool:
 
 
 def instruction_sets() -> dict[str, list[str]]:
-    """The sets to build, with their compiler flags; on other processors the compiler's own baseline (NEON on ARM)."""
+    """Return instruction set -> compiler flags for the sets to build; other processors than x86 have only the compiler's default (NEON on ARM)."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return {"baseline": []}
     chosen = os.environ.get("ORTRAIN_ISA")
@@ -50,12 +54,12 @@ def instruction_sets() -> dict[str, list[str]]:
         return X86_SETS
     unknown = set(chosen.split(",")) - set(X86_SETS)
     if unknown:
-        raise SystemExit(f"ORTRAIN_ISA names {sorted(unknown)}; known are {sorted(X86_SETS)}")
+        raise SystemExit(f"expected ORTRAIN_ISA to name instruction sets among {sorted(X86_SETS)}, got {sorted(unknown)}")
     return {name: X86_SETS[name] for name in chosen.split(",")}
 
 
 def flags() -> tuple[list[str], list[str]]:
-    """(compile flags, link flags) that every extension has."""
+    """Return (compile flags, link flags) of every extension."""
     if enabled("ORTRAIN_SANITIZE"):
         sanitize = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
         return ["-O1", "-g", *sanitize], sanitize
@@ -88,7 +92,7 @@ def extensions() -> list[Extension]:
 
 
 class ParallelBuild(build_ext):
-    """Compiles as many extensions at a time as there are processors."""
+    """Compiles several extensions at a time, by default as many as there are processors."""
 
     def finalize_options(self) -> None:
         super().finalize_options()

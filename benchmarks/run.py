@@ -24,8 +24,8 @@ from benchmarks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
 UNSET_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE")
-"""Some environments set them. The first two halve the speed of SciPy's BLAS; the last one makes Python compile ortrain's sources at every start, which an
-installed package never does."""
+"""Environment variables that some environments set. The first two halve the speed of SciPy's BLAS; with the last one Python compiles ortrain's sources at every
+start, which an installed package never requires."""
 FIGURES = ("median_ms", "min_ms", "p90_ms", "cold_start_s", "peak_rss_mb", "growth_mb", "loaded_growth_mb", "first_loss")
 
 Result = dict[str, Any]
@@ -113,7 +113,7 @@ def summarize(runs: dict[Cell, list[Result]]) -> tables.Summary:
 
 
 def processor_name() -> str:
-    """Return the name of the chip, or of the architecture where the system does not tell it."""
+    """Return the name of the processor, or of its architecture if the system does not provide the name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

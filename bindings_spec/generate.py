@@ -1,7 +1,7 @@
-"""Renders what is public and data: `python bindings_spec/generate.py [--check]`. Needs nothing but Python 3.11.
+"""Generate the public API from its specification: `python bindings_spec/generate.py [--check]`. Requires Python 3.11 and no packages.
 
-Without an argument the files are written; with --check they are compared, and a difference is an error. Either way a public name that names.lock has and the
-spec no longer gives is an error, unless removed.toml says why and since when."""
+Without --check the files are written; with it they are compared, and a difference is an error. In both cases it is an error if a public name in names.lock is
+no longer in the specification and removed.toml does not list it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from render.spec import ROOT, Spec, SpecError
 
 
 def targets(spec: Spec) -> dict[str, str]:
-    """Every generated file: path from the project's root -> text."""
+    """Return path from the project's root -> text for every generated file."""
     return {**errors.render(spec), **enums.render(spec), **facades.render(spec), **documents.render(spec), **lock.render(spec)}
 
 
-def stale(files: dict[str, str]) -> list[str]:
-    """The differences between the files and what the spec says, one text per stale file."""
+def find_stale(files: dict[str, str]) -> list[str]:
+    """Return one unified diff for each file that differs from its rendered text."""
     found = []
-    for name, want in files.items():
+    for name, rendered in files.items():
         path = ROOT / name
-        have = path.read_text(encoding="utf-8") if path.exists() else ""
-        if have != want:
-            found.append("".join(difflib.unified_diff(have.splitlines(True), want.splitlines(True), name, f"{name} (rendered)")))
+        current = path.read_text(encoding="utf-8") if path.exists() else ""
+        if current != rendered:
+            found.append("".join(difflib.unified_diff(current.splitlines(True), rendered.splitlines(True), name, f"{name} (rendered)")))
     return found
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the generator and returns its exit status."""
+    """Run the generator and return its exit status."""
     if arguments not in ([], ["--check"]):
         print(__doc__, file=sys.stderr)
         return 2
@@ -40,11 +40,11 @@ def main(arguments: list[str]) -> int:
         print(f"error: {error}")
         return 1
     if missing:
-        print("error: public names that no record gives any more, and removed.toml does not explain:", *missing, sep="\n  ")
+        print("error: public names that are no longer in the specification and not listed in removed.toml:", *missing, sep="\n  ")
         return 1
     files = targets(spec)
     if arguments:
-        differences = stale(files)
+        differences = find_stale(files)
         print("".join(differences), end="")
         return 1 if differences else 0
     for name, text in files.items():

@@ -1,7 +1,7 @@
-"""Importing this module makes `onnxruntime` and `onnxruntime.training` mean ortrain, for scripts that are to run without a changed line.
+"""Drop-in replacement: importing this module makes later imports of `onnxruntime` and `onnxruntime.training` import ortrain, for unchanged scripts.
 
-    import ortrain.drop_in            # in a program, before the first import of onnxruntime
-    python -m ortrain run script.py   # or from outside"""
+    import ortrain.drop_in            # within a program, before its first import of onnxruntime
+    python -m ortrain run script.py   # without changing the program"""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from types import ModuleType
 from ortrain.errors import InvalidStateError
 
 OLD_VERSION = "1.19.2"
-"""The value of `onnxruntime.__version__`: the release whose interface this is."""
+"""The value of `onnxruntime.__version__`: the release whose API is replaced."""
 
 NAMES = {
     "InferenceSession": "ortrain.runtime.inference_session", "OrtValue": "ortrain.runtime.values",
     "RunOptions": "ortrain.runtime.options", "SessionOptions": "ortrain.runtime.options",
     "GraphOptimizationLevel": "ortrain.enums", "ExecutionMode": "ortrain.enums", "set_seed": "ortrain.runtime.seed",
 }
-"""Names of the package itself -> their modules in ortrain."""
+"""Names in the package `onnxruntime` itself -> their modules in ortrain."""
 
 MODULES: dict[str, str | None] = {
     "": None,
@@ -47,13 +47,13 @@ MODULES: dict[str, str | None] = {
     ".training.onnxblock.optim": "ortrain.onnxblock.optim",
     ".training.onnxblock.optim.optim": "ortrain.onnxblock.optim",
 }
-"""Modules of onnxruntime, without its name -> the modules of ortrain that replace them; None: a module that offers NAMES."""
+"""Modules of onnxruntime, without the package's name -> the modules of ortrain that replace them; None for a module with NAMES."""
 
 PACKAGE = "onnxruntime"
 
 
 class _Names(ModuleType):
-    """A replaced module, whose names are looked up in ortrain when they are first used."""
+    """A module of onnxruntime whose names are imported from ortrain when they are first used."""
 
     def __getattr__(self, name: str) -> object:
         below = self.__name__.removeprefix(PACKAGE)
@@ -72,13 +72,13 @@ class _Names(ModuleType):
 
 
 class _Importer(MetaPathFinder, Loader):
-    """Finds the replaced modules, whether or not onnxruntime is installed."""
+    """Imports the replaced modules, whether or not onnxruntime is installed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != PACKAGE and not name.startswith(f"{PACKAGE}."):
             return None
         if name.removeprefix(PACKAGE) not in MODULES:
-            raise ModuleNotFoundError(f"No module named {name!r}: {PACKAGE} means ortrain here, which stands for its training API", name=name)
+            raise ModuleNotFoundError(f"No module named {name!r}: {PACKAGE} is replaced by ortrain, which has only its training API", name=name)
         return ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -103,7 +103,7 @@ _importer = _Importer()
 
 
 def install() -> None:
-    """Replace `onnxruntime` by ortrain in later imports. Raises InvalidStateError when the real package has been imported already."""
+    """Replace `onnxruntime` by ortrain in later imports. Raises InvalidStateError if the real package has been imported already."""
     loaded = sys.modules.get(PACKAGE)
     if loaded is not None and not isinstance(loaded, _Names):
         raise InvalidStateError(f"expected ortrain.drop_in to be imported before {PACKAGE}, which was imported from {getattr(loaded, '__file__', '?')}")

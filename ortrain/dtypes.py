@@ -33,7 +33,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
             found: np.dtype = np.dtype(getattr(ml_dtypes, name))
         except (ImportError, AttributeError) as error:
-            raise TypeError(f"expected ml_dtypes with {name}, which onnx 1.19 and newer bring: {error}") from error
+            raise TypeError(f"expected ml_dtypes with {name}, which onnx installs from version 1.19 on: {error}") from error
         return found
     return np.dtype(object) if name == "string" else np.dtype(name)
 

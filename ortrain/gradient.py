@@ -44,7 +44,7 @@ def with_straight_through(nodes: Sequence[Node]) -> list[Node]:
     return fuse_dynamic_products(fuse_quantize_pairs(nodes))
 
 
-def _is_differentiated_whole(record: OpRecord) -> bool:
+def _is_differentiated_directly(record: OpRecord) -> bool:
     """Return whether an operator is differentiated without decomposition: it has a gradient rule, or no gradient
     flows through it."""
     return not record.differentiable or record.gradient is not None and not record.decompose_first
@@ -111,8 +111,8 @@ class BackwardPass(GraphBuilder):
         for node in self.graph.nodes:
             record = record_of(node)
             assert record is not None
-            is_decomposed = not _is_differentiated_whole(record) and not on_path.isdisjoint(node.outputs)
-            nodes.extend((decompose(node, self, _is_differentiated_whole) if is_decomposed else None) or [node])
+            is_decomposed = not _is_differentiated_directly(record) and not on_path.isdisjoint(node.outputs)
+            nodes.extend((decompose(node, self, _is_differentiated_directly) if is_decomposed else None) or [node])
         self.graph.nodes = nodes
 
     def _values_with_gradient(self, nodes: Sequence[Node], wanted: Sequence[str]) -> set[str]:
@@ -145,8 +145,8 @@ class BackwardPass(GraphBuilder):
         if not record.differentiable:
             return
         if record.gradient is None and record.decompose is not None:
-            raise MissingGradientError(f"expected sizes and values of {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r}) that are known before "
-                                       "running, as its gradient is made of its parts: input_shapes and input_values say them")
+            raise MissingGradientError(f"expected known sizes and values of {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r}), whose gradient "
+                                       "is that of its decomposition: specify them by input_shapes and input_values")
         if record.gradient is None:
             raise MissingGradientError(f"expected a gradient of {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r}), which ortrain "
                                        "does not have yet")

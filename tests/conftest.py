@@ -1,4 +1,4 @@
-"""What several tests start from."""
+"""Fixtures of several tests."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def spec():
-    """The public surface as bindings_spec/ says it."""
+    """The specification of the public API, bindings_spec/."""
     folder = str(Path(__file__).resolve().parents[1] / "bindings_spec")
     sys.path.insert(0, folder)
     try:

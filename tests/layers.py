@@ -1,4 +1,4 @@
-"""The map of the package: which room stands on which. `python -m tests.layers` prints it."""
+"""The layers of ortrain and the imports between its top-level packages. `python -m tests.layers` prints them."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "ortrain"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 NEVER = {"ops": {"_core"}, "formats": {"_core"}}
-"""Stricter than the rows: operators name kernels by string, and the plan joins the two."""
+"""Imports that are forbidden although the rows allow them: operators name kernels by string, and the plan looks them up."""
 
 CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(\S+)\s+c?import\s+(.+)|c?import\s+(.+))$", re.MULTILINE)
 
 
 def layers() -> list[set[str]]:
-    """The rows of the block `layers` of docs/architecture.md, lowest first."""
+    """Return the rows of the block `layers` in docs/architecture.md, lowest first."""
     block = re.search(r"^```layers\n(.*?)^```", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert block is not None, "docs/architecture.md has no block ```layers"
     return [set(row.split()) for row in block[1].splitlines()]
 
 
 def sources() -> list[Path]:
-    """All sources of the package but its own __init__, which loads everything lazily."""
+    """Return all source files except ortrain/__init__.py, which imports everything lazily."""
     found = (path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyi", ".pyx", ".pxd", ".pxi"))
     return sorted(path for path in found if path.with_suffix("") != PACKAGE / "__init__")
 
 
-def room_of(path: Path) -> str:
-    """The module or package directly below ortrain."""
+def package_of(path: Path) -> str:
+    """Return the module or package directly below ortrain that contains a source file."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(path.suffix)
 
 
 def module_of(path: Path) -> str:
-    """The dotted name of a source file."""
+    """Return the dotted module name of a source file."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def imports_of(path: Path, typing_too: bool = True) -> Iterator[tuple[str, str]]:
-    """(module, imported name or "") of every import and cimport, wherever it stands; those under `if TYPE_CHECKING` only if wanted."""
+    """Yield (module, imported name or "") of all imports and cimports, also in functions. typing_too: include those under `if TYPE_CHECKING`."""
     text = path.read_text(encoding="utf-8")
     if path.suffix not in (".py", ".pyi"):
         yield from _cython_imports(text)
@@ -69,18 +69,18 @@ def _nodes(tree: ast.AST, typing_too: bool) -> Iterator[ast.AST]:
         yield from _nodes(node, typing_too)
 
 
-def rooms_imported(path: Path) -> set[str]:
-    """The rooms of ortrain that a source imports from, for types alone or in earnest."""
+def imported_packages(path: Path) -> set[str]:
+    """Return the top-level packages that a source file imports from, including imports for types only."""
     found = set()
     for module, name in imports_of(path):
         parts = module.split(".")
         if parts[0] == "ortrain":
             found.add(parts[1] if len(parts) > 1 else name)
-    return {room for room in found if room and not room.startswith("__version")}
+    return {package for package in found if package and not package.startswith("__version")}
 
 
 def module_graph() -> dict[str, set[str]]:
-    """Module -> the modules of ortrain that it imports when it runs, a package's __init__ under the package's name."""
+    """Return module -> the modules of ortrain that it imports at run time; a package's __init__ has the name of the package."""
     known = {module_of(path) for path in sources()}
     graph: dict[str, set[str]] = {name: set() for name in known}
     for path in sources():
@@ -93,8 +93,8 @@ def module_graph() -> dict[str, set[str]]:
     return graph
 
 
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The groups of modules that import each other (Tarjan's strongly connected components of more than one module)."""
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the groups of modules that import each other: strongly connected components with several modules (Tarjan's algorithm)."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -123,20 +123,20 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def print_map() -> None:
-    """Print each row, highest first: its rooms with their modules and lines, and the rooms that each imports from."""
+    """Print the rows, highest first: each top-level package with its files, lines and the packages that it imports from."""
     imported: dict[str, set[str]] = {}
     size: dict[str, tuple[int, int]] = {}
     for path in (path for path in [*sources(), *PACKAGE.rglob("*.h")] if path.suffix != ".pyi"):
-        room = room_of(path)
-        modules, lines = size.get(room, (0, 0))
-        size[room] = modules + 1, lines + len(path.read_text(encoding="utf-8").splitlines())
+        package = package_of(path)
+        modules, lines = size.get(package, (0, 0))
+        size[package] = modules + 1, lines + len(path.read_text(encoding="utf-8").splitlines())
         if path.suffix != ".h":
-            imported.setdefault(room, set()).update(rooms_imported(path) - {room})
+            imported.setdefault(package, set()).update(imported_packages(path) - {package})
     rows = layers()
     for number in range(len(rows), 0, -1):
-        for room in sorted(rows[number - 1], key=str.lower):
-            modules, lines = size.get(room, (0, 0))
-            print(f"{number:3d}  {room:18s} {modules:4d} files {lines:6d} lines  -> {', '.join(sorted(imported.get(room, ())))}")
+        for package in sorted(rows[number - 1], key=str.lower):
+            modules, lines = size.get(package, (0, 0))
+            print(f"{number:3d}  {package:18s} {modules:4d} files {lines:6d} lines  -> {', '.join(sorted(imported.get(package, ())))}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The recorded cases: where their files lie, and how their artifacts are made again."""
+"""The recorded cases: their files, and how to generate their artifacts with ortrain."""
 
 import json
 from functools import cached_property
@@ -31,7 +31,7 @@ class WeightedAverageLoss(onnxblock.Block):
 
 
 class Recording:
-    """One case as one version of the old package recorded it; what is the same in 1.19.2 is stored there alone."""
+    """One case, recorded with one version of onnxruntime-training. Files that are the same in 1.19.2 are stored there only."""
 
     def __init__(self, version, case):
         self.version, self.case = version, case
@@ -70,11 +70,13 @@ class Recording:
         return OptimType[self.meta["optimizer"]]
 
     def make_artifacts(self, folder, **options):
-        """What ortrain makes of the case's forward model."""
+        """Generate ortrain's artifacts of the forward model."""
         generate_artifacts(self.file("forward.onnx"), self.meta["requires_grad"], self.meta["frozen_params"], self.loss, self.optimizer, folder, **options)
 
     def check_parameters(self, actual, wanted):
-        """Within 1e-4 of the tensor's largest entry plus 1e-6 (design, "Numbers and trust"), and 3 % of a step besides; returns the largest share used."""
+        """Assert that parameters differ by at most 1e-4 of the tensor's largest element, plus 1e-6, plus 3 % of the learning rate.
+
+        Return the largest difference relative to its limit."""
         used = 0.0
         for name, value in actual:
             if name not in self.noisy:

@@ -1,4 +1,4 @@
-"""Every operation of the discontinued API is a record of the spec and a callable of its facade (tests/data/api_surface.toml lists them, per language)."""
+"""Every operation of onnxruntime-training's API, which tests/data/api_surface.toml lists per language, is in the specification and in its facade."""
 
 import importlib
 import inspect
@@ -17,7 +17,7 @@ OPERATIONS = [(language, operation) for language in SURFACE for operation in SUR
 
 
 def resolved(language, name):
-    """What a name of the list is in its facade; a constructor is its class's __init__, a function of C is in one of the tables."""
+    """Return the object with a listed name: for a constructor the __init__ of its class, for a function of C the member of a table."""
     module = importlib.import_module(SURFACE[language]["module"])
     if language == "c":
         return getattr(module.OrtTrainingApi, name)
@@ -36,7 +36,7 @@ def resolved(language, name):
 
 
 def listed_parameters(language, signature):
-    """The parameter names that a line of the list has, as Python can say them; None where it lists types or a result only."""
+    """Return the parameter names in a line of the list, as Python identifiers; None where it lists only types or a result."""
     inside = re.match(r"\((.*?)\)(?: throws)?(?: ->|$)", signature)
     if inside is None:
         return None
@@ -48,7 +48,7 @@ def listed_parameters(language, signature):
 
 
 def forms_of(found):
-    """The parameter names of a callable: of each of its overloads, if it has some."""
+    """Return the parameter names of each overload of a callable."""
     found = getattr(found, "__func__", found)
     return [[name for name in inspect.signature(form).parameters if name not in ("self", "cls")] for form in typing.get_overloads(found) or [found]]
 
@@ -70,7 +70,7 @@ def test_operation_is_a_callable_with_the_listed_parameters(language, operation)
 
 
 @pytest.mark.parametrize(("language", "name"), [(language, name) for language, functions in DOCUMENTED.items() for name in functions])
-def test_parameters_are_called_as_the_documents_call_them(language, name):
+def test_parameters_have_their_documented_names(language, name):
     documented = DOCUMENTED[language][name]
     owner = {"csharp": "TrainingSession.", "swift": "ORTTrainingSession.", "objc": "ORTTrainingSession."}.get(language, "")
     forms = forms_of(resolved(language, "TrainingSession.__init__" if (language, name) == ("csharp", "TrainingSession") else owner + name))

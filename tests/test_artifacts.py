@@ -257,7 +257,7 @@ def test_order_is_restored_and_nonsense_refused():
     broken = {
         "cycle": [helper.make_node("Add", ["x", "y"], ["h"]), helper.make_node("Relu", ["h"], ["y"])],
         "value of the graph": [helper.make_node("Relu", ["nope"], ["y"])],
-        "made twice": [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["y"])],
+        "assigned twice": [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["y"])],
         "graph output": [helper.make_node("Relu", ["x"], ["z"])],
     }
     for message, nodes in broken.items():

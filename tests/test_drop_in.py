@@ -1,4 +1,4 @@
-"""Scripts written for the old package run without a changed line: `python -m ortrain run`, or `import ortrain.drop_in`."""
+"""Scripts written for onnxruntime-training run unchanged with `python -m ortrain run` or `import ortrain.drop_in`."""
 
 import subprocess
 import sys
@@ -94,7 +94,7 @@ def test_a_module_runs_too(tmp_path):
     assert done.stdout == "['--epochs', '3'] __main__\n", done.stderr
 
 
-def test_a_program_may_import_the_stand_in_itself(tmp_path):
+def test_a_program_may_import_the_drop_in_replacement_itself(tmp_path):
     (tmp_path / "program.py").write_text("import ortrain.drop_in\n" + SCRIPT)
     done = run("program.py", DATA / "mlp_ce" / "forward.onnx", DATA / "mlp_ce" / "inputs.npz", tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -108,16 +108,16 @@ def test_an_exception_of_the_script_is_shown_as_python_shows_it(tmp_path):
     assert done.stderr.endswith("ValueError: mine\n")
 
 
-@pytest.mark.parametrize(("line", "message"), [("import onnxruntime.quantization", "onnxruntime means ortrain"),
+@pytest.mark.parametrize(("line", "message"), [("import onnxruntime.quantization", "onnxruntime is replaced by ortrain"),
                                                ("from onnxruntime import ORTTrainer", "ORTTrainer")])
-def test_what_ortrain_has_no_counterpart_for_is_named(line, message, tmp_path):
+def test_names_without_counterpart_in_ortrain_are_reported(line, message, tmp_path):
     (tmp_path / "script.py").write_text(line)
     done = run("-m", "ortrain", "run", "script.py", cwd=tmp_path)
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1]
 
 
-def test_the_real_package_is_not_replaced_behind_its_back(tmp_path):
+def test_a_real_package_that_was_imported_is_not_replaced(tmp_path):
     (tmp_path / "onnxruntime.py").write_text("")
     done = run("-c", textwrap.dedent("""
         import onnxruntime

@@ -1,4 +1,4 @@
-"""The examples: the program in the spelling of every language writes the same checkpoint."""
+"""The example programs in five languages write the same checkpoint."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What is generated is what the spec says, the spec says nothing that contradicts itself, and stubs name what the compiled modules have."""
+"""Generated files are up to date, contradictory specifications are refused, and stubs have the names of the compiled modules."""
 
 import ast
 import importlib
@@ -30,7 +30,7 @@ def generate(monkeypatch):
 
 @pytest.fixture
 def changed_spec(generate, tmp_path):
-    """A copy of the spec with one text replaced."""
+    """Return a function that loads a copy of the specification with one text replaced."""
     from render.spec import Spec
 
     folder = tmp_path / "bindings_spec"
@@ -45,14 +45,14 @@ def changed_spec(generate, tmp_path):
     return change
 
 
-def test_the_generated_files_are_fresh(generate, capsys):
+def test_the_generated_files_are_up_to_date(generate, capsys):
     assert generate.main(["--check"]) == 0, capsys.readouterr().out
 
 
 def test_a_stale_file_is_shown(generate):
     files = generate.targets(generate.Spec.load())
     files["ortrain/enums.py"] = files["ortrain/enums.py"].replace("AdamW = 1", "AdamW = 3")
-    (difference,) = generate.stale(files)
+    (difference,) = generate.find_stale(files)
     assert "+    AdamW = 3" in difference
 
 
@@ -70,7 +70,7 @@ def test_an_altered_parameter_is_a_name_that_disappears(generate, changed_spec):
     assert generate.lock.missing_names(spec) == ["objc ORTTrainingSession.setLearningRate_error_(lr) -> bool"]
 
 
-def test_a_deprecated_operation_says_so_and_warns(generate, changed_spec):
+def test_a_deprecated_operation_is_documented_and_warns(generate, changed_spec):
     deprecated = 'deprecated = { since = "0.2", instead = "nothing" }\nswift = "schedulerStep()"'
     spec = changed_spec("operations/training_session.toml", 'swift = "schedulerStep()"', deprecated)
     text = generate.facades.render(spec)["ortrain/swift/training_session.py"]
@@ -131,7 +131,7 @@ def test_a_form_that_takes_an_object_without_a_class_is_refused(generate, change
     ("operations/training.toml", 'kind = "function"', 'kind = "verb"', "unknown kind"),
     ("operations/training.toml", "known_from", "knwon_from", "unknown fields"),
     ("operations/training.toml", 'type = "integer"', 'type = "intger"', "unknown type"),
-    ("operations/training.toml", "set_seed({seed})", "set_seed({sed})", "is no parameter"),
+    ("operations/training.toml", "set_seed({seed})", "set_seed({sed})", "is not a parameter"),
     ("operations/training.toml", '"static SetSeed(seed)"', '"static SetSeed(sed)"', "neither a parameter nor a role"),
     ("operations/training.toml", '"static SetSeed(seed)"', '"SetSeed"', "is not"),
     ("operations/training.toml", 'swift = "function ORTSetSeed(_ seed: seed)"\n', "", "or the reason why it is absent"),
@@ -146,12 +146,12 @@ def test_a_spec_that_contradicts_itself_is_refused(changed_spec, file, before, a
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
-def test_records_are_as_the_schema_says(path):
+def test_records_conform_to_the_schema(path):
     schema = json.loads((SPEC / "schema" / "operations.schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(tomllib.loads(path.read_text(encoding="utf-8")), schema)
 
 
-def test_enums_have_the_old_packages_values():
+def test_enums_have_the_values_of_onnxruntime_training():
     assert {m.name: int(m) for m in enums.LossType} == {"MSELoss": 1, "CrossEntropyLoss": 2, "BCEWithLogitsLoss": 3, "L1Loss": 4}
     assert {m.name: int(m) for m in enums.OptimType} == {"AdamW": 1, "SGD": 2}
     assert all(issubclass(kind, IntEnum) for kind in (enums.LossType, enums.OptimType))
@@ -164,7 +164,7 @@ def test_element_types_are_onnx_numbers():
 
 
 @pytest.mark.parametrize("error", [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)], ids=lambda e: e.__name__)
-def test_every_error_says_its_message_plainly_and_has_a_code(error):
+def test_every_error_shows_its_plain_message_and_has_a_code(error):
     assert issubclass(error, errors.OrtrainError)
     assert error.__doc__
     assert str(error("expected a, got 'b'")) == "expected a, got 'b'"
@@ -172,7 +172,7 @@ def test_every_error_says_its_message_plainly_and_has_a_code(error):
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=lambda p: p.stem)
-def test_a_stub_names_what_the_compiled_module_has(stub):
+def test_a_stub_has_the_names_of_the_compiled_module(stub):
     module = importlib.import_module(f"ortrain._core.{stub.stem}")
     named = {"": set()}
     for node in ast.parse(stub.read_text(encoding="utf-8")).body:

@@ -1,4 +1,4 @@
-"""A module imports only from lower layers and its own room, nothing imports in a circle, and importing the API stays light."""
+"""Modules import only from lower layers and their own package, no imports are circular, and importing the API stays light."""
 
 import ast
 import subprocess
@@ -8,36 +8,36 @@ from collections.abc import Iterator
 import pytest
 
 from tests import layers
-from tests.layers import NEVER, PACKAGE, ROOT, room_of, rooms_imported
+from tests.layers import NEVER, PACKAGE, ROOT, imported_packages, package_of
 
-ROW_OF = {room: number for number, row in enumerate(layers.layers()) for room in row}
+ROW_OF = {package: number for number, row in enumerate(layers.layers()) for package in row}
 MAX_MODULES_AT_THE_TOP = 12
 
 
 @pytest.mark.parametrize("path", layers.sources(), ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_a_module_imports_only_from_lower_layers(path):
-    room = room_of(path)
-    assert room in ROW_OF, f"{room} has no layer: give it one in docs/architecture.md"
-    for imported in rooms_imported(path) - {room}:
+    package = package_of(path)
+    assert package in ROW_OF, f"{package} has no layer: add it to the block in docs/architecture.md"
+    for imported in imported_packages(path) - {package}:
         assert imported in ROW_OF, f"{imported} has no layer"
-        assert ROW_OF[imported] < ROW_OF[room], f"{room} may not import {imported}"
-        assert imported not in NEVER.get(room, ()), f"{room} may not import {imported}"
+        assert ROW_OF[imported] < ROW_OF[package], f"{package} may not import {imported}"
+        assert imported not in NEVER.get(package, ()), f"{package} may not import {imported}"
 
 
-def test_no_modules_import_each_other_in_a_circle():
-    assert layers.circles(layers.module_graph()) == []
+def test_no_modules_import_each_other_in_a_cycle():
+    assert layers.cycles(layers.module_graph()) == []
 
 
-def test_a_circle_is_found():
-    assert layers.circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+def test_a_cycle_is_found():
+    assert layers.cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
 
 def test_every_layer_of_the_map_exists():
-    rooms = {room_of(path) for path in layers.sources()}
-    assert {room for row in layers.layers() for room in row} == rooms
+    packages = {package_of(path) for path in layers.sources()}
+    assert {package for row in layers.layers() for package in row} == packages
 
 
-def test_few_modules_lie_at_the_top():
+def test_few_modules_are_directly_in_the_package():
     assert len(list(PACKAGE.glob("*.py"))) <= MAX_MODULES_AT_THE_TOP
 
 
@@ -46,22 +46,22 @@ def test_the_map_can_be_printed(capsys):
     assert "_core" in capsys.readouterr().out
 
 
-def test_the_reader_of_imports_sees_cimports(tmp_path):
+def test_cimports_are_found(tmp_path):
     source = tmp_path / "x.pyx"
     lines = ["from ortrain._core.kernel cimport (Engine,", "    Tensor)", "from ortrain cimport dtypes as d", "cimport ortrain.ir.graph",
              "import a, ortrain.ops"]
     source.write_text("\n".join(lines))
-    assert rooms_imported(source) == {"_core", "dtypes", "ir", "ops"}
+    assert imported_packages(source) == {"_core", "dtypes", "ir", "ops"}
 
 
-# ---- weight
+# ---- loaded modules
 
 HEAVY = ("onnx.checker", "onnx.helper", "onnx.reference", "onnx.shape_inference", "onnx.version_converter", "scipy", "matplotlib", "tqdm", "onnxruntime")
 ALLOWED = {"numpy", "onnx", "google", "ml_dtypes", "flatbuffers", "typing_extensions", "ortrain", "cython_runtime"}
 
 
 def module_level_imports(tree: ast.Module) -> Iterator[str]:
-    """What runs when the module is imported: imports outside of functions and of `if TYPE_CHECKING`."""
+    """Yield the imports that run when a module is imported: those outside of functions and of `if TYPE_CHECKING`."""
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop()
@@ -81,8 +81,8 @@ def modules_after(code: str) -> set[str]:
     return set(result.stdout.split())
 
 
-def test_what_the_api_loads_imports_heavy_modules_only_where_they_are_used():
-    """Looks at the sources: some versions of onnx import their checker and helper themselves."""
+def test_modules_that_the_api_loads_import_heavy_packages_lazily():
+    """The test reads the sources, because some versions of onnx import their checker and helper themselves."""
     for module in modules_after("import ortrain.api"):
         path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
         if not module.startswith("ortrain.") or not path.exists():
@@ -92,7 +92,7 @@ def test_what_the_api_loads_imports_heavy_modules_only_where_they_are_used():
 
 
 def test_importing_the_api_is_light():
-    # what counts is what ortrain adds to numpy and onnx
+    # counted are modules that ortrain loads in addition to numpy and onnx
     base = modules_after("import numpy, onnx, onnx.numpy_helper, onnx.external_data_helper, flatbuffers")
     added = modules_after("import ortrain.api") - base
     packages = {name.partition(".")[0] for name in added} - sys.stdlib_module_names
@@ -101,5 +101,5 @@ def test_importing_the_api_is_light():
     assert not {name for name in added if name.startswith(("onnx.", "scipy"))}
 
 
-def test_importing_the_package_costs_nothing():
+def test_importing_the_package_loads_neither_numpy_nor_onnx():
     assert not {"numpy", "onnx", "scipy"} & modules_after("import ortrain")

@@ -1,4 +1,4 @@
-"""The list of operators is complete and correct, and docs/operators.md is what `ortrain ops` generates."""
+"""The list of operators is complete and correct, and docs/operators.md is up to date."""
 
 from pathlib import Path
 

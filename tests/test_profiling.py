@@ -1,4 +1,4 @@
-"""Profiles: what is counted, that nothing else changes, and that the trace is what the viewers read."""
+"""Profiles: their figures, their effect on the session, and the format of the trace."""
 
 import json
 
@@ -33,14 +33,14 @@ def test_every_step_of_every_run_is_measured():
     assert [step.operator for step in profile.steps if step.kernel == "adamw"] == ["optimizer"]
 
 
-def test_operations_of_products_are_two_for_each_multiplication():
+def test_a_matrix_multiplication_counts_two_operations_per_multiplication():
     matrix = [TensorType("float32", shape) for shape in ((8, 5), (5, 3))]
     assert count_operations("Gemm", {}, [*matrix, None], [TensorType("float32", (8, 3))]) == 2 * 8 * 5 * 3
     turned = [TensorType("float32", (4, 5, 8)), TensorType("float32", (4, 5, 3))]
     assert count_operations("FusedMatMul", {"transA": 1}, turned, [TensorType("float32", (4, 8, 3))]) == 2 * 4 * 8 * 5 * 3
 
 
-def test_a_convolution_and_its_gradients_count_the_same_products():
+def test_a_convolution_and_each_of_its_gradients_count_the_same_operations():
     x, w, y = (TensorType("float32", shape) for shape in ((2, 4, 9, 9), (6, 2, 3, 3), (2, 6, 7, 7)))
     forward = 2 * (2 * 6 * 7 * 7) * (2 * 3 * 3)
     assert count_operations("Conv", {"group": 2}, [x, w], [y]) == forward
@@ -48,11 +48,11 @@ def test_a_convolution_and_its_gradients_count_the_same_products():
     assert count_operations("ConvGrad", {"group": 2}, [y, x, w], [None, w, None]) == forward
 
 
-def test_what_the_table_does_not_know_has_no_count():
+def test_an_operator_outside_of_the_cost_model_has_no_count():
     assert count_operations("Transpose", {}, [TensorType("float32", (2, 3))], [TensorType("float32", (3, 2))]) is None
 
 
-def test_the_table_of_costs_names_operators_that_exist():
+def test_the_cost_model_names_existing_operators():
     assert not {*COSTS, *MOVING} - {op_type for _, op_type in REGISTRY}
 
 

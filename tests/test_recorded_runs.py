@@ -1,4 +1,4 @@
-"""The recorded runs of onnxruntime-training 1.16 to 1.19 come out of ortrain: losses, outputs, gradients, parameters, evaluation, export."""
+"""ortrain reproduces the recorded runs of onnxruntime-training 1.15 to 1.19: losses, outputs, gradients, parameters, evaluation, export."""
 
 import numpy as np
 import pytest
@@ -62,8 +62,8 @@ def test_recorded_run_is_reproduced(version, case, tmp_path):
 
 
 @pytest.mark.parametrize(("version", "case"), VERSIONED_CASES)
-def test_a_checkpoint_with_optimizer_state_resumes_where_the_run_stood(version, case):
-    """The checkpoint saved at the end holds what the run ended with, and training goes on from it as if it had never stopped."""
+def test_a_checkpoint_with_optimizer_state_resumes_the_run(version, case):
+    """The checkpoint saved at the end has the final state, and training continues from it as if it had not been interrupted."""
     recording = Recording(version, case)
 
     def start(checkpoint):

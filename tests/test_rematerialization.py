@@ -14,7 +14,7 @@ from ortrain.plan.liveness import live_bytes
 from ortrain.plan.rematerialization import OPERATIONS_PER_BYTE
 from tests.core.test_convolution import Net
 
-RECOMPUTED_NORM = "ChannelsLastBatchNormalizationAgain"
+RECOMPUTED_NORM = "ChannelsLastBatchNormalizationRecompute"
 RNG = np.random.default_rng(2)
 BATCH = RNG.normal(size=(4, 3, 16, 16)).astype(np.float32), np.array([1, 3, 5, 7])
 

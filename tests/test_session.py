@@ -1,4 +1,4 @@
-"""TrainingSession straight from a forward model: training, prediction, freezing, saving and resuming."""
+"""TrainingSession created from a forward model: training, prediction, freezing, saving and resuming."""
 
 import threading
 from pathlib import Path
@@ -36,14 +36,14 @@ def steps(session, arrays, count):
     return losses
 
 
-def test_every_weight_trains_when_nothing_is_named():
+def test_every_weight_is_trained_by_default():
     with start() as session:
         assert [name for name, parameter in session.parameters if parameter.requires_grad] == ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"]
         losses = steps(session, batch(), 20)
     assert losses[-1] < losses[0] / 2
 
 
-def test_running_statistics_move_with_training_and_are_used_by_prediction():
+def test_running_statistics_are_updated_by_training_and_used_by_prediction():
     with start("cnn_bn") as session:
         x, labels = batch("cnn_bn")
         before = session.parameters["bn.running_mean"].data.copy()
@@ -54,7 +54,7 @@ def test_running_statistics_move_with_training_and_are_used_by_prediction():
         assert not np.array_equal(session.predict(x)[0], first)
 
 
-def test_prediction_is_what_the_exported_model_says(tmp_path):
+def test_prediction_equals_the_output_of_the_exported_model(tmp_path):
     with start("cnn_bn") as session:
         x, labels = batch("cnn_bn")
         steps(session, [x, labels], 3)
@@ -66,7 +66,7 @@ def test_prediction_is_what_the_exported_model_says(tmp_path):
         np.testing.assert_allclose(ours.run(None, {ours.get_inputs()[0].name: x})[0], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_frozen_parameter_stays_and_an_unfrozen_one_moves():
+def test_frozen_parameters_stay_constant_and_unfrozen_ones_are_trained():
     with start() as session:
         arrays, weight = batch(), session.parameters["fc1.weight"].data.copy()
         session.freeze("fc1.weight")
@@ -94,7 +94,7 @@ def test_saved_artifacts_resume_exactly(tmp_path):
             assert steps(resumed, batch(), 3) == steps(session, batch(), 3)
 
 
-def test_inputs_may_come_by_name_and_of_any_array_kind():
+def test_inputs_may_be_named_and_of_any_array_type():
     class Foreign:
         def __init__(self, array):
             self.array = array
@@ -106,7 +106,7 @@ def test_inputs_may_come_by_name_and_of_any_array_kind():
             return self.array.__dlpack_device__()
 
     class Other:
-        """As the stock onnxruntime's OrtValue."""
+        """A value like onnxruntime's OrtValue."""
 
         def __init__(self, array):
             self.array = array
@@ -137,7 +137,7 @@ def test_a_short_last_batch_is_planned_once_more():
         np.testing.assert_array_equal(session.eval_step(x[:1], labels[:1])[0], short)
 
 
-def test_a_closed_session_says_so():
+def test_a_closed_session_raises_a_named_error():
     session = start()
     session.close()
     with pytest.raises(errors.InvalidStateError, match="closed"):
@@ -181,7 +181,7 @@ def test_a_run_is_terminated_by_its_options():
 
 
 def test_a_program_stops_at_its_next_step_and_gradients_must_then_be_reset():
-    """The flag is set by another thread while the step runs: what it has written so far is not used."""
+    """The flag is set by another thread while the step runs; the gradients that it has written so far are not used."""
     x, labels = (np.concatenate([a] * 4000) for a in batch())
     options = ortrain.RunOptions()
     stopped = 0
@@ -236,7 +236,7 @@ def test_a_computed_index_out_of_range_is_refused_before_gradients_are_written()
 
 
 class TwiceClipped(onnxblock.ForwardBlock):
-    """A user's own optimizer: AdamW without bias correction behind two limits of the norm."""
+    """A user-defined optimizer: AdamW without bias correction after two gradient clippings."""
 
     def build(self, parameters):
         graph = onnxblock.model_accessor.current_model().graph
@@ -251,7 +251,7 @@ class TwiceClipped(onnxblock.ForwardBlock):
         return "done"
 
 
-def test_an_optimizer_of_the_users_own_is_what_its_model_says():
+def test_a_user_defined_optimizer_follows_its_model():
     x, labels = batch()
     with ortrain.TrainingSession.from_model(DATA / "mlp_ce" / "forward.onnx", loss=LossType.CrossEntropyLoss, optimizer=TwiceClipped(),
                                             learning_rate=0.02) as session:
@@ -275,7 +275,7 @@ def test_an_optimizer_model_with_other_nodes_is_refused():
         session.load_optimizer(model)
 
 
-def test_outputs_are_written_into_arrays_of_the_callers():
+def test_outputs_are_written_into_preallocated_arrays():
     x, labels = batch()
     with start(additional_output_names=["output"]) as session, start(additional_output_names=["output"]) as other:
         for step in ("eval_step", "train_step"):
@@ -303,7 +303,7 @@ def test_arrays_that_do_not_fit_the_outputs_are_refused_before_anything_runs(out
         assert session.gradients_valid
 
 
-def test_a_checkpoint_travels_as_bytes():
+def test_a_checkpoint_survives_serialization_to_bytes():
     with start() as session:
         steps(session, batch(), 3)
         session.properties["epoch"] = 4
@@ -318,8 +318,8 @@ def test_a_checkpoint_travels_as_bytes():
 
 
 @pytest.mark.parametrize("between", ["another batch size", "OrtValues", "strided arrays"])
-def test_gradients_add_up_whatever_a_step_is_given(between):
-    """A program that is bound to its memory again goes on accumulating (it once dropped the second step's gradients)."""
+def test_gradients_accumulate_over_steps_with_different_arguments(between):
+    """Regression test: a program that was bound to its memory again dropped the second step's gradients."""
     x, labels = batch()
     with start() as session:
         session.train_step(x, labels)

@@ -1,4 +1,4 @@
-"""Facts that have to stand in two places, because two languages or tools need them, are the same in both."""
+"""Facts that must be stated in two places, for two languages or tools, are the same in both."""
 
 import re
 import tomllib
@@ -45,7 +45,7 @@ def test_every_language_of_the_specification_has_a_conformance_driver():
     assert drivers == set(LANGUAGES)
 
 
-def test_the_version_stands_in_the_package_alone():
+def test_the_version_is_stated_in_the_package_only():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" not in project["project"] and project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "ortrain.__version__"}
 
@@ -54,7 +54,7 @@ def test_every_optimizer_kernel_flushes_subnormal_numbers():
     assert {algorithm.kernel for algorithm in ALGORITHMS.values()} | {"gemm_update"} == kernel_table.OPTIMIZER_KERNELS
 
 
-def test_fused_updates_know_optimizers_by_the_number_of_their_records():
+def test_fused_updates_number_optimizers_like_their_records():
     source = (PACKAGE / "_core" / "kernels" / "training" / "gemm_update.h").read_text(encoding="utf-8")
     table = re.search(r"GEMM_UPDATES\[\]\)\(const KernelArgs \*\) = \{(.*?)\};", source)
     assert table is not None

@@ -1,4 +1,4 @@
-"""Wrong usage is refused with a named error that says what was expected, what came and where; a refused call changes nothing."""
+"""Wrong usage raises a named error with the expected value, the given value and the place; a refused call changes nothing."""
 
 from pathlib import Path
 
@@ -112,7 +112,7 @@ def test_a_truncated_or_foreign_checkpoint_is_refused(tmp_path):
             CheckpointState.load_checkpoint(tmp_path / "c")
 
 
-def test_a_model_that_is_none_is_refused(tmp_path, state):
+def test_a_file_that_is_not_a_model_is_refused(tmp_path, state):
     (tmp_path / "m.onnx").write_bytes(b"not a model at all")
     with pytest.raises(errors.InvalidModelError):
         Module(tmp_path / "m.onnx", state)
@@ -155,7 +155,7 @@ def test_a_buffer_of_the_wrong_size_is_refused(module):
         module.copy_buffer_to_parameters(OrtValue(np.zeros(3, np.float32)))
 
 
-def test_options_refuse_what_training_cannot_have():
+def test_options_that_training_does_not_support_are_refused():
     with pytest.raises(errors.InvalidArgumentError, match="Prepacking"):
         SessionOptions().add_session_config_entry("session.disable_prepacking", "0")
 
@@ -231,7 +231,7 @@ def test_resuming_with_optimizer_state_continues_exactly(tmp_path, batch):
 
 @pytest.mark.parametrize(("op_type", "domain", "last"), [("InPlaceAccumulatorV2", "com.microsoft", np.array([False])),
                                                          ("SGDUpdate", "ortrain", np.ones(2, np.float32))])
-def test_a_model_cannot_have_its_inputs_or_constants_written_over(op_type, domain, last):
+def test_a_model_may_not_overwrite_its_inputs_or_constants(op_type, domain, last):
     node = helper.make_node(op_type, ["x", "v", "last"], ["y"], domain=domain, name="writer")
     given = {"x": np.zeros((3, 4), np.float32), "v": np.ones((3, 4), np.float32), "last": last}
     kinds = {name: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in given.items()}
@@ -248,7 +248,7 @@ def test_a_model_cannot_have_its_inputs_or_constants_written_over(op_type, domai
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), "all"])
-def test_a_share_of_time_for_recomputation_is_from_none_to_all(share, state):
+def test_rematerialization_is_a_share_from_zero_to_one(share, state):
     with pytest.raises(errors.InvalidArgumentError, match=r"expected a share of the step's time from 0 to 1 as rematerialization, got"):
         Module(CASE / "training_model.onnx", state, session_options=SessionOptions(rematerialization=share))
 
@@ -260,7 +260,7 @@ def test_a_share_of_time_for_recomputation_is_from_none_to_all(share, state):
     ("ortrain.rematerialization", 0.1, r"expected text as key and value of a configuration entry, got 'ortrain\.rematerialization' and 0\.1"),
     ("ortrain.rematerialization", "2", r"expected a share of the step's time from 0 to 1 as rematerialization, got 2\.0"),
 ])
-def test_a_configuration_entry_that_is_no_option_of_ours_changes_nothing(key, value, wanted):
+def test_an_invalid_configuration_entry_is_refused_and_changes_nothing(key, value, wanted):
     options = SessionOptions()
     with pytest.raises(errors.InvalidArgumentError, match=wanted):
         options.add_session_config_entry(key, value)

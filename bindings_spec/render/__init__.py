@@ -1,1 +1,1 @@
-"""The renderers of the spec: each gives the texts of the files it is responsible for."""
+"""The renderers of the specification. Each returns path -> text for the files that it is responsible for."""

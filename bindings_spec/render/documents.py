@@ -8,8 +8,8 @@ from render.spec import ROOT, Form, Operation, Spec
 
 HEAD = """# Reference
 
-One row per operation, one column per language. `(written)` marks what is written by hand and only recorded in the spec; a dash is explained below the
-table. Rendered from `bindings_spec/` by `bindings_spec/generate.py`.
+One row per operation, one column per language. `(written)` marks names that are written by hand and only recorded in the specification; the reasons for dashes
+are below each table. Rendered from `bindings_spec/` by `bindings_spec/generate.py`.
 
 """
 
@@ -25,7 +25,7 @@ def _source(operation: Operation) -> str:
 
 
 def _cases() -> dict[str, list[str]]:
-    """Operation -> the conformance cases that call it."""
+    """Return operation -> the conformance cases that call it."""
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "ortrain" / "conformance" / "cases").glob("*.json")):
         for case in json.loads(path.read_text(encoding="utf-8")):
@@ -39,7 +39,7 @@ def _errors(operation: Operation) -> str:
 
 
 def _objects(spec: Spec) -> list[str]:
-    """The objects, those that most languages have most of first."""
+    """Return the names of the objects, those with the most forms first."""
     counts: dict[str, int] = {}
     for operation in spec.operations.values():
         counts[operation.object] = counts.get(operation.object, 0) + sum(map(len, operation.forms.values()))
@@ -47,7 +47,7 @@ def _objects(spec: Spec) -> list[str]:
 
 
 def render(spec: Spec) -> dict[str, str]:
-    """The reference page."""
+    """Return the reference page."""
     parts, cases = [HEAD], _cases()
     unfinished = [spec.naming[language]["title"] for language in spec.languages if not spec.is_finished(language)]
     parts += [f"{title} is unfinished; its dashes are not explained.\n\n" for title in unfinished]
@@ -60,7 +60,7 @@ def render(spec: Spec) -> dict[str, str]:
             parts.append(f"| **{operation.name}**: {operation.doc}{_errors(operation)}{_source(operation)} | {cells} |\n")
         absent = [(operation, language) for operation in operations for language in spec.languages if language in operation.absent]
         if absent:
-            parts.append("\nNot there:\n\n")
+            parts.append("\nNot available:\n\n")
             for operation in operations:
                 reasons: dict[str, list[str]] = {}
                 for language, reason in operation.absent.items():
@@ -70,7 +70,7 @@ def render(spec: Spec) -> dict[str, str]:
         parts.append("\nConformance cases:\n\n")
         parts += [f"- {operation.name}: {', '.join(cases[operation.id])}.\n" for operation in operations if operation.id in cases]
         parts.append("\n")
-    parts.append("## Errors\n\nThe same in every language; C, C#, Swift and Objective-C programs are shown the code.\n\n"
+    parts.append("## Errors\n\nNames and codes are the same in every language; C, C#, Swift and Objective-C programs see the code.\n\n"
                  "| error | code | when |\n| --- | --- | --- |\n")
     parts += [f"| `{name}` | {record['code']} | {record['doc']} |\n" for name, record in spec.errors.items()]
     return {"docs/reference.md": "".join(parts)}

@@ -1,4 +1,4 @@
-"""ortrain/enums.py, and the enumerations of each language under its names."""
+"""Renders ortrain/enums.py, and for each language the enumerations with its names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from render.spec import Spec
 from render.text import NOTE
 
 UNSCOPED = ("objc", "c")
-"""Languages whose enumerators are names of their own, beside the enumeration."""
+"""Languages whose enumerators are also global names."""
 
 
 def member_name(record: dict[str, Any], name: str) -> str:
-    """What a language calls a member."""
+    """Return a language's name of a member. record: the language's part of the enumeration."""
     special = record.get("names", {}).get(name)
     words = name.split("_")
     styles = {"upper": name, "pascal": "".join(word.title() for word in words), "camel": words[0].lower() + "".join(word.title() for word in words[1:])}
@@ -20,14 +20,14 @@ def member_name(record: dict[str, Any], name: str) -> str:
 
 
 def enumeration(name: str, doc: str, members: list[tuple[str, int, str]]) -> str:
-    """One class."""
+    """Return the class of an enumeration. members: (name, value, docstring) of each."""
     body = "".join(f'    {member} = {value}\n    """{text}"""\n' for member, value, text in members)
     return f'\n\nclass {name}(IntEnum):\n    """{doc}"""\n\n{body}'
 
 
 def render(spec: Spec) -> dict[str, str]:
-    """The file of all enumerations, and one per language that has its own."""
-    head = NOTE.format(source="enums.toml") + '"""The public enumerations, with the old package\'s names and values."""\n\nfrom enum import IntEnum\n'
+    """Return the file of all enumerations, and one for each language that has its own."""
+    head = NOTE.format(source="enums.toml") + '"""The public enumerations, with the names and values of onnxruntime-training."""\n\nfrom enum import IntEnum\n'
     files = {"ortrain/enums.py": head + "".join(
         enumeration(name, record["doc"], [(m["name"], m["value"], m["doc"]) for m in record["members"]]) for name, record in spec.enums.items())}
     for language in spec.languages:
@@ -49,7 +49,7 @@ def render(spec: Spec) -> dict[str, str]:
 
 
 def exported(spec: Spec, language: str) -> list[str]:
-    """The names that a facade's enums module gives."""
+    """Return the names that a facade's enums module exports."""
     found = []
     for record in spec.enums.values():
         if language in record:

@@ -1,20 +1,20 @@
-"""ortrain/errors.py."""
+"""Renders ortrain/errors.py."""
 
 from __future__ import annotations
 
 from render.spec import Spec
 from render.text import NOTE
 
-HEAD = '''"""Every error that ortrain raises: one base class, and beside it the built-in that users would catch."""
+HEAD = '''"""Every error that ortrain raises. Each has the base class OrtrainError and the built-in exception that users would catch."""
 
 from typing import ClassVar
 
 
 class OrtrainError(RuntimeError):
-    """Base of all errors that ortrain raises on purpose; a RuntimeError, which is what the old package raised."""
+    """Base class of all errors that ortrain raises on purpose; a RuntimeError, which onnxruntime-training raised."""
 
     code: ClassVar[int] = 1
-    """The old API's number of the error, a member of ortrain.enums.ErrorCode: what C, C#, Swift and Objective-C programs are shown."""
+    """ONNX Runtime's number of the error, a member of ortrain.enums.ErrorCode, which C, C#, Swift and Objective-C programs see."""
 
     def __str__(self) -> str:
         # KeyError would show the repr of its message
@@ -23,7 +23,7 @@ class OrtrainError(RuntimeError):
 
 
 def render(spec: Spec) -> dict[str, str]:
-    """The file with every error class."""
+    """Return the file with all error classes."""
     codes = {member["name"]: member["value"] for member in spec.enums["ErrorCode"]["members"]}
     parts = [NOTE.format(source="errors.toml") + HEAD]
     for name, record in spec.errors.items():

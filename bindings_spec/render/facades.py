@@ -1,4 +1,4 @@
-"""The facades: one module per group of classes, rendered from the operations."""
+"""Renders the facades from the operations: one module per group of classes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from render import enums
 from render.spec import Argument, Form, Operation, Spec
-from render.text import NOTE, docstring, folded, imports_for, order, runtime_homes
+from render.text import MAX_LINE, NOTE, docstring, folded, imports_for, order, runtime_homes
 
 INDENT = "    "
 
 
 def render(spec: Spec) -> dict[str, str]:
-    """Every module of every facade."""
+    """Return every module of every facade."""
     files: dict[str, str] = {}
     for language in spec.languages:
         files |= Facade(spec, language).modules()
@@ -34,7 +34,7 @@ def _strings(names: Sequence[str]) -> str:
 
 
 class Facade:
-    """One language's facade."""
+    """The facade of one language. homes: name -> the module that it is imported from."""
 
     def __init__(self, spec: Spec, language: str) -> None:
         self.spec = spec
@@ -64,7 +64,7 @@ class Facade:
     # ---- modules
 
     def modules(self) -> dict[str, str]:
-        """The facade's files."""
+        """Return the facade's files."""
         bodies: dict[str, str] = {}
         for record in self._classes():
             bodies[record["module"]] = bodies.get(record["module"], "") + self._class(record)
@@ -111,7 +111,7 @@ class Facade:
         return f"{NOTE.format(source='naming.toml')}{docstring(self.naming['doc'], '')}\n{imports_for(body, self.homes, set())}\n\n{exports}"
 
     def _class(self, record: dict[str, Any], only: str | None = None) -> str:
-        """Return one class; only: the object whose part of another class it is."""
+        """Return one class. only: the object whose part of a large class this mixin is; None for a whole class."""
         owner = record.get("owner", record["name"])
         mixins = self._mixins()
         bases = [record["base"]] if record.get("base") else []
@@ -126,7 +126,7 @@ class Facade:
                 key = "__init__" if form.name == record["name"] else form.name + (" setter" if form.word == "setter" else "")
                 groups.setdefault(key, []).append(form)
         after = ""
-        for name, forms in sorted(groups.items(), key=lambda item: self._place(item[0], groups)):
+        for name, forms in sorted(groups.items(), key=lambda item: self._sort_key(item[0], groups)):
             if len(forms) == 1:
                 text += "\n" + self._callable(forms[0], INDENT)
             else:
@@ -135,8 +135,8 @@ class Facade:
         return text + after
 
     @staticmethod
-    def _place(name: str, groups: dict[str, list[Form]]) -> tuple[bool, int, str]:
-        """Constructors first, a setter right after its property, the rest as the spec has it."""
+    def _sort_key(name: str, groups: dict[str, list[Form]]) -> tuple[bool, int, str]:
+        """Return the sort key of a member: constructors first, each setter after its property, the others in the order of the specification."""
         return name != "__init__", list(groups).index(name.removesuffix(" setter")), name
 
     # ---- one callable
@@ -169,7 +169,7 @@ class Facade:
     @staticmethod
     def _signature(head: str, parameters: list[str], returns: str) -> str:
         line = f"{head}({', '.join(parameters)}) -> {returns}"
-        if len(line) <= 159:
+        if len(line) <= MAX_LINE:
             return line
         lines, pad = [f"{head}("], " " * (len(head) + 1)
         for position, parameter in enumerate(parameters):
@@ -181,7 +181,7 @@ class Facade:
         return "\n".join(lines)
 
     def _parameters(self, form: Form, marker: bool = True) -> list[str]:
-        """The parameters as a def has them."""
+        """Return the parameters of a function definition. marker: include the * before keyword-only parameters."""
         first = {"static": [], "function": [], "classmethod": ["cls"]}.get(form.word, ["self"])
         first = [] if self.language == "c" else first
         labelled = self.naming.get("keywords") and form.word not in ("property", "setter", "function")
@@ -278,7 +278,7 @@ class Facade:
     # ---- overloads
 
     def _overloaded(self, owner: str, name: str, forms: list[Form]) -> tuple[str, str]:
-        """The members of an overloaded name, and the table that chooses among them."""
+        """Return (the overloaded method with its overload signatures, the table from which the call chooses an overload)."""
         table = "_".join(["", *(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part.strip("_")) for part in (owner, name))]).upper()
         text = ""
         for form in forms:

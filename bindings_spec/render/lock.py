@@ -1,4 +1,4 @@
-"""names.lock: every public name with its parameters, so that none goes or changes unnoticed."""
+"""Renders names.lock: every public name with its parameters, so that none is removed or changed unnoticed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PATH = "bindings_spec/names.lock"
 
 
 def lines(spec: Spec) -> list[str]:
-    """One line per name, sorted. The names of an unfinished language may still change, so they are not among them."""
+    """Return one line per name, sorted, without the names of unfinished languages, which may still change."""
     found = set()
     languages = [language for language in spec.languages if spec.is_finished(language)]
     for language in languages:
@@ -28,7 +28,9 @@ def lines(spec: Spec) -> list[str]:
 
 
 def missing_names(spec: Spec) -> list[str]:
-    """Names of the lock that the spec no longer gives and removed.toml does not explain. Raises SpecError for an entry without its fields."""
+    """Return the names in the lock that are neither in the specification nor in removed.toml.
+
+    Raises SpecError for an entry of removed.toml without its fields."""
     for name, entry in spec.removed.items():
         if set(entry) != {"since", "instead"}:
             raise SpecError(f"removed.toml: expected since and instead for {name!r}, got {sorted(entry)}")
@@ -38,5 +40,5 @@ def missing_names(spec: Spec) -> list[str]:
 
 
 def render(spec: Spec) -> dict[str, str]:
-    """The lock file."""
+    """Return the lock file."""
     return {PATH: "\n".join(lines(spec)) + "\n"}

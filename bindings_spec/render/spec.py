@@ -1,4 +1,4 @@
-"""The spec as objects, read from the TOML files and checked: unknown fields, types, parameters and errors are refused."""
+"""The specification as objects, read from the TOML files. Unknown fields, types, parameters and errors are refused."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ARGUMENT = re.compile(r"^(\*|_ )?(\w+)(?:: (result \w+|length of \w+|handle \w+|
 
 
 class SpecError(Exception):
-    """The spec contradicts itself, or says something that has no meaning."""
+    """The specification contradicts itself or is malformed."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of an operation, whatever the language calls it."""
+    """A parameter of an operation, which languages may name differently."""
 
     name: str
     type: str
@@ -37,7 +37,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Argument:
-    """A parameter of one language's form. role: parameter, self, result, length, allocator, aside or handle; of: what the role is about."""
+    """A parameter of one language's form.
+
+    role: parameter, self, result, length, allocator, aside or handle. of: the parameter or class that the role refers to. star: takes any number of arguments.
+    result: an out-parameter."""
 
     name: str
     role: str
@@ -51,7 +54,7 @@ class Argument:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """How one language writes an operation."""
+    """The form of an operation in one language. word: one of WORDS, or "". owner: its class, "" for a function. fixed: parameter -> its value."""
 
     language: str
     operation: Operation
@@ -64,23 +67,23 @@ class Form:
 
     @property
     def rendered(self) -> bool:
-        """False for what is written by hand elsewhere and only recorded here."""
+        """Whether the form is rendered, rather than written by hand elsewhere and only recorded here."""
         return self.word != "written"
 
     @property
     def path(self) -> str:
-        """The dotted name in its facade."""
+        """The dotted name in the facade."""
         return f"{self.owner}.{self.name}" if self.owner and not self.name.startswith("ortrain.") else self.name
 
     @property
     def constructs(self) -> bool:
-        """Does the form make the object it belongs to?"""
+        """Whether the form creates the object that it belongs to."""
         return self.name == self.owner or self.language == "objc" and self.operation.kind in ("static", "constructor") and self.word != "function"
 
 
 @dataclass(eq=False)
 class Operation:
-    """One operation of the public surface."""
+    """One operation of the public API."""
 
     object: str
     name: str
@@ -101,12 +104,12 @@ class Operation:
 
     @property
     def id(self) -> str:
-        """The canonical id."""
+        """The canonical id, `object.name`."""
         return f"{self.object}.{self.name}"
 
 
 class Spec:
-    """Everything that bindings_spec says."""
+    """The whole specification."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -125,11 +128,11 @@ class Spec:
 
     @classmethod
     def load(cls) -> Spec:
-        """The project's spec. Raises SpecError."""
+        """Load the project's specification. Raises SpecError."""
         return cls(HERE)
 
     def read(self, name: str) -> dict[str, Any]:
-        """One file of the spec."""
+        """Read one file of the specification. Raises SpecError if it is not TOML."""
         try:
             with (self.folder / name).open("rb") as file:
                 return tomllib.load(file)
@@ -149,7 +152,7 @@ class Spec:
         return str(name)
 
     def forms(self, language: str) -> Iterator[Form]:
-        """Every form of a language, in the order of the spec."""
+        """Yield every form of a language, in the order of the specification."""
         for operation in self.operations.values():
             yield from operation.forms.get(language, ())
 
@@ -173,7 +176,7 @@ class Spec:
             texts = record.get(language, [])
             operation.forms[language] = [self._form(operation, language, text) for text in ([texts] if isinstance(texts, str) else texts)]
             if bool(texts) == (language in operation.absent) and (texts or self.is_finished(language)):
-                raise SpecError(f"{where}: expected a form for {language}, or the reason why it is absent, one of the two")
+                raise SpecError(f"{where}: expected either a form for {language} or the reason why it is absent")
         return operation
 
     def _check(self, operation: Operation, where: str) -> None:
@@ -191,7 +194,7 @@ class Spec:
         for call in (operation.call, *operation.calls.values()):
             for used in re.findall(r"\{(\w+)\}", call):
                 if used != "self" and used not in operation.parameters:
-                    raise SpecError(f"{where}: the call uses {{{used}}}, which is no parameter")
+                    raise SpecError(f"{where}: the call uses {{{used}}}, which is not a parameter")
 
     def _type(self, name: str, where: str) -> None:
         if name not in self.types:

@@ -1,4 +1,4 @@
-"""The program in C's spelling: function tables, statuses and handles to release. A Box stands for an out-parameter `&out`."""
+"""The program with the C facade: function tables, statuses and handles to release. A Box is the out-parameter `&out`."""
 
 from ortrain.capi import (
     ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,

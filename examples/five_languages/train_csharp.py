@@ -1,4 +1,4 @@
-"""The program in C#'s spelling: `with` stands for `using`, and `new` is left out."""
+"""The program with the C# facade: `with` replaces `using`, and `new` is omitted."""
 
 from ortrain.csharp import CheckpointState, FixedBufferOnnxValue, OrtValue, TrainingSession
 

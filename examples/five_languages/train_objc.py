@@ -1,4 +1,4 @@
-"""The program in Objective-C's spelling: selectors have underscores instead of colons, and a Box stands for `NSError **`."""
+"""The program with the Objective-C facade: selectors have underscores instead of colons, and a Box is the out-parameter `NSError **`."""
 
 from ortrain.objc import (
     Box,

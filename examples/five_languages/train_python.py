@@ -1,4 +1,4 @@
-"""The program in Python's spelling."""
+"""The program with the Python facade."""
 
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 

@@ -1,4 +1,4 @@
-"""The program in Swift's spelling: argument labels are keyword arguments, and `try` is left out."""
+"""The program with the Swift facade: argument labels are keyword arguments, and `try` is omitted."""
 
 from ortrain.swift import ORTCheckpoint, ORTEnv, ORTLoggingLevel, ORTSessionOptions, ORTTensorElementDataType, ORTTrainingSession, ORTValue
 

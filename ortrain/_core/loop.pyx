@@ -76,7 +76,7 @@ cdef class LoopBody:
         return self.body.python_error()
 
     cdef int64_t trip_count_of(self, const KernelArgs *a) noexcept nogil:
-        """Return the maximal output_index of iterations of a call of the step."""
+        """Return the maximum number of iterations of a call of the step."""
         if self.trip_count >= 0:
             return self.trip_count
         return (<int64_t *>a.inputs[0].data)[0] if a.inputs[0].data != NULL else <int64_t>1 << 62

@@ -1,4 +1,4 @@
-"""What only the Swift and Objective-C facades have: their numbers of element types, and alloc()."""
+"""The parts of the Swift and Objective-C facades only: numbers of element types, and alloc()."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the C# facade has: disposable objects and collections, and buffers pinned by name."""
+"""The parts of the C# facade only: disposable objects and collections, pinned buffers and named outputs."""
 
 from __future__ import annotations
 

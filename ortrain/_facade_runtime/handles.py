@@ -1,4 +1,4 @@
-"""What only the C facade has: handles, an allocator, and the memory that it allocates."""
+"""The parts of the C facade only: handles, an allocator, and the memory that it allocates."""
 
 from __future__ import annotations
 

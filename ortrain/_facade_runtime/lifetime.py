@@ -17,7 +17,7 @@ class Holder(Generic[T]):
     """A facade's object that holds an object of ortrain. It is freed with its last reference, released or not."""
 
     _left_behind: ClassVar[str] = ""
-    """What continues to exist after a release, for the error message of a later use."""
+    """The text about what continues to exist after a release, for the error message of a later use."""
 
     def __init__(self) -> None:
         self._held: T | None = None

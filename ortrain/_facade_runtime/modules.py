@@ -1,4 +1,4 @@
-"""What only the Python facade has: a module with modes, and the optimizer and the scheduler as objects."""
+"""The parts of the Python facade only: a module with modes, and the optimizer and the scheduler as objects."""
 
 from __future__ import annotations
 

@@ -62,4 +62,4 @@ def choose(name: str, target: Any, overloads: Sequence[Overload], arguments: Seq
 
 
 def nothing(_: object) -> None:
-    """Return the result of an overload without one, beside overloads that return values."""
+    """Discard the result of a call, for an overload that returns nothing although the others return values."""

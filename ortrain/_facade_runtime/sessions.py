@@ -135,7 +135,7 @@ def gradient(state: TrainingState, name: str) -> OrtValue:
     found = state.gradients.get(name)
     if found is None:
         why = ("it is frozen" if name in state.frozen else "no session has been made with the state" if state.keeps_gradients
-               else "its session spends each at once, with optimizer_in_backward, or is not open any more")
+               else "its session uses each gradient at once (optimizer_in_backward) or was closed")
         raise InvalidStateError(f"expected a parameter with a gradient, {name!r} has none: {why}")
     return OrtValue(found.copy())
 

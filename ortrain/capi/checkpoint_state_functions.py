@@ -81,7 +81,7 @@ class CheckpointStateFunctions:
 
     @staticmethod
     def AddProperty(checkpoint_state: OrtCheckpointState, property_name: str, property_type: int, property_value: Any) -> outcomes.OrtStatus | None:
-        """Add or replaces a property.
+        """Add or replace a property.
 
         property_name: the property's name; any string. property_value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -192,7 +192,7 @@ class CheckpointStateFunctions:
         parameter_name: the parameter's name. gradient: receives the gradient, of the parameter's shape and dtype (in Python a view, and None where
         there is none).
 
-        Status: ParameterNotFoundError; InvalidStateError (the parameter is frozen, no session has been made, or the state is nominal).
+        Status: ParameterNotFoundError; InvalidStateError (the parameter is frozen, no session has been created, or the state is nominal).
 
         From Parameter.grad."""
         return outcomes.status(lambda: outcomes.put(

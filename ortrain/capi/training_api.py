@@ -190,7 +190,7 @@ class OrtTrainingApi(CheckpointStateFunctions):
 
     @staticmethod
     def SchedulerStep(sess: OrtTrainingSession) -> outcomes.OrtStatus | None:
-        """Set the learning rate that the registered schedule gives for the optimizer steps completed so far.
+        """Set the learning rate to that of the registered schedule after the optimizer steps completed so far.
 
         Status: InvalidStateError (no schedule is registered, or there is no optimizer).
 

@@ -63,7 +63,7 @@ class CheckpointState(DisposableState):
         )))
 
     def AddProperty(self, name: str, value: int | float | str) -> None:
-        """Add or replaces a property.
+        """Add or replace a property.
 
         name: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -133,7 +133,7 @@ class CheckpointState(DisposableState):
 
         name: the parameter's name. Returns the gradient, of the parameter's shape and dtype (in Python a view, and None where there is none).
 
-        Raises OnnxRuntimeException: ParameterNotFoundError; InvalidStateError (the parameter is frozen, no session has been made, or the state is
+        Raises OnnxRuntimeException: ParameterNotFoundError; InvalidStateError (the parameter is frozen, no session has been created, or the state is
         nominal).
 
         From Parameter.grad."""

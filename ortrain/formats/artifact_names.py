@@ -1,4 +1,4 @@
-"""The file names of training artifacts, as onnxruntime-training gives them."""
+"""The file names of training artifacts in onnxruntime-training."""
 
 TRAINING_MODEL, EVAL_MODEL, OPTIMIZER_MODEL = "training_model.onnx", "eval_model.onnx", "optimizer_model.onnx"
 MODELS = (TRAINING_MODEL, EVAL_MODEL, OPTIMIZER_MODEL)

@@ -96,7 +96,7 @@ def parse_checkpoint(data: bytes, external: Callable[[], bytes] | None = None) -
     if twice:
         raise InvalidCheckpointError(f"Duplicated tensor proto named {min(twice)}: expected every parameter once")
     groups = _once(map(_group, root.tables(2)), "optimizer group")
-    return Checkpoint(trainable, frozen, _properties(root.table(3)), groups, nominal, version, has_external, bare=root.place(2) is None)
+    return Checkpoint(trainable, frozen, _properties(root.table(3)), groups, nominal, version, has_external, bare=root.position(2) is None)
 
 
 def _once(items: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
@@ -232,12 +232,12 @@ class _Writer:
         elif NAMES.get(number) == "string":
             fields.append(("offset", 5, self.vector([self.text(str(text)) for text in array.ravel()])))
         elif self.external is not None and not inline:
-            fields.append(("int64", 6, self._put_outside(array)))
+            fields.append(("int64", 6, self._write_external(array)))
         else:
             fields.append(("offset", 4, self.builder.CreateByteVector(_little_endian(array))))
         return self.table(7, *fields)
 
-    def _put_outside(self, array: np.ndarray) -> int:
+    def _write_external(self, array: np.ndarray) -> int:
         assert self.external is not None
         gap = -self.external_size % max(4, array.itemsize)
         data = _little_endian(array)

@@ -99,7 +99,7 @@ def _messages(path: Path) -> Iterator[onnx.TensorProto]:
 
 
 def _varint(data: bytes, at: int, path: Path) -> tuple[int, int]:
-    """(value, first byte after it)"""
+    """Return (value, position of the first byte after it) of the varint at a position."""
     value = 0
     for i in range(MAX_BYTES_OF_VARINT):
         if at + i >= len(data):

@@ -20,13 +20,14 @@ class Buffer:
         self.data = data
         self.error, self.failure = error, failure
         self.left = MAX_VISITS * len(data)
-        self.outside = 0
+        self.external = 0
 
     def fail(self, what: str) -> OrtrainError:
         """Return the error that says what was expected."""
         return self.error(f"{self.failure}: expected {what} (file of {len(self.data)} bytes)")
 
     def number(self, form: str, at: int) -> int | float:
+        """Return the number of a struct format at a position."""
         if at < 0 or at + struct.calcsize(form) > len(self.data):
             raise self.fail(f"a value at byte {at}")
         value: int | float = struct.unpack_from(form, self.data, at)[0]
@@ -44,20 +45,24 @@ class Buffer:
         return at + 4, length
 
     def visit_external(self, count: int, size: int) -> None:
-        self.outside += count
-        if self.outside > size:
+        """Count bytes that are read from an external data file of `size` bytes. Raises the error when they are more than the file has."""
+        self.external += count
+        if self.external > size:
             raise self.fail(f"parameters of at most {size} bytes in all, the size of the external data file,")
 
     def visit(self, count: int) -> None:
+        """Count bytes that are read. Raises the error when tables share so many that the decoded object could be huge."""
         self.left -= count
         if self.left < 0:
             raise self.fail("tables that do not share their contents")
 
     def bytes(self, at: int) -> memoryview:
+        """Return the vector of bytes at a position."""
         start, length = self.vector(at, 1)
         return memoryview(self.data)[start : start + length]
 
     def text(self, at: int) -> str:
+        """Return the text at a position."""
         try:
             return str(self.bytes(at), "utf-8")
         except UnicodeDecodeError as error:
@@ -75,7 +80,7 @@ class Table:
             raise buffer.fail(f"a table at byte {at}")
         buffer.visit(4)
 
-    def place(self, index: int) -> int | None:
+    def position(self, index: int) -> int | None:
         """Return the position of field `index`, None when it is absent."""
         slot = 4 + 2 * index
         if slot + 2 > self.size:
@@ -84,19 +89,22 @@ class Table:
         return self.at + offset if offset else None
 
     def number(self, index: int, form: str, default: int | float = 0) -> int | float:
-        at = self.place(index)
+        """Return the number in field `index`, of a struct format; the default when it is absent."""
+        at = self.position(index)
         return default if at is None else self.buffer.number(form, at)
 
     def target(self, index: int) -> int | None:
         """Return the position of the object that field `index` points to."""
-        at = self.place(index)
+        at = self.position(index)
         return None if at is None else at + self.buffer.uint32(at)
 
     def table(self, index: int) -> Table | None:
+        """Return the table in field `index`, None when it is absent."""
         at = self.target(index)
         return None if at is None else Table(self.buffer, at)
 
     def text(self, index: int) -> str:
+        """Return the text of field `index`, which must be present."""
         at = self.target(index)
         if at is None:
             raise self.buffer.fail(f"a name in the table at byte {self.at}")
@@ -104,7 +112,7 @@ class Table:
 
     def text_or(self, index: int, default: str = "") -> str:
         """Return the text of field `index`, the default when it is absent."""
-        return default if self.place(index) is None else self.text(index)
+        return default if self.position(index) is None else self.text(index)
 
     def texts(self, index: int) -> list[str]:
         """Return a vector of texts."""
@@ -119,9 +127,11 @@ class Table:
         return list(struct.unpack_from(f"<{length}{form}", self.buffer.data, start))
 
     def tables(self, index: int) -> list[Table]:
+        """Return a vector of tables."""
         return [Table(self.buffer, at) for at in self.targets(index)]
 
     def targets(self, index: int) -> list[int]:
+        """Return the positions of the objects in the vector of field `index`."""
         at = self.target(index)
         if at is None:
             return []

@@ -22,12 +22,12 @@ from ortrain.ir import Attribute, Dim, Graph, Model, Node, TensorType
 MAX_INLINE = 2**31 - 2**24
 """Bytes: protobuf refuses messages of 2 GiB, and the graph itself needs some."""
 
-SMALLEST_OUTSIDE = 1024
+MIN_EXTERNAL_BYTES = 1024
 """Bytes: smaller tensors stay in the model file when the others go to the external data file."""
 PAGE = 4096
 """Bytes: tensors in an external data file begin on a page, so that readers can map them."""
 MAX_SPARSE = 2**30
-"""Bytes of a sparse initializer made dense; the size of the file does not bound it."""
+"""Bytes of a sparse initializer added dense; the size of the file does not bound it."""
 
 _UNNAMED = re.compile(r"unk__\d+")
 """Symbols for dimensions without a name."""
@@ -76,7 +76,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except Exception as error:
-        raise InvalidModelError(f"expected an ONNX model in {where}, got {len(data)} bytes that are none") from error
+        raise InvalidModelError(f"expected an ONNX model in {where}, got {len(data)} bytes that cannot be parsed") from error
     return proto
 
 
@@ -85,8 +85,8 @@ def _model(proto: onnx.ModelProto, where: str, folder: Path | None) -> Model:
         raise InvalidModelError(f"expected an ONNX model with a graph and opset imports in {where}, got none")
     opsets = {"" if o.domain == "ai.onnx" else _utf8(o.domain, "the domain of an opset import"): o.version for o in proto.opset_import}
     reader = _Reader(folder, set(_symbols(proto.graph)))
-    notes = {_utf8(entry.key, "a key of the metadata"): _utf8(entry.value, f"the metadata {entry.key!r}") for entry in proto.metadata_props}
-    return Model(reader.graph(proto.graph), opsets, proto.ir_version, _utf8(proto.producer_name, "the producer's name"), notes)
+    metadata = {_utf8(entry.key, "a key of the metadata"): _utf8(entry.value, f"the metadata {entry.key!r}") for entry in proto.metadata_props}
+    return Model(reader.graph(proto.graph), opsets, proto.ir_version, _utf8(proto.producer_name, "the producer's name"), metadata)
 
 
 def _utf8(text: str | bytes, what: str) -> str:
@@ -97,7 +97,7 @@ def _utf8(text: str | bytes, what: str) -> str:
 
 
 def _symbols(graph: onnx.GraphProto) -> Iterator[str]:
-    """Return the names of dimensions in the graph and its subgraphs."""
+    """Yield the names of dimensions in a graph and its subgraphs."""
     for value in (*graph.input, *graph.output, *graph.value_info):
         kind = value.type.optional_type.elem_type if value.type.HasField("optional_type") else value.type
         kind = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind
@@ -109,6 +109,8 @@ def _symbols(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 class _Reader:
+    """Converts protos to the IR. folder: where external data is. symbols: names of dimensions that are in use."""
+
     def __init__(self, folder: Path | None, symbols: set[str]) -> None:
         self.folder = folder
         self.symbols = symbols
@@ -161,7 +163,7 @@ class _Reader:
                 external_data_helper.load_external_data_for_tensor(tensor, str(self.folder))
             array = numpy_helper.to_array(tensor)
             if tensor.data_type in NAMES and name_of(array.dtype) != NAMES[tensor.data_type]:
-                raise InvalidModelError(f"expected ml_dtypes for {NAMES[tensor.data_type]}, which onnx 1.19 and newer bring (tensor {tensor.name!r})")
+                raise InvalidModelError(f"expected ml_dtypes for {NAMES[tensor.data_type]}, which onnx installs from version 1.19 on (tensor {tensor.name!r})")
         except InvalidModelError:
             raise
         except Exception as error:
@@ -169,7 +171,7 @@ class _Reader:
         return np.ascontiguousarray(array).reshape(array.shape)
 
     def dense(self, proto: onnx.SparseTensorProto) -> np.ndarray:
-        """Return a sparse tensor as a dense one: values [n] at indices [n] into the flat tensor, or [n, rank]."""
+        """Convert a sparse tensor to a dense array: values [n] at indices [n] into the flat tensor, or [n, rank]."""
         values, indices, dims = self.array(proto.values), self.array(proto.indices), tuple(proto.dims)
         name = proto.values.name
         if any(dim < 0 for dim in dims) or prod(dims) * values.itemsize > MAX_SPARSE:
@@ -179,10 +181,10 @@ class _Reader:
                                     f"for values {list(values.shape)} (tensor {name!r})")
         result = np.zeros(dims, values.dtype)
         try:
-            places = np.ravel_multi_index(tuple(indices.T), dims) if indices.ndim == 2 else indices
-            if (places < 0).any():
+            positions = np.ravel_multi_index(tuple(indices.T), dims) if indices.ndim == 2 else indices
+            if (positions < 0).any():
                 raise IndexError("an index is negative")
-            result.reshape(-1)[places] = values
+            result.reshape(-1)[positions] = values
         except (IndexError, ValueError) as error:
             raise InvalidModelError(f"expected indices inside {list(dims)}, got others (tensor {name!r}): {error}") from error
         return result
@@ -216,7 +218,7 @@ def _text(value: bytes) -> str | bytes:
         return value
 
 
-class _Outside:
+class _ExternalData:
     """Collects the tensors of an external data file."""
 
     def __init__(self, location: str) -> None:
@@ -225,9 +227,9 @@ class _Outside:
         self.chunks: list[bytes | memoryview] = []
 
     def tensor(self, array: np.ndarray, name: str) -> onnx.TensorProto:
-        """Return the tensor as a reference into the file; small tensors and strings unchanged."""
+        """Return a tensor whose data is in the file; small tensors and strings contain their data."""
         number = NUMBERS.get(name_of(array.dtype))
-        if array.nbytes < SMALLEST_OUTSIDE or array.dtype.hasobject or number is None:
+        if array.nbytes < MIN_EXTERNAL_BYTES or array.dtype.hasobject or number is None:
             return _tensor(array, name)
         gap = -self.size % PAGE
         self.chunks += [bytes(gap), np.ascontiguousarray(array).reshape(-1).view(np.uint8).data]
@@ -243,23 +245,23 @@ def to_proto(model: Model) -> onnx.ModelProto:
     return _proto(model, None)
 
 
-def _proto(model: Model, outside: _Outside | None) -> onnx.ModelProto:
+def _proto(model: Model, external: _ExternalData | None) -> onnx.ModelProto:
     proto = onnx.ModelProto(ir_version=model.ir_version, producer_name=model.producer)
     for domain, version in model.opsets.items():
         proto.opset_import.add(domain=domain, version=version)
     for key, value in model.metadata.items():
         proto.metadata_props.add(key=key, value=value)
-    _write_graph(model.graph, proto.graph, outside)
+    _write_graph(model.graph, proto.graph, external)
     return proto
 
 
-def _write_graph(graph: Graph, proto: onnx.GraphProto, outside: _Outside | None = None) -> None:
+def _write_graph(graph: Graph, proto: onnx.GraphProto, external: _ExternalData | None = None) -> None:
     proto.name = graph.name
-    store = outside.tensor if outside else _tensor
+    store = external.tensor if external else _tensor
     proto.initializer.extend(store(array, name) for name, array in graph.initializers.items())
     for node in graph.nodes:
-        made = proto.node.add(op_type=node.op_type, name=node.name, domain=node.domain or None, input=node.own_inputs, output=node.outputs)
-        made.attribute.extend(_attribute(name, value) for name, value in node.attributes.items())
+        added = proto.node.add(op_type=node.op_type, name=node.name, domain=node.domain or None, input=node.own_inputs, output=node.outputs)
+        added.attribute.extend(_attribute(name, value) for name, value in node.attributes.items())
     interface = {*graph.inputs, *graph.outputs}
     _write_values(graph, graph.inputs, proto.input)
     _write_values(graph, graph.outputs, proto.output)
@@ -338,10 +340,10 @@ def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     """Write a model file atomically; above 2 GB its tensors go to `<path>.data`."""
     target = Path(path)
     size = sum(array.nbytes for array in model.graph.initializers.values())
-    outside = _Outside(f"{target.name}.data") if size > MAX_INLINE else None
-    data = _proto(model, outside).SerializeToString()
+    external = _ExternalData(f"{target.name}.data") if size > MAX_INLINE else None
+    data = _proto(model, external).SerializeToString()
     files: dict[str | os.PathLike[str], Sequence[bytes | memoryview]] = {}
-    if outside:
-        files[target.with_name(outside.location)] = outside.chunks
+    if external:
+        files[target.with_name(external.location)] = external.chunks
     files[target] = (data,)
     replace_files(files)

@@ -50,7 +50,7 @@ def parse_ort_model(data: bytes, where: str) -> onnx.ModelProto:
 
 def _fill_graph(graph: onnx.GraphProto, table: Table, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise table.buffer.fail(f"graphs at most {MAX_DEPTH} deep in one another")
+        raise table.buffer.fail(f"graphs nested at most {MAX_DEPTH} deep")
     kinds = {info.text(0): info.table(2) for info in table.tables(1)}
     graph.name = "graph"
     for tensor in table.tables(0):

@@ -10,10 +10,6 @@ class NameSource:
         self._used = set(used)
         self._next: dict[str, int] = {}
 
-    def reserve(self, name: str) -> None:
-        """Mark a name as in use."""
-        self._used.add(name)
-
     def unique(self, wanted: str) -> str:
         """Return the wanted name if it is free, otherwise the name with a number appended."""
         name = wanted

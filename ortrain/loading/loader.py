@@ -108,7 +108,7 @@ def _lift_constants(graph: Graph) -> frozenset[str]:
             continue
         name = node.outputs[0]
         if name in graph.initializers:
-            raise InvalidModelError(f"expected every value to be made once, got initializer {name!r} from Constant node {node.name!r} too")
+            raise InvalidModelError(f"expected every value to be assigned once, got initializer {name!r} assigned again by Constant node {node.name!r}")
         if name in graph.outputs:
             # a graph output must remain the output of a node
             name = NameSource(graph.names()).unique(f"{name}_constant")
@@ -198,14 +198,14 @@ def check_graph(graph: Graph) -> None:
     if len(defined) != len(names):
         seen: set[str] = set()
         duplicate = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise InvalidModelError(f"expected every value to be made once, got {duplicate!r} made twice")
+        raise InvalidModelError(f"expected every value to be assigned once, got {duplicate!r} assigned twice")
     for node in graph.nodes:
         for name in read_values(node):
             if name not in defined:
                 raise InvalidModelError(f"expected input {name!r} of {node.op_type} node {node.name!r} to be a value of the graph")
     for name in graph.outputs:
         if name not in defined:
-            raise InvalidModelError(f"expected graph output {name!r} to be a value of the graph, it is none")
+            raise InvalidModelError(f"expected graph output {name!r} to be a value of the graph, got an undefined name")
     _restore_order(graph)
 
 

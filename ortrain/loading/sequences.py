@@ -1,8 +1,8 @@
 """Sequences and optionals as tensors: replaces operators on sequences whose elements are known by name, and on
 optionals whose element is.
 
-Chunks, stacks, and lists built and indexed at constant positions thereby become plain tensor operators that programs
-can run and differentiate."""
+Chunks, stacks, and lists that are built and indexed at constant positions become tensor operators, which programs can
+run and differentiate."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def split_to_sequence(resolver: SequenceResolver, node: Node) -> bool:
     if sizes is None:
         return False
     if min(sizes.reshape(-1), default=1) < (1 if sizes.ndim == 0 else 0):
-        raise InvalidModelError(f"expected sizes of pieces that are positive, got {sizes.tolist()} (operator SplitToSequence, node {node.name!r})")
+        raise InvalidModelError(f"expected positive chunk sizes, got {sizes.tolist()} (operator SplitToSequence, node {node.name!r})")
     if sizes.ndim == 0:
         resolver.equal_splits[output] = node
         return False

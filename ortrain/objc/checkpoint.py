@@ -57,7 +57,7 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed(error, None, lambda: self._state.to_bytes(arguments.flag(includeOptimizerState, "includeOptimizerState")))
 
     def addIntPropertyWithName_value_error_(self, name: str, value: int, error: outcomes.BoxLike | None) -> bool:
-        """Add or replaces a property.
+        """Add or replace a property.
 
         name: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -67,7 +67,7 @@ class ORTCheckpoint(AppleState):
         return outcomes.boxed_success(error, lambda: sessions.set_property(self._state, arguments.text(name, "name"), arguments.int_property(value, "value")))
 
     def addFloatPropertyWithName_value_error_(self, name: str, value: float, error: outcomes.BoxLike | None) -> bool:
-        """Add or replaces a property.
+        """Add or replace a property.
 
         name: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -80,7 +80,7 @@ class ORTCheckpoint(AppleState):
         )
 
     def addStringPropertyWithName_value_error_(self, name: str, value: str, error: outcomes.BoxLike | None) -> bool:
-        """Add or replaces a property.
+        """Add or replace a property.
 
         name: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -173,7 +173,7 @@ class ORTCheckpoint(AppleState):
 
         name: the parameter's name. Returns the gradient, of the parameter's shape and dtype (in Python a view, and None where there is none).
 
-        Fills error with an NSError: ParameterNotFoundError; InvalidStateError (the parameter is frozen, no session has been made, or the state is
+        Fills error with an NSError: ParameterNotFoundError; InvalidStateError (the parameter is frozen, no session has been created, or the state is
         nominal).
 
         From Parameter.grad."""

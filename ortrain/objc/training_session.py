@@ -161,7 +161,7 @@ class ORTTrainingSession(AppleSession):
         )
 
     def schedulerStepWithError_(self, error: outcomes.BoxLike | None) -> bool:
-        """Set the learning rate that the registered schedule gives for the optimizer steps completed so far.
+        """Set the learning rate to that of the registered schedule after the optimizer steps completed so far.
 
         Fills error with an NSError: InvalidStateError (no schedule is registered, or there is no optimizer).
 

@@ -1,4 +1,4 @@
-"""The operators: one record each with shape inference, gradient rule and lowering, in one module per family. Records name kernels by string."""
+"""The operators: one record each with shape inference, gradient rule and lowering, in one module per family of operators. Records name kernels by string."""
 
 import importlib
 

@@ -1,6 +1,6 @@
-"""Convolution, batch normalization and pooling on data [n, h, w, c]: what a plan puts in place of ONNX's, whose data is [n, c, h, w].
+"""Convolution, batch normalization and max pooling on channels-last data [n, h, w, c], which plans substitute for the ONNX operators on [n, c, h, w].
 
-No model has these operators: ortrain.plan.layout makes them where every size is known, with weights as ONNX has them."""
+No model file contains them: ortrain.plan.layout creates them where all sizes are known. Weights keep ONNX's layout [k, c / group, kh, kw]."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import inf, prod
 from typing import Any
 
 from ortrain.ir import Node, Shape, TensorType
-from ortrain.ops.conv import shape_only_inputs_of_gradient
+from ortrain.ops.conv import ITEM_SIZE, shape_only_inputs_of_gradient
 from ortrain.ops.registry.constants import symbolic_max, symbolic_min
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_inputs, check_shape, operator
 from ortrain.ops.shared.conv_algorithms import (
@@ -18,28 +18,25 @@ from ortrain.ops.shared.conv_algorithms import (
     SPREAD,
     Geometry,
     Method,
-    data_rows,
+    data_gradient_rows,
     data_scratch,
-    fits,
     forward_scratch,
     geometry_of,
+    im2col_rows,
+    is_supported,
     method_of,
-    row_images,
-    rows_at_a_time,
-    up,
-    weight_way,
+    round_up,
+    row_winograd_images,
+    weight_gradient_algorithm,
     winograd_block,
 )
 from ortrain.ops.shared.windows import Windows, integers, windows_of
 
-ITEM_SIZE = {"float32": 4, "float64": 8}
-
-
-# Convolution
+# ---- convolution
 
 
 def conv_windows(c: InferenceContext, x: int, w: int) -> Windows:
-    """The windows of a convolution whose data [n, h, w, c] and weight [k, c / group, kh, kw] are inputs x and w."""
+    """Return the windows of a convolution. x, w: the indices of the inputs data [n, h, w, c] and weight [k, c / group, kh, kw]."""
     data, weight = c.shape(x), c.shape(w)
     group = int(c.attribute("group", 1))
     if len(data) != 4 or len(weight) != 4 or group < 1 or data[3] != int(weight[1]) * group or int(weight[0]) % group:
@@ -52,75 +49,77 @@ def conv_geometry(c: LoweringContext, x: int, w: int) -> Geometry:
 
 
 def limits(c: InferenceContext) -> tuple[int, float, float]:
-    """(whether outputs are limited, the limits)."""
+    """Return (1 if a clipping activation is fused into the node else 0, its lower limit, its upper limit)."""
     low, high = float(c.attribute("low", -inf)), float(c.attribute("high", inf))
     return int((low, high) != (-inf, inf)), low, high
 
 
-def has_tiles(c: LoweringContext) -> bool:
+def can_use_amx(c: LoweringContext) -> bool:
     return c.may_use_amx and c.dtype(0) == "float32"
 
 
-def conv_lower(c: LoweringContext) -> KernelCall:
+def lower_conv(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 0, 1)
-    method = method_of(v, bool(c.attribute("direct", 0)), has_tiles(c))
+    method = method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c))
     limited, low, high = limits(c)
-    scratch = up(2 * v.filters, 16) + forward_scratch(v, method)
-    return KernelCall("channels_last_conv", (*v.ints(), method, rows_at_a_time(v), limited), (float(c.attribute("epsilon", 0.0)), low, high),
+    scratch = round_up(2 * v.filters, 16) + forward_scratch(v, method)
+    return KernelCall("channels_last_conv", (*v.ints(), method, im2col_rows(v), limited), (float(c.attribute("epsilon", 0.0)), low, high),
                       scratch=scratch * ITEM_SIZE[c.dtype(0)])
 
 
-def conv_grad_lower(c: LoweringContext) -> KernelCall:
+def lower_conv_grad(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 1, 2)
-    method = method_of(v, bool(c.attribute("direct", 0)), has_tiles(c))
-    weight_method, slices, weight_scratch = weight_way(v, method, has_tiles(c))
+    method = method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c))
+    weight_method, slices, weight_scratch = weight_gradient_algorithm(v, method, can_use_amx(c))
     method = Method.IM2COL if method == Method.DIRECT else method
     bias_blocks = symbolic_min(SPREAD, symbolic_max(1, v.pixels // 64))
     scratch = symbolic_max(data_scratch(v, method) if c.has_output(0) else 0, weight_scratch if c.has_output(1) else 0, bias_blocks * v.filters)
-    block = winograd_block(v) if method == Method.WINOGRAD else row_images(v) if method == Method.WINOGRAD_1D else 0
-    return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_rows(v), weight_method, block, slices, bias_blocks),
+    block = winograd_block(v) if method == Method.WINOGRAD else row_winograd_images(v) if method == Method.WINOGRAD_1D else 0
+    return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_gradient_rows(v), weight_method, block, slices, bias_blocks),
                       scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {}, shape_only_inputs=shape_only_inputs_of_gradient(c))
 
 
-@operator("ChannelsLastConv", domain=ORTRAIN, lower=conv_lower)
+@operator("ChannelsLastConv", domain=ORTRAIN, lower=lower_conv)
 def conv(c: InferenceContext) -> list[TensorType]:
-    """y [n, oh, ow, k] = Conv of x [n, h, w, c], w and bias; then of frozen statistics scale (y - mean) / sqrt(var + epsilon) + shift; then limited"""
+    """y [n, oh, ow, k] = clip(norm(Conv(x [n, h, w, c], w) + bias), low, high); norm is an inference batch normalization by the optional inputs 3 to 6"""
     windows, filters = conv_windows(c, 0, 1), c.shape(1)[0]
     check_inputs(c, (filters,), *((2,) if c.has(2) else ()), *range(3, 7 if len(c.node.inputs) > 3 else 3))
-    if not fits(geometry_of(c.type(0).sizes, int(filters), int(c.attribute("group", 1)), windows)):
-        raise c.error(f"expected sizes that the ways of a convolution take, got {list(c.shape(0))} and {list(c.shape(1))}")
+    if not is_supported(geometry_of(c.type(0).sizes, int(filters), int(c.attribute("group", 1)), windows)):
+        raise c.error(f"expected sizes that the channels-last kernels support, got {list(c.shape(0))} and {list(c.shape(1))}")
     return [TensorType(c.dtype(0), (c.shape(0)[0], *windows.output, filters))]
 
 
-def conv_of_two(c: InferenceContext) -> Sequence[TensorType]:
-    """ChannelsLastConv of data and weight alone, whatever is behind them."""
+def infer_without_epilogue(c: InferenceContext) -> Sequence[TensorType]:
+    """Return the output type of a ChannelsLastConv of inputs 0 and 1, data and weight, ignoring all further inputs."""
     c.node = replace(c.node, inputs=c.node.inputs[:2])
     return conv(c)
 
 
-def adds_in_product(grad: Node, weight: TensorType) -> bool:
-    """Whether the gradient of a convolution can be added to another one by the product that computes it."""
+def can_accumulate_data_gradient(grad: Node, weight: TensorType) -> bool:
+    """Return whether the GEMM that computes the data gradient of a convolution can add it to another gradient: for 1 x 1 kernels without groups or pads."""
     get = grad.attributes.get
     return weight.sizes[2:] == (1, 1) and int(get("group", 1)) == 1 and not any(get("pads", ())) and get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
 
 
-@operator("ChannelsLastConvGrad", domain=ORTRAIN, lower=conv_grad_lower)
+@operator("ChannelsLastConvGrad", domain=ORTRAIN, lower=lower_conv_grad)
 def conv_grad(c: InferenceContext) -> list[TensorType]:
-    """dx, dw, db of (dy, x, w); with input 3 and w of [k, c, 1, 1] dx + input 3"""
-    check_gradient(c, conv_of_two)
-    if c.has(3) and (c.shape(3) != c.shape(1) or not adds_in_product(c.node, c.type(2))):
-        raise c.error(f"expected a gradient of x of a 1 x 1 convolution to add to, got {list(c.shape(3))}")
+    """(dx, dw, db) of (dy, x, w); with a 1 x 1 kernel, input 3 may be another gradient of x, which is added to dx"""
+    check_gradient(c, infer_without_epilogue)
+    if c.has(3) and (c.shape(3) != c.shape(1) or not can_accumulate_data_gradient(c.node, c.type(2))):
+        raise c.error(f"expected a gradient of the shape of x, and a 1 x 1 convolution without groups or pads, to add to, got {list(c.shape(3))}")
     return [c.type(1), c.type(2), TensorType(c.dtype(2), (c.shape(2)[0],))][: len(c.node.outputs)]
 
 
-# Batch normalization
+# ---- batch normalization
 
 OPEN, CLOSED = 1, 2
-"""Whether the limits themselves let a gradient through: ReLU's do not, Clip's do (channels_last/batch_norm.h)."""
+"""Whether the gradient of a fused activation flows at its limits themselves: not for ReLU (open), but for Clip (closed); see channels_last/batch_norm.h."""
 
 
-def check_normalized(c: InferenceContext, x: int, *vectors: int, alike: tuple[int, ...]) -> None:
-    """Refuses what is no x, vectors with a number for each channel, and inputs of x's shape, of which only input 0 has to be there."""
+def check_norm_inputs(c: InferenceContext, x: int, *vectors: int, alike: tuple[int, ...]) -> None:
+    """Raise ShapeInferenceError unless the inputs have the shapes of a batch normalization.
+
+    x: the index of x [n, h, w, c]. vectors: the indices of the inputs [c]. alike: those of inputs of the shape of x; all but input 0 are optional."""
     if len(c.shape(x)) != 4:
         raise c.error(f"expected x [n, h, w, c], got {list(c.shape(x))}")
     check_inputs(c, c.shape(x)[3:], *vectors)
@@ -138,89 +137,90 @@ def norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int])
                       in_place=in_place)
 
 
-def over_residual(c: LoweringContext) -> dict[int, int]:
-    """y may be written over the residual, or over x where there is none."""
+def norm_in_place(c: LoweringContext) -> dict[int, int]:
+    """Return the input that y may overwrite: the residual, or x without one."""
     return {0: 5 if len(c.node.inputs) > 5 and c.node.inputs[5] else 0}
 
 
-def norm_lower(c: LoweringContext) -> KernelCall:
-    return norm_call(c, "channels_last_norm_train" if c.attribute("training_mode", 0) else "channels_last_norm", 0, over_residual(c))
+def lower_norm(c: LoweringContext) -> KernelCall:
+    return norm_call(c, "channels_last_norm_train" if c.attribute("training_mode", 0) else "channels_last_norm", 0, norm_in_place(c))
 
 
-def norm_grad_lower(c: LoweringContext) -> KernelCall:
+def lower_norm_grad(c: LoweringContext) -> KernelCall:
     keeps_dz = len(c.node.outputs) > 3 and c.node.outputs[3]
     return norm_call(c, "channels_last_norm_grad", 1, {3: 0, 0: 1} if keeps_dz else {0: 0})
 
 
-def norm_again(node: Node, y: str) -> Node | None:
-    """y from x and the batch's statistics, which the gradient needs as well."""
+def recompute_norm(node: Node, y: str) -> Node | None:
+    """Return the node that recomputes y from x and the saved batch statistics, which the gradient reads as well; None in inference mode."""
     mean, inverse = node.outputs[3:5] if len(node.outputs) == 5 else ("", "")
     if not node.attributes.get("training_mode", 0) or not mean or not inverse:
         return None
-    return Node("ChannelsLastBatchNormalizationAgain", [*node.inputs[:3], mean, inverse, *node.inputs[5:]], [y], node.name, ORTRAIN, node.attributes)
+    return Node("ChannelsLastBatchNormalizationRecompute", [*node.inputs[:3], mean, inverse, *node.inputs[5:]], [y], node.name, ORTRAIN, node.attributes)
 
 
-@operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=norm_lower, rematerialize=norm_again, required_outputs=1)
+@operator("ChannelsLastBatchNormalization", domain=ORTRAIN, lower=lower_norm, rematerialize=recompute_norm, required_outputs=1)
 def batch_normalization(c: InferenceContext) -> list[TensorType]:
-    """BatchNormInternal of x [n, h, w, c], then a residual (input 5) added, then limited to [low, high]"""
-    check_normalized(c, 0, 1, 2, 3, 4, alike=(5,))
+    """BatchNormInternal with y = clip(norm(x [n, h, w, c]) + residual, low, high), the residual (input 5) being optional"""
+    check_norm_inputs(c, 0, 1, 2, 3, 4, alike=(5,))
     return [c.type(0), c.type(3), c.type(4), c.type(3), c.type(3)]
 
 
-@operator("ChannelsLastBatchNormalizationAgain", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_again", 0, over_residual(c)))
-def batch_normalization_again(c: InferenceContext) -> list[TensorType]:
-    """The y of a training BatchNormInternal again, of (x, scale, bias, mean, 1 / deviation, residual): the same bits"""
-    check_normalized(c, 0, 1, 2, 3, 4, alike=(5,))
+@operator("ChannelsLastBatchNormalizationRecompute", domain=ORTRAIN, lower=lambda c: norm_call(c, "channels_last_norm_again", 0, norm_in_place(c)))
+def batch_normalization_recompute(c: InferenceContext) -> list[TensorType]:
+    """y of ChannelsLastBatchNormalization in training mode with the same bits, of (x, scale, bias, batch mean, 1 / standard deviation, residual)"""
+    check_norm_inputs(c, 0, 1, 2, 3, 4, alike=(5,))
     return [c.type(0)]
 
 
-@operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=norm_grad_lower)
+@operator("ChannelsLastBatchNormalizationGrad", domain=ORTRAIN, lower=lower_norm_grad)
 def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
-    """(dx, dscale, dbias, dz) of (dy, x, scale, mean, 1 / deviation, bias, y); dz is dy behind the limits: of y where it is given, else of what x gives"""
-    check_normalized(c, 1, 2, 3, 4, *((5,) if c.has(5) or limits(c)[0] and not c.has(6) else ()), alike=(0, 6))
+    """(dx, dscale, dbias, dz) of (dy, x, scale, batch mean, 1 / standard deviation, bias, y); dz is dy masked by the fused activation"""
+    check_norm_inputs(c, 1, 2, 3, 4, *((5,) if c.has(5) or limits(c)[0] and not c.has(6) else ()), alike=(0, 6))
     if c.has_output(3) and not (limits(c)[0] and c.has(6)):
-        raise c.error("expected y and limits where dz is asked for, which is dy where there are none, got none")
+        raise c.error("expected y and a fused activation for output dz, which equals dy without them, got none")
     return [c.type(1), c.type(2), c.type(2), c.type(0)][: len(c.node.outputs)]
 
 
-# Pooling
+# ---- pooling
 
 
 def pool_windows(c: InferenceContext, spatial: Any) -> Windows:
     return windows_of(c, spatial, integers(c, "kernel_shape", 2, 1))
 
 
-def max_pool_lower(c: LoweringContext) -> KernelCall:
+def lower_max_pool(c: LoweringContext) -> KernelCall:
     data = c.dims(0)
     return KernelCall("channels_last_max_pool", geometry_of(data, data[3], 1, pool_windows(c, data[1:3])).ints())
 
 
-def max_pool_grad_lower(c: LoweringContext) -> KernelCall:
+def lower_max_pool_grad(c: LoweringContext) -> KernelCall:
     data = c.output_dims(0)
     return KernelCall("channels_last_max_pool_grad", geometry_of(data, data[3], 1, pool_windows(c, data[1:3])).ints())
 
 
-def pooled(c: InferenceContext, data: Shape) -> Shape:
+def pooled_shape(c: InferenceContext, data: Shape) -> Shape:
+    """Return the shape of the pooled data. Raises ShapeInferenceError for windows or channels that the kernels do not support."""
     if len(data) != 4 or int(data[3]) < MIN_CHANNELS:
-        raise c.error(f"expected x [n, h, w, c] of {MIN_CHANNELS} channels at least, got {list(data)}")
+        raise c.error(f"expected x [n, h, w, c] with at least {MIN_CHANNELS} channels, got {list(data)}")
     windows = pool_windows(c, data[1:3])
     if any(int(pad or 0) >= size for pads in (windows.begins, windows.ends) for pad, size in zip(pads, windows.kernel, strict=True)):
         raise c.error(f"expected pads smaller than the kernel {list(windows.kernel)}, got {list(windows.begins)} and {list(windows.ends)}")
     return (data[0], *windows.output, data[3])
 
 
-@operator("ChannelsLastMaxPool", domain=ORTRAIN, lower=max_pool_lower, required_outputs=1)
+@operator("ChannelsLastMaxPool", domain=ORTRAIN, lower=lower_max_pool, required_outputs=1)
 def max_pool(c: InferenceContext) -> list[TensorType]:
-    """MaxPool of x [n, h, w, c]; then the number of the tap that won (the first of equals)"""
-    shape = pooled(c, c.shape(0))
+    """(y, tap) = MaxPool of x [n, h, w, c], and the number of the first element of each window that has the maximum"""
+    shape = pooled_shape(c, c.shape(0))
     return [TensorType(c.dtype(0), shape), TensorType("int32", shape)][: len(c.node.outputs)]
 
 
-@operator("ChannelsLastMaxPoolGrad", domain=ORTRAIN, lower=max_pool_grad_lower, stop_gradient=(1,))
+@operator("ChannelsLastMaxPoolGrad", domain=ORTRAIN, lower=lower_max_pool_grad, stop_gradient=(1,))
 def max_pool_grad(c: InferenceContext) -> list[TensorType]:
-    """dx of (dy, winning taps, y where a ReLU stands before the pool and dx is the gradient before it); attribute spatial: h and w of x"""
+    """dx of (dy, tap, y); attribute spatial: h and w of x; y is given if dx also has the mask of a ReLU before the pool"""
     height, width = integers(c, "spatial", 2, 1)
     dims = c.shape(0)
-    check_shape(c, "a gradient", dims, pooled(c, (*dims[:1], height, width, *dims[3:])))
+    check_shape(c, "a gradient", dims, pooled_shape(c, (*dims[:1], height, width, *dims[3:])))
     check_inputs(c, dims, *((1, 2) if c.has(2) else (1,)))
     return [TensorType(c.dtype(0), (dims[0], height, width, dims[3]))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -15,27 +15,27 @@ from ortrain.ops.shared.windows import Windows, explicit, integers, packed, wind
 
 ITEM_SIZE = {"float32": 4, "float64": 8}
 BUFFER = 1 << 16
-"""Elements that a buffer of unfolded windows should hold: it is written and read at once, so it should stay in the L2 cache."""
+"""Elements of a buffer of unfolded windows (im2col): it is read right after it is written, so it should fit into the L2 cache."""
 COLUMNS = 128
-"""Least columns worth one product; maps with fewer positions are taken several images at a time."""
+"""Minimum number of columns of a GEMM; feature maps with fewer positions are processed several images at a time."""
 LANES = 64
-"""Most items in flight, each with its own buffer."""
+"""Maximum number of work items at a time, each of which has a buffer."""
 SCRATCH = 32 << 20
-"""Most bytes for the buffers of one phase."""
+"""Maximum number of bytes of the buffers of one phase."""
 SPREAD = 16
-"""Items aimed at where work must be cut finer than by images; a constant, so that results do not depend on the number of threads."""
+"""Number of work items to aim at where there are too few images. It is constant, so that results do not depend on the number of threads."""
 SMALL = 1 << 17
-"""Multiplications below which threads do not pay."""
+"""Number of multiplications below which several threads are slower than one."""
 
 
-# Inference
+# ---- inference
 
 
 def conv_windows(c: InferenceContext, x: int, w: int) -> Windows:
-    """The windows of a convolution whose data and weight are inputs x and w."""
+    """Return the windows of a convolution. x, w: the indices of the inputs data and weight."""
     data, weight = c.shape(x), c.shape(w)
     if not 3 <= len(data) <= 5 or len(weight) != len(data):
-        raise c.error(f"expected data and weight of one rank from 3 to 5, got shapes {list(data)} and {list(weight)}")
+        raise c.error(f"expected data and weight of the same rank, from 3 to 5, got shapes {list(data)} and {list(weight)}")
     kernel = c.attribute("kernel_shape")
     sizes = weight[2:]
     if kernel:
@@ -56,7 +56,7 @@ def conv_windows(c: InferenceContext, x: int, w: int) -> Windows:
 
 
 def same_float(c: InferenceContext, indices: Sequence[int]) -> str:
-    """The one float dtype of the given inputs."""
+    """Return the dtype of the given inputs. Raises ShapeInferenceError unless all are float32 or all are float64."""
     kinds = [c.dtype(i) for i in indices]
     if kinds[0] not in ITEM_SIZE or len(set(kinds)) > 1:
         raise c.error(f"expected inputs of one dtype, float32 or float64, got {', '.join(kinds)}")
@@ -66,21 +66,19 @@ def same_float(c: InferenceContext, indices: Sequence[int]) -> str:
 def conv_gradient(g: GradientBuilder) -> list[str | None]:
     x, w = g.inputs[:2]
     biased = len(g.inputs) > 2 and bool(g.inputs[2])
-    dy = g.dy
-    assert dy is not None
     c = InferenceContext(g.node, [g.type(x), g.type(w)], [None, None], g.opset)
     attributes: dict[str, Any] = explicit(g.node.attributes, conv_windows(c, 0, 1) if c.type(0).shape else None)
     wanted = [g.needs(0), g.needs(1), biased and g.needs(2)]
-    found = g.ops("ConvGrad", dy, x, w, outputs=wanted, domain=MICROSOFT, **attributes)
+    found = g.ops("ConvGrad", g.dy, x, w, outputs=wanted, domain=MICROSOFT, **attributes)
     return [name or None for name in found][: len(g.inputs)]
 
 
-# Lowering
+# ---- lowering
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The sizes of one convolution, in numbers, and the first 24 integers that its kernels read."""
+    """The sizes of one convolution; ints() gives the first 24 integers that its kernels read."""
 
     images: int
     channels: int
@@ -99,7 +97,7 @@ class Geometry:
 
     @property
     def pointwise(self) -> bool:
-        """True when unfolding would copy the data as it is: kernel 1, stride 1, no pads."""
+        """True if unfolding would only copy the data: kernel size 1, stride 1, no pads."""
         return self.windows[:3] == self.windows[3:6] and self.taps == 1 and set(self.windows[9:12]) == {1} and not any(self.windows[12:15])
 
     @property
@@ -122,10 +120,10 @@ def geometry(c: LoweringContext, x: int, w: int) -> Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """How one of the three products is cut: 7 integers for the kernel.
+    """How one of the three GEMMs of a convolution (forward, data gradient, weight gradient) is divided into work items.
 
-    A tile is `tile` positions of `batch` images (tile is all positions when batch > 1), a block `block` input channels. `lanes` items run
-    at a time, each with `buffer` elements of scratch; `slices` partial sums over images are added in order."""
+    A tile is `tile` positions of `batch` images (all positions if batch > 1), a block is `block` input channels. `lanes` items run at a time, each with
+    `buffer` elements of scratch memory; `slices` partial sums over images are added in order."""
 
     tile: int
     batch: int
@@ -143,14 +141,14 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def batch_of(v: Geometry, share: int) -> int:
-    """Images per tile: several where one has few positions, but no more than leaves `share` tiles."""
+    """Return the images per tile: several if one has few positions, but so few that at least `share` tiles remain."""
     if v.positions >= COLUMNS:
         return 1
     return max(1, min(ceil_div(COLUMNS, v.positions), v.images // share))
 
 
 def tile_of(v: Geometry, rows: int, batch: int) -> int:
-    """Positions per tile: equal tiles of a multiple of 32 whose unfolded windows (`rows` each) fill about BUFFER elements."""
+    """Return the positions per tile: equal tiles of a multiple of 32 positions whose unfolded windows, of `rows` elements each, fill about BUFFER elements."""
     if batch > 1:
         return v.positions
     tiles = ceil_div(v.positions, max(COLUMNS, BUFFER // max(rows, 1)))
@@ -158,7 +156,7 @@ def tile_of(v: Geometry, rows: int, batch: int) -> int:
 
 
 def phase(v: Geometry, batch: int, block: int, items: int, slices: int = 1, tile: int | None = None) -> Phase:
-    """The phase with its buffer and lanes; items is the number of items if the tile is not one of them, else per tile."""
+    """Return a phase with its buffer and lanes. items: the number of work items. tile: positions per tile; None to choose it."""
     rows = block * v.taps
     size = tile or tile_of(v, rows, batch)
     columns = size * batch
@@ -170,7 +168,7 @@ def phase(v: Geometry, batch: int, block: int, items: int, slices: int = 1, tile
 
 
 def forward_phase(v: Geometry) -> Phase:
-    """Items: (images of a tile, group, tile)."""
+    """Return the phase of the forward pass, with work items (images of a tile, group, tile)."""
     per_group = v.channels // v.group
     batch = batch_of(v, 8)
     tile = tile_of(v, per_group * v.taps, batch)
@@ -178,14 +176,14 @@ def forward_phase(v: Geometry) -> Phase:
 
 
 def block_of(v: Geometry, items: int) -> int:
-    """Channels per block so that `items` times the blocks make about SPREAD items, with products of at least 32 columns."""
+    """Return the channels per block, so that `items` times the number of blocks is about SPREAD, and GEMMs have at least 32 columns."""
     per_group = v.channels // v.group
     blocks = max(1, min(ceil_div(SPREAD, max(items, 1)), per_group * v.taps // 32))
     return max(1, ceil_div(per_group, min(blocks, max(per_group, 1))))
 
 
 def data_phase(v: Geometry) -> Phase:
-    """Items: (images of a tile, group, block of channels)."""
+    """Return the phase of the data gradient, with work items (images of a tile, group, block of channels)."""
     batch = batch_of(v, 8)
     items = ceil_div(v.images, batch) * v.group
     block = block_of(v, items)
@@ -193,7 +191,7 @@ def data_phase(v: Geometry) -> Phase:
 
 
 def weight_phase(v: Geometry) -> Phase:
-    """Items: (slice of images, group, block of channels)."""
+    """Return the phase of the weight gradient, with work items (slice of images, group, block of channels)."""
     batch = batch_of(v, 1)
     block = block_of(v, v.group)
     items = v.group * ceil_div(v.channels // v.group, block)
@@ -202,21 +200,25 @@ def weight_phase(v: Geometry) -> Phase:
     return phase(v, batch, block, items * slices, slices)
 
 
-def conv_lower(c: LoweringContext) -> KernelCall:
+def lower_conv(c: LoweringContext) -> KernelCall:
     v = geometry(c, 0, 1)
     if v.depthwise:
         return KernelCall("conv_depthwise", v.ints())
-    cut = forward_phase(v)
-    return KernelCall("conv", v.ints() + cut.ints(), scratch=cut.lanes * cut.buffer * v.item_size)
+    forward = forward_phase(v)
+    return KernelCall("conv", v.ints() + forward.ints(), scratch=forward.lanes * forward.buffer * v.item_size)
 
 
-def conv_grad_lower(c: LoweringContext) -> KernelCall:
+def depthwise_gradient_call(v: Geometry) -> KernelCall:
+    """Return the kernel call for the gradients of a depthwise convolution."""
+    buffer = v.taps * ceil_div(v.windows[5], 16) * 16 * v.item_size              # per channel one row of partial sums for each tap
+    lanes = 1 if v.small else max(1, min(v.channels, LANES, SCRATCH // buffer))
+    return KernelCall("conv_grad_depthwise", (*v.ints(), lanes), scratch=lanes * buffer)
+
+
+def lower_conv_grad(c: LoweringContext) -> KernelCall:
     v = geometry(c, 1, 2)
     if v.depthwise:
-        # per lane of channels one row of partial sums for each tap
-        buffer = v.taps * ceil_div(v.windows[5], 16) * 16 * v.item_size
-        lanes = 1 if v.small else max(1, min(v.channels, LANES, SCRATCH // buffer))
-        return KernelCall("conv_grad_depthwise", (*v.ints(), lanes), scratch=lanes * buffer, shape_only_inputs=shape_only_inputs_of_gradient(c))
+        return replace(depthwise_gradient_call(v), shape_only_inputs=shape_only_inputs_of_gradient(c))
     data, weight = data_phase(v), weight_phase(v)
     partial = v.filters * (v.channels // v.group) * v.taps * weight.slices if weight.slices > 1 else 0
     scratch = max(data.lanes * data.buffer, weight.lanes * weight.buffer + partial)
@@ -224,14 +226,14 @@ def conv_grad_lower(c: LoweringContext) -> KernelCall:
 
 
 def shape_only_inputs_of_gradient(c: LoweringContext) -> tuple[int, ...]:
-    """Of (dy, x, w) -> (dx, dw, db): x without dw, w without dx."""
+    """Return the inputs of (dy, x, w) -> (dx, dw, db) of which the kernel reads no element: x without output dw, w without output dx."""
     return tuple(index for index, reader in ((1, 1), (2, 0)) if not c.has_output(reader))
 
 
-# Records
+# ---- records
 
 
-@operator("Conv", lower=conv_lower, gradient=conv_gradient)
+@operator("Conv", lower=lower_conv, gradient=conv_gradient)
 def conv(c: InferenceContext) -> list[TensorType]:
     """y[n, k, o] = b[k] + sum over channels c of k's group and taps t of w[k, c, t] * x[n, c, o * stride + t * dilation - pad]"""
     windows = conv_windows(c, 0, 1)
@@ -243,7 +245,7 @@ def conv(c: InferenceContext) -> list[TensorType]:
     return [TensorType(dtype, (c.shape(0)[0], c.shape(1)[0], *windows.output))]
 
 
-def conv_and_activation(g: NodeBuilder) -> list[str]:
+def fused_conv_decomposition(g: NodeBuilder) -> list[str]:
     attributes = {name: value for name, value in g.node.attributes.items() if not name.startswith("activation")}
     y = g.op("Conv", *g.inputs[:3], **attributes)
     if g.has(3):
@@ -251,15 +253,15 @@ def conv_and_activation(g: NodeBuilder) -> list[str]:
     return [fused_activation(g, y, *map(float, g.attribute("activation_params", ())))]
 
 
-@operator("FusedConv", domain=MICROSOFT, decompose=conv_and_activation)
+@operator("FusedConv", domain=MICROSOFT, decompose=fused_conv_decomposition)
 def fused_conv(c: InferenceContext) -> Sequence[TensorType]:
-    """y = activation(Conv + z), as optimized models have it"""
+    """y = activation(Conv(x, w) + bias + z), found in models that ONNX Runtime optimized"""
     return conv(c)
 
 
-@operator("ConvGrad", domain=MICROSOFT, lower=conv_grad_lower)
+@operator("ConvGrad", domain=MICROSOFT, lower=lower_conv_grad)
 def conv_grad(c: InferenceContext) -> list[TensorType]:
-    """dx, dw, db of (dy, x, w): the adjoint of Conv; db[k] = sum over n and o of dy[n, k, o]"""
+    """(dx, dw, db) of (dy, x, w), the gradients of Conv; db[k] = sum over n and o of dy[n, k, o]"""
     windows = conv_windows(c, 1, 2)
     dtype = same_float(c, [0, 1, 2])
     dy, x, w = c.shape(0), c.shape(1), c.shape(2)

@@ -1,4 +1,4 @@
-"""Transposed convolution: the adjoint of a convolution as a layer of its own."""
+"""Transposed convolution, which computes the data gradient of a convolution."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from ortrain.ir import Dim, TensorType
-from ortrain.ops.conv import ITEM_SIZE, LANES, SCRATCH, Geometry, ceil_div, data_phase, same_float
+from ortrain.ops.conv import ITEM_SIZE, Geometry, data_phase, depthwise_gradient_call, same_float
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, operator
 from ortrain.ops.shared.windows import Windows, auto_pad_of, integers, packed
 
 
 def transposed_windows(c: InferenceContext, x: int, w: int) -> Windows:
-    """The windows of the convolution whose adjoint the node is: its `output` holds the sizes of this node's output."""
+    """Return the windows of the convolution whose data gradient the node computes; their `output` has the spatial sizes of the node's own output.
+
+    x, w: the indices of the inputs data and weight."""
     data, weight = c.shape(x), c.shape(w)
     if not 3 <= len(data) <= 5 or len(weight) != len(data):
-        raise c.error(f"expected data and weight of one rank from 3 to 5, got shapes {list(data)} and {list(weight)}")
+        raise c.error(f"expected data and weight of the same rank, from 3 to 5, got shapes {list(data)} and {list(weight)}")
     rank = len(data) - 2
     kernel = tuple(int(v) for v in c.attribute("kernel_shape") or ()) or weight[2:]
     if not all(isinstance(size, int) for size in kernel) or len(kernel) != rank:
@@ -42,14 +44,14 @@ def transposed_windows(c: InferenceContext, x: int, w: int) -> Windows:
 
 def _axis(c: InferenceContext, axis: int, size: Dim, reach: int, stride: int, pads: tuple[int, int],
           wanted: int | None) -> tuple[int | None, int | None, Dim]:
-    """(pad before, pad after, output size) of one axis; pads are None while they depend on a size that is not known yet."""
+    """Return (begin pad, end pad, output size) of one axis; pads that depend on an unknown size are None."""
     auto_pad = auto_pad_of(c.node.attributes)
     same = auto_pad.startswith("SAME")
     if wanted is None and not same:
         begin, end = (0, 0) if auto_pad == "VALID" else pads
         found: Dim = stride * (size - 1) + reach - begin - end if isinstance(size, int) else c.new_symbol(f"spatial{axis}")
         if isinstance(found, int) and found < 1:
-            raise c.error(f"expected pads that leave something, got an output size of {found} along spatial axis {axis}")
+            raise c.error(f"expected pads that leave at least one element, got an output size of {found} along spatial axis {axis}")
         return begin, end, found
     if same and wanted is None:
         total: int | None = max(reach - stride, 0)
@@ -64,11 +66,11 @@ def _axis(c: InferenceContext, axis: int, size: Dim, reach: int, stride: int, pa
 
 
 def convolution_attributes(g: NodeBuilder, x: int = 0, w: int = 1) -> dict[str, Any]:
-    """The attributes of the convolution whose adjoint the node is; x and w: which inputs its data and weight are."""
+    """Return the attributes of the convolution whose data gradient the node computes. x, w: the indices of the inputs data and weight."""
     windows = transposed_windows(g.context(), x, w)
     pads = windows.padded()
     if pads is None:
-        raise g.error("expected spatial sizes that are known where output_shape is given, got symbols")
+        raise g.error("expected known spatial sizes beside output_shape, got symbols")
     return {"kernel_shape": windows.kernel, "strides": windows.strides, "dilations": windows.dilations, "pads": pads, "group": int(g.attribute("group", 1))}
 
 
@@ -81,8 +83,8 @@ def transposed_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [dx, dw, db][: len(g.inputs)]
 
 
-def decompose(g: NodeBuilder) -> list[str]:
-    """The adjoint, then the bias."""
+def conv_transpose_decomposition(g: NodeBuilder) -> list[str]:
+    """Return ConvInputGrad, plus the bias if there is one."""
     windows = transposed_windows(g.context(), 0, 1)
     sizes = tuple(size for size in windows.output if isinstance(size, int))
     y = g.op("ConvInputGrad", g.inputs[0], "", g.inputs[1], domain=ORTRAIN, output_shape=sizes, **convolution_attributes(g))
@@ -92,7 +94,7 @@ def decompose(g: NodeBuilder) -> list[str]:
     return [g.op("Add", y, g.op("Reshape", g.inputs[2], shape))]
 
 
-@operator("ConvTranspose", gradient=transposed_gradient, decompose=decompose)
+@operator("ConvTranspose", gradient=transposed_gradient, decompose=conv_transpose_decomposition)
 def conv_transpose(c: InferenceContext) -> list[TensorType]:
     """y[n, k, o] = b[k] + sum over channels c and taps t with o = i stride + t dilation - pad of w[c, k, t] x[n, c, i]"""
     windows = transposed_windows(c, 0, 1)
@@ -104,7 +106,7 @@ def conv_transpose(c: InferenceContext) -> list[TensorType]:
     return [TensorType(dtype, (data[0], filters, *windows.output))]
 
 
-def lower_adjoint(c: LoweringContext) -> KernelCall:
+def lower_conv_input_grad(c: LoweringContext) -> KernelCall:
     dy, w, dx = c.dims(0), c.dims(2), c.output_dims(0)
     rank = len(dx) - 2
     pads = integers(c, "pads", 2 * rank, 0)
@@ -112,25 +114,23 @@ def lower_adjoint(c: LoweringContext) -> KernelCall:
                       tuple(dy[2:]))
     v = Geometry(dy[0], dx[1], dy[1], int(c.attribute("group", 1)), packed(windows, dx[2:]), ITEM_SIZE[c.dtype(0)])
     if v.depthwise:
-        buffer = v.taps * ceil_div(v.windows[5], 16) * 16 * v.item_size
-        lanes = 1 if v.small else max(1, min(v.channels, LANES, SCRATCH // buffer))
-        return KernelCall("conv_grad_depthwise", (*v.ints(), lanes), scratch=lanes * buffer)
+        return depthwise_gradient_call(v)
     data = data_phase(v)
     return KernelCall("conv_grad", v.ints() + data.ints() + data.ints(), scratch=data.lanes * data.buffer * v.item_size)
 
 
-@operator("ConvInputGrad", domain=ORTRAIN, lower=lower_adjoint)
+@operator("ConvInputGrad", domain=ORTRAIN, lower=lower_conv_input_grad)
 def conv_input_grad(c: InferenceContext) -> list[TensorType]:
-    """dx of (dy, nothing, w): the adjoint of Conv with respect to its data, of the spatial sizes in output_shape"""
+    """dx of (dy, absent, w): the data gradient of Conv; attribute output_shape: the spatial sizes of dx"""
     dy, weight = c.shape(0), c.shape(2)
     channels, rank, group = weight[1], len(dy) - 2, int(c.attribute("group", 1))
     if len(weight) != len(dy) or group < 1 or len(c.attribute("output_shape")) != rank or any(isinstance(n, str) for n in weight[2:]):
-        raise c.error(f"expected a gradient and a weight of one rank, and a size of each of its axes, got {list(dy)} and {list(weight)}")
+        raise c.error(f"expected a gradient and a weight of the same rank, and one output_shape per spatial axis, got {list(dy)} and {list(weight)}")
     check_shape(c, "a gradient", dy[:2], (dy[0], weight[0]))
     pads, strides, dilations = integers(c, "pads", 2 * rank, 0), integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1)
     for axis, size in enumerate(c.attribute("output_shape")):
-        seen = (size + pads[axis] + pads[rank + axis] - dilations[axis] * (int(weight[2 + axis]) - 1) - 1) // strides[axis] + 1
+        count = (size + pads[axis] + pads[rank + axis] - dilations[axis] * (int(weight[2 + axis]) - 1) - 1) // strides[axis] + 1
         have = dy[2 + axis]
-        if isinstance(have, int) and have > seen:
-            raise c.error(f"expected at most {seen} windows along axis {axis}, got {have}")
+        if isinstance(have, int) and have > count:
+            raise c.error(f"expected at most {count} windows along axis {axis}, got {have}")
     return [TensorType(c.dtype(0), (c.shape(0)[0], channels * group if isinstance(channels, int) else c.new_symbol("channels"), *c.attribute("output_shape")))]

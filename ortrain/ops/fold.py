@@ -1,4 +1,4 @@
-"""Elements put back to where windows took them from: Col2Im and MaxUnpool."""
+"""Col2Im (fold) and MaxUnpool, which write the elements of windows to the positions in an image that they were read from."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Gradients = Sequence[str | None]
 
 
 def fold_sizes(c: InferenceContext) -> tuple[list[int], list[int], list[int]] | None:
-    """(image sizes, block sizes, windows along each axis); None while they are not known."""
+    """Return (image sizes, block sizes, number of blocks along each axis) of a Col2Im, None while they are unknown."""
     image, block = constant_dims(c, 1), constant_dims(c, 2)
     if image is None or block is None:
         return None
     rank = len(image)
     if len(block) != rank or min((*image, *block), default=0) < 1:
-        raise c.error(f"expected positive sizes of an image and of blocks, as many of both, got {image} and {block}")
+        raise c.error(f"expected as many positive block sizes as image sizes, got {image} and {block}")
     pads, strides, dilations = integers(c, "pads", 2 * rank, 0), integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1)
     counts = [output_size(image[i], block[i], strides[i], dilations[i], pads[i], pads[rank + i], False) for i in range(rank)]
     if min(counts) < 1:
@@ -36,7 +36,9 @@ def fold_sizes(c: InferenceContext) -> tuple[list[int], list[int], list[int]] | 
 
 
 def fold_indices(c: InferenceContext) -> np.ndarray:
-    """Where in the flat image each element of each block lies, int64 [block elements, windows]; one past the image for what lies outside."""
+    """Return the position in the flat image of each element of each block, int64 [block elements, blocks].
+
+    Elements in the pads have the position behind the last element of the image."""
     found = fold_sizes(c)
     if found is None:
         raise c.error("expected image_shape and block_shape that are known before running, got values that are computed")
@@ -53,7 +55,7 @@ def fold_indices(c: InferenceContext) -> np.ndarray:
 
 
 def fold_gradient(g: GradientBuilder) -> Gradients:
-    """The adjoint: every block takes its elements out of dY."""
+    """Return dY gathered at the positions of the block elements (im2col)."""
     indices = fold_indices(g.context()).reshape(-1)
     image = g.op("Reshape", g.dy, g.constant([0, 0, -1]))
     if indices.max() == math.prod(constant_dims(g.context(), 1) or ()):
@@ -62,7 +64,7 @@ def fold_gradient(g: GradientBuilder) -> Gradients:
 
 
 def fold_decomposition(g: NodeBuilder) -> list[str] | None:
-    """Every element of the blocks is added where it belongs; an image has one element more, for what lies outside."""
+    """Add the block elements at their positions in an image with one additional element, which collects the elements in the pads."""
     kind, found = g.type(g.inputs[0]), fold_sizes(g.context())
     if not kind.is_static or found is None or kind.dtype not in ("float32", "float64"):
         return None
@@ -77,14 +79,14 @@ def fold_decomposition(g: NodeBuilder) -> list[str] | None:
 
 @operator("Col2Im", gradient=fold_gradient, decompose=fold_decomposition, stop_gradient=(1, 2))
 def col2im(c: InferenceContext) -> list[TensorType]:
-    """y = images in which every block (a column of x [n, channels · block, windows]) is added where its window lies"""
+    """y [n, channels, image…] = the sum of the blocks, which are the columns of x [n, channels · block elements, blocks], at their positions in the image"""
     x, found = c.shape(0), fold_sizes(c)
     if len(x) != 3:
-        raise c.error(f"expected x [n, channels · block elements, windows], got shape {list(x)}")
+        raise c.error(f"expected x [n, channels · block elements, blocks], got shape {list(x)}")
     if found is None:
         rank = next((size for index in (1, 2) for size in c.shape(index) if isinstance(size, int)), None)
         if rank is None:
-            raise c.error("expected an image_shape of known length")
+            raise c.error("expected an image_shape of known length, got one of unknown length")
         return [TensorType(c.dtype(0), (x[0], *symbolic_shape(c, rank + 2)[1:]))]
     image, block, counts = found
     elements = math.prod(block)
@@ -96,34 +98,34 @@ def col2im(c: InferenceContext) -> list[TensorType]:
 # ---- MaxUnpool
 
 
-def unpooled(c: InferenceContext) -> list[Dim]:
-    """The sizes that the windows span: those that the indices are meant for."""
+def pooled_input_sizes(c: InferenceContext) -> list[Dim]:
+    """Return the spatial sizes that the windows cover, to which the indices of the MaxPool refer."""
     spatial, rank = c.shape(0)[2:], len(c.shape(0)) - 2
     kernel = tuple(int(size) for size in c.attribute("kernel_shape") or ())
     if rank < 1 or len(kernel) != rank:
-        raise c.error(f"expected x of three axes at least and a kernel_shape for all but two, got shape {list(c.shape(0))} and {list(kernel)}")
+        raise c.error(f"expected x [n, c, …] of at least 3 axes and a kernel_shape for the spatial ones, got shape {list(c.shape(0))} and {list(kernel)}")
     pads, strides = integers(c, "pads", 2 * rank, 0), integers(c, "strides", rank, 1)
     sizes: list[Dim] = []
     for axis, size in enumerate(spatial):
         sizes.append((size - 1) * strides[axis] + kernel[axis] - pads[axis] - pads[rank + axis] if isinstance(size, int) else c.new_symbol(f"spatial{axis}"))
     if any(isinstance(size, int) and size < 1 for size in sizes):
-        raise c.error(f"expected windows that span something, got output sizes {sizes}")
+        raise c.error(f"expected windows that cover at least one element, got output sizes {sizes}")
     return sizes
 
 
 def unpool_gradient(g: GradientBuilder) -> Gradients:
-    """dY from where each element went (each of several that went to one place gets all of it)."""
+    """Return dY gathered at the indices; elements with the same index each get all of it."""
     dy = g.dy
     if g.has(2):
-        sizes = unpooled(g.context())
+        sizes = pooled_input_sizes(g.context())
         if any(isinstance(size, str) for size in sizes):
-            raise g.error(f"expected sizes that are known where output_shape is given, got {sizes}")
-        dy = cut(g, dy, [int(size) for size in sizes])
+            raise g.error(f"expected known sizes beside output_shape, got {sizes}")
+        dy = crop(g, dy, [int(size) for size in sizes])
     return first_input_gradient(g, g.op("Gather", g.op("Reshape", dy, g.constant([-1])), g.inputs[1]))
 
 
-def cut(g: NodeBuilder, value: str, sizes: Sequence[int]) -> str:
-    """The first elements along all axes but two."""
+def crop(g: NodeBuilder, value: str, sizes: Sequence[int]) -> str:
+    """Return the first `sizes` elements along the spatial axes."""
     axes, starts = tuple(range(2, 2 + len(sizes))), (0,) * len(sizes)
     if g.opset < 10:
         return g.op("Slice", value, axes=axes, starts=starts, ends=tuple(sizes))
@@ -131,14 +133,14 @@ def cut(g: NodeBuilder, value: str, sizes: Sequence[int]) -> str:
 
 
 def unpool_decomposition(g: NodeBuilder) -> list[str] | None:
-    """A scatter into flat zeros; within an output_shape, a border of zeros after it."""
+    """Scatter x into flat zeros at the indices, then pad with zeros at the end to the output_shape."""
     kind = g.type(g.inputs[0])
     if not kind.is_static:
         return None
-    inner = [*kind.sizes[:2], *(int(size) for size in unpooled(g.context()))]
+    inner = [*kind.sizes[:2], *(int(size) for size in pooled_input_sizes(g.context()))]
     flat = [g.op("Reshape", name, g.constant([kind.count])) for name in (g.inputs[1], g.inputs[0])]
-    nothing = g.constant(np.zeros(math.prod(inner)), g.inputs[0])
-    y = g.op("Reshape", g.op("ScatterElements" if g.opset >= 11 else "Scatter", nothing, *flat, axis=0), g.constant(inner))
+    zeros = g.constant(np.zeros(math.prod(inner)), g.inputs[0])
+    y = g.op("Reshape", g.op("ScatterElements" if g.opset >= 11 else "Scatter", zeros, *flat, axis=0), g.constant(inner))
     wanted = list(g.shape(g.outputs[0]))
     if wanted == inner:
         return [y]
@@ -148,8 +150,8 @@ def unpool_decomposition(g: NodeBuilder) -> list[str] | None:
 
 @operator("MaxUnpool", gradient=unpool_gradient, decompose=unpool_decomposition, stop_gradient=(1, 2))
 def max_unpool(c: InferenceContext) -> list[TensorType]:
-    """y = zeros with x where the indices of a MaxPool (into all of the windows' output, flat) say; the last of equals stays"""
-    x, sizes = c.shape(0), unpooled(c)
+    """y = zeros, y.flat[indices] = x, for the indices that a MaxPool returned; of several elements with the same index the last one is kept"""
+    x, sizes = c.shape(0), pooled_input_sizes(c)
     if len(c.shape(1)) != len(x) or c.dtype(1) != "int64":
         raise c.error(f"expected int64 indices of x's shape {list(x)}, got {c.dtype(1)}{list(c.shape(1))}")
     if not c.has(2):
@@ -160,5 +162,5 @@ def max_unpool(c: InferenceContext) -> list[TensorType]:
     least = [*x[:2], *sizes]
     if len(wanted) != len(x) or any(isinstance(have, int) and (size < have or axis < 2 and size != have)
                                     for axis, (size, have) in enumerate(zip(wanted, least, strict=False))):
-        raise c.error(f"expected an output_shape of {least} or more, got {wanted}")
+        raise c.error(f"expected an output_shape of at least {least}, got {wanted}")
     return [TensorType(c.dtype(0), tuple(wanted))]

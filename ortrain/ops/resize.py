@@ -1,4 +1,4 @@
-"""Resize and Upsample: a chain of interpolations, one axis after the other; the gradient is the chain of their adjoints."""
+"""Resize and Upsample as one ResampleAxis per resized axis; the gradient applies their adjoints in reverse order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Gradients = Sequence[str | None]
 
 
 def interpolation_of(c: InferenceContext) -> Interpolation:
-    """What the node's attributes ask for; Upsample and the Resize of opset 10 know less."""
+    """Return the interpolation that a node requests; Upsample and Resize before opset 11 have fewer attributes. Raises for unknown modes."""
     mode = str(c.attribute("mode", "nearest"))
     mode = "linear" if mode == "bilinear" else mode
     if c.node.op_type == "Upsample" or c.node.op_type == "Resize" and c.opset < 11:
@@ -32,20 +32,22 @@ def interpolation_of(c: InferenceContext) -> Interpolation:
 
 
 def _numbers(c: InferenceContext, index: int) -> np.ndarray | None:
-    """The value of an input; None where it is absent, empty or not known."""
+    """Return the elements of an input, None if it is absent, empty or not constant."""
     value = c.value(index)
     return None if value is None or value.size == 0 else value.reshape(-1)
 
 
 def _scales(c: InferenceContext) -> np.ndarray | None:
-    """The scales, which are float32 numbers whatever the dtype of x: a tie in float32 is a tie here."""
+    """Return the scales, None if they are unknown.
+
+    Models specify them in float32. They are rounded to it for any dtype of x, so that the same coordinates are halfway between two elements."""
     given = c.attribute("scales")
     found = np.asarray(given) if given is not None else _numbers(c, 1 if c.node.op_type == "Upsample" or c.opset < 11 else 2)
     return None if found is None else found.astype(np.float32).astype(np.float64)
 
 
 def resized_axes(c: InferenceContext, shape: Sequence[Dim]) -> list[tuple[int, float | None, int | None]] | None:
-    """(axis, scale, size) of each axis that is resized, one of scale and size None; None while they are not known."""
+    """Return (axis, scale, size) of each resized axis, of which scale or size is None where the other one is given; None while both are unknown."""
     axes = c.attribute("axes")
     axes = [normalize_axis(c, int(axis), len(shape)) for axis in axes] if axes else list(range(len(shape)))
     scales, sizes = _scales(c), _numbers(c, 3) if c.node.op_type == "Resize" and c.opset >= 11 else None
@@ -69,9 +71,9 @@ def resized_axes(c: InferenceContext, shape: Sequence[Dim]) -> list[tuple[int, f
     return [(axis, ratio, int(ratio * size + 0.5)) for axis, size in known.items()]
 
 
-@operator("Resize", gradient=lambda g: resize_gradient(g), decompose=lambda g: decompose(g), stop_gradient=(1, 2, 3))
+@operator("Resize", gradient=lambda g: resize_gradient(g), decompose=lambda g: resize_decomposition(g), stop_gradient=(1, 2, 3))
 def resize(c: InferenceContext) -> list[TensorType]:
-    """y = x, resized along its axes by interpolation between neighbors"""
+    """y = x resized along its axes by nearest, linear or cubic interpolation"""
     shape = c.shape(0)
     interpolation_of(c)
     axes = resized_axes(c, shape)
@@ -88,7 +90,7 @@ def resize(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), tuple(sizes))]
 
 
-operator("Upsample", gradient=lambda g: resize_gradient(g), decompose=lambda g: decompose(g), stop_gradient=(1,))(resize)
+operator("Upsample", gradient=lambda g: resize_gradient(g), decompose=lambda g: resize_decomposition(g), stop_gradient=(1,))(resize)
 
 
 def resize_gradient(g: GradientBuilder) -> Gradients:
@@ -96,17 +98,17 @@ def resize_gradient(g: GradientBuilder) -> Gradients:
     return [g.op("ResizeGrad", g.dy, *g.inputs, domain=ORTRAIN, **attributes), *[None] * (len(g.inputs) - 1)]
 
 
-# ---- the chain
+# ---- one interpolation per axis
 
 
-def chain(c: InferenceContext, shape: Sequence[int]) -> list[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]]:
-    """(axis, resized size, indices, weights, outside) of each axis that changes."""
+def resampled_axes(c: InferenceContext, shape: Sequence[int]) -> list[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]]:
+    """Return (axis, resized size, indices, weights, elements outside of the region) of each axis that changes; see interpolation.table."""
     axes = resized_axes(c, shape)
     if axes is None:
-        raise c.error("expected scales or sizes that are known before running, got values that are computed")
+        raise c.error("expected scales or sizes that are known before running, got computed ones")
     how, roi = interpolation_of(c), _numbers(c, 1) if c.node.op_type == "Resize" and c.opset >= 11 else None
     if roi is None and how.coordinates == "tf_crop_and_resize":
-        raise c.error("expected a region that is known before running, got one that is computed")
+        raise c.error("expected a region that is known before running, got a computed one")
     found = []
     for number, (axis, scale, size) in enumerate(axes):
         resized = int(np.floor(shape[axis] * scale)) if size is None and scale is not None else size
@@ -119,13 +121,13 @@ def chain(c: InferenceContext, shape: Sequence[int]) -> list[tuple[int, int, np.
     return found
 
 
-def decompose(g: NodeBuilder) -> list[str] | None:
-    """One ResampleAxis per axis that changes; None while sizes are symbols or the elements are no floats."""
+def resize_decomposition(g: NodeBuilder) -> list[str] | None:
+    """Return one ResampleAxis per axis that changes; None for symbolic sizes and for elements that are not float32 or float64."""
     kind = g.type(g.inputs[0])
     if not kind.is_static or kind.dtype not in ("float32", "float64") or resized_axes(g.context(), kind.sizes) is None:
         return None
     x, outside, result = g.inputs[0], np.zeros([1] * len(kind.sizes), bool), list(kind.sizes)
-    for axis, size, indices, weights, out in chain(g.context(), kind.sizes):
+    for axis, size, indices, weights, out in resampled_axes(g.context(), kind.sizes):
         x = g.op("ResampleAxis", x, domain=ORTRAIN, axis=axis, size=size, indices=indices, weights=weights)
         result[axis] = size
         outside = outside | out.reshape([-1 if i == axis else 1 for i in range(len(result))])
@@ -136,7 +138,7 @@ def decompose(g: NodeBuilder) -> list[str] | None:
 
 
 def lower_resample(kernel: str) -> Any:
-    """Packs: outer, size before, size after, inner, taps, indices; weights."""
+    """Return a lowering that packs outer, size of x, size of y, inner, taps and indices; floats: weights."""
 
     def lower(c: LoweringContext) -> KernelCall:
         axis, dims = int(c.attribute("axis")), c.dims(0)
@@ -149,7 +151,9 @@ def lower_resample(kernel: str) -> Any:
 
 
 def _with_size(c: InferenceContext, before: int | None = None) -> list[TensorType]:
-    """The type with `size` elements along the axis. before: those of what is read there, by default x's."""
+    """Return the type of input 0 with `size` elements along the axis.
+
+    before: the size that the indices refer to; None for that of input 0."""
     shape, axis, size = list(c.shape(0)), int(c.attribute("axis")), int(c.attribute("size"))
     if not 0 <= axis < len(shape):
         raise c.error(f"expected an axis in [0, {len(shape)}), got {axis}")
@@ -157,7 +161,7 @@ def _with_size(c: InferenceContext, before: int | None = None) -> list[TensorTyp
     source, after = (shape[axis], size) if before is None else (before, shape[axis])
     fit = indices.ndim == 2 and indices.shape == weights.shape and (not isinstance(after, int) or len(indices) == after)
     if not fit or indices.size and (indices.min() < 0 or isinstance(source, int) and indices.max() >= source):
-        raise c.error(f"expected as many weights as indices below {source}, for {after} elements, got {list(weights.shape)} and {list(indices.shape)}")
+        raise c.error(f"expected weights and indices [{after}, taps] with indices below {source}, got {list(weights.shape)} and {list(indices.shape)}")
     shape[axis] = size
     return [TensorType(c.dtype(0), tuple(shape))]
 
@@ -175,20 +179,20 @@ def resample_axis(c: InferenceContext) -> list[TensorType]:
 
 @operator("ResampleAxisGrad", domain=ORTRAIN, lower=lower_resample("resample_grad"))
 def resample_axis_grad(c: InferenceContext) -> list[TensorType]:
-    """dx of dY: the adjoint of ResampleAxis, of `size` elements along the axis"""
+    """dx of dY, the gradient of ResampleAxis; dx has `size` elements along the axis"""
     return _with_size(c, int(c.attribute("size")))
 
 
-def gradient_decomposition(g: NodeBuilder) -> list[str]:
-    """The adjoints of the chain of Resize, in reverse."""
+def resize_grad_decomposition(g: NodeBuilder) -> list[str]:
+    """Return the adjoints of the ResampleAxis nodes of the forward operator, in reverse order."""
     dy, x = g.inputs[:2]
     kind = g.type(x)
     if not kind.is_static:
-        raise g.error(f"expected a shape that is known, got {kind.shape}")
+        raise g.error(f"expected a known shape, got {kind.shape}")
     c = g.context()
     of_resize = InferenceContext(c.node, c.types[1:], c.values[1:], g.opset)
     of_resize.node = Node(str(g.attribute("operator", "Resize")), c.node.inputs[1:], c.node.outputs, c.node.name, "", c.node.attributes)
-    sizes, axes = list(kind.sizes), chain(of_resize, kind.sizes)
+    sizes, axes = list(kind.sizes), resampled_axes(of_resize, kind.sizes)
     resized = {axis: size for axis, size, *_ in axes}
     check_shape(c, "a gradient", c.shape(0), [resized.get(axis, size) for axis, size in enumerate(sizes)])
     for axis, _, indices, weights, _ in reversed(axes):
@@ -196,7 +200,7 @@ def gradient_decomposition(g: NodeBuilder) -> list[str]:
     return [dy]
 
 
-@operator("ResizeGrad", domain=ORTRAIN, decompose=gradient_decomposition)
+@operator("ResizeGrad", domain=ORTRAIN, decompose=resize_grad_decomposition)
 def resize_grad(c: InferenceContext) -> list[TensorType]:
-    """dx of (dY, and the inputs of Resize): the adjoint of the resizing"""
+    """dx of (dY, inputs of Resize), the gradient of Resize or Upsample (attribute `operator`)"""
     return same_as_input(c) if c.types[1] is None else [c.type(1)]

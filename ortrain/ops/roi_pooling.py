@@ -1,4 +1,4 @@
-"""Regions of interest, each made an image of one size: RoiAlign and MaxRoiPool."""
+"""Pooling of regions of interest to images of equal size: RoiAlign and MaxRoiPool."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MODES = {"avg": 0, "max": 1}
 
 
 def check_images(c: LoweringContext, x: int) -> tuple[int, ...]:
-    """The shape of the images; refused when they are empty or too large."""
+    """Return the shape of the images. Raises ShapeInferenceError if they are empty or too large for the kernels."""
     dims = c.dims(x)
     check_plane(c, dims[2:])
     if 0 in dims[2:]:
-        raise c.error(f"expected images that are not empty, got shape {list(dims)}")
+        raise c.error(f"expected images with at least one pixel, got shape {list(dims)}")
     return dims
 
 
 def align_options(c: InferenceContext) -> tuple[int, int, int]:
-    """sampling_ratio, half_pixel, mode as the kernels have them; opset 10 knows no half pixels."""
+    """Return (sampling_ratio, half_pixel, mode) as numbers of the kernels; the default before opset 16 is output_half_pixel."""
     mode = str(c.attribute("mode", "avg")).lower()
     transformation = str(c.attribute("coordinate_transformation_mode", TRANSFORMATIONS[int(c.node.domain == ORTRAIN or c.opset >= 16)])).lower()
     if mode not in MODES or transformation not in TRANSFORMATIONS:
@@ -36,7 +36,7 @@ def align_options(c: InferenceContext) -> tuple[int, int, int]:
 
 
 def lower_align(kernel: str, x: int) -> Any:
-    """Packs: images, channels, height, width, regions, output height, output width, sampling_ratio, half_pixel, mode; spatial scale."""
+    """Return a lowering that packs images, channels, height, width, regions, output height and width, and align_options; floats: spatial scale."""
 
     def lower(c: LoweringContext) -> KernelCall:
         dims = check_images(c, x)
@@ -54,28 +54,28 @@ def align_gradient(g: GradientBuilder) -> Sequence[str | None]:
 
 @operator("RoiAlign", lower=lower_align("roi_align", 0), gradient=align_gradient, stop_gradient=(1, 2))
 def roi_align(c: InferenceContext) -> list[TensorType]:
-    """y[r] = region r of its image cut into bins: the mean (or, max, the largest weighted element) of samples between elements; no gradient for regions"""
+    """y[r] = mean (or max) per bin of region r of bilinearly interpolated samples (He et al., arXiv 1703.06870); no gradient flows to the regions"""
     x, regions = c.shape(0), c.shape(1)
     size = (int(c.attribute("output_height", 1)), int(c.attribute("output_width", 1)))
     align_options(c)
     if len(x) != 4 or min(size) < 1:
-        raise c.error(f"expected images of two axes and a positive output size, got shape {list(x)} and {list(size)}")
+        raise c.error(f"expected x [n, c, h, w] and a positive output size, got shape {list(x)} and {list(size)}")
     check_shape(c, "regions", regions, (regions[0] if regions else 0, 4))
-    check_shape(c, "one image per region", c.shape(2), (regions[0],))
+    check_shape(c, "image indices", c.shape(2), (regions[0],))
     if c.dtype(1) != c.dtype(0) or c.dtype(2) != "int64":
-        raise c.error(f"expected regions of x's dtype and images of int64, got {c.dtype(0)}, {c.dtype(1)} and {c.dtype(2)}")
+        raise c.error(f"expected regions of the dtype of x and int64 image indices, got {c.dtype(0)}, {c.dtype(1)} and {c.dtype(2)}")
     return [TensorType(c.dtype(0), (regions[0], x[1], *size))]
 
 
 @operator("RoiAlignGrad", domain=ORTRAIN, lower=lower_align("roi_align_grad", 1))
 def roi_align_grad(c: InferenceContext) -> list[TensorType]:
-    """dx of (dY, x, regions, images): the mean's shares, or all of dY where the largest was (the first of equals)"""
+    """dx of (dY, x, regions, image indices): dY shared by the samples of each bin, or for max all of it to the first of the largest"""
     check_gradient(c, roi_align)
     return [c.type(1)]
 
 
 def pooled_size(c: InferenceContext) -> tuple[int, int]:
-    """The attribute pooled_shape."""
+    """Return the attribute pooled_shape. Raises ShapeInferenceError unless it has two positive sizes."""
     size = tuple(int(n) for n in c.attribute("pooled_shape") or ())
     if len(size) != 2 or min(size) < 1:
         raise c.error(f"expected a pooled_shape of two positive integers, got {list(size)}")
@@ -83,7 +83,7 @@ def pooled_size(c: InferenceContext) -> tuple[int, int]:
 
 
 def lower_pool(kernel: str, x: int) -> Any:
-    """Packs: images, channels, height, width, regions, output height, output width; spatial scale."""
+    """Return a lowering that packs images, channels, height, width, regions, output height and width; floats: spatial scale."""
 
     def lower(c: LoweringContext) -> KernelCall:
         dims = check_images(c, x)
@@ -98,18 +98,18 @@ def pool_gradient(g: GradientBuilder) -> Sequence[str | None]:
 
 @operator("MaxRoiPool", lower=lower_pool("max_roi_pool", 0), gradient=pool_gradient, stop_gradient=(1,))
 def max_roi_pool(c: InferenceContext) -> list[TensorType]:
-    """y[r] = the largest elements of the bins of region r, [image, x1, y1, x2, y2] in rounded elements; 0 in an empty bin"""
+    """y[r] = the largest element of each bin of region r, [image, x1, y1, x2, y2] rounded to pixels; 0 for an empty bin (Girshick, arXiv 1504.08083)"""
     x, regions, size = c.shape(0), c.shape(1), pooled_size(c)
     if len(x) != 4:
-        raise c.error(f"expected images of two axes, got shape {list(x)}")
+        raise c.error(f"expected x [n, c, h, w], got shape {list(x)}")
     check_shape(c, "regions", regions, (regions[0] if regions else 0, 5))
     if c.dtype(1) != c.dtype(0):
-        raise c.error(f"expected x and regions of one dtype, got {c.dtype(0)} and {c.dtype(1)}")
+        raise c.error(f"expected x and regions of the same dtype, got {c.dtype(0)} and {c.dtype(1)}")
     return [TensorType(c.dtype(0), (regions[0], x[1], *size))]
 
 
 @operator("MaxRoiPoolGrad", domain=ORTRAIN, lower=lower_pool("max_roi_pool_grad", 1))
 def max_roi_pool_grad(c: InferenceContext) -> list[TensorType]:
-    """dx of (dY, x, regions): each dY to the element that was the largest of its bin (the first of equals)"""
+    """dx of (dY, x, regions): dY flows to the first of the largest elements of each bin"""
     check_gradient(c, max_roi_pool)
     return [c.type(1)]

@@ -1,7 +1,8 @@
-"""Reading images between their elements: GridSample, AffineGrid and the deformable convolution."""
+"""Interpolated sampling of images: GridSample, AffineGrid and deformable convolution."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,15 +18,12 @@ from ortrain.ops.shared.windows import Windows, integers, windows_of
 Gradients = Sequence[str | None]
 
 MAX_PLANE = 2**31 - 1
-"""Elements of one channel that the kernels' 32-bit offsets reach."""
+"""Maximum number of elements of one channel, whose offsets are 32-bit integers in the kernels."""
 
 
 def check_plane(c: LoweringContext, sizes: Sequence[int]) -> None:
-    """Refuses what the kernels' offsets do not reach; the reference implementation takes it."""
-    count = 1
-    for size in sizes:
-        count *= size
-    if count > MAX_PLANE:
+    """Raise ShapeInferenceError for images that are too large for the kernels; the reference implementation then runs the node."""
+    if math.prod(sizes) > MAX_PLANE:
         raise c.error(f"expected at most {MAX_PLANE} elements per channel, got {list(sizes)}")
 
 
@@ -37,7 +35,7 @@ PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
 
 
 def grid_options(c: InferenceContext) -> tuple[int, int, int]:
-    """mode, padding, align_corners as the kernels have them."""
+    """Return (mode, padding_mode, align_corners) as numbers of the kernels."""
     mode, padding = str(c.attribute("mode", "linear")), str(c.attribute("padding_mode", "zeros"))
     if mode not in MODES or padding not in PADDINGS:
         raise c.error(f"expected a mode of {tuple(MODES)} and a padding_mode of {tuple(PADDINGS)}, got {mode!r} and {padding!r}")
@@ -45,19 +43,17 @@ def grid_options(c: InferenceContext) -> tuple[int, int, int]:
 
 
 def lower_grid(kernel: str, x: int) -> Any:
-    """Packs: images, channels, depth, height, width, positions per image, axes, mode, padding, align_corners."""
+    """Return a lowering that packs images, channels, depth, height, width, positions per image, axes, mode, padding_mode, align_corners."""
 
     def lower(c: LoweringContext) -> KernelCall:
         dims, grid = c.dims(x), c.dims(x + 1)
         axes = len(dims) - 2
         if not 1 <= axes <= 3:
-            raise c.error(f"expected images of 1 to 3 axes, got shape {list(dims)}")
+            raise c.error(f"expected x [n, c, …] with 1 to 3 spatial axes, got shape {list(dims)}")
         check_plane(c, dims[2:])
-        positions = 1
-        for size in grid[1:-1]:
-            positions *= size
+        positions = math.prod(grid[1:-1])
         if 0 in dims[2:] and positions:
-            raise c.error(f"expected images that are not empty, got shape {list(dims)}")
+            raise c.error(f"expected images with at least one pixel, got shape {list(dims)}")
         return KernelCall(kernel, (*dims[:2], *(1,) * (3 - axes), *dims[2:], positions, axes, *grid_options(c)))
 
     return lower
@@ -71,19 +67,19 @@ def grid_gradient(g: GradientBuilder) -> Gradients:
 
 @operator("GridSample", lower=lower_grid("grid_sample", 0), gradient=grid_gradient)
 def grid_sample(c: InferenceContext) -> list[TensorType]:
-    """y[n, c, p] = x[n, c] at grid[n, p], a position in [-1, 1] along each axis, the last axis first; between elements by interpolation"""
+    """y[n, c, p] = x[n, c] interpolated at the coordinates grid[n, p] in [-1, 1], in the order (x, y, z) (Jaderberg et al., arXiv 1506.02025)"""
     x, grid = c.shape(0), c.shape(1)
     grid_options(c)
     if len(x) < 3 or len(grid) != len(x) or isinstance(grid[-1], int) and grid[-1] != len(x) - 2:
         raise c.error(f"expected x [n, c, sizes …] and a grid [n, positions …, {len(x) - 2}], got {list(x)} and {list(grid)}")
     if isinstance(x[0], int) and isinstance(grid[0], int) and x[0] != grid[0] or c.dtype(0) in ("float32", "float64") and c.dtype(1) != c.dtype(0):
-        raise c.error(f"expected x and grid of one batch size and dtype, got {c.dtype(0)}{list(x)} and {c.dtype(1)}{list(grid)}")
+        raise c.error(f"expected x and grid of the same batch size and dtype, got {c.dtype(0)}{list(x)} and {c.dtype(1)}{list(grid)}")
     return [TensorType(c.dtype(0), (x[0], x[1], *grid[1:-1]))]
 
 
 @operator("GridSampleGrad", domain=ORTRAIN, lower=lower_grid("grid_sample_grad", 1))
 def grid_sample_grad(c: InferenceContext) -> list[TensorType]:
-    """(dx, dgrid) of (dY, x, grid), each only where asked for; at kinks the slope to the right"""
+    """(dx, dgrid) of (dY, x, grid), either optional; where the interpolation is not differentiable, dgrid is the derivative from the right"""
     check_gradient(c, grid_sample)
     return [c.type(1), c.type(2)]
 
@@ -92,7 +88,7 @@ def grid_sample_grad(c: InferenceContext) -> list[TensorType]:
 
 
 def affine_decomposition(g: NodeBuilder) -> list[str] | None:
-    """A product of the untransformed positions with theta, for sizes that are known; ONNX's function for it has branches inside."""
+    """Multiply the coordinates of the untransformed grid by theta; None for unknown sizes. ONNX's function body would need control flow."""
     sizes, theta, align = constant_dims(g.context(), 1), g.inputs[0], bool(g.attribute("align_corners", 0))
     if sizes is None or align and 1 in sizes[2:]:
         return None
@@ -104,13 +100,13 @@ def affine_decomposition(g: NodeBuilder) -> list[str] | None:
 
 @operator("AffineGrid", decompose=affine_decomposition, stop_gradient=(1,))
 def affine_grid(c: InferenceContext) -> list[TensorType]:
-    """y[n, p] = theta[n] times (p, 1), for the positions p in [-1, 1] of the elements of images of the given size; the last axis first"""
+    """y[n, p] = theta[n] (p, 1) for the coordinates p in [-1, 1] of the pixels of images of the given size, in the order (x, y, z)"""
     theta, sizes = c.shape(0), constant_dims(c, 1)
     if len(theta) != 3 or theta[1] not in (2, 3) or theta[2] != theta[1] + 1:
         raise c.error(f"expected theta [n, 2, 3] or [n, 3, 4], got shape {list(theta)}")
     spatial = tuple(sizes[2:]) if sizes is not None else tuple(c.new_symbol(f"size{axis}") for axis in range(theta[1]))
     if len(spatial) != theta[1]:
-        raise c.error(f"expected a size [n, c, {theta[1]} sizes], got {sizes}")
+        raise c.error(f"expected a size [n, c, …] with {theta[1]} spatial sizes, got {sizes}")
     if sizes is not None:
         check_shape(c, "theta", theta, (sizes[0], *theta[1:]))
         if min(sizes) < 1:
@@ -118,30 +114,30 @@ def affine_grid(c: InferenceContext) -> list[TensorType]:
     return [TensorType(c.dtype(0), (theta[0], *spatial, theta[1]))]
 
 
-# ---- deformable convolution: its columns, then a convolution with a kernel of one element
+# ---- deformable convolution: im2col with moved taps (DeformableColumns), then a 1 x 1 convolution
 
 
 def deformable_windows(c: InferenceContext, x: int, kernel: Sequence[int]) -> Windows:
-    """The windows over the last two axes of input x."""
+    """Return the windows over the last two axes of input `x`."""
     shape = c.shape(x)
     if len(shape) != 4 or len(kernel) != 2:
-        raise c.error(f"expected images of two axes and a kernel of two, got shape {list(shape)} and kernel {list(kernel)}")
+        raise c.error(f"expected x [n, c, h, w] and a kernel of two sizes, got shape {list(shape)} and kernel {list(kernel)}")
     return windows_of(c, shape[2:], kernel)
 
 
 def kernel_of(c: InferenceContext) -> tuple[int, ...]:
-    """kernel_shape, by attribute or by the weight."""
+    """Return the kernel shape, from the weight or else from the attribute. Raises ShapeInferenceError if it is unknown or they differ."""
     given = tuple(int(size) for size in c.attribute("kernel_shape") or ())
     found = c.shape(1)[2:]
     if any(isinstance(size, str) for size in found):
         found = given
     if not found or given and given != found:
-        raise c.error(f"expected a kernel of known size, that of the weight, got kernel_shape {list(given)} and weight {list(c.shape(1))}")
+        raise c.error(f"expected a known kernel_shape that agrees with the weight, got kernel_shape {list(given)} and weight {list(c.shape(1))}")
     return tuple(int(size) for size in found)
 
 
-def check_moves(c: InferenceContext, windows: Windows, x: int, offset: int, mask: int) -> None:
-    """Refuses offsets and masks that do not fit."""
+def check_offsets(c: InferenceContext, windows: Windows, x: int, offset: int, mask: int) -> None:
+    """Raise ShapeInferenceError for offsets or a mask that do not fit x. x, offset, mask: indices of inputs; the mask is optional."""
     shape, groups, taps = c.shape(x), int(c.attribute("offset_group", 1)), windows.kernel[0] * windows.kernel[1]
     if groups < 1 or isinstance(shape[1], int) and shape[1] % groups:
         raise c.error(f"expected an offset_group that divides the channels {shape[1]}, got {groups}")
@@ -151,7 +147,7 @@ def check_moves(c: InferenceContext, windows: Windows, x: int, offset: int, mask
 
 
 def deformable_decomposition(g: NodeBuilder) -> list[str] | None:
-    """The columns as channels of an image, and a convolution of them with the weight as one element per channel."""
+    """Return a 1 x 1 convolution of DeformableColumns, which has the taps of each channel as channels."""
     kernel, (filters, per_group) = kernel_of(g.context()), g.shape(g.inputs[1])[:2]
     if not isinstance(filters, int) or not isinstance(per_group, int) or g.type(g.inputs[0]).dtype not in ("float32", "float64"):
         return None
@@ -165,10 +161,10 @@ def deformable_decomposition(g: NodeBuilder) -> list[str] | None:
 
 @operator("DeformConv", decompose=deformable_decomposition)
 def deform_conv(c: InferenceContext) -> list[TensorType]:
-    """y = a convolution whose taps read at their places moved by offsets, between elements by bilinear interpolation, times a mask"""
+    """y = Conv whose taps are moved by offsets, bilinearly interpolated and multiplied by an optional mask (Zhu et al., arXiv 1811.11168)"""
     x, weight, group = c.shape(0), c.shape(1), int(c.attribute("group", 1))
     windows = deformable_windows(c, 0, kernel_of(c))
-    check_moves(c, windows, 0, 2, 4)
+    check_offsets(c, windows, 0, 2, 4)
     if group < 1 or isinstance(weight[0], int) and weight[0] % group:
         raise c.error(f"expected a group that divides the filters {weight[0]}, got {group}")
     if isinstance(x[1], int) and isinstance(weight[1], int) and weight[1] * group != x[1]:
@@ -178,7 +174,7 @@ def deform_conv(c: InferenceContext) -> list[TensorType]:
 
 
 def lower_columns(kernel: str, x: int) -> Any:
-    """Packs: images, channels, height, width, groups of offsets, kernel, output sizes, strides, dilations, pads before (two each)."""
+    """Return a lowering that packs images, channels, height, width, offset groups, and two each of: kernel, output, strides, dilations, begin pads."""
 
     def lower(c: LoweringContext) -> KernelCall:
         dims = c.dims(x)
@@ -193,22 +189,22 @@ def lower_columns(kernel: str, x: int) -> Any:
 
 def columns_gradient(g: GradientBuilder) -> Gradients:
     wanted = [g.needs(index) for index in range(len(g.inputs))]
-    made = g.ops("DeformableColumnsGrad", g.dy, *g.inputs, outputs=wanted, domain=ORTRAIN, **g.node.attributes)
-    return [name or None for name in made]
+    gradients = g.ops("DeformableColumnsGrad", g.dy, *g.inputs, outputs=wanted, domain=ORTRAIN, **g.node.attributes)
+    return [name or None for name in gradients]
 
 
 @operator("DeformableColumns", domain=ORTRAIN, lower=lower_columns("deformable_columns", 0), gradient=columns_gradient)
 def deformable_columns(c: InferenceContext) -> list[TensorType]:
-    """y[n, c taps + t, o] = x[n, c] at the place of tap t of window o, moved by offset (row, column), times the mask; 0 outside"""
+    """y[n, c taps + t, o] = mask x[n, c] at the position of tap t of window o, moved by its offset (row, column); 0 outside of the image"""
     x = c.shape(0)
     windows = deformable_windows(c, 0, integers(c, "kernel_shape", 2, 1))
-    check_moves(c, windows, 0, 1, 2)
+    check_offsets(c, windows, 0, 1, 2)
     taps = windows.kernel[0] * windows.kernel[1]
     return [TensorType(c.dtype(0), (x[0], x[1] * taps if isinstance(x[1], int) else c.new_symbol("channels"), *windows.output))]
 
 
 @operator("DeformableColumnsGrad", domain=ORTRAIN, lower=lower_columns("deformable_columns_grad", 1))
 def deformable_columns_grad(c: InferenceContext) -> list[TensorType]:
-    """(dx, doffset, dmask) of (dY, x, offset, mask), each only where asked for"""
+    """(dx, doffset, dmask) of (dY, x, offset, mask), each optional"""
     check_gradient(c, deformable_columns)
     return [c.type(1), c.type(2), *([c.type(3)] if c.has(3) else [])]

@@ -91,7 +91,7 @@ class OpenSizes:
     def require_partition_for_objects(self, node: Node) -> None:
         """Raise PartitionRequired for a node that works on objects; if it has an unknown condition, require that
         value first."""
-        cause = InvalidModelError(f"expected tensors of numbers, got others at {node}")
+        cause = InvalidModelError(f"expected tensors of numbers, got text, sequences or optionals at {node}")
         self._require(self._conditions(node), cause)
         raise self.partition_at(node, cause)
 

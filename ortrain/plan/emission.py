@@ -95,10 +95,10 @@ class Emission:
         root = self.lifetimes.root(name)
         kind = self.inference.types[name]
         if kind.dtype == "string":
-            raise MissingKernelError(f"expected a tensor of an element type that programs hold, got {kind.dtype} for {name!r}")
+            raise MissingKernelError(f"expected a tensor of an element type that programs support, got {kind.dtype} for {name!r}")
         shape = kind.sizes
         if len(shape) > MAX_AXES:
-            raise MissingKernelError(f"expected a tensor of at most {MAX_AXES} axes, which is what kernels take, got {list(shape)} for {name!r}")
+            raise MissingKernelError(f"expected a tensor of at most {MAX_AXES} axes, the maximum of the kernels, got {list(shape)} for {name!r}")
         if root in self.inputs:
             return builder.add_tensor(kind.dtype, shape, input=list(self.inputs).index(root))
         if root in self.fixed:
@@ -113,7 +113,7 @@ class Emission:
             values[root] = array
             return builder.add_tensor(kind.dtype, shape, address=array.ctypes.data)
         if root not in blocks:
-            raise InvalidModelError(f"expected {name!r} to be an input, a parameter or made by a node, found neither")
+            raise InvalidModelError(f"expected {name!r} to be an input, a parameter or the output of a node, got an undefined name")
         return builder.add_tensor(kind.dtype, shape, block=blocks[root])
 
     def _first_write(self, gradients: Collection[str]) -> int:

@@ -16,7 +16,8 @@ from ortrain.ops.conv import conv_windows
 from ortrain.ops.pool import gradient_type, pool_windows
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain, is_elementwise
-from ortrain.ops.shared.conv_algorithms import MAX_TAPS, MIN_CHANNELS, fits, geometry_of
+from ortrain.ops.shared.conv_algorithms import MAX_TAPS, MIN_CHANNELS, geometry_of, is_supported
+from ortrain.ops.shared.windows import Windows
 from ortrain.plan.epilogue_fusion.conv import fuse_epilogues
 
 TO_CHANNELS_LAST, TO_CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -140,7 +141,7 @@ class LayoutConversion:
         if kind is None or kind.dtype not in ("float32", "float64"):
             return False
         windows = conv_windows(self.context(node), x, w)
-        return fits(geometry_of((data[0], data[2], data[3], data[1]), weight[0], int(node.attributes.get("group", 1)), windows))
+        return is_supported(geometry_of((data[0], data[2], data[3], data[1]), weight[0], int(node.attributes.get("group", 1)), windows))
 
     def conv_grad(self, node: Node) -> bool:
         dy, x, w = node.inputs
@@ -184,7 +185,7 @@ class LayoutConversion:
         if len(dims) != 4 or not self.is_channels_last(x) or dims[1] < MIN_CHANNELS or any(r.op_type != "MaxPoolGrad" for r in readers):
             return False
         windows = pool_windows(self.context(node))
-        if prod(windows.kernel) > MAX_TAPS or prod(dims) == 0 or node.attributes.get("ceil_mode", 0) or self.has_empty_windows(windows, dims):
+        if prod(windows.kernel) > MAX_TAPS or prod(dims) == 0 or node.attributes.get("ceil_mode", 0) or self.may_have_empty_windows(windows):
             return False
         outputs = [self.new_channels_last(node.outputs[0])]
         if readers:
@@ -195,10 +196,10 @@ class LayoutConversion:
         return True
 
     @staticmethod
-    def has_empty_windows(windows: object, dims: tuple[int, ...]) -> bool:
+    def may_have_empty_windows(windows: Windows) -> bool:
         """Return whether some window may cover padding only."""
-        kernel, begins, ends, dilations = (getattr(windows, name) for name in ("kernel", "begins", "ends", "dilations"))
-        return any(max(b or 0, e or 0) >= k or d > 1 for k, b, e, d in zip(kernel, begins, ends, dilations, strict=True))
+        axes = zip(windows.kernel, windows.begins, windows.ends, windows.dilations, strict=True)
+        return any(max(begin or 0, end or 0) >= kernel or dilation > 1 for kernel, begin, end, dilation in axes)
 
     def max_pool_grad(self, node: Node) -> bool:
         dy, indices = node.inputs

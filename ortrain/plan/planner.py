@@ -306,11 +306,11 @@ class Planner:
         for index in WRITTEN.get(node.op_type, ()):
             name = node.inputs[index] if index < len(node.inputs) else ""
             if name and self.lifetimes.unaliased(name) not in self.fixed:
-                raise InvalidModelError(f"expected {node.op_type} to write over a parameter of the session, its moments or its gradient, got {name!r} "
+                raise InvalidModelError(f"expected {node.op_type} to overwrite a parameter of the session, its moments or its gradient, got {name!r} "
                                         f"(node {node.name!r})")
         if node.op_type in UPDATES and self.lifetimes.unaliased(node.inputs[1]) in self.fixed:
-            raise InvalidModelError(f"expected a gradient that is computed, got the parameter {node.inputs[1]!r} as that of {node.inputs[0]!r}: another update "
-                                    f"may write over it first (node {node.name!r})")
+            raise InvalidModelError(f"expected a computed gradient of {node.inputs[0]!r}, got the parameter {node.inputs[1]!r}: another update may overwrite "
+                                    f"it first (node {node.name!r})")
 
     def _recomputation(self, step: Step) -> Step | None:
         """Return a step that computes the first output of a step once more: its record's cheaper alternative if it

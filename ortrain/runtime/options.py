@@ -19,7 +19,7 @@ FORMER_NAMES = {
     "recomputation": Renamed("rematerialization"),
 }
 MAX_THREADS = 8
-"""More threads gain nothing for the model sizes that are trained on CPUs."""
+"""More threads do not make models of the sizes that are trained on CPUs faster."""
 
 
 def physical_cores() -> int:
@@ -53,18 +53,18 @@ class SessionOptions:
     intra_op_num_threads: threads of a step; 0 means the physical cores, at most eight. Every number of threads gives the same bits.
     enable_winograd: compute 3 x 3 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3) algorithm. It is at least twice as fast as direct sums; its
     rounding errors are 2 to 3 times theirs, and 5 to 6 times in the gradient of the data.
-    enable_amx: compute large float32 products on AMX tiles where the processor has them. Each number is split into three bfloat16 parts that together have
-    all its bits, so results are no further from the exact sums; products are up to 1.9 times as fast.
-    optimizer_in_backward: update each parameter within the train step, as soon as its gradient is complete, so that the gradients are never all held at
+    enable_amx: compute large float32 matrix multiplications on AMX tiles where the processor has them, up to 1.9 times as fast. Each number is split into
+    three bfloat16 parts that together have all its bits, so results are at least as accurate.
+    optimizer_in_backward: update each parameter within the train step, as soon as its gradient is complete, so that the gradients never exist all at
     once. The optimizer step then only ends the train step: each train step must be followed by an optimizer step and a reset of the gradients, and gradients
     cannot be read, accumulated or clipped. Without this option gradients are deferred: they stay where activations were until an optimizer step uses
-    them, or until they are read or added to. The option takes a little less memory still.
+    them, or until they are read or added to; the option takes slightly less memory than that.
     rematerialization: the share of a step's estimated time, from 0 to 1, that may go to computing activations a second time right before the backward pass
     reads them, instead of keeping them (also known as activation checkpointing). The bits stay the same. The default of 7 % covers normalizations,
-    activation functions and the cheapest convolutions and products; larger shares cover more of these, those that free the most memory for their time
-    first. 0 keeps every activation.
+    activation functions and the cheapest convolutions and matrix multiplications; larger shares cover more of these, in the order of memory freed per time.
+    0 keeps every activation.
 
-    The remaining fields exist for scripts written for onnxruntime-training and change nothing here unless stated otherwise."""
+    The remaining fields exist for scripts written for onnxruntime-training and have no effect here unless stated otherwise."""
 
     intra_op_num_threads: int = 0
     enable_winograd: bool = True
@@ -126,13 +126,13 @@ class SessionOptions:
         self.rematerialization = check_share(share)
 
     def get_session_config_entry(self, key: str) -> str:
-        """The value of a configuration entry. Raises InvalidArgumentError when it was never set."""
+        """Return the value of a configuration entry. Raises InvalidArgumentError when it was never set."""
         if key not in self._entries:
             raise InvalidArgumentError(f"expected a configuration entry that was set, got {key!r}")
         return self._entries[key]
 
     def threads(self) -> int:
-        """The number of threads a session with these options uses."""
+        """The number of threads of a session with these options. Raises InvalidArgumentError for a negative one."""
         if self.intra_op_num_threads < 0:
             raise InvalidArgumentError(f"expected intra_op_num_threads >= 0, got {self.intra_op_num_threads}")
         return self.intra_op_num_threads or min(MAX_THREADS, physical_cores())
@@ -141,8 +141,8 @@ class SessionOptions:
 class RunOptions:
     """Options of one call.
 
-    terminate: set it, from any thread, and the call stops before its next kernel with TerminatedError; a train step stopped so leaves gradients that
-    must be reset. The remaining attributes exist for scripts written for the old package; they change nothing here."""
+    terminate: set it, from any thread, and the call stops before its next kernel with TerminatedError; after a train step that was
+    stopped, the gradients must be reset. The remaining attributes exist for scripts written for onnxruntime-training and have no effect here."""
 
     def __init__(self) -> None:
         self._terminate = np.zeros(1, np.uint8)
@@ -153,7 +153,7 @@ class RunOptions:
 
     @property
     def terminate(self) -> bool:
-        """True: calls with these options stop."""
+        """Whether calls with these options stop."""
         return bool(self._terminate[0])
 
     @terminate.setter
@@ -162,5 +162,5 @@ class RunOptions:
 
     @property
     def terminate_flag(self) -> np.ndarray:
-        """The byte that running programs look at (uint8 [1])."""
+        """The byte that running programs check, uint8 [1]."""
         return self._terminate

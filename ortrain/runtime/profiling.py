@@ -140,12 +140,12 @@ class Profiling:
 def _gather(profile: Profile, runs: Iterable[tuple[Program | BoundKernel, np.ndarray]]) -> None:
     """Add the recorded timestamps of runs to a profile; programs are distinguished by identity."""
     known: dict[int, list[StepProfile]] = {}
-    for what, moments in runs:
-        steps = known.get(id(what))
+    for source, timestamps in runs:
+        steps = known.get(id(source))
         if steps is None:
-            steps = known[id(what)] = _steps_of(what, len(known))
+            steps = known[id(source)] = _steps_of(source, len(known))
             profile.steps.extend(steps)
-        for step, start, end in zip(steps, moments[:-1].tolist(), moments[1:].tolist(), strict=True):
+        for step, start, end in zip(steps, timestamps[:-1].tolist(), timestamps[1:].tolist(), strict=True):
             if start and end:                          # 0: the step was not reached
                 step.runs += 1
                 step.seconds += (end - start) * 1e-9
@@ -153,19 +153,20 @@ def _gather(profile: Profile, runs: Iterable[tuple[Program | BoundKernel, np.nda
     profile.steps = [step for step in profile.steps if step.runs]          # without deferred gradients that were never materialized
 
 
-def _steps_of(what: Program | BoundKernel, number: int) -> list[StepProfile]:
-    if isinstance(what, BoundKernel):
-        kernel = next((name for (name, _), address in kernels().items() if address == what.address), "?")
-        weights = what.operands[0]
+def _steps_of(source: Program | BoundKernel, number: int) -> list[StepProfile]:
+    """Return the steps of program `number`, or the single step of an optimizer update."""
+    if isinstance(source, BoundKernel):
+        kernel = next((name for (name, _), address in kernels().items() if address == source.address), "?")
+        weights = source.operands[0]
         size = 0 if weights is None else weights.size
         cost = KERNEL_COSTS.get(kernel)
         # every operand is read, and all but the gradient are written
-        large = [array.nbytes for array in what.operands if array is not None and array.size == size]
+        large = [array.nbytes for array in source.operands if array is not None and array.size == size]
         moved = sum(large) * 2 - large[min(1, len(large) - 1)]
         return [StepProfile(number, 0, kernel, OPTIMIZER, f"{size} parameters", None if cost is None else cost * size, moved)]
     found = []
-    types = what.plan.types
-    for position, step in enumerate(what.plan.steps):
+    types = source.plan.types
+    for position, step in enumerate(source.plan.steps):
         found.append(StepProfile(number, position, step.call.kernel, step.node.op_type, step.node.name or next(filter(None, step.outputs), ""),
                                  step.operations(types), step.traffic(types)))
     return found

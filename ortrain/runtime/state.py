@@ -64,8 +64,8 @@ class Segment:
         """Return a zeroed segment with the same layout; shape_of: from the shape of a tensor here to its shape there."""
         return Segment(self.shapes if shape_of is None else {name: shape_of(shape) for name, shape in self.shapes.items()}, self.dtype)
 
-    def take(self) -> None:
-        """Touch every page, so that the system allocates the memory now."""
+    def touch_pages(self) -> None:
+        """Read or write every page, so that the system allocates the memory now."""
         self.array.fill(0)
 
     def runs(self, masked: Iterable[str] = ()) -> list[tuple[int, int]]:
@@ -111,7 +111,6 @@ class TrainingState:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.nominal = checkpoint.nominal
-        self._checkpoint_version = checkpoint.version
         self._external = checkpoint.external
         self._load(checkpoint.trainable, checkpoint.frozen)
         self.properties: dict[str, PropertyValue] = dict(checkpoint.properties)
@@ -262,8 +261,7 @@ class TrainingState:
         """Allocate the moments of trainable parameters, filled from the checkpoint's optimizer group if it has one. Moments of the same shapes are kept.
 
         shapes: for each moment, the function from the shape of a parameter to that of its moment; None for a moment that is left out.
-        written: whether updates write to them. Their pages are then touched at once, so that what training adds to a loaded session is its arena
-        alone."""
+        written: whether updates write to them. Their pages are then allocated at once, so that training steps allocate only the arena."""
         moments = [[] if shape_of is None else [segment.like(shape_of) for segment in self.trainable_segments] for shape_of in shapes]
         if self.moments and [[s.shapes for s in segments] for segments in self.moments] == [[s.shapes for s in segments] for segments in moments]:
             return
@@ -277,7 +275,7 @@ class TrainingState:
             self.initial_learning_rate = group.initial_learning_rate
         elif written:
             for segment in chain.from_iterable(moments):
-                segment.take()
+                segment.touch_pages()
         self.moments = moments
 
     @staticmethod
@@ -299,8 +297,8 @@ class TrainingState:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set parameters, moments and the count of optimizer steps to what snapshot() copied from this state."""
-        for array, copy in snapshot.arrays:
-            array[...] = copy
+        for array, contents in snapshot.arrays:
+            array[...] = contents
         self.optimizer_step = snapshot.optimizer_step
 
     # ---- flat buffers

@@ -57,7 +57,7 @@ class ORTCheckpoint(StateHolder):
         return outcomes.raising(lambda: self._state.to_bytes(arguments.flag(withOptimizerState, "withOptimizerState")))
 
     def addIntProperty(self, *, withName: str, value: int) -> None:
-        """Add or replaces a property.
+        """Add or replace a property.
 
         withName: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -67,7 +67,7 @@ class ORTCheckpoint(StateHolder):
         outcomes.raising(lambda: sessions.set_property(self._state, arguments.text(withName, "withName"), arguments.int_property(value, "value")))
 
     def addFloatProperty(self, *, withName: str, value: float) -> None:
-        """Add or replaces a property.
+        """Add or replace a property.
 
         withName: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -77,7 +77,7 @@ class ORTCheckpoint(StateHolder):
         outcomes.raising(lambda: sessions.set_property(self._state, arguments.text(withName, "withName"), arguments.float_property(value, "value")))
 
     def addStringProperty(self, *, withName: str, value: str) -> None:
-        """Add or replaces a property.
+        """Add or replace a property.
 
         withName: the property's name; any string. value: an integer of 64 bits, a float (kept in single precision) or a string.
 
@@ -167,7 +167,7 @@ class ORTCheckpoint(StateHolder):
 
         withName: the parameter's name. Returns the gradient, of the parameter's shape and dtype (in Python a view, and None where there is none).
 
-        Raises ORTError: ParameterNotFoundError; InvalidStateError (the parameter is frozen, no session has been made, or the state is nominal).
+        Raises ORTError: ParameterNotFoundError; InvalidStateError (the parameter is frozen, no session has been created, or the state is nominal).
 
         From Parameter.grad."""
         return outcomes.raising(lambda: ORTValue._of(sessions.gradient(self._state, arguments.text(withName, "withName"))))

@@ -126,7 +126,7 @@ class ORTTrainingSession(SessionHolder):
         ))
 
     def schedulerStep(self) -> None:
-        """Set the learning rate that the registered schedule gives for the optimizer steps completed so far.
+        """Set the learning rate to that of the registered schedule after the optimizer steps completed so far.
 
         Raises ORTError: InvalidStateError (no schedule is registered, or there is no optimizer).
 

@@ -98,8 +98,8 @@ class CheckpointFolder:
     def check_unused(self) -> None:
         """Raise InvalidArgumentError when the folder holds a run."""
         if self.folder is not None and (self.folder / SETTINGS).exists():
-            raise InvalidArgumentError(f"expected a folder without a run, got {str(self.folder)!r}, which holds one: continue it with resume=True, or replace it "
-                                       "with overwrite=True")
+            raise InvalidArgumentError(f"expected a folder without a run, got {str(self.folder)!r}, which holds one: continue it with resume=True, or "
+                                       "replace it with overwrite=True")
 
     def write_artifacts(self, session: TrainingSession) -> None:
         """Write the session's models and its checkpoint into the folder, unless it holds them, so that TrainingSession.from_artifacts can open the run."""

@@ -74,8 +74,8 @@ def new_session(model: ModelSource, *, loss: Any, optimizer: Any, learning_rate:
                 loss_options: Mapping[str, Any] | None, requires_grad: Sequence[str] | None, frozen_params: Sequence[str] | None,
                 wants_metrics: bool, loss_input_names: Sequence[str] | None = None, additional_output_names: Sequence[str] | None = None,
                 **arguments: Any) -> tuple[TrainingSession, str | None]:
-    """Return (session, the output that metrics look at) for Trainer.from_model, whose parameters these are. What the loss is computed from becomes an additional output where there are
-    metrics, which compare it with the targets."""
+    """Return (session, the output that metrics look at) for Trainer.from_model, whose parameters these are. What the loss is computed from becomes an
+    additional output where there are metrics, which compare it with the targets."""
     forward = load_model(model)
     options = dict(loss_options or {})
     if class_weight is not None:

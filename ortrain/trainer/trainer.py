@@ -100,9 +100,10 @@ class Trainer:
         session_arguments: further arguments of TrainingSession.from_model, such as options or input_shapes.
         The other parameters are those of Trainer. Raises the errors of Trainer and of generate_artifacts."""
         options = TrainerSettings.of(settings)
-        session, predictions = new_session(model, loss=loss, optimizer=optimizer, learning_rate=learning_rate, class_weight=class_weight, sample_weight=sample_weight,
-                              loss_options=loss_options, requires_grad=requires_grad, frozen_params=frozen_params, wants_metrics=bool(options.metrics),
-                              **(session_arguments or {}))
+        session, predictions = new_session(
+            model, loss=loss, optimizer=optimizer, learning_rate=learning_rate, class_weight=class_weight, sample_weight=sample_weight,
+            loss_options=loss_options, requires_grad=requires_grad, frozen_params=frozen_params, wants_metrics=bool(options.metrics),
+            **(session_arguments or {}))
         return cls(session, folder=folder, overwrite=overwrite, predictions=predictions, **settings)
 
     @classmethod

@@ -1,1 +1,1 @@
-"""The cases of onnx.backend.test through ortrain.backend."""
+"""The cases of onnx.backend.test, run by ortrain.backend."""

@@ -1,4 +1,4 @@
-"""`python -m tests.backend [--write]`: how many cases pass, those of onnx's reference evaluator beside them; --write lists the others as exclusions."""
+"""`python -m tests.backend [--write]`: print how many cases ortrain and onnx's reference evaluator pass; --write stores the others as exclusions."""
 
 import collections
 import re
@@ -14,16 +14,16 @@ from tests.backend.cases import EXCLUSIONS, cases, exclusions, run
 REASONS = (
     ("training", r"momentum|adagrad|adam", "optimizers of ai.onnx.preview.training: ortrain has its own, on flat segments"),
     ("preview", r"flexattention|flex_attention", "an operator of ai.onnx.preview"),
-    ("random", r"dropout|bernoulli", "draws random numbers: the values are its generator's own"),
-    ("images", r"image_decoder", "decodes images: needs Pillow"),
+    ("random", r"dropout|bernoulli", "draws random numbers, which depend on the generator"),
+    ("images", r"image_decoder", "decodes images, which requires Pillow"),
     ("halves", r"attention.*bf16",
-     "halves are computed in float32 and rounded once, at the end: closer to the truth than what is wanted, which was rounded all along"),
+     "bfloat16 is computed in float32 and rounded once at the end: more accurate than the expected results, which were rounded after every operator"),
     ("old", r"^test_not_\dd$", "a model of opset 1: ortrain reads 7 and newer"),
 )
 
 
 class Reference:
-    """onnx's reference evaluator behind the same interface."""
+    """onnx's reference evaluator with the interface of a prepared model."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.evaluator = ReferenceEvaluator(model)
@@ -45,13 +45,13 @@ def main(arguments: list[str]) -> int:
     ours = {name: passes(case, prepare) for name, case in cases().items()}
     theirs = {name: passes(case, Reference) for name, case in cases().items()}
     both = sum(ours[name] for name in theirs if theirs[name])
-    print(f"{len(ours)} cases: ortrain passes {sum(ours.values())}, onnx's reference evaluator {sum(theirs.values())}; of its, ortrain passes {both}")
+    print(f"{len(ours)} cases: ortrain passes {sum(ours.values())}, onnx's reference evaluator {sum(theirs.values())}, both {both}")
     failed = [name for name, passed in ours.items() if not passed]
     groups = collections.defaultdict(list)
     for name in failed:
         kind = "reference" if not theirs[name] else next((key for key, pattern, _ in REASONS if re.search(pattern, name)), "other")
         groups[kind].append(name)
-    texts = {key: text for key, _, text in REASONS} | {"reference": "onnx's own reference evaluator does not pass it", "other": "not there yet"}
+    texts = {key: text for key, _, text in REASONS} | {"reference": "onnx's reference evaluator does not pass it either", "other": "not there yet"}
     for kind, names in groups.items():
         print(f"{len(names):4d} {kind}: {texts[kind]}")
     if "--write" in arguments:

@@ -1,4 +1,4 @@
-"""The node and simple-model cases of onnx.backend.test, and whether a result is the one wanted."""
+"""The node and simple-model cases of onnx.backend.test, and the comparison of their results."""
 
 import functools
 import importlib.util
@@ -16,7 +16,7 @@ KINDS = ("node", "simple")
 
 @functools.cache
 def cases():
-    """Every case that has its model in memory, by name."""
+    """Return the cases whose model is in memory, by name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = {case.name: case for kind in KINDS for case in load_model_tests(kind=kind) if case.model is not None}
@@ -25,24 +25,24 @@ def cases():
 
 
 def exclusions():
-    """Case name -> why it is not expected to pass."""
+    """Return case name -> the reason why it is not expected to pass."""
     groups = tomllib.loads(EXCLUSIONS.read_text(encoding="utf-8"))
     return {name: group["reason"] for group in groups.values() for name in group["cases"]}
 
 
 def run(case, prepare):
-    """Runs a case; raises whatever goes wrong, AssertionError for another result."""
+    """Run a case. Raises AssertionError for another result than expected, or the error of the run."""
     for inputs, outputs in case.data_sets:
         compare(list(prepare(case.model).run([_as_array(value) for value in inputs])), [_as_array(value) for value in outputs], case)
 
 
 def _as_array(value):
-    """Types that NumPy has through ml_dtypes stand in the cases as protos."""
+    """Return a value as an array; cases contain values of ml_dtypes types as protos."""
     return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
 
 
 def compare(got, wanted, case):
-    """As onnx's own runner compares, with its tolerances."""
+    """Compare results as onnx's own runner does, with the tolerances of the case."""
     assert len(got) == len(wanted)
     for actual, want in zip(got, wanted, strict=True):
         if isinstance(want, list):

@@ -1,4 +1,4 @@
-"""The ONNX Backend interface, and the cases of onnx.backend.test through it: all pass but those that exclusions.toml lists, each for a reason."""
+"""The ONNX Backend interface: all cases of onnx.backend.test pass except those that exclusions.toml lists with a reason."""
 
 import warnings
 
@@ -14,7 +14,7 @@ EXCLUDED = exclusions()
 PARTS = 24
 
 
-def test_exclusions_name_cases():
+def test_exclusions_are_names_of_cases():
     assert set(EXCLUDED) <= set(cases())
 
 
@@ -56,12 +56,12 @@ def test_a_node_is_run():
     assert backend.run_node(helper.make_node("Relu", ["x"], ["y"]), [np.array([-1, 2], np.float32)]).y.tolist() == [0, 2]
 
 
-def test_the_largest_values_come_without_their_places_where_only_they_are_asked_for():
+def test_optional_outputs_may_be_omitted():
     x = np.array([[3, 1, 2], [4, 6, 5]], np.float32)
     assert backend.run_node(helper.make_node("TopK", ["x", "k"], ["y"]), [x, np.array([2])]).y.tolist() == [[3, 2], [6, 5]]
 
 
-def test_statistics_come_out_as_they_went_in_where_batch_normalization_does_not_train():
+def test_batch_normalization_in_inference_mode_returns_its_input_statistics():
     x, scale, bias, mean, variance = (np.arange(1, 1 + n, dtype=np.float32).reshape(shape) for n, shape in ((12, (2, 3, 2)), *[(3, (3,))] * 4))
     node = helper.make_node("BatchNormalization", ["x", "scale", "bias", "mean", "variance"], ["y", "new_mean", "new_variance"])
     found = backend.run_node(node, [x, scale, bias, mean, variance])
@@ -70,7 +70,7 @@ def test_statistics_come_out_as_they_went_in_where_batch_normalization_does_not_
     assert found.new_mean.tolist() == mean.tolist() and found.new_variance.tolist() == variance.tolist()
 
 
-def test_a_broken_model_is_not_compatible():
+def test_an_invalid_model_is_not_compatible():
     broken = model()
     broken.graph.node[0].input[0] = "nothing"
     assert not backend.is_compatible(broken)

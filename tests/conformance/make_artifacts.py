@@ -1,4 +1,4 @@
-"""Makes the artifacts that the conformance cases work on: `python -m tests.conformance.make_artifacts`. A test compares them with what this makes."""
+"""Generates the artifacts that the conformance cases use: `python -m tests.conformance.make_artifacts`. A test compares the stored ones with new ones."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def classifier():
 
 
 def dropout():
-    """x [batch, 8] -> Gemm -> Dropout -> scores [batch, 4]: what the seed decides."""
+    """x [batch, 8] -> Gemm -> Dropout -> scores [batch, 4], whose loss depends on the seed."""
     random = np.random.default_rng(8)
     initializers = {"fc.weight": random.standard_normal((4, 8)).astype(np.float32), "ratio": np.float32(0.5), "training": np.bool_(True)}
     nodes = [
@@ -46,7 +46,7 @@ def model(nodes, initializers, inputs, outputs):
 
 
 def make(folder):
-    """Writes both sets of artifacts below a folder."""
+    """Write both sets of artifacts into subfolders of a folder."""
     (folder / "classifier").mkdir(parents=True, exist_ok=True)
     onnx.save(classifier(), folder / "classifier" / "forward.onnx")
     generate_artifacts(classifier(), requires_grad=["fc1.weight", "fc2.weight", "fc2.bias"], frozen_params=["fc1.bias"], loss=LossType.CrossEntropyLoss,

@@ -1,4 +1,4 @@
-"""The cases are well formed, every operation of the spec has one, and every callable of every facade is called by one."""
+"""The cases are valid, every operation of the specification has one, and every callable of every facade is called by one."""
 
 import importlib
 import inspect
@@ -18,11 +18,11 @@ from ortrain.conformance.service import Service
 ROOT = Path(__file__).resolve().parents[2]
 CASES = suite.load_cases()
 COMPOSED = {"c": {"checkpoint_state.parameter_names", "training_session.input_names", "training_session.output_names", "training_session.to_buffer"}}
-"""What a driver writes in several calls, so that cases can ask for it, where the language has no single one."""
+"""Operations that a driver composes of several calls, because its language has no single one."""
 
 
 @pytest.mark.parametrize("path", sorted((suite.HERE / "cases").glob("*.json")), ids=lambda path: path.stem)
-def test_cases_are_as_the_schema_says(path):
+def test_cases_conform_to_the_schema(path):
     schema = json.loads((suite.HERE / "case.schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(json.loads(path.read_text(encoding="utf-8")), schema)
 
@@ -51,13 +51,13 @@ def test_every_operation_has_a_case(spec):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_driver_offers_what_the_spec_offers(spec, language):
+def test_a_driver_has_a_method_for_each_operation_of_its_language(spec, language):
     offered = {name for name, operation in spec.operations.items() if operation.forms[language]}
     assert set(driver_for(language).operations()) == offered | COMPOSED.get(language, set())
 
 
 def functions_of(module):
-    """The code of every public function and method that is written in a facade's modules -> its name."""
+    """Return code object -> name for every public function and method that a facade's modules define."""
     found = {}
     for name, value in inspect.getmembers(module):
         if inspect.isfunction(value) and value.__module__.startswith(module.__name__):
@@ -93,7 +93,7 @@ def test_every_callable_of_a_facade_is_called_by_a_case(spec, language):
     assert sorted(waiting.values()) == []
 
 
-def test_the_artifacts_are_what_generate_artifacts_makes(tmp_path):
+def test_stored_artifacts_equal_newly_generated_ones(tmp_path):
     # generated names come from a counter of the process, so it takes one of its own
     code = "import sys, pathlib; from tests.conformance.make_artifacts import make; make(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)

@@ -1,4 +1,4 @@
-"""Every case through every facade; errors as each language shows them; the same training gives the same bits; checkpoints are read by each other."""
+"""Every facade passes every case, shows errors in the form of its language, trains to the same bits, and reads the checkpoints of the others."""
 
 import re
 
@@ -19,7 +19,7 @@ ARTIFACTS = suite.ARTIFACTS / "classifier"
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case, language):
+def test_a_facade_passes_a_case(case, language):
     outcome = run_case(Service(driver_for(language)), case)
     if case.name in KNOWN.get(language, {}):
         assert outcome.verdict == "failed", "a case that is known to fail passes: take it out of known_failures.toml"
@@ -29,12 +29,12 @@ def test_case(case, language):
         assert re.fullmatch(driver_for(language).shown, shown, re.DOTALL), shown
 
 
-def test_known_failures_name_cases_and_languages():
+def test_known_failures_name_existing_cases_and_languages():
     assert set(KNOWN) <= set(LANGUAGES)
     assert {name for known in KNOWN.values() for name in known} <= {case.name for case in CASES}
 
 
-def test_an_unexpected_pass_and_an_unexpected_failure_are_surprises(monkeypatch):
+def test_unexpected_passes_and_failures_are_reported(monkeypatch):
     monkeypatch.setattr("ortrain.cli.conformance.known_failures", lambda: {"c": {"a": "why", "b": "why"}})
     columns = {"c": {"a": Outcome("passed"), "b": Outcome("failed"), "d": Outcome("failed", "so"), "e": Outcome("passed")}}
     assert judged(columns) == ["c: a passes, and known_failures.toml says that it fails", "c: d: so"]
@@ -50,7 +50,7 @@ def test_a_result_that_differs_fails_its_case():
 
 
 def started(language, checkpoint):
-    """A driver with a state and a session of its language."""
+    """Return a driver, a state and a session of a language."""
     driver = driver_for(language)
     state = driver.call("checkpoint_state.load", None, {"path": str(checkpoint)})
     models = {f"{name}_model": str(ARTIFACTS / f"{name if name != 'train' else 'training'}_model.onnx") for name in ("train", "eval", "optimizer")}
@@ -63,7 +63,7 @@ def batches(count):
 
 
 def trained(language, checkpoint, steps):
-    """The parameters after some steps, and every loss on the way."""
+    """Return the parameters after some steps, and the losses of all steps."""
     driver, _, session = started(language, checkpoint)
     losses = []
     driver.call("training_session.register_linear_lr_scheduler", session, {"warmup_step_count": 2, "total_step_count": 20, "initial_lr": 0.05})
@@ -100,12 +100,12 @@ def test_a_checkpoint_is_read_in_every_other_language(writer, tmp_path):
         assert other.call("training_session.to_buffer", resumed, {"trainable_only": False}).tobytes() == parameters.tobytes(), reader
         for name, kind, value in (("written by", "str", writer), ("epoch", "int", 3), ("loss", "float", 0.5)):
             assert other.call("checkpoint_state.get_property", again, {"name": name, "type": kind}) == value, reader
-        # the optimizer's moments came along: going on gives what the writer's own going on gives
+        # the checkpoint has the optimizer's moments: training on gives the same parameters as in the writer's language
         assert trained(reader, tmp_path / "saved", 2)[0].tobytes() == after.tobytes(), reader
 
 
 @pytest.mark.parametrize("language", FINISHED[1:])
-def test_errors_have_the_codes_of_the_old_api(language):
+def test_errors_have_the_codes_of_onnxruntime(language):
     with pytest.raises(Failure) as caught:
         driver_for(language).call("checkpoint_state.load", None, {"path": "nothing"})
     assert (caught.value.name, caught.value.code) == ("ArtifactNotFoundError", ErrorCode.NO_SUCHFILE)

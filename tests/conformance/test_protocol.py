@@ -1,4 +1,4 @@
-"""The JSON-lines protocol: what a port in another language speaks, and what it is told when it says something else."""
+"""The JSON-lines protocol of ports in other languages: replies to valid and to invalid requests."""
 
 import json
 import re
@@ -21,12 +21,12 @@ SERVE = [sys.executable, "-m", "ortrain", "conformance", "serve"]
 
 
 def exchange(*lines, facade="python"):
-    """The replies to some lines."""
+    """Return the replies to some lines."""
     done = subprocess.run([*SERVE, "--facade", facade], input="\n".join(lines), capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_conversation():
+def test_requests_are_answered_in_order():
     path = str(ARTIFACTS / "classifier" / "checkpoint")
     hello, loaded, names, refused, absent = exchange(
         '{"call": "hello"}',
@@ -42,7 +42,7 @@ def test_a_conversation():
     assert absent == {"absent": "session_options.release"}
 
 
-def test_what_is_no_request_is_refused_and_the_service_goes_on():
+def test_an_invalid_request_is_refused_and_the_service_continues():
     replies = exchange("no json", "[1]", '{"call": 3}', '{"call": "checkpoint_state.parameter_names", "on": "nothing"}',
                        '{"call": "training.set_seed", "arguments": {"sed": 1}}', '{"call": "training.set_seed", "arguments": 1}', "", '{"call": "reset"}')
     assert [list(reply) for reply in replies] == [["refused"]] * 6 + [["result"]]
@@ -56,8 +56,8 @@ def test_a_port_is_a_column_of_the_table(capsys):
     assert lines[-1] == "port: 7 passed"
 
 
-def test_a_port_that_is_wrong_is_found(tmp_path, capsys):
-    """A port that claims every call succeeded with nothing."""
+def test_wrong_results_of_a_port_are_reported(tmp_path, capsys):
+    """The port claims that every call succeeded without a result."""
     port = tmp_path / "port.py"
     port.write_text("import sys\nfor line in sys.stdin:\n"
                     "    print('{\"result\": {\"language\": \"mine\"}}' if 'hello' in line else '{\"result\": null}', flush=True)\n")
@@ -66,7 +66,7 @@ def test_a_port_that_is_wrong_is_found(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("program", ["", "print('hello')", "print('[]')"])
-def test_a_port_that_does_not_speak_is_refused(program, capsys):
+def test_a_port_without_replies_is_refused(program, capsys):
     assert main(["conformance", "run", "--port", shlex.join([sys.executable, "-c", program]), "--only", "statuses"]) == 2
     assert "from the port" in capsys.readouterr().err
 
@@ -91,8 +91,8 @@ def test_no_request_stops_the_service(request_):
         json.dumps(reply)
 
 
-def test_the_conversation_of_the_porting_guide_is_one():
-    """Our own service gives replies of the same form to the requests that the guide shows."""
+def test_the_example_of_the_porting_guide_is_valid():
+    """ortrain's own service gives replies of the same form to the requests in the guide."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "porting.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```json-lines\n(.*?)```", text, re.DOTALL)
     lines = [(line[0], json.loads(line[2:])) for line in block.splitlines()]
@@ -110,7 +110,7 @@ def test_the_conversation_of_the_porting_guide_is_one():
     {"dtype": "float32", "shape": [2], "data": [0.5, -1.0]}, {"dtype": "int64", "shape": [0, 3], "data": []}, {"dtype": "string", "shape": [1], "data": ["a"]},
     {"bytes": "AAE="}, [1, "a", None, True, 0.5],
 ])
-def test_values_go_through_json_unchanged(value):
+def test_values_survive_json_encoding(value):
     assert encoded(decoded(value)) == value
     assert difference(encoded(decoded(value)), value, 0, 0) is None
 
@@ -121,5 +121,5 @@ def test_values_go_through_json_unchanged(value):
     ({"dtype": "float32", "shape": [1], "data": [1.0]}, {"dtype": "float32", "shape": [1], "data": [1.1]}),
     ({"dtype": "float32", "shape": [1], "data": [float("nan")]}, {"dtype": "float32", "shape": [1], "data": [1.0]}),
 ])
-def test_what_differs_is_said(got, wanted):
+def test_differences_are_described(got, wanted):
     assert difference(got, wanted, 1e-5, 1e-6)

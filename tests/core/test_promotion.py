@@ -1,4 +1,4 @@
-"""1-D convolutional regions run as 2-D ones: with the same bits as the network that is written in two dimensions, and without copies between its operators."""
+"""Promotion of 1-D convolutional regions to 2-D: the same bits as an equal 2-D network, and no copies between operators of a region."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ TRAINED = ("w0", "b0", "s", "o", "w1", "scale", "fc")
 
 
 def network(two_dimensional, pool, dtype):
-    """Convolution, batch normalization, ReLU, pool, dilated convolution, a scaled SiLU, the mean over positions, and a dense layer."""
+    """Return a model with convolutions, batch normalization, ReLU, pooling, a scaled SiLU, a mean over positions, and a dense layer."""
     rng, initializers, nodes = np.random.default_rng(3), [], []
 
     def weight(name, array, spatial=False):
@@ -45,7 +45,7 @@ def network(two_dimensional, pool, dtype):
 
 
 def trained(two_dimensional, pool, dtype):
-    """The session after three steps with two batch sizes, and the losses."""
+    """Return the session after three steps with two batch sizes, and the losses."""
     session = TrainingSession.from_model(network(two_dimensional, pool, dtype), loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD)
     session.learning_rate = 0.1
     losses = []
@@ -59,7 +59,7 @@ def trained(two_dimensional, pool, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
-def test_a_network_in_one_dimension_has_the_bits_of_the_same_one_in_two(pool, dtype):
+def test_a_1d_network_equals_the_same_2d_network_bit_for_bit(pool, dtype):
     (flat, losses), (image, wanted) = trained(False, pool, dtype), trained(True, pool, dtype)
     assert np.array(losses).tobytes() == np.array(wanted).tobytes()
     for name in (*TRAINED, "m", "v"):
@@ -71,14 +71,14 @@ def operators_of(two_dimensional):
     return [step.node.op_type for step in session._train_runner.last.plan.steps]
 
 
-def test_a_network_in_one_dimension_runs_the_channels_last_kernels_with_hardly_more_transposes_than_in_two():
+def test_a_1d_network_runs_channels_last_kernels_with_few_additional_transposes():
     flat, image = operators_of(False), operators_of(True)
     assert {"ChannelsLastConv", "ChannelsLastConvGrad", "ChannelsLastMaxPool", "ChannelsLastMaxPoolGrad"} <= set(flat)
     assert not {"Conv", "ConvGrad", "MaxPool", "MaxPoolGrad"} & set(flat)
     assert flat.count("Transpose") <= image.count("Transpose") + 1       # the gradient of the mean over positions is not promoted
 
 
-def test_a_value_inside_a_region_that_the_user_asks_for_keeps_its_shape():
+def test_an_output_inside_a_promoted_region_keeps_its_shape():
     model = network(False, "MaxPool", "float32")
     model.graph.output.append(helper.make_tensor_value_info("c1", TensorProto.FLOAT, ["n", 20, 16]))
     session = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD, loss_input_names=["y"],

@@ -1,4 +1,4 @@
-"""What the tests of the facades start from."""
+"""Fixtures of the facade tests."""
 
 import numpy as np
 import pytest

@@ -33,7 +33,7 @@ def allocator():
     return out(ORT.GetAllocatorWithDefaultOptions)
 
 
-def test_the_tables_come_from_the_base():
+def test_function_tables_are_returned_by_the_base():
     base = OrtGetApiBase()
     assert base.GetApi(19).GetTrainingApi(19) is not None and base.GetApi(1) is not None
     assert base.GetApi(20) is None and base.GetApi(0) is None and base.GetApi(19).GetTrainingApi(20) is None
@@ -52,7 +52,7 @@ def test_null_output_slots_are_filled_and_others_written_in_place(session, batch
     assert np.array_equal(array_of(again[1]), scores)
 
 
-def test_options_of_ortrains_own_are_configuration_entries(state, batch):
+def test_options_of_ortrain_are_configuration_entries(state, batch):
     options = out(ORT.CreateSessionOptions)
     assert ORT.AddSessionConfigEntry(options, "ortrain.optimizer_in_backward", "1") is None
     assert code(ORT.AddSessionConfigEntry(options, "ortrain.speed", "1")) == ORT_INVALID_ARGUMENT
@@ -82,7 +82,7 @@ def test_a_refused_step_fills_no_slot(session, batch):
     lambda s, v: TRAINING.TrainingSessionGetTrainingModelInputName(s, 0, None, Box()),
     lambda s, v: TRAINING.LoadCheckpointFromBuffer(b"abc", 4, Box()),
 ])
-def test_lengths_indices_and_missing_boxes_are_statuses(session, batch, wrong):
+def test_wrong_lengths_indices_and_missing_boxes_return_statuses(session, batch, wrong):
     assert code(wrong(session, [ort_value(array) for array in batch])) == ORT_INVALID_ARGUMENT
 
 
@@ -127,7 +127,7 @@ def test_strings_and_property_values_are_freed_once(state, session, allocator):
 
 
 @pytest.mark.parametrize(("kind", "value"), [(OrtIntProperty, 0.5), (OrtIntProperty, "1"), (OrtFloatProperty, "1"), (7, 1), (OrtIntProperty, 2**63)])
-def test_a_property_is_of_the_type_that_is_named(state, kind, value):
+def test_a_property_value_must_have_its_stated_type(state, kind, value):
     assert code(TRAINING.AddProperty(state, "p", kind, value)) == ORT_INVALID_ARGUMENT
 
 
@@ -155,7 +155,7 @@ GARBAGE = [None, 3, -1, 0.5, "nothing", b"x", [], [None], object(), np.zeros(2)]
 
 
 @pytest.mark.parametrize("table", [TRAINING, ORT], ids=["OrtTrainingApi", "OrtApi"])
-def test_no_argument_makes_a_function_raise_anything_but_a_use_after_release(table, tmp_path, monkeypatch):
+def test_functions_raise_nothing_but_use_after_release_for_any_argument(table, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     unguarded = {"CreateStatus", "GetErrorCode", "GetErrorMessage", "GetTrainingApi"}          # they return what they return, in C too
     for name, function in inspect.getmembers(type(table), inspect.isfunction):

@@ -1,4 +1,4 @@
-"""The C# facade as a C# programmer would use it, and what the language asks of it beyond the conformance cases."""
+"""The C# facade as a C# programmer would use it, beyond the conformance cases."""
 
 import gc
 import weakref
@@ -58,14 +58,14 @@ def test_the_three_constructors_and_arguments_by_name(state):
     assert TrainingSession(state, trainModelPath=TRAINING_MODEL, optimizerModelPath=OPTIMIZER_MODEL).GetLearningRate() == 0.001
 
 
-def test_arguments_that_fit_no_constructor_are_told_which_there_are(state):
+def test_arguments_that_match_no_constructor_are_refused_with_a_list_of_constructors(state):
     error = refused(lambda: TrainingSession(state, TRAINING_MODEL), "ArgumentTypeError", "state: CheckpointState, trainModelPath: str",
                     "got (CheckpointState, str)")
     assert isinstance(error, errors.OrtrainError) and isinstance(error.__cause__, errors.ArgumentTypeError)
     refused(lambda: TrainingSession(state, trainPath=TRAINING_MODEL, optimizerModelPath=OPTIMIZER_MODEL), "ArgumentTypeError", "trainPath: str")
 
 
-def test_inputs_decide_what_a_train_step_gives(session, batch):
+def test_the_type_of_inputs_determines_the_type_of_outputs(session, batch):
     named = session.TrainStep(fixed(*batch))
     assert [one.Name for one in named] == session.OutputNames(True) and named.Count == len(named) == 2
     session.LazyResetGrad()
@@ -75,7 +75,7 @@ def test_inputs_decide_what_a_train_step_gives(session, batch):
     assert owned[1].GetTensorTypeAndShape().ElementDataType is TensorElementType.Float and owned[1].GetTensorTypeAndShape().Shape == [4, 3]
 
 
-def test_outputs_of_the_callers_are_written_in_place_and_others_are_the_callers_own(session, batch):
+def test_preallocated_outputs_are_written_in_place_and_new_ones_belong_to_the_caller(session, batch):
     loss, scores = np.zeros((), np.float32), np.zeros((4, 3), np.float32)
     assert session.TrainStep(fixed(*batch), fixed(loss, scores)) is None
     assert loss > 0 and scores.any()
@@ -94,17 +94,17 @@ def test_an_empty_list_that_fits_two_overloads_is_refused_with_the_remedy(sessio
     refused(lambda: session.EvalStep([]), "InputCountError")                          # one overload takes one list
 
 
-def test_lists_of_other_things_are_refused(session, batch):
+def test_lists_of_other_types_are_refused(session, batch):
     refused(lambda: session.TrainStep(list(batch)), "ArgumentTypeError", "FixedBufferOnnxValue[]", "OrtValue[]")
     refused(lambda: session.TrainStep(fixed(batch[0]) + values(batch[1])), "ArgumentTypeError")
 
 
-def test_errors_have_the_old_code_and_form(session):
+def test_errors_have_the_code_and_message_format_of_onnxruntime(session):
     error = refused(session.SchedulerStep, "InvalidStateError", "[ErrorCode:Fail] expected a registered")
     assert error.ErrorCode == ErrorCode.Fail and str(error) == error.Message
 
 
-def test_using_disposes(state, batch):
+def test_a_with_statement_disposes(state, batch):
     with state, TrainingSession(state, TRAINING_MODEL, EVAL_MODEL, OPTIMIZER_MODEL) as session, session.TrainStep(values(*batch)) as results:
         assert results.Count == 2
         kept = results[0]
@@ -121,7 +121,7 @@ def test_disposing_twice_does_nothing(session, batch):
         thing.Dispose()
 
 
-def test_what_is_not_disposed_of_is_freed_all_the_same(state, batch):
+def test_objects_that_are_not_disposed_of_are_freed_with_their_last_reference(state, batch):
     session = TrainingSession(state, TRAINING_MODEL, EVAL_MODEL, OPTIMIZER_MODEL)
     results = session.TrainStep(values(*batch))
     watched = [weakref.ref(session), weakref.ref(session._session), weakref.ref(results)]
@@ -150,7 +150,7 @@ def test_options_are_properties(state):
     refused(lambda: session.OptimizerStep(run), "TerminatedError")
 
 
-def test_options_of_ortrains_own_are_configuration_entries(state, batch):
+def test_options_of_ortrain_are_configuration_entries(state, batch):
     options = SessionOptions()
     options.AddSessionConfigEntry("ortrain.optimizer_in_backward", "1")
     session = TrainingSession(options, state, TRAINING_MODEL, None, OPTIMIZER_MODEL)
@@ -171,7 +171,7 @@ def test_memory_that_cannot_be_shared_is_refused(memory):
     refused(lambda: FixedBufferOnnxValue.CreateFromTensor(memory), "ArgumentTypeError")
 
 
-def test_any_buffer_is_memory():
+def test_any_contiguous_buffer_can_back_a_tensor():
     data = array("f", [1.0, 2.0])
     value = OrtValue.CreateTensorValueFromMemory(data, [1, 2])
     value.GetTensorMutableDataAsSpan()[0] = 5

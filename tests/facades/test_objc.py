@@ -1,4 +1,4 @@
-"""The Objective-C facade as PyObjC would show it: selectors, error boxes, and never an exception."""
+"""The Objective-C facade with PyObjC's conventions: selectors, error boxes, and never an exception."""
 
 import inspect
 
@@ -38,13 +38,13 @@ def values(x, labels):
             getattr(ORTValue.alloc(), init)(labels, ORTTensorElementDataTypeInt64, labels.shape, None)]
 
 
-def test_an_init_gives_its_object(checkpoint):
+def test_an_init_returns_its_object(checkpoint):
     waiting = ORTCheckpoint.alloc()
     assert waiting.initWithPath_error_(CHECKPOINT, None) is waiting
     assert checkpoint.parameterNamesWithError_(None) == ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"]
 
 
-def test_options_of_ortrains_own_are_configuration_entries(checkpoint, batch):
+def test_options_of_ortrain_are_configuration_entries(checkpoint, batch):
     options = ORTSessionOptions.alloc().initWithError_(None)
     assert options.addConfigEntryWithKey_value_error_("ortrain.optimizer_in_backward", "1", None) is True
     session = ORTTrainingSession.alloc().initWithEnv_sessionOptions_checkpoint_trainModelPath_evalModelPath_optimizerModelPath_error_(
@@ -55,7 +55,7 @@ def test_options_of_ortrains_own_are_configuration_entries(checkpoint, batch):
     assert "optimizer_in_backward" in error.value.localizedDescription
 
 
-def test_success_leaves_the_box_alone(session, batch):
+def test_a_successful_call_does_not_set_the_error_box(session, batch):
     error = Box()
     assert len(session.trainStepWithInputValues_error_(values(*batch), error)) == 2
     assert session.optimizerStepWithError_(error) is True
@@ -64,7 +64,7 @@ def test_success_leaves_the_box_alone(session, batch):
 
 
 @pytest.mark.parametrize("box", [True, False])
-def test_failure_is_nil_no_or_zero_with_or_without_a_box(session, checkpoint, box):
+def test_a_failed_call_returns_nil_no_or_zero_with_or_without_an_error_box(session, checkpoint, box):
     for call, nil in [(lambda error: ORTCheckpoint.alloc().initWithPath_error_("nothing", error), None),
                       (lambda error: session.trainStepWithInputValues_error_([], error), None),
                       (session.schedulerStepWithError_, False),
@@ -90,7 +90,7 @@ GARBAGE = [None, 3, -1, 0.5, "nothing", b"x", [], [None], {}, object(), np.zeros
 
 
 @pytest.mark.parametrize("name", ["ORTTrainingSession", "ORTCheckpoint", "ORTValue", "ORTSessionOptions", "ORTEnv"])
-def test_no_argument_makes_a_message_raise(name, session, checkpoint, batch, tmp_path, monkeypatch):
+def test_messages_never_raise_for_any_argument(name, session, checkpoint, batch, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     objects = {"ORTTrainingSession": session, "ORTCheckpoint": checkpoint, "ORTValue": values(*batch)[0]}
     kind = getattr(objc, name)

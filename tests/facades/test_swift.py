@@ -39,7 +39,7 @@ def test_a_training_loop(session, batch):
     assert session.evalStep(withInputValues=inputs)[0].tensorTypeAndShapeInfo().shape == []
 
 
-def test_options_of_ortrains_own_are_configuration_entries(checkpoint, batch):
+def test_options_of_ortrain_are_configuration_entries(checkpoint, batch):
     options = ORTSessionOptions()
     options.addConfigEntry(withKey="ortrain.optimizer_in_backward", value="1")
     session = ORTTrainingSession(env=ORTEnv(loggingLevel=ORTLoggingLevel.warning), sessionOptions=options, checkpoint=checkpoint,
@@ -64,7 +64,7 @@ def test_arguments_without_their_labels_are_refused(session, batch):
         session.setLearningRate(learningRate=0.5)
 
 
-def test_what_throws_there_raises_here(checkpoint):
+def test_functions_that_throw_in_swift_raise(checkpoint):
     with pytest.raises(ORTError) as caught:
         checkpoint.getIntProperty(withName="nothing")
     error = caught.value
@@ -73,7 +73,7 @@ def test_what_throws_there_raises_here(checkpoint):
     assert isinstance(error, errors.OrtrainError) and isinstance(error.__cause__, errors.PropertyNotFoundError)
 
 
-def test_the_size_of_a_buffer_tells_what_it_fills(session, checkpoint):
+def test_the_size_of_a_buffer_selects_the_parameters_to_fill(session, checkpoint):
     trainable, every = session.toBuffer(withTrainable=True), session.toBuffer(withTrainable=False)
     frozen = checkpoint.getParameter(withName="fc1.bias").tensorData().copy()
     trainable.tensorData()[:] = 1
@@ -93,7 +93,7 @@ def test_from_buffer_takes_no_flag():
     assert list(inspect.signature(ORTTrainingSession.fromBuffer).parameters) == ["self", "with_"]
 
 
-def test_values_share_memory_and_say_what_they_are():
+def test_values_share_memory_and_have_type_and_shape():
     memory = bytearray(8)
     value = ORTValue(tensorData=memory, elementType=ORTTensorElementDataType.float, shape=[2])
     value.tensorData()[:] = [1, 2]

@@ -1,4 +1,4 @@
-"""The checkpoint file: the old package's bytes in and out, and no crash whatever the bytes are."""
+"""The checkpoint file: files of onnxruntime-training are read and rewritten byte for byte, and invalid bytes raise named errors."""
 
 import os
 import random
@@ -52,14 +52,14 @@ def round_trip(checkpoint: Checkpoint) -> Checkpoint:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}-{p.name}")
-def test_a_file_of_the_old_package_is_written_again_byte_for_byte(path):
+def test_a_file_of_onnxruntime_training_survives_the_round_trip_byte_for_byte(path):
     checkpoint = read_checkpoint(path)
     data, external = serialize_checkpoint(checkpoint, checkpoint.version)
     assert data == path.read_bytes()
     assert external == external_of(path)
 
 
-def test_what_a_recorded_file_holds():
+def test_a_recorded_file_has_the_expected_contents():
     after = read_checkpoint(GOLDEN / "mlp_ce" / "checkpoint_after")
     assert after.properties == {"best_loss": 0.5, "epoch": 5, "tag": "golden"}
     group = after.optimizer_groups["group0"]
@@ -91,7 +91,7 @@ def test_every_dtype_and_shape_survives(dtype, shape, external):
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_narrow_floats_are_carried(name):
+def test_narrow_floats_survive(name):
     dtype = getattr(pytest.importorskip("ml_dtypes"), name)
     checkpoint = small(frozen={"f": np.array([0.5, -2], dtype)})
     assert_equal(round_trip(checkpoint), checkpoint)
@@ -127,7 +127,7 @@ def test_version_1_never_has_external_data():
     ({"properties": {"p": "\udc80"}}, InvalidArgumentError),
     ({"frozen": {"d": np.zeros(1, "datetime64[s]")}}, InvalidArgumentError),
 ])
-def test_what_a_file_cannot_hold_is_refused(changes, error):
+def test_values_that_the_format_cannot_represent_are_refused(changes, error):
     with pytest.raises(error):
         serialize_checkpoint(small(**changes))
 
@@ -136,7 +136,7 @@ def test_what_a_file_cannot_hold_is_refused(changes, error):
 
 
 def parse_any(data: bytes, external: bytes | None = None) -> None:
-    """A valid checkpoint or the named error, nothing else."""
+    """Parse bytes, which must give a valid checkpoint or the named error."""
     try:
         checkpoint = parse_checkpoint(data, None if external is None else lambda: external)
     except InvalidCheckpointError:
@@ -165,7 +165,7 @@ def test_random_damage_is_refused_or_harmless():
             parse_any(bytes(data), external)
 
 
-def test_every_offset_pointed_elsewhere_is_refused_or_harmless():
+def test_every_changed_offset_is_refused_or_harmless():
     original = serialize_checkpoint(small())[0]
     for at in range(0, len(original) - 3, 2):
         for value in (0, 4, len(original) - 4, len(original), 0x7FFFFFFF, 0xFFFFFFFF, (-at) & 0xFFFFFFFF):
@@ -187,7 +187,7 @@ def test_another_version_is_refused(version):
 
 
 def forged(fill) -> bytes:
-    """A file whose module state `fill(writer)` gives as (trainable tables, frozen tables, optimizer groups)."""
+    """Return a file with the (trainable tables, frozen tables, optimizer groups) that `fill(writer)` returns."""
     writer = _Writer(False)
     trainable, frozen, groups = fill(writer)
     module = writer.table(4, ("offset", 0, writer.vector(trainable)), ("offset", 1, writer.vector(frozen)))
@@ -212,14 +212,14 @@ def test_an_unknown_element_type_is_refused(dtype):
         parse_checkpoint(forged(lambda w: ([tensor(w, "w", (1,), bytes(4), dtype)], [], [])))
 
 
-def test_names_that_are_there_twice_are_refused():
+def test_duplicate_names_are_refused():
     with pytest.raises(InvalidCheckpointError, match="Duplicated tensor proto named w"):
         parse_checkpoint(forged(lambda w: ([tensor(w, "w", (1,), bytes(4)), tensor(w, "w", (1,), bytes(4))], [], [])))
     with pytest.raises(InvalidCheckpointError, match="Duplicated tensor proto named w"):
         parse_checkpoint(forged(lambda w: ([tensor(w, "w", (1,), bytes(4))], [tensor(w, "w", (1,), bytes(4))], [])))
 
 
-def test_tables_that_share_contents_do_not_multiply():
+def test_tables_that_share_contents_cannot_decode_to_a_huge_object():
     """40 groups x 40 states x one tensor of 64 KB would decode to 100 MB."""
     def fill(writer):
         moments = writer.vector([tensor(writer, "momentum0", (1 << 14,), bytes(1 << 16))])
@@ -239,7 +239,7 @@ def test_text_that_is_not_utf8_is_refused():
 # ---- files
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_files_raise_a_named_error(tmp_path):
     with pytest.raises(ArtifactNotFoundError, match="nothing"):
         read_checkpoint(tmp_path / "nothing")
     with pytest.raises(ArtifactNotFoundError):
@@ -250,7 +250,7 @@ def test_files_that_are_not_there(tmp_path):
         write_checkpoint(small(), tmp_path / "missing" / "checkpoint")
 
 
-def test_external_data_goes_beside_the_file(tmp_path):
+def test_external_data_is_written_beside_the_file(tmp_path):
     path = tmp_path / "checkpoint"
     checkpoint = small(external=True)
     write_checkpoint(checkpoint, path)
@@ -267,7 +267,7 @@ def test_external_data_goes_beside_the_file(tmp_path):
 
 @pytest.mark.parametrize("broken", ["fsync", "replace"])
 @pytest.mark.parametrize("external", [False, True])
-def test_a_save_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch, broken, external):
+def test_a_failed_save_leaves_the_old_file_intact(tmp_path, monkeypatch, broken, external):
     path = tmp_path / "checkpoint"
     write_checkpoint(small(external=external), path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}

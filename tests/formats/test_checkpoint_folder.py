@@ -1,4 +1,4 @@
-"""The folders that 1.15 wrote are checkpoints too; broken ones are refused with a named error. That they train is among the recorded runs."""
+"""Checkpoint folders of 1.15 are read, and invalid ones raise a named error. The recorded runs test training from them."""
 
 import contextlib
 import shutil
@@ -23,7 +23,7 @@ def test_a_folder_holds_parameters_properties_and_optimizer_state():
     assert all(set(moments) == {"momentum0", "momentum1"} for moments in group.momentums.values())
 
 
-def test_a_folder_becomes_a_file_of_today(tmp_path):
+def test_a_folder_is_saved_as_a_file_of_the_current_version(tmp_path):
     found = read_checkpoint(FOLDER)
     write_checkpoint(found, tmp_path / "checkpoint")
     again = read_checkpoint(tmp_path / "checkpoint")

@@ -1,4 +1,4 @@
-"""ONNX in and out: what is read is what is written, and a bad file gets a named error."""
+"""Reading and writing ONNX models: round trips preserve models, and invalid files raise named errors."""
 
 import random
 from pathlib import Path
@@ -67,19 +67,19 @@ def test_a_recorded_model_survives_the_round_trip(path, tmp_path):
     for node in original.graph.node:
         node.ClearField("doc_string")
         if not node.domain:
-            # the old package writes the empty domain out in some nodes
+            # onnxruntime-training writes the empty domain explicitly in some nodes
             node.ClearField("domain")
     assert list(again.graph.node) == list(original.graph.node)
 
 
-def test_every_source_gives_the_same_model():
+def test_every_kind_of_source_is_read_as_the_same_model():
     path = FILES[0]
     model = read_model(path)
     for source in (str(path), path.read_bytes(), bytearray(path.read_bytes()), onnx.load(path)):
         assert_same(read_model(source), model)
 
 
-def test_inputs_types_and_opsets():
+def test_inputs_types_and_opsets_are_read():
     proto = proto_of(
         [helper.make_node("Add", ["x", "w"], ["y"], domain="ai.onnx")],
         [floats("x", ["batch", None, 3]), floats("w", [3]), helper.make_tensor_sequence_value_info("s", TensorProto.INT64, ["batch"]), floats("r", None)],
@@ -99,7 +99,7 @@ def test_inputs_types_and_opsets():
     assert to_proto(model).graph.input[0].type.tensor_type.shape.dim[1].WhichOneof("value") is None
 
 
-def test_every_kind_of_attribute():
+def test_every_kind_of_attribute_survives():
     inner = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "inner", [], [floats("z", [2])])
     array = np.arange(4, dtype=np.float64).reshape(2, 2)
     proto = proto_of([helper.make_node("Op", ["x", ""], ["y"], name="n", domain="d", i=1, f=0.5, s="text", b=b"\xff", t=numpy_helper.from_array(array),
@@ -149,7 +149,7 @@ def test_a_sparse_initializer_becomes_dense(indices):
 @pytest.mark.parametrize("values, indices, dims", [
     ([7], [6], [2, 3]), ([7], [-1], [2, 3]), ([7], [[0, 3]], [2, 3]), ([7], [0, 1], [2, 3]), ([7], [[0]], [2, 3]), ([7], [0], [2**31, 2**31]), ([7], [0], [-1]),
 ])
-def test_a_bad_sparse_initializer_is_refused(values, indices, dims):
+def test_an_invalid_sparse_initializer_is_refused(values, indices, dims):
     with pytest.raises(InvalidModelError, match="expected"):
         read_model(sparse(values, indices, dims))
 
@@ -159,7 +159,7 @@ def test_a_bad_sparse_initializer_is_refused(values, indices, dims):
 
 @pytest.fixture
 def large(monkeypatch) -> Model:
-    """A model that counts as too large for one file."""
+    """A model, with the limit of one file lowered so that it needs external data."""
     monkeypatch.setattr(onnx_files, "MAX_INLINE", 1000)
     arrays = {"a": np.arange(300, dtype=np.float32), "small": np.ones(3, np.int64), "b": np.arange(900, dtype=np.float64).reshape(30, 30).T,
               "text": np.array(["x"] * 300, object)}
@@ -196,7 +196,7 @@ def test_external_data_stays_in_the_models_folder(tmp_path, location):
 
 
 @pytest.mark.parametrize("broken", ["fsync", "replace"])
-def test_a_write_that_fails_leaves_the_old_files_whole(large, tmp_path, monkeypatch, broken):
+def test_a_failed_write_leaves_the_old_files_intact(large, tmp_path, monkeypatch, broken):
     write_model(large, tmp_path / "m.onnx")
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
 
@@ -213,7 +213,7 @@ def test_a_write_that_fails_leaves_the_old_files_whole(large, tmp_path, monkeypa
 # ---- bad files
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_files_raise_a_named_error(tmp_path):
     for path in (tmp_path / "nothing.onnx", tmp_path, "a\0b"):
         with pytest.raises(ArtifactNotFoundError, match="expected a model file"):
             read_model(path)
@@ -222,7 +222,7 @@ def test_files_that_are_not_there(tmp_path):
 
 
 @pytest.mark.parametrize("source", [b"", b"\xff" * 40, b"not a model at all", onnx.ModelProto(), 5, None, ["a"]], ids=repr)
-def test_what_is_no_model_is_refused(source):
+def test_sources_that_are_not_models_are_refused(source):
     with pytest.raises(InvalidModelError):
         read_model(source)
 
@@ -238,7 +238,7 @@ def test_a_tensor_that_does_not_fit_its_data_is_refused(tensor):
         read_model(proto_of(initializers=[tensor]))
 
 
-def test_an_initializer_that_is_there_twice_is_refused():
+def test_duplicate_initializers_are_refused():
     tensor = numpy_helper.from_array(np.ones(1, np.float32), "w")
     with pytest.raises(InvalidModelError, match="two named 'w'"):
         read_model(proto_of(initializers=[tensor, tensor]))

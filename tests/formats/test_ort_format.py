@@ -1,4 +1,4 @@
-"""Models in the ORT format (.ort) are read like any other: they train to the recorded numbers, and broken ones are refused with a named error."""
+"""Models in the ORT format (.ort): they train to the recorded numbers, and invalid files raise a named error."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_interface_and_opsets_are_those_of_the_onnx_file(name):
 
 @pytest.mark.parametrize("case", ["mlp_ce", "cnn_bn", "transformer", "clip_grad_norm", "mlp_sgd"])
 def test_artifacts_are_written_in_the_ort_format_too(case, tmp_path):
-    """What is written reads back as what the .onnx file says (that the old package trains it is among `make peer`'s checks)."""
+    """Written models equal the .onnx files when they are read again; `make peer` checks that onnxruntime-training trains them."""
     Recording(NEWEST, case).make_artifacts(tmp_path, ort_format=True, prefix="p_")
     for kind in ("training", "eval", "optimizer"):
         ort, onnx = (read_model(tmp_path / f"p_{kind}_model.{suffix}") for suffix in ("ort", "onnx"))

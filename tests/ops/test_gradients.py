@@ -15,7 +15,7 @@ from tests.ops.harness import arena_for, cast, node_of
 from tests.ops.test_kernels import all_samples
 
 STEPS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
-"""Step lengths of the differences, of which the best one counts: a long step may cross a kink, a short one suffers from rounding."""
+"""Step lengths of the differences, of which the best one counts: a long step may cross a point that is not differentiable, a short one rounds."""
 TOLERANCE = 1e-7
 
 

@@ -1,4 +1,4 @@
-"""Models that look at images through grids and regions: what they learn, and what they refuse."""
+"""Models with grid sampling and regions of interest: training, and refused inputs."""
 
 import numpy as np
 import pytest
@@ -19,12 +19,12 @@ def model(nodes, inputs, output, constants, opset=20):
 
 
 def hill(x, y):
-    """Images [1, 1, 16, 16] of a hill around a place in [-1, 1]."""
+    """Return an image [1, 1, 16, 16] of a peak at a coordinate in [-1, 1]."""
     at = np.linspace(-1, 1, 16, dtype=np.float32)
     return np.exp(-4 * ((at[None, :] - x) ** 2 + (at[:, None] - y) ** 2))[None, None].astype(np.float32)
 
 
-def test_a_spatial_transformer_finds_how_far_an_image_was_moved():
+def test_a_spatial_transformer_learns_the_translation_of_an_image():
     nodes = [helper.make_node("AffineGrid", ["theta", "size"], ["grid"], align_corners=1),
              helper.make_node("GridSample", ["x", "grid"], ["y"], align_corners=1)]
     start = np.array([[[1, 0, 0], [0, 1, 0]]], np.float32)
@@ -40,7 +40,7 @@ def test_a_spatial_transformer_finds_how_far_an_image_was_moved():
 
 @pytest.mark.parametrize("image", [2, -1])
 @pytest.mark.parametrize("op_type", ["RoiAlign", "MaxRoiPool"])
-def test_a_region_of_an_image_that_is_not_there_is_refused(op_type, image):
+def test_a_region_with_an_image_index_out_of_range_is_refused(op_type, image):
     box, images = np.array([[0, 0, 2, 2]], np.float32), np.array([image])
     if op_type == "RoiAlign":
         node, given = helper.make_node(op_type, ["x", "regions", "images"], ["y"]), {"regions": box, "images": images}
@@ -53,7 +53,7 @@ def test_a_region_of_an_image_that_is_not_there_is_refused(op_type, image):
         session.run(None, {"x": np.zeros((2, 3, 4, 4), np.float32), **given})
 
 
-def test_a_gradient_of_parts_says_what_it_has_to_know():
+def test_differentiating_a_decomposition_with_unknown_sizes_names_the_remedy():
     nodes = [helper.make_node("Mul", ["x", "w"], ["weighted"]), helper.make_node("STFT", ["weighted", "step", "", "length"], ["y"], onesided=1),
              helper.make_node("Flatten", ["y"], ["scores"])]
     source = model(nodes, [("x", FLOAT, ["n", "length of x", 1])], ("scores", FLOAT, ["n", "k"]),

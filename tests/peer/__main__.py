@@ -1,4 +1,4 @@
-"""`python -m tests.peer [case …]`: artifacts and checkpoints go back and forth between ortrain and the real onnxruntime-training 1.19.2.
+"""`python -m tests.peer [case …]`: exchanges artifacts and checkpoints between ortrain and onnxruntime-training 1.19.2.
 
 For every recorded case: the recordings of 1.15 to 1.19 in ortrain; artifacts that ortrain made, trained by both step by step; the checkpoint that either
 saved half way, optimizer state included, trained on by the other. Prints a table of the largest deviations; exits with 1 when one is too large."""
@@ -23,7 +23,7 @@ OURS, THEIRS = "ortrain", "onnxruntime.training"
 
 
 class Trial:
-    """One case in a folder of its own, and the jobs that it needs."""
+    """One case in its own folder, and its jobs."""
 
     def __init__(self, case: str, folder: Path) -> None:
         self.recording = ModelCase(case, folder / f"{case}.model") if case in MODELS else Recording(NEWEST, case)
@@ -39,16 +39,16 @@ class Trial:
                 "out": str(self.folder / f"{name}.npz"), "save": str(self.folder / f"{name}.checkpoint")}
 
     def first_jobs(self, who: str) -> list[dict]:
-        """The whole run, the same of the models in the ORT format, and its first half."""
+        """Return the jobs of the whole run, of the same with models in the ORT format, and of its first half."""
         return [self.job(f"{who}.whole", "checkpoint", 0, self.steps), self.job(f"{who}.ort", "checkpoint", 0, self.steps, "ort"),
                 self.job(f"{who}.half", "checkpoint", 0, self.middle)]
 
     def second_jobs(self, who: str, other: str) -> list[dict]:
-        """The second half from the other's checkpoint."""
+        """Return the jobs of the second half, from the checkpoint of the other package."""
         return [self.job(f"{who}.resumed", f"{other}.half.checkpoint", self.middle, self.steps)]
 
     def compare(self, name: str, wanted: str, first: int = 0) -> float:
-        """The largest relative difference of a loss; parameters are held to their tolerance. Raises AssertionError."""
+        """Return the largest relative difference of a loss. Raises AssertionError if parameters exceed their tolerance."""
         a, b = (np.load(self.folder / f"{run}.npz") for run in (name, wanted))
         deviation = relative(np.append(a["losses"], a["evaluation"]), np.append(b["losses"][first:], b["evaluation"]))
         assert deviation <= LOSS_TOLERANCE, f"{self.recording.case}: losses of {name} and {wanted} differ by {deviation:.1e}"
@@ -65,13 +65,13 @@ def run_jobs(python: str, package: str, jobs: list[dict]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(jobs, file)
         file.flush()
-        # from the checkout's root for ortrain; the old package must not see the checkout
+        # from the root of the checkout for ortrain; onnxruntime-training must not import from the checkout
         where = ROOT if package == OURS else Path(file.name).parent
         subprocess.run([python, str(Path(__file__).with_name("train.py")), package, file.name], cwd=where, check=True)
 
 
 def recorded(case: str, folder: Path) -> dict[str, float]:
-    """Version -> the largest relative difference of a loss of its recording in ortrain."""
+    """Return version -> the largest relative difference between a loss of its recording and of ortrain."""
     found = {}
     for version in sorted({version for version, name in VERSIONED_CASES if name == case}):
         recording = Recording(version, case)

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft, and recurrent layers in all their forms, compute what onnxruntime computes. Collected by `make peer` alone."""
+"""Comparison of operators of com.microsoft and of recurrent layers with onnxruntime. Run by `make peer` only."""
 
 import numpy as np
 import onnx

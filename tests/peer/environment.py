@@ -1,4 +1,4 @@
-"""Makes the environment of the old package: a virtual environment with its last release, and without its need of PyTorch."""
+"""Creates a virtual environment with the last release of onnxruntime-training, without PyTorch, which it imports."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ STUB = '"""Replaced: the original imports PyTorch, which on-device training does
 
 
 def interpreter() -> str:
-    """A Python 3.11, the last that the old package's wheels fit besides 3.8 to 3.10. Raises SystemExit when there is none."""
+    """Return a Python 3.11 interpreter, the newest that wheels of onnxruntime-training exist for. Raises SystemExit when there is none."""
     found = os.environ.get("ORTRAIN_PEER_BASE_PYTHON") or shutil.which("python3.11")
     if not found:
-        raise SystemExit("expected a python3.11 on PATH (or in ORTRAIN_PEER_BASE_PYTHON) for the old package's wheels, found none")
+        raise SystemExit("expected a python3.11 on PATH (or in ORTRAIN_PEER_BASE_PYTHON) for the wheels of onnxruntime-training, found none")
     return found
 
 
 def make(folder: Path) -> Path:
-    """The Python of the peer's environment in `folder`, made there unless it exists."""
+    """Return the Python interpreter of the environment in `folder`, creating the environment if necessary."""
     python = folder / "bin" / "python"
     marker = folder / "ready"
     if not marker.exists():

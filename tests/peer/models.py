@@ -1,4 +1,4 @@
-"""Models beside the recorded ones that the old package trains too: layers whose gradients have operators of their own."""
+"""Models in addition to the recorded ones that onnxruntime-training trains: layers whose gradients have operators of their own."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def draw(rng, *shape):
 
 
 def recurrent(op_type, gates, **attributes):
-    """A layer over sequences of x [n, 5, 8]; its last state is classified."""
+    """Return a recurrent layer over sequences x [n, 5, 8] with a classifier of its last state."""
     def build(rng):
         weights = {"W": draw(rng, 1, gates * 6, 8), "R": draw(rng, 1, gates * 6, 6), "B": draw(rng, 1, 2 * gates * 6), "w": draw(rng, 6, CLASSES)}
         nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
@@ -71,7 +71,7 @@ MODELS = {
 
 
 class ModelCase(Recording):
-    """A model with random batches; as a recording, without anything recorded."""
+    """A model with random batches, with the interface of a Recording but without recorded results."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.case, self.updates_after, self.noisy = name, 1, set()

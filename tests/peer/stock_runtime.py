@@ -1,4 +1,4 @@
-"""Against the stock onnxruntime: exported models give the same outputs there, and its OrtValues are inputs here. Collected by `make peer` alone."""
+"""Comparison with onnxruntime: exported models have the same outputs there, and its OrtValues are accepted as inputs. Run by `make peer` only."""
 
 from pathlib import Path
 

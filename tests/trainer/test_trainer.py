@@ -212,7 +212,8 @@ def test_a_loss_that_is_not_finite_ends_training_and_keeps_the_checkpoint(tmp_pa
 
 @pytest.mark.parametrize(("arguments", "text"), [
     ({"data": X, "targets": Y[:10]}, "10"), ({"epochs": 0}, "epochs"), ({"batch_size": 0}, "batch_size"), ({"epochs": True}, "epochs"),
-    ({"validation": 1.0}, "above 0|share"), ({"validation": (X, Y, Y)}, "tuple of 3"), ({"data": X[:, :5]}, "size 6"), ({"targets": Y.astype(float) + 0.5}, "labels")])
+    ({"validation": 1.0}, "above 0|share"), ({"validation": (X, Y, Y)}, "tuple of 3"), ({"data": X[:, :5]}, "size 6"),
+    ({"targets": Y.astype(float) + 0.5}, "labels")])
 def test_data_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, arguments, text):
     arguments = {"data": X, "targets": Y, "epochs": 1, **arguments}
     trainer = new_trainer(folder=tmp_path / "run")
@@ -363,8 +364,10 @@ def test_the_finder_refuses_limits_that_are_no_range():
 
 
 def test_early_stopping_and_other_callbacks_resume_with_their_counts(tmp_path):
-    first = new_trainer(folder=tmp_path, learning_rate=0.0, callbacks=[EarlyStopping("loss", patience=4, restore_best=False)], schedule="constant")
-    first.fit(X, Y, epochs=2, batch_size=16)
-    with Trainer.from_artifacts(tmp_path, resume=True, callbacks=[EarlyStopping("loss", patience=4, restore_best=False)], schedule="constant", **QUIET) as second:
+    def settings():
+        return {"callbacks": [EarlyStopping("loss", patience=4, restore_best=False)], "schedule": "constant"}
+
+    new_trainer(folder=tmp_path, learning_rate=0.0, **settings()).fit(X, Y, epochs=2, batch_size=16)
+    with Trainer.from_artifacts(tmp_path, resume=True, **settings(), **QUIET) as second:
         second.fit(X, Y, epochs=50, batch_size=16)
         assert second.epoch < 50

@@ -14,7 +14,7 @@ class NotOffered(Exception):
 
 
 class Failure(Exception):
-    """A call failed in the way of its language.
+    """A failed call, as its language reports it.
 
     name: ortrain's name of the error. code: ONNX Runtime's number. message: the text. shown: what a program in the language sees."""
 

@@ -1,4 +1,4 @@
-"""The C facade's driver."""
+"""The driver of the C facade."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VERSION = 19
 
 
 def tables() -> tuple[OrtApi, OrtTrainingApi]:
-    """The function tables, as a C program gets them."""
+    """Return the function tables, in the way a C program gets them."""
     api = OrtGetApiBase().GetApi(VERSION)
     assert api is not None
     training = api.GetTrainingApi(VERSION)
@@ -45,7 +45,7 @@ ORT, TRAINING = tables()
 
 
 def checked(status: OrtStatus | None) -> None:
-    """Nothing when a call went well. Raises Failure with what its status says, after releasing it."""
+    """Release the status of a failed call and raise it as a Failure; do nothing for success."""
     if status is None:
         return
     code, message, name = ORT.GetErrorCode(status), ORT.GetErrorMessage(status), status.error_name
@@ -54,20 +54,20 @@ def checked(status: OrtStatus | None) -> None:
 
 
 def out(function: Callable[..., OrtStatus | None], *arguments: Any) -> Any:
-    """What a function whose last parameter is its result gives."""
+    """Call a function whose last parameter is an out-parameter, and return its value. Raises Failure."""
     box = Box()
     checked(function(*arguments, box))
     return box.value
 
 
 def default_allocator() -> OrtAllocator:
-    """The default allocator."""
+    """Return the default allocator."""
     allocator: OrtAllocator = out(ORT.GetAllocatorWithDefaultOptions)
     return allocator
 
 
 def string(function: Callable[..., OrtStatus | None], *arguments: Any) -> str:
-    """A string that a function allocated, freed once it was copied."""
+    """Return a copy of the string that a function allocates, and free the string."""
     allocator = default_allocator()
     found = out(function, *arguments, allocator)
     copy = str(found)
@@ -76,7 +76,7 @@ def string(function: Callable[..., OrtStatus | None], *arguments: Any) -> str:
 
 
 def ort_value(array: np.ndarray) -> OrtValue:
-    """An array as an OrtValue over its memory."""
+    """Return an OrtValue over the memory of an array."""
     info = out(ORT.CreateCpuMemoryInfo, 0, 0)
     value: OrtValue = out(ORT.CreateTensorWithDataAsOrtValue, info, array, array.nbytes, array.shape, array.ndim, CoreValue(array).element_type())
     ORT.ReleaseMemoryInfo(info)
@@ -84,7 +84,7 @@ def ort_value(array: np.ndarray) -> OrtValue:
 
 
 def array_of(value: OrtValue) -> np.ndarray:
-    """A copy of an OrtValue's tensor; the value and the info are released."""
+    """Return a copy of the tensor of an OrtValue, and release the value."""
     info = out(ORT.GetTensorTypeAndShape, value)
     rank = out(ORT.GetDimensionsCount, info)
     sizes = Box()

@@ -1,4 +1,4 @@
-"""The C# facade's driver."""
+"""The driver of the C# facade."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from ortrain.csharp import (
 
 
 def ort_value(array: np.ndarray) -> OrtValue:
-    """An array as an OrtValue over its memory."""
+    """Return an OrtValue over the memory of an array."""
     return OrtValue.CreateTensorValueFromMemory(array.reshape(-1), array.shape)
 
 
 def array_of(value: OrtValue) -> np.ndarray:
-    """A copy of an OrtValue's tensor."""
+    """Return a copy of the tensor of an OrtValue."""
     return value.GetTensorDataAsSpan().reshape(value.GetTensorTypeAndShape().Shape).copy()
 
 
 def fixed(arrays: Sequence[np.ndarray]) -> list[FixedBufferOnnxValue]:
-    """Arrays, pinned."""
+    """Return values pinned over the memory of arrays."""
     return [FixedBufferOnnxValue.CreateFromTensor(array) for array in arrays]
 
 

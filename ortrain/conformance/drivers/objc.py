@@ -1,4 +1,4 @@
-"""The Objective-C facade's driver."""
+"""The driver of the Objective-C facade."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ortrain.objc import (
 )
 
 NO_RESULT = (None, False, 0, 0.0)
-"""What a failed call gives: nil, NO or 0."""
+"""The results of failed calls: nil, NO or 0."""
 
 
-def sent(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a message with an error box. Raises Failure when the box was filled, after which the result has to say so too."""
+def send(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a message with an error box. Raises Failure when the box was filled; the result must then be nil, NO or 0."""
     error = Box()
     result = call(*arguments, error)
     if error.value is None:
@@ -40,15 +40,15 @@ def sent(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def ort_value(array: np.ndarray) -> ORTValue:
-    """An array as an ORTValue over its memory."""
-    value: ORTValue = sent(ORTValue.alloc().initWithTensorData_elementType_shape_error_, array.reshape(-1), element_type_of(array), array.shape)
+    """Return an ORTValue over the memory of an array."""
+    value: ORTValue = send(ORTValue.alloc().initWithTensorData_elementType_shape_error_, array.reshape(-1), element_type_of(array), array.shape)
     return value
 
 
 def array_of(value: ORTValue) -> np.ndarray:
-    """A copy of an ORTValue's tensor."""
-    data: np.ndarray = sent(value.tensorDataWithError_)
-    return data.reshape(sent(value.tensorTypeAndShapeInfoWithError_).shape).copy()
+    """Return a copy of the tensor of an ORTValue."""
+    data: np.ndarray = send(value.tensorDataWithError_)
+    return data.reshape(send(value.tensorTypeAndShapeInfoWithError_).shape).copy()
 
 
 class ObjectiveCDriver(Driver):
@@ -63,43 +63,43 @@ class ObjectiveCDriver(Driver):
     # ---- options, tensors
 
     def environment__create(self, logging_level: int, identifier: str = "") -> ORTEnv:
-        environment: ORTEnv = sent(ORTEnv.alloc().initWithLoggingLevel_error_, logging_level)
+        environment: ORTEnv = send(ORTEnv.alloc().initWithLoggingLevel_error_, logging_level)
         return environment
 
     def session_options__create(self) -> ORTSessionOptions:
-        options: ORTSessionOptions = sent(ORTSessionOptions.alloc().initWithError_)
+        options: ORTSessionOptions = send(ORTSessionOptions.alloc().initWithError_)
         return options
 
     def session_options__set_intra_op_num_threads(self, options: ORTSessionOptions, threads: int) -> None:
-        sent(options.setIntraOpNumThreads_error_, threads)
+        send(options.setIntraOpNumThreads_error_, threads)
 
     def session_options__set_log_severity_level(self, options: ORTSessionOptions, level: int) -> None:
-        sent(options.setLogSeverityLevel_error_, level)
+        send(options.setLogSeverityLevel_error_, level)
 
     def session_options__add_config_entry(self, options: ORTSessionOptions, key: str, value: str) -> None:
-        sent(options.addConfigEntryWithKey_value_error_, key, value)
+        send(options.addConfigEntryWithKey_value_error_, key, value)
 
     def session_options__append_execution_provider(self, options: ORTSessionOptions, provider: str) -> None:
-        sent(options.appendExecutionProvider_providerOptions_error_, provider, {})
+        send(options.appendExecutionProvider_providerOptions_error_, provider, {})
 
     def session_options__register_custom_ops_library(self, options: ORTSessionOptions, path: str) -> None:
-        sent(options.registerCustomOpsWithLibraryPath_error_, path)
+        send(options.registerCustomOpsWithLibraryPath_error_, path)
 
     def tensor__create(self, memory: np.ndarray, shape: Sequence[int], element_type: int | None = None) -> Any:
         wanted = element_type_of(memory) if element_type is None else apple_type(element_type)
-        return sent(ORTValue.alloc().initWithTensorData_elementType_shape_error_, memory, wanted, shape)
+        return send(ORTValue.alloc().initWithTensorData_elementType_shape_error_, memory, wanted, shape)
 
     def tensor__allocate(self, shape: Sequence[int], element_type: int) -> Any:
-        return sent(ORTValue.alloc().initWithElementType_shape_error_, apple_type(element_type), shape)
+        return send(ORTValue.alloc().initWithElementType_shape_error_, apple_type(element_type), shape)
 
     def tensor__mutable_data(self, tensor: ORTValue, write: np.ndarray | None = None) -> Any:
-        data = sent(tensor.tensorDataWithError_)
+        data = send(tensor.tensorDataWithError_)
         if write is not None:
             data[:] = write
         return data
 
     def tensor__type_and_shape(self, tensor: ORTValue) -> Any:
-        return sent(tensor.tensorTypeAndShapeInfoWithError_)
+        return send(tensor.tensorTypeAndShapeInfoWithError_)
 
     def type_and_shape__element_type(self, info: ORTTensorTypeAndShapeInfo) -> int:
         return ElementType[AppleElementType(info.elementType).name]
@@ -110,111 +110,111 @@ class ObjectiveCDriver(Driver):
     # ---- checkpoints
 
     def checkpoint_state__load(self, path: str) -> Any:
-        return sent(ORTCheckpoint.alloc().initWithPath_error_, path)
+        return send(ORTCheckpoint.alloc().initWithPath_error_, path)
 
     def checkpoint_state__load_from_buffer(self, data: bytes) -> Any:
-        return sent(ORTCheckpoint.alloc().initWithBuffer_error_, data)
+        return send(ORTCheckpoint.alloc().initWithBuffer_error_, data)
 
     def checkpoint_state__save(self, state: ORTCheckpoint, path: str, include_optimizer_state: bool) -> None:
-        sent(state.saveCheckpointToPath_withOptimizerState_error_, path, include_optimizer_state)
+        send(state.saveCheckpointToPath_withOptimizerState_error_, path, include_optimizer_state)
 
     def checkpoint_state__save_to_buffer(self, state: ORTCheckpoint, include_optimizer_state: bool) -> Any:
-        return sent(state.toBufferWithOptimizerState_error_, include_optimizer_state)
+        return send(state.toBufferWithOptimizerState_error_, include_optimizer_state)
 
     def checkpoint_state__set_property(self, state: ORTCheckpoint, name: str, value: Any) -> None:
         if isinstance(value, float):
-            sent(state.addFloatPropertyWithName_value_error_, name, value)
+            send(state.addFloatPropertyWithName_value_error_, name, value)
         elif isinstance(value, str):
-            sent(state.addStringPropertyWithName_value_error_, name, value)
+            send(state.addStringPropertyWithName_value_error_, name, value)
         else:
-            sent(state.addIntPropertyWithName_value_error_, name, value)
+            send(state.addIntPropertyWithName_value_error_, name, value)
 
     def checkpoint_state__get_property(self, state: ORTCheckpoint, name: str, type: str) -> Any:
         getters: dict[str, Callable[..., Any]] = {
             "int": state.getIntPropertyWithName_error_, "float": state.getFloatPropertyWithName_error_, "str": state.getStringPropertyWithName_error_}
-        return sent(getters[type], name)
+        return send(getters[type], name)
 
     def checkpoint_state__property_names(self, state: ORTCheckpoint) -> Any:
-        return sent(state.propertyNamesWithError_)
+        return send(state.propertyNamesWithError_)
 
     def checkpoint_state__parameter_names(self, state: ORTCheckpoint) -> Any:
-        return sent(state.parameterNamesWithError_)
+        return send(state.parameterNamesWithError_)
 
     def checkpoint_state__get_parameter(self, state: ORTCheckpoint, name: str) -> np.ndarray:
-        return array_of(sent(state.getParameterWithName_error_, name))
+        return array_of(send(state.getParameterWithName_error_, name))
 
     def checkpoint_state__set_parameter(self, state: ORTCheckpoint, name: str, value: np.ndarray) -> None:
-        sent(state.updateParameterWithName_value_error_, name, ort_value(value))
+        send(state.updateParameterWithName_value_error_, name, ort_value(value))
 
     def checkpoint_state__parameter_type_and_shape(self, state: ORTCheckpoint, name: str) -> Any:
-        return sent(state.getParameterTypeAndShapeInfoWithName_error_, name)
+        return send(state.getParameterTypeAndShapeInfoWithName_error_, name)
 
     def checkpoint_state__gradient(self, state: ORTCheckpoint, name: str) -> np.ndarray:
-        return array_of(sent(state.getGradientWithName_error_, name))
+        return array_of(send(state.getGradientWithName_error_, name))
 
     def checkpoint_state__requires_grad(self, state: ORTCheckpoint, name: str) -> Any:
-        return sent(state.requiresGradWithName_error_, name)
+        return send(state.requiresGradWithName_error_, name)
 
     # ---- sessions
 
     def training_session__create(self, state: ORTCheckpoint, train_model: str, eval_model: str | None = None, optimizer_model: str | None = None,
                                  options: ORTSessionOptions | None = None, environment: ORTEnv | None = None) -> Any:
         init = ORTTrainingSession.alloc().initWithEnv_sessionOptions_checkpoint_trainModelPath_evalModelPath_optimizerModelPath_error_
-        return sent(init, environment or self.environment__create(WARNING), options or self.session_options__create(), state, train_model, eval_model,
+        return send(init, environment or self.environment__create(WARNING), options or self.session_options__create(), state, train_model, eval_model,
                     optimizer_model)
 
     def training_session__create_from_buffers(self, state: ORTCheckpoint, train_model: bytes, eval_model: bytes | None = None,
                                               optimizer_model: bytes | None = None, options: ORTSessionOptions | None = None,
                                               environment: ORTEnv | None = None) -> Any:
         init = ORTTrainingSession.alloc().initWithEnv_sessionOptions_checkpoint_trainModelData_evalModelData_optimizerModelData_error_
-        return sent(init, environment or self.environment__create(WARNING), options or self.session_options__create(), state, train_model, eval_model,
+        return send(init, environment or self.environment__create(WARNING), options or self.session_options__create(), state, train_model, eval_model,
                     optimizer_model)
 
     def training_session__train_step(self, session: ORTTrainingSession, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [array_of(value) for value in sent(session.trainStepWithInputValues_error_, [ort_value(array) for array in inputs])]
+        return [array_of(value) for value in send(session.trainStepWithInputValues_error_, [ort_value(array) for array in inputs])]
 
     def training_session__eval_step(self, session: ORTTrainingSession, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [array_of(value) for value in sent(session.evalStepWithInputValues_error_, [ort_value(array) for array in inputs])]
+        return [array_of(value) for value in send(session.evalStepWithInputValues_error_, [ort_value(array) for array in inputs])]
 
     def training_session__optimizer_step(self, session: ORTTrainingSession) -> None:
-        sent(session.optimizerStepWithError_)
+        send(session.optimizerStepWithError_)
 
     def training_session__lazy_reset_grad(self, session: ORTTrainingSession) -> None:
-        sent(session.lazyResetGradWithError_)
+        send(session.lazyResetGradWithError_)
 
     def training_session__set_learning_rate(self, session: ORTTrainingSession, learning_rate: float) -> None:
-        sent(session.setLearningRate_error_, learning_rate)
+        send(session.setLearningRate_error_, learning_rate)
 
     def training_session__get_learning_rate(self, session: ORTTrainingSession) -> Any:
-        return sent(session.getLearningRateWithError_)
+        return send(session.getLearningRateWithError_)
 
     def training_session__register_linear_lr_scheduler(self, session: ORTTrainingSession, warmup_step_count: int, total_step_count: int,
                                                        initial_lr: float) -> None:
-        sent(session.registerLinearLRSchedulerWithWarmupStepCount_totalStepCount_initialLr_error_, warmup_step_count, total_step_count, initial_lr)
+        send(session.registerLinearLRSchedulerWithWarmupStepCount_totalStepCount_initialLr_error_, warmup_step_count, total_step_count, initial_lr)
 
     def training_session__scheduler_step(self, session: ORTTrainingSession) -> None:
-        sent(session.schedulerStepWithError_)
+        send(session.schedulerStepWithError_)
 
     def training_session__input_names(self, session: ORTTrainingSession, training: bool) -> Any:
-        return sent(session.getTrainInputNamesWithError_ if training else session.getEvalInputNamesWithError_)
+        return send(session.getTrainInputNamesWithError_ if training else session.getEvalInputNamesWithError_)
 
     def training_session__output_names(self, session: ORTTrainingSession, training: bool) -> Any:
-        return sent(session.getTrainOutputNamesWithError_ if training else session.getEvalOutputNamesWithError_)
+        return send(session.getTrainOutputNamesWithError_ if training else session.getEvalOutputNamesWithError_)
 
     def training_session__to_buffer(self, session: ORTTrainingSession, trainable_only: bool) -> np.ndarray:
-        return array_of(sent(session.toBufferWithTrainable_error_, trainable_only))
+        return array_of(send(session.toBufferWithTrainable_error_, trainable_only))
 
     def training_session__from_buffer(self, session: ORTTrainingSession, buffer: np.ndarray, trainable_only: bool) -> None:
-        sent(session.fromBufferWithValue_error_, ort_value(buffer))
+        send(session.fromBufferWithValue_error_, ort_value(buffer))
 
     def training_session__freeze(self, session: ORTTrainingSession, names: Sequence[str]) -> None:
-        sent(session.freezeParameterNames_error_, names)
+        send(session.freezeParameterNames_error_, names)
 
     def training_session__unfreeze(self, session: ORTTrainingSession, names: Sequence[str]) -> None:
-        sent(session.unfreezeParameterNames_error_, names)
+        send(session.unfreezeParameterNames_error_, names)
 
     def training_session__export_model_for_inferencing(self, session: ORTTrainingSession, path: str, output_names: Sequence[str]) -> None:
-        sent(session.exportModelForInferenceWithOutputPath_graphOutputNames_error_, path, output_names)
+        send(session.exportModelForInferenceWithOutputPath_graphOutputNames_error_, path, output_names)
 
     def training__set_seed(self, seed: int) -> None:
         ORTSetSeed(seed)

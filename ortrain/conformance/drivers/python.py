@@ -1,4 +1,4 @@
-"""The Python facade's driver."""
+"""The driver of the Python facade."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ortrain.runtime.values import OrtValue
 
 
 class Session:
-    """What other languages' sessions are in Python: a module, its optimizer, its scheduler."""
+    """The objects that together are a session of the other languages: a module, its optimizer and its scheduler."""
 
     def __init__(self, module: Module, optimizer: Optimizer | None) -> None:
         self.module = module
@@ -27,16 +27,16 @@ class Session:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer; a program without one has nothing to call."""
+        """The optimizer. Raises InvalidStateError when the program has created none."""
         if self._optimizer is None:
-            raise InvalidStateError("expected an Optimizer, the program made none")
+            raise InvalidStateError("expected an Optimizer, got none")
         return self._optimizer
 
     @property
     def scheduler(self) -> LinearLRScheduler:
-        """The scheduler; a program without one has nothing to call."""
+        """The scheduler. Raises InvalidStateError when the program has created none."""
         if self._scheduler is None:
-            raise InvalidStateError("expected a LinearLRScheduler, the program made none")
+            raise InvalidStateError("expected a LinearLRScheduler, got none")
         return self._scheduler
 
     @scheduler.setter
@@ -45,7 +45,7 @@ class Session:
 
 
 def arrays(results: Any) -> list[np.ndarray]:
-    """A step's results, bare or a tuple, as a list."""
+    """Return the results of a step, a single one or a tuple, as a list."""
     return list(results) if isinstance(results, tuple) else [results]
 
 
@@ -243,7 +243,7 @@ class PythonDriver(Driver):
     def training_session__export_model_for_inferencing(self, session: Session, path: str, output_names: Sequence[str]) -> None:
         session.module.export_model_for_inferencing(path, output_names)
 
-    # ---- no object
+    # ---- functions
 
     def training__set_seed(self, seed: int) -> None:
         ortrain.set_seed(seed)

@@ -1,4 +1,4 @@
-"""The Swift facade's driver."""
+"""The driver of the Swift facade."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from ortrain.swift import (
 
 
 def element_type_of(array: np.ndarray) -> ORTTensorElementDataType:
-    """The language's element type of an array."""
+    """Return Swift's element type of an array."""
     return apple_type(OrtValue(array).element_type())
 
 
 def apple_type(element_type: int) -> ORTTensorElementDataType:
-    """The language's element type of an ONNX number."""
+    """Return Swift's element type of an ONNX element type."""
     return ORTTensorElementDataType(AppleElementType[ElementType(element_type).name])
 
 
 def ort_value(array: np.ndarray) -> ORTValue:
-    """An array as an ORTValue over its memory."""
+    """Return an ORTValue over the memory of an array."""
     return ORTValue(tensorData=array.reshape(-1), elementType=element_type_of(array), shape=array.shape)
 
 
 def array_of(value: ORTValue) -> np.ndarray:
-    """A copy of an ORTValue's tensor."""
+    """Return a copy of the tensor of an ORTValue."""
     return value.tensorData().reshape(value.tensorTypeAndShapeInfo().shape).copy()
 
 

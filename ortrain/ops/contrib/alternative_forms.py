@@ -12,7 +12,7 @@ from ortrain.ops.conv_transpose import convolution_attributes
 from ortrain.ops.loss import REDUCTIONS, reduction_of
 from ortrain.ops.registry.node_builder import NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, InferenceContext, normalize_axis, operator
-from ortrain.ops.resize import gradient_decomposition as resize_gradient_decomposition
+from ortrain.ops.resize import resize_grad_decomposition as resize_gradient_decomposition
 
 # ---- losses
 

@@ -120,7 +120,8 @@ def qlinear_concat(c: InferenceContext) -> list[TensorType]:
     """y = quantized Concat of dequantized values; inputs: scale and zero point of y, then (value, scale, zero point) of each part"""
     shapes = [c.shape(index) for index in range(2, len(c.node.inputs), 3)]
     if not shapes or (len(c.node.inputs) - 2) % 3 or len({len(shape) for shape in shapes}) > 1:
-        raise c.error(f"expected a scale, a zero point and threes of value, scale and zero point of one rank, got shapes {[list(s) for s in shapes]}")
+        raise c.error("expected a scale, a zero point, and (value, scale, zero point) for each part, with values of the same rank, got shapes "
+                      f"{[list(shape) for shape in shapes]}")
     axis = int(c.attribute("axis", 0)) % len(shapes[0])
     sizes = [shape[axis] for shape in shapes]
     total = sum(size for size in sizes if isinstance(size, int)) if all(isinstance(size, int) for size in sizes) else c.new_symbol("axis")

@@ -118,7 +118,7 @@ COSTS: dict[str, Cost] = {
     "Swish": per_element(5), "HardSwish": per_element(5), "Mish": per_element(6), "Softmax": per_element(4),
     "SoftmaxGrad": per_element(4), "SoftmaxGrad_13": per_element(4), "LogSoftmax": per_element(4), "LayerNormalization": per_element(8),
     "LayerNormalizationGrad": per_element(13), "BatchNormalization": per_element(7), "BatchNormInternal": per_element(7),
-    "BatchNormalizationGrad": per_element(11), "ChannelsLastBatchNormalization": per_element(7), "ChannelsLastBatchNormalizationAgain": per_element(2),
+    "BatchNormalizationGrad": per_element(11), "ChannelsLastBatchNormalization": per_element(7), "ChannelsLastBatchNormalizationRecompute": per_element(2),
     "ChannelsLastBatchNormalizationGrad": per_element(11),
     "SoftmaxCrossEntropyLoss": per_element(4, FIRST_INPUT), "SoftmaxCrossEntropyLossGrad": per_element(3),
     "LossAndGradient": per_element(6, FIRST_INPUT), "SoftmaxFocalLoss": per_element(5, FIRST_INPUT), "SoftmaxFocalLossGrad": per_element(5),

@@ -1,4 +1,4 @@
-"""Where each output of a resized axis comes from: coordinates, neighbors and weights, as ONNX's Resize defines them."""
+"""Interpolation along one axis, as ONNX's Resize defines it: the source coordinate, neighbors and weights of each resized element."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Interpolation:
-    """How to resize: the attributes of Resize."""
+    """The attributes of Resize that determine how to interpolate."""
 
     mode: str = "nearest"
     coordinates: str = "half_pixel"
@@ -22,7 +22,7 @@ class Interpolation:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: its sizes, scale and region of interest."""
+    """One axis: its size, resized size, scale and region of interest (start, end) in normalized coordinates."""
 
     size: int
     resized: int
@@ -38,10 +38,10 @@ COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "alig
 
 
 def positions(axis: Axis, how: Interpolation) -> np.ndarray:
-    """Where in the axis each element of the resized one lies, float64 [resized]."""
+    """Return the source coordinate of each resized element, float64 [resized]."""
     j = np.arange(axis.resized, dtype=np.float64)
     n, m, scale = axis.size, axis.resized, axis.scale
-    width = scale * n                                     # ONNX's reference stretches to the size before it is rounded down
+    width = scale * n                                     # not rounded down, as in ONNX's reference implementation
     match how.coordinates:
         case "align_corners":
             return j * (n - 1) / (width - 1) if width != 1 else np.zeros(m)
@@ -60,14 +60,14 @@ def positions(axis: Axis, how: Interpolation) -> np.ndarray:
 
 
 def cubic_weight(t: np.ndarray, a: float) -> np.ndarray:
-    """Keys' cubic kernel at distance t."""
+    """Return the weight of an element at distance t in cubic convolution interpolation with coefficient a (Keys, 1981)."""
     t = np.abs(t)
     near, far = ((a + 2) * t - (a + 3)) * t * t + 1, ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
     return np.where(t <= 1, near, np.where(t < 2, far, 0.0))
 
 
 def table(axis: Axis, how: Interpolation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(indices int64 [resized, taps], weights float64 [resized, taps], which elements lie outside bool [resized])."""
+    """Return (indices int64 [resized, taps], weights float64 [resized, taps], whether each element is outside of the region, bool [resized])."""
     x = positions(axis, how)
     outside = (x < 0) | (x > axis.size - 1) if how.coordinates == "tf_crop_and_resize" else np.zeros(len(x), bool)
     if how.mode == "nearest":
@@ -83,7 +83,7 @@ def table(axis: Axis, how: Interpolation) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def _neighbors(x: np.ndarray, scale: float, how: Interpolation) -> tuple[np.ndarray, np.ndarray]:
-    """The elements that a linear or cubic filter sees at positions x, and their weights."""
+    """Return the indices of the elements that linear or cubic interpolation reads at coordinates x, which may be out of range, and their weights."""
     base = np.ceil(x) - 1
     ratio = x - base                                     # in (0, 1]
     shrink = min(scale, 1.0) if how.antialias else 1.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ortrain.ir import Node
-from ortrain.ops.channels_last import adds_in_product
+from ortrain.ops.channels_last import can_accumulate_data_gradient
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter
 
@@ -218,7 +218,8 @@ class ConvRewriter(EpilogueRewriter):
             if (grad_index is None or grad is None or grad.op_type != CONV_GRAD or grad.outputs[0] != name or self._sole_reader(name) != index
                     or self.result[grad_index] is not grad or len(grad.inputs) > 3):
                 continue
-            if other != name and self.types[other] == self.types[name] and adds_in_product(grad, self.types[grad.inputs[2]]) and self._can_delay(grad, index):
+            alike = other != name and self.types[other] == self.types[name]
+            if alike and can_accumulate_data_gradient(grad, self.types[grad.inputs[2]]) and self._can_delay(grad, index):
                 candidates.append((max(grad.attributes.get("strides", (1,))), grad_index, grad, other))
         if candidates:
             _, grad_index, grad, other = max(candidates, key=lambda each: each[:2])

@@ -1,4 +1,4 @@
-"""Samples of the channels-last family: the oracles of the operators it stands for, on turned data."""
+"""Samples of the channels-last operators; the oracles are those of the ONNX operators on transposed data."""
 
 from dataclasses import replace
 from typing import Any
@@ -105,7 +105,7 @@ def backward(label, x, w, attributes):
 
 
 def backward_added(label, x, w, attributes):
-    """With another gradient of x, to which dx is added."""
+    """Return a sample with another gradient of x, to which dx is added."""
     plain, other = backward(label, x, w, attributes), normal(*x)
 
     def oracle(dy, x, w, other):
@@ -167,14 +167,14 @@ def norm_grad_sample(label, shape, attributes, of_y=False, biased=True):
 
 
 def norm_again_sample(label, shape, attributes, residual=False):
-    """Of statistics that were handed over, as in evaluation mode."""
+    """Return a sample with given statistics, as in inference mode."""
     c = shape[3]
     inputs = [normal(*shape), normal(c), normal(c), normal(c), rng.uniform(0.5, 2, c), *([normal(*shape)] if residual else [])]
 
     def oracle(x, scale, bias, mean, inverse, residual=None):
         return batch_norm(x, scale, bias, mean, 1 / inverse**2, residual, epsilon=0, **attributes)[0]
 
-    return Sample("ChannelsLastBatchNormalizationAgain", inputs, oracle, attributes, domain=ORTRAIN, gradient=False, label=label)
+    return Sample("ChannelsLastBatchNormalizationRecompute", inputs, oracle, attributes, domain=ORTRAIN, gradient=False, label=label)
 
 
 RELU = {"low": 0.0}

@@ -12,7 +12,7 @@ MICROSOFT = "com.microsoft"
 
 
 def pads_of(size, kernel, attributes):
-    """(begins, ends) with auto_pad settled."""
+    """Return (begin pads, end pads), with auto_pad resolved."""
     rank = len(size)
     auto_pad = attributes.get("auto_pad", "NOTSET")
     pads = attributes.get("pads", (0,) * 2 * rank)
@@ -28,7 +28,7 @@ def pads_of(size, kernel, attributes):
 
 
 def taps(x, w, attributes):
-    """(padded x, output sizes, for each tap its index and the slice of padded x that it sees)."""
+    """Return (padded x, output sizes, the index of each tap with the slice of padded x that it reads)."""
     rank = x.ndim - 2
     strides, dilations = attributes.get("strides", (1,) * rank), attributes.get("dilations", (1,) * rank)
     begins, ends = pads_of(x.shape[2:], w.shape[2:], attributes)

@@ -1,4 +1,4 @@
-"""Samples of the transposed convolution: the oracle scatters every input through the weight."""
+"""Samples of transposed convolution; the oracle adds each input times the weight to the output."""
 
 import numpy as np
 

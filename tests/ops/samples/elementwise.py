@@ -36,7 +36,7 @@ def divide(a, b):
 
 
 def div_grad(dy, a, b):
-    """The two gradients of a / b, summed to the shapes of a and b."""
+    """Return the two gradients of a / b, summed to the shapes of a and b."""
     def to(x, shape):
         x = x.sum(axis=tuple(range(x.ndim - len(shape))))
         return x.sum(axis=tuple(i for i, d in enumerate(shape) if d == 1 and x.shape[i] != 1), keepdims=True)

@@ -11,12 +11,12 @@ rng = np.random.default_rng(0)
 
 
 def distinct(*shape):
-    """Numbers no two of which are close, so that a maximum has no kink nearby."""
+    """Return numbers of which no two are close, so that maxima are differentiable."""
     return rng.permutation(np.arange(np.prod(shape), dtype=float)).reshape(shape) / 10 - 2
 
 
 def windows(shape, attributes):
-    """For each output position: (its index, the flat spatial positions of its window, its divisor with count_include_pad)."""
+    """Yield (index, flat spatial positions of the window, divisor with count_include_pad) of each output position."""
     size, kernel = shape[2:], attributes["kernel_shape"]
     rank = len(size)
     strides, dilations = attributes.get("strides", (1,) * rank), attributes.get("dilations", (1,) * rank)
@@ -44,7 +44,7 @@ def outputs_of(shape, attributes):
 
 
 def max_pool(x, **attributes):
-    """(maxima, flat positions of them)"""
+    """Return (maxima, their flat positions)."""
     y = np.empty(outputs_of(x.shape, attributes), x.dtype)
     indices = np.empty(y.shape, np.int64)
     planes = x.reshape(*x.shape[:2], -1)

@@ -34,7 +34,7 @@ def resized(scales=None, sizes=None, opset=18, roi=NONE, **attributes):
 
 
 def along(x, indices, weights):
-    """y[…, j, …] of axis 1."""
+    """Return y[…, j, …] along axis 1."""
     return np.stack([sum(w * x[:, i] for i, w in zip(row, ws, strict=True)) for row, ws in zip(indices, weights, strict=True)], 1)
 
 

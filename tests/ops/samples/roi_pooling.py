@@ -1,4 +1,4 @@
-"""Samples of RoiAlign (the oracle is onnx's reference implementation) and MaxRoiPool. Kinks lie where two elements tie for the largest."""
+"""Samples of RoiAlign (the oracle is onnx's reference implementation) and MaxRoiPool. They are not differentiable where two maxima are equal."""
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def pooled(x, regions, size, scale=1.0):
 
 
 def adjoint(dy, function, x):
-    """What a function that picks elements of x gives back: the product of dy with its derivative, which is 0 or 1."""
+    """Return the gradient of a function that selects elements of x: dy times its derivative, which is 0 or 1."""
     dx = np.zeros_like(x)
     for i in np.ndindex(*x.shape):
         up = x.copy()
@@ -62,6 +62,6 @@ SAMPLES = [
 REFUSALS = [
     Refusal("RoiAlign", [X, ROIS, IMAGES], {"mode": "least"}, opset=16), Refusal("RoiAlign", [X, ROIS[:, :3], IMAGES], opset=16, match="regions"),
     Refusal("RoiAlign", [X, ROIS, IMAGES[:2]], opset=16), Refusal("RoiAlign", [X[0], ROIS, IMAGES], opset=16), Refusal("RoiAlign", [X, ROIS, IMAGES * 1.0], opset=16),
-    Refusal("RoiAlign", [X, ROIS, IMAGES], {"sampling_ratio": -1}, opset=16), Refusal("RoiAlign", [X[:, :, :0], ROIS, IMAGES], opset=16, match="not empty"),
+    Refusal("RoiAlign", [X, ROIS, IMAGES], {"sampling_ratio": -1}, opset=16), Refusal("RoiAlign", [X[:, :, :0], ROIS, IMAGES], opset=16, match="at least one pixel"),
     Refusal("MaxRoiPool", [X, BOXES], match="pooled_shape"), Refusal("MaxRoiPool", [X, ROIS], {"pooled_shape": (2, 2)}, match="regions"),
 ]

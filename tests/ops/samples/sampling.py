@@ -1,5 +1,5 @@
 """Samples of GridSample and of the deformable convolution. GridSample's oracle is a product with one dense matrix of weights per axis in float64, and
-onnx's reference implementation, which rounds positions to float32, in float32. Kinks lie where a position is an element, a border or a mirror of one."""
+onnx's reference implementation, which rounds coordinates to float32, in float32. Interpolation is not differentiable at coordinates of pixels and borders."""
 
 import functools
 
@@ -20,7 +20,7 @@ def keys(t, a=-0.75):
 
 
 def mirrored(x, low, high):
-    """A wave between low and high."""
+    """Return coordinates reflected into [low, high]."""
     if high == low:
         return low
     along = (x - low) % (2 * (high - low))
@@ -28,11 +28,11 @@ def mirrored(x, low, high):
 
 
 def row(at, n, mode, padding, align):
-    """How much each of n elements weighs at a position in [-1, 1]."""
+    """Return the weights of n elements at a coordinate in [-1, 1]."""
     low, high = (0, n - 1) if align else (-0.5, n - 0.5)
     x = (at + 1) / 2 * (n - 1) if align else ((at + 1) * n - 1) / 2
     x = float(np.rint(x)) if mode == "nearest" else x
-    if not low <= x <= high and padding == "border" and mode != "cubic":       # of cubic taps each goes to the border by itself, as in PyTorch and onnxruntime
+    if not low <= x <= high and padding == "border" and mode != "cubic":       # cubic taps are clamped one by one, as in PyTorch and onnxruntime
         x = min(max(x, 0), n - 1)
     elif not low <= x <= high and padding == "reflection":
         x = mirrored(x, low, high)
@@ -86,7 +86,7 @@ def affine(sizes, align):
 
 
 def grid_gradient(dy, x, grid):
-    """(dx, dgrid) of linear samples: the samples are linear in x; in the grid by central differences, exact between kinks."""
+    """Return (dx, dgrid) of linear interpolation: dx since samples are linear in x, dgrid by central differences, which are exact where differentiable."""
     f = functools.partial(dense, mode="linear", padding="zeros", align=0)
     if x.dtype == np.float32:
         return None, None
@@ -106,7 +106,7 @@ def grid_gradient(dy, x, grid):
 
 
 def bilinear(image, y, x):
-    """An image [c, h, w] at (y, x), zeros outside."""
+    """Return an image [c, h, w] interpolated at (y, x), with zeros outside."""
     out = np.zeros(image.shape[0], image.dtype)
     for i in (int(np.floor(y)), int(np.floor(y)) + 1):
         for j in (int(np.floor(x)), int(np.floor(x)) + 1):
@@ -180,7 +180,7 @@ REFUSALS = [
     Refusal("AffineGrid", [np.zeros((2, 2, 3)), np.array([2, 3, -4, 5])], opset=20, constants=(1,), match="positive"),
     Refusal("GridSample", [X2, GRID2], {"mode": "best"}, opset=20), Refusal("GridSample", [X2, GRID2], {"padding_mode": "none"}, opset=20),
     Refusal("GridSample", [X2, GRID3], opset=20), Refusal("GridSample", [X2, GRID2[:1]], opset=20), Refusal("GridSample", [X2, GRID2[..., :1]], opset=20),
-    Refusal("GridSample", [X2[:, :, :0], GRID2], opset=20, match="not empty"),
+    Refusal("GridSample", [X2[:, :, :0], GRID2], opset=20, match="at least one pixel"),
     Refusal("DeformConv", [X2, np.zeros((4, 3, 2, 2)), np.zeros((2, 8, 5, 4))], opset=19, match="offsets"),
     Refusal("DeformConv", [X2, np.zeros((4, 2, 2, 2)), np.zeros((2, 8, 4, 3))], opset=19, match="channels"),
     Refusal("DeformConv", [X2, np.zeros((4, 3, 2, 2)), np.zeros((2, 8, 4, 3))], {"offset_group": 2}, opset=19, match="divides"),

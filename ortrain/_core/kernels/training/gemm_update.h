@@ -19,8 +19,8 @@ static int gemm_update(const KernelArgs *args)
     KernelArgs piece = *args;
     piece.n_inputs -= 2; piece.inputs = operands; piece.ints += GEMM_INTS;
     memcpy(operands, args->inputs + 2, (size_t)piece.n_inputs * sizeof(Tensor));
-    say_updated(args);
-    if (is_masked(&piece)) return STATUS_OK;
+    set_updated_flag(args);
+    if (skips_update(&piece)) return STATUS_OK;
     const int is_float = operands[WEIGHTS].dtype == DTYPE_FLOAT32;
     const int64_t size = is_float ? sizeof(float) : sizeof(double), a_row = (ta ? 1 : lda) * size;
     const char *a = args->inputs[0].data;
@@ -32,7 +32,7 @@ static int gemm_update(const KernelArgs *args)
         operands[GRADIENTS].data = args->scratch;
         GEMM_UPDATES[s[GEMM_OPTIMIZER]](&piece);
         for (int i = 0; i <= THIRD_MOMENTS; i++)
-            if (i != PROGRESS && i != MASKED && operands[i].data) operands[i].data = (char *)operands[i].data + rows * n * size;
+            if (i != LR_AND_STEP && i != SKIP_UPDATE && operands[i].data) operands[i].data = (char *)operands[i].data + rows * n * size;
     }
     return STATUS_OK;
 }

@@ -27,8 +27,8 @@
 #define SWEEP_KERNEL(NAME)                                                                                        \
 static int NAME(const KernelArgs *args)                                                                           \
 {                                                                                                                 \
-    if (!is_masked(args)) update_segment(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float : NAME##_double); \
-    say_updated(args);                                                                                            \
+    if (!skips_update(args)) update_segment(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float : NAME##_double); \
+    set_updated_flag(args);                                                                                            \
     return STATUS_OK;                                                                                             \
 }
 SWEEP_KERNEL(adam)
@@ -40,8 +40,8 @@ SWEEP_KERNEL(adagrad)
 #define TENSOR_KERNEL(NAME)                                                                                       \
 static int NAME(const KernelArgs *args)                                                                           \
 {                                                                                                                 \
-    if (!is_masked(args)) { if (args->inputs[0].dtype == DTYPE_FLOAT32) NAME##_float(args); else NAME##_double(args); } \
-    say_updated(args);                                                                                            \
+    if (!skips_update(args)) { if (args->inputs[0].dtype == DTYPE_FLOAT32) NAME##_float(args); else NAME##_double(args); } \
+    set_updated_flag(args);                                                                                            \
     return STATUS_OK;                                                                                             \
 }
 TENSOR_KERNEL(lamb)

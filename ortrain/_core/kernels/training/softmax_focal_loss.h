@@ -87,8 +87,8 @@ static int softmax_focal_loss_##R(const KernelArgs *args)                       
 /* dx = both * softmax(x) - w * each; the gradient of the label itself is left to the caller. dx may be x. */     \
 static inline __attribute__((always_inline)) void focal_row_##R(const R *x, const R *w, R *dx, R shift, R both, R each, int64_t classes, int64_t d) \
 {                                                                                                                 \
-    if (w) for (int64_t c = 0; c < classes; c++) dx[c * d] = both * LOSS_EXP_OF_NEGATIVE((R)(x[c * d] - shift)) - w[c] * each; \
-    else for (int64_t c = 0; c < classes; c++) dx[c * d] = both * LOSS_EXP_OF_NEGATIVE((R)(x[c * d] - shift)) - each;          \
+    if (w) for (int64_t c = 0; c < classes; c++) dx[c * d] = both * LOSS_EXP_NONPOSITIVE((R)(x[c * d] - shift)) - w[c] * each; \
+    else for (int64_t c = 0; c < classes; c++) dx[c * d] = both * LOSS_EXP_NONPOSITIVE((R)(x[c * d] - shift)) - each;          \
 }                                                                                                                 \
 /* d/dq of (1 - exp(-q))^gamma q, 0 at q = 0 where a gamma below 1 gives infinity times 0 */                      \
 static inline double focal_slope_##R(double q, double gamma)                                                      \

@@ -15,17 +15,17 @@ static inline void update_segment(const KernelArgs *args, WorkItem work)
 
 /* what an optimizer's kernels take: weights and gradients [n], progress [2] (the learning rate, and which step it is), masked [1] or absent, which
  * keeps the weights as they are, and moments [n] */
-enum { WEIGHTS, GRADIENTS, PROGRESS, MASKED, FIRST_MOMENTS, SECOND_MOMENTS, THIRD_MOMENTS };
+enum { WEIGHTS, GRADIENTS, LR_AND_STEP, SKIP_UPDATE, FIRST_MOMENTS, SECOND_MOMENTS, THIRD_MOMENTS };
 
 /* the data of a moment by its input, NULL for one that the hyperparameters leave out */
 static inline void *moment_of(const KernelArgs *args, int input) { return args->n_inputs > input ? args->inputs[input].data : NULL; }
 
-static inline int is_masked(const KernelArgs *args)
-{ return args->n_inputs > MASKED && args->inputs[MASKED].data && *(uint8_t *)args->inputs[MASKED].data; }
+static inline int skips_update(const KernelArgs *args)
+{ return args->n_inputs > SKIP_UPDATE && args->inputs[SKIP_UPDATE].data && *(uint8_t *)args->inputs[SKIP_UPDATE].data; }
 
 static inline double progress_at(const KernelArgs *args, int which)
 {
-    const Tensor *progress = &args->inputs[PROGRESS];
+    const Tensor *progress = &args->inputs[LR_AND_STEP];
     return progress->dtype == DTYPE_FLOAT32 ? ((const float *)progress->data)[which] : ((const double *)progress->data)[which];
 }
 static inline double learning_rate(const KernelArgs *args) { return progress_at(args, 0); }
@@ -151,15 +151,15 @@ static void squared_norm_##R##_item(void *context, int64_t item, int64_t worker)
 TRAINING(float)
 TRAINING(double)
 
-static inline void say_updated(const KernelArgs *args)
+static inline void set_updated_flag(const KernelArgs *args)
 { if (args->n_outputs && args->outputs[0].data) *(uint8_t *)args->outputs[0].data = 1; }
 
 /* outputs: updated [1] or absent */
 #define OPTIMIZER_KERNEL(NAME)                                                                                    \
 static int NAME(const KernelArgs *args)                                                                           \
 {                                                                                                                 \
-    if (!is_masked(args)) update_segment(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float_item : NAME##_double_item); \
-    say_updated(args);                                                                                            \
+    if (!skips_update(args)) update_segment(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float_item : NAME##_double_item); \
+    set_updated_flag(args);                                                                                            \
     return STATUS_OK;                                                                                             \
 }
 OPTIMIZER_KERNEL(adamw)
@@ -179,7 +179,7 @@ IN_PLACE_KERNEL(exchange)
 static int accumulate(const KernelArgs *args)
 {
     update_segment(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? accumulate_float_item : accumulate_double_item);
-    say_updated(args);
+    set_updated_flag(args);
     return STATUS_OK;
 }
 /* outputs: the sum of x [n] squared, float64 [1] */

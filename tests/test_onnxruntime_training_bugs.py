@@ -1,6 +1,6 @@
-"""Where onnxruntime-training 1.19.2 fails, crashes or computes something wrong, ortrain is right: one test for each.
+"""Cases in which onnxruntime-training 1.19.2 fails, crashes or computes wrong results, and ortrain does not: one test for each.
 
-Gradients of the operators concerned are in tests/ops/samples; here whole models go the way of a user: artifacts, session, a gradient against central
+The gradients of the operators are tested in tests/ops/samples; here whole models are used as by a user: artifacts, session, gradients against central
 differences, evaluation, export."""
 
 import numpy as np
@@ -21,7 +21,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def own_numbers():
-    """Every test draws its own, whatever ran before it."""
+    """Seed the random numbers, so that tests do not depend on each other."""
     global RNG
     RNG = np.random.default_rng(1)
 
@@ -31,7 +31,7 @@ def draw(*shape):
 
 
 def model(nodes, weights, x, y, opset=17, ir_version=8):
-    """A model from "x" of one shape to "y" of another; the first axis is open."""
+    """Return a model from "x" to "y" of these shapes, whose first axis is dynamic."""
     graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", FLOAT, ["n", *x[1:]])],
                               [helper.make_tensor_value_info("y", FLOAT, ["n", *y[1:]])], [numpy_helper.from_array(a, n) for n, a in weights.items()])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)], ir_version=ir_version)
@@ -42,7 +42,7 @@ def node(op_type, inputs, outputs, **attributes):
 
 
 def check_gradients(proto, x, target, names, loss=LossType.MSELoss):
-    """Along a random direction of each named weight, the gradient agrees with central differences."""
+    """Assert that the gradient along a random direction of each named weight agrees with central differences."""
     with ortrain.TrainingSession.from_model(proto, loss=loss, optimizer=OptimType.SGD, requires_grad=names) as session:
         session.train_step(x, target)
         for name in names:
@@ -57,7 +57,7 @@ def check_gradients(proto, x, target, names, loss=LossType.MSELoss):
 
 
 def recurrent(op_type, inputs, gates, directions, **attributes):
-    """A layer of 5 units over x [3 steps, 2 rows, 4] of which the last states are the output."""
+    """Return a layer of 5 units over x [3 steps, 2 rows, 4] whose output is the last state."""
     names = [name.replace("_", "") for name in inputs.split()]
     shapes = {"W": (directions, gates * 5, 4), "R": (directions, gates * 5, 5), "B": (directions, 2 * gates * 5), "P": (directions, 15),
               "h0": (directions, 2, 5), "c0": (directions, 2, 5)}
@@ -150,7 +150,7 @@ def test_classes_may_have_weights():
 
 
 def test_scores_of_a_sequence_take_labels_of_a_sequence():
-    """[n, s, c] with labels [n, s], as 1.19.2 declares them and cannot run them."""
+    """Scores [n, s, c] with labels [n, s], which 1.19.2 declares but cannot run."""
     proto = model([node("MatMul", "x w", "y")], WEIGHTS, (2, 5, 4), (2, 5, 6))
     x, labels = draw(2, 5, 4), RNG.integers(0, 6, (2, 5))
     with ortrain.TrainingSession.from_model(proto, loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD) as session:
@@ -172,7 +172,7 @@ def test_the_class_axis_may_be_named(shape, axis):
             assert float(session.train_step(x, labels)[0]) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_cross_entropy_below_its_opset_says_what_to_do():
+def test_cross_entropy_below_its_opset_suggests_a_remedy():
     proto = model([node("MatMul", "x w", "y")], WEIGHTS, (3, 4), (3, 6), opset=11)
     with pytest.raises(errors.InvalidModelError, match="opset_version=13"):
         ortrain.TrainingSession.from_model(proto, loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD)
@@ -238,8 +238,8 @@ def evaluated(proto, x):
     return onnx.reference.ReferenceEvaluator(proto).run(None, {"x": x})[0]
 
 
-def test_a_frozen_normalization_is_left_alone():
-    """Scale and bias are frozen: it normalizes with its running statistics, in training too, and does not move them."""
+def test_a_frozen_normalization_uses_and_keeps_its_running_statistics():
+    """With frozen scale and bias, it normalizes with its running statistics in training too, and does not update them."""
     proto, weights = normalized()
     x, target = draw(4, 2, 5, 5), draw(4, 3, 5, 5)
     with ortrain.TrainingSession.from_model(proto, loss=LossType.MSELoss, optimizer=OptimType.SGD, requires_grad=["k"], frozen_params=["s", "b", "m", "v"]) as session:
@@ -250,7 +250,7 @@ def test_a_frozen_normalization_is_left_alone():
     check_gradients(proto, x, target, ["k"])
 
 
-def test_running_statistics_that_are_named_nowhere_are_saved_and_exported(tmp_path):
+def test_running_statistics_that_are_listed_nowhere_are_saved_and_exported(tmp_path):
     proto, weights = normalized()
     x, target = draw(4, 2, 5, 5), draw(4, 3, 5, 5)
     generate_artifacts(proto, requires_grad=["k", "s", "b"], loss=LossType.MSELoss, optimizer=OptimType.SGD, artifact_directory=tmp_path)
@@ -264,7 +264,7 @@ def test_running_statistics_that_are_named_nowhere_are_saved_and_exported(tmp_pa
     np.testing.assert_array_equal(stored["m"], moved)
 
 
-def test_the_old_way_with_running_statistics_is_an_option(tmp_path):
+def test_the_former_behavior_of_running_statistics_is_an_option(tmp_path):
     proto, _ = normalized()
     generate_artifacts(proto, requires_grad=["k", "s", "b"], loss=LossType.MSELoss, optimizer=OptimType.SGD, artifact_directory=tmp_path,
                        save_running_statistics=False)
@@ -327,7 +327,7 @@ def test_every_opset_trains(opset):
     check_gradients(proto, draw(2, 2, 4, 4), draw(2, 5), ["k", "w", "b"])
 
 
-def test_ir_and_opset_are_kept_where_the_old_package_reads_them_and_can_be_asked_for(tmp_path):
+def test_ir_version_and_opset_are_kept_if_onnxruntime_training_reads_them_and_can_be_chosen(tmp_path):
     proto = model([node("MatMul", "x w", "y")], WEIGHTS, (3, 4), (3, 6), opset=17, ir_version=11)
 
     def versions(**options):

@@ -1,4 +1,4 @@
-"""What the old package's own tests assert of its Python, C and C++ APIs holds here, under the names it has there."""
+"""Assertions of onnxruntime-training's own tests of its Python, C and C++ APIs, under the same test names."""
 
 import math
 
@@ -21,7 +21,7 @@ LABELS = EXAMPLE.integers(0, 10, BATCH)
 
 
 def simple_net():
-    """784-500-10 with ReLU: the model of the old package's tests."""
+    """784-500-10 with ReLU: the model of onnxruntime-training's tests."""
     rng = np.random.default_rng(1)
 
     def uniform(*shape):
@@ -47,7 +47,7 @@ def cross_entropy(scores, labels):
 
 
 def make(folder, requires_grad=tuple(NAMES), optimizer=artifacts.OptimType.AdamW, **options):
-    """(module, optimizer, state, initial weights) of artifacts in a folder."""
+    """Return (module, optimizer, state, initial weights) for artifacts in a folder."""
     model, weights = simple_net()
     artifacts.generate_artifacts(model, requires_grad=list(requires_grad), frozen_params=[n for n in NAMES if n not in requires_grad],
                                  loss=artifacts.LossType.CrossEntropyLoss, optimizer=optimizer, artifact_directory=str(folder), **options)
@@ -292,7 +292,7 @@ def test_gradients_grow_with_each_train_step_until_they_are_reset(tmp_path):
 
 @pytest.mark.parametrize(("warmup", "total"), [(0, 100), (30, 100), (70, 100), (200, 100)])
 def test_linear_schedule(warmup, total, tmp_path):
-    """As documented, also where it is resumed from a checkpoint half way: warm-up from 0, then linear decay to 0."""
+    """Warm-up from 0, then linear decay to 0, as documented, also when resumed from a checkpoint."""
     module, optimizer, state, _ = make(tmp_path)
     scheduler = LinearLRScheduler(optimizer, warmup, total, 1e-3)
 
