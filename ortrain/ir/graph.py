@@ -172,6 +172,11 @@ class Model:
     def copy(self) -> Model:
         return replace(self, graph=self.graph.copy(), opsets=dict(self.opsets), metadata=dict(self.metadata))
 
+    def _repr_html_(self) -> str:
+        from ortrain.ir.html import model_html
+
+        return model_html(self)
+
     @property
     def opset(self) -> int:
         """The version of the default ONNX domain."""

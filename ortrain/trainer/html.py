@@ -1,23 +1,19 @@
-"""HTML representations for notebooks: sessions, models and histories. The HTML needs no script, style sheet or file beside it."""
+"""The HTML representation of histories, for notebooks. The HTML needs no script, style sheet or file beside it."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ortrain.ir import Graph, Model
-from ortrain.loading.loader import ModelSource, as_model
+from ortrain.ir.html import MAX_ROWS, more, table
 
 if TYPE_CHECKING:
     from ortrain.trainer.records import EpochRecord
 
 Points = list[tuple[int, float]]
 
-MAX_ROWS = 200
-"""Rows of a table; the others are counted in a line below it."""
 MAX_POINTS = 400
 """Points of a curve: longer ones are thinned out, which the eye does not see."""
 WIDTH, HEIGHT, MARGIN = 340, 180, 60
@@ -56,7 +52,7 @@ def history_html(history: Sequence[EpochRecord]) -> str:
              f"{record.seconds:.1f}"] for record in history]
     curves = "".join(_panel(name, curves) for name, curves in panels(history).items())
     hidden = max(0, len(rows) - MAX_ROWS)
-    return f"<div>{curves}{_table(header, rows[hidden:])}{_more(hidden, 'earlier epochs')}</div>"
+    return f"<div>{curves}{table(header, rows[hidden:])}{more(hidden, 'earlier epochs')}</div>"
 
 
 def _panel(name: str, curves: dict[str, Points]) -> str:
@@ -91,79 +87,3 @@ def _label(x: float, y: float, text: str, anchor: str, color: str) -> str:
 def _thinned(curve: Points) -> Points:
     step = -(-len(curve) // MAX_POINTS)
     return curve if step == 1 else [*curve[:-1:step], curve[-1]]
-
-
-# ---- models and sessions
-
-
-def model_html(model: ModelSource) -> str:
-    """Return the inputs, outputs, parameters and operators of a model: an ortrain.ir.Model, an onnx.ModelProto, a path or bytes.
-
-    Raises the errors of loading: ArtifactNotFoundError, InvalidModelError."""
-    read = as_model(model)
-    graph = read.graph
-    size = sum(array.size for array in graph.initializers.values())
-    imported = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in sorted(read.opsets.items()))
-    title = f"Model {graph.name}: {_count(len(graph.nodes), 'node')}, {size:,} numbers in {_count(len(graph.initializers), 'initializer')}, opset {imported}"
-    weights = [[name, array.dtype.name, _shape(array.shape), f"{array.size:,}"] for name, array in graph.initializers.items()]
-    return (f"<div><b>{escape(title)}</b>{_signature(graph)}"
-            f"{_details('operators', ['operator', 'nodes'], _operators(read))}{_details('initializers', ['name', 'dtype', 'shape', 'numbers'], weights)}</div>")
-
-
-def session_html(session: Any) -> str:
-    """Return the state of a TrainingSession: inputs, outputs, parameters, optimizer and learning rate. Closed sessions and nominal states are shown too."""
-    state, graph = session.state, session.training_model.graph
-    rows, trained = [], 0
-    for name in state.names():
-        array = state.trainable.get(name, state.frozen.get(name))
-        role = "frozen" if name in state.frozen else "frozen for now" if name in state.masked else "trained"
-        trained += array.size if role == "trained" else 0
-        rows.append([name, "string" if array.dtype == object else array.dtype.name, _shape(array.shape), f"{array.size:,}", role])
-    optimizer = "none"
-    if session.has_optimizer:
-        nodes = ", ".join(dict.fromkeys(node.op_type for node in session.optimizer_model.graph.nodes))
-        optimizer = f"{nodes}, learning rate {session.learning_rate:.3g}, {_count(state.optimizer_step, 'completed step')}"
-    facts = [["parameters", f"{trained:,} numbers in training, in {_count(len(rows), 'tensor')} in all" + (" (nominal: no values)" if state.nominal else "")],
-             ["optimizer", optimizer], ["eval model", "none" if session.eval_model is None else "present"]]
-    own = Graph(graph.name, session.input_names(), session.output_names(), types=graph.types)
-    return (f"<div><b>{escape(type(session).__name__)}</b>{_table(['', ''], facts)}{_signature(own)}"
-            f"{_details('parameters', ['name', 'dtype', 'shape', 'numbers', 'role'], rows)}</div>")
-
-
-def _operators(model: Model) -> list[list[Any]]:
-    counted = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.all_nodes())
-    return [[name, number] for name, number in counted.most_common()]
-
-
-def _signature(graph: Graph) -> str:
-    rows = []
-    for kind, names in (("input", graph.inputs), ("output", graph.outputs)):
-        for name in names:
-            found = graph.types.get(name)
-            rows.append([kind, name, found.dtype if found else "?", _shape(found.shape) if found and found.shape is not None else "?"])
-    return _table(["", "name", "dtype", "shape"], rows[:MAX_ROWS]) + _more(len(rows) - MAX_ROWS, "values")
-
-
-# ---- pieces
-
-
-def _shape(shape: Iterable[Any]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def _details(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    return (f"<details><summary>{escape(title)} ({len(rows):,})</summary>{_table(header, rows[:MAX_ROWS])}{_more(len(rows) - MAX_ROWS, title)}</details>")
-
-
-def _more(number: int, what: str) -> str:
-    return f"<div>and {number:,} more {escape(what)}</div>" if number > 0 else ""
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in header) if any(header) else ""
-    body = "".join("<tr>" + "".join(f'<td style="text-align:left">{escape(str(value))}</td>' for value in row) + "</tr>" for row in rows)
-    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"

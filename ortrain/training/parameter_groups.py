@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -50,6 +51,24 @@ def no_decay_groups(parameters: Any, patterns: Sequence[str] = ("*bias", "*norm*
     names = list(getattr(parameters, "state", None).trainable) if hasattr(parameters, "state") else list(parameters)  # type: ignore[union-attr]
     exempt = tuple(pattern for pattern in patterns if matching(pattern, names))
     return [ParameterGroup(exempt, weight_decay=0.0)] if exempt else []
+
+
+def discriminative_groups(session: Any, factor: float = 0.3, groups: int = 3) -> list[ParameterGroup]:
+    """Return groups with learning rates that fall from the output to the input: the last one has the session's, each one before `factor` times the next's
+    (discriminative fine-tuning, J. Howard and S. Ruder, 2018).
+
+    session: whose trainable parameters are divided, in the order in which the training model uses them, into `groups` groups of about as many tensors.
+    factor: above 0. Raises InvalidArgumentError for a factor or a number of groups that is out of range."""
+    if check_number(factor, "factor") == 0:
+        raise InvalidArgumentError("expected a factor above 0, got 0")
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
+        raise InvalidArgumentError(f"expected at least 1 as the number of groups, got {groups!r}")
+    trainable = session.state.trainable
+    used = dict.fromkeys(name for node in session.training_model.graph.nodes for name in node.inputs if name in trainable)
+    names = list(used)
+    bounds = [round(len(names) * k / groups) for k in range(groups + 1)]
+    parts = [names[start:end] for start, end in itertools.pairwise(bounds)]
+    return [ParameterGroup(part, learning_rate_scale=factor ** (groups - 1 - k)) for k, part in enumerate(parts) if part]
 
 
 def members(groups: Sequence[ParameterGroup], names: Iterable[str]) -> list[list[str]]:

@@ -358,6 +358,11 @@ class TrainingSession(Optimization, CopyableSession):
             self._predictors.clear()
             self._handle.close()
 
+    def _repr_html_(self) -> str:
+        from ortrain.training.html import session_html
+
+        return session_html(self)
+
     def __enter__(self) -> TrainingSession:
         return self
 

@@ -9,8 +9,9 @@ import ortrain
 from ortrain import ParameterGroup, TrainingSession, errors
 from ortrain.onnxblock import optim
 from ortrain.runtime.state import TrainingState
-from ortrain.training.parameter_groups import PROPERTY, no_decay_groups
+from ortrain.training.parameter_groups import PROPERTY, discriminative_groups, no_decay_groups
 from tests.test_optimizer_in_backward import assert_same
+from tests.trainer.models import classifier, samples
 from tests.training.test_optimizers import BATCHES, session_of, small, train, wide
 
 GROUPS = [ParameterGroup("w0", learning_rate_scale=0.5, weight_decay=0.1), ParameterGroup(["w?"], learning_rate_scale=2.0)]
@@ -160,3 +161,23 @@ def test_biases_and_normalizations_are_exempt_from_weight_decay_by_one_call():
     assert no_decay_groups(["w0"]) == []
     with session_of("adamw") as session:
         assert no_decay_groups(session, ["w1"]) == [ParameterGroup("w1", weight_decay=0.0)]
+
+
+def test_discriminative_groups_let_learning_rates_fall_towards_the_input():
+    with TrainingSession.from_model(classifier(), loss="cross-entropy", optimizer="sgd", learning_rate=0.1) as session:
+        groups = discriminative_groups(session, factor=0.1, groups=2)
+        assert [(group.names, group.learning_rate_scale) for group in groups] == [(("hidden.weight", "hidden.bias"), 0.1), (("head.weight", "head.bias"), 1.0)]
+        session.set_parameter_groups(groups)
+        before = {name: parameter.data.copy() for name, parameter in session.parameters}
+        session.train_step(*samples())
+        session.keep_gradients()
+        gradients = {name: parameter.grad.copy() for name, parameter in session.parameters}
+        session.optimizer_step()
+        for name, rate in (("hidden.weight", 0.01), ("head.weight", 0.1)):
+            np.testing.assert_allclose(session.parameters[name].data, before[name] - rate * gradients[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("wrong", [{"factor": 0}, {"factor": float("nan")}, {"groups": 0}, {"groups": True}])
+def test_discriminative_groups_refuse_numbers_out_of_range(wrong):
+    with TrainingSession.from_model(classifier(), loss="cross-entropy", optimizer="sgd") as session, pytest.raises(errors.InvalidArgumentError, match="expected"):
+        discriminative_groups(session, **wrong)
