@@ -179,5 +179,6 @@ def test_discriminative_groups_let_learning_rates_fall_towards_the_input():
 
 @pytest.mark.parametrize("wrong", [{"factor": 0}, {"factor": float("nan")}, {"groups": 0}, {"groups": True}])
 def test_discriminative_groups_refuse_numbers_out_of_range(wrong):
-    with TrainingSession.from_model(classifier(), loss="cross-entropy", optimizer="sgd") as session, pytest.raises(errors.InvalidArgumentError, match="expected"):
+    session = TrainingSession.from_model(classifier(), loss="cross-entropy", optimizer="sgd")
+    with pytest.raises(errors.InvalidArgumentError, match="expected"):
         discriminative_groups(session, **wrong)
