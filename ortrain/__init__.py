@@ -4,7 +4,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ortrain import api, artifacts, lora, onnxblock
+    from ortrain import api, artifacts, data, lora, metrics, onnxblock, quantization, trainer
+    from ortrain.formats.onnx_files import write_model
     from ortrain.ops.custom import register_operator
     from ortrain.runtime.inference_session import InferenceSession
     from ortrain.runtime.options import RunOptions, SessionOptions
@@ -26,11 +27,12 @@ _HOMES = {
     "TrainingSession": "ortrain.training.session",
     "register_operator": "ortrain.ops.custom",
     "set_seed": "ortrain.runtime.seed",
+    "write_model": "ortrain.formats.onnx_files",
 }
-_MODULES = ("api", "artifacts", "lora", "onnxblock")
+_MODULES = ("api", "artifacts", "data", "lora", "metrics", "onnxblock", "quantization", "trainer")
 
-__all__ = ["InferenceSession", "OrtValue", "ParameterGroup", "RunOptions", "SessionOptions", "Trainer", "TrainingSession", "api", "artifacts", "lora",
-           "onnxblock", "register_operator", "set_seed"]
+__all__ = ["InferenceSession", "OrtValue", "ParameterGroup", "RunOptions", "SessionOptions", "Trainer", "TrainingSession", "api", "artifacts", "data",
+           "lora", "metrics", "onnxblock", "quantization", "register_operator", "set_seed", "trainer", "write_model"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,16 +14,17 @@ from benchmarks import documents, one, scaling
 from benchmarks.floor import table_row
 from ortrain.cli import COMMANDS
 from ortrain.cli import main as run_command
+from tests.documents import pages
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "bindings_spec" / "README.md"]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "bindings_spec" / "README.md"]
 
 
-each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 
 
 def python_blocks(path):
-    return re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    return [block.code for block in pages.blocks(path.read_text(encoding="utf-8"))]
 
 
 @each_page
