@@ -82,14 +82,22 @@ def to_json(made: dict[str, Any]) -> str:
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
+class CellError(Exception):
+    """A cell of a tutorial has failed; the message is the traceback."""
+
+
 def execute(made: dict[str, Any]) -> dict[str, Any]:
-    """Return a notebook with the outputs of its cells, which run in a temporary folder. Raises nbclient.exceptions.CellExecutionError."""
+    """Return a notebook with the outputs of its cells, which run in a temporary folder. Raises CellError."""
     import nbformat
     from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
-    node = nbformat.from_dict(made)
+    node = nbformat.reads(to_json(made), as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(node, timeout=SECONDS, resources={"metadata": {"path": folder}}).execute()
+        try:
+            NotebookClient(node, timeout=SECONDS, resources={"metadata": {"path": folder}}).execute()
+        except (CellExecutionError, CellTimeoutError) as error:
+            raise CellError(ANSI.sub("", str(error))) from error
     done: dict[str, Any] = json.loads(nbformat.writes(node))
     for cell in done["cells"]:
         # times of execution differ from run to run
@@ -171,9 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"executing {script.name}", flush=True)
             try:
                 made = execute(made)
-            except ImportError:
-                raise
-            except Exception as error:
+            except CellError as error:
                 print(f"{script.name} failed: {error}", file=sys.stderr)
                 return 1
         (options.target / f"{script.stem}.ipynb").write_text(to_json(made), encoding="utf-8")
