@@ -9,8 +9,8 @@ from ortrain.cli.common import LOSSES, choose_target, fixed_batch, session_array
 from ortrain.data.files import read_arrays
 from ortrain.errors import InvalidArgumentError
 from ortrain.loading.loader import load_model
+from ortrain.trainer.trainer import Trainer
 from ortrain.training.session import TrainingSession
-from ortrain.training.trainer import Trainer
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -39,5 +39,5 @@ def run(options: argparse.Namespace) -> None:
         names = session.input_names(training=False)
         inputs, target = session_arrays(data, names, options.target, session.eval_model)
         size = fixed_batch(session.eval_model, names) or options.batch_size
-        result = Trainer(session, progress=False).evaluate(inputs, target, size)
-    print(f"samples {len(target)}, loss {result.loss:.6f}" + ("" if result.accuracy is None else f", accuracy {result.accuracy:.2%}"))
+        result = Trainer(session, progress=False).evaluate(inputs, target, batch_size=size)
+    print(f"samples {len(target)}, loss {result['loss']:.6f}" + (f", accuracy {result['accuracy']:.2%}" if "accuracy" in result else ""))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from ortrain.formats.atomic_files import replace_file
 from ortrain.loading.loader import load_model
 from ortrain.runtime.seed import set_seed
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
+from ortrain.trainer.trainer import Trainer
 from ortrain.training.session import TrainingSession
-from ortrain.training.trainer import Trainer, save_learning_curve
 
 SETTINGS = "settings.json"
 DEFAULTS = {"loss": None, "optimizer": "adamw", "epochs": 10, "batch_size": 32, "learning_rate": DEFAULT_LEARNING_RATE, "validation_split": 0.1, "seed": 0,
@@ -65,9 +65,9 @@ def run(options: argparse.Namespace) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             session.save_artifacts(folder)
         replace_file(folder / SETTINGS, json.dumps(settings, indent=1).encode())
-        trainer = Trainer(session, seed=settings["seed"], checkpoint=folder / CHECKPOINT, progress=not options.quiet, resume=options.resume)
+        trainer = Trainer(session, folder=folder, seed=settings["seed"], progress=not options.quiet, resume=options.resume, overwrite=options.overwrite)
         validation = ([x[held_out] for x in inputs], target[held_out]) if len(held_out) else None
-        trainer.fit([x[train] for x in inputs], target[train], settings["epochs"], settings["batch_size"], validation=validation)
+        trainer.fit([x[train] for x in inputs], target[train], epochs=settings["epochs"], batch_size=settings["batch_size"], validation=validation)
         _write_results(trainer, folder)
 
 
@@ -111,8 +111,9 @@ def _split(count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _write_results(trainer: Trainer, folder: Path) -> None:
-    replace_file(folder / "history.json", json.dumps([asdict(record) for record in trainer.history], indent=1).encode())
     trainer.session.export(folder / "trained.onnx", trainer.session.output_names(training=False)[1:])
-    drawn = save_learning_curve(trainer.history, folder / "learning_curve.png")
+    drawn = importlib.util.find_spec("matplotlib") is not None
+    if drawn:
+        trainer.history.plot(folder / "learning_curve.png")
     print(trainer.history[-1])
     print(f"written to {folder}: trained.onnx, checkpoint, history.json" + (", learning_curve.png" if drawn else ""))
