@@ -29,8 +29,9 @@ INTEGER = _names("""
     training_mode transA transB transBatchA transBatchB unidirectional upper value_int weighted_mean weight_decay_mode zero_infinity
 """) | {name for algorithm in ALGORITHMS.values() for name in algorithm.ints}
 NUMBER = _names("""
-    alpha beta bias clip cubic_coeff_a decay_factor dloss epsilon extrapolation_value gamma height_scale high label_smoothing lambd low mask_filter_value max mean min momentum
-    norm_coefficient norm_coefficient_post p ratio ratio_max ratio_min scale scale_0 scale_1 scale_2 seed softcap spatial_scale value_float width_scale
+    alpha beta bias clip cubic_coeff_a decay_factor dloss epsilon extrapolation_value gamma height_scale high label_smoothing lambd low
+    mask_filter_value max mean min momentum norm_coefficient norm_coefficient_post p ratio ratio_max ratio_min scale scale_0 scale_1 scale_2 seed
+    softcap spatial_scale value_float width_scale
 """) | {name for algorithm in ALGORITHMS.values() for name in algorithm.floats}
 TEXT = _names("""
     activation approximate auto_pad coordinate_transformation_mode direction equation keep_aspect_ratio_policy mode nearest_mode operator operator_domain
