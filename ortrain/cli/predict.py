@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,11 @@ def _as_npz(made: Predictions) -> bytes:
     if made.samples is not None:
         arrays[made.samples[0]] = np.array(made.samples[1])
     content = io.BytesIO()
-    np.savez(content, **arrays)  # type: ignore[arg-type]
+    # numpy.savez takes no array named "file"
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
     return content.getvalue()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def optimizer(settings: Mapping[str, Any]) -> Any:
     except ArgumentTypeError:
         raise
     except TypeError as error:
-        raise InvalidArgumentError(f"expected options of the optimizer {settings['optimizer']}, got {options}: {error}") from error
+        known = [name for name in inspect.signature(OPTIMIZERS[settings["optimizer"]]).parameters if name != "clip_grad"]
+        raise InvalidArgumentError(f"expected options of the optimizer {settings['optimizer']} among {', '.join(known)}, got {sorted(options)}") from error
 
 
 def open_data(trainer: Trainer, settings: Mapping[str, Any], preprocessing: Preprocessing | None = None) -> tuple[Preprocessing, Split, TrainingData]:

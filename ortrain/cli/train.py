@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,8 @@ def _resume(options: argparse.Namespace, folder: Path, given: dict[str, Any]) ->
         check_run(trainer, data)
         if trainer.epoch >= settings["epochs"]:
             print(f"the run has completed {trainer.epoch} epochs already: give a larger --epochs to continue it")
-        return _fit(trainer, data, settings, folder, [])
+        kept = {key: value for key, value in settings.items() if key in OPTIONS and key not in NOT_SETTINGS}
+        return _fit(trainer, data, settings, folder, [_StoreSettings(replace(found.settings, options=kept), folder)])
 
 
 def _same(given: Any, stored: Any) -> bool:

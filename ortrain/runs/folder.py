@@ -12,7 +12,7 @@ from typing import Any
 
 from ortrain import __version__
 from ortrain.data import DataLoader
-from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidStateError
+from ortrain.errors import ArtifactNotFoundError, InvalidStateError
 from ortrain.formats.artifact_names import CHECKPOINT, MODELS
 from ortrain.formats.atomic_files import replace_file
 from ortrain.formats.onnx_files import read_model

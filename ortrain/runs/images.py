@@ -29,11 +29,14 @@ class ImagePreprocessing(Preprocessing):
 
     @classmethod
     def fit(cls, path: str | os.PathLike[str], inputs: ModelInputs, options: DataOptions, labelled: bool = True) -> ImagePreprocessing:
-        """Return the preprocessing of images for a model, in one subfolder per class if they are `labelled`. Raises InvalidArgumentError for a model without an image as its only input."""
+        """Return the preprocessing of images for a model, in one subfolder per class if they are `labelled`.
+
+        Raises InvalidArgumentError for a model without an image as its only input."""
         layout, channels, size = _image_input(inputs)
         wanted = options.image_size
         if wanted is not None and size is not None and tuple(wanted) != size:
-            raise InvalidArgumentError(f"expected images of {size[0]} x {size[1]} pixels (height x width), as the model takes them, got {wanted[0]} x {wanted[1]}")
+            raise InvalidArgumentError(f"expected images of {size[0]} x {size[1]} pixels (height x width), as the model takes them, got {wanted[0]} x "
+                                       f"{wanted[1]}")
         kind = ImageFolder if labelled else ImageFiles
         found = kind(path, size or wanted, channels, layout, mean=_number_or_several(options.mean), std=_number_or_several(options.std),
                             resize=options.resize)  # type: ignore[arg-type]

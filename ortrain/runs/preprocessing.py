@@ -106,7 +106,8 @@ def augment_from(words: Sequence[str]) -> Augment:
     for word in words:
         name, separator, text = word.partition("=")
         if name not in known or bool(separator) == name.endswith("flip"):
-            raise InvalidArgumentError(f"expected horizontal-flip, vertical-flip, random-crop=PIXELS or LOW:HIGH, brightness=SHARE or contrast=SHARE, got {word!r}")
+            raise InvalidArgumentError("expected horizontal-flip, vertical-flip, random-crop=PIXELS or LOW:HIGH, brightness=SHARE or contrast=SHARE, got "
+                                       f"{word!r}")
         try:
             settings[name.replace("-", "_")] = True if not separator else _amount(name, text)
         except ValueError as error:

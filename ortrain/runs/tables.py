@@ -37,7 +37,8 @@ class ArrayPreprocessing(Preprocessing):
         if len(missing) == 1 and others and all(arrays[name].ndim == 1 for name in others):
             found[missing[0]] = np.stack([arrays[name] for name in others], axis=1)
         elif missing:
-            raise InvalidArgumentError(f"expected arrays or columns for the inputs {list(names)} in {os.fspath(path)!r}, got {list(arrays)}, none for {missing}")
+            raise InvalidArgumentError(f"expected arrays or columns for the inputs {list(names)} in {os.fspath(path)!r}, got {list(arrays)}, none for "
+                                       f"{missing}")
         return {name: found[name] for name in names}
 
     def to_dict(self) -> dict[str, Any]:
