@@ -108,7 +108,7 @@ def _worst(run: Run, loader: DataLoader, scores: np.ndarray, targets: np.ndarray
         if is_class:
             predicted = int(scores[number].argmax())
             target, prediction = (classes[label] if 0 <= label < len(classes) else str(label) for label in (int(targets[number]), predicted))
-            error = "" if probabilities is None else f"{probabilities[number, predicted]:.0%} sure"
+            error = "" if probabilities is None else f"{probabilities[number, predicted]:.0%}"
         else:
             target, prediction = _short(targets[number]), _short(scores[number])
             error = f"off by {badness[number]:.4g}"

@@ -13,6 +13,8 @@ GAP_X, GAP_Y = 22, 34
 """Pixels between boxes side by side, and between layers."""
 LANE = 14
 """The width of an edge that passes a layer."""
+LANE_WEIGHT = 0.02
+"""How much an edge that passes a layer pushes the boxes beside it, whose weight is 1."""
 SWEEPS = 12
 
 Size = tuple[float, float]
@@ -51,7 +53,7 @@ def layered(sizes: Sequence[Size], edges: set[tuple[int, int]]) -> Layout:
     for number, row in enumerate(layer):
         rows[row].append(number)
     _order(rows, above, below)
-    x = _positions(rows, widths, above, below)
+    x = _positions(rows, widths, above, below, len(sizes))
     return _placed(sizes, rows, x, widths, layer, paths)
 
 
@@ -81,7 +83,7 @@ def _order(rows: list[list[int]], above: Sequence[Sequence[int]], below: Sequenc
             remember(row)
 
 
-def _positions(rows: list[list[int]], widths: Sequence[float], above: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) -> list[float]:
+def _positions(rows: list[list[int]], widths: Sequence[float], above: Sequence[Sequence[int]], below: Sequence[Sequence[int]], boxes: int) -> list[float]:
     """The x of each center: rows begin centered, then every box is pulled to its neighbours, those of a row keeping their order and distance."""
     x = [0.0] * len(widths)
     for row in rows:
@@ -91,30 +93,33 @@ def _positions(rows: list[list[int]], widths: Sequence[float], above: Sequence[S
             left += widths[number] + GAP_X
     for sweep in range(2 * SWEEPS):
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            wanted = [_pull(x, number, above[number], below[number]) for number in row]
-            for number, position in zip(row, _separated(row, wanted, widths), strict=True):
+            wanted = [_pull(x, number, above[number], below[number], boxes) for number in row]
+            weights = [1.0 if number < boxes else LANE_WEIGHT for number in row]
+            for number, position in zip(row, _separated(row, wanted, widths, weights), strict=True):
                 x[number] = position
     return x
 
 
-def _pull(x: Sequence[float], number: int, above: Sequence[int], below: Sequence[int]) -> float:
-    others = [x[other] for other in (*above, *below)]
-    return median(others) if others else x[number]
+def _pull(x: Sequence[float], number: int, above: Sequence[int], below: Sequence[int], boxes: int) -> float:
+    others = [*above, *below]
+    # a long edge is straight as far as it passes layers, and boxes do not follow it
+    others = [other for other in others if (other < boxes) == (number < boxes)] or others
+    return median([x[other] for other in others]) if others else x[number]
 
 
-def _separated(row: Sequence[int], wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Positions in order that keep the gaps and are closest to the wanted ones in the least squares (the pool-adjacent-violators algorithm)."""
+def _separated(row: Sequence[int], wanted: Sequence[float], widths: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Positions in order that keep the gaps and are closest to the wanted ones in the weighted least squares (the pool-adjacent-violators algorithm)."""
     offsets = [0.0]
     for first, second in zip(row, row[1:], strict=False):
         offsets.append(offsets[-1] + (widths[first] + widths[second]) / 2 + GAP_X)
-    blocks: list[tuple[float, int]] = []
-    for want, offset in zip(wanted, offsets, strict=True):
+    blocks: list[tuple[float, float, int]] = []
+    for want, offset, weight in zip(wanted, offsets, weights, strict=True):
         mean, count = want - offset, 1
         while blocks and blocks[-1][0] > mean:
-            other, size = blocks.pop()
-            mean, count = (mean * count + other * size) / (count + size), count + size
-        blocks.append((mean, count))
-    means = [mean for mean, count in blocks for _ in range(count)]
+            other, more, size = blocks.pop()
+            mean, weight, count = (mean * weight + other * more) / (weight + more), weight + more, count + size
+        blocks.append((mean, weight, count))
+    means = [mean for mean, _, count in blocks for _ in range(count)]
     return [mean + offset for mean, offset in zip(means, offsets, strict=True)]
 
 

@@ -8,11 +8,12 @@ from ortrain.ir import Graph
 from ortrain.report.layout import Layout, layered
 from ortrain.report.simplification import Box, Picture, simplified
 
-ROW, PADDING, CHARACTER = 19, 8, 6.6
+ROW, PADDING, CHARACTER = 19, 8, 7.4
 """Pixels of a row, of the space above and below the rows, and of a character."""
 LONGEST = 34
 """Characters of a row."""
-MARGIN = 26
+MARGIN, FRAME = 26, 44
+"""Pixels around the picture, and beside it for the frames of repeated blocks."""
 FAMILIES = {
     "weights": {"Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "LSTM", "GRU", "RNN", "FusedMatMul", "MatMulNBits", "Attention", "MultiHeadAttention"},
     "normalization": {"BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization",
@@ -32,11 +33,12 @@ def model_picture(graph: Graph) -> tuple[str, list[str]]:
     drawn = [_frame(picture, layout, sizes, group) for group in range(len(picture.repeats))]
     drawn += [_edge(points) for points in layout.routes.values()]
     drawn += [_box(box, center, size) for box, center, size in zip(picture.boxes, layout.centers, sizes, strict=True)]
-    width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
+    side = MARGIN + (FRAME if picture.repeats else 0)
+    width, height = layout.width + 2 * side, layout.height + 2 * MARGIN
     marker = ('<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
               '<path class="arrow" d="M0 1 7 4 0 7z"/></marker></defs>')
     return (f'<svg class="model" role="img" aria-label="graph of the model" width="{width:.0f}" height="{height:.0f}" '
-            f'viewBox="{-MARGIN} {-MARGIN} {width:.0f} {height:.0f}">{marker}{"".join(drawn)}</svg>'), picture.notes
+            f'viewBox="{-side} {-MARGIN} {width:.0f} {height:.0f}">{marker}{"".join(drawn)}</svg>'), picture.notes
 
 
 def _size(box: Box) -> tuple[float, float]:
@@ -75,9 +77,11 @@ def _frame(picture: Picture, layout: Layout, sizes: list[tuple[float, float]], g
     members = [number for number, box in enumerate(picture.boxes) if box.group == group]
     if not members:
         return ""
-    left = min(layout.centers[number][0] - sizes[number][0] / 2 for number in members) - 14
-    right = max(layout.centers[number][0] + sizes[number][0] / 2 for number in members) + 14
     top = min(layout.centers[number][1] - sizes[number][1] / 2 for number in members) - 13
     bottom = max(layout.centers[number][1] + sizes[number][1] / 2 for number in members) + 13
+    # edges that pass a layer of the block are in the frame, too
+    lanes = [x for points in layout.routes.values() for x, y in points[1:-1] if top < y < bottom]
+    left = min([layout.centers[number][0] - sizes[number][0] / 2 for number in members] + lanes) - 14
+    right = max([layout.centers[number][0] + sizes[number][0] / 2 for number in members] + lanes) + 14
     return (f'<rect class="frame" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}" rx="10"/>'
             f'<text class="times" x="{right + 6:.1f}" y="{top + 14:.1f}">× {picture.repeats[group]}</text>')

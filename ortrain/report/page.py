@@ -189,7 +189,7 @@ def _examples(findings: Findings | None) -> str:
         return _section("Worst examples", "<div class='examples'>" + "".join(_card(example) for example in findings.examples) + "</div>", lead)
     columns = [name for name, _ in findings.examples[0].features]
     rows = [[example.name, example.target, example.prediction, example.error, *(value for _, value in example.features)] for example in findings.examples]
-    return _section("Worst examples", _table(["sample", "target", "prediction", "", *columns], rows), lead)
+    return _section("Worst examples", _table(["sample", "target", "prediction", "" if findings.confusion is None else "confidence", *columns], rows), lead)
 
 
 def _card(example: Example) -> str:
