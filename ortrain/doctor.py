@@ -15,7 +15,7 @@ from ortrain.formats.onnx_files import read_model
 from ortrain.gradient import add_gradient, values_reaching
 from ortrain.ir import Graph, Model, Node
 from ortrain.loading.loader import load_model
-from ortrain.ops.registry.record import MICROSOFT, OpRecord, canonical_domain, record_of
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, OpRecord, canonical_domain, record_of
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.training import BUFFER_SUFFIX, RESET_FLAG
 from ortrain.passes.half_precision import OriginalTypes, convert_to_float32
@@ -232,6 +232,7 @@ def examine_artifacts(folder: Path, prefix: str = "") -> list[Finding]:
     try:
         with TrainingSession.from_artifacts(folder, prefix=prefix) as session:
             found += list(written_gradients(session.training_model))
+            found += list(_own_operators(session))
             if session.eval_model is not None:
                 found += list(_order(session.training_model.graph, session.eval_model.graph))
     except OrtrainError as error:
@@ -258,6 +259,17 @@ def _statistics_and_state(folder: Path, prefix: str) -> Iterator[Finding]:
             yield Finding(WARNING, described(node), "Scale and bias are frozen, but the node normalizes with the statistics of the batch and updates the "
                           "running ones.",
                           "Make the artifacts with ortrain, which uses the running statistics of a frozen normalization and does not update them.")
+
+
+def _own_operators(session: TrainingSession) -> Iterator[Finding]:
+    """Find what only ortrain can run: operators of its own domain in the models, and settings that only its sessions read."""
+    for where, model in ((TRAINING_MODEL, session.training_model), (OPTIMIZER_MODEL, session.optimizer_model)):
+        own = sorted({node.op_type for node in model.graph.nodes if canonical_domain(node.domain) == ORTRAIN}) if model is not None else []
+        if own:
+            yield Finding(NOTE, where, f"Only ortrain has the operators {', '.join(own)}: onnxruntime-training cannot load the model.",
+                          "Nothing for ortrain. For onnxruntime-training, use AdamW or plain SGD and one of its four losses.")
+    if session.parameter_groups:
+        yield Finding(NOTE, CHECKPOINT, "The checkpoint has parameter groups, which onnxruntime-training ignores.", "Nothing for ortrain.")
 
 
 def _order(training: Graph, evaluation: Graph) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortrain.cli import main
 from ortrain.formats.checkpoint import read_checkpoint
-from tests.test_trainer import CLASSES, FEATURES, classifier
+from tests.trainer.models import CLASSES, FEATURES, classifier
 
 SAMPLES = 120
 

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ortrain import ParameterGroup, TrainingSession
 from ortrain.artifacts import LossType, OptimType, generate_artifacts
 from ortrain.cli import main
 from ortrain.doctor import ERROR, NOTE, WARNING, examine
@@ -225,3 +226,19 @@ def test_reasons_and_remedies_are_sentences(tmp_path):
     assert findings
     for text in (text for finding in findings for text in (finding.reason, finding.remedy)):
         assert text[0].isupper() and text.endswith(".") and not text.endswith(".."), text
+
+
+def test_artifacts_that_only_ortrain_can_load_are_named(tmp_path):
+    model = saved(tmp_path, [helper.make_node("MatMul", ["x", "w"], ["y"])], [weight("w", 4, 3)])
+    generate_artifacts(model, loss="focal", optimizer="lion", artifact_directory=tmp_path)
+    assert [(f.severity, f.where) for f in examine(tmp_path)] == [(NOTE, "training_model.onnx"), (NOTE, "optimizer_model.onnx")]
+    assert "LionOptimizer" in examine(tmp_path)[1].reason
+
+
+def test_parameter_groups_in_a_checkpoint_are_a_note(tmp_path):
+    model = saved(tmp_path, [helper.make_node("MatMul", ["x", "w"], ["y"])], [weight("w", 4, 3)])
+    generate_artifacts(model, loss="mse", optimizer="adamw", artifact_directory=tmp_path)
+    with TrainingSession.from_artifacts(tmp_path) as session:
+        session.set_parameter_groups([ParameterGroup("w", learning_rate_scale=0.5)])
+        session.save_checkpoint(tmp_path / "checkpoint", include_optimizer_state=True)
+    assert [(f.severity, f.where) for f in examine(tmp_path)] == [(NOTE, "checkpoint")]

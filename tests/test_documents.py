@@ -89,12 +89,12 @@ def model_folder(tmp_path, monkeypatch):
 def test_the_python_code_of_the_readme_trains(model_folder):
     with np.load("data.npz") as data:
         batches = [(data["image"][i:i + 8], data["labels"][i:i + 8]) for i in range(0, 40, 8)]
-    direct, module_api = python_blocks(ROOT / "README.md")
-    for block in (direct, module_api):
-        exec(compile(block, "README.md", "exec"), {"batches": batches})
-        for name in ("checkpoint", "trained.onnx"):
-            assert (model_folder / name).exists()
-            (model_folder / name).unlink()
+        arrays = {"images": data["image"], "labels": data["labels"], "test_images": data["image"], "test_labels": data["labels"]}
+    trainer, module_api = python_blocks(ROOT / "README.md")
+    for block in (trainer, module_api):
+        exec(compile(block, "README.md", "exec"), {"batches": batches, **arrays})
+        assert (model_folder / "trained.onnx").exists()
+        (model_folder / "trained.onnx").unlink()
 
 
 def test_the_commands_of_the_readme_run(model_folder):

@@ -1,29 +1,15 @@
-"""Helpers of several commands: losses and optimizers by name, data files, tables."""
+"""Helpers of several commands: tables, folders, and the values of options."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from ortrain.artifacts import LossType, OptimType
-from ortrain.data.columns import assembled
-from ortrain.data.recognition import TARGET_NAMES, layout_of
-from ortrain.data.sources import check_lengths
-from ortrain.dtypes import numpy_dtype
-from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError
-from ortrain.ir import Graph, Model
-
-LOSSES = {"mse": LossType.MSELoss, "cross-entropy": LossType.CrossEntropyLoss, "bce-with-logits": LossType.BCEWithLogitsLoss,
-          "l1": LossType.L1Loss}
-OPTIMIZERS = {"adamw": OptimType.AdamW, "sgd": OptimType.SGD}
-
-def add_weight_arguments(command: argparse.ArgumentParser) -> None:
-    """Add --requires-grad and --frozen."""
-    command.add_argument("--requires-grad", nargs="+", metavar="NAME", help="weights to train (default: all that reach the loss)")
-    command.add_argument("--frozen", nargs="+", default=[], metavar="NAME", help="weights that keep their values")
+from ortrain.errors import ArtifactNotFoundError
+from ortrain.ir import Graph
+from ortrain.runtime.options import SessionOptions
 
 
 def running_statistics(graph: Graph) -> list[str]:
@@ -32,67 +18,81 @@ def running_statistics(graph: Graph) -> list[str]:
     return [name for name in dict.fromkeys(used) if name in graph.initializers]
 
 
-def choose_target(data: Mapping[str, np.ndarray], inputs: Sequence[str], named: str | None) -> str:
-    """Return the name of the target among the arrays. Raises InvalidArgumentError when it is ambiguous."""
-    candidates = [name for name in data if name not in inputs]
-    if named is None:
-        known = [name for name in TARGET_NAMES if name in candidates]
-        if known or len(candidates) == 1:
-            return (known or candidates)[0]
-        raise InvalidArgumentError(f"expected a target named 'labels' or 'target' (or --target NAME), got arrays {sorted(data)}")
-    if named not in data:
-        raise InvalidArgumentError(f"expected the target {named!r} among the arrays, got {sorted(data)}")
-    return named
-
-
-def fitted(data: Mapping[str, np.ndarray], name: str, model: Model, value: str) -> np.ndarray:
-    """Return array `name` converted to the dtype of the model's input `value`. Raises InvalidArgumentError when the kinds of numbers differ."""
-    if name not in data:
-        raise InvalidArgumentError(f"expected an array {name!r} (an input of the model) in the data, got {sorted(data)}")
-    array, kind = data[name], model.graph.types.get(value)
-    if kind is None:
-        return array
-    wanted = numpy_dtype(kind.dtype)
-    if array.dtype == wanted:
-        return array
-    if wanted.kind == "f" and array.dtype.kind in "fiub" or wanted.kind in "iu" and array.dtype.kind in "iub":
-        converted = array.astype(wanted)
-        if wanted.kind == "f" or np.array_equal(converted, array):
-            return converted
-    raise InvalidArgumentError(f"expected {name!r} with dtype {wanted}, got {array.dtype}")
-
-
-def session_arrays(data: Mapping[str, np.ndarray], inputs: Sequence[str], target: str | None,
-                   model: Model) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return (the model's inputs in order, the target) for a training or eval model whose last input is the target.
-
-    An input that no array is named after takes all columns that are left of a table. Raises InvalidArgumentError for absent arrays, for such of another
-    length, and for values that an input cannot take."""
-    name = choose_target(data, inputs[:-1], target)
-    if all(array.ndim == 1 for array in data.values()):
-        layout = layout_of(list(data), list(inputs), name, "the data")
-        data = dict(zip([*inputs[:-1], name], assembled(layout, data.__getitem__), strict=True))
-    arrays = [fitted(data, value, model, value) for value in inputs[:-1]]
-    targets = fitted(data, name, model, inputs[-1])
-    check_lengths([*inputs[:-1], name], [*arrays, targets])
-    return arrays, targets
-
-
-def fixed_batch(model: Model, inputs: Sequence[str]) -> int | None:
-    """Return the fixed batch size of a model, None when it accepts any."""
-    for name in inputs:
-        kind = model.graph.types.get(name)
-        if kind is not None and kind.shape and isinstance(kind.shape[0], int):
-            return kind.shape[0]
-    return None
-
-
 def existing_folder(path: str) -> Path:
     """Return a folder with artifacts. Raises ArtifactNotFoundError."""
     folder = Path(path)
     if not folder.is_dir():
         raise ArtifactNotFoundError(f"expected a folder with artifacts, found none at {path!r}")
     return folder
+
+
+def session_options(threads: int | None) -> SessionOptions:
+    """Return the options of a session with a number of threads, None for its default."""
+    return SessionOptions() if threads is None else SessionOptions(intra_op_num_threads=threads)
+
+
+# ---- values of options
+
+
+def count(least: int) -> Callable[[str], int]:
+    """Return a converter of options that are whole numbers of at least `least`."""
+    def convert(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
+        return number
+
+    return convert
+
+
+def positive(text: str) -> float:
+    """Convert an option that is a finite number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return number
+
+
+def pair(text: str) -> tuple[str, Any]:
+    """Convert NAME=VALUE, where the value is a number, true, false, a list with commas, or text."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    return name.replace("-", "_"), tuple(map(_value, value.split(","))) if "," in value else _value(value)
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def size(text: str) -> tuple[int, int]:
+    """Convert HEIGHTxWIDTH, or one number for both."""
+    height, separator, width = text.lower().partition("x")
+    return count(1)(height), count(1)(width if separator else height)
+
+
+def shape(text: str) -> tuple[str, tuple[int | str, ...]]:
+    """Convert NAME=DIMENSION,... into (name, dimensions); dimensions are numbers, or words for open ones."""
+    name, separator, dimensions = text.partition("=")
+    if not separator or not name or not all(dimensions.split(",")):
+        raise argparse.ArgumentTypeError(f"expected NAME=DIMENSION,DIMENSION,... such as image=batch,3,224,224, got {text!r}")
+    return name, tuple(int(part) if part.isdecimal() else part for part in dimensions.split(","))
+
+
+# ---- printing
 
 
 def shown(text: object) -> str:
@@ -111,3 +111,8 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
     lines = ["  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip() for row in cells]
     lines.insert(1, "  ".join("-" * w for w in widths))
     return "\n".join([title, *(f"  {line}" for line in lines)]) + "\n"
+
+
+def figures_line(figures: Mapping[str, float]) -> str:
+    """Return figures as a line: loss 0.1234, accuracy 97.50%."""
+    return ", ".join(f"{name} {value:.2%}" if name == "accuracy" else f"{name} {value:.6f}" for name, value in figures.items())

@@ -1,4 +1,4 @@
-"""conformance: runs the conformance cases through every facade, or through a port, or answers a port's questions.
+"""The command conformance: runs the conformance cases through every facade, or through a port, or answers the questions of a port.
 
 `run` prints the table of cases and facades. `serve` answers requests, one JSON object per line, on standard input and output: docs/porting.md."""
 
@@ -25,13 +25,13 @@ class ConformanceError(OrtrainError):
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    run_ = actions.add_parser("run", help="runs the cases and prints a table")
-    run_.add_argument("--port", metavar="COMMAND", help="a port that answers requests on its standard input: it becomes a column of its own")
-    run_.add_argument("--only", metavar="PATTERN", default="*", help="cases whose names match, with * and ?")
-    run_.add_argument("--errors", action="store_true", help="also print every refused call as each language shows it")
-    serve_ = actions.add_parser("serve", help="answers requests, one JSON object per line")
-    serve_.add_argument("--facade", choices=LANGUAGES, default="python", help="the facade that answers (default: python)")
-    actions.add_parser("list", help="lists the cases")
+    run_ = actions.add_parser("run", help="Runs the cases and prints a table.")
+    run_.add_argument("--port", metavar="COMMAND", help="A port that answers requests on its standard input; it becomes a column of its own.")
+    run_.add_argument("--only", metavar="PATTERN", default="*", help="Run the cases whose names match the pattern. Default: *.")
+    run_.add_argument("--errors", action="store_true", help="Also print every refused call as each language shows it.")
+    serve_ = actions.add_parser("serve", help="Answers requests, one JSON object per line.")
+    serve_.add_argument("--facade", choices=LANGUAGES, default="python", help="The facade that answers. Default: python.")
+    actions.add_parser("list", help="Lists the cases.")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""doctor: reads a model or a folder of artifacts and reports what cannot be trained, why, and what can be done about it."""
+"""The command doctor: reports what in a model or a folder of artifacts cannot be trained, why, and what can be done about it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ FOUND_ERRORS = 1
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("path", metavar="MODEL, DIR", help="a model, or a folder of artifacts")
-    command.add_argument("--prefix", default="", help="prefix of the artifacts' file names")
+    """Add the command's arguments."""
+    command.add_argument("path", metavar="model.onnx|DIR", help="A model, or a folder with artifacts.")
+    command.add_argument("--prefix", default="", help="What the file names of the artifacts begin with.")
 
 
-def run(options: argparse.Namespace) -> None:
-    """Print the findings; exit with status 1 when there is an error among them."""
+def run(options: argparse.Namespace) -> int:
+    """Print the findings; return FOUND_ERRORS when there is an error among them."""
     findings = examine(options.path, options.prefix)
     for finding in findings:
         print(f"{finding.severity}: {finding.where}\n    why: {finding.reason}\n    remedy: {finding.remedy}")
@@ -24,5 +25,4 @@ def run(options: argparse.Namespace) -> None:
         print("No problems were found: the model can be trained." if not findings else f"{len(findings)} findings, none of which prevents training.")
     else:
         print(f"{len(findings)} findings, of which {n_errors} prevent training.")
-    if n_errors:
-        raise SystemExit(FOUND_ERRORS)
+    return FOUND_ERRORS if n_errors else 0

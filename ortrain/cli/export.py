@@ -1,4 +1,4 @@
-"""export: writes the trained model of a run's folder, for inference."""
+"""The command export: writes the trained model of a folder with artifacts, for inference."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ortrain.training.session import TrainingSession
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     command.usage = "%(prog)s DIR [--checkpoint FILE] [--output-names NAME ...] model.onnx"
-    command.add_argument("paths", nargs="+", metavar="DIR, model.onnx", help="folder with artifacts; the file to write")
-    command.add_argument("--output-names", nargs="+", metavar="NAME", help="outputs of the written model (default: the forward model's)")
-    command.add_argument("--checkpoint", metavar="FILE", help="take the weights from this checkpoint rather than the folder's")
+    command.add_argument("paths", nargs="+", metavar="DIR, model.onnx", help="A folder with artifacts, and the file to write.")
+    command.add_argument("--output-names", nargs="+", metavar="NAME", help="The outputs of the written model. Without it, those of the forward model.")
+    command.add_argument("--checkpoint", metavar="FILE", help="A checkpoint whose weights are taken. Without it, that of the folder.")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""inspect: shows what a model, an artifact folder or a checkpoint holds, and whether ortrain can run and train it."""
+"""The command inspect: shows what a model, a folder with artifacts or a checkpoint holds, and whether ortrain can run and train it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ LONGEST = 60
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("path", metavar="PATH", help="a model, a folder with artifacts, or a checkpoint")
+    """Add the command's arguments."""
+    command.add_argument("path", metavar="PATH", help="A model, a folder with artifacts, or a checkpoint.")
 
 
 def run(options: argparse.Namespace) -> None:

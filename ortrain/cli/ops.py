@@ -1,4 +1,4 @@
-"""ops: lists every operator with its opsets, the dtypes of its compiled kernel, the kind of its kernel and the state of its gradient.
+"""The command ops: lists every operator with its opsets, the data types of its compiled kernel, the kind of its kernel and the state of its gradient.
 
 Kernels are compiled, composed of other operators' by ortrain or by ONNX's function body, or ONNX's reference implementation as a Python step of the program."""
 
@@ -14,9 +14,9 @@ from ortrain.ops.registry.unsupported import UNSUPPORTED_OPERATORS
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    command.add_argument("--not-yet", action="store_true", help="only operators whose gradient is a debt")
-    command.add_argument("--counts", action="store_true", help="only how many there are of each kind, in the default domain")
-    command.add_argument("--markdown", action="store_true", help="as a page")
+    command.add_argument("--not-yet", action="store_true", help="List only operators whose gradient is not implemented yet.")
+    command.add_argument("--counts", action="store_true", help="Print only how many operators of the default domain there are of each kind.")
+    command.add_argument("--markdown", action="store_true", help="Print the page docs/operators.md.")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -53,7 +53,7 @@ def page() -> str:
     lines += [f"| {name} | {count} |" for name, count in counts().items()]
     lines += ["", "| operator | opsets | kernel | dtypes | gradient |", "|---|---|---|---|---|"]
     lines += [f"| {full_name(row)} | {opsets(row)} | {row.kernel} | {', '.join(row.dtypes)} | {row.gradient} |" for row in operators()]
-    lines += ["", "Of the old package's operators these have no record and are refused with the reason:", ""]
+    lines += ["", "These operators of onnxruntime-training are not supported. A model that has one of them is refused with the reason:", ""]
     for reason in dict.fromkeys(UNSUPPORTED_OPERATORS.values()):
         lines.append(f"- {', '.join(name for name, why in UNSUPPORTED_OPERATORS.items() if why == reason)}: {reason}.")
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""profile: shows where the time of a training step goes, on the arrays of an .npz file or on inputs that are made up."""
+"""The command profile: shows where the time of a training step goes, on a data file or on inputs that are made up."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import argparse
 
 import numpy as np
 
-from ortrain.cli.common import existing_folder, session_arrays
-from ortrain.data.files import read_arrays
+from ortrain.cli.common import count, existing_folder, session_options
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidArgumentError
 from ortrain.ir import TensorType
-from ortrain.runtime.options import SessionOptions
+from ortrain.runs import DataOptions, ModelInputs, Split
+from ortrain.runs.loaders import fit_preprocessing, labelled_loader
+from ortrain.trainer.construction import input_roles
 from ortrain.training.session import TrainingSession
 
 WARM_UP = 3
@@ -19,23 +20,21 @@ WARM_UP = 3
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("folder", metavar="DIR", help="a folder with artifacts; nothing in it changes")
-    command.add_argument("--data", metavar="data.npz", help="inputs and target (default: made up: small random numbers, and class 0)")
-    command.add_argument("--target", metavar="NAME", help="name of the target's array (default: labels or target)")
-    command.add_argument("--batch-size", type=int, default=32, help="of inputs whose first size is open (default: 32)")
-    command.add_argument("--steps", type=int, default=20, help="train and optimizer steps that are measured (default: 20)")
-    command.add_argument("--threads", type=int, help="threads of the session (default: the physical cores, at most 8)")
-    command.add_argument("--by", choices=("step", "kernel"), default="kernel", help="one row for each (default: kernel)")
-    command.add_argument("--most", type=int, metavar="N", help="so many rows of the table")
-    command.add_argument("--trace", metavar="FILE", help="write a Chrome trace (chrome://tracing, Perfetto) there")
+    """Add the command's arguments."""
+    command.add_argument("folder", metavar="DIR", help="A folder with artifacts; nothing in it changes.")
+    command.add_argument("--data", metavar="DATA", help="A folder of images, a table or arrays. Without it, small random numbers, and class 0.")
+    command.add_argument("--target", metavar="NAME", help="The target's column or array. Without it, the one named labels, target, label or y.")
+    command.add_argument("--batch-size", type=count(1), default=32, metavar="N", help="The batch size of models that leave it open. Default: 32.")
+    command.add_argument("--steps", type=count(1), default=20, metavar="N", help="Train and optimizer steps that are measured. Default: 20.")
+    command.add_argument("--threads", type=count(1), metavar="N", help="Threads of the session. Without it, the physical cores, at most 8.")
+    command.add_argument("--by", choices=("step", "kernel"), default="kernel", help="What the rows of the table are. Default: kernel.")
+    command.add_argument("--most", type=count(1), metavar="N", help="The number of rows that are shown at most.")
+    command.add_argument("--trace", metavar="FILE", help="A file for a Chrome trace, which chrome://tracing and Perfetto show.")
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the table, and write the trace on request."""
-    if options.steps < 1 or options.batch_size < 1:
-        raise InvalidArgumentError(f"expected --steps and --batch-size above 0, got {options.steps} and {options.batch_size}")
-    settings = SessionOptions() if options.threads is None else SessionOptions(intra_op_num_threads=options.threads)
-    with TrainingSession.from_artifacts(existing_folder(options.folder), options=settings) as session:
+    with TrainingSession.from_artifacts(existing_folder(options.folder), options=session_options(options.threads)) as session:
         batch = made_up(session, options.batch_size) if options.data is None else from_file(session, options)
         for _ in range(WARM_UP):
             one_step(session, batch)
@@ -48,6 +47,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def one_step(session: TrainingSession, batch: list[np.ndarray]) -> None:
+    """Run a whole training step."""
     session.train_step(*batch)
     if session.has_optimizer:
         session.optimizer_step()
@@ -56,8 +56,9 @@ def one_step(session: TrainingSession, batch: list[np.ndarray]) -> None:
 
 def from_file(session: TrainingSession, options: argparse.Namespace) -> list[np.ndarray]:
     """Return the first batch of a data file."""
-    inputs, target = session_arrays(read_arrays(options.data), session.input_names(), options.target, session.training_model)
-    return [array[: options.batch_size] for array in (*inputs, target)]
+    roles = input_roles(session)
+    preprocessing = fit_preprocessing(options.data, ModelInputs.of(session, roles), DataOptions(target=options.target, standardize=False), Split())
+    return next(iter(labelled_loader(preprocessing, options.data, roles.training, roles.dtypes, options.batch_size).epoch(0)))
 
 
 def made_up(session: TrainingSession, batch_size: int) -> list[np.ndarray]:

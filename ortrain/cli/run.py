@@ -1,4 +1,4 @@
-"""run: runs a script written for onnxruntime-training, without a changed line: its imports of onnxruntime mean ortrain."""
+"""The command run: runs a script written for onnxruntime-training, without a changed line: its imports of onnxruntime mean ortrain."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ortrain.errors import ArtifactNotFoundError
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     command.usage = "%(prog)s script.py [argument ...] | -m module [argument ...]"
-    command.add_argument("-m", dest="module", action="store_true", help="script.py is a module's name")
-    command.add_argument("script", metavar="script.py", help="the script")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="argument", help="what the script gets as its own arguments")
+    command.add_argument("-m", dest="module", action="store_true", help="The script is the name of a module.")
+    command.add_argument("script", metavar="script.py", help="The script.")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="argument", help="The arguments of the script.")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,118 +1,169 @@
-"""train: trains a forward model on the arrays of an .npz file, named as the model's inputs, plus the target."""
+"""The command train: trains a model on files, and writes, or resumes, the folder of a run."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
+import importlib.util
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ortrain.cli.common import LOSSES, OPTIMIZERS, add_weight_arguments, session_arrays
-from ortrain.data.files import read_arrays
+from ortrain import lora
+from ortrain.cli.common import session_options
+from ortrain.cli.options import NOT_SETTINGS, OPTIONS, add_options, complete, given_options
+from ortrain.cli.setup import check_run, class_weights, make_trainer, open_data, trainer_settings
 from ortrain.errors import InvalidArgumentError
 from ortrain.formats.artifact_names import CHECKPOINT
-from ortrain.formats.atomic_files import replace_file
-from ortrain.loading.loader import load_model
+from ortrain.formats.onnx_files import write_model
+from ortrain.runs import Run, RunSettings, TrainingData
+from ortrain.runs.folder import ADAPTER, CURVE, HISTORY_TABLE, LOG, MERGED, TENSORBOARD, TRAINED, remove_run
 from ortrain.runtime.seed import set_seed
-from ortrain.runtime.state import DEFAULT_LEARNING_RATE
-from ortrain.training.session import TrainingSession
-from ortrain.training.trainer import Trainer, save_learning_curve
+from ortrain.trainer import Callback, Trainer
+from ortrain.trainer.callbacks import TrainerInterface
 
-SETTINGS = "settings.json"
-DEFAULTS = {"loss": None, "optimizer": "adamw", "epochs": 10, "batch_size": 32, "learning_rate": DEFAULT_LEARNING_RATE, "validation_split": 0.1, "seed": 0,
-            "target": None}
+INTERRUPTED = 130
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    def option(name: str, text: str, **how: Any) -> None:
-        default = DEFAULTS[name.removeprefix("--").replace("-", "_")]
-        command.add_argument(name, help=text + ("" if default is None else f" (default: {default})"), **how)
-
-    command.add_argument("model", metavar="model.onnx", help="a forward model; its first output goes to the loss")
-    command.add_argument("data", metavar="data.npz", help="arrays named as the model's inputs, plus the target; also a .csv or .parquet file")
-    option("--loss", "required, except with --resume", choices=LOSSES)
-    option("--optimizer", "the optimizer", choices=OPTIMIZERS)
-    option("--epochs", "epochs in total", type=int)
-    option("--batch-size", "samples in a step", type=int)
-    option("--learning-rate", "step size of the optimizer", type=float)
-    option("--validation-split", "share of the samples that is held out for validation", type=float)
-    option("--seed", "of the split, the order of samples and random masks", type=int)
-    option("--target", "name of the target's array (default: labels or target)", metavar="NAME")
-    add_weight_arguments(command)
-    command.add_argument("--out", required=True, metavar="DIR", help="folder for artifacts, checkpoint, history and trained model")
-    group = command.add_mutually_exclusive_group()
-    group.add_argument("--resume", action="store_true", help="continue the run in DIR, with its settings unless others are given")
-    group.add_argument("--overwrite", action="store_true", help="replace a run that DIR holds")
-    command.add_argument("--quiet", action="store_true", help="no progress")
+    """Add the command's arguments."""
+    command.usage = "%(prog)s model.onnx DATA --loss LOSS --out DIR [option ...]\n       %(prog)s --resume --out DIR [option ...]"
+    command.add_argument("model", nargs="?", metavar="model.onnx", help="A forward model, without a loss.")
+    command.add_argument("data", nargs="?", metavar="DATA",
+                         help="A folder with one subfolder of images per class, a table (.csv or .parquet), or arrays named like the model's inputs (.npz).")
+    add_options(command)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Train, or resume, and write the run's folder."""
-    folder = Path(options.out)
-    settings = _settings(options, folder)
-    data = read_arrays(options.data)
-    set_seed(settings["seed"])
-    session = TrainingSession.from_artifacts(folder) if options.resume else _new_session(options, settings)
-    with session:
-        session.learning_rate = settings["learning_rate"]
-        inputs, target = session_arrays(data, session.input_names(), settings["target"], session.training_model)
-        train, held_out = _split(len(target), settings["validation_split"], settings["seed"])
-        # the folder is touched only after the arrays have been checked
-        if not options.resume:
-            folder.mkdir(parents=True, exist_ok=True)
-            session.save_artifacts(folder)
-        replace_file(folder / SETTINGS, json.dumps(settings, indent=1).encode())
-        trainer = Trainer(session, seed=settings["seed"], checkpoint=folder / CHECKPOINT, progress=not options.quiet, resume=options.resume)
-        validation = ([x[held_out] for x in inputs], target[held_out]) if len(held_out) else None
-        trainer.fit([x[train] for x in inputs], target[train], settings["epochs"], settings["batch_size"], validation=validation)
-        _write_results(trainer, folder)
+def run(options: argparse.Namespace) -> int | None:
+    """Train, or resume, and write the folder of the run. Return INTERRUPTED after Ctrl-C."""
+    given = given_options(options)
+    if "out" not in given:
+        options.parser.error("expected --out, the folder of the run")
+    folder = Path(given["out"])
+    if given.get("resume") and given.get("overwrite"):
+        options.parser.error("expected --resume or --overwrite, got both")
+    if given.get("resume"):
+        return _resume(options, folder, given)
+    for name in ("model", "data", "loss"):
+        if name not in given:
+            options.parser.error({"model": "expected a model", "data": "expected a data file or folder", "loss": "expected --loss, one of "
+                                  + ", ".join(OPTIONS["loss"].how["choices"])}[name])
+    return _start(folder, complete(given))
 
 
-def _settings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Return the run's settings: the command line's, then those of the run to be resumed, then the defaults."""
-    settings: dict[str, Any] = dict(DEFAULTS)
-    if options.resume:
-        try:
-            settings |= json.loads((folder / SETTINGS).read_text())
-        except (OSError, ValueError) as error:
-            raise InvalidArgumentError(f"expected a run to resume in {str(folder)!r}, got: {error}") from error
-    elif (folder / CHECKPOINT).exists() and not options.overwrite:
+# ---- a new run
+
+
+def _start(folder: Path, settings: dict[str, Any]) -> int | None:
+    if not settings["overwrite"] and (Run.is_in(folder) or (folder / CHECKPOINT).exists()):
         raise InvalidArgumentError(f"expected another --out, --resume or --overwrite: {str(folder)!r} holds a run already")
-    settings |= {name: getattr(options, name) for name in DEFAULTS if getattr(options, name) is not None}
-    if settings["loss"] is None:
-        raise InvalidArgumentError(f"expected --loss, one of {', '.join(LOSSES)}")
-    for name in ("epochs", "batch_size", "learning_rate"):
-        if not settings[name] > 0:
-            raise InvalidArgumentError(f"expected --{name.replace('_', '-')} above 0, got {settings[name]}")
-    seed, share = settings["seed"], settings["validation_split"]
-    if seed < 0 or not 0 <= share < 1:
-        raise InvalidArgumentError(f"expected --seed >= 0 and --validation-split in [0, 1), got {seed} and {share}")
-    return settings
+    if folder.exists() and not folder.is_dir():
+        raise InvalidArgumentError(f"expected a folder as --out, got the file {str(folder)!r}")
+    set_seed(settings["seed"])
+    output: dict[str, Any] = {"folder": folder, "overwrite": settings["overwrite"], "progress": not settings["quiet"]}
+    trainer = make_trainer(settings, **output)
+    preprocessing, held_out, data = open_data(trainer, settings)
+    if settings["class_weight"]:
+        weights = class_weights(settings["class_weight"], trainer, data)
+        trainer.close()
+        trainer = make_trainer(settings, class_weight=weights, **output)
+    with trainer:
+        check_run(trainer, data)
+        samples = None if data.training.samples is None else data.training.samples + _held_out_samples(data, held_out.share)
+        kept = {key: value for key, value in settings.items() if key in OPTIONS and key not in NOT_SETTINGS}
+        stored = RunSettings(os.path.abspath(settings["model"]), os.path.abspath(settings["data"]), preprocessing, held_out, samples, kept)
+        if settings["overwrite"]:
+            remove_run(folder)
+        return _fit(trainer, data, settings, folder, [_StoreSettings(stored, folder)])
 
 
-def _new_session(options: argparse.Namespace, settings: dict[str, Any]) -> TrainingSession:
-    model = load_model(options.model)
-    scores = model.graph.outputs[:1]
-    return TrainingSession.from_model(
-        model, loss=LOSSES[settings["loss"]], optimizer=OPTIMIZERS[settings["optimizer"]], requires_grad=options.requires_grad,
-        frozen_params=options.frozen, loss_input_names=scores, additional_output_names=scores)
+def _held_out_samples(data: TrainingData, share: float) -> int:
+    return data.validation.samples or 0 if data.validation is not None and share else 0
 
 
-def _split(count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (training, held-out) sample numbers, in file order."""
-    order = np.random.default_rng(seed).permutation(count)
-    held_out = round(count * share)
-    if held_out == count:
-        raise InvalidArgumentError(f"expected samples to train on, got {count} and a validation split of {share}")
-    return np.sort(order[held_out:]), np.sort(order[:held_out])
+class _StoreSettings(Callback):
+    """Writes the settings when nothing can refuse the run any more."""
+
+    def __init__(self, settings: RunSettings, folder: Path) -> None:
+        self.settings = settings
+        self.folder = folder
+
+    def on_fit_begin(self, trainer: TrainerInterface) -> None:
+        self.settings.write(self.folder)
 
 
-def _write_results(trainer: Trainer, folder: Path) -> None:
-    replace_file(folder / "history.json", json.dumps([asdict(record) for record in trainer.history], indent=1).encode())
-    trainer.session.export(folder / "trained.onnx", trainer.session.output_names(training=False)[1:])
-    drawn = save_learning_curve(trainer.history, folder / "learning_curve.png")
-    print(trainer.history[-1])
-    print(f"written to {folder}: trained.onnx, checkpoint, history.json" + (", learning_curve.png" if drawn else ""))
+# ---- a resumed run
+
+
+def _resume(options: argparse.Namespace, folder: Path, given: dict[str, Any]) -> int | None:
+    found = Run.open(folder)
+    stored = found.settings.options | {"model": found.settings.model, "data": found.settings.data}
+    settings = complete(given, stored)
+    for name in given:
+        option = OPTIONS.get(name)
+        same = os.path.abspath(given[name]) == stored[name] if name in ("model", "data") else _same(given[name], stored.get(name))
+        if not same and name not in NOT_SETTINGS and not (option is not None and option.continues):
+            options.parser.error(f"expected --resume with the run's own {name.replace('_', '-')} {stored.get(name)}, got {given[name]}: of a resumed run, only "
+                                 + ", ".join(known.name for known in OPTIONS.values() if known.continues) + " may change")
+    settings |= {"model": stored["model"], "data": stored["data"]}
+    set_seed(settings["seed"])
+    trainer = Trainer.from_artifacts(folder, resume=True, options=session_options(settings["threads"]), progress=not settings["quiet"],
+                                     **trainer_settings(settings))
+    with trainer:
+        _, _, data = open_data(trainer, settings, found.settings.preprocessing)
+        check_run(trainer, data)
+        if trainer.epoch >= settings["epochs"]:
+            print(f"the run has completed {trainer.epoch} epochs already: give a larger --epochs to continue it")
+        kept = {key: value for key, value in settings.items() if key in OPTIONS and key not in NOT_SETTINGS}
+        return _fit(trainer, data, settings, folder, [_StoreSettings(replace(found.settings, options=kept), folder)])
+
+
+def _same(given: Any, stored: Any) -> bool:
+    """Whether two values are the same after a round trip through JSON, which has no tuples."""
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(entry) for key, entry in value.items()}
+        return [plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+    return bool(plain(given) == plain(stored))
+
+
+# ---- training and results
+
+
+def _fit(trainer: Trainer, data: TrainingData, settings: dict[str, Any], folder: Path, callbacks: list[Callback]) -> int | None:
+    trainer.settings |= {name: settings[name] for name in ("loss", "optimizer")}
+    trainer.fit(data.training, epochs=settings["epochs"], batch_size=settings["batch_size"], validation=data.validation,
+                callbacks=[*callbacks, *_loggers(settings["log"] or [], folder)])
+    _write_results(trainer, settings, folder)
+    if trainer.stopped is not None and trainer.stopped.startswith("interrupted"):
+        print(f"interrupted; saved after {trainer.step} steps. Continue with: python -m ortrain train --resume --out {folder}")
+        return INTERRUPTED
+    if trainer.stopped is not None:
+        print(f"stopped early: {trainer.stopped}")
+    return None
+
+
+def _loggers(names: list[str], folder: Path) -> list[Callback]:
+    from ortrain.trainer.loggers import CSVLogger, TensorBoardLogger
+
+    return [CSVLogger(folder / LOG) if name == "csv" else TensorBoardLogger(folder / TENSORBOARD) for name in dict.fromkeys(names)]
+
+
+def _write_results(trainer: Trainer, settings: dict[str, Any], folder: Path) -> None:
+    trainer.export(folder / TRAINED)
+    written = [TRAINED, CHECKPOINT]
+    if trainer.history:
+        trainer.history.to_csv(folder / HISTORY_TABLE)
+        written.append(HISTORY_TABLE)
+        if importlib.util.find_spec("matplotlib") is not None:
+            trainer.history.plot(folder / CURVE)
+            written.append(CURVE)
+        print(trainer.history[-1])
+    if settings["lora"]:
+        lora.save(folder / TRAINED, folder / ADAPTER)
+        written.append(ADAPTER)
+        if not any(adapter.quantized for adapter in lora.adapters(folder / TRAINED)):
+            write_model(lora.merge(folder / TRAINED), folder / MERGED)
+            written.append(MERGED)
+    print(f"written to {folder}: {', '.join(written)}")

@@ -61,7 +61,7 @@ class ImageFolder:
         if not (self._std > 0).all():
             raise InvalidArgumentError(f"expected std above 0, got {std}")
         self._pillow = import_pillow()
-        self.classes, self.files, self.labels = _found(self.path, frozenset(self._pillow.registered_extensions()))
+        self.classes, self.files, self.labels = self._find(frozenset(self._pillow.registered_extensions()))
         self._exact = size is None
         self.size = self._size_of(0) if size is None else (int(size[0]), int(size[1]))
         """(height, width) of the images that `read` returns."""
@@ -72,6 +72,9 @@ class ImageFolder:
     """The files of all samples."""
     labels: np.ndarray
     """The numbers of the samples' classes, int64 [samples]."""
+
+    def _find(self, suffixes: frozenset[str]) -> tuple[list[str], list[Path], np.ndarray]:
+        return _found(self.path, suffixes)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -140,6 +143,22 @@ class ImageFolder:
 
     def __repr__(self) -> str:
         return f"ImageFolder({str(self.path)!r}: {len(self)} images of {len(self.classes)} classes, {self.size[0]} x {self.size[1]} x {self.channels})"
+
+
+class ImageFiles(ImageFolder):
+    """Images without classes, for predictions: one file, or all images at any depth of a folder, in the order of their paths.
+
+    The parameters and errors are those of ImageFolder. `classes` is empty and all labels are 0."""
+
+    def _find(self, suffixes: frozenset[str]) -> tuple[list[str], list[Path], np.ndarray]:
+        path = self.path
+        found = [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.is_file() and not _is_hidden(entry))
+        if not path.exists():
+            raise ArtifactNotFoundError(f"expected an image or a folder of images, found nothing at {str(path)!r}")
+        files = [entry for entry in found if entry.suffix.lower() in suffixes]
+        if not files:
+            raise InvalidArgumentError(f"expected an image or a folder of images, got no image in {str(path)!r}")
+        return [], files, np.zeros(len(files), np.int64)
 
 
 class ImageSource(RandomAccess):

@@ -247,10 +247,11 @@ class RandomAccessPart(RandomAccess):
     """Some of the samples of another source, without copying them."""
 
     def __init__(self, source: RandomAccess, rows: np.ndarray) -> None:
-        self.names, self.samples, self._source, self._rows = source.names, len(rows), source, rows
+        self.names, self.samples, self._source, self.rows = source.names, len(rows), source, rows
+        """`rows`: the numbers of the samples in the other source."""
 
     def read(self, rows: np.ndarray | slice, key: Key) -> list[np.ndarray]:
-        return self._source.read(self._rows[rows], key)
+        return self._source.read(self.rows[rows], key)
 
     @property
     def in_memory(self) -> Sequence[np.ndarray] | None:
@@ -260,11 +261,11 @@ class RandomAccessPart(RandomAccess):
         return f"{self.samples} of the samples of {self._source.describe()}"
 
     def targets(self) -> np.ndarray:
-        chosen: np.ndarray = self._source.targets()[self._rows]
+        chosen: np.ndarray = self._source.targets()[self.rows]
         return chosen
 
     def plain(self) -> RandomAccess:
-        return RandomAccessPart(self._source.plain(), self._rows)
+        return RandomAccessPart(self._source.plain(), self.rows)
 
 
 class BlocksPart(Blocks):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ortrain.errors import InvalidArgumentError
-from ortrain.ir import Graph, Model, Node
+from ortrain.ir import Model, Node
 
 HEAD = "head"
 """The word that stands for the parameters of the head wherever parameters are named."""
@@ -18,44 +18,42 @@ FORMS = frozenset({"Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze",
 """Operators whose result is another form of their first input."""
 
 
-def head_parameters(model: Model, parameters: Iterable[str]) -> list[str]:
+def head_parameters(model: Model, parameters: Iterable[str], output: str | None = None) -> list[str]:
     """Return the parameters of a model's head, in the order of `parameters`.
 
     The head is what comes after the last global pooling or Flatten, if that has parameters; otherwise the last dense layer (Gemm or MatMul) with a weight, and
-    its bias. model: a forward or an eval model. parameters: the names to choose from.
+    its bias. parameters: the names to choose from. output: take only what this value depends on, such as the loss of a training model.
 
     Raises InvalidArgumentError for a model with neither."""
-    graph, known = model.graph, list(parameters)
-    wanted = set(known)
-    behind = _behind_pooling(graph, wanted)
-    found = behind or _last_dense(graph, wanted)
+    known = list(parameters)
+    nodes, wanted = model.graph.nodes if output is None else model.graph.ancestors([output]), set(known)
+    producers = model.graph.producers()
+    found = _behind_pooling(nodes, producers, wanted) or _last_dense(nodes, producers, wanted)
     if not found:
         raise InvalidArgumentError("expected a model with parameters after its last global pooling or Flatten, or with a dense layer, to have a head, got "
                                    "neither: name the parameters")
     return [name for name in known if name in found]
 
 
-def _behind_pooling(graph: Graph, wanted: set[str]) -> set[str]:
+def _behind_pooling(nodes: Sequence[Node], producers: Mapping[str, Node], wanted: set[str]) -> set[str]:
     """Return the parameters that nodes after the last pooling read."""
-    poolings = [node for node in graph.nodes if node.op_type in POOLING]
-    if not poolings:
+    last = max((position for position, node in enumerate(nodes) if node.op_type in POOLING), default=None)
+    if last is None:
         return set()
-    producers, reached = graph.producers(), set(poolings[-1].outputs)
-    found: set[str] = set()
-    for node in graph.nodes[graph.nodes.index(poolings[-1]) + 1 :]:
+    reached, found = set(nodes[last].outputs), set()
+    for node in nodes[last + 1 :]:
         if reached.intersection(node.inputs):
             reached.update(node.outputs)
             found |= _parameters_among(node.inputs, producers, wanted)
     return found
 
 
-def _last_dense(graph: Graph, wanted: set[str]) -> set[str]:
+def _last_dense(nodes: Sequence[Node], producers: Mapping[str, Node], wanted: set[str]) -> set[str]:
     """Return the weight and the bias of the last dense layer."""
-    producers = graph.producers()
-    for node in reversed(graph.nodes):
+    for node in reversed(nodes):
         weights = _parameters_among([node.inputs[index] for index in DENSE.get(node.op_type, ()) if index < len(node.inputs)], producers, wanted)
         if weights:
-            additions = [reader for reader in graph.nodes if reader.op_type == "Add" and node.outputs[0] in reader.inputs]
+            additions = [reader for reader in nodes if reader.op_type == "Add" and node.outputs[0] in reader.inputs]
             return weights | {name for addition in additions for name in _parameters_among(addition.inputs, producers, wanted)}
     return set()
 

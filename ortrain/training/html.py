@@ -17,7 +17,7 @@ def session_html(session: TrainingSession) -> str:
     state, graph = session.state, session.training_model.graph
     rows, trained = [], 0
     for name in state.names():
-        array = state.trainable.get(name, state.frozen.get(name))
+        array = state.trainable[name] if name in state.trainable else state.frozen[name]
         role = "frozen" if name in state.frozen else "frozen for now" if name in state.masked else "trained"
         trained += array.size if role == "trained" else 0
         rows.append([name, "string" if array.dtype == object else array.dtype.name, shape_text(array.shape), f"{array.size:,}", role])

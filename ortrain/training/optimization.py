@@ -235,7 +235,8 @@ class Optimization:
         return set(expand(names, self.state.trainable, where, {HEAD: self._head}))
 
     def _head(self) -> list[str]:
-        return head_parameters(self.eval_model or self.training_model, self.state.trainable)
+        model = self.eval_model or self.training_model
+        return head_parameters(model, self.state.trainable, model.graph.outputs[0])
 
     @property
     def parameter_groups(self) -> list[ParameterGroup]:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ortrain.errors import InvalidArgumentError
+import numpy as np
+
+from ortrain.errors import ArgumentTypeError, InvalidArgumentError
 from ortrain.training.numbers import check_count, check_learning_rate, check_number
 
 
@@ -247,7 +249,11 @@ class PlateauSchedule:
         return self.current_learning_rate * (step / self.warmup_steps if step < self.warmup_steps else 1.0)
 
     def update(self, metric: float) -> float:
-        """Take the metric of an evaluation and return the learning rate from now on; NaN counts as no improvement."""
+        """Take the metric of an evaluation and return the learning rate from now on; NaN counts as no improvement.
+
+        Raises ArgumentTypeError for what is no number."""
+        if isinstance(metric, bool) or not isinstance(metric, int | float | np.floating | np.integer):
+            raise ArgumentTypeError(f"expected a number as metric, got {type(metric).__name__}")
         if self._is_better(float(metric)):
             self.best, self.bad_updates = float(metric), 0
         else:
@@ -262,7 +268,8 @@ class PlateauSchedule:
     def _is_better(self, metric: float) -> bool:
         if math.isnan(metric) or self.best is None:
             return not math.isnan(metric)
-        return metric < self.best * (1 - self.threshold) if self.mode == "min" else metric > self.best * (1 + self.threshold)
+        least = abs(self.best) * self.threshold
+        return metric < self.best - least if self.mode == "min" else metric > self.best + least
 
     def state_dict(self) -> dict[str, float | int | None]:
         """Return what updates have changed, for load_state_dict; JSON can hold it."""

@@ -7,7 +7,8 @@ import pytest
 from ortrain import SessionOptions, TrainingSession, errors
 from ortrain.artifacts import LossType, OptimType, generate_artifacts
 from ortrain.onnxblock import optim
-from ortrain.ops.registry.optimizers import ALGORITHMS, is_known_to_onnxruntime_training
+from ortrain.ops.registry.optimizers import ALGORITHMS
+from ortrain.ops.registry.record import MICROSOFT
 from tests.core.optimizer_references import REFERENCES
 from tests.test_optimizer_in_backward import assert_same, dense_layers
 from tests.test_session import DATA
@@ -161,9 +162,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         session_of("adma")
 
 
-def test_optimizers_that_onnxruntime_training_cannot_load_are_known():
-    assert {name for name in ALGORITHMS if is_known_to_onnxruntime_training(name)} == {"AdamWOptimizer", "SGDOptimizerV2"}
-    assert not is_known_to_onnxruntime_training("Gemm")
+def test_optimizers_that_onnxruntime_training_cannot_load_are_operators_of_our_own_domain():
+    assert {name for name, algorithm in ALGORITHMS.items() if algorithm.domain == MICROSOFT} == {"AdamWOptimizer", "SGDOptimizerV2"}
 
 
 def test_an_operator_of_that_name_in_another_domain_is_no_optimizer():
@@ -222,7 +222,7 @@ def test_hyperparameters_that_are_no_numbers_are_refused():
 def test_artifacts_of_onnxruntime_training_still_load():
     for case in ("mlp_sgd", "mlp_ce"):
         with TrainingSession.from_artifacts(DATA / case) as session:
-            assert is_known_to_onnxruntime_training(session._optimizer.recipe.algorithm.operator)
+            assert session._optimizer.recipe.algorithm.domain == MICROSOFT
 
 
 def test_an_optimizer_that_onnxruntime_training_lacks_is_refused_in_its_file_format(tmp_path):

@@ -9,6 +9,7 @@ from ortrain.artifacts import LossType, build_artifacts, generate_artifacts
 from ortrain.ir.globs import expand, matching
 from ortrain.loading.loader import load_model
 from ortrain.passes.head import head_parameters
+from ortrain.runtime.state import TrainingState
 from tests.test_optimizer_in_backward import assert_same
 from tests.test_session import DATA
 from tests.training.test_optimizers import BATCHES, session_of, small, train
@@ -87,6 +88,14 @@ def test_the_head_is_what_comes_after_the_last_pooling_or_else_the_last_dense_la
     assert head_parameters(load_model(network(pooled=False)), NAMES) == LAST_DENSE
     assert trained_by(requires_grad=["head"]) == BEHIND_POOLING
     assert trained_by(network(pooled=False), requires_grad=["head"]) == LAST_DENSE
+
+
+def test_the_head_is_found_in_a_training_model_alone():
+    for pooled, head in ((True, BEHIND_POOLING), (False, LAST_DENSE)):
+        made = build_artifacts(network(pooled), loss=LossType.CrossEntropyLoss, optimizer="adamw")
+        with TrainingSession(made.training, TrainingState(made.checkpoint)) as session:
+            session.freeze("head")
+            assert session.state.masked == set(head)
 
 
 def test_a_model_without_a_head_is_refused():

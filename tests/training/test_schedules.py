@@ -69,6 +69,10 @@ def test_a_plateau_reduces_the_rate_when_the_metric_stops_improving():
     schedule = PlateauSchedule(0.1, factor=0.5, patience=1, cooldown=1, final_learning_rate=0.02)
     found = [schedule.update(metric) for metric in (1.0, 0.9, 0.9, 0.95, 0.95, 0.95, 0.95, float("nan"), 1, 1, 1, 1)]
     assert found == [0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.025, 0.025, 0.025, 0.02, 0.02, 0.02]
+    negative = PlateauSchedule(0.1, mode="max", patience=0, threshold=0.1)
+    assert [negative.update(metric) for metric in (-1.0, -0.8, -0.75)] == pytest.approx([0.1, 0.1, 0.01])
+    with pytest.raises(errors.ArgumentTypeError, match="metric"):
+        negative.update("0.5")
     best = PlateauSchedule(0.1, mode="max", patience=0)
     assert [best.update(metric) for metric in (0.5, 0.6, 0.6)] == pytest.approx([0.1, 0.1, 0.01])
 

@@ -76,9 +76,10 @@ class ClassificationLoss(Loss):
 
     def _softmax_focal_loss(self, scores: str, labels: str, sample_weight: str, *, gamma: float = 0.0, label_smoothing: float = 0.0,
                             weighted_mean: bool = True) -> str:
-        kind = tensor_type(dtype_of(scores), list(type_of(labels).tensor_type.shape.dim) if self.reduction == "none" and rank_of(labels) else [])
-        if self.reduction == "none" and not rank_of(labels):
-            kind = tensor_type(dtype_of(scores), None)
+        kind = tensor_type(dtype_of(scores), [])
+        if self.reduction == "none":
+            kind = type_of(labels)
+            kind.tensor_type.elem_type = type_of(scores).tensor_type.elem_type
         return own_operator("SoftmaxFocalLoss", [scores, labels, self._class_weight(scores), sample_weight], kind, gamma=gamma,
                             label_smoothing=label_smoothing, reduction=self.reduction, ignore_index=self._ignore_index, weighted_mean=int(weighted_mean))
 

@@ -157,9 +157,3 @@ ALGORITHMS = {algorithm.operator: algorithm for algorithm in (ADAMW, SGD, ADAM, 
 """Operator of optimizer models -> algorithm."""
 UPDATES = {algorithm.update: algorithm for algorithm in ALGORITHMS.values()}
 """Operator that updates one parameter -> algorithm."""
-
-
-def is_known_to_onnxruntime_training(operator: str) -> bool:
-    """Return whether onnxruntime-training can load an optimizer model whose update is `operator`; it cannot load those of ortrain's own algorithms."""
-    algorithm = ALGORITHMS.get(operator)
-    return algorithm is not None and algorithm.domain == MICROSOFT

@@ -86,7 +86,7 @@ static void ctc_loss_##R##_item(void *context, int64_t n, int64_t worker)       
     CtcSequence q = { args, n, ctc_integer(&args->inputs[2], n), 2 * ctc_integer(&args->inputs[3], n) + 1 };      \
     int64_t width = 2 * s[CTC_LABELS] + 1, kept = s[CTC_KEPT];                                                    \
     double *alpha = (double *)args->scratch + n * (kept + 2) * width, *beta = alpha + kept * width, total;        \
-    R *gradient = args->n_outputs > 1 ? args->outputs[1].data : NULL;                                             \
+    R *gradient = args->n_outputs > 1 && kept >= s[CTC_TIME] ? args->outputs[1].data : NULL;      /* needs alpha of all frames */ \
     total = ctc_forward_##R(&q, alpha, width, kept);                                                              \
     ((R *)args->outputs[0].data)[n] = total == -INFINITY && s[CTC_ZERO_INFINITY] ? 0 : (R)-total;                 \
     if (!gradient) return;                                                                                        \
