@@ -5,16 +5,13 @@ import re
 import shlex
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import documents, one, scaling
 from benchmarks.floor import table_row
 from ortrain.cli import COMMANDS
 from ortrain.cli import main as run_command
-from tests.documents import pages
+from tests.documents import pages, setup
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "bindings_spec" / "README.md"]
@@ -74,27 +71,9 @@ def test_links_to_sections_name_a_heading(path):
 @pytest.fixture
 def model_folder(tmp_path, monkeypatch):
     """A folder, which becomes the current one, with the model and the arrays that README.md takes for granted."""
-    random = np.random.default_rng(0)
-    weights = {"fc.weight": random.standard_normal((4, 3)), "fc.bias": np.zeros(3)}
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["image", "fc.weight", "fc.bias"], ["output"])], "model",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 4])], [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", 3])],
-        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
-    np.savez(tmp_path / "data.npz", image=random.standard_normal((40, 4)).astype(np.float32), labels=random.integers(0, 3, 40))
     monkeypatch.chdir(tmp_path)
+    setup.readme()
     return tmp_path
-
-
-def test_the_python_code_of_the_readme_trains(model_folder):
-    with np.load("data.npz") as data:
-        batches = [(data["image"][i:i + 8], data["labels"][i:i + 8]) for i in range(0, 40, 8)]
-        arrays = {"images": data["image"], "labels": data["labels"], "test_images": data["image"], "test_labels": data["labels"]}
-    trainer, module_api = python_blocks(ROOT / "README.md")
-    for block in (trainer, module_api):
-        exec(compile(block, "README.md", "exec"), {"batches": batches, **arrays})
-        assert (model_folder / "trained.onnx").exists()
-        (model_folder / "trained.onnx").unlink()
 
 
 def test_the_commands_of_the_readme_run(model_folder):

@@ -24,11 +24,12 @@ def vectors(samples: int, inputs: int, classes: int, seed: int = 0) -> tuple[np.
 
 
 def readme() -> Names:
-    """model.onnx with the weights fc.weight and fc.bias, data.npz, and batches: what README.md takes for granted."""
+    """model.onnx with the weights fc.weight and fc.bias, data.npz, its arrays, and batches: what README.md takes for granted."""
     models.perceptron("model.onnx", [4, 3], "image", "output", ["fc"])
     x, labels = vectors(40, 4, 3)
     np.savez("data.npz", image=x, labels=labels)
-    return {"batches": [(x[start:start + 8], labels[start:start + 8]) for start in range(0, 40, 8)]}
+    batches = [(x[start:start + 8], labels[start:start + 8]) for start in range(0, 40, 8)]
+    return {"batches": batches, "images": x, "labels": labels, "test_images": x, "test_labels": labels}
 
 
 def classifier() -> Names:
