@@ -51,12 +51,11 @@ def make_trainer(settings: Mapping[str, Any], *, folder: Path | None = None, ove
     Its eval model returns all outputs of the forward model, so that predictions and the trained model have them."""
     model = forward_model(settings)
     requires_grad = [*lora.parameters(model), *(settings["requires_grad"] or [])] if settings["lora"] else settings["requires_grad"]
-    arguments = {"additional_output_names": list(model.graph.outputs), "options": session_options(settings["threads"])}
-    if settings["input_shapes"]:
-        arguments["input_shapes"] = {name: tuple(shape) for name, shape in settings["input_shapes"].items()}
+    input_shapes = {name: tuple(shape) for name, shape in (settings["input_shapes"] or {}).items()}
     trainer = Trainer.from_model(
         model, loss=settings["loss"], loss_options=loss_options(settings), optimizer=optimizer(settings), learning_rate=settings["learning_rate"],
-        class_weight=class_weight, requires_grad=requires_grad, frozen_params=settings["frozen"], session_arguments=arguments, folder=folder,
+        class_weight=class_weight, requires_grad=requires_grad, frozen_params=settings["frozen"], folder=folder,
+        additional_output_names=list(model.graph.outputs), input_shapes=input_shapes or None, options=session_options(settings["threads"]),
         overwrite=overwrite, **trainer_settings(settings), **more)
     if settings["no_decay"] is not None:
         trainer.session.set_parameter_groups(no_decay_groups(trainer.session, settings["no_decay"] or NO_DECAY))

@@ -81,7 +81,7 @@ def _of_artifacts(options: argparse.Namespace, threads: Any) -> Trainer:
 def _of_model(options: argparse.Namespace, threads: Any) -> Trainer:
     model = load_model(options.path)
     return Trainer.from_model(model, loss=options.loss or _likely_loss(options, model), optimizer=None, metrics=options.metrics or "auto", progress=False,
-                              session_arguments={"additional_output_names": list(model.graph.outputs), "options": threads})
+                              additional_output_names=list(model.graph.outputs), options=threads)
 
 
 def _likely_loss(options: argparse.Namespace, model: Model) -> str:

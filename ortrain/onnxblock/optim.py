@@ -261,7 +261,8 @@ OPTIMIZERS: dict[str, type[_Optimizer]] = {
 
 
 def optimizer_by_name(name: str) -> _Optimizer:
-    """Return the optimizer of a name, with default hyperparameters. Raises InvalidArgumentError for an unknown name, with the known ones."""
-    if name not in OPTIMIZERS:
+    """Return the optimizer of a name, in any case, with default hyperparameters. Raises InvalidArgumentError for an unknown name, with the known ones."""
+    found = OPTIMIZERS.get(name.lower())
+    if found is None:
         raise InvalidArgumentError(f"expected an optimizer among {', '.join(OPTIMIZERS)}, got {name!r}")
-    return OPTIMIZERS[name]()
+    return found()

@@ -13,6 +13,8 @@ import numpy as np
 from ortrain.data import DataLoader, as_loader, split
 from ortrain.errors import InvalidArgumentError
 from ortrain.metrics import Metric
+from ortrain.passes.specialization import InputShapes
+from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
 from ortrain.trainer.callbacks import Callback
 from ortrain.trainer.checkpoints import CheckpointFolder, Progress
@@ -41,20 +43,19 @@ class Trainer:
     settings: keyword arguments with the names and defaults of TrainerSettings, such as schedule="cosine", metrics=["accuracy"], patience=3.
     folder: receives the run: artifacts, checkpoints, history and settings; None keeps nothing on disk.
     resume: continue the run whose checkpoint the session was created from, exactly where it was saved, also in the middle of an epoch.
-    overwrite: replace a run that the folder holds.
+    overwrite: let fit replace a run that the folder holds.
 
-    Raises InvalidArgumentError for an invalid setting or a folder that holds a run, InvalidStateError when there is nothing to resume."""
+    Raises InvalidArgumentError for an invalid setting, InvalidStateError when there is nothing to resume."""
 
     def __init__(self, session: TrainingSession, *, folder: str | os.PathLike[str] | None = None, resume: bool = False, overwrite: bool = False,
                  predictions: str | None = None, **settings: Any) -> None:
         self.session = session
         self.options = TrainerSettings.of(settings)
         self.roles = input_roles(session, predictions)
+        self._replaces_run = resume or overwrite
         self.metrics: list[Metric] = make_metrics(self.options.metrics, self.roles)
         self.output_folder = None if folder is None else Path(folder)
         self.checkpoints = CheckpointFolder(self.output_folder, self.options)
-        if not resume and not overwrite:
-            self.checkpoints.check_unused()
         self.learning_rate = session.learning_rate if session.has_optimizer else 0.0
         """The learning rate that a schedule starts from."""
         self.epoch = 0
@@ -86,9 +87,11 @@ class Trainer:
 
     @classmethod
     def from_model(cls, model: ModelSource, *, loss: Any = None, optimizer: Any = "adamw", learning_rate: float = DEFAULT_LEARNING_RATE,
-                   folder: str | os.PathLike[str] | None = None, session_arguments: Mapping[str, Any] | None = None, class_weight: Any = None,
-                   sample_weight: bool = False, loss_options: Mapping[str, Any] | None = None, requires_grad: Sequence[str] | None = None,
-                   frozen_params: Sequence[str] | None = None, overwrite: bool = False, **settings: Any) -> Trainer:
+                   folder: str | os.PathLike[str] | None = None, overwrite: bool = False, requires_grad: str | Sequence[str] | None = None,
+                   frozen_params: str | Sequence[str] | None = None, loss_options: Mapping[str, Any] | None = None, class_weight: Any = None,
+                   sample_weight: bool = False, loss_input_names: Sequence[str] | None = None, additional_output_names: Sequence[str] | None = None,
+                   input_shapes: InputShapes | None = None, input_values: Mapping[str, Any] | None = None, options: SessionOptions | None = None,
+                   **settings: Any) -> Trainer:
         """Create a trainer straight from a forward model.
 
         model: a path, bytes, an onnx.ModelProto or an ortrain.ir.Model.
@@ -97,13 +100,14 @@ class Trainer:
         sample_weight: whether fit is going to pass a weight for each sample.
         optimizer: a name such as "adamw", an OptimType or an onnxblock optimizer. learning_rate: its step size.
         requires_grad, frozen_params: names or globs of weights, as for generate_artifacts; "head" stands for the last layers.
-        session_arguments: further arguments of TrainingSession.from_model, such as options or input_shapes.
+        loss_input_names, additional_output_names, input_shapes, input_values, options: as for TrainingSession.from_model.
         The other parameters are those of Trainer. Raises the errors of Trainer and of generate_artifacts."""
-        options = TrainerSettings.of(settings)
+        checked = TrainerSettings.of(settings)
         session, predictions = new_session(
             model, loss=loss, optimizer=optimizer, learning_rate=learning_rate, class_weight=class_weight, sample_weight=sample_weight,
-            loss_options=loss_options, requires_grad=requires_grad, frozen_params=frozen_params, wants_metrics=bool(options.metrics),
-            **(session_arguments or {}))
+            loss_options=loss_options, requires_grad=_listed(requires_grad), frozen_params=_listed(frozen_params), wants_metrics=bool(checked.metrics),
+            loss_input_names=loss_input_names, additional_output_names=additional_output_names, input_shapes=input_shapes, input_values=input_values,
+            options=options)
         return cls(session, folder=folder, overwrite=overwrite, predictions=predictions, **settings)
 
     @classmethod
@@ -118,7 +122,7 @@ class Trainer:
     # ---- training
 
     def fit(self, data: Any, targets: Any = None, *, epochs: int = 1, batch_size: int = 32, validation: Any = None, sample_weight: Any = None,
-            steps_per_epoch: int | None = None, shuffle: bool = True, drop_last: bool = False, prefetch: int | None = None,
+            steps_per_epoch: int | None = None, shuffle: bool = True, drop_last: bool = False, prefetch: int | None = None, check_finite: bool = True,
             callbacks: Sequence[Callback] = ()) -> History:
         """Train until `epochs` epochs are complete, counted from the beginning of the run, and return the history.
 
@@ -126,14 +130,17 @@ class Trainer:
         validation: (data, targets), anything that as_loader reads, or a share of the samples such as 0.1 to hold out; evaluated after each epoch.
         sample_weight: float [n], for a loss that was made with sample_weight=True.
         steps_per_epoch: batches of an epoch, required for data of unknown length. drop_last: leave out a last batch that is smaller than batch_size.
-        prefetch: batches that a background thread prepares in advance; None chooses, 0 is no thread.
+        prefetch: batches that a background thread prepares in advance; None chooses, 0 is no thread. check_finite: refuse NaN and infinity in the data.
         callbacks: further callbacks for this call.
 
         Ctrl-C ends training after the running step, as if the run had been complete: the checkpoint is saved and the history returned; a second one
-        interrupts at once. Raises InvalidArgumentError for data that do not fit, before anything is trained or written, InvalidStateError when the loss
-        is not finite, and the errors of train_step."""
+        interrupts at once. A later call begins the epoch anew that an earlier one has left half way.
+
+        Raises InvalidArgumentError for data that do not fit and for a folder that holds another run, before anything is trained or written,
+        InvalidStateError when the loss is not finite, and the errors of train_step."""
         _check_positive(epochs=epochs, batch_size=batch_size)
-        how = {"steps_per_epoch": steps_per_epoch, "shuffle": shuffle, "drop_last": drop_last, "prefetch": prefetch}
+        how = {"steps_per_epoch": steps_per_epoch, "shuffle": shuffle, "drop_last": drop_last, "prefetch": prefetch,
+               "check_finite": check_finite}
         loader = self._loader(data, targets, batch_size, self.roles.training, sample_weight=sample_weight, **how)
         held_out = None
         if isinstance(validation, float):
@@ -157,6 +164,11 @@ class Trainer:
 
     def _start(self, loader: DataLoader, epochs: int, batch_size: int, callbacks: Sequence[Callback]) -> None:
         options = self.options
+        if not self._replaces_run:
+            self.checkpoints.check_unused()
+            self._replaces_run = True
+        if self._resumed is None:
+            self.batch = 0                                  # an epoch that an earlier call has left half way begins anew
         batches = loader.batches_per_epoch
         self.epochs, self.stopped = epochs, None
         self.steps_per_epoch = None if batches is None else -(-batches // options.accumulate)
@@ -322,6 +334,11 @@ def _pair(validation: Any) -> tuple[Any, Any]:
             raise InvalidArgumentError(f"expected (data, targets) as validation, got a tuple of {len(validation)}")
         return validation
     return validation, None
+
+
+def _listed(names: str | Sequence[str] | None) -> Sequence[str] | None:
+    """Return one name or pattern as a list of one."""
+    return [names] if isinstance(names, str) else names
 
 
 def _check_positive(**values: int) -> None:

@@ -293,12 +293,13 @@ SCHEDULES: dict[str, type[Any]] = {
 
 
 def make_schedule(name: str, total_steps: int, learning_rate: float, warmup_steps: int = 0, **options: Any) -> Schedule:
-    """Return a schedule by name: constant, linear, cosine, one_cycle, step, multi_step, exponential, polynomial or plateau.
+    """Return a schedule by name: constant, linear, cosine, one_cycle, step, multi_step, exponential, polynomial or plateau; hyphens are underscores.
 
     total_steps: optimizer steps of the training, for schedules that end. learning_rate: the highest one. warmup_steps: of a linear warm-up from 0.
     options: further arguments of the schedule's class.
 
     Raises InvalidArgumentError for an unknown name or option, with the known ones, and the errors of the class."""
+    name = name.replace("-", "_")
     if name not in SCHEDULES:
         raise InvalidArgumentError(f"expected a schedule among {', '.join(SCHEDULES)}, got {name!r}")
     check_count(total_steps, "total_steps", 1)

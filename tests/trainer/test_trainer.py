@@ -238,6 +238,28 @@ def test_metrics_need_predictions():
         Trainer(session, metrics=["accuracy"], **QUIET)
 
 
+def test_an_epoch_that_was_left_half_way_begins_anew():
+    trainer, straight = new_trainer(), new_trainer()
+    with pytest.raises(ConnectionError):
+        trainer.fit(X, Y, epochs=1, batch_size=16, callbacks=[LambdaCallback(on_step_end=lambda *_: (_ for _ in ()).throw(ConnectionError))])
+    first = weights_of(trainer)
+    record = trainer.fit(X, Y, epochs=1, batch_size=16)[0]
+    assert record.samples == SAMPLES
+    assert any((array != weights_of(straight)[name]).any() for name, array in first.items())
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "AdamW"}, {"loss": "Cross_Entropy"}, {"schedule": "one-cycle"}, {"requires_grad": "head"}])
+def test_names_are_read_in_any_usual_spelling(settings):
+    assert len(new_trainer(**settings).fit(X, Y, epochs=1)) == 1
+
+
+def test_values_that_are_not_finite_are_accepted_on_request():
+    x = X.copy()
+    x[:, 0] = np.nan
+    with pytest.raises(InvalidStateError, match="NaN in input 'x'"):
+        new_trainer().fit(x, Y, epochs=1, check_finite=False)
+
+
 # ---- checkpoints
 
 
@@ -297,8 +319,12 @@ def test_the_folder_of_a_run_holds_the_latest_the_best_and_the_recent_checkpoint
 
 def test_a_folder_with_a_run_is_not_overwritten_unless_asked(tmp_path):
     new_trainer(folder=tmp_path).fit(X, Y, epochs=1)
+    before = (tmp_path / "checkpoint").read_bytes()
     with pytest.raises(InvalidArgumentError, match="resume=True"):
-        new_trainer(folder=tmp_path)
+        new_trainer(folder=tmp_path).fit(X, Y, epochs=2)
+    assert (tmp_path / "checkpoint").read_bytes() == before
+    with Trainer.from_artifacts(tmp_path, **QUIET) as finished:
+        assert finished.predict(X).shape == (SAMPLES, CLASSES)
     new_trainer(folder=tmp_path, overwrite=True).fit(X, Y, epochs=2)
     assert len(json.loads((tmp_path / "history.json").read_text())) == 2
 

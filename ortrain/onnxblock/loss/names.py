@@ -43,7 +43,7 @@ def loss_by_name(name: str, **options: Any) -> Loss:
 
     name: one of losses_by_name(); underscores count as hyphens. options: keyword arguments of its class. Raises InvalidArgumentError for an unknown name
     or option."""
-    found = _LOSSES.get(name.replace("_", "-"))
+    found = _LOSSES.get(name.lower().replace("_", "-"))
     if found is None:
         spellings = {spelling.lower(): known for known, loss in _LOSSES.items() for spelling in (known, loss.__name__)}
         close = dict.fromkeys(spellings[s] for s in difflib.get_close_matches(name.replace("_", "-").lower(), spellings))
