@@ -10,6 +10,13 @@ enum { LOSS_ROWS = 64, LOSS_LANES = 16 };     /* rows of a work item; partial su
 static inline int64_t label_at(const Tensor *labels, int64_t i)
 { return labels->dtype == DTYPE_INT32 ? ((const int32_t *)labels->data)[i] : ((const int64_t *)labels->data)[i]; }
 
+/* Return the number of positions from i on that are computed at once: one where the classes are adjacent (d = 1), else up to 16 of one sample. */
+static inline int64_t positions_at(int64_t i, int64_t end, int64_t d)
+{
+    int64_t count = d - i % d < end - i ? d - i % d : end - i;
+    return d == 1 ? 1 : count < LOSS_LANES ? count : LOSS_LANES;
+}
+
 #define LOSS_EXP(x) _Generic((x), float: ot_expf, double: exp)(x)
 #define LOSS_EXP_NONPOSITIVE(x) _Generic((x), float: ot_expf_of_negative, double: exp)(x)        /* for logits minus their maximum */
 #define LOSS_LOG(x) _Generic((x), float: logf, double: log)(x)
@@ -40,6 +47,33 @@ static inline __attribute__((always_inline)) R log_sum_exp_##R(const R *x, int64
     for (int l = 0; l < LOSS_LANES; l++) sum += lanes[l];                                                                                    \
     return max + LOSS_LOG(sum);                                                                                                              \
 }                                                                                                                                            \
+/* Where d > 1, up to 16 adjacent positions are computed at once, one in each lane: x[c * d + l] is logit c of position l. */                \
+/* max[l] = the maximum logit of position l */                                                                                               \
+static inline __attribute__((always_inline)) void panel_max_##R(const R *x, int64_t classes, int64_t d, int64_t count, R *max)               \
+{                                                                                                                                            \
+    for (int64_t l = 0; l < count; l++) max[l] = x[l];                                                                                       \
+    for (int64_t c = 1; c < classes; c++)                                                                                                    \
+        for (int64_t l = 0; l < count; l++) max[l] = x[c * d + l] > max[l] ? x[c * d + l] : max[l];                                          \
+}                                                                                                                                            \
+/* y = the log probabilities of the positions, in the layout of x */                                                                         \
+static inline __attribute__((always_inline)) void panel_log_softmax_##R(const R *x, int64_t classes, int64_t d, int64_t count, R *y)         \
+{                                                                                                                                            \
+    R max[LOSS_LANES], sum[LOSS_LANES] = {0};                                                                                                \
+    panel_max_##R(x, classes, d, count, max);                                                                                                \
+    for (int64_t c = 0; c < classes; c++)                                                                                                    \
+        for (int64_t l = 0; l < count; l++) sum[l] += LOSS_EXP_NONPOSITIVE((R)(x[c * d + l] - max[l]));                                      \
+    for (int64_t l = 0; l < count; l++) max[l] += LOSS_LOG(sum[l]);                                                                          \
+    for (int64_t c = 0; c < classes; c++)                                                                                                    \
+        for (int64_t l = 0; l < count; l++) y[c * d + l] = x[c * d + l] - max[l];                                                            \
+}                                                                                                                                            \
+/* dx = exp(x - max), possibly in place; sum[l] is its sum over the classes */                                                               \
+static inline __attribute__((always_inline)) void panel_exp_##R(const R *x, int64_t classes, int64_t d, int64_t count, R *dx, R *sum, R *max)\
+{                                                                                                                                            \
+    panel_max_##R(x, classes, d, count, max);                                                                                                \
+    for (int64_t l = 0; l < count; l++) sum[l] = 0;                                                                                          \
+    for (int64_t c = 0; c < classes; c++)                                                                                                    \
+        for (int64_t l = 0; l < count; l++) { R e = LOSS_EXP_NONPOSITIVE((R)(x[c * d + l] - max[l])); sum[l] += e; dx[c * d + l] = e; }      \
+}                                                                                                                                            \
 /* scratch: losses [n d] and weights [n d] as double, then the log probabilities unless they are an output. */                               \
 static void loss_##R##_item(void *context, int64_t item, int64_t worker)                                                                     \
 {                                                                                                                                            \
@@ -49,14 +83,17 @@ static void loss_##R##_item(void *context, int64_t item, int64_t worker)        
     const R *logits = args->inputs[0].data, *w = args->n_inputs > 2 ? args->inputs[2].data : NULL;                                           \
     R *log_probabilities = args->n_outputs > 1 && args->outputs[1].data ? args->outputs[1].data : (R *)(weights + n * d);                    \
     if (end > n * d) end = n * d;                                                                                                            \
-    for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                                                       \
+    for (int64_t i = item * LOSS_ROWS, count; i < end; i += count) {                                                                         \
         const R *x = logits + i / d * classes * d + i % d; R *y = log_probabilities + i / d * classes * d + i % d;                           \
-        R shift = d == 1 ? log_sum_exp_##R(x, classes, 1) : log_sum_exp_##R(x, classes, d);                                                  \
-        if (d == 1) for (int64_t c = 0; c < classes; c++) y[c] = x[c] - shift;                                                               \
-        else for (int64_t c = 0; c < classes; c++) y[c * d] = x[c * d] - shift;                                                              \
-        int64_t label = label_at(&args->inputs[1], i);                                                                                       \
-        weights[i] = label == s[4] ? 0 : w ? (double)w[label] : 1;                                                                           \
-        losses[i] = weights[i] == 0 ? 0 : -weights[i] * (double)y[label * d];                                                                \
+        count = positions_at(i, end, d);                                                                                                     \
+        if (d == 1) { R shift = log_sum_exp_##R(x, classes, 1); for (int64_t c = 0; c < classes; c++) y[c] = x[c] - shift; }                    \
+        else if (count == LOSS_LANES) panel_log_softmax_##R(x, classes, d, LOSS_LANES, y);                                                   \
+        else panel_log_softmax_##R(x, classes, d, count, y);                                                                                 \
+        for (int64_t l = 0; l < count; l++) {                                                                                                \
+            int64_t label = label_at(&args->inputs[1], i + l);                                                                               \
+            weights[i + l] = label == s[4] ? 0 : w ? (double)w[label] : 1;                                                                   \
+            losses[i + l] = weights[i + l] == 0 ? 0 : -weights[i + l] * (double)y[label * d + l];                                            \
+        }                                                                                                                                    \
     }                                                                                                                                        \
 }                                                                                                                                            \
 /* Reduce the losses and weights in scratch to the loss, in order. */                                                                        \
@@ -94,13 +131,22 @@ static void loss_grad_##R##_item(void *context, int64_t item, int64_t worker)   
     const R *dloss = args->inputs[0].data, *log_probabilities = args->inputs[1].data, *w = args->n_inputs > 3 ? args->inputs[3].data : NULL; \
     R *out = args->outputs[0].data;                                                                                                          \
     if (end > s[0] * d) end = s[0] * d;                                                                                                      \
-    for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                                                       \
+    for (int64_t i = item * LOSS_ROWS, count; i < end; i += count) {                                                                         \
         const R *y = log_probabilities + i / d * classes * d + i % d; R *dx = out + i / d * classes * d + i % d;                             \
-        int64_t label = label_at(&args->inputs[2], i);                                                                                       \
-        R g = label == s[4] ? 0 : (R)((double)dloss[s[3] == 0 ? i : 0] * (w ? (double)w[label] : 1) * grad->scale);                          \
-        if (d == 1) for (int64_t c = 0; c < classes; c++) dx[c] = g * LOSS_EXP(y[c]);                                                        \
-        else for (int64_t c = 0; c < classes; c++) dx[c * d] = g * LOSS_EXP((R)y[c * d]);                                                    \
-        if (label != s[4]) dx[label * d] -= g;                                                                                               \
+        R g[LOSS_LANES] = {0};                                                                                                               \
+        count = positions_at(i, end, d);                                                                                                     \
+        for (int64_t l = 0; l < count; l++) {                                                                                                \
+            int64_t label = label_at(&args->inputs[2], i + l);                                                                               \
+            if (label != s[4]) g[l] = (R)((double)dloss[s[3] == 0 ? i + l : 0] * (w ? (double)w[label] : 1) * grad->scale);                  \
+        }                                                                                                                                    \
+        if (d == 1) for (int64_t c = 0; c < classes; c++) dx[c] = g[0] * LOSS_EXP(y[c]);                                                     \
+        else if (count == LOSS_LANES)                                                                                                        \
+            for (int64_t c = 0; c < classes; c++) for (int l = 0; l < LOSS_LANES; l++) dx[c * d + l] = g[l] * LOSS_EXP((R)y[c * d + l]);     \
+        else for (int64_t c = 0; c < classes; c++) for (int64_t l = 0; l < count; l++) dx[c * d + l] = g[l] * LOSS_EXP((R)y[c * d + l]);     \
+        for (int64_t l = 0; l < count; l++) {                                                                                                \
+            int64_t label = label_at(&args->inputs[2], i + l);                                                                               \
+            if (label != s[4]) dx[label * d + l] -= g[l];                                                                                    \
+        }                                                                                                                                    \
     }                                                                                                                                        \
 }                                                                                                                                            \
 static int loss_grad_##R(const KernelArgs *args)                                                                                             \
@@ -112,14 +158,14 @@ static int loss_grad_##R(const KernelArgs *args)                                
     return STATUS_OK;                                                                                                                        \
 }                                                                                                                                            \
 /* dx = exp(x - max(x)), possibly in place. Return its sum and set *max_logit to max(x). */                                                  \
-static inline __attribute__((always_inline)) R exp_and_sum_##R(const R *x, int64_t classes, int64_t d, R *dx, R *max_logit)                  \
+static inline __attribute__((always_inline)) R exp_and_sum_##R(const R *x, int64_t classes, R *dx, R *max_logit)                             \
 {                                                                                                                                            \
-    R lanes[LOSS_LANES] = {0}, exps[LOSS_LANES], max = max_logit_##R(x, classes, d), sum = 0; int64_t c = 0;                                 \
+    R lanes[LOSS_LANES] = {0}, exps[LOSS_LANES], max = max_logit_##R(x, classes, 1), sum = 0; int64_t c = 0;                                    \
     for (; c + LOSS_LANES <= classes; c += LOSS_LANES) {                                                                                     \
-        for (int l = 0; l < LOSS_LANES; l++) { exps[l] = LOSS_EXP_NONPOSITIVE((R)(x[(c + l) * d] - max)); lanes[l] += exps[l]; }             \
-        for (int l = 0; l < LOSS_LANES; l++) dx[(c + l) * d] = exps[l];                                                                      \
+        for (int l = 0; l < LOSS_LANES; l++) { exps[l] = LOSS_EXP_NONPOSITIVE((R)(x[c + l] - max)); lanes[l] += exps[l]; }                   \
+        for (int l = 0; l < LOSS_LANES; l++) dx[c + l] = exps[l];                                                                            \
     }                                                                                                                                        \
-    for (; c < classes; c++) { dx[c * d] = LOSS_EXP_NONPOSITIVE((R)(x[c * d] - max)); sum += dx[c * d]; }                                    \
+    for (; c < classes; c++) { dx[c] = LOSS_EXP_NONPOSITIVE((R)(x[c] - max)); sum += dx[c]; }                                                \
     for (int l = 0; l < LOSS_LANES; l++) sum += lanes[l];                                                                                    \
     *max_logit = max;                                                                                                                        \
     return sum;                                                                                                                              \
@@ -132,17 +178,31 @@ static void loss_and_gradient_##R##_item(void *context, int64_t item, int64_t wo
     const R *w = args->n_inputs > 2 ? args->inputs[2].data : NULL;                                                                           \
     double *losses = args->scratch, *weights = losses + rows;                                                                                \
     if (end > rows) end = rows;                                                                                                              \
-    for (int64_t i = item * LOSS_ROWS; i < end; i++) {                                                                                       \
-        int64_t label = label_at(&args->inputs[1], i), at = i / d * classes * d + i % d;                                                     \
+    for (int64_t i = item * LOSS_ROWS, count; i < end; i += count) {                                                                         \
+        int64_t at = i / d * classes * d + i % d;                                                                                            \
         const R *x = (const R *)args->inputs[0].data + at; R *dx = (R *)args->outputs[1].data + at;                                          \
-        R label_logit = label == s[4] ? 0 : x[label * d], max;                                                                               \
-        R sum = d == 1 ? exp_and_sum_##R(x, classes, 1, dx, &max) : exp_and_sum_##R(x, classes, d, dx, &max);                                \
-        weights[i] = label == s[4] ? 0 : w ? (double)w[label] : 1;                                                                           \
-        losses[i] = weights[i] == 0 ? 0 : weights[i] * (double)(LOSS_LOG(sum) + max - label_logit);                                          \
-        R g = (R)(args->floats[0] * weights[i] * grad->scale), factor = g / sum;                                                             \
-        if (d == 1) for (int64_t c = 0; c < classes; c++) dx[c] *= factor;                                                                   \
-        else for (int64_t c = 0; c < classes; c++) dx[c * d] *= factor;                                                                      \
-        if (label != s[4]) dx[label * d] -= g;                                                                                               \
+        R label_logits[LOSS_LANES] = {0}, max[LOSS_LANES], sum[LOSS_LANES], g[LOSS_LANES], factor[LOSS_LANES];                               \
+        count = positions_at(i, end, d);                                                                                                     \
+        for (int64_t l = 0; l < count; l++) {          /* before dx overwrites x */                                                          \
+            int64_t label = label_at(&args->inputs[1], i + l);                                                                               \
+            if (label != s[4]) label_logits[l] = x[label * d + l];                                                                           \
+        }                                                                                                                                    \
+        if (d == 1) sum[0] = exp_and_sum_##R(x, classes, dx, max);                                                                           \
+        else if (count == LOSS_LANES) panel_exp_##R(x, classes, d, LOSS_LANES, dx, sum, max);                                                \
+        else panel_exp_##R(x, classes, d, count, dx, sum, max);                                                                              \
+        for (int64_t l = 0; l < count; l++) {                                                                                                \
+            int64_t label = label_at(&args->inputs[1], i + l);                                                                               \
+            weights[i + l] = label == s[4] ? 0 : w ? (double)w[label] : 1;                                                                   \
+            losses[i + l] = weights[i + l] == 0 ? 0 : weights[i + l] * (double)(LOSS_LOG(sum[l]) + max[l] - label_logits[l]);                \
+            g[l] = (R)(args->floats[0] * weights[i + l] * grad->scale); factor[l] = g[l] / sum[l];                                           \
+        }                                                                                                                                    \
+        if (d == 1) for (int64_t c = 0; c < classes; c++) dx[c] *= factor[0];                                                                \
+        else if (count == LOSS_LANES) for (int64_t c = 0; c < classes; c++) for (int l = 0; l < LOSS_LANES; l++) dx[c * d + l] *= factor[l]; \
+        else for (int64_t c = 0; c < classes; c++) for (int64_t l = 0; l < count; l++) dx[c * d + l] *= factor[l];                           \
+        for (int64_t l = 0; l < count; l++) {                                                                                                \
+            int64_t label = label_at(&args->inputs[1], i + l);                                                                               \
+            if (label != s[4]) dx[label * d + l] -= g[l];                                                                                    \
+        }                                                                                                                                    \
     }                                                                                                                                        \
 }                                                                                                                                            \
 static int loss_and_gradient_##R(const KernelArgs *args)                                                                                     \
