@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf, prod
+from math import gcd, inf, prod
 from typing import Any
 
 from ortrain.ir import Node, Shape, TensorType
@@ -116,6 +116,10 @@ OPEN, CLOSED = 1, 2
 """Whether the gradient of a fused activation flows at its limits themselves: not for ReLU (open), but for Clip (closed); see channels_last/batch_norm.h."""
 
 
+MAX_LANES = 16
+"""The lanes of the widest vector: so many channels, or channels of so many pixels, are computed at once."""
+
+
 def check_norm_inputs(c: InferenceContext, x: int, *vectors: int, alike: tuple[int, ...]) -> None:
     """Raise ShapeInferenceError unless the inputs have the shapes of a batch normalization.
 
@@ -132,9 +136,10 @@ def norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int])
     rows = symbolic_max(64, -(-pixels // (2 * SPREAD)))
     limited, low, high = limits(c)
     floats = (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)), low, high)
-    scratch = -(-pixels // rows) * 2 * channels * 8 + 5 * channels * ITEM_SIZE[c.dtype(x)]
-    return KernelCall(kernel, (pixels, channels, rows, (CLOSED if c.attribute("closed", 0) else OPEN) if limited else 0), floats, scratch=scratch,
-                      in_place=in_place)
+    repeat = MAX_LANES // gcd(channels, MAX_LANES)
+    scratch = -(-pixels // rows) * 2 * channels * 8 + 6 * repeat * channels * ITEM_SIZE[c.dtype(x)]
+    clamp = (CLOSED if c.attribute("closed", 0) else OPEN) if limited else 0
+    return KernelCall(kernel, (pixels, channels, rows, clamp, repeat), floats, scratch=scratch, in_place=in_place)
 
 
 def norm_in_place(c: LoweringContext) -> dict[int, int]:
