@@ -156,7 +156,7 @@ def test_the_command_prints_findings_and_says_by_its_status_whether_it_trains(tm
     assert stopped.value.code == 1
     printed = capsys.readouterr().out
     assert "error: training_model.onnx" in printed and "remedy:" in printed
-    assert main(["doctor", str(tmp_path / "nope.onnx")]) == 2
+    assert main(["doctor", str(tmp_path / "nope.onnx")]) == 1
 
 
 def examined(model, folder):

@@ -48,6 +48,11 @@ class RunSettings:
                   "validation": asdict(self.validation), "samples": self.samples, "options": self.options}
         replace_file(folder / SETTINGS, json.dumps(values, indent=1).encode())
 
+    def check_samples(self, found: int | None) -> None:
+        """Raise InvalidStateError when the data have another number of samples than they had."""
+        if self.samples is not None and found != self.samples:
+            raise InvalidStateError(f"expected the {self.samples} samples of the run in {self.data!r}, got {found}: the data have changed")
+
     @classmethod
     def read(cls, folder: Path) -> RunSettings:
         """Read the settings of a run. Raises ArtifactNotFoundError for a folder without them, InvalidStateError for such as cannot be read."""
@@ -126,8 +131,7 @@ class Run:
         if not held_out.share:
             raise InvalidStateError("expected a run with validation data, got one that was trained on all samples")
         whole = self.labelled(settings.data, trainer, batch_size)
-        if settings.samples is not None and whole.samples != settings.samples:
-            raise InvalidStateError(f"expected the {settings.samples} samples of the run in {settings.data!r}, got {whole.samples}: the data have changed")
+        settings.check_samples(whole.samples)
         return validation_loader(settings.preprocessing, settings.data, trainer.roles, held_out, batch_size), f"{held_out.share:.0%} of {settings.data}"
 
 
