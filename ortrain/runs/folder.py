@@ -16,7 +16,7 @@ from ortrain.errors import ArtifactNotFoundError, InvalidStateError
 from ortrain.formats.artifact_names import CHECKPOINT, MODELS
 from ortrain.formats.atomic_files import replace_file
 from ortrain.formats.onnx_files import read_model
-from ortrain.runs.loaders import Split, labelled_loader, unlabelled_loader, validation_loader
+from ortrain.runs.loaders import Split, labelled_loader, restore_preprocessing, unlabelled_loader, validation_loader
 from ortrain.runs.preprocessing import Preprocessing
 from ortrain.trainer import History, Trainer
 from ortrain.trainer.checkpoints import AVERAGE, BEST, HISTORY
@@ -66,7 +66,7 @@ class RunSettings:
         if not isinstance(values, Mapping) or values.get("format") != FORMAT:
             raise InvalidStateError(f"expected the settings of a run in format {FORMAT} in {str(path)!r}, got another file or format")
         try:
-            return cls(values["model"], values["data"], Preprocessing.from_dict(values["preprocessing"]), Split(**values["validation"]), values["samples"],
+            return cls(values["model"], values["data"], restore_preprocessing(values["preprocessing"]), Split(**values["validation"]), values["samples"],
                        dict(values["options"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidStateError(f"expected the settings of a run in {str(path)!r}, got some that do not fit: {error}") from error

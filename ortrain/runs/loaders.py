@@ -65,6 +65,16 @@ def fit_preprocessing(path: str | os.PathLike[str], inputs: ModelInputs, options
     return ArrayPreprocessing(options.target)
 
 
+def restore_preprocessing(values: Mapping[str, Any]) -> Preprocessing:
+    """Return the preprocessing that its to_dict described. Raises InvalidArgumentError for anything else."""
+    kinds: dict[str, type[Any]] = {kind.kind: kind for kind in (ArrayPreprocessing, ImagePreprocessing, TablePreprocessing)}
+    try:
+        made: Preprocessing = kinds[values["kind"]].restored({name: value for name, value in values.items() if name != "kind"})
+    except (KeyError, TypeError) as error:
+        raise InvalidArgumentError(f"expected the description of a preprocessing, got one that cannot be read: {error!r}") from error
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingData:
     """The loaders of a run."""

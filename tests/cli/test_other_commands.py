@@ -17,8 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
 
 
 def test_artifacts_and_frozen_weights(command, folder):
-    status, out, _ = command("artifacts model.onnx --loss cross-entropy --optimizer sgd --requires-grad head.weight head.bias --frozen hidden.weight hidden.bias "
-                             "--out made")
+    status, out, _ = command("artifacts model.onnx --loss cross-entropy --optimizer sgd --requires-grad head.weight head.bias --frozen 'hidden.*' --out made")
     assert status == 0 and len(out.splitlines()) == 4
     checkpoint = read_checkpoint(folder / "made" / "checkpoint")
     assert (set(checkpoint.trainable), set(checkpoint.frozen)) == ({"head.weight", "head.bias"}, {"hidden.weight", "hidden.bias"})

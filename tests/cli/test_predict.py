@@ -37,7 +37,8 @@ def test_a_table_without_the_target_and_with_a_new_word_can_be_predicted(command
 
 def test_images_without_classes_are_predicted_by_file(command, folder, images):
     image = pytest.importorskip("PIL.Image")
-    assert command("train image.onnx photos --loss cross-entropy --epochs 20 --batch-size 8 --learning-rate 0.1 --mean 0.5 --std 0.25 --out run --quiet")[0] == 0
+    how = "--epochs 20 --batch-size 8 --learning-rate 0.1 --mean 0.5 --std 0.25"
+    assert command(f"train image.onnx photos --loss cross-entropy {how} --out run --quiet")[0] == 0
     (folder / "new" / "deep").mkdir(parents=True)
     image.new("RGB", (40, 30), (250, 10, 10)).save(folder / "new" / "a.png")
     image.new("L", (6, 5), 10).save(folder / "new" / "deep" / "b.jpg")
@@ -77,8 +78,7 @@ def test_a_model_alone_is_predicted_with_the_options_for_its_data(command, folde
         assert first["scores"].shape == (10, 3) and not np.allclose(first["scores"], second["scores"])
 
 
-def test_a_run_is_opened_from_python(command, folder, arrays):
-    x, labels = arrays
+def test_a_run_is_opened_from_python(command, folder):
     assert command("train model.onnx data.npz --loss cross-entropy --epochs 3 --out run --quiet")[0] == 0
     run = Run.open(folder / "run")
     assert len(run.history()) == 3 and run.settings.samples == SAMPLES

@@ -80,7 +80,8 @@ def test_images_are_resumed_with_their_preprocessing_from_another_folder(command
 def test_a_resumed_run_refuses_other_settings_than_its_own(command, folder):
     assert command(f"{HOW} --epochs 1 --out run")[0] == 0
     before = (folder / "run" / "checkpoint").read_bytes()
-    for option, words in {"--batch-size 8": "the run's own batch-size 16, got 8", "--loss mse": "the run's own loss cross-entropy", "--seed 5": "seed 4"}.items():
+    wrong = {"--batch-size 8": "the run's own batch-size 16, got 8", "--loss mse": "the run's own loss cross-entropy", "--seed 5": "seed 4"}
+    for option, words in wrong.items():
         status, _, err = command(f"train --resume --out run --epochs 2 {option}")
         assert status == 2 and words in err and "--epochs" in err
     assert (folder / "run" / "checkpoint").read_bytes() == before
