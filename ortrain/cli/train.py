@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortrain import lora
+from ortrain.cli import INTERRUPTED
 from ortrain.cli.common import session_options
 from ortrain.cli.options import NOT_SETTINGS, OPTIONS, add_options, complete, given_options
 from ortrain.cli.setup import check_run, class_weights, make_trainer, open_data, trainer_settings
@@ -21,8 +22,6 @@ from ortrain.runs.folder import ADAPTER, CURVE, HISTORY_TABLE, LOG, MERGED, TENS
 from ortrain.runtime.seed import set_seed
 from ortrain.trainer import Callback, Trainer
 from ortrain.trainer.callbacks import TrainerInterface
-
-INTERRUPTED = 130
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from ortrain.errors import ArtifactNotFoundError, InvalidStateError
 from ortrain.formats.artifact_names import CHECKPOINT, MODELS
 from ortrain.formats.atomic_files import replace_file
 from ortrain.formats.onnx_files import read_model
-from ortrain.runs.loaders import Split, labelled_loader, restore_preprocessing, unlabelled_loader, validation_loader
+from ortrain.runs.loaders import Split, fixed_batch, labelled_loader, restore_preprocessing, unlabelled_loader, validation_loader
 from ortrain.runs.preprocessing import Preprocessing
 from ortrain.trainer import History, Trainer
 from ortrain.trainer.checkpoints import AVERAGE, BEST, HISTORY
@@ -115,11 +115,11 @@ class Run:
 
     def labelled(self, path: str | os.PathLike[str], trainer: Trainer, batch_size: int = 256) -> DataLoader:
         """Return a loader for trainer.evaluate over a file or folder with targets."""
-        return labelled_loader(self.settings.preprocessing, path, trainer.roles.evaluation, trainer.roles.dtypes, batch_size)
+        return labelled_loader(self.settings.preprocessing, path, trainer.roles.evaluation, trainer.roles.dtypes, _batch_size(trainer, batch_size))
 
     def unlabelled(self, path: str | os.PathLike[str], trainer: Trainer, batch_size: int = 256) -> DataLoader:
         """Return a loader for trainer.predict over a file or folder; targets in it are not read."""
-        return unlabelled_loader(self.settings.preprocessing, path, trainer.roles.forward, trainer.roles.dtypes, batch_size)
+        return unlabelled_loader(self.settings.preprocessing, path, trainer.roles.forward, trainer.roles.dtypes, _batch_size(trainer, batch_size))
 
     def validation(self, trainer: Trainer, batch_size: int = 256) -> tuple[DataLoader, str]:
         """Return (a loader over the run's validation data, what they are).
@@ -132,7 +132,12 @@ class Run:
             raise InvalidStateError("expected a run with validation data, got one that was trained on all samples")
         whole = self.labelled(settings.data, trainer, batch_size)
         settings.check_samples(whole.samples)
-        return validation_loader(settings.preprocessing, settings.data, trainer.roles, held_out, batch_size), f"{held_out.share:.0%} of {settings.data}"
+        part = validation_loader(settings.preprocessing, settings.data, trainer.roles, held_out, _batch_size(trainer, batch_size))
+        return part, f"{held_out.share:.0%} of {settings.data}"
+
+
+def _batch_size(trainer: Trainer, wanted: int) -> int:
+    return fixed_batch(trainer.session.training_model, trainer.roles.training) or wanted
 
 
 def remove_run(folder: Path) -> None:
