@@ -152,12 +152,10 @@ def test_what_ortrain_writes_for_the_same_is_in_order(tmp_path):
 def test_the_command_prints_findings_and_says_by_its_status_whether_it_trains(tmp_path, capsys):
     assert main(["doctor", str(DATA / "mlp_ce")]) == 0
     assert "the model can be trained" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as stopped:
-        main(["doctor", str(tmp_path)])
-    assert stopped.value.code == 1
+    assert main(["doctor", str(tmp_path)]) == 1
     printed = capsys.readouterr().out
     assert "error: training_model.onnx" in printed and "remedy:" in printed
-    assert main(["doctor", str(tmp_path / "nope.onnx")]) == 2
+    assert main(["doctor", str(tmp_path / "nope.onnx")]) == 1
 
 
 def examined(model, folder):

@@ -47,7 +47,7 @@ def test_names_in_ortrain_exist(path):
 @each_page
 def test_commands_exist(path):
     text = path.read_text(encoding="utf-8")
-    for command in set(re.findall(r"python -m ortrain ([a-z]\w*)", text)):
+    for command in set(re.findall(r"python -m ortrain ([a-z][\w-]*)", text)):
         assert command in COMMANDS, command
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in set(re.findall(r"`?make ([a-z][\w-]*)`?", "\n".join(re.findall(r"`[^`\n]+`|^    .*$", text, re.MULTILINE)))):

@@ -139,5 +139,6 @@ def test_the_command_takes_a_data_file(artifacts, capsys):
 
 
 def test_the_command_refuses_to_measure_nothing(artifacts, capsys):
-    assert main(["profile", str(artifacts), "--steps", "0"]) == 2
-    assert "expected --steps and --batch-size above 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["profile", str(artifacts), "--steps", "0"])
+    assert "argument --steps: expected a whole number of at least 1, got '0'" in capsys.readouterr().err

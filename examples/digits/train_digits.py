@@ -13,7 +13,8 @@ from digits_data import Digits, mnist, small_digits
 from digits_model import STATISTICS, build_model, trainable_weights
 
 from ortrain import TrainingSession, artifacts, set_seed
-from ortrain.trainer import Trainer, save_learning_curve
+from ortrain.errors import InvalidStateError
+from ortrain.trainer import History, Trainer
 
 
 def make_artifacts(size: int, seed: int, folder: Path) -> None:
@@ -25,15 +26,23 @@ def make_artifacts(size: int, seed: int, folder: Path) -> None:
         optimizer=artifacts.OptimType.AdamW, additional_output_names=["logits"], artifact_directory=str(folder))
 
 
-def train(digits: Digits, folder: Path, epochs: int, options: argparse.Namespace, resume: bool) -> Trainer:
+def train(digits: Digits, folder: Path, epochs: int, options: argparse.Namespace, resume: bool) -> History:
     """Train until `epochs` epochs are complete, in a new session, and export the model. A checkpoint is saved after each epoch."""
-    with TrainingSession.from_artifacts(folder) as session:
-        session.learning_rate = options.learning_rate
-        trainer = Trainer(session, seed=options.seed, checkpoint=folder / "checkpoint", resume=resume)
-        trainer.fit(digits.train_images, digits.train_labels, epochs, options.batch_size,
+    learning_rate = None if resume else options.learning_rate
+    with Trainer.from_artifacts(folder, learning_rate=learning_rate, seed=options.seed, resume=resume, overwrite=not resume) as trainer:
+        trainer.fit(digits.train_images, digits.train_labels, epochs=epochs, batch_size=options.batch_size,
                     validation=(digits.test_images, digits.test_labels))
-        session.export(folder / "trained.onnx", ["logits"])
-    return trainer
+        trainer.export(folder / "trained.onnx")
+    return trainer.history
+
+
+def draw(history: History, path: Path) -> bool:
+    """Draw the learning curve and return whether matplotlib is there to do so."""
+    try:
+        history.plot(path)
+    except InvalidStateError:
+        return False
+    return True
 
 
 def check_with_onnxruntime(digits: Digits, folder: Path, accuracy: float) -> None:
@@ -75,13 +84,13 @@ def main() -> None:
 
     train(digits, options.out, options.epochs, options, resume=False)
     print("a fresh session resumes from the checkpoint for one more epoch")
-    trainer = train(digits, options.out, options.epochs + 1, options, resume=True)
+    history = train(digits, options.out, options.epochs + 1, options, resume=True)
 
-    last = trainer.history[-1]
-    has_curve = save_learning_curve(trainer.history, options.out / "learning_curve.png")
-    check_with_onnxruntime(digits, options.out, last.validation_accuracy)
+    last = history[-1]
+    has_curve = draw(history, options.out / "learning_curve.png")
+    check_with_onnxruntime(digits, options.out, last.validation["accuracy"])
     print(f"\n{last.epoch} epochs, {last.step} steps, {time.perf_counter() - started:.1f} s in total")
-    print(f"held-out loss {last.validation_loss:.4f}, held-out accuracy {last.validation_accuracy:.2%}")
+    print(f"held-out loss {last.validation['loss']:.4f}, held-out accuracy {last.validation['accuracy']:.2%}")
     curve = ", learning_curve.png" if has_curve else " (matplotlib is not installed: no learning curve)"
     print(f"in {options.out}: trained.onnx, checkpoint{curve}")
 

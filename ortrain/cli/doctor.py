@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ortrain.cli import DONE, FAILED
 from ortrain.doctor import ERROR, examine
-
-FOUND_ERRORS = 1
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -16,7 +15,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the findings; return FOUND_ERRORS when there is an error among them."""
+    """Print the findings; return FAILED when there is an error among them."""
     findings = examine(options.path, options.prefix)
     for finding in findings:
         print(f"{finding.severity}: {finding.where}\n    why: {finding.reason}\n    remedy: {finding.remedy}")
@@ -25,4 +24,4 @@ def run(options: argparse.Namespace) -> int:
         print("No problems were found: the model can be trained." if not findings else f"{len(findings)} findings, none of which prevents training.")
     else:
         print(f"{len(findings)} findings, of which {n_errors} prevent training.")
-    return FOUND_ERRORS if n_errors else 0
+    return FAILED if n_errors else DONE

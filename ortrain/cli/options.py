@@ -141,13 +141,15 @@ def add_options(command: argparse.ArgumentParser, leave_out: Collection[str] = (
         group = command.add_argument_group(title)
         for option in options:
             if option.key not in leave_out:
-                default = "" if option.default in (None, False, True) else f" Default: {_text(option.default)}."
+                default = "" if option.default is None or option.how.get("action") == "store_true" else f" Default: {_text(option.default)}."
                 names = [option.name] if option.alias is None else [option.name, option.alias]
                 group.add_argument(*names, help=option.help.replace("%", "%%") + default, default=argparse.SUPPRESS, **option.how)
 
 
 def _text(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(map(_text, value)) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def given_options(options: argparse.Namespace) -> dict[str, Any]:

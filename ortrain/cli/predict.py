@@ -21,7 +21,7 @@ from ortrain.formats.atomic_files import replace_file
 from ortrain.loading.loader import load_model
 from ortrain.runs import ModelInputs, Preprocessing, Run
 from ortrain.runs.images import ImagePreprocessing
-from ortrain.runs.loaders import unlabelled_loader
+from ortrain.runs.loaders import fixed_batch, unlabelled_loader
 from ortrain.runs.predictions import ClassPredictions, class_predictions
 from ortrain.runs.tables import ArrayPreprocessing
 from ortrain.runtime.inference_session import InferenceSession
@@ -81,7 +81,8 @@ def _of_model(options: argparse.Namespace) -> Predictions:
     else:
         kind_of(options.data)
         preprocessing = ArrayPreprocessing(options.target)
-    loader = unlabelled_loader(preprocessing, options.data, inputs.forward, inputs.dtypes(), options.batch_size)
+    batch_size = fixed_batch(model, inputs.forward) or options.batch_size
+    loader = unlabelled_loader(preprocessing, options.data, inputs.forward, inputs.dtypes(), batch_size)
     return Predictions(_outputs(InferenceSession(options.path, session_options(options.threads)), loader), None, preprocessing.samples(options.data))
 
 

@@ -98,7 +98,7 @@ def open_data(trainer: Trainer, settings: Mapping[str, Any], preprocessing: Prep
     if preprocessing is None:
         preprocessing = fit_preprocessing(settings["data"], ModelInputs.of(trainer.session, trainer.roles), data_options(settings), held_out)
     preprocessing.check_classes(number_of_classes(trainer))
-    data = TrainingData.open(preprocessing, settings["data"], trainer.roles, held_out, settings["batch_size"], settings["seed"])
+    data = TrainingData.open(preprocessing, settings["data"], trainer, held_out, settings["batch_size"], settings["seed"])
     return preprocessing, held_out, data
 
 

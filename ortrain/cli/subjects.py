@@ -17,7 +17,7 @@ from ortrain.ir import Model
 from ortrain.loading.loader import load_model
 from ortrain.runs import DataOptions, ModelInputs, Run, Split
 from ortrain.runs.folder import MERGED, TRAINED
-from ortrain.runs.loaders import fit_preprocessing, labelled_loader
+from ortrain.runs.loaders import fit_preprocessing, fixed_batch, labelled_loader
 from ortrain.runs.tables import find_target
 from ortrain.trainer import Trainer
 from ortrain.training.session import TrainingSession
@@ -67,8 +67,8 @@ def labelled_subject(options: argparse.Namespace) -> tuple[Trainer, DataLoader]:
         return trainer, found.labelled(options.data, trainer, options.batch_size)
     trainer = _of_artifacts(options, threads) if Path(options.path).is_dir() else _of_model(options, threads)
     preprocessing = fit_preprocessing(options.data, ModelInputs.of(trainer.session, trainer.roles), data_options(options), Split())
-    size_ = _fixed_batch(trainer) or options.batch_size
-    return trainer, labelled_loader(preprocessing, options.data, trainer.roles.evaluation, trainer.roles.dtypes, size_)
+    batch_size = fixed_batch(trainer.session.eval_model or trainer.session.training_model, trainer.roles.evaluation) or options.batch_size
+    return trainer, labelled_loader(preprocessing, options.data, trainer.roles.evaluation, trainer.roles.dtypes, batch_size)
 
 
 def _of_artifacts(options: argparse.Namespace, threads: Any) -> Trainer:
@@ -94,13 +94,3 @@ def _likely_loss(options: argparse.Namespace, model: Model) -> str:
     columns = read_npz(options.data) if kind == ".npz" else all_columns(options.data)
     target = columns[find_target(columns, options.target, ModelInputs(list(model.graph.inputs), [], model.graph.types))]
     return "mse" if np.asarray(target).dtype.kind == "f" else "cross-entropy"
-
-
-def _fixed_batch(trainer: Trainer) -> int | None:
-    """Return the batch size that an eval model fixes, None where it accepts any."""
-    types = (trainer.session.eval_model or trainer.session.training_model).graph.types
-    for name in trainer.roles.evaluation:
-        kind = types.get(name)
-        if kind is not None and kind.shape and isinstance(kind.shape[0], int):
-            return kind.shape[0]
-    return None

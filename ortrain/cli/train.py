@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from ortrain import lora
+from ortrain.cli import INTERRUPTED
 from ortrain.cli.common import session_options
 from ortrain.cli.options import NOT_SETTINGS, OPTIONS, add_options, complete, given_options
 from ortrain.cli.setup import check_run, class_weights, make_trainer, open_data, trainer_settings
 from ortrain.errors import InvalidArgumentError
 from ortrain.formats.artifact_names import CHECKPOINT
 from ortrain.formats.onnx_files import write_model
-from ortrain.runs import Run, RunSettings, TrainingData
+from ortrain.runs import Run, RunSettings, Split, TrainingData
 from ortrain.runs.folder import ADAPTER, CURVE, HISTORY_TABLE, LOG, MERGED, TENSORBOARD, TRAINED, remove_run
 from ortrain.runtime.seed import set_seed
 from ortrain.trainer import Callback, Trainer
 from ortrain.trainer.callbacks import TrainerInterface
-
-INTERRUPTED = 130
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -69,7 +68,7 @@ def _start(folder: Path, settings: dict[str, Any]) -> int | None:
         trainer = make_trainer(settings, class_weight=weights, **output)
     with trainer:
         check_run(trainer, data)
-        samples = None if data.training.samples is None else data.training.samples + _held_out_samples(data, held_out.share)
+        samples = _samples(data, held_out)
         kept = {key: value for key, value in settings.items() if key in OPTIONS and key not in NOT_SETTINGS}
         stored = RunSettings(os.path.abspath(settings["model"]), os.path.abspath(settings["data"]), preprocessing, held_out, samples, kept)
         if settings["overwrite"]:
@@ -77,8 +76,10 @@ def _start(folder: Path, settings: dict[str, Any]) -> int | None:
         return _fit(trainer, data, settings, folder, [_StoreSettings(stored, folder)])
 
 
-def _held_out_samples(data: TrainingData, share: float) -> int:
-    return data.validation.samples or 0 if data.validation is not None and share else 0
+def _samples(data: TrainingData, held_out: Split) -> int | None:
+    """Return the number of samples of the data file."""
+    part = data.validation.samples or 0 if data.validation is not None and held_out.share else 0
+    return None if data.training.samples is None else data.training.samples + part
 
 
 class _StoreSettings(Callback):
@@ -110,7 +111,8 @@ def _resume(options: argparse.Namespace, folder: Path, given: dict[str, Any]) ->
     trainer = Trainer.from_artifacts(folder, resume=True, options=session_options(settings["threads"]), progress=not settings["quiet"],
                                      **trainer_settings(settings))
     with trainer:
-        _, _, data = open_data(trainer, settings, found.settings.preprocessing)
+        _, held_out, data = open_data(trainer, settings, found.settings.preprocessing)
+        found.settings.check_samples(_samples(data, held_out))
         check_run(trainer, data)
         if trainer.epoch >= settings["epochs"]:
             print(f"the run has completed {trainer.epoch} epochs already: give a larger --epochs to continue it")

@@ -24,8 +24,13 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
         return [low]
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
     return [number * step for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def _digits(step: float) -> int:
+    """Return the decimal places that a step has, at most 6."""
+    return next((digits for digits in range(6) if abs(step * 10**digits - round(step * 10**digits)) < 1e-6 * step * 10**digits), 6)
 
 
 def _panel(parts: dict[str, Points]) -> str:
@@ -42,7 +47,7 @@ def _panel(parts: dict[str, Points]) -> str:
 
     drawn = []
     marks = ticks(low, high) if math.isfinite(high - low) else []
-    digits = max(0, -math.floor(math.log10(marks[1] - marks[0]) + 1e-9)) if len(marks) > 1 else 4
+    digits = _digits(marks[1] - marks[0]) if len(marks) > 1 else 4
     for value in marks:
         y = place(first, value)[1]
         label = f"{value:.{digits}f}" if digits <= 5 and abs(value) < 1e5 else f"{value:.2g}"

@@ -91,7 +91,7 @@ def _tiles(history: History, findings: Findings | None, graph: Graph) -> str:
     tiles.sort(key=lambda tile: tile[0].endswith("loss"))
     if history:
         seconds = sum(record.seconds for record in history)
-        tiles += [("epochs", str(history[-1].epoch)), ("training time", _duration(seconds))]
+        tiles += [("epoch" if history[-1].epoch == 1 else "epochs", str(history[-1].epoch)), ("training time", _duration(seconds))]
     numbers = sum(array.size for array in graph.initializers.values())
     tiles.append(("numbers in the model", _amount(numbers)))
     return "<div class='tiles'>" + "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in tiles[:6]) + "</div>"
@@ -172,7 +172,7 @@ def _matrix(matrix: np.ndarray, names: Sequence[str]) -> str:
         cells = []
         for other, guess in enumerate(labels):
             count, share = int(matrix[number, other]), float(shares[number, other])
-            kind = "right" if number == other else "wrong"
+            kind = "none" if not count else "right" if number == other else "wrong"
             strong = " strong" if share > 0.5 else ""
             cells.append(f"<td class='{kind}{strong}' style='--share:{share:.3f}' title='{escape(label)} predicted as {escape(guess)}: {count}'>"
                          f"{count if numbered and count else ''}</td>")
@@ -194,7 +194,7 @@ def _examples(findings: Findings | None) -> str:
 
 def _card(example: Example) -> str:
     image = "" if example.image is None else _thumbnail(example.image)
-    return (f"<figure>{image}<figcaption><b>{escape(example.prediction)}</b> <span>{escape(example.error)}</span><br>is {escape(example.target)}"
+    return (f"<figure>{image}<figcaption><b>{escape(example.prediction)}</b> <span>{escape(example.error)}</span><br>instead of {escape(example.target)}"
             f"<br><small>{escape(example.name)}</small></figcaption></figure>")
 
 

@@ -30,13 +30,15 @@ svg{display:block}.curves{width:100%;height:auto}.curves text{font-size:11.5px;f
 polyline{fill:none;stroke-width:2;stroke-linejoin:round}polyline.training{stroke:var(--training)}polyline.validation{stroke:var(--validation)}
 circle.training{fill:var(--training)}circle.validation{fill:var(--validation)}circle{stroke:var(--card);stroke-width:1.5}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}
-td,th{padding:5px 14px 5px 0;text-align:left;border-bottom:1px solid var(--grid);white-space:nowrap}th{color:var(--faint);font-weight:600;font-size:13px}
+td,th{padding:5px 14px 5px 0;text-align:left;border-bottom:1px solid var(--grid);white-space:nowrap}
+th{color:var(--faint);font-weight:600;font-size:13px}thead th{white-space:normal;min-width:88px;max-width:150px;line-height:1.3;
+vertical-align:bottom}
 tbody tr:last-child td,tbody tr:last-child th{border-bottom:0}
 .columns{display:flex;flex-wrap:wrap;gap:24px 48px;align-items:flex-start}.columns>*{min-width:0}
-.confusion{border-collapse:separate;border-spacing:2px}.confusion td,.confusion th{border:0;padding:0}
+.confusion{border-collapse:separate;border-spacing:2px}.confusion td,.confusion th{border:0;padding:0;min-width:0;white-space:nowrap}
 .confusion td{width:38px;height:34px;text-align:center;border-radius:5px;background:rgba(var(--tint),calc(var(--share)*.92 + .04))}
 .confusion.small td{width:16px;height:16px;border-radius:3px}
-.confusion td.right{--tint:var(--right)}.confusion td.wrong{--tint:var(--wrong)}.confusion td.strong{color:#fff}
+.confusion td.none{background:var(--grid)}.confusion td.right{--tint:var(--right)}.confusion td.wrong{--tint:var(--wrong)}.confusion td.strong{color:#fff}
 .confusion tbody th{text-align:right;padding-right:8px;font-weight:500;color:var(--text);max-width:180px;overflow:hidden;text-overflow:ellipsis}
 .turned{vertical-align:bottom}.turned span{writing-mode:vertical-rl;transform:rotate(180deg);font-weight:500;color:var(--text);max-height:120px;
 overflow:hidden;text-overflow:ellipsis;padding-top:6px}

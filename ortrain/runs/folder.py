@@ -16,7 +16,7 @@ from ortrain.errors import ArtifactNotFoundError, InvalidStateError
 from ortrain.formats.artifact_names import CHECKPOINT, MODELS
 from ortrain.formats.atomic_files import replace_file
 from ortrain.formats.onnx_files import read_model
-from ortrain.runs.loaders import Split, labelled_loader, unlabelled_loader, validation_loader
+from ortrain.runs.loaders import Split, fixed_batch, labelled_loader, restore_preprocessing, unlabelled_loader, validation_loader
 from ortrain.runs.preprocessing import Preprocessing
 from ortrain.trainer import History, Trainer
 from ortrain.trainer.checkpoints import AVERAGE, BEST, HISTORY
@@ -48,6 +48,11 @@ class RunSettings:
                   "validation": asdict(self.validation), "samples": self.samples, "options": self.options}
         replace_file(folder / SETTINGS, json.dumps(values, indent=1).encode())
 
+    def check_samples(self, found: int | None) -> None:
+        """Raise InvalidStateError when the data have another number of samples than they had."""
+        if self.samples is not None and found != self.samples:
+            raise InvalidStateError(f"expected the {self.samples} samples of the run in {self.data!r}, got {found}: the data have changed")
+
     @classmethod
     def read(cls, folder: Path) -> RunSettings:
         """Read the settings of a run. Raises ArtifactNotFoundError for a folder without them, InvalidStateError for such as cannot be read."""
@@ -61,7 +66,7 @@ class RunSettings:
         if not isinstance(values, Mapping) or values.get("format") != FORMAT:
             raise InvalidStateError(f"expected the settings of a run in format {FORMAT} in {str(path)!r}, got another file or format")
         try:
-            return cls(values["model"], values["data"], Preprocessing.from_dict(values["preprocessing"]), Split(**values["validation"]), values["samples"],
+            return cls(values["model"], values["data"], restore_preprocessing(values["preprocessing"]), Split(**values["validation"]), values["samples"],
                        dict(values["options"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidStateError(f"expected the settings of a run in {str(path)!r}, got some that do not fit: {error}") from error
@@ -110,11 +115,11 @@ class Run:
 
     def labelled(self, path: str | os.PathLike[str], trainer: Trainer, batch_size: int = 256) -> DataLoader:
         """Return a loader for trainer.evaluate over a file or folder with targets."""
-        return labelled_loader(self.settings.preprocessing, path, trainer.roles.evaluation, trainer.roles.dtypes, batch_size)
+        return labelled_loader(self.settings.preprocessing, path, trainer.roles.evaluation, trainer.roles.dtypes, _batch_size(trainer, batch_size))
 
     def unlabelled(self, path: str | os.PathLike[str], trainer: Trainer, batch_size: int = 256) -> DataLoader:
         """Return a loader for trainer.predict over a file or folder; targets in it are not read."""
-        return unlabelled_loader(self.settings.preprocessing, path, trainer.roles.forward, trainer.roles.dtypes, batch_size)
+        return unlabelled_loader(self.settings.preprocessing, path, trainer.roles.forward, trainer.roles.dtypes, _batch_size(trainer, batch_size))
 
     def validation(self, trainer: Trainer, batch_size: int = 256) -> tuple[DataLoader, str]:
         """Return (a loader over the run's validation data, what they are).
@@ -126,9 +131,13 @@ class Run:
         if not held_out.share:
             raise InvalidStateError("expected a run with validation data, got one that was trained on all samples")
         whole = self.labelled(settings.data, trainer, batch_size)
-        if settings.samples is not None and whole.samples != settings.samples:
-            raise InvalidStateError(f"expected the {settings.samples} samples of the run in {settings.data!r}, got {whole.samples}: the data have changed")
-        return validation_loader(settings.preprocessing, settings.data, trainer.roles, held_out, batch_size), f"{held_out.share:.0%} of {settings.data}"
+        settings.check_samples(whole.samples)
+        part = validation_loader(settings.preprocessing, settings.data, trainer.roles, held_out, _batch_size(trainer, batch_size))
+        return part, f"{held_out.share:.0%} of {settings.data}"
+
+
+def _batch_size(trainer: Trainer, wanted: int) -> int:
+    return fixed_batch(trainer.session.training_model, trainer.roles.training) or wanted
 
 
 def remove_run(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from ortrain.data import DataLoader, as_loader, split
 from ortrain.data.files import kind_of
 from ortrain.data.sources import RandomAccess
 from ortrain.errors import InvalidArgumentError
+from ortrain.ir import Model
 from ortrain.runs.images import ImagePreprocessing
 from ortrain.runs.preprocessing import DataOptions, ModelInputs, Preprocessing
 from ortrain.runs.tables import ArrayPreprocessing, TablePreprocessing
@@ -65,6 +66,16 @@ def fit_preprocessing(path: str | os.PathLike[str], inputs: ModelInputs, options
     return ArrayPreprocessing(options.target)
 
 
+def restore_preprocessing(values: Mapping[str, Any]) -> Preprocessing:
+    """Return the preprocessing that its to_dict described. Raises InvalidArgumentError for anything else."""
+    kinds: dict[str, type[Any]] = {kind.kind: kind for kind in (ArrayPreprocessing, ImagePreprocessing, TablePreprocessing)}
+    try:
+        made: Preprocessing = kinds[values["kind"]].restored({name: value for name, value in values.items() if name != "kind"})
+    except (KeyError, TypeError) as error:
+        raise InvalidArgumentError(f"expected the description of a preprocessing, got one that cannot be read: {error!r}") from error
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingData:
     """The loaders of a run."""
@@ -73,10 +84,11 @@ class TrainingData:
     validation: DataLoader | None
 
     @classmethod
-    def open(cls, preprocessing: Preprocessing, path: str | os.PathLike[str], roles: InputRoles, held_out: Split, batch_size: int, seed: int) -> TrainingData:
+    def open(cls, preprocessing: Preprocessing, path: str | os.PathLike[str], trainer: Trainer, held_out: Split, batch_size: int, seed: int) -> TrainingData:
         """Return loaders for training and validation data. Classes have the same shares in both parts where the target is one class per sample."""
+        roles = trainer.roles
         whole = labelled_loader(preprocessing, path, roles.training, roles.dtypes, batch_size, seed=seed, training=True)
-        evaluation_size = max(batch_size, EVALUATION_BATCH_SIZE)
+        evaluation_size = fixed_batch(trainer.session.training_model, roles.training) or max(batch_size, EVALUATION_BATCH_SIZE)
         if held_out.path is not None:
             return cls(whole, labelled_loader(preprocessing, held_out.path, roles.evaluation, roles.dtypes, evaluation_size))
         if not held_out.share:
@@ -124,10 +136,33 @@ def unlabelled_loader(preprocessing: Preprocessing, path: str | os.PathLike[str]
                      batch_size=batch_size, shuffle=False)
 
 
+def fixed_batch(model: Model, names: Sequence[str]) -> int | None:
+    """Return the batch size that a model fixes in the inputs `names`, None where it accepts any."""
+    for name in names:
+        kind = model.graph.types.get(name)
+        if kind is not None and kind.shape and isinstance(kind.shape[0], int):
+            return kind.shape[0]
+    return None
+
+
+def _check_batches(trainer: Trainer, data: TrainingData) -> None:
+    """Raise InvalidArgumentError when a model fixes its batch and the data have batches of another size."""
+    roles, types = trainer.roles, trainer.session.training_model.graph.types
+    fixed = fixed_batch(trainer.session.training_model, roles.training)
+    loaders = [data.training] if data.validation is None else [data.training, data.validation]
+    if fixed is None or all(loader.batch_size == fixed and loader.samples is not None and loader.samples % fixed == 0 for loader in loaders):
+        return
+    name = roles.forward[0]
+    shape = types[name].shape or (fixed,)
+    raise InvalidArgumentError(f"expected a model that takes any number of samples, got one with batches of {fixed}: open it by --input-shapes "
+                               f"{name}={','.join(map(str, ('batch', *shape[1:])))}, or give it data for whole batches of {fixed} only")
+
+
 def check_fits(trainer: Trainer, data: TrainingData) -> None:
     """Evaluate one batch of the training data, with the lowest and the highest label in it, without changing anything.
 
     Raises the errors of eval_step, such as InputShapeError and LabelRangeError, before a run writes anything."""
+    _check_batches(trainer, data)
     loader, roles = data.training, trainer.roles
     batch = next(iter(loader.epoch(0)))
     labels = class_labels(loader)

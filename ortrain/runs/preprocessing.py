@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -75,20 +75,7 @@ class Preprocessing(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Return what from_dict needs; JSON can hold it."""
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> Preprocessing:
-        """Return the preprocessing that to_dict described. Raises InvalidArgumentError for anything else."""
-        from ortrain.runs.images import ImagePreprocessing
-        from ortrain.runs.tables import ArrayPreprocessing, TablePreprocessing
-
-        kinds: dict[str, type[Any]] = {kind.kind: kind for kind in (ArrayPreprocessing, ImagePreprocessing, TablePreprocessing)}
-        try:
-            made: Preprocessing = kinds[values["kind"]].restored({name: value for name, value in values.items() if name != "kind"})
-        except (KeyError, TypeError) as error:
-            raise InvalidArgumentError(f"expected the description of a preprocessing, got one that cannot be read: {error!r}") from error
-        return made
+        """Return what restore_preprocessing of ortrain.runs.loaders needs; JSON can hold it."""
 
     def check_classes(self, outputs: int | None) -> None:
         """Raise InvalidArgumentError when the data have more classes than the model has outputs."""

@@ -101,9 +101,11 @@ class CheckpointFolder:
             raise InvalidArgumentError(f"expected a folder without a run, got {str(self.folder)!r}, which holds one: continue it with resume=True, or "
                                        "replace it with overwrite=True")
 
-    def write_artifacts(self, session: TrainingSession) -> None:
-        """Write the session's models and its checkpoint into the folder, unless it holds them, so that TrainingSession.from_artifacts can open the run."""
-        if self.folder is None or (self.folder / TRAINING_MODEL).exists():
+    def write_artifacts(self, session: TrainingSession, replace: bool = False) -> None:
+        """Write the session's models and its checkpoint into the folder, so that TrainingSession.from_artifacts can open the run.
+
+        replace: also when the folder holds some, which may be those of another model."""
+        if self.folder is None or not replace and (self.folder / TRAINING_MODEL).exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         session.save_artifacts(self.folder)

@@ -76,6 +76,7 @@ class Trainer:
         self.average = WeightAverage(session, self.options.weight_average) if self.options.weight_average else None
         self.running: RunningMetrics | None = None
         """The loss and the metrics of the current epoch so far."""
+        self._replaces_artifacts = overwrite
         self._schedule: Schedule | None = None
         self._callbacks: list[Callback] = []
         self._resumed: Progress | None = None
@@ -117,7 +118,9 @@ class Trainer:
         session = TrainingSession.from_artifacts(directory, options=options)
         if learning_rate is not None:
             session.learning_rate = learning_rate
-        return cls(session, folder=directory, resume=resume, overwrite=overwrite, **settings)
+        trainer = cls(session, folder=directory, resume=resume, overwrite=overwrite, **settings)
+        trainer._replaces_artifacts = False              # the session was made from them
+        return trainer
 
     # ---- training
 
@@ -148,7 +151,8 @@ class Trainer:
         elif validation is not None:
             held_out = self.evaluation_loader(*_pair(validation), batch_size=max(batch_size, EVALUATION_BATCH_SIZE))
         self._start(loader, epochs, batch_size, callbacks)
-        self.checkpoints.write_artifacts(self.session)
+        self.checkpoints.write_artifacts(self.session, self._replaces_artifacts)
+        self._replaces_artifacts = False
         with self._running(), StopSignal(self) as signal:
             loop = EpochLoop(self, loader, self._schedule, self._callbacks, signal)
             if self._resumed is not None:

@@ -329,6 +329,14 @@ def test_a_folder_with_a_run_is_not_overwritten_unless_asked(tmp_path):
     assert len(json.loads((tmp_path / "history.json").read_text())) == 2
 
 
+def test_a_run_that_is_overwritten_gets_the_artifacts_of_the_new_model(tmp_path):
+    new_trainer(folder=tmp_path).fit(X, Y, epochs=1)
+    Trainer.from_model(classifier(), loss="mse", optimizer="sgd", folder=tmp_path, overwrite=True, **QUIET).fit(X, np.eye(3, dtype=np.float32)[Y], epochs=1)
+    with TrainingSession.from_artifacts(tmp_path) as session:
+        assert session.training_model.graph.types[session.input_names()[-1]].dtype == "float32"
+        assert session.optimizer_model.graph.nodes[-1].op_type.startswith("SGD")
+
+
 def test_a_run_is_resumed_with_its_own_seed_only(tmp_path):
     new_trainer(folder=tmp_path).fit(X, Y, epochs=1)
     with pytest.raises(InvalidArgumentError, match="seed 0"):
