@@ -155,4 +155,3 @@ print(f"onnxruntime: test accuracy {exported_accuracy:.1%}, largest difference o
 assert fine_tuned > 0.95 > flat
 assert fine_tuned > from_scratch
 assert abs(exported_accuracy - fine_tuned) < 0.003
-folder.cleanup()
