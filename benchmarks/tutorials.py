@@ -31,7 +31,8 @@ def run_process(python: str, module: str, folder: Path, threads: int) -> dict[st
     """Run one measuring process and return its figures. Raises SystemExit with its last words when it fails."""
     environment = {name: value for name, value in os.environ.items() if name not in UNSET_VARIABLES}
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    done = subprocess.run([python, "-m", module, str(folder), "--threads", str(threads)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command = [python, "-m", module, str(folder), "--threads", str(threads)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     result = next((line for line in reversed(done.stdout.splitlines()) if line.startswith('{"status"')), None)
     if done.returncode or result is None:
         raise SystemExit(f"{module} failed: {done.stderr.strip()[-2000:]}")
@@ -39,7 +40,8 @@ def run_process(python: str, module: str, folder: Path, threads: int) -> dict[st
 
 
 def compare(name: str, pythons: dict[str, str], folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure one tutorial's training in every runtime, in alternating rounds, and return medians; of the times the shortest, which other load disturbs least."""
+    """Measure one tutorial's training in every runtime, in alternating rounds; return medians, and of the times the shortest, which other load disturbs least.
+    """
     task = tutorial_tasks.TASKS[name](tutorial_tasks.before_training(name))
     task.write(folder)
     runs: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in MODULES}

