@@ -60,6 +60,7 @@ site: $(VENV)/ready
 
 tutorials: $(VENV)/built
 	$(call install,tutorials)
+	$(RUN) -m pip install --quiet --no-deps --ignore-requires-python --requirement docs/tutorials/packages.txt
 	$(RUN) docs/tools/render_tutorials.py docs/tutorials build/tutorials --execute
 
 bench: $(VENV)/built

@@ -33,10 +33,12 @@ METRIC_ELEMENTS = 1 << 20
 
 
 class RunningMetrics:
-    """The mean loss and the metrics of an epoch, fed batch by batch."""
+    """The mean loss and the metrics of an epoch, fed batch by batch.
+
+    metrics: are used themselves, so that their owner can look at more than the figure afterwards, such as ConfusionMatrix.matrix."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
-        self.metrics = copy.deepcopy(list(metrics))          # training and evaluation run at the same time
+        self.metrics = list(metrics)
         self.reset()
 
     def reset(self) -> None:
@@ -93,7 +95,7 @@ class EpochLoop:
         self.loader = loader
         self.schedule = schedule
         self.stop = stop
-        self.running = trainer.running = RunningMetrics(trainer.metrics)
+        self.running = trainer.running = RunningMetrics(copy.deepcopy(trainer.metrics))      # evaluation uses the trainer's own meanwhile
         self.observers = [callback for callback in callbacks if getattr(callback.on_step_end, "__func__", None) is not Callback.on_step_end]
         self.target = trainer.roles.training.index(trainer.roles.targets[0])
         self.predictions = trainer.session.output_names().index(trainer.roles.predictions) if trainer.metrics and trainer.roles.predictions else 0

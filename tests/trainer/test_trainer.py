@@ -11,6 +11,7 @@ import pytest
 
 from ortrain import Trainer, TrainingSession, set_seed
 from ortrain.errors import InvalidArgumentError, InvalidStateError
+from ortrain.metrics import ConfusionMatrix
 from ortrain.onnxblock import loss as losses
 from ortrain.trainer import EarlyStopping, LambdaCallback
 from tests.trainer.models import CLASSES, SAMPLES, classifier, samples
@@ -47,6 +48,17 @@ def test_training_learns_and_records_every_epoch():
     assert [(record.epoch, record.step) for record in history] == [(1, 4), (2, 8), (3, 12), (4, 16), (5, 20), (6, 24)]
     assert history[-1].loss < 0.5 * history[0].loss and history[-1].validation["accuracy"] > 0.8
     assert all(record.samples == SAMPLES and list(record.training) == ["loss", "accuracy"] for record in history)
+
+
+def test_metrics_hold_what_the_last_evaluation_found():
+    trainer, confusion = new_trainer(metrics=["accuracy"]), ConfusionMatrix()
+    accuracy = trainer.evaluate(X, Y, metrics=[confusion])["confusion-matrix"]
+    assert confusion.matrix.sum() == SAMPLES
+    assert np.trace(confusion.matrix) / SAMPLES == pytest.approx(accuracy)
+    validated = new_trainer(metrics=[confusion])
+    history = validated.fit(X, Y, epochs=2, batch_size=16, validation=(X[:20], Y[:20]))
+    assert confusion.matrix.sum() == 20
+    assert history[-1].validation["confusion-matrix"] == pytest.approx(np.trace(confusion.matrix) / 20)
 
 
 def test_the_loop_computes_what_a_plain_loop_of_steps_computes():
