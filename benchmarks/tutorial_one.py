@@ -26,7 +26,7 @@ def prepare(options: argparse.Namespace, settings: dict[str, Any]) -> tuple[Call
     session_options.intra_op_num_threads = options.threads
     trainer = ortrain.Trainer.from_model(
         folder / tutorial_files.MODEL, loss=settings["loss"], loss_options=loss_options, optimizer="adamw", learning_rate=settings["learning_rate"],
-        requires_grad=settings["trainable"], schedule="cosine", metrics=None, progress=False, session_arguments={"options": session_options})
+        requires_grad=settings["trainable"], schedule="cosine", metrics=None, progress=False, options=session_options)
     inputs, target = tutorial_files.read_data(folder, "inputs"), tutorial_files.read_target(folder)
     names = list(trainer.roles.forward)
 

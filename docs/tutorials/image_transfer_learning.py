@@ -98,7 +98,7 @@ onnx.checker.check_model(model)
 HEAD_EPOCHS, EPOCHS, BATCH = 10, 20, 16
 shapes = {image_input: ["batch", 3, SIZE, SIZE]}
 trainer = Trainer.from_model(model, loss="cross-entropy", optimizer="adamw", learning_rate=2e-3, requires_grad=["head"],
-                             session_arguments={"input_shapes": shapes}, progress=False)
+                             input_shapes=shapes, progress=False)
 history = trainer.fit(training, epochs=HEAD_EPOCHS, batch_size=BATCH)
 head_only = trainer.evaluate(testing)["accuracy"]
 print(f"head: {sum(array.size for array in trainer.session.state.trainable.values()):,} weights, {len(history)} epochs in "
@@ -114,7 +114,7 @@ print(f"head: {sum(array.size for array in trainer.session.state.trainable.value
 # %%
 tuned = Trainer.from_model(trainer.session.inference_model(), loss="cross-entropy", optimizer="adamw", learning_rate=2e-3,
                            requires_grad=["conv2d_*", "batch_norm2d_*.w_0*", "batch_norm2d_*.b_0*", "linear_*"], schedule="cosine", warmup_steps=40,
-                           session_arguments={"input_shapes": shapes}, progress=False)
+                           input_shapes=shapes, progress=False)
 fine_history = tuned.fit(training, epochs=EPOCHS, batch_size=BATCH)
 fine_tuned = tuned.evaluate(testing)["accuracy"]
 print(f"all layers: {len(fine_history)} epochs in {sum(record.seconds for record in fine_history):.1f} s, test accuracy {fine_tuned:.1%}")
@@ -134,7 +134,7 @@ for tensor in scratch_model.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array((random.standard_normal(tensor.dims) * np.sqrt(2 / fan_in)).astype(np.float32), tensor.name))
 scratch = Trainer.from_model(scratch_model, loss="cross-entropy", optimizer="adamw", learning_rate=2e-3,
                              requires_grad=["conv2d_*", "batch_norm2d_*.w_0*", "batch_norm2d_*.b_0*", "linear_*"], schedule="cosine", warmup_steps=40,
-                             session_arguments={"input_shapes": shapes}, progress=False)
+                             input_shapes=shapes, progress=False)
 scratch.fit(training, epochs=HEAD_EPOCHS + EPOCHS, batch_size=BATCH)
 from_scratch = scratch.evaluate(testing)["accuracy"]
 print(f"test accuracy: logistic regression {flat:.1%}, from random weights {from_scratch:.1%}, head {head_only:.1%}, all layers {fine_tuned:.1%}")
