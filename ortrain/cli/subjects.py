@@ -51,7 +51,7 @@ def run_of(options: argparse.Namespace) -> Run | None:
     folder = path if path.is_dir() else path.parent
     if not Run.is_in(folder) or not path.is_dir() and path.name not in (TRAINED, MERGED):
         return None
-    wrong = [f"--{name.replace('_', '-')}" for name in DATA_OPTIONS if getattr(options, name) is not None]
+    wrong = [f"--{name.replace('_', '-')}" for name in (*DATA_OPTIONS, "loss") if getattr(options, name, None) is not None]
     if wrong:
         options.parser.error(f"expected {', '.join(wrong)} for a model only: the run in {str(folder)!r} has its own settings")
     return Run.open(folder)
@@ -65,6 +65,8 @@ def labelled_subject(options: argparse.Namespace) -> tuple[Trainer, DataLoader]:
         metrics = options.metrics or found.settings.options.get("metrics") or "auto"
         trainer = found.trainer(metrics, threads)
         return trainer, found.labelled(options.data, trainer, options.batch_size)
+    if options.loss is not None and Path(options.path).is_dir():
+        options.parser.error("expected --loss for a forward model only: artifacts have a loss of their own")
     trainer = _of_artifacts(options, threads) if Path(options.path).is_dir() else _of_model(options, threads)
     preprocessing = fit_preprocessing(options.data, ModelInputs.of(trainer.session, trainer.roles), data_options(options), Split())
     batch_size = fixed_batch(trainer.session.eval_model or trainer.session.training_model, trainer.roles.evaluation) or options.batch_size

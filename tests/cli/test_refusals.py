@@ -132,6 +132,9 @@ def test_what_a_run_knows_cannot_be_said_again(command):
     assert command(f"{TRAIN} --quiet --epochs 1")[0] == 0
     status, _, err = command("predict run data.npz --mean 0.5 --target labels")
     assert status == USAGE and "expected --target, --mean for a model only" in err
+    assert command("evaluate run data.npz --loss mse")[0] == USAGE
+    assert command("artifacts model.onnx --loss cross-entropy --additional-outputs scores --out made")[0] == 0
+    assert command("evaluate made data.npz --loss mse")[0] == USAGE and command("evaluate made data.npz")[0] == 0
 
 
 @pytest.mark.parametrize(("content", "words"), [("{", "cannot be read"), ("[]", "in format 1"), ('{"format": 9}', "in format 1"),
