@@ -78,7 +78,7 @@ def model_folder(tmp_path, monkeypatch):
 
 def test_the_commands_of_the_readme_run(model_folder):
     commands = re.findall(r"^    python -m ortrain (.+)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert [command.split()[0] for command in commands] == ["train", "doctor"]
+    assert [command.split()[0] for command in commands] == ["train", "report", "doctor"]
     for command in commands:
         assert not run_command(shlex.split(command, comments=True))
     assert (model_folder / "run" / "checkpoint").exists()
