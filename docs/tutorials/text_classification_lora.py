@@ -4,7 +4,7 @@
 # You will learn to
 #
 # - build the graph of a BERT encoder around weights from a safetensors file;
-# - add LoRA adapters to its attention layers, so that a hundredth of the weights are trained (E. J. Hu et al., 2021);
+# - add LoRA adapters to its attention layers, so that 0.3% of the weights are trained (E. J. Hu et al., 2021);
 # - save the adapter alone, in the file format of the PEFT library, and load it again;
 # - merge the adapter into the weights and run the merged model in onnxruntime.
 #
