@@ -42,9 +42,9 @@ def run(description: str | None, prepare: Callable[[argparse.Namespace, dict[str
     options = parser.parse_args()
     settings = json.loads((options.folder / SETTINGS).read_text(encoding="utf-8"))
     train, predict, version = prepare(options, settings)
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     train()
-    seconds = time.perf_counter() - started
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     peak = measure.memory_mb("VmHWM")
     np.save(options.folder / PREDICTIONS, predict())
-    measure.print_result({"status": "ok", "seconds": seconds, "peak_mb": peak, "version": version})
+    measure.print_result({"status": "ok", "seconds": seconds, "cpu_seconds": cpu_seconds, "peak_mb": peak, "version": version})

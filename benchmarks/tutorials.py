@@ -1,9 +1,10 @@
-"""Compare ortrain with PyTorch on the networks and data of the tutorials: quality, seconds of training, and peak memory.
+"""Compare ortrain with PyTorch on the networks and data of the tutorials: quality, seconds of training, and peak memory (VmHWM).
 
     python -m benchmarks.tutorials [--tutorials tabular ...] [--rounds 3] [--environments .venv-bench] [--out FILE]
 
 Both start from the same weights and take the same samples in the same order, with the same loss, optimizer, learning rates, epochs and batch size; what a
-tutorial does beyond (augmentation, averages of weights, early stopping) is left out. Each round is a fresh process, ortrain's and PyTorch's in turn."""
+tutorial does beyond (augmentation, averages of weights, early stopping) is left out. Each round is a fresh process, ortrain's and PyTorch's in turn. On
+a machine with other load, compare the seconds of CPU, with --threads 1."""
 
 from __future__ import annotations
 
@@ -40,8 +41,7 @@ def run_process(python: str, module: str, folder: Path, threads: int) -> dict[st
 
 
 def compare(name: str, pythons: dict[str, str], folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure one tutorial's training in every runtime, in alternating rounds; return medians, and of the times the shortest, which other load disturbs least.
-    """
+    """Measure one tutorial's training in every runtime, in alternating rounds, and return its figures."""
     task = tutorial_tasks.TASKS[name](tutorial_tasks.before_training(name))
     task.write(folder)
     runs: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in MODULES}
@@ -50,21 +50,26 @@ def compare(name: str, pythons: dict[str, str], folder: Path, options: argparse.
             result = run_process(pythons[runtime], module, folder, options.threads)
             result["figure"] = tutorial_tasks.score(task.metric, np.load(folder / PREDICTIONS), task.test_target)
             runs[runtime].append(result)
-            print(f"round {number + 1}: {name}, {runtime}: {task.metric} {result['figure']:.4f}, {result['seconds']:.2f} s, {result['peak_mb']:.0f} MB",
-                  file=sys.stderr, flush=True)
-    rows = {runtime: {"figure": median(result["figure"] for result in results), "seconds": min(result["seconds"] for result in results),
-                      "peak_mb": median(result["peak_mb"] for result in results), "version": results[0]["version"]} for runtime, results in runs.items()}
+            print(f"round {number + 1}: {name}, {runtime}: {task.metric} {result['figure']:.4f}, {result['seconds']:.2f} s, "
+                  f"{result['cpu_seconds']:.2f} s of CPU, {result['peak_mb']:.0f} MB", file=sys.stderr, flush=True)
+    rows = {runtime: _summary(results) for runtime, results in runs.items()}
     return {"metric": task.metric, "epochs": task.epochs, "batch size": task.batch_size, "samples": len(task.target), "runtimes": rows}
+
+
+def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the medians of the rounds; of the times the shortest, which other load disturbs least."""
+    return {key: median(result[key] for result in results) for key in ("figure", "peak_mb")} | {
+        key: min(result[key] for result in results) for key in ("seconds", "cpu_seconds")} | {"version": results[0]["version"]}
 
 
 def report(results: dict[str, dict[str, Any]]) -> str:
     """Return the results as a table."""
-    lines = ["| tutorial | figure | ortrain | PyTorch | seconds, ortrain | seconds, PyTorch | ratio | peak MB, ortrain | peak MB, PyTorch |",
-             "|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| tutorial | figure | ortrain | PyTorch | seconds, ortrain | seconds, PyTorch | of CPU, ortrain | of CPU, PyTorch | peak MB, ortrain | PyTorch |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
     for name, result in results.items():
         ours, theirs = result["runtimes"]["ortrain"], result["runtimes"]["PyTorch"]
-        lines.append(f"| {name} | {result['metric']} | {ours['figure']:.3f} | {theirs['figure']:.3f} | {ours['seconds']:.2f} | {theirs['seconds']:.2f} | "
-                     f"{theirs['seconds'] / ours['seconds']:.1f} | {ours['peak_mb']:.0f} | {theirs['peak_mb']:.0f} |")
+        figures = [f"{row[key]:.{digits}f}" for key, digits in (("figure", 3), ("seconds", 2), ("cpu_seconds", 2), ("peak_mb", 0)) for row in (ours, theirs)]
+        lines.append(f"| {' | '.join([name, result['metric'], *figures])} |")
     return "\n".join(lines)
 
 

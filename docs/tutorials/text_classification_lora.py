@@ -4,7 +4,7 @@
 # You will learn to
 #
 # - build the graph of a BERT encoder around weights from a safetensors file;
-# - add LoRA adapters to its attention layers, so that a hundredth of the weights are trained (E. J. Hu et al., 2021);
+# - add LoRA adapters to its attention layers, so that 0.3% of the weights are trained (E. J. Hu et al., 2021);
 # - save the adapter alone, in the file format of the PEFT library, and load it again;
 # - merge the adapter into the weights and run the merged model in onnxruntime.
 #
@@ -176,7 +176,7 @@ vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(train_texts
 on_words = LogisticRegression(C=10, max_iter=1000).fit(vectors.transform(train_texts), train_labels).score(vectors.transform(test_texts), test_labels)
 train_means, test_means = (trainer.predict(inputs, output_names=[mean]) for inputs in (train_inputs, test_inputs))
 on_means = LogisticRegression(C=10, max_iter=1000).fit(train_means, train_labels).score(test_means, test_labels)
-print(f"test accuracy of logistic regressions: on words {on_words:.1%}, on the frozen encoder {on_means:.1%}")
+print(f"test accuracy: always great {test_labels.mean():.1%}, logistic regression on words {on_words:.1%}, on the frozen encoder {on_means:.1%}")
 
 # %% [markdown]
 # ## Training

@@ -122,14 +122,15 @@ onnx.checker.check_model(model, full_check=True)
 # %% [markdown]
 # ## Training
 #
-# The Huber loss is quadratic for small errors and linear for large ones, so that a few extraordinary days (snowstorms, a parade) do not dominate. The
-# learning rate grows over 100 steps and falls along a cosine. `weight_average` keeps an exponential moving average of the weights, with which the trainer
-# evaluates, predicts and exports. `patience` ends training when the validation loss no longer falls, and takes the weights of the best epoch.
+# Every weight that has a gradient is trained, unless `requires_grad` names some. The Huber loss is quadratic for small errors and linear for large ones, so
+# that a few extraordinary days (snowstorms, a parade) do not dominate. The learning rate grows over 100 steps and falls along a cosine. `weight_average`
+# keeps an exponential moving average of the weights, with which the trainer evaluates, predicts and exports. `patience` ends training when the validation
+# loss no longer falls, and takes the weights of the best epoch.
 
 # %%
 EPOCHS, BATCH = 40, 64
-trainer = Trainer.from_model(model, loss="huber", loss_options={"delta": 0.5}, optimizer="adamw", learning_rate=3e-3, requires_grad=list(weights),
-                             metrics=["mae"], schedule="cosine", warmup_steps=100, weight_average=0.995, patience=10, progress=False)
+trainer = Trainer.from_model(model, loss="huber", loss_options={"delta": 0.5}, optimizer="adamw", learning_rate=3e-3, metrics=["mae"],
+                             schedule="cosine", warmup_steps=100, weight_average=0.995, patience=10, progress=False)
 history = trainer.fit((past[training], holidays_ahead[training]), target[training], epochs=EPOCHS, batch_size=BATCH,
                       validation=((past[validation], holidays_ahead[validation]), target[validation]))
 print(f"{len(history)} epochs in {sum(record.seconds for record in history):.1f} s; the last: {history[-1]}")
