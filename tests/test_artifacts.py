@@ -286,7 +286,7 @@ REFUSALS = {
     "an unknown name of a loss": ({"loss": "MSELoss"}, errors.InvalidArgumentError, ValueError),
     "a loss class": ({"loss": onnxblock.loss.MSELoss}, errors.ArgumentTypeError, TypeError),
     "an optimizer of another type": ({"optimizer": 0.001}, errors.ArgumentTypeError, TypeError),
-    "an unknown optimizer": ({"optimizer": "AdamW"}, errors.InvalidArgumentError, ValueError),
+    "an unknown optimizer": ({"optimizer": "AdamWW"}, errors.InvalidArgumentError, ValueError),
     "a missing folder": ({"artifact_directory": "nope"}, errors.ArtifactNotFoundError, FileNotFoundError),
     "additional outputs that are no list": ({"additional_output_names": "output"}, errors.ArgumentTypeError, TypeError),
     "an unknown additional output": ({"additional_output_names": ["zzz"]}, errors.OutputNotFoundError, LookupError),

@@ -78,7 +78,7 @@ def test_underscores_count_as_hyphens(tmp_path):
 
 
 @pytest.mark.parametrize("wrong, meant", [("crossentropy", "cross-entropy"), ("MSELoss", "mse"), ("hubber", "huber"), ("kl_div", "kl-divergence"),
-                                          ("CTC", "ctc")])
+                                          ("CTCLoss", "ctc")])
 def test_an_unknown_name_is_answered_with_close_ones(wrong, meant):
     with pytest.raises(errors.InvalidArgumentError, match=rf"one of cross-entropy, mse, .*got '{wrong}' \(did you mean .*'{meant}'"):
         session(scaled([SCORES]), wrong)

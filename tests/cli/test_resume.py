@@ -33,7 +33,9 @@ def interrupt(monkeypatch):
 
         monkeypatch.setattr(train, "_loggers", lambda names, folder: [LambdaCallback(on_step_end=press)])
 
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)      # a background job of a shell inherits that it is ignored
     yield after
+    signal.signal(signal.SIGINT, previous)
 
 
 def test_a_run_that_ctrl_c_ended_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_happened(command, folder, interrupt, monkeypatch):
