@@ -351,7 +351,10 @@ class Planner:
                 raise IndexRangeError(f"expected every element of the constant {source!r} in [{guard.low}, {guard.high}), got {invalid.ravel()[0]} "
                                       f"(operator {node.op_type}, node {node.name!r})")
             return
-        key = (self.lifetimes.root(source), guard.low, guard.high, guard.ignored)
+        root = self.lifetimes.root(source)
+        if self.inference.types[root].count == self.inference.types[source].count:
+            source = root                                                      # errors name the value that the user gave, not a reshaped one
+        key = (root, guard.low, guard.high, guard.ignored)
         if key not in self._guarded_ranges:
             self._guarded_ranges.append(key)
             call = KernelCall("check_range", (guard.low, guard.high, int(guard.ignored is not None), guard.ignored or 0))
