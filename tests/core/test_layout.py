@@ -104,7 +104,7 @@ def test_a_wrong_label_of_a_pixel_is_refused_by_the_name_of_the_input():
                                          optimizer=OptimType.SGD, requires_grad=["w0", "w1"])
     labels = np.zeros((2, 8, 6), np.int64)
     labels[1, 4, 2] = CLASSES
-    with pytest.raises(LabelRangeError, match="element of .labels. in .*got 5"):
+    with pytest.raises(LabelRangeError, match=r"element of 'labels' in .*got 5"):
         session.train_step(np.zeros((2, 3, 8, 6)), labels)
 
 
