@@ -110,7 +110,9 @@ def row_of(ours, peer, loss, monkeypatch, tmp_path):
     monkeypatch.setattr(run.run, "summarize", lambda _: {"vit": {"1": results}})
     monkeypatch.setattr(run.run, "run_process", lambda *_: dict(bound))
     options = run.argparse.Namespace(limit=1.0, seconds=0.0)
-    return run.network_row(options, "vit", {}, tmp_path, {})
+    found = {"vit": run.network_rows(options, "vit", {}, tmp_path)}
+    run.judge(found)
+    return found["vit"]
 
 
 @pytest.mark.parametrize(("ours", "peer", "met"), [(2.0, 3.0, True), (2.0, 2.5, False), (1.09, 1.0, True), (1.2, 1.0, False)])

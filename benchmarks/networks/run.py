@@ -30,10 +30,8 @@ LOSS_TOLERANCE = 1e-4
 TARGET_RATIO, TARGET_OVER_FLOOR = 0.67, 1.10
 
 
-def network_row(options: argparse.Namespace, name: str, pythons: dict[str, str], cache: Path, rates: dict[str, float]) -> dict[str, Any]:
-    """Measure one network and return, by number of threads, the results of the runtimes, the ratio to the best peer, and the lower bound.
-
-    rates: the best rate of a multiplication measured so far, by number of threads; updated."""
+def network_rows(options: argparse.Namespace, name: str, pythons: dict[str, str], cache: Path) -> dict[str, Any]:
+    """Measure one network and return, by number of threads, the times and first losses of the runtimes, and what the lower bound consists of."""
     settings = argparse.Namespace(**vars(options) | {"workloads": [name], "avx2": False, "pin": False})
     summary = run.summarize(run.measure(settings, pythons, cache))[name]
     rows: dict[str, Any] = {}
@@ -41,17 +39,23 @@ def network_row(options: argparse.Namespace, name: str, pythons: dict[str, str],
         times = {runtime: result["median_ms"] for runtime, result in by_runtime.items() if result["status"] == "ok"}
         losses = {runtime: result["first_loss"] for runtime, result in by_runtime.items() if result["status"] == "ok"}
         floor = run.run_process(sys.executable, FLOOR, name, cache / name, options.limit, {}, "--threads", threads, "--seconds", str(options.seconds))
-        if floor["status"] == "ok":
-            rates[threads] = max(rates.get(threads, 0.0), floor["rate"])
-            floor["floor_ms"] = lower_bound_ms(floor, rates[threads])
-        ours, best = times.get(OURS), min((time for runtime, time in times.items() if runtime != OURS), default=None)
-        ratio = ours / best if ours and best else None
-        over_floor = ours / floor["floor_ms"] if ours and floor["status"] == "ok" else None
         rows[threads] = {
-            "step_ms": times, "first_loss": losses, "ratio": ratio, "over_floor": over_floor, "floor": floor, "losses_agree": agree(losses),
-            "met": ratio is not None and ratio <= TARGET_RATIO or over_floor is not None and over_floor <= TARGET_OVER_FLOOR,
+            "step_ms": times, "first_loss": losses, "floor": floor, "losses_agree": agree(losses),
             "not_measured": {runtime: f"{result['status']}: {result['reason']}" for runtime, result in by_runtime.items() if result["status"] != "ok"}}
     return rows
+
+
+def judge(found: dict[str, Any]) -> None:
+    """Add to the rows of all networks the ratio to the best peer, the lower bound at the best rate of all rows, and whether the target is met."""
+    rates: dict[str, float] = {}
+    for threads, row in ((threads, row) for rows in found.values() for threads, row in rows.items()):
+        rates[threads] = max(rates.get(threads, 0.0), row["floor"].get("rate", 0.0))
+    for threads, row in ((threads, row) for rows in found.values() for threads, row in rows.items()):
+        ours, best = row["step_ms"].get(OURS), min((time for runtime, time in row["step_ms"].items() if runtime != OURS), default=None)
+        row["floor_ms"] = lower_bound_ms(row["floor"], rates[threads]) if row["floor"]["status"] == "ok" else None
+        row["ratio"] = ours / best if ours and best else None
+        row["over_floor"] = ours / row["floor_ms"] if ours and row["floor_ms"] else None
+        row["met"] = row["ratio"] is not None and row["ratio"] <= TARGET_RATIO or row["over_floor"] is not None and row["over_floor"] <= TARGET_OVER_FLOOR
 
 
 def agree(losses: dict[str, float]) -> bool:
@@ -71,7 +75,7 @@ def table_row(name: str, threads: str, row: dict[str, Any], runtimes: list[str])
     floor = row["floor"]
     known = floor["status"] == "ok"
     cells = [name, threads, *(format_number(row["step_ms"].get(runtime)) for runtime in runtimes),
-             "-" if row["ratio"] is None else f"{row['ratio']:.2f}", format_number(floor["floor_ms"]) if known else floor["status"],
+             "-" if row["ratio"] is None else f"{row['ratio']:.2f}", format_number(row["floor_ms"]) if known else floor["status"],
              "-" if row["over_floor"] is None else f"{row['over_floor']:.2f}", "yes" if row["met"] else "no",
              f"{floor['strided_copy']:.0%}" if known else "-",
              ", ".join(f"{kernel} {share:.0%}" for kernel, share in floor["top"].items()) if known else floor["reason"]]
@@ -98,18 +102,19 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     pythons, missing = run.find_runtimes(options.runtimes, options.environments, False)
     machine = {"processor": run.processor_name(), "cpus": os.cpu_count(), "instruction set": run.instruction_set(False), "python": platform.python_version()}
-    print(f"{machine['processor']}, {machine['cpus']} CPUs, {machine['instruction set']}; medians of {options.rounds} rounds\n\n{title(list(pythons))}")
     found: dict[str, Any] = {}
-    rates: dict[str, float] = {}
-    remarks = [f"- {name} is left out: {reason}" for name, reason in missing.items()]
     for name in options.only:
         with tempfile.TemporaryDirectory(prefix="ortrain_networks_") as cache:
-            found[name] = network_row(options, name, pythons, Path(cache), rates)
-        remarks += notes(name, found[name])
+            found[name] = network_rows(options, name, pythons, Path(cache))
+        judge(found)
         for threads, row in found[name].items():
-            print(table_row(name, threads, row, list(pythons)), flush=True)
+            print(table_row(name, threads, row, list(pythons)), file=sys.stderr, flush=True)
         if options.record:
             text = json.dumps({"machine": machine, "rounds": options.rounds, "networks": found}, indent=1)
             (documents.RESULTS / f"{options.record}.json").write_text(text + "\n", encoding="utf-8")
+    print(f"{machine['processor']}, {machine['cpus']} CPUs, {machine['instruction set']}; medians of {options.rounds} rounds\n\n{title(list(pythons))}")
+    for name, rows in found.items():
+        print("\n".join(table_row(name, threads, row, list(pythons)) for threads, row in rows.items()))
     met = [row["met"] for rows in found.values() for row in rows.values()]
-    print("\n".join(["", f"{sum(met)} of {len(met)} steps meet the target.", *remarks]))
+    remarks = [f"- {name} is left out: {reason}" for name, reason in missing.items()]
+    print("\n".join(["", f"{sum(met)} of {len(met)} steps meet the target.", *remarks, *(line for name, rows in found.items() for line in notes(name, rows))]))

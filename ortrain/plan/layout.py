@@ -33,8 +33,7 @@ def convert_to_channels_last(nodes: Sequence[Node], builder: GraphBuilder, outpu
 
     builder: adds constants to the plan. outputs: values that must be available in their original layout. direct:
     compute convolutions as direct sums, without Winograd or bfloat16 approximations (see SessionOptions)."""
-    starts = ("Conv", "ConvGrad", "BatchNormInternal", "BatchNormalization")
-    if not any(canonical_domain(node.domain) in ("", MICROSOFT) and node.op_type in starts for node in nodes):
+    if not any(canonical_domain(node.domain) in ("", MICROSOFT) and node.op_type in ("Conv", "ConvGrad") for node in nodes):
         return list(nodes)
     outputs = list(outputs)
     return fuse_epilogues(LayoutConversion(nodes, builder, direct).run(nodes, outputs), builder.inference, outputs)
@@ -172,9 +171,9 @@ class LayoutConversion:
         return name in self.only_channels_last
 
     def batch_norm(self, node: Node) -> bool:
-        """Convert a BatchNormalization whose input is channels-last already, or has one pixel, so that both layouts are the same."""
+        """Convert a BatchNormalization whose input is channels-last already."""
         dims = self.sizes(node.inputs[0])
-        if len(dims) != 4 or not (self.is_channels_last(node.inputs[0]) or dims[2:] == (1, 1)) or prod(dims) == 0:
+        if len(dims) != 4 or not self.is_channels_last(node.inputs[0]) or prod(dims) == 0:
             return False
         training = node.op_type == "BatchNormInternal" or bool(node.attributes.get("training_mode", 0))
         inputs = [self.to_channels_last(node.inputs[0]), *node.inputs[1:5]]

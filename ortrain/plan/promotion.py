@@ -1,8 +1,8 @@
-"""Promotion of 1-D convolutional regions and of batch normalizations of tables to 2-D, so that the channels-last kernels for images run them.
+"""Promotion of 1-D convolutional regions to 2-D, so that the channels-last kernels for images run them.
 
-A value of shape [n, c, length] becomes [n, c, 1, length], one of shape [n, c] becomes [n, c, 1, 1], which has the same memory: the Reshapes at the borders of a
-region are aliases. Convolutions, pooling and normalizations get spatial axes of size 1; elementwise operators, pads, splits and concatenations between them are
-converted as well."""
+A value of shape [n, c, length] becomes [n, c, 1, length], which has the same memory: the Reshapes at the borders of a region are aliases. Convolutions,
+pooling and normalizations get a leading spatial axis of size 1; elementwise operators, pads, reductions, splits and concatenations between them are converted
+as well."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain, is
 SPATIAL = {"kernel_shape": 1, "strides": 1, "dilations": 1}
 """Attribute with one number per spatial axis -> its number for the new axis."""
 REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare")
-NORMS = ("BatchNormalization", "BatchNormInternal")
-RANKS = (2, 3)
-"""Ranks of values that are promoted."""
+"""Reductions that may reduce the positions of a region."""
 
 
 def promote_to_2d(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> list[Node]:
-    """Return the nodes with 1-D regions and normalized tables promoted to two dimensions. outputs: values that must be available in their original shape."""
+    """Return the nodes with 1-D convolutional regions promoted to two dimensions. outputs: values that must be available in their original shape."""
     promotion = Promotion(builder)
-    if not any(node.op_type == "Conv" and promotion.rank(node.inputs[0]) == 3 or node.op_type in NORMS and promotion.rank(node.inputs[0]) == 2
-               for node in nodes):
+    if not any(node.op_type == "Conv" and promotion.rank(node.inputs[0]) == 3 for node in nodes):
         return list(nodes)
     return promotion.run(nodes, outputs)
 
@@ -52,9 +49,9 @@ class Promotion:
         self.result: list[Node] = []
         self.rules: dict[str, Callable[[Node], bool]] = {
             "Conv": self.window, "MaxPool": self.window, "AveragePool": self.window, "ConvGrad": self.conv_grad, "MaxPoolGrad": self.pool_grad,
-            "AveragePoolGrad": self.pool_grad, **dict.fromkeys(NORMS, self.norm), "BatchNormalizationGrad": self.norm_grad, "Pad": self.pad,
-            "Split": self.along_channels, "SplitTraining": self.along_channels, "Concat": self.along_channels, "Unsqueeze": self.unsqueeze,
-            "Squeeze": self.squeeze, "Expand": self.expand, **dict.fromkeys(REDUCTIONS, self.reduce)}
+            "AveragePoolGrad": self.pool_grad, "BatchNormalization": self.norm, "BatchNormInternal": self.norm, "BatchNormalizationGrad": self.norm_grad,
+            "Pad": self.pad, "Split": self.along_channels, "SplitTraining": self.along_channels, "Concat": self.along_channels,
+            "Unsqueeze": self.unsqueeze, "Squeeze": self.squeeze, "Expand": self.expand, **dict.fromkeys(REDUCTIONS, self.reduce)}
 
     def run(self, nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
         """Return the nodes with promoted regions."""
@@ -84,9 +81,9 @@ class Promotion:
         self.emit(Node("Reshape", [source, self.builder.integer_constant(list(dims), "shape")], [target], target))
 
     def shape_2d(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a promoted value: [n, c, 1, length], or [n, c, 1, 1] of a table."""
-        first, second, *length = self.inference.types[name].sizes
-        return (first, second, 1, *(length or (1,)))
+        """Return the shape that a value has when it is promoted."""
+        first, second, length = self.inference.types[name].sizes
+        return first, second, 1, length
 
     def to_2d(self, name: str) -> str:
         """Return the name of a promoted value, reshaping the value if necessary."""
@@ -157,16 +154,13 @@ class Promotion:
         return True
 
     def norm(self, node: Node) -> bool:
-        """Promote a batch normalization inside a region, or of a table in training; others are folded into dense layers or computed quickly as they are."""
-        rank = self.rank(node.inputs[0])
-        training = node.op_type == "BatchNormInternal" or bool(node.attributes.get("training_mode", 0))
-        if not (rank == 3 and node.inputs[0] in self.promoted_only or rank == 2 and training):
+        if self.rank(node.inputs[0]) != 3 or node.inputs[0] not in self.promoted_only:
             return False
         self.emit(replace(node, inputs=[self.to_2d(node.inputs[0]), *node.inputs[1:]], outputs=[self.new_2d(node.outputs[0]), *node.outputs[1:]]))
         return True
 
     def norm_grad(self, node: Node) -> bool:
-        if self.rank(node.inputs[1]) not in RANKS or node.inputs[1] not in self.promoted:
+        if self.rank(node.inputs[1]) != 3 or node.inputs[1] not in self.promoted:
             return False
         operands = [self.to_2d(name) for name in node.inputs[:2]]
         self.emit(replace(node, inputs=[*operands, *node.inputs[2:]], outputs=[self.new_2d(node.outputs[0]), *node.outputs[1:]]))
@@ -234,14 +228,12 @@ class Promotion:
         return True
 
     def elementwise(self, node: Node) -> bool:
-        """Promote an elementwise operator with a promoted operand, if every other operand has its rank or one element."""
+        """Promote an elementwise operator with a promoted operand, if every other operand has rank 3 or one element."""
         given = [name for name in node.inputs if name]
-        found = next((name for name in given if name in self.promoted_only), None)
-        if found is None or self.rank(found) not in RANKS or any(self.rank(name) != self.rank(found) for name in node.outputs):
+        if not any(name in self.promoted_only for name in given) or any(self.rank(name) != 3 for name in node.outputs):
             return False
-        rank = self.rank(found)
-        if any(self.rank(name) != rank and self.inference.types[name].count != 1 for name in given):
+        if any(self.rank(name) != 3 and self.inference.types[name].count != 1 for name in given):
             return False
-        inputs = [self.to_2d(name) if name and self.rank(name) == rank else name for name in node.inputs]
+        inputs = [self.to_2d(name) if name and self.rank(name) == 3 else name for name in node.inputs]
         self.emit(replace(node, inputs=inputs, outputs=[self.new_2d(name) for name in node.outputs]))
         return True
