@@ -117,4 +117,5 @@ def main(arguments: list[str]) -> None:
         print("\n".join(table_row(name, threads, row, list(pythons)) for threads, row in rows.items()))
     met = [row["met"] for rows in found.values() for row in rows.values()]
     remarks = [f"- {name} is left out: {reason}" for name, reason in missing.items()]
-    print("\n".join(["", f"{sum(met)} of {len(met)} steps meet the target.", *remarks, *(line for name, rows in found.items() for line in notes(name, rows))]))
+    remarks += [line for name, rows in found.items() for line in notes(name, rows)]
+    print("\n".join(["", f"{sum(met)} of {len(met)} steps meet the target.", *remarks]))
