@@ -2,11 +2,11 @@
 
     python -m benchmarks.networks.floor NETWORK FOLDER [--threads N] [--seconds S]
 
-The lower bound is the sum of three parts. Products: the operations of matrix multiplications, recurrent layers and convolutions over the best rate of a large
-square multiplication or of any multiplication of the network; a convolution for which the plan chose Winograd's algorithm counts the operations of that algorithm. Optimizer: the bytes of its
-updates. Memory: between two products, all operators count as one fused kernel that reads and writes once what it exchanges with products, weights, inputs
-and outputs; copies count nothing. Bytes are divided by the bandwidth for a working set of the size of the network's memory, which is that of a cache for
-a small network."""
+The lower bound is the sum of three parts. Products: the operations of matrix multiplications, recurrent layers and convolutions over the best rate of a
+large square multiplication or of any multiplication of the network; a convolution for which the plan chose Winograd's algorithm counts the operations of that
+algorithm. Optimizer: the bytes of its updates. Memory: between two products, all operators count as one fused kernel that reads and writes once what it
+exchanges with products, weights, inputs and outputs; copies count nothing. Bytes are divided by the bandwidth for a working set of the size of the network's
+memory, which is that of a cache for a small network."""
 
 from __future__ import annotations
 
