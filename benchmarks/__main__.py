@@ -1,4 +1,5 @@
-"""`python -m benchmarks` compares ortrain with other runtimes; `python -m benchmarks scaling` shows how cost grows with the size of the work."""
+"""`python -m benchmarks` compares ortrain with other runtimes on twelve workloads, `python -m benchmarks networks` on twenty-four other networks;
+`python -m benchmarks scaling` shows how cost grows with the size of the work."""
 
 import sys
 
@@ -6,6 +7,10 @@ if sys.argv[1:2] == ["scaling"]:
     from benchmarks.scaling import main as scaling
 
     scaling(sys.argv[2:])
+elif sys.argv[1:2] == ["networks"]:
+    from benchmarks.networks.run import main as networks
+
+    networks(sys.argv[2:])
 else:
     from benchmarks.run import main
 

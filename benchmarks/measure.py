@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-BATCHES, MODEL, META = "batches.npz", "forward.onnx", "meta.json"
+BATCHES, MODEL, META, WEIGHTS = "batches.npz", "forward.onnx", "meta.json", "weights.npz"
+"""Files of a prepared workload. WEIGHTS exists where a torch module takes the weights of the ONNX graph; they have the module's names and layout."""
+CROSS_ENTROPY, MEAN_SQUARED_ERROR = "cross-entropy", "mse"
 LEARNING_RATE, EPSILON, WEIGHT_DECAY = 1e-4, 1e-6, 0.0
 """AdamW's settings. Epsilon and weight decay are those that generate_artifacts writes by default."""
 MIN_STEPS, MAX_STEPS = 5, 50_000
@@ -46,6 +48,11 @@ def load_batches(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the prepared batches (input, labels)."""
     with np.load(folder / BATCHES) as stored:
         return [(stored[f"x{i}"], stored[f"y{i}"]) for i in range(len(stored.files) // 2)]
+
+
+def load_meta(folder: Path) -> dict[str, Any]:
+    """Return what the workload's files do not say themselves: the loss, the names of trained and of frozen weights, and the sizes of a network."""
+    return dict(json.loads((folder / META).read_text()))
 
 
 def time_steps(step: Step, data: list[tuple[Any, Any]], options: argparse.Namespace, imported_mb: float, version: str) -> dict[str, Any]:

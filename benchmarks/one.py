@@ -23,19 +23,26 @@ def prepare(name: str, folder: Path) -> dict[str, Any]:
     import numpy as np
     import onnx
 
+    from benchmarks.networks import NETWORKS
     from benchmarks.workloads import WORKLOADS
     from ortrain.artifacts import LossType, OptimType, generate_artifacts
     from ortrain.errors import MissingGradientError, MissingKernelError
 
-    model, trained, frozen = WORKLOADS[name].make(name)
     folder.mkdir(parents=True, exist_ok=True)
+    meta: dict[str, Any] = {"loss": measure.CROSS_ENTROPY}
+    if name in NETWORKS:
+        made = NETWORKS[name].make(name)
+        model, trained, frozen, batches = made.model, made.trained, made.frozen, NETWORKS[name].batches(made)
+        meta = {"loss": NETWORKS[name].loss, "sizes": dict(NETWORKS[name].sizes)}
+        np.savez(folder / measure.WEIGHTS, **made.torch_state)
+    else:
+        (model, trained, frozen), batches = WORKLOADS[name].make(name), WORKLOADS[name].batches()
     onnx.save(model, folder / measure.MODEL)
-    (folder / measure.META).write_text(json.dumps({"requires_grad": trained, "frozen": frozen}))
-    np.savez(folder / measure.BATCHES, **{f"{part}{i}": array for i, pair in enumerate(WORKLOADS[name].batches())
-                                          for part, array in zip("xy", pair, strict=True)})
+    (folder / measure.META).write_text(json.dumps(meta | {"requires_grad": trained, "frozen": frozen}))
+    np.savez(folder / measure.BATCHES, **{f"{part}{i}": array for i, pair in enumerate(batches) for part, array in zip("xy", pair, strict=True)})
+    loss = LossType.MSELoss if meta["loss"] == measure.MEAN_SQUARED_ERROR else LossType.CrossEntropyLoss
     try:
-        generate_artifacts(model, requires_grad=trained, frozen_params=frozen, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW,
-                           artifact_directory=str(folder))
+        generate_artifacts(model, requires_grad=trained, frozen_params=frozen, loss=loss, optimizer=OptimType.AdamW, artifact_directory=str(folder))
     except (MissingKernelError, MissingGradientError) as error:
         return measure.unsupported(str(error))
     return {"status": "ok"}

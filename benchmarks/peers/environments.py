@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tests.peer import environment as onnxruntime_training
 
-CONVOLUTIONAL = ("cnn", "resnet", "mobilenet")
+CONVOLUTIONAL = ("cnn", "resnet", "mobilenet", "squeeze-excitation", "densenet", "inception", "convnext", "resnext", "shufflenet", "spectrogram", "unet",
+                 "feature-pyramid", "single-shot-detector", "autoencoder", "siamese")
 TRANSFORMERS = ("bert-mini", "gpt-mini")
 
 

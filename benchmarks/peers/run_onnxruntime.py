@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ def prepare(folder: Path) -> dict[str, Any]:
     import onnx
     from onnxruntime.training import artifacts
 
-    meta = json.loads((folder / measure.META).read_text())
+    meta = measure.load_meta(folder)
     model = onnx.load(folder / measure.MODEL)
     for node in model.graph.node:               # its gradient of LayerNormalization needs the optional outputs
         if node.op_type == "LayerNormalization" and len(node.output) == 1:
@@ -27,8 +26,9 @@ def prepare(folder: Path) -> dict[str, Any]:
     artifact_folder = folder / "onnxruntime"
     artifact_folder.mkdir(exist_ok=True)
     try:
-        artifacts.generate_artifacts(model, requires_grad=meta["requires_grad"], frozen_params=meta["frozen"],
-                                     loss=artifacts.LossType.CrossEntropyLoss, optimizer=artifacts.OptimType.AdamW, artifact_directory=str(artifact_folder))
+        loss = artifacts.LossType.MSELoss if meta["loss"] == measure.MEAN_SQUARED_ERROR else artifacts.LossType.CrossEntropyLoss
+        artifacts.generate_artifacts(model, requires_grad=meta["requires_grad"], frozen_params=meta["frozen"], loss=loss,
+                                     optimizer=artifacts.OptimType.AdamW, artifact_directory=str(artifact_folder))
     except Exception as error:
         return measure.unsupported(" ".join(str(error).split())[:200])
     return {"status": "ok"}

@@ -15,21 +15,28 @@ from benchmarks import measure
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
     """Time whole steps: loss, backward, optimizer step and gradient reset."""
+    import numpy as np
     import torch
 
-    from benchmarks.peers import torch_models
+    from benchmarks.peers import networks, torch_models
 
     imported_mb = measure.memory_mb() or 0.0
     torch.set_num_threads(options.threads)
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
-    model = torch_models.build(options.workload, options.fused_attention)
+    meta = measure.load_meta(options.folder)
+    if (options.folder / measure.WEIGHTS).exists():
+        with np.load(options.folder / measure.WEIGHTS) as weights:
+            model = networks.build(options.workload, meta["sizes"], weights)
+    else:
+        model = torch_models.build(options.workload, options.fused_attention)
     if options.channels_last:
         model = model.to(memory_format=layout)
+    loss_function = torch.nn.functional.mse_loss if meta["loss"] == measure.MEAN_SQUARED_ERROR else torch.nn.functional.cross_entropy
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=measure.LEARNING_RATE, eps=measure.EPSILON,
                                   weight_decay=measure.WEIGHT_DECAY, fused=True)
 
     def loss_of(x: Any, y: Any) -> Any:
-        return torch.nn.functional.cross_entropy(model(x), y)
+        return loss_function(model(x), y)
 
     forward = torch.compile(loss_of) if options.compile else loss_of
 

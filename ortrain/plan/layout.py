@@ -13,15 +13,19 @@ import numpy as np
 
 from ortrain.ir import Node, TensorType
 from ortrain.ops.conv import conv_windows
+from ortrain.ops.padding import pad_mode, pads_of
 from ortrain.ops.pool import gradient_type, pool_windows
+from ortrain.ops.reduce import axes_of
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain, is_elementwise
 from ortrain.ops.shared.conv_algorithms import MAX_TAPS, MIN_CHANNELS, geometry_of, is_supported
 from ortrain.ops.shared.windows import Windows
 from ortrain.plan.epilogue_fusion.conv import fuse_epilogues
+from ortrain.plan.promotion import REDUCTIONS, with_axes
 
 TO_CHANNELS_LAST, TO_CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 """Permutations of axes: [n, c, h, w] to [n, h, w, c], and back."""
+LOSS, LOSS_GRAD = "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"
 
 
 def convert_to_channels_last(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str], direct: bool) -> list[Node]:
@@ -56,10 +60,17 @@ class LayoutConversion:
         self.rules: dict[str, Callable[[Node], bool]] = {
             "Conv": self.conv, "ConvGrad": self.conv_grad, "BatchNormalization": self.batch_norm, "BatchNormInternal": self.batch_norm,
             "BatchNormalizationGrad": self.batch_norm_grad, "MaxPool": self.max_pool, "MaxPoolGrad": self.max_pool_grad,
-            "GlobalAveragePool": self.global_pool, "Expand": self.expand, "Concat": self.concat, "Split": self.split, "SplitTraining": self.split}
+            "GlobalAveragePool": self.global_pool, "Expand": self.expand, "Concat": self.concat, "Split": self.split, "SplitTraining": self.split,
+            "Pad": self.pad, "ResampleAxis": self.resample, "ResampleAxisGrad": self.resample,
+            "Identity": self.identity, "Transpose": self.transposed, LOSS: self.loss, LOSS_GRAD: self.loss_grad,
+            **dict.fromkeys(REDUCTIONS, self.reduce)}
+        self.loss_rows: dict[str, tuple[str, str]] = {}
+        """Log probabilities of a loss [n, c, h, w] -> the same as [n · h · w, c], and the labels as [n · h · w]."""
+        self.outputs: set[str] = set()
 
     def run(self, nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
         """Return the converted nodes."""
+        self.outputs.update(outputs)
         for node in nodes:
             if not self.convert(node):
                 for name in node.inputs:
@@ -214,13 +225,9 @@ class LayoutConversion:
         x, y = node.inputs[0], node.outputs[0]
         if len(self.sizes(x)) != 4 or not self.is_channels_last(x):
             return False
-        attributes: dict[str, object] = {"keepdims": 1}
-        inputs = [self.to_channels_last(x)]
-        if self.builder.opset >= 18:
-            inputs.append(self.builder.constant(np.array([1, 2], np.int64), "axes"))
-        else:
-            attributes["axes"] = (1, 2)
-        self.emit("ReduceMean", inputs, [self.new_channels_last(y)], node, "", **attributes)
+        axes = [self.builder.constant(np.array([1, 2], np.int64), "axes")] if self.builder.opset >= 18 else []
+        attributes: dict[str, object] = {"keepdims": 1} if axes else {"keepdims": 1, "axes": (1, 2)}
+        self.emit("ReduceMean", [self.to_channels_last(x), *axes], [self.new_channels_last(y)], node, "", **attributes)
         return True
 
     def expand(self, node: Node) -> bool:
@@ -245,6 +252,101 @@ class LayoutConversion:
             return False
         inputs = [self.to_channels_last(node.inputs[0]), *node.inputs[1:]]
         self.emit(node.op_type, inputs, [self.new_channels_last(name) for name in node.outputs], node, node.domain, **node.attributes | {"axis": 3})
+        return True
+
+    def reduce(self, node: Node) -> bool:
+        """Convert a reduction over both spatial axes."""
+        x, y = node.inputs[0], node.outputs[0]
+        if len(self.sizes(x)) != 4 or not self.is_channels_last(x) or axes_of(self.context(node)) != (2, 3):
+            return False
+        found = with_axes(node, (1, 2), self.builder)
+        target = self.new_channels_last(y) if node.attributes.get("keepdims", 1) else y
+        self.emit(node.op_type, [self.to_channels_last(x), *found.inputs[1:]], [target], node, node.domain, **found.attributes)
+        return True
+
+    def pad(self, node: Node) -> bool:
+        """Convert a Pad with a constant whose pads are known before running."""
+        x = node.inputs[0]
+        if len(self.sizes(x)) != 4 or not self.is_channels_last(x) or not self.sizes(node.outputs[0]) or pad_mode(self.context(node)) != "constant":
+            return False
+        pads = pads_of(self.context(node))
+        if pads is None:
+            return False
+        reordered = [pads[axis][end] for end in (0, 1) for axis in TO_CHANNELS_LAST]
+        attributes = {key: value for key, value in node.attributes.items() if key != "pads"}
+        inputs = [self.to_channels_last(x)]
+        if self.builder.opset < 11:
+            attributes["pads"] = tuple(reordered)
+        else:
+            inputs += [self.builder.integer_constant(reordered, "pads"), *node.inputs[2:3]]
+        self.emit("Pad", inputs, [self.new_channels_last(node.outputs[0])], node, "", **attributes)
+        return True
+
+    def resample(self, node: Node) -> bool:
+        """Convert a resampling along a spatial axis, which then reads whole pixels."""
+        axis = int(node.attributes["axis"])
+        if axis not in (2, 3) or len(self.sizes(node.inputs[0])) != 4 or not self.is_channels_last(node.inputs[0]):
+            return False
+        self.emit(node.op_type, [self.to_channels_last(node.inputs[0])], [self.new_channels_last(node.outputs[0])], node, node.domain,
+                  **node.attributes | {"axis": axis - 1})
+        return True
+
+    def identity(self, node: Node) -> bool:
+        x, y = node.inputs[0], node.outputs[0]
+        if not self.is_channels_last(x):
+            return False
+        self.channels_last[y] = self.channels_last[x]
+        self.only_channels_last.add(y)
+        return True
+
+    def transposed(self, node: Node) -> bool:
+        """Convert a Transpose between both layouts: its result exists already."""
+        x, y, order = node.inputs[0], node.outputs[0], tuple(node.attributes.get("perm", ()))
+        if order == TO_CHANNELS_LAST and x in self.channels_last:
+            self.emit("Identity", [self.channels_last[x]], [y], node, "")
+            return True
+        if order == TO_CHANNELS_FIRST and len(self.sizes(x)) == 4 and not self.is_channels_last(x):
+            self.channels_last[y] = x
+            self.only_channels_last.add(y)
+            self.inference.visit(node)
+            return True
+        return False
+
+    def loss(self, node: Node) -> bool:
+        """Convert a reduced loss of scores for every pixel to one of rows of scores."""
+        scores, labels, *weight = node.inputs
+        dims, log_probabilities = self.sizes(scores), node.outputs[1] if len(node.outputs) > 1 else ""
+        readers = self.consumers.get(log_probabilities, []) if log_probabilities else []
+        if len(dims) != 4 or not self.is_channels_last(scores) or node.attributes.get("reduction", "mean") == "none":
+            return False
+        if log_probabilities in self.outputs or any(reader.op_type != LOSS_GRAD for reader in readers):
+            return False
+        rows, flat = self.rows_of(scores, dims, node), self.builder.names.unique(f"{labels}::rows")
+        self.emit("Reshape", [labels, self.builder.integer_constant([prod(dims) // dims[1]], "shape")], [flat], node, "")
+        outputs = [node.outputs[0]]
+        if log_probabilities:
+            outputs.append(self.builder.names.unique(f"{log_probabilities}::rows"))
+            self.loss_rows[log_probabilities] = (outputs[1], flat)
+        self.emit(node.op_type, [rows, flat, *weight], outputs, node, node.domain, **node.attributes)
+        return True
+
+    def rows_of(self, name: str, dims: tuple[int, ...], node: Node) -> str:
+        """Add and return the value as [n · h · w, c]."""
+        rows = self.builder.names.unique(f"{name}::rows")
+        self.emit("Reshape", [self.to_channels_last(name), self.builder.integer_constant([prod(dims) // dims[1], dims[1]], "shape")], [rows], node, "")
+        return rows
+
+    def loss_grad(self, node: Node) -> bool:
+        """Convert the gradient of a converted loss."""
+        dloss, log_probabilities, _, *weight = node.inputs
+        if log_probabilities not in self.loss_rows:
+            return False
+        dscores, (rows, flat) = node.outputs[0], self.loss_rows[log_probabilities]
+        gradient = self.builder.names.unique(f"{dscores}::rows")
+        self.emit(node.op_type, [dloss, rows, flat, *weight], [gradient], node, node.domain, **node.attributes)
+        dims = self.sizes(log_probabilities)
+        shape = self.builder.integer_constant([dims[axis] for axis in TO_CHANNELS_LAST], "shape")
+        self.emit("Reshape", [gradient, shape], [self.new_channels_last(dscores)], node, "")
         return True
 
     def elementwise(self, node: Node) -> bool:

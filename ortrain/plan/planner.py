@@ -33,6 +33,7 @@ from ortrain.plan.deferred_gradients import DeferredGradients, ParameterUpdates,
 from ortrain.plan.emission import Emission
 from ortrain.plan.epilogue_fusion.dense import fuse_dense
 from ortrain.plan.epilogue_fusion.optimizer_update import fuse_updates
+from ortrain.plan.epilogue_fusion.products import fuse_products
 from ortrain.plan.layout import convert_to_channels_last
 from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.promotion import promote_to_2d
@@ -101,7 +102,8 @@ class Planner:
         nodes, kept = self._without_duplicates(self._live_nodes()), (*self.outputs, *self.commits)
         promoted = promote_to_2d(nodes, self.builder, kept)
         laid_out = convert_to_channels_last(promoted, self.builder, kept, not self.handle.winograd)
-        for node in fuse_updates(fuse_dense(laid_out, self.inference, kept), self.inference, kept):
+        fused = fuse_dense(fuse_products(laid_out, self.inference, kept), self.inference, kept)
+        for node in fuse_updates(fused, self.inference, kept):
             self._lower(node)
         self._add_commits()
         self._hoist_guards()
@@ -351,7 +353,10 @@ class Planner:
                 raise IndexRangeError(f"expected every element of the constant {source!r} in [{guard.low}, {guard.high}), got {invalid.ravel()[0]} "
                                       f"(operator {node.op_type}, node {node.name!r})")
             return
-        key = (self.lifetimes.root(source), guard.low, guard.high, guard.ignored)
+        root = self.lifetimes.root(source)
+        if self.inference.types[root].count == self.inference.types[source].count:
+            source = root                                                      # errors name the value that the user gave, not a reshaped one
+        key = (root, guard.low, guard.high, guard.ignored)
         if key not in self._guarded_ranges:
             self._guarded_ranges.append(key)
             call = KernelCall("check_range", (guard.low, guard.high, int(guard.ignored is not None), guard.ignored or 0))

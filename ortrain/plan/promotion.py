@@ -1,7 +1,8 @@
 """Promotion of 1-D convolutional regions to 2-D, so that the channels-last kernels for images run them.
 
 A value of shape [n, c, length] becomes [n, c, 1, length], which has the same memory: the Reshapes at the borders of a region are aliases. Convolutions,
-pooling and normalizations get a leading spatial axis of size 1; elementwise operators between them are converted as well."""
+pooling and normalizations get a leading spatial axis of size 1; elementwise operators, pads, reductions, splits and concatenations between them are converted
+as well."""
 
 from __future__ import annotations
 
@@ -9,11 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ortrain.ir import Node, TensorType
+from ortrain.ops.padding import pads_of
+from ortrain.ops.reduce import axes_of
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain, is_elementwise
 
 SPATIAL = {"kernel_shape": 1, "strides": 1, "dilations": 1}
 """Attribute with one number per spatial axis -> its number for the new axis."""
+REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare")
+"""Reductions that may reduce the positions of a region."""
 
 
 def promote_to_2d(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> list[Node]:
@@ -22,6 +27,13 @@ def promote_to_2d(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterabl
     if not any(node.op_type == "Conv" and promotion.rank(node.inputs[0]) == 3 for node in nodes):
         return list(nodes)
     return promotion.run(nodes, outputs)
+
+
+def with_axes(node: Node, axes: Sequence[int], builder: GraphBuilder) -> Node:
+    """Return a reduction with other axes, which stay an attribute or an input."""
+    if len(node.inputs) < 2:
+        return replace(node, attributes=node.attributes | {"axes": tuple(axes)})
+    return replace(node, inputs=[node.inputs[0], builder.integer_constant(list(axes), "axes")])
 
 
 class Promotion:
@@ -37,7 +49,9 @@ class Promotion:
         self.result: list[Node] = []
         self.rules: dict[str, Callable[[Node], bool]] = {
             "Conv": self.window, "MaxPool": self.window, "AveragePool": self.window, "ConvGrad": self.conv_grad, "MaxPoolGrad": self.pool_grad,
-            "AveragePoolGrad": self.pool_grad, "BatchNormalization": self.norm, "BatchNormInternal": self.norm, "BatchNormalizationGrad": self.norm_grad}
+            "AveragePoolGrad": self.pool_grad, "BatchNormalization": self.norm, "BatchNormInternal": self.norm, "BatchNormalizationGrad": self.norm_grad,
+            "Pad": self.pad, "Split": self.along_channels, "SplitTraining": self.along_channels, "Concat": self.along_channels,
+            "Unsqueeze": self.unsqueeze, "Squeeze": self.squeeze, "Expand": self.expand, **dict.fromkeys(REDUCTIONS, self.reduce)}
 
     def run(self, nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
         """Return the nodes with promoted regions."""
@@ -66,12 +80,16 @@ class Promotion:
         """Add a Reshape of `source` to `dims`, with the output `target`."""
         self.emit(Node("Reshape", [source, self.builder.integer_constant(list(dims), "shape")], [target], target))
 
+    def shape_2d(self, name: str) -> tuple[int, ...]:
+        """Return the shape that a value has when it is promoted."""
+        first, second, length = self.inference.types[name].sizes
+        return first, second, 1, length
+
     def to_2d(self, name: str) -> str:
         """Return the name of a promoted value, reshaping the value if necessary."""
         if name not in self.promoted:
             self.promoted[name] = self.builder.names.unique(f"{name}::2d")
-            first, second, length = self.inference.types[name].sizes
-            self.reshape(name, self.promoted[name], (first, second, 1, length))
+            self.reshape(name, self.promoted[name], self.shape_2d(name))
         return self.promoted[name]
 
     def new_2d(self, name: str) -> str:
@@ -130,9 +148,8 @@ class Promotion:
         if self.rank(node.inputs[0]) != 3 or not any(name in self.promoted for name in node.inputs):
             return False
         self.inference.visit(node)
-        kind, name = self.inference.types[node.outputs[0]], self.new_2d(node.outputs[0])
-        first, second, length = kind.sizes
-        self.inference.declared[name] = TensorType(kind.dtype, (first, second, 1, length))
+        kind, shape, name = self.inference.types[node.outputs[0]], self.shape_2d(node.outputs[0]), self.new_2d(node.outputs[0])
+        self.inference.declared[name] = TensorType(kind.dtype, shape)
         self.emit(replace(node, inputs=[self.to_2d(each) for each in node.inputs], outputs=[name], attributes=self.attributes(node)))
         return True
 
@@ -147,6 +164,67 @@ class Promotion:
             return False
         operands = [self.to_2d(name) for name in node.inputs[:2]]
         self.emit(replace(node, inputs=[*operands, *node.inputs[2:]], outputs=[self.new_2d(node.outputs[0]), *node.outputs[1:]]))
+        return True
+
+    def pad(self, node: Node) -> bool:
+        """Promote a Pad with a constant whose pads are known before running."""
+        x = node.inputs[0]
+        if self.rank(x) != 3 or x not in self.promoted_only or self.rank(node.outputs[0]) != 3 or node.attributes.get("mode", "constant") != "constant":
+            return False
+        found = pads_of(self.inference.context(node))
+        if found is None:
+            return False
+        pads = [pair[end] for end in (0, 1) for pair in (*found[:2], (0, 0), found[2])]
+        if self.builder.opset < 11:
+            promoted = replace(node, inputs=[self.to_2d(x)], attributes=node.attributes | {"pads": tuple(pads)})
+        else:
+            promoted = replace(node, inputs=[self.to_2d(x), self.builder.integer_constant(pads, "pads"), *node.inputs[2:3]])
+        self.emit(replace(promoted, outputs=[self.new_2d(node.outputs[0])]))
+        return True
+
+    def along_channels(self, node: Node) -> bool:
+        """Promote a Split or Concat along the channels."""
+        data = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+        if int(node.attributes.get("axis", 0)) not in (1, -2) or any(self.rank(name) != 3 for name in data) or not self.promoted_only.intersection(data):
+            return False
+        inputs = [*map(self.to_2d, data), *node.inputs[len(data):]]
+        self.emit(replace(node, inputs=inputs, outputs=[self.new_2d(name) for name in node.outputs], attributes=node.attributes | {"axis": 1}))
+        return True
+
+    def reduce(self, node: Node) -> bool:
+        """Promote a reduction over the positions."""
+        x, y = node.inputs[0], node.outputs[0]
+        if self.rank(x) != 3 or x not in self.promoted_only or axes_of(self.inference.context(node)) != (2,):
+            return False
+        target = self.new_2d(y) if node.attributes.get("keepdims", 1) else y
+        self.emit(with_axes(replace(node, inputs=[self.to_2d(x), *node.inputs[1:]], outputs=[target]), (2, 3), self.builder))
+        return True
+
+    def expand(self, node: Node) -> bool:
+        """Promote an Expand of one value per channel to all positions of a region, as in the gradient of a reduction."""
+        x, y = node.inputs[0], node.outputs[0]
+        if self.rank(x) != 3 or self.rank(y) != 3 or not self.promoted:
+            return False
+        if self.inference.types[x].sizes != (*self.inference.types[y].sizes[:2], 1):
+            return False
+        self.emit(replace(node, inputs=[self.to_2d(x), self.builder.integer_constant(list(self.shape_2d(y)), "shape")], outputs=[self.new_2d(y)]))
+        return True
+
+    def unsqueeze(self, node: Node) -> bool:
+        """Replace an Unsqueeze to the shape that the promoted value has."""
+        x, y = node.inputs[0], node.outputs[0]
+        if self.rank(x) != 3 or x not in self.promoted_only or self.inference.types[y].shape != self.shape_2d(x):
+            return False
+        self.emit(Node("Identity", [self.promoted[x]], [y], node.name))
+        return True
+
+    def squeeze(self, node: Node) -> bool:
+        """Drop a Squeeze from the shape that the promoted result has."""
+        x, y = node.inputs[0], node.outputs[0]
+        if self.rank(x) != 4 or self.rank(y) != 3 or self.inference.types[x].shape != self.shape_2d(y):
+            return False
+        self.promoted[y] = x
+        self.promoted_only.add(y)
         return True
 
     def elementwise(self, node: Node) -> bool:

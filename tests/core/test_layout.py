@@ -1,0 +1,126 @@
+"""Channels-last regions: operators between convolutions need no transposes, and gradients equal central differences."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortrain import TrainingSession
+from ortrain.artifacts import LossType, OptimType
+from ortrain.errors import LabelRangeError
+
+CHANNELS, CLASSES = 12, 5
+
+
+def model_of(body, initializers=(), opset=17, shape=(2, 3, 8, 6), output=(2, CLASSES), flat=True):
+    """Return a model: Conv, the body from "a" to "b", Conv with as many filters as classes, and a mean over pixels if `flat`.
+
+    body: nodes. initializers: name -> array. The convolutions have 1-D kernels for a shape of rank 3."""
+    rng, spatial = np.random.default_rng(5), len(shape) - 2
+    weights = {"w0": rng.standard_normal((CHANNELS, shape[1], *[3] * spatial)) * 0.3, "w1": rng.standard_normal((CLASSES, CHANNELS, *[3] * spatial)) * 0.3,
+               **dict(initializers)}
+    window = {"kernel_shape": [3] * spatial, "pads": [1] * 2 * spatial}
+    nodes = [helper.make_node("Conv", ["x", "w0"], ["a"], **window), *body, helper.make_node("Conv", ["b", "w1"], ["c"], **window)]
+    if flat:
+        axes = list(range(2, 2 + spatial))
+        nodes.append(helper.make_node("ReduceMean", ["c"], ["y"], axes=axes, keepdims=0))
+    else:
+        nodes.append(helper.make_node("Identity", ["c"], ["y"]))
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.DOUBLE, shape)],
+                              [helper.make_tensor_value_info("y", TensorProto.DOUBLE, output)],
+                              [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def train_and_check(model, labels):
+    """Train one step, compare the gradients of the input with central differences; return the operators of the training program."""
+    shape = tuple(axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim)
+    rng = np.random.default_rng(6)
+    x, direction = rng.standard_normal(shape), rng.standard_normal(shape)
+    session = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD, requires_grad=["w0", "w1"])
+    session.learning_rate = 1.0
+    with session:
+        step = 1e-6
+        difference = (session.eval_step(x + step * direction, labels)[0] - session.eval_step(x - step * direction, labels)[0]) / (2 * step)
+        assert float(np.vdot(session.input_gradients(x, labels, names=["x"])["x"], direction)) == pytest.approx(float(difference), rel=1e-6, abs=1e-9)
+        before = {name: session.state.array(name).copy() for name in ("w0", "w1")}
+        loss = session.train_step(x, labels)[0]
+        assert loss == pytest.approx(float(session.eval_step(x, labels)[0]), rel=1e-12)
+        session.optimizer_step()
+        gradients = {name: before[name] - session.state.array(name) for name in before}
+        operators = [step.node.op_type for step in session._train_runner.last.plan.steps]
+    check_weight_gradients(model, x, labels, before, gradients)
+    return operators
+
+
+def check_weight_gradients(model, x, labels, weights, gradients):
+    """Compare gradients of the weights with central differences."""
+    rng, step, losses = np.random.default_rng(7), 1e-6, []
+    directions = {name: rng.standard_normal(array.shape) for name, array in weights.items()}
+    for sign in (1, -1):
+        moved = helper.make_model(model.graph, opset_imports=model.opset_import, ir_version=8)
+        for initializer in moved.graph.initializer:
+            if initializer.name in weights:
+                initializer.CopyFrom(numpy_helper.from_array(weights[initializer.name] + sign * step * directions[initializer.name], initializer.name))
+        with TrainingSession.from_model(moved, loss=LossType.CrossEntropyLoss) as session:
+            losses.append(float(session.eval_step(x, labels)[0]))
+    total = sum(float(np.vdot(gradients[name], directions[name])) for name in gradients)
+    assert total == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=1e-6, abs=1e-9)
+
+
+def node(op_type, inputs, outputs, **attributes):
+    return helper.make_node(op_type, inputs, outputs, **attributes)
+
+
+BODIES = {
+    "nearest": ([node("Resize", ["a", "", "scales"], ["b"], mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")],
+                {"scales": np.array([1, 1, 2, 2], np.float32)}),
+    "bilinear": ([node("Resize", ["a", "", "scales"], ["b"], mode="linear")], {"scales": np.array([1, 1, 2, 3], np.float32)}),
+    "pads": ([node("Pad", ["a", "pads"], ["b"])], {"pads": np.array([0, 0, 1, 2, 0, 0, 3, 0])}),
+    "crops": ([node("Pad", ["a", "pads", "value"], ["b"])], {"pads": np.array([0, 1, -1, 0, 0, -1, 0, -2]), "value": np.array(0.5)}),
+    "permutations": ([node("Transpose", ["a"], ["t"], perm=[0, 2, 3, 1]), node("Tanh", ["t"], ["u"]), node("Mul", ["u", "scale"], ["v"]),
+                      node("Transpose", ["v"], ["w"], perm=[0, 3, 1, 2]), node("Add", ["a", "w"], ["b"])], {"scale": np.linspace(0.5, 1.5, CHANNELS)}),
+    "reductions": ([node("ReduceMax", ["a"], ["m"], axes=[2, 3], keepdims=1), node("ReduceSum", ["a", "axes"], ["s"], keepdims=1),
+                    node("Add", ["m", "s"], ["t"]), node("Tanh", ["t"], ["u"]), node("Mul", ["a", "u"], ["b"])], {"axes": np.array([2, 3])}),
+    "identity": ([node("Identity", ["a"], ["t"]), node("Tanh", ["t"], ["b"])], {}),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_operators_between_convolutions_need_no_transposes(name):
+    body, initializers = BODIES[name]
+    operators = train_and_check(model_of(body, initializers), np.array([0, 3]))
+    assert operators.count("ChannelsLastConv") == 2
+    assert operators.count("Transpose") <= 2                       # of the input: once forward, and once more where it is recomputed
+
+
+def test_a_loss_of_every_pixel_reads_rows_of_channels():
+    model = model_of([node("Tanh", ["a"], ["b"])], output=(2, CLASSES, 8, 6), flat=False)
+    operators = train_and_check(model, np.random.default_rng(8).integers(0, CLASSES, (2, 8, 6)))
+    assert operators.count("Transpose") <= 2 and "LossAndGradient" in operators
+
+
+def test_a_wrong_label_of_a_pixel_is_refused_by_the_name_of_the_input():
+    session = TrainingSession.from_model(model_of([node("Tanh", ["a"], ["b"])], output=(2, CLASSES, 8, 6), flat=False), loss=LossType.CrossEntropyLoss,
+                                         optimizer=OptimType.SGD, requires_grad=["w0", "w1"])
+    labels = np.zeros((2, 8, 6), np.int64)
+    labels[1, 4, 2] = CLASSES
+    with pytest.raises(LabelRangeError, match=r"element of 'labels' in .*got 5"):
+        session.train_step(np.zeros((2, 3, 8, 6)), labels)
+
+
+BODIES_1D = {
+    "pads and gates": ([node("Pad", ["a", "pads"], ["p"]), node("Split", ["p"], ["l", "r"], axis=1), node("Tanh", ["l"], ["t"]),
+                        node("Sigmoid", ["r"], ["s"]), node("Mul", ["t", "s"], ["m"]), node("Concat", ["m", "l"], ["b"], axis=1)],
+                       {"pads": np.array([0, 0, 4, 0, 0, 0])}),
+    "reductions": ([node("ReduceMax", ["a"], ["m"], axes=[2], keepdims=1), node("Tanh", ["m"], ["t"]), node("Mul", ["a", "t"], ["b"])], {}),
+    "axis of size 1": ([node("Unsqueeze", ["a", "two"], ["u"]), node("Tanh", ["u"], ["t"]), node("Squeeze", ["t", "two"], ["b"])], {"two": np.array([2])}),
+}
+
+
+@pytest.mark.parametrize("name", BODIES_1D)
+def test_operators_between_1d_convolutions_need_no_transposes(name):
+    body, initializers = BODIES_1D[name]
+    operators = train_and_check(model_of(body, initializers, shape=(2, 3, 16)), np.array([0, 3]))
+    assert operators.count("ChannelsLastConv") == 2
+    assert operators.count("Transpose") <= 2
+
