@@ -1,4 +1,4 @@
-"""`python -m benchmarks` compares ortrain with other runtimes; `python -m benchmarks scaling` shows how cost grows with the size of the work."""
+"""`python -m benchmarks` compares ortrain with other runtimes; `scaling` shows how cost grows with the size of the work, `operators` times single operators."""
 
 import sys
 
@@ -6,6 +6,10 @@ if sys.argv[1:2] == ["scaling"]:
     from benchmarks.scaling import main as scaling
 
     scaling(sys.argv[2:])
+elif sys.argv[1:2] == ["operators"]:
+    from benchmarks.operators.run import main as operators
+
+    operators(sys.argv[2:])
 else:
     from benchmarks.run import main
 
