@@ -47,7 +47,7 @@ TRANSCENDENTAL: dict[str, tuple[Callable[..., Any], tuple[int, int]]] = {
 MICROSOFT_UNARY = {"FastGelu": (functional("gelu", approximate="tanh"), (1, 1)), "QuickGelu": (lambda torch, x: x * torch.sigmoid(1.702 * x), (1, 1))}
 DOMAINS = {"Acosh": lambda *shape: lambda rng: 1 + positive(*shape)(rng), **dict.fromkeys(("Log", "Sqrt", "Asin", "Acos", "Atanh"), positive)}
 """Operator -> a draw from its domain, where that is not all numbers."""
-CLIP_LIMITS = (np.float32(-1).reshape(()), np.float32(1).reshape(()))
+CLIP_LIMITS = (np.array(-1, np.float32), np.array(1, np.float32))
 ATTRIBUTES = {"Shrink": {"lambd": 0.5}}
 NOT_DIFFERENTIABLE = frozenset({"Sign", "Floor", "Ceil", "Round", "IsNaN", "IsInf"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.operators.case import Case, constant, integers
+from benchmarks.operators.case import Case, integers
 
 MICROSOFT = "com.microsoft"
 
@@ -57,4 +57,3 @@ def attention_cases() -> Iterator[Case]:
     yield Case("Det", [(1024, 4, 4)], None, {}, "4x4")
     yield Case("Einsum", [(64, 128, 64), (64, 64, 128)], lambda torch, a, b: torch.einsum("bij,bjk->bik", a, b), {"equation": "bij,bjk->bik"}, "batches",
                products=64 * 128 * 64 * 128)
-    yield Case("Reshape", [(1024, 1024), constant(-1)], lambda torch, x: x.reshape(-1), {}, "flat")
