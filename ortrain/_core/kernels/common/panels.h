@@ -14,14 +14,15 @@ enum {
     MIN_COLUMNS = 16,                 /* of a row that is read in place, and slices of a transposed panel: softmax of rows of 7 took 2.4 ns per element in place */
     PANEL_ELEMENTS = 32768,           /* 128 KiB of float32: panels of two inputs stay in the L2 cache */
     MIN_WIDTH = 32,                   /* of a block of long columns: two cache lines */
+    STREAMED_WIDTH = 128,             /* the same, where every element is read once: a cumulative sum of 1024 columns took 0.32 ns per element with 32 */
     PANEL_BYTES_LIMIT = 1 << 19,      /* of the workspace */
     ELEMENTS_PER_ITEM = 16384
 };
 
 typedef struct Panels { int64_t outer, size, inner, width, slices, per_outer, count, per_item; int copied; } Panels;
 
-/* Panels of x [outer, size, inner] for a kernel that reads `inputs` tensors of elements of `bytes` bytes. */
-static inline Panels panels_of(int64_t outer, int64_t size, int64_t inner, int64_t bytes, int64_t inputs)
+/* Panels of x [outer, size, inner] for a kernel that has `inputs` panels of elements of `bytes` bytes in memory at a time. streamed: it reads every element once. */
+static inline Panels panels_of(int64_t outer, int64_t size, int64_t inner, int64_t bytes, int64_t inputs, int streamed)
 {
     Panels p = { .outer = outer, .size = size, .inner = inner, .slices = 1, .width = inner, .per_outer = 1 };
     int64_t slice = max_i64(size * inner, 1), capacity = PANEL_BYTES_LIMIT / bytes / max_i64(inputs, 1);
@@ -30,9 +31,9 @@ static inline Panels panels_of(int64_t outer, int64_t size, int64_t inner, int64
         p.slices = min_i64(p.slices, outer);
     } else {
         int64_t width = PANEL_ELEMENTS / inputs / max_i64(size, 1) / MIN_COLUMNS * MIN_COLUMNS;
-        p.width = min_i64(inner, min_i64(max_i64(width, MIN_WIDTH), PANEL_COLUMNS));
+        p.width = min_i64(inner, min_i64(max_i64(width, streamed ? STREAMED_WIDTH : MIN_WIDTH), PANEL_COLUMNS));
         p.per_outer = p.width > 0 ? ceil_div(inner, p.width) : 0;
-        p.copied = p.per_outer > 1 && size * p.width <= capacity;
+        p.copied = !streamed && p.per_outer > 1 && size * p.width <= capacity;
     }
     p.count = ceil_div(outer, p.slices) * p.per_outer;
     p.per_item = max_i64(1, ELEMENTS_PER_ITEM / max_i64(1, size * p.width * p.slices));

@@ -149,7 +149,7 @@ static void NAMED(run_softmax)(NAMED(Softmax) s)
 {
     const int64_t *p = s.args->ints; const Engine *engine = s.args->engine;
     if (p[2] == 1 && p[1] >= LONG_ROW) { engine->parallel_for(engine, NAMED(softmax_rows_item), &s, ceil_div(p[0], ROWS_PER_ITEM(p[1]))); return; }
-    s.panels = panels_of(p[0], p[1], p[2], sizeof(REAL), s.inputs);
+    s.panels = panels_of(p[0], p[1], p[2], sizeof(REAL), s.inputs, 0);
     engine->parallel_for(engine, NAMED(softmax_panels_item), &s, panel_items(&s.panels));
 }
 #define SOFTMAX(NAME, INPUTS)                                                                                                              \

@@ -9,8 +9,8 @@
 
 typedef struct Cumulative { const KernelArgs *args; Panels panels; int64_t exclusive, reverse; } Cumulative;
 
-static inline Cumulative cumulative_of(const KernelArgs *args, int64_t bytes, int64_t tensors)
-{ const int64_t *p = args->ints; return (Cumulative){ args, panels_of(p[0], p[1], p[2], bytes, tensors), p[3], p[4] }; }
+static inline Cumulative cumulative_of(const KernelArgs *args, int64_t bytes, int64_t tensors, int streamed)
+{ const int64_t *p = args->ints; return (Cumulative){ args, panels_of(p[0], p[1], p[2], bytes, tensors, streamed), p[3], p[4] }; }
 
 #define FOR_PANELS(s) \
     for (int64_t index = item * s->panels.per_item; index < min_i64((item + 1) * s->panels.per_item, s->panels.count); index++)
@@ -40,8 +40,7 @@ static void NAME##_##R##_item(void *context, int64_t item, int64_t worker)      
 }                                                                                                                                       \
 static int NAME##_##R(const KernelArgs *args)                                                                                           \
 {                                                                                                                                       \
-    Cumulative s = cumulative_of(args, sizeof(R), 1);                                                                                   \
-    s.panels.copied = 0;                                              /* every element is read once */                                  \
+    Cumulative s = cumulative_of(args, sizeof(R), 1, 1);                                                                                \
     args->engine->parallel_for(args->engine, NAME##_##R##_item, &s, panel_items(&s.panels));                                            \
     return STATUS_OK;                                                                                                                   \
 }
@@ -86,7 +85,7 @@ static void NAME##_##R##_item(void *context, int64_t item, int64_t worker)      
 }                                                                                                                                                      \
 static int NAME##_##R(const KernelArgs *args)                                                                                                          \
 {                                                                                                                                                      \
-    Cumulative s = cumulative_of(args, sizeof(R), TENSORS);                                                                                            \
+    Cumulative s = cumulative_of(args, sizeof(R), TENSORS, 0);                                                                                         \
     args->engine->parallel_for(args->engine, NAME##_##R##_item, &s, panel_items(&s.panels));                                                           \
     return STATUS_OK;                                                                                                                                  \
 }

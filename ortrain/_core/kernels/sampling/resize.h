@@ -71,10 +71,9 @@ RESAMPLE(double)
 static int run_resample(const KernelArgs *args, int backward, WorkItem float_item, WorkItem double_item)
 {
     const int64_t *p = args->ints; int is_float32 = args->inputs[0].dtype == DTYPE_FLOAT32;
-    Panels all = panels_of(p[0], max_i64(p[1], p[2]), p[3], is_float32 ? 4 : 8, 2);
+    Panels all = panels_of(p[0], max_i64(p[1], p[2]), p[3], is_float32 ? 4 : 8, 2, 1);
     Resample s = { args, all, all, p[4], p + 5, args->floats };
     s.from.size = p[backward ? 2 : 1]; s.to.size = p[backward ? 1 : 2];
-    s.from.copied = s.to.copied = 0;                 /* rows are read few times, soon after each other */
     args->engine->parallel_for(args->engine, is_float32 ? float_item : double_item, &s, panel_items(&s.to));
     return STATUS_OK;
 }
