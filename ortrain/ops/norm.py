@@ -65,12 +65,11 @@ def batch_norm_gradient(g: GradientBuilder) -> Gradients:
     dy, rank = g.dy, g.rank(x)
     deviation = g.op("Sqrt", g.op("Add", variance, g.scalar(float(g.attribute("epsilon", 1e-5)), variance)))
     dx = g.op("Mul", dy, reshape_to_channels(g, g.op("Div", scale, deviation), rank)) if g.needs(0) else None
-    axes = [axis for axis in range(rank) if axis != 1]
-    dscale = None
-    if g.needs(1):
-        normalized = g.op("Div", g.op("Sub", x, reshape_to_channels(g, mean, rank)), reshape_to_channels(g, deviation, rank))
-        dscale = g.reduce_sum(g.op("Mul", dy, normalized), axes, False)
-    return [dx, dscale, g.reduce_sum(dy, axes, False) if g.needs(2) else None, None, None]
+    if not (g.needs(1) or g.needs(2)):
+        return [dx, None, None, None, None]
+    needed = [False, g.needs(1), g.needs(2)]               # dx of the operator below is that of training mode
+    _, dscale, dbias = g.ops("BatchNormalizationGrad", dy, x, scale, mean, g.op("Reciprocal", deviation), outputs=needed, domain=MICROSOFT)
+    return [dx, dscale or None, dbias or None, None, None]
 
 
 def reshape_to_channels(g: GradientBuilder, vector: str, rank: int) -> str:
@@ -190,10 +189,16 @@ def layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
 
 
 def standardize(g: NodeBuilder, x: str, axes: Sequence[int]) -> str:
-    """Return (x - mean) / sqrt(variance + epsilon) with mean and variance over `axes`, epsilon from the node's attribute."""
+    """Return (x - mean) / sqrt(variance + epsilon) with mean and variance over `axes`, epsilon from the node's attribute.
+
+    Over the last axes it is a layer normalization without scale, whose kernels read x once per pass."""
+    shape, epsilon = g.shape(x), float(g.attribute("epsilon", 1e-5))
+    sizes = [shape[axis] for axis in axes]
+    if list(axes) == list(range(len(shape) - len(sizes), len(shape))) and all(isinstance(size, int) for size in sizes):
+        return g.op("LayerNormalization", x, g.constant(np.ones(sizes), x), axis=len(shape) - len(sizes), epsilon=epsilon)
     deviation = g.op("Sub", x, g.reduce("ReduceMean", x, axes))
     variance = g.reduce("ReduceMean", g.op("Mul", deviation, deviation), axes)
-    return g.op("Div", deviation, g.op("Sqrt", g.op("Add", variance, g.scalar(float(g.attribute("epsilon", 1e-5)), variance))))
+    return g.op("Div", deviation, g.op("Sqrt", g.op("Add", variance, g.scalar(epsilon, variance))))
 
 
 def scale_and_shift(g: NodeBuilder, normalized: str, shape: Sequence[int]) -> str:
@@ -241,9 +246,7 @@ def lp_norm_decomposition(g: NodeBuilder) -> list[str]:
     if p not in (1, 2):
         raise g.error(f"expected p of 1 or 2, got {p}")
     norm = g.reduce(f"ReduceL{p}", x, [int(g.attribute("axis", -1))])
-    zero = g.scalar(0.0, x)
-    is_zero = g.op("Equal", norm, zero)
-    return [g.op("Where", is_zero, zero, g.op("Div", x, g.op("Where", is_zero, g.scalar(1.0, x), norm)))]
+    return [g.op("Div", x, g.op("Where", g.op("Equal", norm, g.scalar(0.0, x)), g.scalar(float("inf"), x), norm))]
 
 
 @operator("LpNormalization", decompose=lp_norm_decomposition)
