@@ -30,6 +30,13 @@ static inline void run_items(const Engine *engine, WorkItem work, void *context,
 
 /* ---- contiguous blocks ---- */
 
+/* Copy n bytes; few whole words without a call of memcpy (rows of 12 and 16 bytes took twice as long with it). */
+static inline void copy_bytes(char *to, const char *from, int64_t n) {
+    uint32_t word;
+    if (n % 4 || n > 32) { memcpy(to, from, (size_t)n); return; }
+    for (; n > 0; n -= 4, to += 4, from += 4) { memcpy(&word, from, 4); memcpy(to, &word, 4); }
+}
+
 /* A copy of `bytes` bytes, or a fill of them with the element of `size` bytes at `from`. */
 typedef struct { char *to; const char *from; int64_t bytes; int64_t size; } Block;
 

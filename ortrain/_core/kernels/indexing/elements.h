@@ -65,7 +65,7 @@ ELEMENT_RUN(maximum_##T, T, T a = *o; T b = *d; *d = a > b ? a : a != a ? a : b)
 ELEMENT_RUN(minimum_##T, T, T a = *o; T b = *d; *d = a < b ? a : a != a ? a : b)
 REDUCING_RUNS(float) REDUCING_RUNS(double) REDUCING_RUNS(int32_t) REDUCING_RUNS(int64_t)
 /* other = the position in data */
-static void store_positions(const Elements *e, int64_t at, int64_t first, int64_t n, int64_t step)
+static inline void store_positions(const Elements *e, int64_t at, int64_t first, int64_t n, int64_t step)
 {
     int64_t *other = (int64_t *)e->other + first, *data = other; const int64_t size = e->size, stride = e->strides[e->axis];
     if (e->indices->dtype == DTYPE_INT32) INDEX_LOOP(int32_t, int64_t, (void)d; *o = at + v) else INDEX_LOOP(int64_t, int64_t, (void)d; *o = at + v)
@@ -92,13 +92,13 @@ static void along_axis(const Engine *engine, const int64_t *ints, void *data, co
 }
 
 /* (data, indices) -> y [index dims] = data at the same position, except along the axis, where indices give it; ints as along_axis. */
-static int gather_elements(const KernelArgs *a)
+static inline int gather_elements(const KernelArgs *a)
 {
     along_axis(a->engine, a->ints, a->inputs[0].data, &a->inputs[1], a->outputs[0].data, RUN_BY_SIZE(gather, element_size(a->inputs[0].dtype)));
     return STATUS_OK;
 }
 /* (dy [index dims], shape, indices) -> dx: zeros with dy added at the positions that gather_elements reads. */
-static int gather_elements_grad(const KernelArgs *a)
+static inline int gather_elements_grad(const KernelArgs *a)
 {
     const Tensor *dx = &a->outputs[0];
     zero_block(a->engine, dx->data, dx->count * element_size(dx->dtype));
@@ -106,18 +106,18 @@ static int gather_elements_grad(const KernelArgs *a)
     return STATUS_OK;
 }
 /* (data, indices, updates [index dims]) -> y = data, with `run` applied to the positions that gather_elements reads and the updates, in their order. */
-static int scatter_to_copy(const KernelArgs *a, const int64_t *ints, ElementRun run)
+static inline int scatter_to_copy(const KernelArgs *a, const int64_t *ints, ElementRun run)
 {
     copy_block(a->engine, a->outputs[0].data, a->inputs[0].data, a->inputs[0].count * element_size(a->inputs[0].dtype));
     along_axis(a->engine, ints, a->outputs[0].data, &a->inputs[1], a->inputs[2].data, run);
     return STATUS_OK;
 }
 /* the last update of an element wins */
-static int scatter_elements(const KernelArgs *a) { return scatter_to_copy(a, a->ints, RUN_BY_SIZE(assign, element_size(a->inputs[0].dtype))); }
-static int scatter_elements_add(const KernelArgs *a) { return scatter_to_copy(a, a->ints, RUN_BY_TYPE(add, a->inputs[0].dtype)); }
+static inline int scatter_elements(const KernelArgs *a) { return scatter_to_copy(a, a->ints, RUN_BY_SIZE(assign, element_size(a->inputs[0].dtype))); }
+static inline int scatter_elements_add(const KernelArgs *a) { return scatter_to_copy(a, a->ints, RUN_BY_TYPE(add, a->inputs[0].dtype)); }
 /* ints: SCATTER_..., then as along_axis */
 enum { SCATTER_MULTIPLY = 0, SCATTER_MAXIMUM = 1, SCATTER_MINIMUM = 2 };
-static int scatter_elements_reduce(const KernelArgs *a)
+static inline int scatter_elements_reduce(const KernelArgs *a)
 {
     int32_t d = a->inputs[0].dtype; int64_t mode = a->ints[0];
     return scatter_to_copy(a, a->ints + 1, mode == SCATTER_MULTIPLY ? RUN_BY_TYPE(multiply, d) : mode == SCATTER_MAXIMUM ? RUN_BY_TYPE(maximum, d)

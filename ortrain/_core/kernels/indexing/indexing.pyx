@@ -9,6 +9,7 @@ cdef extern from "common/memory.h" nogil:
     int64_t element_size(int32_t dtype)
     int64_t min_i64(int64_t a, int64_t b)
     void run_items(const Engine *engine, WorkItem work, void *context, int64_t items)
+    void copy_bytes(char *to, const char *from_, int64_t n)
     void copy_block(const Engine *engine, void *to, const void *from_, int64_t bytes)
     void fill_block(const Engine *engine, void *to, const void *value, int64_t size, int64_t count)
     void zero_block(const Engine *engine, void *to, int64_t bytes)
@@ -21,6 +22,7 @@ cdef extern from "indexing/elements.h" nogil:
 
 cdef extern from "indexing/rows.h" nogil:
     void gather_run(const char *table, char *rows, const int64_t *index, int64_t n, int64_t width)
+    void gather_batches(const char *table, int64_t step, char *rows, const int64_t *index, int64_t n, int64_t width, int64_t batches)
     void scatter_add_run_float(float *table, const float *rows, const int64_t *index, int64_t n, int64_t inner, int64_t low, int64_t high)
     void scatter_add_run_double(double *table, const double *rows, const int64_t *index, int64_t n, int64_t inner, int64_t low, int64_t high)
     void scatter_assign_run(char *table, const char *rows, const int64_t *index, int64_t n, int64_t width, int64_t low, int64_t high)
@@ -54,9 +56,9 @@ cdef void concatenation_item(void *context, int64_t item, int64_t worker) noexce
             if s.parts[k].data != NULL:
                 part = <char *>s.parts[k].data + o * s.widths[k] + offset
                 if s.concatenating:
-                    memcpy(s.block + at, part, <size_t>n)
+                    copy_bytes(s.block + at, part, n)
                 else:
-                    memcpy(part, s.block + at, <size_t>n)
+                    copy_bytes(part, s.block + at, n)
             at += n
             offset = 0
         else:
@@ -156,6 +158,11 @@ cdef void gather_item(void *context, int64_t item, int64_t worker) noexcept nogi
     while i < end:
         b = i // r.n
         n = i - b * r.n
+        if n == 0 and r.stride == 0 and end - i >= r.n:
+            count = (end - i) // r.n
+            gather_batches(r.table + b * r.size * width, r.size * width, r.rows + i * width, r.indices, r.n, width, count)
+            i += count * r.n
+            continue
         count = min_i64(end - i, r.n - n)
         gather_run(r.table + b * r.size * width, r.rows + i * width, r.indices + b * r.stride + n, count, width)
         i += count
