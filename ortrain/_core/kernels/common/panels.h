@@ -41,14 +41,14 @@ static inline Panels panels_of(int64_t outer, int64_t size, int64_t inner, int64
 }
 static inline int64_t panel_items(const Panels *p) { return p->size > 0 ? ceil_div(p->count, p->per_item) : 0; }
 
-/* One panel: its first element in the tensor, its columns, and their distance in the tensor (`step`) and in a workspace (`columns`). */
-typedef struct Panel { int64_t at, columns, slices, step; } Panel;
+/* One panel: its first element in the tensor (`at`) and the number of its first column, its columns and slices, and the distance of its rows in the tensor. */
+typedef struct Panel { int64_t at, column, columns, slices, step; } Panel;
 
 static inline Panel panel_at(const Panels *p, int64_t index)
 {
     int64_t first = index / p->per_outer * p->slices, column = index % p->per_outer * p->width;
     int64_t slices = min_i64(p->slices, p->outer - first);
-    return (Panel){ first * p->size * p->inner + column, p->slices > 1 ? slices * p->inner : min_i64(p->width, p->inner - column), slices, p->inner };
+    return (Panel){ first * p->size * p->inner + column, first * p->inner + column, p->slices > 1 ? slices * p->inner : min_i64(p->width, p->inner - column), slices, p->inner };
 }
 static inline int is_transposed(const Panels *p) { return p->slices > 1; }
 

@@ -50,7 +50,7 @@
     }
 
 /* Return the maximum of x [n], n > 0; NaN if there is one. */
-enum { MAX_LANES = 64 };
+enum { MAX_LANES = 32 };
 #define PLANE_MAX(NAME, REAL)                                                                                       \
     static REAL NAME(const REAL *x, int64_t n) {                                                                    \
         REAL lanes[MAX_LANES];                                                                                      \
