@@ -193,8 +193,8 @@ def standardize(g: NodeBuilder, x: str, axes: Sequence[int]) -> str:
 
     Over the last axes it is a layer normalization without scale, whose kernels read x once per pass."""
     shape, epsilon = g.shape(x), float(g.attribute("epsilon", 1e-5))
-    sizes = [shape[axis] for axis in axes]
-    if list(axes) == list(range(len(shape) - len(sizes), len(shape))) and all(isinstance(size, int) for size in sizes):
+    sizes = [size for size in (shape[axis] for axis in axes) if isinstance(size, int)]
+    if list(axes) == list(range(len(shape) - len(sizes), len(shape))):
         return g.op("LayerNormalization", x, g.constant(np.ones(sizes), x), axis=len(shape) - len(sizes), epsilon=epsilon)
     deviation = g.op("Sub", x, g.reduce("ReduceMean", x, axes))
     variance = g.reduce("ReduceMean", g.op("Mul", deviation, deviation), axes)
