@@ -1,5 +1,5 @@
 """`python -m benchmarks` compares ortrain with other runtimes on twelve workloads, `python -m benchmarks networks` on twenty-four other networks;
-`python -m benchmarks scaling` shows how cost grows with the size of the work."""
+`python -m benchmarks operators` times single operators, `python -m benchmarks scaling` shows how cost grows with the size of the work."""
 
 import sys
 
@@ -11,6 +11,10 @@ elif sys.argv[1:2] == ["networks"]:
     from benchmarks.networks.run import main as networks
 
     networks(sys.argv[2:])
+elif sys.argv[1:2] == ["operators"]:
+    from benchmarks.operators.run import main as operators
+
+    operators(sys.argv[2:])
 else:
     from benchmarks.run import main
 

@@ -131,13 +131,18 @@ def check_norm_inputs(c: InferenceContext, x: int, *vectors: int, alike: tuple[i
 
 
 def norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int]) -> KernelCall:
+    """Return the call of a kernel that normalizes x [n, h, w, c], which is input number x."""
     dims = c.dims(x)
-    pixels, channels = prod(dims[:3]), dims[3]
+    return norm_call_of_pixels(c, kernel, prod(dims[:3]), dims[3], c.dtype(x), in_place)
+
+
+def norm_call_of_pixels(c: LoweringContext, kernel: str, pixels: int, channels: int, dtype: str, in_place: dict[int, int]) -> KernelCall:
+    """Return the call of a kernel of channels_last/batch_norm.h, which normalize x [pixels, channels]."""
     rows = symbolic_max(64, -(-pixels // (2 * SPREAD)))
     limited, low, high = limits(c)
     floats = (float(c.attribute("epsilon", 1e-5)), float(c.attribute("momentum", 0.9)), low, high)
     repeat = MAX_LANES // gcd(channels, MAX_LANES)
-    scratch = -(-pixels // rows) * 2 * channels * 8 + 6 * repeat * channels * ITEM_SIZE[c.dtype(x)]
+    scratch = -(-pixels // rows) * 2 * channels * 8 + 6 * repeat * channels * ITEM_SIZE[dtype]
     clamp = (CLOSED if c.attribute("closed", 0) else OPEN) if limited else 0
     return KernelCall(kernel, (pixels, channels, rows, clamp, repeat), floats, scratch=scratch, in_place=in_place)
 

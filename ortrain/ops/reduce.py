@@ -103,6 +103,16 @@ def expand_like(g: GradientBuilder, dy: str) -> str:
     return str(g.op("Expand", dy, target))
 
 
+def keep_axes(g: GradientBuilder, dy: str) -> str:
+    """Return dY, or any value of the output's shape, with the reduced axes as size 1, so that it broadcasts against x."""
+    if g.attribute("keepdims", 1):
+        return dy
+    axes = axes_of(g.context())
+    if axes is None:
+        raise g.error("expected constant axes where a gradient is taken and the reduced axes vanish, got computed ones")
+    return str(g.unsqueeze(dy, axes)) if axes else dy
+
+
 def sum_gradient(g: GradientBuilder) -> Gradients:
     return [expand_like(g, g.dy)]
 
@@ -120,22 +130,21 @@ def mean_gradient(g: GradientBuilder) -> Gradients:
 
 def extreme_gradient(g: GradientBuilder) -> Gradients:
     """Return dY in equal shares for all elements that equal the extreme."""
-    x, y = g.inputs[0], g.outputs[0]
-    mask = g.op("Cast", g.op("Equal", x, expand_like(g, y)), to=1 if g.type(x).dtype == "float32" else 11)
-    axes = axes_of(g.context())
+    x, axes = g.inputs[0], axes_of(g.context())
     if axes is None:
         raise g.error("expected constant axes, got computed ones")
-    total = g.reduce_sum(mask, axes, bool(g.attribute("keepdims", 1))) if axes else mask
-    return [g.op("Mul", mask, expand_like(g, g.op("Div", g.dy, total)))]
+    mask = g.op("Cast", g.op("Equal", x, keep_axes(g, g.outputs[0])), to=1 if g.type(x).dtype == "float32" else 11)
+    total = g.reduce_sum(mask, axes, True) if axes else mask
+    return [g.op("Mul", mask, g.op("Div", keep_axes(g, g.dy), total))]
 
 
 def sum_square_gradient(g: GradientBuilder) -> Gradients:
     x = g.inputs[0]
-    return [g.op("Mul", expand_like(g, g.dy), g.op("Mul", x, g.scalar(2.0, x)))]
+    return [g.op("Mul", keep_axes(g, g.op("Mul", g.dy, g.scalar(2.0, x))), x)]
 
 
 def l1_gradient(g: GradientBuilder) -> Gradients:
-    return [g.op("Mul", expand_like(g, g.dy), g.op("Sign", g.inputs[0]))]
+    return [g.op("Mul", keep_axes(g, g.dy), g.op("Sign", g.inputs[0]))]
 
 
 def l2_gradient(g: GradientBuilder) -> Gradients:
@@ -143,7 +152,7 @@ def l2_gradient(g: GradientBuilder) -> Gradients:
     y = g.outputs[0]
     zero = g.scalar(0.0, y)
     ratio = g.op("Where", g.op("Equal", y, zero), zero, g.op("Div", g.dy, y))
-    return [g.op("Mul", expand_like(g, ratio), g.inputs[0])]
+    return [g.op("Mul", keep_axes(g, ratio), g.inputs[0])]
 
 
 def reduction_decomposition(before: str, reduction: str, after: str = "") -> Decomposition:
@@ -194,20 +203,7 @@ def log_sum_exp_decomposition(g: NodeBuilder) -> list[str]:
 def log_sum_exp_gradient(g: GradientBuilder) -> Gradients:
     """Return dY e ** (x - y), the softmax of x times dY."""
     x = g.inputs[0]
-    return [g.op("Mul", expand_like(g, g.dy), g.op("Exp", g.op("Sub", x, expand_like(g, g.outputs[0]))))]
-
-
-def product_decomposition(g: NodeBuilder) -> list[str] | None:
-    """Reduce axis by axis: the product along an axis is the last element of its CumulativeProduct."""
-    x, axes = g.inputs[0], axes_of(g.context())
-    kind = g.type(x)
-    if axes is None or not kind.is_static or kind.dtype not in ("float32", "float64") or any(kind.sizes[axis] == 0 for axis in axes):
-        return None
-    for axis in axes:
-        products = g.op("CumulativeProduct", x, domain=ORTRAIN, axis=axis)
-        x = g.op("Gather", products, g.constant([kind.sizes[axis] - 1]), axis=axis)
-    shape = [size for axis, size in enumerate(kind.sizes) if axis not in axes or g.attribute("keepdims", 1)]
-    return [g.op("Reshape", x, g.constant([1 if axis in axes else size for axis, size in enumerate(kind.sizes)] if g.attribute("keepdims", 1) else shape))]
+    return [g.op("Mul", keep_axes(g, g.dy), g.op("Exp", g.op("Sub", x, keep_axes(g, g.outputs[0]))))]
 
 
 def product_gradient(g: GradientBuilder) -> Gradients:
@@ -217,26 +213,32 @@ def product_gradient(g: GradientBuilder) -> Gradients:
         raise g.error("expected constant axes where a gradient is taken, got computed ones")
     if not axes:
         return [g.op("Identity", g.dy)]
-    return [g.op("Mul", expand_like(g, g.dy), g.op("ProductOfOthers", g.inputs[0], domain=ORTRAIN, axes=axes))]
+    return [g.op("Mul", keep_axes(g, g.dy), g.op("ProductOfOthers", g.inputs[0], domain=ORTRAIN, axes=axes))]
 
 
-def product_of_others_decomposition(g: NodeBuilder) -> list[str]:
-    """Multiply, axis by axis, the exclusive products from both ends; `reduced` is x reduced over the axes already done."""
-    x, axes = g.inputs[0], tuple(g.attribute("axes"))
-    kind = g.type(x)
+def product_of_others_decomposition(g: NodeBuilder) -> list[str] | None:
+    """Multiply the products along each axis of x reduced over the axes before it; None for a single axis, which is a kernel."""
+    x, axes = g.inputs[0], normalize_axes(g.context(), g.attribute("axes"), g.rank(g.inputs[0]))
+    if len(axes) == 1:
+        return None
     result, reduced = "", x
     for axis in axes:
-        before = g.op("CumulativeProduct", reduced, domain=ORTRAIN, axis=axis, exclusive=1)
-        after = g.op("CumulativeProduct", reduced, domain=ORTRAIN, axis=axis, exclusive=1, reverse=1)
-        others = g.op("Mul", before, after)
+        others = g.op("ProductOfOthers", reduced, domain=ORTRAIN, axes=(axis,))
         result = g.op("Mul", result, others) if result else others
-        reduced = g.op("Gather", g.op("CumulativeProduct", reduced, domain=ORTRAIN, axis=axis), g.constant([kind.sizes[axis] - 1]), axis=axis)
+        reduced = g.reduce("ReduceProd", reduced, (axis,))
     return [result]
 
 
-@operator("ProductOfOthers", domain=ORTRAIN, decompose=product_of_others_decomposition, differentiable=False)
+def lower_product_of_others(c: LoweringContext) -> KernelCall:
+    dims = c.dims(0)
+    (axis,) = normalize_axes(c, c.attribute("axes"), len(dims))
+    return KernelCall("product_of_others", (math.prod(dims[:axis]), dims[axis], math.prod(dims[axis + 1:]), 0, 0))
+
+
+@operator("ProductOfOthers", domain=ORTRAIN, decompose=product_of_others_decomposition, lower=lower_product_of_others, differentiable=False)
 def product_of_others(c: InferenceContext) -> list[TensorType]:
     """y = the product of x over `axes` without the element itself, in the shape of x"""
+    normalize_axes(c, c.attribute("axes"), len(c.shape(0)))
     return [c.type(0)]
 
 
@@ -276,20 +278,13 @@ def numpy_reduction(function: Callable[..., Any]) -> Callable[[InferenceContext]
     return evaluate
 
 
-def lower_product(c: LoweringContext) -> KernelCall:
-    """Lower the products that product_decomposition leaves, those of integers, over empty axes or of symbolic shape, to NumPy."""
-    axes, keepdims, dtype = axes_of(c), bool(c.attribute("keepdims", 1)), c.dtype(0)
-    if axes is None:
-        raise c.error("expected constant axes, got computed ones")
-    return KernelCall("python", function=lambda x, *_: [np.prod(x, axis=axes, keepdims=keepdims, dtype=dtype)])
-
-
 def _register() -> None:
     rows: list[tuple[str, str, Any, Callable[..., Any] | None]] = [
         ("ReduceSum", "reduce_sum", sum_gradient, np.sum),
         ("ReduceMean", "reduce_mean", mean_gradient, np.mean),
         ("ReduceMax", "reduce_max", extreme_gradient, np.max),
         ("ReduceMin", "reduce_min", extreme_gradient, np.min),
+        ("ReduceProd", "reduce_prod", product_gradient, np.prod),
         ("ReduceSumSquare", "reduce_sum_square", sum_square_gradient, None),
     ]
     for name, kernel, gradient, function in rows:
@@ -299,8 +294,6 @@ def _register() -> None:
     operator("ReduceL2", gradient=l2_gradient, stop_gradient=(1,), decompose=reduction_decomposition("", "ReduceSumSquare", "Sqrt"))(infer_reduction)
     operator("ReduceLogSum", gradient=log_sum_gradient, stop_gradient=(1,), decompose=reduction_decomposition("", "ReduceSum", "Log"))(infer_reduction)
     operator("ReduceLogSumExp", gradient=log_sum_exp_gradient, stop_gradient=(1,), decompose=log_sum_exp_decomposition)(infer_reduction)
-    operator("ReduceProd", gradient=product_gradient, stop_gradient=(1,), decompose=product_decomposition, lower=lower_product,
-             evaluate=numpy_reduction(np.prod))(infer_reduction)
     operator("ReduceSumTraining", domain=MICROSOFT, lower=lower_reduction("reduce_sum"), gradient=sum_gradient, stop_gradient=(1,),
              evaluate=numpy_reduction(np.sum))(infer_reduction)
 

@@ -1,5 +1,5 @@
 """Concat, Split, Gather and Scatter kernels. A scatter adds in the order of the indices, each destination in one work item, so results have fixed bits."""
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 from ortrain._core.kernel cimport (DTYPE_FLOAT32, DTYPE_FLOAT64, DTYPE_INT32, Engine, KernelArgs, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK,
                                    Tensor, WorkItem)
@@ -9,19 +9,25 @@ cdef extern from "common/memory.h" nogil:
     int64_t element_size(int32_t dtype)
     int64_t min_i64(int64_t a, int64_t b)
     void run_items(const Engine *engine, WorkItem work, void *context, int64_t items)
+    void copy_bytes(char *to, const char *from_, int64_t n)
     void copy_block(const Engine *engine, void *to, const void *from_, int64_t bytes)
     void fill_block(const Engine *engine, void *to, const void *value, int64_t size, int64_t count)
     void zero_block(const Engine *engine, void *to, int64_t bytes)
 
-ctypedef fused element:
-    uint8_t
-    uint32_t
-    uint64_t
-    float
-    double
+cdef extern from "indexing/elements.h" nogil:
+    int gather_elements(const KernelArgs *a)
+    int gather_elements_grad(const KernelArgs *a)
+    int scatter_elements(const KernelArgs *a)
+    int scatter_elements_add(const KernelArgs *a)
+
+cdef extern from "indexing/rows.h" nogil:
+    void gather_run(const char *table, char *rows, const int64_t *index, int64_t n, int64_t width)
+    void gather_batches(const char *table, int64_t step, char *rows, const int64_t *index, int64_t n, int64_t width, int64_t batches)
+    void scatter_add_run_float(float *table, const float *rows, const int64_t *index, int64_t n, int64_t inner, int64_t low, int64_t high)
+    void scatter_add_run_double(double *table, const double *rows, const int64_t *index, int64_t n, int64_t inner, int64_t low, int64_t high)
+    void scatter_assign_run(char *table, const char *rows, const int64_t *index, int64_t n, int64_t width, int64_t low, int64_t high)
 
 cdef enum:
-    GATHER = 0
     ADD = 1
     ASSIGN = 2
 
@@ -50,9 +56,9 @@ cdef void concatenation_item(void *context, int64_t item, int64_t worker) noexce
             if s.parts[k].data != NULL:
                 part = <char *>s.parts[k].data + o * s.widths[k] + offset
                 if s.concatenating:
-                    memcpy(s.block + at, part, <size_t>n)
+                    copy_bytes(s.block + at, part, n)
                 else:
-                    memcpy(part, s.block + at, <size_t>n)
+                    copy_bytes(part, s.block + at, n)
             at += n
             offset = 0
         else:
@@ -148,17 +154,18 @@ cdef int flatten_tuples(const Tensor *indices, int64_t k, const int64_t *dims, c
 
 cdef void gather_item(void *context, int64_t item, int64_t worker) noexcept nogil:
     cdef RowIndexing *r = <RowIndexing *>context
-    cdef int64_t i, row, b, n, end = min_i64((item + 1) * r.per_item, r.batches * r.n), width = r.inner * r.bytes
-    for i in range(item * r.per_item, end):
+    cdef int64_t i = item * r.per_item, end = min_i64((item + 1) * r.per_item, r.batches * r.n), width = r.inner * r.bytes, b, n, count
+    while i < end:
         b = i // r.n
         n = i - b * r.n
-        row = b * r.size + r.indices[b * r.stride + n]
-        if width == 4:
-            (<uint32_t *>r.rows)[i] = (<uint32_t *>r.table)[row]
-        elif width == 8:
-            (<uint64_t *>r.rows)[i] = (<uint64_t *>r.table)[row]
-        else:
-            memcpy(r.rows + i * width, r.table + row * width, <size_t>width)
+        if n == 0 and r.stride == 0 and end - i >= r.n:
+            count = (end - i) // r.n
+            gather_batches(r.table + b * r.size * width, r.size * width, r.rows + i * width, r.indices, r.n, width, count)
+            i += count * r.n
+            continue
+        count = min_i64(end - i, r.n - n)
+        gather_run(r.table + b * r.size * width, r.rows + i * width, r.indices + b * r.stride + n, count, width)
+        i += count
 
 
 cdef void gather_rows(const Engine *engine, RowIndexing *r) noexcept nogil:
@@ -170,36 +177,28 @@ cdef void gather_rows(const Engine *engine, RowIndexing *r) noexcept nogil:
     run_items(engine, gather_item, r, (r.batches * r.n + r.per_item - 1) // r.per_item)
 
 
-cdef inline void add_row(element *to, const element *source, int64_t n) noexcept nogil:
-    cdef int64_t i
-    for i in range(n):
-        to[i] += source[i]
-
-
 cdef inline void scatter_ranges(RowIndexing *r, int64_t item, int mode) noexcept nogil:
     """Initialize the rows of the table in the item's range, then scatter to them in order."""
     cdef int64_t width = r.inner * r.bytes, range_index = item % r.ranges, first = item // r.ranges * r.per_item
-    cdef int64_t low = r.size * range_index // r.ranges, high = r.size * (range_index + 1) // r.ranges, b, i, row
+    cdef int64_t low = r.size * range_index // r.ranges, high = r.size * (range_index + 1) // r.ranges, b
     cdef char *to
     cdef char *source
+    cdef const int64_t *indices
     for b in range(first, min_i64(first + r.per_item, r.batches)):
         to = r.table + (b * r.size + low) * width
         if r.initial == NULL:
             memset(to, 0, <size_t>((high - low) * width))
         elif r.initial != r.table:
             memcpy(to, r.initial + (b * r.size + low) * width, <size_t>((high - low) * width))
-        for i in range(r.n):
-            row = r.indices[b * r.stride + i]
-            if row < low or row >= high:
-                continue
-            to = r.table + (b * r.size + row) * width
-            source = r.rows + (b * r.n + i) * width
-            if mode == ASSIGN:
-                memcpy(to, source, <size_t>width)
-            elif r.bytes == 4:
-                add_row(<float *>to, <const float *>source, r.inner)
-            else:
-                add_row(<double *>to, <const double *>source, r.inner)
+        to = r.table + b * r.size * width
+        source = r.rows + b * r.n * width
+        indices = r.indices + b * r.stride
+        if mode == ASSIGN:
+            scatter_assign_run(to, source, indices, r.n, width, low, high)
+        elif r.bytes == 4:
+            scatter_add_run_float(<float *>to, <const float *>source, indices, r.n, r.inner, low, high)
+        else:
+            scatter_add_run_double(<double *>to, <const double *>source, indices, r.n, r.inner, low, high)
 
 
 cdef void scatter_add_item(void *context, int64_t item, int64_t worker) noexcept nogil:
@@ -295,151 +294,6 @@ cdef int scatter_nd(const KernelArgs *a) noexcept nogil:
 cdef int scatter_nd_add(const KernelArgs *a) noexcept nogil:
     """scatter_nd with updates added to the rows."""
     return scatter_nd_mode(a, ADD)
-
-
-# ---- elements along an axis
-
-cdef struct Elements:
-    char *data                   # [data dims]
-    char *other                  # [index dims]
-    const Tensor *indices
-    const int64_t *dims          # of the indices
-    const int64_t *strides       # of data
-    int64_t rank
-    int64_t axis
-    int64_t size                 # of data along the axis
-    int64_t length                # of the indices along the axis
-    int64_t inner                # elements of the indices after the axis
-    int64_t block                # length of the blocks that they are divided into; a unit is one block at one index before the axis
-    int64_t blocks
-    int64_t units
-    int64_t per_item
-
-
-cdef inline int64_t offset_of(const Elements *e, int64_t flat, int64_t low, int64_t high) noexcept nogil:
-    """Return the offset in data of a flat index over the index dimensions [low, high)."""
-    cdef int64_t d, offset = 0
-    for d in range(high - 1, low - 1, -1):
-        offset += flat % e.dims[d] * e.strides[d]
-        flat //= e.dims[d]
-    return offset
-
-
-cdef inline void elements_item(Elements *e, element *data, element *other, int64_t item, int mode) noexcept nogil:
-    cdef int64_t unit, outer, q, low, high, base, j, flat, at, v
-    for unit in range(item * e.per_item, min_i64((item + 1) * e.per_item, e.units)):
-        outer = unit // e.blocks
-        low = unit % e.blocks * e.block
-        high = min_i64(low + e.block, e.inner)
-        base = offset_of(e, outer, 0, e.axis)
-        for j in range(e.length):
-            flat = (outer * e.length + j) * e.inner
-            for q in range(low, high):
-                v = index_at(e.indices, flat + q)
-                at = base + (v + e.size if v < 0 else v) * e.strides[e.axis]
-                if e.inner > 1:
-                    at += offset_of(e, q, e.axis + 1, e.rank)
-                if mode == GATHER:
-                    other[flat + q] = data[at]
-                elif mode == ADD:
-                    data[at] += other[flat + q]
-                else:
-                    data[at] = other[flat + q]
-
-
-cdef void gather_1(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_item(<Elements *>e, <uint8_t *>(<Elements *>e).data, <uint8_t *>(<Elements *>e).other, item, GATHER)
-
-
-cdef void gather_4(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_item(<Elements *>e, <uint32_t *>(<Elements *>e).data, <uint32_t *>(<Elements *>e).other, item, GATHER)
-
-
-cdef void gather_8(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_item(<Elements *>e, <uint64_t *>(<Elements *>e).data, <uint64_t *>(<Elements *>e).other, item, GATHER)
-
-
-cdef void assign_1(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_item(<Elements *>e, <uint8_t *>(<Elements *>e).data, <uint8_t *>(<Elements *>e).other, item, ASSIGN)
-
-
-cdef void assign_4(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_item(<Elements *>e, <uint32_t *>(<Elements *>e).data, <uint32_t *>(<Elements *>e).other, item, ASSIGN)
-
-
-cdef void assign_8(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_item(<Elements *>e, <uint64_t *>(<Elements *>e).data, <uint64_t *>(<Elements *>e).other, item, ASSIGN)
-
-
-cdef void add_float32(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_item(<Elements *>e, <float *>(<Elements *>e).data, <float *>(<Elements *>e).other, item, ADD)
-
-
-cdef void add_float64(void *e, int64_t item, int64_t worker) noexcept nogil:
-    elements_item(<Elements *>e, <double *>(<Elements *>e).data, <double *>(<Elements *>e).other, item, ADD)
-
-
-cdef void along_axis(const KernelArgs *a, Tensor *data, Tensor *indices, Tensor *other, int mode) noexcept nogil:
-    """Gather or scatter elements. ints: rank, axis, size of data along it, index dims [rank], data strides [rank]."""
-    cdef Elements e
-    cdef int64_t d, outer = 1
-    cdef WorkItem work
-    cdef int64_t size = element_size(data.dtype)
-    e.rank = a.ints[0]
-    e.axis = a.ints[1]
-    e.size = a.ints[2]
-    e.dims = a.ints + 3
-    e.strides = a.ints + 3 + e.rank
-    e.data = <char *>data.data
-    e.other = <char *>other.data
-    e.indices = indices
-    if indices.count == 0:
-        return
-    e.length = e.dims[e.axis]
-    e.inner = 1
-    for d in range(e.rank):
-        if d < e.axis:
-            outer *= e.dims[d]
-        elif d > e.axis:
-            e.inner *= e.dims[d]
-    e.block = min_i64(e.inner, 4096)
-    e.blocks = (e.inner + e.block - 1) // e.block
-    e.units = outer * e.blocks
-    e.per_item = max(1, 16384 // (e.length * e.block))
-    if mode == ADD:
-        work = add_float32 if data.dtype == DTYPE_FLOAT32 else add_float64
-    elif mode == GATHER:
-        work = gather_4 if size == 4 else gather_8 if size == 8 else gather_1
-    else:
-        work = assign_4 if size == 4 else assign_8 if size == 8 else assign_1
-    run_items(a.engine, work, &e, (e.units + e.per_item - 1) // e.per_item)
-
-
-cdef int gather_elements(const KernelArgs *a) noexcept nogil:
-    """(data, indices) -> y [index dims] = data at the same position, except along the axis, where indices give it; ints as along_axis."""
-    along_axis(a, &a.inputs[0], &a.inputs[1], &a.outputs[0], GATHER)
-    return STATUS_OK
-
-
-cdef int gather_elements_grad(const KernelArgs *a) noexcept nogil:
-    """(dy [index dims], shape, indices) -> dx: zeros with dy added at the positions that gather_elements reads."""
-    zero_block(a.engine, a.outputs[0].data, a.outputs[0].count * element_size(a.outputs[0].dtype))
-    along_axis(a, &a.outputs[0], &a.inputs[2], &a.inputs[0], ADD)
-    return STATUS_OK
-
-
-cdef int scatter_elements(const KernelArgs *a) noexcept nogil:
-    """(data, indices, updates [index dims]) -> y = data with updates assigned to the positions that gather_elements reads; the last one wins."""
-    copy_block(a.engine, a.outputs[0].data, a.inputs[0].data, a.inputs[0].count * element_size(a.inputs[0].dtype))
-    along_axis(a, &a.outputs[0], &a.inputs[1], &a.inputs[2], ASSIGN)
-    return STATUS_OK
-
-
-cdef int scatter_elements_add(const KernelArgs *a) noexcept nogil:
-    """scatter_elements with updates added."""
-    copy_block(a.engine, a.outputs[0].data, a.inputs[0].data, a.inputs[0].count * element_size(a.inputs[0].dtype))
-    along_axis(a, &a.outputs[0], &a.inputs[1], &a.inputs[2], ADD)
-    return STATUS_OK
 
 
 cdef int one_hot(const KernelArgs *a) noexcept nogil:

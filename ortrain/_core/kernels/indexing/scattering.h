@@ -6,8 +6,8 @@
 #define ORTRAIN_SCATTERING_H
 #include <string.h>
 #include "kernel.h"
+#include "indexing/elements.h"
 
-enum { MULTIPLY = 0, MAXIMUM = 1, MINIMUM = 2 };
 enum { UPDATES_PER_RANGE = 32768, MAX_RANGES = 16 };
 
 typedef struct Scatter {
@@ -29,16 +29,9 @@ static inline void choose_ranges(Scatter *s)
 /* ints: mode, rank, axis, size of data along it, index dims [rank], data strides [rank]; scratch: n int64. Every element is a row of its own. */
 static Scatter scatter_elements_from_args(const KernelArgs *args, const Tensor *data, const Tensor *indices)
 {
-    const int64_t *p = args->ints, rank = p[1], axis = p[2], size = p[3], *dims = p + 4, *strides = dims + rank;
+    const int64_t *p = args->ints;
     Scatter s = { args, p[0], data->count, indices->count, 1, 1, args->scratch };
-    for (int64_t i = 0; i < s.n; i++) {
-        int64_t rest = i, v = index_at(indices, i), at = (v < 0 ? v + size : v) * strides[axis];
-        for (int64_t d = rank - 1; d >= 0; d--) {
-            if (d != axis) at += rest % dims[d] * strides[d];
-            rest /= dims[d];
-        }
-        s.row_index[i] = at;
-    }
+    along_axis(args->engine, p + 1, NULL, indices, s.row_index, store_positions);
     choose_ranges(&s);
     return s;
 }
@@ -70,8 +63,8 @@ static void scatter_reduce_##R##_item(void *context, int64_t item, int64_t worke
     for (int64_t i = 0; i < s->n; i++) {                                                                                         \
         if (s->row_index[i] < low || s->row_index[i] >= high) continue;                                                          \
         R *to = y + s->row_index[i] * s->inner; const R *u = updates + i * s->inner;                                             \
-        if (s->mode == MULTIPLY) for (int64_t j = 0; j < s->inner; j++) to[j] *= u[j];                                           \
-        else if (s->mode == MAXIMUM) for (int64_t j = 0; j < s->inner; j++) to[j] = u[j] > to[j] || u[j] != u[j] ? u[j] : to[j]; \
+        if (s->mode == SCATTER_MULTIPLY) for (int64_t j = 0; j < s->inner; j++) to[j] *= u[j];                                           \
+        else if (s->mode == SCATTER_MAXIMUM) for (int64_t j = 0; j < s->inner; j++) to[j] = u[j] > to[j] || u[j] != u[j] ? u[j] : to[j]; \
         else for (int64_t j = 0; j < s->inner; j++) to[j] = u[j] < to[j] || u[j] != u[j] ? u[j] : to[j];                         \
     }                                                                                                                            \
 }
@@ -85,7 +78,6 @@ static int scatter_reduce(Scatter s)
                             : d == DTYPE_INT32 ? scatter_reduce_int32_t_item : scatter_reduce_int64_t_item, &s, s.ranges);
     return STATUS_OK;
 }
-static int scatter_elements_reduce(const KernelArgs *args) { return scatter_reduce(scatter_elements_from_args(args, &args->inputs[0], &args->inputs[1])); }
 static int scatter_nd_reduce(const KernelArgs *args) { return scatter_reduce(scatter_nd_from_args(args, &args->inputs[1])); }
 
 /* (dy, data, indices, updates) -> (ddata, dupdates), without divisions: a first pass in order stores the product before each update, a second one in reverse

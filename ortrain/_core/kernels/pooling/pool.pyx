@@ -1,6 +1,7 @@
 """Max, average and global pooling and their gradients over planes [depth, height, width]; missing dimensions have size 1.
 
-A row of outputs is computed in blocks of ROW_BLOCK outputs, one tap after another, so the inner loop runs along the width and is vectorized."""
+Small planes are pooled in panels of 16 (pool_panels.h). In large ones, a row of outputs is computed in blocks of ROW_BLOCK outputs, one tap after another, so
+the inner loop runs along the width and is vectorized."""
 from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
@@ -11,15 +12,16 @@ cdef extern from "pooling/pool_rows.h" nogil:
     void update_max_float64(const double *x, int64_t stride, int32_t position, double *best, int32_t *index, int64_t n)
     void add_row_float32(const float *x, int64_t stride, float *sums, int64_t n)
     void add_row_float64(const double *x, int64_t stride, double *sums, int64_t n)
+    float plane_max_float32(const float *x, int64_t n)
+    double plane_max_float64(const double *x, int64_t n)
+    ctypedef struct Geometry "PoolGeometry":
+        int64_t planes, id, ih, iw, od, oh, ow, kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw, include_pad, ed, eh, ew
+    bint max_pool_panels(const KernelArgs *args)
+    bint average_pool_panels(const KernelArgs *args)
+    bint average_pool_grad_panels(const KernelArgs *args)
 
 cdef enum:
     ROW_BLOCK = 64                    # outputs of a block
-
-
-cdef struct Geometry:
-    int64_t planes
-    int64_t id, ih, iw, od, oh, ow, kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw
-    int64_t include_pad, ed, eh, ew
 
 
 cdef struct Context:
@@ -247,15 +249,6 @@ cdef void average_gradient_item(void *context, int64_t item, int64_t worker) noe
 # ---- global pooling
 
 
-cdef inline real plane_max(const real *x, int64_t n) noexcept nogil:
-    """Return the maximum of x [n]; NaN if there is one."""
-    cdef real best = x[0]
-    cdef int64_t i
-    for i in range(1, n):
-        best = x[i] if x[i] > best or x[i] != x[i] else best
-    return best
-
-
 cdef void global_average_item(void *context, int64_t item, int64_t worker) noexcept nogil:
     cdef const Context *t = <const Context *>context
     cdef int64_t i
@@ -271,9 +264,9 @@ cdef void global_max_item(void *context, int64_t item, int64_t worker) noexcept 
     cdef int64_t i
     for i in range(item * t.per_item, min((item + 1) * t.per_item, t.planes)):
         if t.is_float32:
-            (<float *>t.y)[i] = plane_max(<const float *>t.x + i * t.input_size, t.input_size)
+            (<float *>t.y)[i] = plane_max_float32(<const float *>t.x + i * t.input_size, t.input_size)
         else:
-            (<double *>t.y)[i] = plane_max(<const double *>t.x + i * t.input_size, t.input_size)
+            (<double *>t.y)[i] = plane_max_float64(<const double *>t.x + i * t.input_size, t.input_size)
 
 
 # ---- kernels
@@ -303,7 +296,7 @@ cdef int max_pool(const KernelArgs *a) noexcept nogil:
     cdef Context t
     init_context(&t, a, True)
     t.indices = <int64_t *>a.outputs[1].data if a.n_outputs > 1 else NULL
-    if t.planes > 0:
+    if t.planes > 0 and not max_pool_panels(a):
         a.engine.parallel_for(a.engine, max_item, &t, ceil_div(t.planes, t.per_item))
     return STATUS_OK
 
@@ -323,7 +316,7 @@ cdef int average_pool(const KernelArgs *a) noexcept nogil:
     """x [planes, input] -> y [planes, output]."""
     cdef Context t
     init_context(&t, a, True)
-    if t.planes > 0:
+    if t.planes > 0 and not average_pool_panels(a):
         a.engine.parallel_for(a.engine, average_item, &t, ceil_div(t.planes, t.per_item))
     return STATUS_OK
 
@@ -332,7 +325,7 @@ cdef int average_pool_grad(const KernelArgs *a) noexcept nogil:
     """dy [planes, output] -> dx [planes, input]."""
     cdef Context t
     init_context(&t, a, True)
-    if t.planes > 0:
+    if t.planes > 0 and not average_pool_grad_panels(a):
         a.engine.parallel_for(a.engine, average_gradient_item, &t, ceil_div(t.planes, t.per_item))
     return STATUS_OK
 

@@ -1,7 +1,11 @@
 /* The inner loops of pooling along one row, in C because GCC only vectorizes them with `restrict` and constant strides. */
 #ifndef ORTRAIN_POOL_ROWS_H
 #define ORTRAIN_POOL_ROWS_H
+#include <math.h>
 #include <stdint.h>
+#include "kernel.h"
+#include "common/integers.h"
+#include "common/panels.h"
 
 #if defined(_MSC_VER)
 #define RESTRICT __restrict
@@ -45,9 +49,85 @@
             NAME##_strided(x, stride, sums, n);                                                                 \
     }
 
+/* Return the maximum of x [n], n > 0; NaN if there is one. */
+enum { MAX_LANES = 32 };
+#define PLANE_MAX(NAME, REAL)                                                                                       \
+    static REAL NAME(const REAL *x, int64_t n) {                                                                    \
+        REAL lanes[MAX_LANES];                                                                                      \
+        for (int k = 0; k < MAX_LANES; k++) lanes[k] = x[0];                                                        \
+        for (; n >= MAX_LANES; n -= MAX_LANES, x += MAX_LANES)                                                      \
+            for (int k = 0; k < MAX_LANES; k++) lanes[k] = x[k] > lanes[k] ? x[k] : x[k] != x[k] ? x[k] : lanes[k]; \
+        for (int64_t k = 0; k < n; k++) lanes[k] = x[k] > lanes[k] ? x[k] : x[k] != x[k] ? x[k] : lanes[k];         \
+        for (int half = MAX_LANES / 2; half > 0; half /= 2)                                                         \
+            for (int k = 0; k < half; k++) {                                                                        \
+                REAL a = lanes[k], b = lanes[k + half];                                                             \
+                lanes[k] = b > a ? b : b != b ? b : a;                                                              \
+            }                                                                                                       \
+        return lanes[0];                                                                                            \
+    }
+
+PLANE_MAX(plane_max_float32, float)
+PLANE_MAX(plane_max_float64, double)
 UPDATE_MAX(update_max_float32, float)
 UPDATE_MAX(update_max_float64, double)
 ADD_ROW(add_row_float32, float)
 ADD_ROW(add_row_float64, double)
+
+/* ---- panels of planes */
+
+enum { LANES = 16, PANEL_TENSORS = 3 };
+
+/* The ints of the pooling kernels: planes, then input sizes, output sizes, kernel, strides, pads at the beginning and dilations along depth, height and width;
+ * whether averages count pads, and the pads at the end that they count. */
+typedef struct PoolGeometry {
+    int64_t planes, id, ih, iw, od, oh, ow, kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw, include_pad, ed, eh, ew;
+} PoolGeometry;
+typedef struct PoolPanels { const KernelArgs *args; const PoolGeometry *v; int64_t input, output; } PoolPanels;
+
+/* The taps [low, high) of a window along one axis that are inside of the data; tap i is at start + i * dilation. */
+typedef struct Taps { int64_t start, low, high; } Taps;
+
+static inline int64_t taps_before(int64_t start, int64_t limit, int64_t kernel, int64_t dilation)
+{
+    if (limit <= start) return 0;
+    return min_i64(kernel, dilation == 1 ? limit - start : ceil_div(limit - start, dilation));
+}
+static inline Taps taps_of(int64_t output, int64_t stride, int64_t pad, int64_t size, int64_t kernel, int64_t dilation)
+{
+    int64_t start = output * stride - pad;
+    return (Taps){ start, taps_before(start, 0, kernel, dilation), taps_before(start, size, kernel, dilation) };
+}
+/* Return the number of taps that the divisor of an average counts: those inside, and with `padded` those in the pads. */
+static inline int64_t counted_taps(Taps t, int64_t size, int64_t end, int64_t kernel, int64_t dilation, int64_t padded)
+{ return padded ? taps_before(t.start, size + end, kernel, dilation) : t.high - t.low; }
+
+#define REAL float
+#define INTEGER int32_t
+#define NAMED(name) name##_float32
+#include "pooling/pool_panels.h"
+#undef REAL
+#undef INTEGER
+#undef NAMED
+#define REAL double
+#define INTEGER int64_t
+#define NAMED(name) name##_float64
+#include "pooling/pool_panels.h"
+#undef REAL
+#undef INTEGER
+#undef NAMED
+
+/* Run an item for each panel of planes and return 1; return 0, without doing anything, where a plane does not fit into the workspace LANES times. */
+static int run_pool_panels(const KernelArgs *args, WorkItem float32_item, WorkItem float64_item)
+{
+    const PoolGeometry *v = (const PoolGeometry *)args->ints; int is_float32 = args->inputs[0].dtype == DTYPE_FLOAT32;
+    PoolPanels s = { args, v, v->id * v->ih * v->iw, v->od * v->oh * v->ow };
+    if (max_i64(s.input, s.output) * LANES * (is_float32 ? 4 : 8) > PANEL_BYTES_LIMIT / PANEL_TENSORS) return 0;
+    args->engine->parallel_for(args->engine, is_float32 ? float32_item : float64_item, &s, ceil_div(v->planes, LANES));
+    return 1;
+}
+static int max_pool_panels(const KernelArgs *args) { return run_pool_panels(args, max_panel_item_float32, max_panel_item_float64); }
+static int average_pool_panels(const KernelArgs *args) { return run_pool_panels(args, average_panel_item_float32, average_panel_item_float64); }
+static int average_pool_grad_panels(const KernelArgs *args)
+{ return run_pool_panels(args, average_gradient_panel_item_float32, average_gradient_panel_item_float64); }
 
 #endif

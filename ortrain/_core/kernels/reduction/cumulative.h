@@ -1,64 +1,105 @@
-/* Cumulative sums and products along one axis. ints: outer, size, inner, exclusive, reverse. */
+/* Cumulative sums and products along one axis, and gradients of products. ints: outer, size, inner, exclusive, reverse.
+ *
+ * They run down the columns of panels (common/panels.h), so that columns are independent whatever the axis: along rows of 1024, a sum took 3.0 ns per element one
+ * row after another. */
 #ifndef ORTRAIN_CUMULATIVE_H
 #define ORTRAIN_CUMULATIVE_H
 #include "kernel.h"
+#include "common/panels.h"
 
-/* y[o, j, i] = x[o, 0, i] op ... op x[o, j, i], without x[o, j, i] if exclusive, from the end if reverse. A work item is one o. */
-#define CUMULATIVE(NAME, R, IDENTITY, OP)                                                                            \
-static void NAME##_##R##_item(void *context, int64_t o, int64_t worker)                                              \
-{                                                                                                                    \
-    const KernelArgs *args = context; const int64_t *p = args->ints, n = p[1], inner = p[2]; (void)worker;           \
-    const R *x = (const R *)args->inputs[0].data + o * n * inner; R *y = (R *)args->outputs[0].data + o * n * inner; \
-    for (int64_t j = 0; j < n; j++) {                                                                                \
-        int64_t at = (p[4] ? n - 1 - j : j) * inner, before = (p[4] ? n - j : j - 1) * inner;                        \
-        for (int64_t i = 0; i < inner; i++) {                                                                        \
-            R previous = j ? y[before + i] : IDENTITY;                                                               \
-            y[at + i] = p[3] ? (j ? previous OP x[before + i] : IDENTITY) : previous OP x[at + i];                   \
-        }                                                                                                            \
-    }                                                                                                                \
+typedef struct Cumulative { const KernelArgs *args; Panels panels; int64_t exclusive, reverse; } Cumulative;
+
+static inline Cumulative cumulative_of(const KernelArgs *args, int64_t bytes, int64_t tensors, int streamed)
+{ const int64_t *p = args->ints; return (Cumulative){ args, panels_of(p[0], p[1], p[2], bytes, tensors, streamed), p[3], p[4] }; }
+
+#define FOR_PANELS(s) \
+    for (int64_t index = item * s->panels.per_item; index < min_i64((item + 1) * s->panels.per_item, s->panels.count); index++)
+#define ROW_OF(s, j) (s->reverse ? s->panels.size - 1 - (j) : (j))
+#define ALONG_COLUMNS _Pragma("GCC ivdep") for (int64_t i = 0; i < b.columns; i++)
+
+/* y[o, j, i] = x[o, 0, i] op ... op x[o, j, i], without x[o, j, i] if exclusive, from the end if reverse. */
+#define CUMULATIVE(NAME, R, IDENTITY, OP)                                                                                               \
+static void NAME##_##R##_item(void *context, int64_t item, int64_t worker)                                                              \
+{                                                                                                                                       \
+    const Cumulative *s = context; void *buffer = panel_buffer(s->args->engine, worker, 0, 1);                                          \
+    FOR_PANELS(s) {                                                                                                                     \
+        Panel b = panel_at(&s->panels, index); int64_t x_step, y_step; R total[PANEL_COLUMNS];                                          \
+        const R *x = panel_input(&s->panels, &b, s->args->inputs[0].data, sizeof(R), buffer, &x_step);                                  \
+        R *y = panel_output(&s->panels, &b, s->args->outputs[0].data, sizeof(R), buffer, &y_step);                                      \
+        for (int64_t i = 0; i < b.columns; i++) total[i] = IDENTITY;                                                                    \
+        if (b.columns == 1 && !s->exclusive) {                        /* a single column keeps its total in a register */               \
+            R sum = IDENTITY;                                                                                                           \
+            for (int64_t j = 0; j < s->panels.size; j++) { int64_t r = ROW_OF(s, j); sum = sum OP x[r * x_step]; y[r * y_step] = sum; } \
+        } else for (int64_t j = 0; j < s->panels.size; j++) {                                                                           \
+            const R *from = x + ROW_OF(s, j) * x_step; R *to = y + ROW_OF(s, j) * y_step;                                               \
+            if (s->exclusive) ALONG_COLUMNS { R v = from[i]; to[i] = total[i]; total[i] = total[i] OP v; }                              \
+            else ALONG_COLUMNS { total[i] = total[i] OP from[i]; to[i] = total[i]; }                                                    \
+        }                                                                                                                               \
+        panel_store(&s->panels, &b, s->args->outputs[0].data, sizeof(R), buffer);                                                       \
+    }                                                                                                                                   \
+}                                                                                                                                       \
+static int NAME##_##R(const KernelArgs *args)                                                                                           \
+{                                                                                                                                       \
+    Cumulative s = cumulative_of(args, sizeof(R), 1, 1);                                                                                \
+    args->engine->parallel_for(args->engine, NAME##_##R##_item, &s, panel_items(&s.panels));                                            \
+    return STATUS_OK;                                                                                                                   \
 }
-#define CUMULATIVE_KERNEL(NAME, IDENTITY, OP)                                                                                 \
-CUMULATIVE(NAME, float, IDENTITY, OP) CUMULATIVE(NAME, double, IDENTITY, OP) CUMULATIVE(NAME, int64_t, IDENTITY, OP) CUMULATIVE(NAME, int32_t, IDENTITY, OP) \
-static int NAME(const KernelArgs *args)                                                                                       \
-{                                                                                                                             \
-    int32_t d = args->inputs[0].dtype;                                                                                        \
-    args->engine->parallel_for(args->engine, d == DTYPE_FLOAT32 ? NAME##_float_item : d == DTYPE_FLOAT64 ? NAME##_double_item \
-        : d == DTYPE_INT64 ? NAME##_int64_t_item : NAME##_int32_t_item, (void *)args, args->ints[0]);                         \
-    return STATUS_OK;                                                                                                         \
+#define CUMULATIVE_KERNEL(NAME, IDENTITY, OP)                                                 \
+CUMULATIVE(NAME, float, IDENTITY, OP) CUMULATIVE(NAME, double, IDENTITY, OP)                  \
+CUMULATIVE(NAME, int64_t, IDENTITY, OP) CUMULATIVE(NAME, int32_t, IDENTITY, OP)               \
+static int NAME(const KernelArgs *args)                                                       \
+{                                                                                             \
+    int32_t d = args->inputs[0].dtype;                                                        \
+    return d == DTYPE_FLOAT32 ? NAME##_float(args) : d == DTYPE_FLOAT64 ? NAME##_double(args) \
+        : d == DTYPE_INT64 ? NAME##_int64_t(args) : NAME##_int32_t(args);                     \
 }
 CUMULATIVE_KERNEL(running_sum, 0, +)
 CUMULATIVE_KERNEL(running_product, 1, *)
 
-/* (dy, x) -> dx of a cumulative product, without divisions: a first pass stores the product of the elements before each one, a second pass in the other
- * direction multiplies it by the sum, over the results after it, of dy times the product of the elements between. A work item is one o. */
-enum { COLUMN_BLOCK = 64 };
-#define CUMULATIVE_PRODUCT_GRAD(R)                                                                                                                    \
-static void running_product_grad_##R##_item(void *context, int64_t o, int64_t worker)                                                                 \
-{                                                                                                                                                     \
-    const KernelArgs *args = context; const int64_t *p = args->ints, n = p[1], inner = p[2]; (void)worker;                                            \
-    const R *dy = (const R *)args->inputs[0].data + o * n * inner, *x = (const R *)args->inputs[1].data + o * n * inner;                              \
-    R *dx = (R *)args->outputs[0].data + o * n * inner;                                                                                               \
-    for (int64_t first = 0; first < inner; first += COLUMN_BLOCK) {                                                                                   \
-        int64_t width = inner - first < COLUMN_BLOCK ? inner - first : COLUMN_BLOCK; R accumulator[COLUMN_BLOCK];                                     \
-        for (int64_t i = 0; i < width; i++) accumulator[i] = 1;                                                                                       \
-        for (int64_t j = 0; j < n; j++) {                                                                                                             \
-            int64_t at = (p[4] ? n - 1 - j : j) * inner + first;                                                                                      \
-            for (int64_t i = 0; i < width; i++) { dx[at + i] = accumulator[i]; accumulator[i] *= x[at + i]; }                                         \
-        }                                                                                                                                             \
-        for (int64_t i = 0; i < width; i++) accumulator[i] = 0;                                                                                       \
-        for (int64_t j = n - 1; j >= 0; j--) {                                                                                                        \
-            int64_t at = (p[4] ? n - 1 - j : j) * inner + first;                                                                                      \
-            if (p[3]) for (int64_t i = 0; i < width; i++) { dx[at + i] *= accumulator[i]; accumulator[i] = dy[at + i] + x[at + i] * accumulator[i]; } \
-            else for (int64_t i = 0; i < width; i++) { accumulator[i] += dy[at + i]; dx[at + i] *= accumulator[i]; accumulator[i] *= x[at + i]; }     \
-        }                                                                                                                                             \
-    }                                                                                                                                                 \
+/* Gradients of products, without divisions: a first pass stores the product of the elements before each one in y, a second pass in the other direction multiplies
+ * it by UPDATE of the elements after it. tensors: inputs and outputs, each with a buffer of its own. */
+#define TWO_PASSES(NAME, R, TENSORS, X, DY, START, UPDATE)                                                                                             \
+static void NAME##_##R##_item(void *context, int64_t item, int64_t worker)                                                                             \
+{                                                                                                                                                      \
+    const Cumulative *s = context; const Engine *engine = s->args->engine;                                                                             \
+    FOR_PANELS(s) {                                                                                                                                    \
+        Panel b = panel_at(&s->panels, index); int64_t x_step, y_step, dy_step; R total[PANEL_COLUMNS];                                                \
+        void *out = panel_buffer(engine, worker, 0, TENSORS);                                                                                          \
+        const R *x = panel_input(&s->panels, &b, s->args->inputs[X].data, sizeof(R), panel_buffer(engine, worker, 1, TENSORS), &x_step);               \
+        const R *dy = DY < 0 ? x : panel_input(&s->panels, &b, s->args->inputs[0].data, sizeof(R), panel_buffer(engine, worker, TENSORS - 1, TENSORS), \
+                                               &dy_step);                                                                                              \
+        R *y = panel_output(&s->panels, &b, s->args->outputs[0].data, sizeof(R), out, &y_step);                                                        \
+        if (DY < 0) dy_step = x_step;                                                                                                                  \
+        for (int64_t i = 0; i < b.columns; i++) total[i] = 1;                                                                                          \
+        for (int64_t j = 0; j < s->panels.size; j++) {                                                                                                 \
+            const R *from = x + ROW_OF(s, j) * x_step; R *to = y + ROW_OF(s, j) * y_step;                                                              \
+            ALONG_COLUMNS { to[i] = total[i]; total[i] *= from[i]; }                                                                                   \
+        }                                                                                                                                              \
+        for (int64_t i = 0; i < b.columns; i++) total[i] = START;                                                                                      \
+        for (int64_t j = s->panels.size - 1; j >= 0; j--) {                                                                                            \
+            const R *from = x + ROW_OF(s, j) * x_step, *d = dy + ROW_OF(s, j) * dy_step; R *to = y + ROW_OF(s, j) * y_step; (void)d;                   \
+            UPDATE                                                                                                                                     \
+        }                                                                                                                                              \
+        panel_store(&s->panels, &b, s->args->outputs[0].data, sizeof(R), out);                                                                         \
+    }                                                                                                                                                  \
+}                                                                                                                                                      \
+static int NAME##_##R(const KernelArgs *args)                                                                                                          \
+{                                                                                                                                                      \
+    Cumulative s = cumulative_of(args, sizeof(R), TENSORS, 0);                                                                                         \
+    args->engine->parallel_for(args->engine, NAME##_##R##_item, &s, panel_items(&s.panels));                                                           \
+    return STATUS_OK;                                                                                                                                  \
 }
-CUMULATIVE_PRODUCT_GRAD(float)
-CUMULATIVE_PRODUCT_GRAD(double)
-static int running_product_grad(const KernelArgs *args)
-{
-    args->engine->parallel_for(args->engine, args->inputs[0].dtype == DTYPE_FLOAT32 ? running_product_grad_float_item : running_product_grad_double_item,
-                               (void *)args, args->ints[0]);
-    return STATUS_OK;
-}
+#define TWO_PASS_KERNEL(NAME, TENSORS, X, DY, START, UPDATE)                                                   \
+TWO_PASSES(NAME, float, TENSORS, X, DY, START, UPDATE) TWO_PASSES(NAME, double, TENSORS, X, DY, START, UPDATE) \
+static int NAME(const KernelArgs *args) { return args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float(args) : NAME##_double(args); }
+
+/* (dy, x) -> dx of a cumulative product: the factor is the sum, over the results after an element, of dy times the product of the elements between. */
+TWO_PASS_KERNEL(running_product_grad, 3, 1, 0, 0,
+    if (s->exclusive) ALONG_COLUMNS { to[i] *= total[i]; total[i] = d[i] + from[i] * total[i]; }
+    else ALONG_COLUMNS { total[i] += d[i]; to[i] *= total[i]; total[i] *= from[i]; })
+/* x -> the product of the other elements of its column. ints: outer, size, inner, 0, 0. */
+TWO_PASS_KERNEL(product_of_others, 2, 0, -1, 1, ALONG_COLUMNS { to[i] *= total[i]; total[i] *= from[i]; })
+#undef FOR_PANELS
+#undef ROW_OF
+#undef ALONG_COLUMNS
 #endif

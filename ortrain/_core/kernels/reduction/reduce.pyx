@@ -5,6 +5,7 @@ cdef extern from "reduction/reduce.h" nogil:
     int reduce_sum(const KernelArgs *args)
     int reduce_mean(const KernelArgs *args)
     int reduce_sum_square(const KernelArgs *args)
+    int reduce_prod(const KernelArgs *args)
     int reduce_max(const KernelArgs *args)
     int reduce_min(const KernelArgs *args)
 
@@ -15,6 +16,7 @@ KERNELS = {
     "reduce_sum": (<size_t>&reduce_sum, NUMBER),
     "reduce_mean": (<size_t>&reduce_mean, NUMBER[:2]),
     "reduce_sum_square": (<size_t>&reduce_sum_square, NUMBER),
+    "reduce_prod": (<size_t>&reduce_prod, NUMBER),
     "reduce_max": (<size_t>&reduce_max, NUMBER),
     "reduce_min": (<size_t>&reduce_min, NUMBER),
 }

@@ -36,16 +36,36 @@ static int NAMED(grid_sample)(const KernelArgs *args)
     return STATUS_OK;
 }
 
+/* dx of up to CHANNELS_PER_ITEM channels of one image in panels of channels side by side, so that a tap is one vector: scattering one channel after another took
+ * 1.2 ns per tap. */
+static void NAMED(grid_sample_dx_panel)(const Grid *g, int64_t worker, const REAL *grid, const REAL *dy, REAL *dx, int64_t channels, NAMED(Taps) *t)
+{
+    REAL *plane = panel_buffer(g->args->engine, worker, 0, 1), *rows = panel_buffer(g->args->engine, worker, 1, 1);
+    memset(plane, 0, (size_t)(g->plane * CHANNELS_PER_ITEM) * sizeof(REAL));
+    if (channels < CHANNELS_PER_ITEM) memset(rows, 0, (size_t)(g->block * CHANNELS_PER_ITEM) * sizeof(REAL));
+    for (int64_t start = 0; start < g->positions; start += g->block) {
+        int64_t n = min_i64(g->block, g->positions - start);
+        NAMED(grid_taps)(g, grid + start * g->axes, n, t);
+        move_plane((char *)rows, (const char *)(dy + start), sizeof(REAL), n, channels, CHANNELS_PER_ITEM, g->positions);
+        NAMED(scatter_channels)(t, g->taps, g->block, n, rows, plane);
+    }
+    move_plane((char *)dx, (const char *)plane, sizeof(REAL), channels, g->plane, g->plane, CHANNELS_PER_ITEM);
+}
+
 /* dx of one block of channels of one image, summed over all positions in order. */
 static void NAMED(grid_sample_dx_item)(void *context, int64_t item, int64_t worker)
 {
     const Grid *g = context; int64_t channel_blocks = ceil_div(g->channels, CHANNELS_PER_ITEM), image = item / channel_blocks,
         first = item % channel_blocks * CHANNELS_PER_ITEM;
-    int64_t last = min_i64(first + CHANNELS_PER_ITEM, g->channels); (void)worker;
+    int64_t last = min_i64(first + CHANNELS_PER_ITEM, g->channels);
     const REAL *dy = (const REAL *)g->args->inputs[0].data + image * g->channels * g->positions;
     const REAL *grid = (const REAL *)g->args->inputs[2].data + image * g->positions * g->axes;
     REAL *dx = (REAL *)g->args->outputs[0].data + image * g->channels * g->plane;
     NAMED(Taps) t;
+    if (g->plane * CHANNELS_PER_ITEM * (int64_t)sizeof(REAL) <= PANEL_BYTES_LIMIT) {
+        NAMED(grid_sample_dx_panel)(g, worker, grid, dy + first * g->positions, dx + first * g->plane, last - first, &t);
+        return;
+    }
     memset(dx + first * g->plane, 0, (last - first) * g->plane * sizeof(REAL));
     for (int64_t start = 0; start < g->positions; start += g->block) {
         int64_t n = min_i64(g->block, g->positions - start);
@@ -61,9 +81,16 @@ static void NAMED(grid_sample_dgrid_item)(void *context, int64_t item, int64_t w
     int64_t n = min_i64(g->block, g->positions - start), at = (image * g->positions + start) * g->axes; (void)worker;
     const REAL *dy = (const REAL *)g->args->inputs[0].data + image * g->channels * g->positions + start;
     const REAL *x = (const REAL *)g->args->inputs[1].data + image * g->channels * g->plane;
-    REAL *dgrid = (REAL *)g->args->outputs[1].data + at, sums[TAP_TABLE_SIZE];
+    REAL *dgrid = (REAL *)g->args->outputs[1].data + at, sums[2 * TAP_TABLE_SIZE];
     NAMED(Taps) t;
     NAMED(grid_taps)(g, (const REAL *)g->args->inputs[2].data + at, n, &t);
+    if (g->axes == 2) {
+        memset(sums, 0, sizeof(sums));
+        for (int64_t c = 0; c < g->channels; c++)
+            NAMED(reduce_taps_twice)(&t, t.slope[2], t.slope[1], g->taps, g->block, n, x + c * g->plane, dy + c * g->positions, sums);
+        for (int64_t p = 0; p < n; p++) { dgrid[2 * p] = sums[p]; dgrid[2 * p + 1] = sums[TAP_TABLE_SIZE + p]; }
+        return;
+    }
     for (int64_t k = 0; k < g->axes; k++) {
         memset(sums, 0, n * sizeof(REAL));
         for (int64_t c = 0; c < g->channels; c++)

@@ -8,11 +8,11 @@
 #include <math.h>
 #include <string.h>
 #include "kernel.h"
-#include "common/integers.h"
+#include "common/panels.h"
 
 enum { NEAREST = 0, LINEAR = 1, CUBIC = 2 };
 enum { ZEROS = 0, BORDER = 1, REFLECTION = 2 };
-enum { TAP_TABLE_SIZE = 1024, MAX_TAPS_PER_AXIS = 4, CHANNELS_PER_ITEM = 8 };   /* a table of 20 or 36 KiB, which fits into the L1 or L2 cache */
+enum { TAP_TABLE_SIZE = 1024, MAX_TAPS_PER_AXIS = 4, CHANNELS_PER_ITEM = 16 };   /* a table of 20 or 36 KiB, which fits into the L1 or L2 cache */
 
 
 /* ints: images, channels, depth, height, width, positions per image, axes, mode, padding, align_corners */

@@ -92,10 +92,31 @@ static inline void NAMED(scatter_taps)(const NAMED(Taps) *t, int64_t taps, int64
         for (int64_t p = 0; p < n; p++) plane[t->offset[k + p]] += t->weight[k + p] * dy[p];
 }
 
+/* scatter_taps for CHANNELS_PER_ITEM channels side by side: dy [n, CHANNELS_PER_ITEM], plane [positions, CHANNELS_PER_ITEM]. */
+static inline void NAMED(scatter_channels)(const NAMED(Taps) *t, int64_t taps, int64_t block, int64_t n, const REAL *dy, REAL *plane)
+{
+    for (int64_t p = 0; p < n; p++)
+        for (int64_t k = p; k < p + taps * block; k += block) {
+            REAL *restrict to = plane + (int64_t)t->offset[k] * CHANNELS_PER_ITEM, weight = t->weight[k]; const REAL *restrict from = dy + p * CHANNELS_PER_ITEM;
+            for (int c = 0; c < CHANNELS_PER_ITEM; c++) to[c] += weight * from[c];
+        }
+}
+
 /* sums [n] += dy times the samples taken with `weight` instead of the weights of the table. */
 static inline void NAMED(reduce_taps)(const NAMED(Taps) *t, const REAL *weight, int64_t taps, int64_t block, int64_t n, const REAL *plane, const REAL *dy,
                                       REAL *sums)
 {
     for (int64_t k = 0; k < taps * block; k += block)
         for (int64_t p = 0; p < n; p++) sums[p] += weight[k + p] * plane[t->offset[k + p]] * dy[p];
+}
+
+/* sums [2, TAP_TABLE_SIZE] += dy times the samples taken with each of two weights, which are read once. */
+static inline void NAMED(reduce_taps_twice)(const NAMED(Taps) *t, const REAL *first, const REAL *second, int64_t taps, int64_t block, int64_t n,
+                                            const REAL *plane, const REAL *dy, REAL *sums)
+{
+    for (int64_t k = 0; k < taps * block; k += block)
+        for (int64_t p = 0; p < n; p++) {
+            REAL value = plane[t->offset[k + p]] * dy[p];
+            sums[p] += first[k + p] * value; sums[TAP_TABLE_SIZE + p] += second[k + p] * value;
+        }
 }

@@ -1,0 +1,162 @@
+"""Times of operators over their lower bounds and beside PyTorch's, those farthest from their bounds first.
+
+    python -m benchmarks operators [--only Softmax Resize ...] [--threads 1] [--seconds 0.1] [--no-peer] [--steps] [--record NAME]
+
+A row is one operator at one size, without or with its gradient. `over bound` is its time over a lower bound from rates that are measured here
+(benchmarks/operators/roofline.py); `over PyTorch` its time over that of PyTorch's eager operator in a process of its own. Both runtimes have their shortest
+time of many, because other processes disturb single ones."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from datetime import date
+from math import exp, log, prod
+from pathlib import Path
+from typing import Any
+
+from benchmarks.documents import RESULTS
+from benchmarks.operators.case import Case
+from benchmarks.operators.cases import select
+from benchmarks.operators.engine import prepare
+from benchmarks.operators.roofline import Roofline
+from benchmarks.peers.environments import RUNTIMES, NotInstalled, python_for
+from benchmarks.run import ROOT, UNSET_VARIABLES, instruction_set, processor_name
+from ortrain._core.engine import EngineHandle
+from ortrain.errors import MissingGradientError, MissingKernelError, ShapeInferenceError
+
+PEER_MODULE = "benchmarks.peers.run_torch_operators"
+PASSES = ("forward", "both")
+"""The forward pass alone, and the forward pass with the gradient."""
+TITLES = {"forward": "", "both": " + gradient"}
+
+
+@dataclass
+class Row:
+    """An operator at one size. seconds and bound: per run; peer: PyTorch's time, None without a peer. slowest: the kernel that takes longest."""
+
+    name: str
+    part: str
+    elements: int
+    seconds: float
+    bound: float
+    slowest: str
+    peer: float | None = None
+
+    @property
+    def over_bound(self) -> float:
+        """Time over the lower bound."""
+        return self.seconds / self.bound
+
+    @property
+    def over_peer(self) -> float | None:
+        """Time over PyTorch's."""
+        return self.seconds / self.peer if self.peer else None
+
+    def cells(self) -> list[str]:
+        """Return the cells of the table."""
+        def per_element(seconds: float | None) -> str:
+            return "-" if seconds is None else f"{seconds * 1e9 / self.elements:.3f}"
+
+        ratio = "-" if self.over_peer is None else f"{self.over_peer:.2f}"
+        return [self.name + TITLES[self.part], f"{self.seconds * 1e6:.1f}", per_element(self.seconds), per_element(self.bound), f"{self.over_bound:.2f}",
+                per_element(self.peer), ratio, self.slowest]
+
+
+HEADER = ["operator", "µs", "ns per element", "bound", "over bound", "PyTorch", "over PyTorch", "slowest kernel"]
+
+
+def measure_case(case: Case, handle: EngineHandle, roofline: Roofline, seconds: float, show_steps: bool) -> list[Row]:
+    """Return the rows of a case: the forward pass, and with the gradient where there is one."""
+    rows = []
+    elements = max(prod(x.shape) for x in case.arrays() if x is not None)
+    for part in PASSES:
+        prepared = prepare(case, part == "both", handle)
+        if prepared is None:
+            continue
+        steps = prepared.best_times(seconds)
+        by_kernel: dict[str, float] = {}
+        for kernel, duration in zip(prepared.kernels, steps, strict=True):
+            by_kernel[kernel] = by_kernel.get(kernel, 0.0) + duration
+            if show_steps:
+                print(f"  {case.name}{TITLES[part]}: {kernel} {duration * 1e6:.1f} µs", file=sys.stderr)
+        slowest = max(by_kernel, key=by_kernel.__getitem__, default="")
+        rows.append(Row(case.name, part, elements, sum(steps), roofline.bound(prepared.work), slowest))
+    return rows
+
+
+def measure_cases(cases: dict[str, Case], threads: int, seconds: float, show_steps: bool) -> tuple[list[Row], dict[str, str], str]:
+    """Return (rows, case -> why it could not be measured, the measured rates)."""
+    handle, rows, failed = EngineHandle(threads), [], {}
+    roofline = Roofline(handle)
+    for name, case in cases.items():
+        try:
+            rows += measure_case(case, handle, roofline, seconds, show_steps)
+        except (MissingGradientError, MissingKernelError, ShapeInferenceError) as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+    return rows, failed, roofline.description()
+
+
+def measure_peer(cases: dict[str, Case], threads: int, seconds: float, environments: Path) -> dict[str, dict[str, Any]]:
+    """Return case -> PyTorch's times, measured in its own environment; an empty table where it cannot be installed."""
+    names = [name for name, case in cases.items() if case.peer is not None]
+    if not names:
+        return {}
+    try:
+        python = python_for(RUNTIMES["torch-eager"], environments)
+    except NotInstalled as error:
+        print(f"PyTorch is left out: {error}", file=sys.stderr)
+        return {}
+    variables = {name: value for name, value in os.environ.items() if name not in UNSET_VARIABLES}
+    variables |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    done = subprocess.run([python, "-m", PEER_MODULE, "--threads", str(threads), "--seconds", str(seconds), *names], cwd=ROOT, env=variables,
+                          capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"PyTorch is left out: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+    results = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    for row in results.values():
+        if "error" in row:
+            print(f"PyTorch, {row['name']}: {row['error']}", file=sys.stderr)
+    return results
+
+
+def table(rows: list[Row]) -> str:
+    """Return the table, sorted by the distance from the bound, and the geometric mean of the ratios to PyTorch."""
+    lines = [f"| {' | '.join(HEADER)} |", "|---|" + "---:|" * (len(HEADER) - 2) + "---|"]
+    lines += [f"| {' | '.join(row.cells())} |" for row in sorted(rows, key=lambda row: -row.over_bound)]
+    ratios = [row.over_peer for row in rows if row.over_peer is not None]
+    if ratios:
+        mean = exp(sum(map(log, ratios)) / len(ratios))
+        lines.append(f"\n{len(ratios)} rows beside PyTorch: geometric mean {mean:.2f}, slower in {sum(ratio > 1 for ratio in ratios)}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks operators", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="cases whose names contain one of these texts")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=0.1, help="duration of the timed runs of each row")
+    parser.add_argument("--no-peer", action="store_true", help="measure without PyTorch")
+    parser.add_argument("--steps", action="store_true", help="also print the time of every kernel to standard error")
+    parser.add_argument("--environments", type=Path, default=ROOT / ".venv-bench", help="folder for the environment of PyTorch")
+    parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/operators-NAME.json")
+    options = parser.parse_args(arguments)
+    cases = select(options.only)
+    if not cases:
+        parser.error(f"expected --only to name a case, got {options.only}")
+    rows, failed, rates = measure_cases(cases, options.threads, options.seconds, options.steps)
+    peers = {} if options.no_peer else measure_peer(cases, options.threads, options.seconds, options.environments)
+    for row in rows:
+        row.peer = peers.get(row.name, {}).get(row.part)
+    for name, reason in failed.items():
+        print(f"{name} is left out: {reason}", file=sys.stderr)
+    print(f"{processor_name()}, {instruction_set(False)}, {options.threads} thread{'s' if options.threads > 1 else ''}; {rates}\n\n{table(rows)}")
+    if options.record:
+        versions = {str(peer["version"]) for peer in peers.values() if "version" in peer}
+        results = {"chip": processor_name(), "instruction_set": instruction_set(False), "threads": options.threads, "date": date.today().isoformat(),
+                   "rates": rates, "PyTorch": sorted(versions), "rows": [asdict(row) for row in rows]}
+        (RESULTS / f"operators-{options.record}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

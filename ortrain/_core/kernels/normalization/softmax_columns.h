@@ -1,0 +1,159 @@
+/* Softmax for one element type; included by softmax.h once per type, therefore without an include guard.
+ *
+ * Rows of at least LONG_ROW elements that are contiguous are computed one at a time, all others in panels. Sums along columns are of blocks of SUMMED_ROWS, added
+ * in order. */
+
+/* Return the sum of the lanes, which are overwritten: the upper half is added to the lower one until one lane is left. */
+static inline REAL NAMED(sum_of_lanes)(REAL *lanes)
+{
+    for (int half = ROW_LANES / 2; half > 0; half /= 2) for (int l = 0; l < half; l++) lanes[l] += lanes[l + half];
+    return lanes[0];
+}
+
+static inline REAL NAMED(row_max)(const REAL *x, int64_t n)
+{
+    REAL lanes[ROW_LANES], best; int64_t k = 0;
+    for (int l = 0; l < ROW_LANES; l++) lanes[l] = x[0];
+    for (; k + ROW_LANES <= n; k += ROW_LANES) for (int l = 0; l < ROW_LANES; l++) lanes[l] = x[k + l] > lanes[l] ? x[k + l] : lanes[l];
+    for (int half = ROW_LANES / 2; half > 0; half /= 2) for (int l = 0; l < half; l++) lanes[l] = lanes[l + half] > lanes[l] ? lanes[l + half] : lanes[l];
+    best = lanes[0];
+    for (; k < n; k++) best = x[k] > best ? x[k] : best;
+    return best;
+}
+
+/* REAL SUM = the sum of VALUE over the elements i of a row, in lanes; STORE is y[i] = value, or nothing */
+#define ROW_SUM(SUM, VALUE, STORE)                                                                                          \
+    REAL SUM; { REAL lanes[ROW_LANES] = {0}; int64_t k = 0;                                                                 \
+        for (; k + ROW_LANES <= n; k += ROW_LANES)                                                                          \
+            for (int l = 0; l < ROW_LANES; l++) { const int64_t i = k + l; REAL value = VALUE; STORE; lanes[l] += value; }  \
+        for (int l = 0; k + l < n; l++) { const int64_t i = k + l; REAL value = VALUE; STORE; lanes[l] += value; }          \
+        SUM = NAMED(sum_of_lanes)(lanes); }
+
+static void NAMED(softmax_row)(const REAL *a, const REAL *b, REAL *y, int64_t n)
+{
+    REAL largest = NAMED(row_max)(a, n); (void)b;
+    ROW_SUM(sum, SOFT_EXP(a[i] - largest), y[i] = value)
+    REAL scale = 1 / sum;
+    for (int64_t i = 0; i < n; i++) y[i] *= scale;
+}
+static void NAMED(log_softmax_row)(const REAL *a, const REAL *b, REAL *y, int64_t n)
+{
+    REAL largest = NAMED(row_max)(a, n); (void)b;
+    ROW_SUM(sum, SOFT_EXP(a[i] - largest), )
+    REAL shift = largest + SOFT_LOG(sum);
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] - shift;
+}
+static void NAMED(softmax_grad_row)(const REAL *a, const REAL *b, REAL *y, int64_t n)
+{
+    ROW_SUM(dot, a[i] * b[i], )
+    for (int64_t i = 0; i < n; i++) y[i] = b[i] * (a[i] - dot);
+}
+static void NAMED(log_softmax_grad_row)(const REAL *a, const REAL *b, REAL *y, int64_t n)
+{
+    ROW_SUM(sum, a[i], )
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] - SOFT_EXP(b[i]) * sum;
+}
+#undef ROW_SUM
+
+/* A panel: rows of a, b and y are as, bs and ys apart; t [size, columns], rows ts apart, is working memory that may be a or y. */
+typedef struct NAMED(Columns) { const REAL *a, *b; REAL *t, *y; int64_t as, bs, ts, ys, size, n; } NAMED(Columns);
+
+#define FOR_COLUMNS _Pragma("GCC ivdep") for (int64_t i = 0; i < c->n; i++)
+
+/* Set largest [n] to the maxima of the columns. */
+static void NAMED(column_max)(const NAMED(Columns) *c, REAL *restrict largest)
+{
+    for (int64_t i = 0; i < c->n; i++) largest[i] = c->a[i];
+    for (int64_t j = 1; j < c->size; j++) {
+        const REAL *a = c->a + j * c->as;
+        FOR_COLUMNS largest[i] = a[i] > largest[i] ? a[i] : largest[i];
+    }
+}
+
+/* sum [n] = the sums of VALUE along the columns, in blocks */
+#define COLUMN_SUM(VALUE, STORE)                                                                                                             \
+    REAL sum[PANEL_COLUMNS], partial[PANEL_COLUMNS];                                                                                         \
+    for (int64_t i = 0; i < c->n; i++) sum[i] = 0;                                                                                           \
+    for (int64_t from = 0; from < c->size; from += SUMMED_ROWS) {                                                                            \
+        int64_t to = min_i64(from + SUMMED_ROWS, c->size);                                                                                   \
+        for (int64_t i = 0; i < c->n; i++) partial[i] = 0;                                                                                   \
+        for (int64_t j = from; j < to; j++) {                                                                                                \
+            const REAL *a = c->a + j * c->as, *b = c->b + j * c->bs; REAL *t = c->t + j * c->ts; (void)a; (void)b; (void)t;                  \
+            FOR_COLUMNS { REAL value = VALUE; STORE; partial[i] += value; }                                                                  \
+        }                                                                                                                                    \
+        for (int64_t i = 0; i < c->n; i++) sum[i] += partial[i];                                                                             \
+    }
+#define COLUMN_RESULTS(VALUE)                                                                                                                \
+    for (int64_t j = 0; j < c->size; j++) {                                                                                                  \
+        const REAL *a = c->a + j * c->as, *b = c->b + j * c->bs, *t = c->t + j * c->ts; REAL *y = c->y + j * c->ys; (void)a; (void)b; (void)t; \
+        FOR_COLUMNS y[i] = VALUE;                                                                                                            \
+    }
+
+static void NAMED(softmax_columns)(const NAMED(Columns) *c)
+{
+    REAL largest[PANEL_COLUMNS];
+    NAMED(column_max)(c, largest);
+    COLUMN_SUM(SOFT_EXP(a[i] - largest[i]), t[i] = value)
+    for (int64_t i = 0; i < c->n; i++) sum[i] = 1 / sum[i];
+    COLUMN_RESULTS(t[i] * sum[i])
+}
+static void NAMED(log_softmax_columns)(const NAMED(Columns) *c)
+{
+    REAL largest[PANEL_COLUMNS];
+    NAMED(column_max)(c, largest);
+    COLUMN_SUM(SOFT_EXP(a[i] - largest[i]), )
+    for (int64_t i = 0; i < c->n; i++) sum[i] = largest[i] + SOFT_LOG(sum[i]);
+    COLUMN_RESULTS(a[i] - sum[i])
+}
+static void NAMED(softmax_grad_columns)(const NAMED(Columns) *c)
+{
+    COLUMN_SUM(a[i] * b[i], )
+    COLUMN_RESULTS(b[i] * (a[i] - sum[i]))
+}
+static void NAMED(log_softmax_grad_columns)(const NAMED(Columns) *c)
+{
+    COLUMN_SUM(a[i], )
+    COLUMN_RESULTS(a[i] - SOFT_EXP(b[i]) * sum[i])
+}
+#undef COLUMN_SUM
+#undef COLUMN_RESULTS
+#undef FOR_COLUMNS
+
+typedef struct NAMED(Softmax) {
+    const KernelArgs *args; Panels panels; int64_t inputs;
+    void (*row)(const REAL *a, const REAL *b, REAL *y, int64_t n); void (*columns)(const NAMED(Columns) *c);
+} NAMED(Softmax);
+
+static void NAMED(softmax_rows_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Softmax) *s = context; const KernelArgs *args = s->args; int64_t n = args->ints[1], per_item = ROWS_PER_ITEM(n); (void)worker;
+    for (int64_t row = item * per_item; row < min_i64((item + 1) * per_item, args->ints[0]); row++)
+        s->row((const REAL *)args->inputs[0].data + row * n, (const REAL *)args->inputs[s->inputs - 1].data + row * n, (REAL *)args->outputs[0].data + row * n, n);
+}
+static void NAMED(softmax_panels_item)(void *context, int64_t item, int64_t worker)
+{
+    const NAMED(Softmax) *s = context; const KernelArgs *args = s->args; const Panels *p = &s->panels;
+    void *first = panel_buffer(args->engine, worker, 0, s->inputs), *second = panel_buffer(args->engine, worker, s->inputs - 1, s->inputs);
+    for (int64_t index = item * p->per_item; index < min_i64((item + 1) * p->per_item, p->count); index++) {
+        Panel b = panel_at(p, index); NAMED(Columns) c = { .size = p->size, .n = b.columns };
+        c.a = panel_input(p, &b, args->inputs[0].data, sizeof(REAL), first, &c.as);
+        if (s->inputs > 1) c.b = panel_input(p, &b, args->inputs[1].data, sizeof(REAL), second, &c.bs);
+        else { c.b = c.a; c.bs = c.as; }
+        c.y = panel_output(p, &b, args->outputs[0].data, sizeof(REAL), first, &c.ys);
+        c.t = p->copied ? first : c.y; c.ts = p->copied ? c.as : c.ys;
+        s->columns(&c);
+        panel_store(p, &b, args->outputs[0].data, sizeof(REAL), first);
+    }
+}
+static void NAMED(run_softmax)(NAMED(Softmax) s)
+{
+    const int64_t *p = s.args->ints; const Engine *engine = s.args->engine;
+    if (p[2] == 1 && p[1] >= LONG_ROW) { engine->parallel_for(engine, NAMED(softmax_rows_item), &s, ceil_div(p[0], ROWS_PER_ITEM(p[1]))); return; }
+    s.panels = panels_of(p[0], p[1], p[2], sizeof(REAL), s.inputs, 0);
+    engine->parallel_for(engine, NAMED(softmax_panels_item), &s, panel_items(&s.panels));
+}
+#define SOFTMAX(NAME, INPUTS)                                                                                                              \
+static int NAMED(NAME)(const KernelArgs *args)                                                                                             \
+{ NAMED(run_softmax)((NAMED(Softmax)){ .args = args, .inputs = INPUTS, .row = NAMED(NAME##_row), .columns = NAMED(NAME##_columns) }); return STATUS_OK; }
+SOFTMAX(softmax, 1) SOFTMAX(log_softmax, 1) SOFTMAX(softmax_grad, 2) SOFTMAX(log_softmax_grad, 2)
+#undef SOFTMAX

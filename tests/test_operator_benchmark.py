@@ -1,0 +1,65 @@
+"""The operator benchmark covers every compiled kernel, measures, and renders its table."""
+
+import pytest
+
+from benchmarks.operators.case import Case
+from benchmarks.operators.cases import CASES, select
+from benchmarks.operators.engine import prepare
+from benchmarks.operators.roofline import Roofline
+from benchmarks.operators.run import Row, measure_cases, table
+from ortrain._core.engine import EngineHandle
+from ortrain._core.kernel_table import kernels
+
+OTHER_KERNELS = {
+    "accumulate", "adamw", "gemm_update", "loss_and_gradient", "scale_in_place", "sgd", "squared_norm",                # of the optimizer and of whole steps
+    "attention", "attention_grad", "concat_training",                                                                  # of operators that fusion inserts
+    "channels_last_max_pool", "channels_last_max_pool_grad", "channels_last_norm", "channels_last_norm_again", "channels_last_norm_grad",
+    "channels_last_norm_train",                                                                                        # of networks of convolutions
+    "clip", "write_constant"}                                                                                          # of folded attributes and constants
+"""Kernels that a single operator of a model does not reach."""
+
+
+def test_every_compiled_kernel_is_timed_by_a_case():
+    handle, used = EngineHandle(1), set()
+    for case in CASES.values():
+        for backward in (False, True):
+            prepared = prepare(case, backward, handle)
+            used |= set(prepared.kernels if prepared else ())
+    assert {name for name, _ in kernels()} - used == OTHER_KERNELS
+
+
+def test_names_of_cases_are_unique_and_can_be_selected():
+    assert {case.name for case in select(["softmax inner 7"]).values()} == {"Softmax inner 7", "LogSoftmax inner 7"}
+    assert select(None) == CASES and not select(["no such operator"])
+
+
+def test_a_gradient_moves_more_bytes_than_the_forward_pass():
+    handle = EngineHandle(1)
+    forward, both = (prepare(Case("Softmax", [(8, 16)]), backward, handle).work.bytes for backward in (False, True))
+    assert (forward, both) == (2 * 8 * 16 * 4, 5 * 8 * 16 * 4)           # x, y; then y again, dy and dx
+    assert prepare(Case("Floor", [(3,)], gradients=()), True, handle) is None
+
+
+def test_a_case_is_measured_with_its_bound():
+    rows, failed, rates = measure_cases({"Relu 8x16": Case("Relu", [(8, 16)])}, threads=1, seconds=0.0, show_steps=False)
+    assert [row.part for row in rows] == ["forward", "both"] and not failed and "GB/s" in rates
+    assert all(row.seconds > 0 and row.bound > 0 for row in rows)
+
+
+def test_the_row_farthest_from_its_bound_comes_first():
+    rows = [Row("near", "forward", 10, 2e-6, 1e-6, "k", 4e-6), Row("far", "both", 10, 9e-6, 1e-6, "k", 4.5e-6), Row("alone", "forward", 10, 3e-6, 1e-6, "k")]
+    lines = table(rows).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:5]] == ["far + gradient", "alone", "near"]
+    assert lines[2] == "| far + gradient | 9.0 | 900.000 | 100.000 | 9.00 | 450.000 | 2.00 | k |"
+    assert lines[-1] == "2 rows beside PyTorch: geometric mean 1.00, slower in 1"
+
+
+def test_a_bound_is_the_largest_of_its_parts():
+    roofline = Roofline(EngineHandle(1))
+    roofline.stream_rate, roofline.product_rate, roofline.transcendental_seconds = (lambda size: 1e9), (lambda: 1e10), (lambda: 1e-9)
+    case = prepare(Case("Relu", [(100,)]), False, EngineHandle(1)).work
+    assert roofline.bound(case) == pytest.approx(800e-9)
+    case.transcendentals = 1000
+    assert roofline.bound(case) == pytest.approx(1e-6)
+    case.products = 10**5
+    assert roofline.bound(case) == pytest.approx(1e-5)
