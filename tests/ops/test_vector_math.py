@@ -25,8 +25,8 @@ BOUNDS = {
     "acos": (np.arccos, 2), "atan": (np.arctan, 2),
 }
 """Kernel -> the function in float64 and the bound of its error."""
-SPECIAL = np.array([0, 1e-45, 1e-39, LEAST_NORMAL, 3e-4, 0.5, 1, 2, np.log(2) / 2, np.pi / 4, np.pi / 2, np.pi, 355, 4096, 8388607.5, 16777215, 16777216, 87.33, 88.72283,
-                    88.72284, 89.4159, 89.5, 104, 67108864, 16367173 * 2.0**72, 3e38, np.inf, np.nan], np.float32)
+SPECIAL = np.array([0, 1e-45, 1e-39, LEAST_NORMAL, 3e-4, np.log(2) / 2, 0.5, np.pi / 4, 1, np.pi / 2, 2, np.pi, 87.33, 88.72283, 88.72284, 89.4159, 89.5, 104,
+                    355, 4096, 8388607.5, 16777215, 16777216, 67108864, 16367173 * 2.0**72, 3e38, np.inf, np.nan], np.float32)
 """Numbers at which functions change their formula or overflow. 16367173 * 2**72 is the closest of all to a multiple of pi / 2."""
 EXPONENTS = np.array([0, 0.5, 1, 1.5, 2, 3, 7, 1e-45, 1e-20, 1e38, 8388607, 8388607.5, 8388609, 16777215, 16777216, 33554432, np.inf, np.nan], np.float32)
 
@@ -43,7 +43,7 @@ def with_both_signs(x):
 
 
 @functools.cache
-def tested_numbers():
+def numbers_to_check():
     """Return numbers of all magnitudes and special ones."""
     return np.concatenate([np.arange(0, 1 << 32, STRIDE, np.uint32).view(np.float32), with_both_signs(SPECIAL)])
 
@@ -62,21 +62,19 @@ def check(y, exact, bound, flushed=None):
     bound: of the error, in ulp. flushed: where a subnormal result may be 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = exact.astype(np.float32)
-        special = ~np.isfinite(rounded) | (rounded == 0) | (y == 0)
-        if flushed is not None:
-            special &= ~(flushed & (y == 0))
+        special = ~np.isfinite(rounded) | (rounded == 0)
         np.testing.assert_array_equal(y[special], rounded[special])
         number = special & ~np.isnan(rounded)
         np.testing.assert_array_equal(np.signbit(y[number]), np.signbit(rounded[number]))
-        finite = np.isfinite(rounded) & np.isfinite(y) & (y != 0)
-        error = np.abs(y[finite].astype(np.float64) - exact[finite]) / np.spacing(np.abs(rounded[finite])).astype(np.float64)
-    assert error.max() <= bound + 0.01, f"{error.max()} ulp at {error.argmax()}"      # spacing halves where rounding reaches a power of two
+        compared = ~special if flushed is None else ~special & ~(flushed & (y == 0))
+        error = np.abs(y[compared].astype(np.float64) - exact[compared]) / np.spacing(np.abs(rounded[compared])).astype(np.float64)
+    assert error.max() <= bound, f"expected an error of at most {bound} ulp, got {error.max()} for {y[compared][error.argmax()]}"
 
 
 @pytest.mark.parametrize("kernel", BOUNDS)
 def test_a_function_stays_within_its_stated_error_for_all_magnitudes_and_special_values(table, kernel):
     function, bound = BOUNDS[kernel]
-    x = tested_numbers()
+    x = numbers_to_check()
     if kernel in ("sigmoid", "softplus"):
         x = x[(x > FLUSHED) | (x == -np.inf) & (kernel == "softplus")]
     with np.errstate(all="ignore"):
@@ -105,11 +103,11 @@ def test_powers_of_small_integers_are_exact(table):
 
 @pytest.mark.parametrize("exponent", [-1, -0.5, 0, 0.5, 1, 2, 2.5, 3])
 def test_a_power_with_one_exponent_for_all_numbers_follows_ieee(table, exponent):
-    x = tested_numbers()
+    x = numbers_to_check()
     y = np.empty_like(x)
     assert call_kernel(table["pow", "float32"], [x, np.array(exponent, np.float32)], [y], (1, x.size, 1, 0), (), 0, EngineHandle(1)) == 0
     with np.errstate(all="ignore"):
-        check(y, np.power(x.astype(np.float64), exponent), 2)
+        check(y, np.power(x.astype(np.float64), np.full(x.size, exponent)), 2)      # NumPy takes the square root for a scalar 0.5
 
 
 @pytest.mark.parametrize("truncated, function", [(1.0, np.fmod), (0.0, np.mod)])

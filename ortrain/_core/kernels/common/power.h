@@ -24,9 +24,9 @@ ALWAYS_INLINE float ot_powf(float x, float y)
     t = t > 200.0 ? 200.0 : t;
     t = t < -200.0 ? -200.0 : t;
     double n = (t + 6755399441055744.0) - 6755399441055744.0, f = t - n;                           /* 1.5 * 2^52: rounds to an integer */
-    double p = 1.5201921845994781e-5;
-    p = p * f + 1.5469291029792526e-4; p = p * f + 1.3333922562150631e-3; p = p * f + 9.61802725408634e-3; p = p * f + 5.5504103534509346e-2;
-    p = p * f + 0.24022651198153597; p = p * f + 0.69314718072844428; p = p * f + 0.99999999996168265;
+    double p = 1.5345811429372117e-4;
+    p = p * f + 1.3399931213552083e-3; p = p * f + 9.6184889592625476e-3; p = p * f + 5.550328776981342e-2; p = p * f + 0.24022646890614313;
+    p = p * f + 0.69314720573726074; p = p * f + 1.0000000005541698;
     int32_t exponent = (int32_t)n, half = exponent >> 1;
     float result = (float)p * ot_power_of_two(half) * ot_power_of_two(exponent - half);
     float z = ot_select(fabsf(y) < 16777216.0f, y, 0.0f);          /* beyond, every number is an even integer */

@@ -119,21 +119,24 @@ static int ot_sum(const KernelArgs *args)
 
 /* ---- y = x ? y : z, broadcast */
 
-#define WHERE_CASE(T, SY, SZ)                                                                                                        \
-{                                                                                                                                    \
-    const T y0 = y[0], z0 = z[0];                                                                                                    \
-    for (int64_t i = 0; i < n; i++) { const T chosen = SY ? y[i] : y0, other = SZ ? z[i] : z0; out[i] = x[i] ? chosen : other; }     \
+#define WHERE_CASE(T, SY, SZ)                                                                                                                \
+{                                                                                                                                            \
+    const T y0 = y[0], z0 = z[0];                                                                                                            \
+    INDEPENDENT for (int64_t i = 0; i < n; i++) { const T chosen = SY ? y[i] : y0, other = SZ ? z[i] : z0; out[i] = x[i] ? chosen : other; } \
 }
-#define WHERE(T)                                                                                                                     \
-static void where_##T##_row(const void *const *in, const int64_t *steps, void *to, int64_t n, const double *p)                       \
-{                                                                                                                                    \
-    const uint8_t *x = in[0]; const T *y = in[1], *z = in[2]; T *out = to; (void)p;                                                  \
-    if (steps[0] == 0) { const T *from = *x ? y : z; int64_t step = steps[*x ? 1 : 2]; for (int64_t i = 0; i < n; i++) out[i] = from[i * step]; } \
-    else if (steps[1] && steps[2]) WHERE_CASE(T, 1, 1)                                                                               \
-    else if (steps[1]) WHERE_CASE(T, 1, 0)                                                                                           \
-    else if (steps[2]) WHERE_CASE(T, 0, 1)                                                                                           \
-    else WHERE_CASE(T, 0, 0)                                                                                                         \
-}                                                                                                                                    \
+#define WHERE(T)                                                                                               \
+static void where_##T##_row(const void *const *in, const int64_t *steps, void *to, int64_t n, const double *p) \
+{                                                                                                              \
+    const uint8_t *x = in[0]; const T *y = in[1], *z = in[2]; T *out = to; (void)p;                            \
+    if (steps[0] == 0) {                                                                                       \
+        const T *from = *x ? y : z; int64_t step = steps[*x ? 1 : 2];                                          \
+        for (int64_t i = 0; i < n; i++) out[i] = from[i * step];                                               \
+    }                                                                                                          \
+    else if (steps[1] && steps[2]) WHERE_CASE(T, 1, 1)                                                         \
+    else if (steps[1]) WHERE_CASE(T, 1, 0)                                                                     \
+    else if (steps[2]) WHERE_CASE(T, 0, 1)                                                                     \
+    else WHERE_CASE(T, 0, 0)                                                                                   \
+}                                                                                                              \
 TERNARY_ITEM(where_##T, uint8_t, T)
 WHERE(uint8_t)
 WHERE(uint32_t)
