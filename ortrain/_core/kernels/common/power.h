@@ -8,7 +8,7 @@ ALWAYS_INLINE double ot_log2_in_double(float a)
 {
     int tiny = a < 1.17549435e-38f;
     float scaled = ot_select(tiny, a * 8388608.0f, a), extra = ot_select(tiny, -23.0f, 0.0f);
-    int32_t bits = ot_to_bits(scaled) - 0x3F3504F3;
+    int32_t bits = ot_bits_from_root_half(scaled);
     float e = (float)(bits >> 23) + extra;
     e = ot_select(a < INFINITY, ot_select(a == 0.0f, -INFINITY, e), a);        /* infinity and NaN */
     double m = (double)ot_from_bits((bits & 0x007FFFFF) + 0x3F3504F3), s = (m - 1.0) / (m + 1.0), q = s * s;

@@ -60,12 +60,17 @@ ALWAYS_INLINE float ot_tanf(float x) { int32_t k; float r = ot_reduce_angle(x, &
 
 /* whether x is infinite, NaN or too large for the functions above */
 ALWAYS_INLINE int ot_is_large_angle(float x) { return !(fabsf(x) < TRIGONOMETRIC_LIMIT); }
-static inline float ot_sinf_large(float x)
-{ int32_t k; float r = ot_reduce_large_angle(x, &k); return ot_is_large_angle(x) ? ot_sin_of_quadrant(r, k) : ot_sinf(x); }
-static inline float ot_cosf_large(float x)
-{ int32_t k; float r = ot_reduce_large_angle(x, &k); return ot_is_large_angle(x) ? ot_sin_of_quadrant(r, k + 1) : ot_cosf(x); }
-static inline float ot_tanf_large(float x)
-{ int32_t k; float r = ot_reduce_large_angle(x, &k); return ot_is_large_angle(x) ? ot_tan_of_quadrant(r, k) : ot_tanf(x); }
+#define LARGE_ANGLES(NAME, FUNCTION_OF_QUADRANT, QUARTERS)              \
+static inline float ot_##NAME##f_large(float x)                         \
+{                                                                       \
+    if (!ot_is_large_angle(x)) return ot_##NAME##f(x);                  \
+    int32_t k;                                                          \
+    float r = ot_reduce_large_angle(x, &k);                             \
+    return FUNCTION_OF_QUADRANT(r, k + (QUARTERS));                     \
+}
+LARGE_ANGLES(sin, ot_sin_of_quadrant, 0)
+LARGE_ANGLES(cos, ot_sin_of_quadrant, 1)
+LARGE_ANGLES(tan, ot_tan_of_quadrant, 0)
 
 /* arcsin of s, where q = s^2 <= 1/4 */
 ALWAYS_INLINE float ot_asin_polynomial(float s, float q)

@@ -25,6 +25,9 @@
 ALWAYS_INLINE float ot_from_bits(int32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 ALWAYS_INLINE int32_t ot_to_bits(float x) { int32_t bits; memcpy(&bits, &x, 4); return bits; }
 
+/* the bits of x counted from those of sqrt(1/2), which wrap around: for x = 2^e m with m in [sqrt(1/2), sqrt(2)), e is bits >> 23 */
+ALWAYS_INLINE int32_t ot_bits_from_root_half(float x) { return (int32_t)((uint32_t)ot_to_bits(x) - 0x3F3504F3u); }
+
 /* condition ? a : b without a branch in any form that the compiler might keep: loops with branches are not vectorized. */
 ALWAYS_INLINE float ot_select(int condition, float a, float b)
 { int32_t mask = -(int32_t)(condition != 0), low = ot_to_bits(b); return ot_from_bits(low ^ ((ot_to_bits(a) ^ low) & mask)); }
@@ -41,7 +44,7 @@ ALWAYS_INLINE float ot_minf(float a, float bound) { return a > bound ? bound : a
 ALWAYS_INLINE float ot_maxf(float a, float bound) { return a < bound ? bound : a; }
 
 /* 2^n for n in [-126, 127]; 0 for -127 */
-ALWAYS_INLINE float ot_power_of_two(int32_t n) { return ot_from_bits((n + 127) << 23); }
+ALWAYS_INLINE float ot_power_of_two(int32_t n) { return ot_from_bits((int32_t)((uint32_t)(n + 127) << 23)); }
 
 /* Return r and store n, for |z| < 2^21. */
 ALWAYS_INLINE float ot_reduce_exponent(float z, int32_t *n)
@@ -111,14 +114,14 @@ ALWAYS_INLINE float ot_logf(float x)
 {
     int tiny = x < 1.17549435e-38f;
     float scaled = ot_select(tiny, x * 8388608.0f, x), extra = ot_select(tiny, -23.0f, 0.0f);     /* normalizes subnormal numbers */
-    int32_t bits = ot_to_bits(scaled) - 0x3F3504F3;
+    int32_t bits = ot_bits_from_root_half(scaled);
     return ot_log_reduced(ot_from_bits((bits & 0x007FFFFF) + 0x3F3504F3) - 1.0f, (float)(bits >> 23) + extra, x);
 }
 
 /* log(2^extra (w + c)), where w is not subnormal and c not larger than its rounding error */
 ALWAYS_INLINE float ot_log_of_sum(float w, float c, float extra)
 {
-    int32_t bits = ot_to_bits(w) - 0x3F3504F3, n = bits >> 23;
+    int32_t bits = ot_bits_from_root_half(w), n = bits >> 23;
     float f = ot_from_bits((bits & 0x007FFFFF) + 0x3F3504F3) - 1.0f;
     float low = c * ot_power_of_two(-n);
     return ot_log_reduced(f + ot_select(n < 64, low, 0.0f), (float)n + extra, w);

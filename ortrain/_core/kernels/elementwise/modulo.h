@@ -18,8 +18,8 @@ static inline double modulo_double(double a, double b, int truncated)
 { double m = fmod(a, b); return !truncated && m != 0 && (m < 0) != (b < 0) ? m + b : m; }
 BINARY_LOOP(ot_mod_double, double, double, double, modulo_double(a, b, p[0] != 0))
 
-/* fmod(a, b) for quotients below 2^28, which have 52 bits when multiplied by b, so that all is exact in double: a - trunc(a / b) b. The rounded quotient is
- * no larger integer than the exact one, since that differs from any integer by at least 2^-24 times a power of two. */
+/* fmod(a, b) = a - trunc(a / b) b for quotients below 2^28, all exact in double: the product has at most 52 bits, and a quotient of two numbers of 24 bits
+ * that is not an integer is farther from the next integer than rounding moves it. */
 static inline float fmod_of_small_quotient(float a, float b)
 { double q = (double)(int32_t)((double)a / (double)b); return copysignf((float)((double)a - q * (double)b), a); }
 static inline int has_small_quotient(float a, float b) { return (fabsf(a) < 268435456.0f * fabsf(b)) & (fabsf(b) < INFINITY); }
@@ -34,8 +34,9 @@ static void ot_mod_float_row(const void *const *in, const int64_t *steps, void *
         block = min_i64(CHECKED_BLOCK, n - start);
         for (int64_t i = 0; i < block; i++) { a[i] = x[steps[0] ? start + i : 0]; b[i] = y[steps[1] ? start + i : 0]; }
         for (int64_t i = 0; i < block; i++) all_small &= has_small_quotient(a[i], b[i]);
-        if (all_small) for (int64_t i = 0; i < block; i++) out[start + i] = with_sign_of_divisor(fmod_of_small_quotient(a[i], b[i]), b[i], truncated);
-        else for (int64_t i = 0; i < block; i++) out[start + i] = with_sign_of_divisor(fmodf(a[i], b[i]), b[i], truncated);
+        if (all_small) for (int64_t i = 0; i < block; i++) a[i] = fmod_of_small_quotient(a[i], b[i]);
+        else for (int64_t i = 0; i < block; i++) a[i] = fmodf(a[i], b[i]);
+        for (int64_t i = 0; i < block; i++) out[start + i] = with_sign_of_divisor(a[i], b[i], truncated);
     }
 }
 BINARY_ITEM(ot_mod_float, float, float)
