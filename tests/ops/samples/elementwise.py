@@ -10,6 +10,7 @@ X = rng.uniform(0.2, 1.5, (3, 4, 5)) * rng.choice([-1.0, 1.0], (3, 4, 5))
 POSITIVE = np.abs(X)
 DY, Y = rng.standard_normal((2, 3, 4, 5))
 LARGE = rng.uniform(0.2, 1.5, (3, 50, 331))                 # several work items; the size is no multiple of the vector width
+SHORT_ROWS = rng.standard_normal((90, 70, 3))               # many rows shorter than a vector, in several work items
 INTS = rng.integers(-5, 6, (3, 4))
 BOOLS = rng.random((3, 4)) < 0.5
 ERF = np.vectorize(__import__("math").erf)
@@ -21,6 +22,11 @@ def operand(*shape):
 
 PAIRS = [(X, operand(3, 4, 5)), (X, operand(5)), (X, operand(4, 1)), (operand(1, 4, 1), X), (operand(3, 1, 5), operand(4, 1)), (X, operand()), (operand(2, 3, 1, 1), operand(3, 4, 5)),
          (LARGE, operand(331)), (LARGE, operand(50, 1)), (LARGE, LARGE), (np.zeros((0, 4)), operand(4))]
+
+
+def short_row_operands():
+    """Return operands that broadcast to SHORT_ROWS along its last axis, its middle one, its first two and the first and last."""
+    return [operand(90, 70, 1), operand(90, 1, 3), operand(3), operand(70, 1)]
 
 
 def unary(op_type, function, inputs, **options):
@@ -48,8 +54,13 @@ SAMPLES = [
     *[Sample("DivGrad", [operand(3, 4, 5), a, b], div_grad, {}, "com.microsoft", outputs=2) for a, b in ((X, X + 2), (X, operand(5)), (operand(4, 1), X))],
     *binary("Add", np.add), *binary("Sub", np.subtract), *binary("Mul", np.multiply), *binary("Div", divide),
     *binary("Add", np.add, [(INTS, INTS[:1]), (INTS.astype(np.int32), INTS.astype(np.int32))]), *binary("Div", divide, [(INTS, INTS + 7), (INTS, INTS[0] + 9)]),
+    *binary("Sub", np.subtract, [pair for x in short_row_operands() for pair in ((SHORT_ROWS, x), (x, SHORT_ROWS))]),
+    *binary("Less", np.less, [(SHORT_ROWS, x) for x in short_row_operands()]),
+    *[Sample("Where", [condition > 0, a, SHORT_ROWS], np.where) for condition in short_row_operands() for a in short_row_operands()[1:3]],
+    *[Sample("Where", [condition > 0, LARGE, b], np.where) for condition, b in ((operand(50, 1), LARGE + 1), (operand(331), operand(50, 1)), (LARGE, operand()))],
     *binary("Pow", np.power, [(POSITIVE, operand(5)), (POSITIVE, np.array(2.5)), (np.array(1.7), X)]),
-    *binary("Pow", lambda x, e: np.power(x, e), [(X, np.array(2.0)), (X, np.array([3.0]))], indices=[0]),
+    *binary("Pow", lambda x, e: np.power(x, e), [(X, np.array(2.0)), (X, np.array([3.0])), (X, np.array(-1.0)), (X, np.array(1.0))], indices=[0]),
+    *binary("Pow", np.power, [(POSITIVE, np.array(0.5)), (POSITIVE, np.array(-0.5)), (LARGE, operand(331)), (LARGE, np.array(1.3))]),
     *[Sample("Sum", list(args), lambda *a: sum(a)) for args in ([X], [X, operand(5)], [operand(5), X, operand(4, 1), operand()], [LARGE, LARGE, LARGE])],
     *unary("Sqrt", np.sqrt, [POSITIVE, LARGE]), *unary("Neg", np.negative, [X, INTS, INTS.astype(np.int32)]), *unary("Abs", np.abs, [X, INTS]),
     *unary("Exp", np.exp, [X, 20 * X, LARGE]), *unary("Log", np.log, [POSITIVE, LARGE]), *unary("Log", np.log, [POSITIVE * 1e-8], gradient=False),
@@ -76,6 +87,8 @@ SAMPLES += [
         Sample(op, [np.array([1.0, np.nan, 2.0]), np.array([np.nan, 1.0, 1.0])], f, gradient=False))],
     *[Sample(f"{op}Grad", [DY, X, np.where(rng.random(X.shape) < 0.3, X, Y)], lambda dy, a, b, s=s: np.where(a == b, dy / 2, np.where(s * a > s * b, dy, 0)),
              domain="ortrain") for op, s in (("Max", 1), ("Min", -1))],
+    *[Sample("MaxGrad", [SHORT_ROWS, a, b], lambda dy, a, b: np.where(a == b, dy / 2, np.where(a > b, dy, 0)), domain="ortrain")
+      for a, b in ((SHORT_ROWS, operand(70, 1)), (operand(3), SHORT_ROWS), (operand(90, 1, 3), operand()))],
     *[Sample("Mean", list(args), lambda *a: sum(a) / len(a)) for args in ([X], [X, operand(5)], [operand(5), X, operand(4, 1)])],
     Sample("Pow", [X, np.array(2)], lambda x, e: x**2), *binary("Mod", np.mod, [(5 * X, 0.83 * X + 0.1), (5 * X, operand(5))]),
     *binary("Mod", np.fmod, [(5 * X, 0.83 * POSITIVE + 0.1), (5 * X, operand(5))], attributes={"fmod": 1}),

@@ -1,25 +1,13 @@
 /* Elementwise kernels, one line each; the loops are in loops.h. */
 #ifndef ORTRAIN_ELEMENTWISE_H
 #define ORTRAIN_ELEMENTWISE_H
-#include "elementwise/loops.h"
+#include "elementwise/modulo.h"
+#include "elementwise/power.h"
 #include "common/half_precision.h"
 
 #define R_INFINITY ((__typeof__(x))INFINITY)
-/* ONNX's Mod: the result has the sign of the divisor, or with `truncated` of the dividend, as C's fmod. Integers modulo 0 give 0, and so do
- * those modulo -1, for which the smallest integer would trap. */
-#define FLOOR_MODULO(T) static inline T modulo_##T(T a, T b, int truncated) \
-{ if (b == 0 || b == -1) return 0; T m = a % b; return !truncated && m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m; }
-FLOOR_MODULO(int64_t) FLOOR_MODULO(int32_t) FLOOR_MODULO(uint8_t)
-#define FLOAT_MODULO(T, FMOD)                       \
-static inline T modulo_##T(T a, T b, int truncated) \
-{ T m = FMOD(a, b); return !truncated && m != 0 && (m < 0) != (b < 0) ? m + b : m; }
-FLOAT_MODULO(float, fmodf)
-FLOAT_MODULO(double, fmod)
-#define MODULO(a, b, truncated) _Generic((a), float: modulo_float, double: modulo_double, int64_t: modulo_int64_t, int32_t: modulo_int32_t, \
-    uint8_t: modulo_uint8_t)(a, b, (truncated) != 0)
-
 UNARY_REAL(ot_relu, x < 0 ? 0 : x)          /* not x > 0, so that NaN is kept and divergence is visible */
-UNARY_REAL(ot_leaky_relu, x > 0 ? x : X_CONST(p[0]) * x)
+UNARY_REAL(ot_leaky_relu, SELECT(x > 0, x, X_CONST(p[0]) * x))
 UNARY_REAL(ot_sigmoid_kernel, SIGMOID(x))
 UNARY_REAL(ot_tanh, TANH(x))
 UNARY_REAL(ot_erf, ERF(x))
@@ -27,9 +15,9 @@ UNARY_REAL(ot_exp, EXP(x))
 UNARY_REAL(ot_log, LOG(x))
 UNARY_REAL(ot_sqrt, SQRT(x))
 UNARY_REAL(ot_reciprocal, X_CONST(1) / x)
-UNARY_REAL(ot_sin, SIN(x))
-UNARY_REAL(ot_cos, COS(x))
-UNARY_REAL(ot_tan, TAN(x))
+UNARY_ANGLE(ot_sin, ot_sinf, sin)
+UNARY_ANGLE(ot_cos, ot_cosf, cos)
+UNARY_ANGLE(ot_tan, ot_tanf, tan)
 UNARY_REAL(ot_asin, ASIN(x))
 UNARY_REAL(ot_acos, ACOS(x))
 UNARY_REAL(ot_atan, ATAN(x))
@@ -49,7 +37,7 @@ GELU(double, ot_normal)
 UNARY_REAL(ot_gelu, _Generic((x), float: gelu_float, double: gelu_double)(x))
 UNARY_REAL(ot_fast_gelu, X_CONST(0.5) * x * (X_CONST(1) + TANH(X_CONST(0.7978845608028654) * (x + X_CONST(0.044715) * x * x * x))))
 UNARY_REAL(ot_quick_gelu, x * SIGMOID(X_CONST(p[0]) * x))
-UNARY_REAL(ot_clip, x < X_CONST(p[0]) ? X_CONST(p[0]) : x > X_CONST(p[1]) ? X_CONST(p[1]) : x)
+UNARY_REAL(ot_clip, SELECT(x < X_CONST(p[0]), X_CONST(p[0]), SELECT(x > X_CONST(p[1]), X_CONST(p[1]), x)))
 UNARY_NUMBER(ot_neg, -x)
 UNARY_NUMBER(ot_abs, x < 0 ? -x : x)
 UNARY_NUMBER(ot_sign, x != x ? x : (x > 0) - (x < 0))
@@ -71,9 +59,8 @@ UNARY_TEST(ot_is_inf, (x == (R_INFINITY) && p[1] != 0) || (x == -(R_INFINITY) &&
 BINARY_NUMBER(ot_add, a + b)
 BINARY_NUMBER(ot_max, a != a || a > b ? a : b)     /* NaN of either is kept */
 BINARY_NUMBER(ot_min, a != a || a < b ? a : b)
-BINARY_NUMBER(ot_mod, MODULO(a, b, p[0]))
-TERNARY_REAL(ot_max_grad, b > c ? a : b == c ? a / 2 : 0)
-TERNARY_REAL(ot_min_grad, b < c ? a : b == c ? a / 2 : 0)
+TERNARY_REAL(ot_max_grad, SELECT(b > c, a, SELECT(b == c, a / 2, R_CONST(0))))
+TERNARY_REAL(ot_min_grad, SELECT(b < c, a, SELECT(b == c, a / 2, R_CONST(0))))
 BINARY_NUMBER(ot_sub, a - b)
 BINARY_NUMBER(ot_mul, a * b)
 COMPARISON(ot_equal, a == b)
@@ -95,9 +82,8 @@ static int ot_div(const KernelArgs *args)
     for_each_row_block(args, d == DTYPE_INT64 ? ot_div_int64_item : ot_div_int32_item);
     return STATUS_OK;
 }
-BINARY_REAL(ot_pow, b == 2 ? a * a : b == 1 ? a : POW(a, b))
-BINARY_REAL(ot_relu_grad, b > 0 ? a : 0)
-BINARY_REAL(ot_leaky_relu_grad, b > 0 ? a : R_CONST(p[0]) * a)
+BINARY_REAL(ot_relu_grad, SELECT(b > 0, a, R_CONST(0)))
+BINARY_REAL(ot_leaky_relu_grad, SELECT(b > 0, a, R_CONST(p[0]) * a))
 BINARY_REAL(ot_sigmoid_grad, a * b * (R_CONST(1) - b))
 BINARY_REAL(ot_tanh_grad, a * (R_CONST(1) - b * b))
 BINARY_REAL(ot_gelu_grad, a * _Generic((b), float: gelu_derivative_float, double: gelu_derivative_double)(b))
@@ -116,7 +102,7 @@ BINARY_REAL(ot_quick_gelu_grad, a * _Generic((b), float: quick_gelu_derivative_f
 
 /* ---- y = x0 + x1 + ...; ints: per input, those of a binary kernel of (y, x) */
 
-BINARY_REAL(sum_first, b)
+BINARY_REAL(sum_first, ((void)a, b))
 static int ot_sum(const KernelArgs *args)
 {
     Tensor pair[2];
@@ -131,25 +117,27 @@ static int ot_sum(const KernelArgs *args)
     return STATUS_OK;
 }
 
-/* ---- y = c ? a : b, broadcast; ints: rank, dims, strides of c, a and b */
+/* ---- y = x ? y : z, broadcast */
 
-#define WHERE(T)                                                                                         \
-static void where_##T##_item(void *context, int64_t item, int64_t worker)                                \
-{                                                                                                        \
-    const KernelArgs *args = context; const int64_t *ints = args->ints, rank = ints[0]; (void)worker;    \
-    const int64_t *sc = ints + 1 + rank, *sa = sc + rank, *sb = sa + rank, l = rank - 1;                 \
-    RowSplit s = split_rows(ints); int64_t pieces = s.rows > 1 ? 1 : (s.inner + CHUNK - 1) / CHUNK;      \
-    int64_t row = s.rows > 1 ? item * s.rows : item / pieces, end = s.rows > 1 ? row + s.rows : row + 1; \
-    int64_t from = s.rows > 1 ? 0 : item % pieces * CHUNK, to = s.inner;                                 \
-    if (s.rows == 1 && to > from + CHUNK) to = from + CHUNK;                                             \
-    for (; row < end && row < s.outer; row++) {                                                          \
-        const uint8_t *c = (const uint8_t *)args->inputs[0].data + offset_of(ints, row, sc);             \
-        const T *a = (const T *)args->inputs[1].data + offset_of(ints, row, sa);                         \
-        const T *b = (const T *)args->inputs[2].data + offset_of(ints, row, sb);                         \
-        T *y = (T *)args->outputs[0].data + row * s.inner;                                               \
-        for (int64_t i = from; i < to; i++) y[i] = c[i * sc[l]] ? a[i * sa[l]] : b[i * sb[l]];           \
-    }                                                                                                    \
+#define WHERE_CASE(T, SY, SZ)                                                                                                                \
+{                                                                                                                                            \
+    const T y0 = y[0], z0 = z[0];                                                                                                            \
+    INDEPENDENT for (int64_t i = 0; i < n; i++) { const T chosen = SY ? y[i] : y0, other = SZ ? z[i] : z0; out[i] = x[i] ? chosen : other; } \
 }
+#define WHERE(T)                                                                                               \
+static void where_##T##_row(const void *const *in, const int64_t *steps, void *to, int64_t n, const double *p) \
+{                                                                                                              \
+    const uint8_t *x = in[0]; const T *y = in[1], *z = in[2]; T *out = to; (void)p;                            \
+    if (steps[0] == 0) {                                                                                       \
+        const T *from = *x ? y : z; int64_t step = steps[*x ? 1 : 2];                                          \
+        for (int64_t i = 0; i < n; i++) out[i] = from[i * step];                                               \
+    }                                                                                                          \
+    else if (steps[1] && steps[2]) WHERE_CASE(T, 1, 1)                                                         \
+    else if (steps[1]) WHERE_CASE(T, 1, 0)                                                                     \
+    else if (steps[2]) WHERE_CASE(T, 0, 1)                                                                     \
+    else WHERE_CASE(T, 0, 0)                                                                                   \
+}                                                                                                              \
+TERNARY_ITEM(where_##T, uint8_t, T)
 WHERE(uint8_t)
 WHERE(uint32_t)
 WHERE(uint64_t)
