@@ -38,8 +38,19 @@ static GroupedAxis grouped_axis(int64_t inputs, int64_t outputs, int64_t kernel,
     return a;
 }
 
-/* The taps of one phase, by rows of the kernel: where they read the buffer, and where their weights are. */
-typedef struct GroupedTaps { int64_t rows, y[MAX_TAPS], start[MAX_TAPS + 1], offset[MAX_TAPS], weight[MAX_TAPS]; } GroupedTaps;
+/* Up to 3 taps of one kernel row that read adjacent vectors of the buffer, from `offset` on; weight: offsets of their weights. */
+typedef struct GroupedRun { int64_t taps, offset, weight[3]; } GroupedRun;
+/* The taps of one phase, by rows of the kernel: row i reads inputs y[i], with the runs [start[i], start[i + 1]). */
+typedef struct GroupedTaps { int64_t rows, y[MAX_TAPS], start[MAX_TAPS + 1]; GroupedRun runs[MAX_TAPS]; } GroupedTaps;
+
+/* Keep a compiler from loading a value again for each use, which exceeds the two loads per cycle of most processors. */
+#if defined(__GNUC__) && defined(__AVX512F__)
+#define KEEP_IN_REGISTER(value) __asm__("" : "+v"(value))
+#elif defined(__GNUC__) && defined(__SSE2__)
+#define KEEP_IN_REGISTER(value) __asm__("" : "+x"(value))
+#else
+#define KEEP_IN_REGISTER(value)
+#endif
 #endif
 
 typedef struct NAMED(Grouped) {
@@ -70,7 +81,7 @@ static NAMED(Grouped) NAMED(grouped_from_args)(const KernelArgs *args, int trans
     s.x_axis = grouped_axis(g->columns, g->out_columns, g->kernel_x, g->stride_x, g->pad_x, g->dilation_x, transposed);
     s.group_inputs = s.inputs / g->group; s.group_outputs = s.outputs / g->group;
     s.vectors = ceil_div(s.outputs, W);
-    int64_t pixels = GROUPED_BYTES / (int64_t)sizeof(REAL) / (s.group_inputs * W), columns = s.x_axis.points, rows = s.y_axis.points;
+    int64_t pixels = min_i64(GROUPED_BYTES / (s.group_inputs * W), GROUPED_INPUT_BYTES / s.inputs) / (int64_t)sizeof(REAL), columns = s.x_axis.points, rows = s.y_axis.points;
     s.column_blocks = 1;
     while (s.column_blocks * GROUPED_COLUMNS < columns
            && (s.y_axis.extent + s.y_axis.step) * NAMED(points_read)(&s.x_axis, ceil_div(columns, s.column_blocks)) > pixels) s.column_blocks++;
@@ -106,52 +117,57 @@ static NAMED(Spread) NAMED(spread_of)(const NAMED(Grouped) *s, int64_t vector)
     return spread;
 }
 
-/* Spread `count` pixels from `from` on, `pixel_step` elements apart, to consecutive vectors of every step, which are `plane` elements apart. */
-ALWAYS_INLINE void NAMED(spread_pixels)(int sources, const NAMED(Spread) *spread, const REAL *from, int64_t pixel_step, int64_t count, int64_t steps, REAL *to,
-                                        int64_t plane)
+/* Spread `count` pixels from `from` on to columns [column, column + count) of a row of the buffer, whose steps start at `to`. */
+ALWAYS_INLINE void NAMED(spread_pixels)(const NAMED(Grouped) *s, int sources, const NAMED(Spread) *spread, const REAL *from, int64_t column, int64_t count,
+                                        REAL *to)
 {
     const NAMED(Mask) one = 1 - (NAMED(Mask)){0};
-    for (int64_t i = 0; i < count; i++, from += pixel_step, to += W) {
+    const int64_t step = s->x_axis.step, width = s->width * W, steps = s->group_inputs;
+    int64_t phase = column % step;
+    to += phase * width + column / step * W;
+    for (int64_t i = 0; i < count; i++, from += s->inputs) {
+        __builtin_prefetch(from + spread->base + W, 0, 2);                /* for the next vector */
         if (sources == 3) {
             for (int64_t c = 0; c < steps; c++)
-                for (int64_t l = 0; l < W; l++) to[c * plane + l] = from[spread->channel[l] + c];
-            continue;
+                for (int64_t l = 0; l < W; l++) to[c * s->plane + l] = from[spread->channel[l] + c];
+        } else {
+            V low = LOAD(from + spread->base), high = sources == 2 ? LOAD(from + spread->base + W) : low;
+            NAMED(Mask) lane = spread->lane;
+            REAL *at = to;
+            if (sources == 0) STORE(to, low);
+            else
+                for (int64_t c = 0; c < steps; c++, at += s->plane, lane += one)
+                    STORE(at, sources == 1 ? __builtin_shuffle(low, lane) : __builtin_shuffle(low, high, lane));
         }
-        V low = LOAD(from + spread->base), high = sources == 2 ? LOAD(from + spread->base + W) : low;
-        if (sources == 0) { STORE(to, low); continue; }
-        NAMED(Mask) lane = spread->lane;
-        REAL *at = to;
-        for (int64_t c = 0; c < steps; c++, at += plane, lane += one)
-            STORE(at, sources == 1 ? __builtin_shuffle(low, lane) : __builtin_shuffle(low, high, lane));
+        to += width;
+        if (++phase == step) { phase = 0; to += W - step * width; }
     }
 }
 
-/* The input columns [first, first + extent) of image row y, spread to `to`, which is one row of the buffer; zeros outside the image, y included.
+/* Zeros in columns [begin, end) of a row of the buffer. */
+static void NAMED(clear_columns)(const NAMED(Grouped) *s, int64_t begin, int64_t end, REAL *to)
+{
+    for (int64_t c = 0; c < s->group_inputs; c++)
+        for (int64_t column = begin; column < end; column++)
+            STORE(to + c * s->plane + (column % s->x_axis.step * s->width + column / s->x_axis.step) * W, (V){0});
+}
+
+/* The input columns [first, first + extent) of image row y, spread to `to`, which is one row of the buffer; zeros outside the image.
  *
  * The last pixels of the whole input are spread one by one, where whole vectors would exceed it. */
 NOINLINE void NAMED(spread_row)(const NAMED(Grouped) *s, const NAMED(Spread) *spread, int64_t image, int64_t y, int64_t first, int64_t extent, REAL *to)
 {
-    const int64_t step = s->x_axis.step, columns = s->x_axis.inputs;
-    const REAL *row = s->in + (image * s->y_axis.inputs + y) * columns * s->inputs, *end = s->in + s->images * s->y_axis.inputs * columns * s->inputs;
-    for (int64_t phase = 0; phase < step; phase++, to += s->width * W) {
-        int64_t count = ceil_div(extent - phase, step), start = first + phase, low = 0, high = count;
-        if (y < 0 || y >= s->y_axis.inputs) high = 0;
-        while (low < high && start + low * step < 0) low++;
-        while (high > low && start + (high - 1) * step >= columns) high--;
-        for (int64_t c = 0; c < s->group_inputs; c++) {
-            memset(to + c * s->plane, 0, (size_t)(low * W) * sizeof(REAL));
-            memset(to + c * s->plane + high * W, 0, (size_t)((count - high) * W) * sizeof(REAL));
-        }
-        const REAL *from = row + (start + low * step) * s->inputs;
-        int64_t safe = high - low, loaded = spread->base + (spread->sources == 2 ? 2 * W : W), pixel = step * s->inputs;
-        if (spread->sources == 3) safe = 0;
-        while (safe > 0 && from + (safe - 1) * pixel + loaded > end) safe--;
-        REAL *at = to + low * W;
-        if (spread->sources == 0) NAMED(spread_pixels)(0, spread, from, pixel, safe, 1, at, s->plane);
-        else if (spread->sources == 1) NAMED(spread_pixels)(1, spread, from, pixel, safe, s->group_inputs, at, s->plane);
-        else if (spread->sources == 2) NAMED(spread_pixels)(2, spread, from, pixel, safe, s->group_inputs, at, s->plane);
-        NAMED(spread_pixels)(3, spread, from + safe * pixel, pixel, high - low - safe, s->group_inputs, at + safe * W, s->plane);
-    }
+    const int64_t columns = s->x_axis.inputs, inside = y >= 0 && y < s->y_axis.inputs;
+    const REAL *from = s->in + ((image * s->y_axis.inputs + y) * columns + first) * s->inputs, *end = s->in + s->images * s->y_axis.inputs * columns * s->inputs;
+    int64_t low = inside ? min_i64(extent, max_i64(0, -first)) : extent, high = inside ? max_i64(low, min_i64(extent, columns - first)) : extent;
+    int64_t safe = spread->sources == 3 ? low : high, loaded = spread->base + (spread->sources == 2 ? 2 * W : W);
+    NAMED(clear_columns)(s, 0, low, to);
+    NAMED(clear_columns)(s, high, extent, to);
+    while (safe > low && from + (safe - 1) * s->inputs + loaded > end) safe--;
+    if (spread->sources == 0) NAMED(spread_pixels)(s, 0, spread, from + low * s->inputs, low, safe - low, to);
+    else if (spread->sources == 1) NAMED(spread_pixels)(s, 1, spread, from + low * s->inputs, low, safe - low, to);
+    else if (spread->sources == 2) NAMED(spread_pixels)(s, 2, spread, from + low * s->inputs, low, safe - low, to);
+    NAMED(spread_pixels)(s, 3, spread, from + safe * s->inputs, safe, high - safe, to);
 }
 
 /* ---- forward and data gradient */
@@ -171,29 +187,41 @@ static void NAMED(pack_grouped_item)(void *context, int64_t vector, int64_t work
             }
 }
 
-/* out [COLUMNS, WIDTH] = epilogue(sum over taps [begin, end) and steps of x * w). x: the buffer at the tile. */
-#define GROUPED_TILE(COLUMNS)                                                                                                                                 \
-NOINLINE void NAMED(grouped_tile_##COLUMNS)(const GroupedTaps *taps, int64_t begin, int64_t end, int64_t steps, const REAL *x, int64_t plane, const REAL *w,    \
-                                            REAL *out, int64_t out_step, const NAMED(Epilogue) *epilogue, int64_t channel)                                    \
-{                                                                                                                                                             \
-    V sum[COLUMNS];                                                                                                                                           \
-    _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) sum[i] = (V){0};                                                                               \
-    for (int64_t t = begin; t < end; t++) {                                                                                                                   \
-        const REAL *a = x + taps->offset[t], *b = w + taps->weight[t];                                                                                        \
-        int64_t c = steps;                                                                                                                                    \
-        do {                                                                                                                                                  \
-            V factor = LOAD(b);                                                                                                                               \
-            _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) sum[i] += LOAD(a + i * W) * factor;                                                    \
-            a += plane; b += W;                                                                                                                               \
-        } while (--c > 0);                                                                                                                                    \
-    }                                                                                                                                                         \
-    if (epilogue)                                                                                                                                             \
-        _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) sum[i] = NAMED(apply_epilogue)(epilogue, sum[i], channel);                                 \
-    _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) STORE(out + i * out_step, sum[i]);                                                             \
+/* sum[i] += the pixels under TAPS adjacent taps, from a on, times their weights b[tap]: each pixel is loaded once for all taps. */
+#define ADD_RUN(TAPS, COLUMNS)                                                                                                                             \
+    do {                                                                                                                                                   \
+        V factor[TAPS];                                                                                                                                    \
+        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) factor[t] = LOAD(b[t]);                                                                     \
+        _Pragma("GCC unroll 14") for (int i = 0; i < COLUMNS + TAPS - 1; i++) {                                                                            \
+            V pixel = LOAD(a + i * W);                                                                                                                     \
+            KEEP_IN_REGISTER(pixel);                                                                                                                       \
+            _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) if (i >= t && i - t < COLUMNS) sum[i - t] += pixel * factor[t];                         \
+        }                                                                                                                                                  \
+        a += plane;                                                                                                                                        \
+        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) b[t] += W;                                                                                  \
+    } while (--c > 0);
+
+/* out [COLUMNS, WIDTH] = epilogue(sum over the taps of runs [begin, end) and over steps of x * w). x: the buffer at the tile. */
+#define GROUPED_TILE(COLUMNS)                                                                                                                              \
+NOINLINE void NAMED(grouped_tile_##COLUMNS)(const GroupedTaps *taps, int64_t begin, int64_t end, int64_t steps, const REAL *x, int64_t plane,              \
+                                            const REAL *w, REAL *out, int64_t out_step, const NAMED(Epilogue) *epilogue, int64_t channel)                  \
+{                                                                                                                                                          \
+    V sum[COLUMNS];                                                                                                                                        \
+    _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) sum[i] = (V){0};                                                                            \
+    for (int64_t r = begin; r < end; r++) {                                                                                                                \
+        const GroupedRun *run = taps->runs + r;                                                                                                            \
+        const REAL *a = x + run->offset, *b[3] = { w + run->weight[0], w + run->weight[1], w + run->weight[2] };                                           \
+        int64_t c = steps;                                                                                                                                 \
+        if (run->taps == 3) ADD_RUN(3, COLUMNS) else if (run->taps == 2) ADD_RUN(2, COLUMNS) else ADD_RUN(1, COLUMNS)                                      \
+    }                                                                                                                                                      \
+    if (epilogue)                                                                                                                                          \
+        _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) sum[i] = NAMED(apply_epilogue)(epilogue, sum[i], channel);                              \
+    _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) STORE(out + i * out_step, sum[i]);                                                          \
 }
 GROUPED_TILE(1) GROUPED_TILE(2) GROUPED_TILE(3) GROUPED_TILE(4) GROUPED_TILE(5) GROUPED_TILE(6) GROUPED_TILE(7) GROUPED_TILE(8) GROUPED_TILE(9)
 GROUPED_TILE(10) GROUPED_TILE(11) GROUPED_TILE(12)
 #undef GROUPED_TILE
+#undef ADD_RUN
 typedef void (*NAMED(GroupedTile))(const GroupedTaps *, int64_t, int64_t, int64_t, const REAL *, int64_t, const REAL *, REAL *, int64_t, const NAMED(Epilogue) *,
                                    int64_t);
 static const NAMED(GroupedTile) NAMED(grouped_tiles)[GROUPED_COLUMNS] = {
@@ -201,19 +229,28 @@ static const NAMED(GroupedTile) NAMED(grouped_tiles)[GROUPED_COLUMNS] = {
     NAMED(grouped_tile_7), NAMED(grouped_tile_8), NAMED(grouped_tile_9), NAMED(grouped_tile_10), NAMED(grouped_tile_11), NAMED(grouped_tile_12)
 };
 
-/* The taps of a phase in *taps. A tap's weights are `size` elements. */
+/* Return where the buffer has input (y, x), relative to the first one that point 0 reads. */
+ALWAYS_INLINE int64_t NAMED(buffer_offset)(const NAMED(Grouped) *s, int64_t y, int64_t x)
+{
+    int64_t column = x - s->x_axis.lowest, step = s->x_axis.step;
+    return (y - s->y_axis.lowest) * s->row + (column % step * s->width + column / step) * W;
+}
+
+/* Set *taps to the taps of a phase. A tap joins the run whose last tap reads the vector before its own; with strides that is not the tap before it. */
 static void NAMED(grouped_taps)(const NAMED(Grouped) *s, int64_t phase_y, int64_t phase_x, GroupedTaps *taps)
 {
-    int64_t count = 0, x, step = s->x_axis.step;
+    int64_t count = 0, x;
     taps->rows = 0;
     for (int64_t r = 0; r < s->y_axis.kernel; r++) {
         if (!grouped_offset(&s->y_axis, phase_y, r, &taps->y[taps->rows])) continue;
-        taps->start[taps->rows] = count;
-        for (int64_t t = 0; t < s->x_axis.kernel; t++) {
+        int64_t start = taps->start[taps->rows] = count;
+        for (int64_t i = 0; i < s->x_axis.kernel; i++) {
+            int64_t t = s->x_axis.transposed ? s->x_axis.kernel - 1 - i : i, run = start;          /* in the order of x */
             if (!grouped_offset(&s->x_axis, phase_x, t, &x)) continue;
-            int64_t column = x - s->x_axis.lowest;
-            taps->offset[count] = (taps->y[taps->rows] - s->y_axis.lowest) * s->row + (column % step * s->width + column / step) * W;
-            taps->weight[count++] = (r * s->x_axis.kernel + t) * s->group_inputs * W;
+            int64_t offset = NAMED(buffer_offset)(s, taps->y[taps->rows], x);
+            while (run < count && (taps->runs[run].taps == 3 || taps->runs[run].offset + taps->runs[run].taps * W != offset)) run++;
+            if (run == count) taps->runs[count++] = (GroupedRun){ .offset = offset };
+            taps->runs[run].weight[taps->runs[run].taps++] = (r * s->x_axis.kernel + t) * s->group_inputs * W;
         }
         taps->rows++;
     }
@@ -345,10 +382,14 @@ static void NAMED(copy_grouped_dy)(const NAMED(Grouped) *s, int64_t vector, int6
 static void NAMED(grouped_weight_gradient_item)(void *context, int64_t slice, int64_t worker)
 {
     const NAMED(Grouped) *s = context;
-    int64_t capacity, image, top, left, blocks = s->images * s->row_blocks * s->column_blocks, size = s->taps * s->group_inputs * W;
+    int64_t offset[MAX_TAPS], capacity, image, top, left, blocks = s->images * s->row_blocks * s->column_blocks, size = s->taps * s->group_inputs * W;
     REAL *dy = NAMED(workspace)(s->engine, worker, &capacity), *buffer = dy + s->block_rows * s->block_columns * W, *sums = s->sums + slice * s->vectors * size;
-    GroupedTaps taps;
-    NAMED(grouped_taps)(s, 0, 0, &taps);
+    for (int64_t tap = 0; tap < s->taps; tap++) {
+        int64_t r = tap / s->x_axis.kernel, t = tap % s->x_axis.kernel;
+        grouped_offset(&s->y_axis, 0, r, &top);
+        grouped_offset(&s->x_axis, 0, t, &left);
+        offset[tap] = NAMED(buffer_offset)(s, top, left);
+    }
     memset(sums, 0, (size_t)(s->vectors * size) * sizeof(REAL));
     for (int64_t block = slice * blocks / s->slices; block < (slice + 1) * blocks / s->slices; block++) {
         NAMED(grouped_block)(s, block, &image, &top, &left);
@@ -361,7 +402,7 @@ static void NAMED(grouped_weight_gradient_item)(void *context, int64_t slice, in
                 int64_t parts = ceil_div(s->taps, GROUPED_SUMMED_TAPS);
                 for (int64_t part = 0, tap = 0, count; part < parts; part++, tap += count, to += count * W) {
                     count = s->taps / parts + (part < s->taps % parts);
-                    NAMED(grouped_sums)[count - 1](taps.offset + tap, buffer + c * s->plane, s->y_axis.step * s->row, dy, columns * W, rows, columns, to);
+                    NAMED(grouped_sums)[count - 1](offset + tap, buffer + c * s->plane, s->y_axis.step * s->row, dy, columns * W, rows, columns, to);
                 }
             }
         }
