@@ -78,8 +78,8 @@ class Method(IntEnum):
     """3 x 3 kernels: Winograd's F(4 x 4, 3 x 3) (Lavin and Gray, arXiv 1509.09308); with stride 2 by phases."""
     IM2COL = 3
     """im2col: windows are copied into the rows of a matrix, which a GEMM multiplies by the filters."""
-    DEPTHWISE = 4
-    """One filter per channel, computed directly."""
+    GROUPED = 4
+    """Narrow groups, depthwise convolution included: lanes of a vector are filters of one or several groups."""
     TAP_GEMM = 5
     """Weight gradient only: one GEMM per tap, in blocks of filters and channels."""
     DIRECT = 6
@@ -92,8 +92,12 @@ class Method(IntEnum):
 
 PLANES, STRIDED_PLANES, PLANE_PAD, FEW_TILES, FILTER_BLOCK, DEPTH_BLOCK, WHOLE_PANEL = 36, 81, 16, 128, 64, 128, 32
 """Equal to the constants in channels_last/winograd.h."""
-GRADIENT_ROWS, PACKED_COLUMNS, TAP_CHANNELS, DEPTHWISE_SLICES = 96, 32, 128, 16
-"""Equal to the constants in channels_last/im2col.h and channels_last/depthwise.h."""
+GRADIENT_ROWS, PACKED_COLUMNS, TAP_CHANNELS = 96, 32, 128
+"""Equal to the constants in channels_last/im2col.h."""
+GROUPED_COLUMNS = 12
+"""Equal to the constant in channels_last/grouped.h."""
+GROUPED_PIXELS = 512
+"""Minimum number of pixels of a partial sum of the weight gradient in GROUPED."""
 WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 256, 128
 """Equal to the constants in channels_last/weight_gradient.h."""
 MAX_SEGMENTS, PADDED_COPY_BYTES = 64, 1 << 17
@@ -159,13 +163,23 @@ def vector_method(v: Geometry, direct: bool) -> Method:
     whole = v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096
     if not direct and three and whole and (is_strided_winograd_faster(v) or (v.strides == (1, 1) and max(v.pads) <= 2)):
         return Method.WINOGRAD
-    if v.group == v.channels == v.filters and v.channels >= MIN_CHANNELS and v.taps <= MAX_TAPS:
-        return Method.DEPTHWISE
+    if has_narrow_groups(v):
+        return Method.GROUPED
     plain = v.strides == v.dilations == (1, 1) and v.group == 1 and min(v.channels, v.filters) >= MIN_CHANNELS
     if not direct and plain and v.kernel[1] == WINOGRAD_1D_TAPS and max(v.channels, v.filters) <= 4096 and suits_row_winograd(v):
         return Method.WINOGRAD_1D
     in_place = v.group == 1 and v.dilations[1] == 1 and v.filters >= MIN_CHANNELS
     return Method.DIRECT if in_place and direct_row_elements(v) <= ROOM and not rereads_filters(v) else Method.IM2COL
+
+
+def has_narrow_groups(v: Geometry) -> bool:
+    """Return whether the lanes of a vector are filters of several groups, forward or backward, and the inputs of a tile fit into a worker's workspace."""
+    channels, filters = v.channels // v.group, v.group_filters
+    if v.group == 1 or min(channels, filters) >= MIN_CHANNELS or v.taps > MAX_TAPS:
+        return False
+    rows, columns = ((size - 1) * dilation + 1 for size, dilation in zip(v.kernel, v.dilations, strict=True))
+    rows, columns = max(rows, 1) + v.strides[0], columns + GROUPED_COLUMNS * v.strides[1]
+    return 2 * rows * columns * max(channels, filters) * MIN_CHANNELS <= ROOM
 
 
 def is_strided_winograd_faster(v: Geometry) -> bool:
@@ -194,7 +208,9 @@ def is_supported(v: Geometry) -> bool:
     """Return whether the channels-last kernels support a convolution: its im2col rows fit into a worker's workspace, and its groups are wide enough."""
     if v.pixels == 0 or v.channels == 0 or v.filters == 0:
         return False
-    if v.group > 1 and method_of(v, True) != Method.DEPTHWISE and min(v.channels, v.filters) < 8 * v.group:
+    if has_narrow_groups(v):
+        return True
+    if v.group > 1 and min(v.channels, v.filters) < 8 * v.group:
         return False
     spare = round_up(v.group_filters, PACKED_COLUMNS) if v.group_filters % PACKED_COLUMNS else 0
     gathered = weight_gradient_method(v, Method.IM2COL, False, True) == Method.IM2COL
@@ -243,6 +259,8 @@ def weight_gradient_slices(v: Geometry, method: Method) -> int:
     if method == Method.TAP_GEMM:
         items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
         return symbolic_max(1, symbolic_min(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
+    if method == Method.GROUPED:
+        return symbolic_max(1, symbolic_min(min(SPREAD, max(1, MAX_SUMS // (v.depth * round_up(v.filters, MIN_CHANNELS)))), v.pixels // GROUPED_PIXELS))
     if method == Method.DIRECT:
         return symbolic_max(1, symbolic_min(min(SPREAD, MAX_SUMS // (v.depth * v.filters)), v.images * v.out_rows))
     return symbolic_max(1, symbolic_min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
@@ -332,7 +350,7 @@ def forward_scratch(v: Geometry, method: Method) -> int:
         return winograd_scratch(winograd_tiles(v), winograd_planes(v), v.channels, v.filters)
     if method == Method.WINOGRAD_1D:
         return row_winograd_filters(v, v.channels, v.filters)
-    return {Method.IM2COL: v.group * round_up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.DEPTHWISE: v.taps * v.channels,
+    return {Method.IM2COL: v.group * round_up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.GROUPED: v.depth * round_up(v.filters, MIN_CHANNELS),
             Method.DIRECT: round_up(v.filters, MIN_CHANNELS) * v.depth}.get(method, strided_pixels(v) + packed_pointwise_weights(v))
 
 
@@ -343,7 +361,7 @@ def data_scratch(v: Geometry, method: Method) -> int:
         return winograd_scratch(winograd_tiles(v, data=True), winograd_planes(v), v.filters, v.channels)
     if method == Method.WINOGRAD_1D:
         return row_winograd_filters(v, v.filters, v.channels)
-    return {Method.IM2COL: v.filters * round_up(v.depth, PACKED_COLUMNS), Method.DEPTHWISE: v.taps * v.channels}.get(
+    return {Method.IM2COL: v.filters * round_up(v.depth, PACKED_COLUMNS), Method.GROUPED: v.taps * v.group_filters * round_up(v.channels, MIN_CHANNELS)}.get(
         method, strided_pixels(v) + packed_pointwise_weights(v))
 
 
@@ -360,4 +378,6 @@ def weight_scratch(v: Geometry, method: Method) -> int:
         return weight_gradient_slices(v, method) * v.group * v.depth * round_up(v.group_filters, PACKED_COLUMNS)
     if method == Method.TAP_GEMM:
         return weight_gradient_slices(v, method) * v.filters * v.taps * round_up(v.channels // v.group, MIN_CHANNELS)
-    return DEPTHWISE_SLICES * v.taps * round_up(v.channels, MIN_CHANNELS) if method == Method.DEPTHWISE else strided_pixels(v)
+    if method == Method.GROUPED:
+        return weight_gradient_slices(v, method) * v.depth * round_up(v.filters, MIN_CHANNELS)
+    return strided_pixels(v)

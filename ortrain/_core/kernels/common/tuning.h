@@ -139,9 +139,13 @@ enum { STEP_ROWS = TILE_VECTORS == 3 ? TILE_ROWS : 4, STEP_VECTORS = 3 };
 #define WEIGHT_PIXELS 128
 #define WEIGHT_PAD 16
 
-/* depthwise.h */
-#define DEPTHWISE_SLICES 16              /* maximum number of partial sums of the weight gradient */
-#define DEPTHWISE_MIN_ROWS 8             /* minimum rows of outputs per slice: with fewer, adding the slices took longer than 24 rows of 3 pixels */
+/* grouped.h */
+#define GROUPED_COLUMNS 12               /* outputs of a tile: 12 sums and a vector of weights fit into 16 registers */
+#define GROUPED_SUMMED_TAPS 6            /* taps of a tile of the weight gradient, with two sums each */
+#define GROUPED_BYTES 196608             /* spread inputs of a block, in the L2 cache (256 channels in 32 groups on 28 x 28: 108 GFLOP/s with 64 KiB, 130 with 192) */
+#define GROUPED_INPUT_BYTES 393216       /* inputs of a block, which are read once for every vector of outputs */
+#define GROUPED_MIN_ROWS 4               /* of a block where images are few; rows above and below are spread again for each block */
+#define SPREAD_BLOCKS 16                 /* to aim at */
 
 /* winograd.h, winograd_gemm.h */
 enum { PLANE_PAD = 16, FEW_TILES = 128, FILTER_BLOCK = 64, DEPTH_BLOCK = 128, FEW_FILTER_BLOCK = 32, FEW_DEPTH_BLOCK = VECTOR_BYTES == 64 ? 128 : 64,

@@ -1,0 +1,425 @@
+/* Convolution with narrow groups, depthwise convolution included: x [n, h, w, c], w [k, c / group, taps], y [n, oh, ow, k].
+ *
+ * The lanes of a vector are filters of one or several groups. The channels that lane l multiplies in step c, channel c of the lane's group, are spread over a
+ * vector, for a block of pixels at a time, in the worker's workspace. The convolution is then a sum over taps and steps of vectors of pixels times vectors of
+ * weights, without further shuffles; windows are padded with zeros, columns of the same phase of a stride are adjacent, and every load is aligned. A tile keeps
+ * the sums of GROUPED_COLUMNS outputs in registers.
+ *
+ * The data gradient is the same sum over dy. With strides, the pixels of dx that the same taps reach form a phase, and each phase is a convolution without
+ * strides. The last vector starts at outputs - WIDTH, so some outputs are computed twice; only fewer outputs than a vector has are padded. */
+#define V NAMED(Vector)
+#define W NAMED(WIDTH)
+#ifndef ORTRAIN_CHANNELS_LAST_GROUPED_H
+#define ORTRAIN_CHANNELS_LAST_GROUPED_H
+/* One axis of a convolution: output point * `up` + phase reads the inputs point * step + offset of its taps. */
+typedef struct GroupedAxis { int64_t inputs, outputs, kernel, step, up, lowest, extent, points; int transposed; int64_t pad, dilation, stride; } GroupedAxis;
+
+/* Set *offset to the input that output point 0 of a phase reads at a tap, and return whether the phase has this tap. */
+static inline int grouped_offset(const GroupedAxis *a, int64_t phase, int64_t tap, int64_t *offset)
+{
+    int64_t n = phase + a->pad - tap * a->dilation;
+    if (!a->transposed) { *offset = -n; return 1; }
+    if ((n % a->stride + a->stride) % a->stride) return 0;
+    *offset = n / a->stride;
+    return 1;
+}
+
+static GroupedAxis grouped_axis(int64_t inputs, int64_t outputs, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation, int transposed)
+{
+    GroupedAxis a = { .inputs = transposed ? outputs : inputs, .outputs = transposed ? inputs : outputs, .kernel = kernel, .step = transposed ? 1 : stride,
+                      .up = transposed ? stride : 1, .transposed = transposed, .pad = pad, .dilation = dilation, .stride = stride };
+    int64_t offset, highest = INT64_MIN;
+    a.lowest = INT64_MAX;
+    for (int64_t phase = 0; phase < a.up; phase++)
+        for (int64_t tap = 0; tap < kernel; tap++)
+            if (grouped_offset(&a, phase, tap, &offset)) { a.lowest = min_i64(a.lowest, offset); highest = max_i64(highest, offset); }
+    a.extent = highest - a.lowest + 1;
+    a.points = ceil_div(a.outputs, a.up);
+    return a;
+}
+
+/* Up to 3 taps of one kernel row that read adjacent vectors of the buffer, from `offset` on; weight: offsets of their weights. */
+typedef struct GroupedRun { int64_t taps, offset, weight[3]; } GroupedRun;
+/* The taps of one phase, by rows of the kernel: row i reads inputs y[i], with the runs [start[i], start[i + 1]). */
+typedef struct GroupedTaps { int64_t rows, y[MAX_TAPS], start[MAX_TAPS + 1]; GroupedRun runs[MAX_TAPS]; } GroupedTaps;
+
+/* Keep a compiler from loading a value again for each use, which exceeds the two loads per cycle of most processors. */
+#if defined(__GNUC__) && defined(__AVX512F__)
+#define KEEP_IN_REGISTER(value) __asm__("" : "+v"(value))
+#elif defined(__GNUC__) && defined(__SSE2__)
+#define KEEP_IN_REGISTER(value) __asm__("" : "+x"(value))
+#else
+#define KEEP_IN_REGISTER(value)
+#endif
+#endif
+
+typedef struct NAMED(Grouped) {
+    const Engine *engine;
+    GroupedAxis y_axis, x_axis;
+    const REAL *in, *w, *dy;
+    REAL *out, *dw, *packed, *sums;
+    int64_t images, inputs, outputs, taps;
+    int64_t group_inputs, group_outputs;                     /* group_inputs: steps of a lane */
+    int64_t vectors, block_rows, block_columns, row_blocks, column_blocks;
+    int64_t width, plane, row;                               /* of the buffer [rows, step, phase, width, WIDTH]: columns of a phase; elements of a step, of a row */
+    int64_t slices;
+    NAMED(Epilogue) epilogue;
+} NAMED(Grouped);
+
+ALWAYS_INLINE int64_t NAMED(first_of_vector)(const NAMED(Grouped) *s, int64_t vector) { return max_i64(0, min_i64(vector * W, s->outputs - W)); }
+
+/* Return the number of input columns, or rows, that `points` output points read. */
+static inline int64_t NAMED(points_read)(const GroupedAxis *a, int64_t points) { return (points - 1) * a->step + a->extent; }
+
+/* The convolution, or with `transposed` its data gradient. Blocks of points are as large as GROUPED_BYTES of buffer allow, but at least SPREAD_BLOCKS in all. */
+static NAMED(Grouped) NAMED(grouped_from_args)(const KernelArgs *args, int transposed)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    NAMED(Grouped) s = { .engine = args->engine, .images = g->images, .taps = g->kernel_y * g->kernel_x, .inputs = transposed ? g->filters : g->channels,
+                         .outputs = transposed ? g->channels : g->filters };
+    s.y_axis = grouped_axis(g->rows, g->out_rows, g->kernel_y, g->stride_y, g->pad_y, g->dilation_y, transposed);
+    s.x_axis = grouped_axis(g->columns, g->out_columns, g->kernel_x, g->stride_x, g->pad_x, g->dilation_x, transposed);
+    s.group_inputs = s.inputs / g->group; s.group_outputs = s.outputs / g->group;
+    s.vectors = ceil_div(s.outputs, W);
+    int64_t pixels = min_i64(GROUPED_BYTES / (s.group_inputs * W), GROUPED_INPUT_BYTES / s.inputs) / (int64_t)sizeof(REAL), columns = s.x_axis.points, rows = s.y_axis.points;
+    s.column_blocks = 1;
+    while (s.column_blocks * GROUPED_COLUMNS < columns
+           && (s.y_axis.extent + s.y_axis.step) * NAMED(points_read)(&s.x_axis, ceil_div(columns, s.column_blocks)) > pixels) s.column_blocks++;
+    s.block_columns = min_i64(columns, round_up(ceil_div(columns, s.column_blocks), rows > 1 ? 1 : GROUPED_COLUMNS));
+    s.column_blocks = ceil_div(columns, s.block_columns);
+    int64_t fitting = (pixels / NAMED(points_read)(&s.x_axis, s.block_columns) - s.y_axis.extent) / s.y_axis.step + 1;
+    int64_t spread = max_i64(GROUPED_MIN_ROWS, ceil_div(rows * s.images * s.column_blocks, SPREAD_BLOCKS));
+    s.row_blocks = ceil_div(rows, max_i64(1, min_i64(fitting, spread)));
+    s.block_rows = ceil_div(rows, s.row_blocks);
+    s.row_blocks = ceil_div(rows, s.block_rows);
+    s.width = ceil_div(NAMED(points_read)(&s.x_axis, s.block_columns), s.x_axis.step);
+    s.plane = s.x_axis.step * s.width * W;
+    s.row = s.group_inputs * s.plane;
+    return s;
+}
+
+/* ---- spreading channels over lanes */
+
+/* How a vector of lanes is filled: lane l of step c is channel base + lane[l] + c, from one or two vectors from `base` on, or one by one. */
+typedef struct NAMED(Spread) { int sources; int64_t base; NAMED(Mask) lane; int64_t channel[W]; } NAMED(Spread);
+
+static NAMED(Spread) NAMED(spread_of)(const NAMED(Grouped) *s, int64_t vector)
+{
+    NAMED(Spread) spread;
+    int64_t first = NAMED(first_of_vector)(s, vector);
+    for (int64_t l = 0; l < W; l++) spread.channel[l] = min_i64(first + l, s->outputs - 1) / s->group_outputs * s->group_inputs;
+    spread.base = spread.channel[0];
+    int64_t span = spread.channel[W - 1] + s->group_inputs - spread.base;
+    spread.sources = s->group_inputs == 1 && s->group_outputs == 1 ? 0 : span <= W ? 1 : span <= 2 * W ? 2 : 3;
+    int64_t loaded = spread.sources == 2 ? 2 * W : W;
+    spread.base = max_i64(0, min_i64(spread.base, s->inputs - loaded));
+    for (int64_t l = 0; l < W; l++) spread.lane[l] = (INTEGER)(spread.channel[l] - spread.base);
+    return spread;
+}
+
+/* Spread `count` pixels from `from` on to columns [column, column + count) of a row of the buffer, whose steps start at `to`. */
+ALWAYS_INLINE void NAMED(spread_pixels)(const NAMED(Grouped) *s, int sources, const NAMED(Spread) *spread, const REAL *from, int64_t column, int64_t count,
+                                        REAL *to)
+{
+    const NAMED(Mask) one = 1 - (NAMED(Mask)){0};
+    const int64_t step = s->x_axis.step, width = s->width * W, steps = s->group_inputs;
+    int64_t phase = column % step;
+    to += phase * width + column / step * W;
+    for (int64_t i = 0; i < count; i++, from += s->inputs) {
+        __builtin_prefetch(from + spread->base + W, 0, 2);                /* for the next vector */
+        if (sources == 3) {
+            for (int64_t c = 0; c < steps; c++)
+                for (int64_t l = 0; l < W; l++) to[c * s->plane + l] = from[spread->channel[l] + c];
+        } else {
+            V low = LOAD(from + spread->base), high = sources == 2 ? LOAD(from + spread->base + W) : low;
+            NAMED(Mask) lane = spread->lane;
+            REAL *at = to;
+            if (sources == 0) STORE(to, low);
+            else
+                for (int64_t c = 0; c < steps; c++, at += s->plane, lane += one)
+                    STORE(at, sources == 1 ? __builtin_shuffle(low, lane) : __builtin_shuffle(low, high, lane));
+        }
+        to += width;
+        if (++phase == step) { phase = 0; to += W - step * width; }
+    }
+}
+
+/* Zeros in columns [begin, end) of a row of the buffer. */
+static void NAMED(clear_columns)(const NAMED(Grouped) *s, int64_t begin, int64_t end, REAL *to)
+{
+    for (int64_t c = 0; c < s->group_inputs; c++)
+        for (int64_t column = begin; column < end; column++)
+            STORE(to + c * s->plane + (column % s->x_axis.step * s->width + column / s->x_axis.step) * W, (V){0});
+}
+
+/* The input columns [first, first + extent) of image row y, spread to `to`, which is one row of the buffer; zeros outside the image.
+ *
+ * The last pixels of the whole input are spread one by one, where whole vectors would exceed it. */
+NOINLINE void NAMED(spread_row)(const NAMED(Grouped) *s, const NAMED(Spread) *spread, int64_t image, int64_t y, int64_t first, int64_t extent, REAL *to)
+{
+    const int64_t columns = s->x_axis.inputs, inside = y >= 0 && y < s->y_axis.inputs;
+    const REAL *from = s->in + ((image * s->y_axis.inputs + y) * columns + first) * s->inputs, *end = s->in + s->images * s->y_axis.inputs * columns * s->inputs;
+    int64_t low = inside ? min_i64(extent, max_i64(0, -first)) : extent, high = inside ? max_i64(low, min_i64(extent, columns - first)) : extent;
+    int64_t safe = spread->sources == 3 ? low : high, loaded = spread->base + (spread->sources == 2 ? 2 * W : W);
+    NAMED(clear_columns)(s, 0, low, to);
+    NAMED(clear_columns)(s, high, extent, to);
+    while (safe > low && from + (safe - 1) * s->inputs + loaded > end) safe--;
+    if (spread->sources == 0) NAMED(spread_pixels)(s, 0, spread, from + low * s->inputs, low, safe - low, to);
+    else if (spread->sources == 1) NAMED(spread_pixels)(s, 1, spread, from + low * s->inputs, low, safe - low, to);
+    else if (spread->sources == 2) NAMED(spread_pixels)(s, 2, spread, from + low * s->inputs, low, safe - low, to);
+    NAMED(spread_pixels)(s, 3, spread, from + safe * s->inputs, safe, high - safe, to);
+}
+
+/* ---- forward and data gradient */
+
+/* packed [vector, tap, step, WIDTH] = w, with lanes as outputs. A work item is a vector. */
+static void NAMED(pack_grouped_item)(void *context, int64_t vector, int64_t worker)
+{
+    const NAMED(Grouped) *s = context; (void)worker;
+    int64_t first = NAMED(first_of_vector)(s, vector), transposed = s->y_axis.transposed;
+    REAL *to = s->packed + vector * s->taps * s->group_inputs * W;
+    for (int64_t tap = 0; tap < s->taps; tap++)
+        for (int64_t c = 0; c < s->group_inputs; c++)
+            for (int64_t l = 0; l < W; l++) {
+                int64_t o = min_i64(first + l, s->outputs - 1), group = o / s->group_outputs, inner = o % s->group_outputs;
+                int64_t row = transposed ? (group * s->group_inputs + c) * s->group_outputs + inner : o * s->group_inputs + c;
+                *to++ = s->w[row * s->taps + tap];
+            }
+}
+
+/* sum[i] += the pixels under TAPS adjacent taps, from a on, times their weights b[tap]: each pixel is loaded once for all taps. */
+#define ADD_RUN(TAPS, COLUMNS)                                                                                                                             \
+    do {                                                                                                                                                   \
+        V factor[TAPS];                                                                                                                                    \
+        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) factor[t] = LOAD(b[t]);                                                                     \
+        _Pragma("GCC unroll 14") for (int i = 0; i < COLUMNS + TAPS - 1; i++) {                                                                            \
+            V pixel = LOAD(a + i * W);                                                                                                                     \
+            KEEP_IN_REGISTER(pixel);                                                                                                                       \
+            _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) if (i >= t && i - t < COLUMNS) sum[i - t] += pixel * factor[t];                         \
+        }                                                                                                                                                  \
+        a += plane;                                                                                                                                        \
+        _Pragma("GCC unroll 3") for (int t = 0; t < TAPS; t++) b[t] += W;                                                                                  \
+    } while (--c > 0);
+
+/* out [COLUMNS, WIDTH] = epilogue(sum over the taps of runs [begin, end) and over steps of x * w). x: the buffer at the tile. */
+#define GROUPED_TILE(COLUMNS)                                                                                                                              \
+NOINLINE void NAMED(grouped_tile_##COLUMNS)(const GroupedTaps *taps, int64_t begin, int64_t end, int64_t steps, const REAL *x, int64_t plane,              \
+                                            const REAL *w, REAL *out, int64_t out_step, const NAMED(Epilogue) *epilogue, int64_t channel)                  \
+{                                                                                                                                                          \
+    V sum[COLUMNS];                                                                                                                                        \
+    _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) sum[i] = (V){0};                                                                            \
+    for (int64_t r = begin; r < end; r++) {                                                                                                                \
+        const GroupedRun *run = taps->runs + r;                                                                                                            \
+        const REAL *a = x + run->offset, *b[3] = { w + run->weight[0], w + run->weight[1], w + run->weight[2] };                                           \
+        int64_t c = steps;                                                                                                                                 \
+        if (run->taps == 3) ADD_RUN(3, COLUMNS) else if (run->taps == 2) ADD_RUN(2, COLUMNS) else ADD_RUN(1, COLUMNS)                                      \
+    }                                                                                                                                                      \
+    if (epilogue)                                                                                                                                          \
+        _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) sum[i] = NAMED(apply_epilogue)(epilogue, sum[i], channel);                              \
+    _Pragma("GCC unroll 12") for (int i = 0; i < COLUMNS; i++) STORE(out + i * out_step, sum[i]);                                                          \
+}
+GROUPED_TILE(1) GROUPED_TILE(2) GROUPED_TILE(3) GROUPED_TILE(4) GROUPED_TILE(5) GROUPED_TILE(6) GROUPED_TILE(7) GROUPED_TILE(8) GROUPED_TILE(9)
+GROUPED_TILE(10) GROUPED_TILE(11) GROUPED_TILE(12)
+#undef GROUPED_TILE
+#undef ADD_RUN
+typedef void (*NAMED(GroupedTile))(const GroupedTaps *, int64_t, int64_t, int64_t, const REAL *, int64_t, const REAL *, REAL *, int64_t, const NAMED(Epilogue) *,
+                                   int64_t);
+static const NAMED(GroupedTile) NAMED(grouped_tiles)[GROUPED_COLUMNS] = {
+    NAMED(grouped_tile_1), NAMED(grouped_tile_2), NAMED(grouped_tile_3), NAMED(grouped_tile_4), NAMED(grouped_tile_5), NAMED(grouped_tile_6),
+    NAMED(grouped_tile_7), NAMED(grouped_tile_8), NAMED(grouped_tile_9), NAMED(grouped_tile_10), NAMED(grouped_tile_11), NAMED(grouped_tile_12)
+};
+
+/* Return where the buffer has input (y, x), relative to the first one that point 0 reads. */
+ALWAYS_INLINE int64_t NAMED(buffer_offset)(const NAMED(Grouped) *s, int64_t y, int64_t x)
+{
+    int64_t column = x - s->x_axis.lowest, step = s->x_axis.step;
+    return (y - s->y_axis.lowest) * s->row + (column % step * s->width + column / step) * W;
+}
+
+/* Set *taps to the taps of a phase. A tap joins the run whose last tap reads the vector before its own; with strides that is not the tap before it. */
+static void NAMED(grouped_taps)(const NAMED(Grouped) *s, int64_t phase_y, int64_t phase_x, GroupedTaps *taps)
+{
+    int64_t count = 0, x;
+    taps->rows = 0;
+    for (int64_t r = 0; r < s->y_axis.kernel; r++) {
+        if (!grouped_offset(&s->y_axis, phase_y, r, &taps->y[taps->rows])) continue;
+        int64_t start = taps->start[taps->rows] = count;
+        for (int64_t i = 0; i < s->x_axis.kernel; i++) {
+            int64_t t = s->x_axis.transposed ? s->x_axis.kernel - 1 - i : i, run = start;          /* in the order of x */
+            if (!grouped_offset(&s->x_axis, phase_x, t, &x)) continue;
+            int64_t offset = NAMED(buffer_offset)(s, taps->y[taps->rows], x);
+            while (run < count && (taps->runs[run].taps == 3 || taps->runs[run].offset + taps->runs[run].taps * W != offset)) run++;
+            if (run == count) taps->runs[count++] = (GroupedRun){ .offset = offset };
+            taps->runs[run].weight[taps->runs[run].taps++] = (r * s->x_axis.kernel + t) * s->group_inputs * W;
+        }
+        taps->rows++;
+    }
+    taps->start[taps->rows] = count;
+}
+
+/* One block of points [rows, columns] from (top, left) on, for one phase and one vector. buffer: the spread inputs of the block. */
+static void NAMED(grouped_phase)(const NAMED(Grouped) *s, const GroupedTaps *taps, int64_t image, int64_t vector, int64_t phase_y, int64_t phase_x, int64_t top,
+                                 int64_t left, const REAL *buffer)
+{
+    const GroupedAxis *ya = &s->y_axis, *xa = &s->x_axis;
+    int64_t rows = min_i64(s->block_rows, (ya->outputs - phase_y + ya->up - 1) / ya->up - top), first = NAMED(first_of_vector)(s, vector);
+    int64_t columns = min_i64(s->block_columns, (xa->outputs - phase_x + xa->up - 1) / xa->up - left), out_step = xa->up * s->outputs;
+    if (rows <= 0 || columns <= 0) return;
+    REAL edge[GROUPED_COLUMNS * W];
+    int partial = s->outputs < W, tiles = (int)ceil_div(columns, GROUPED_COLUMNS);
+    const NAMED(Epilogue) *epilogue = s->epilogue.scale || s->epilogue.shift || s->epilogue.clamped ? &s->epilogue : 0;
+    const REAL *w = s->packed + vector * s->taps * s->group_inputs * W;
+    for (int64_t tile = 0, at = 0, count; tile < tiles; tile++, at += count) {
+        count = columns / tiles + (tile < columns % tiles);
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t y = (top + row) * ya->step, begin = 0, end = taps->rows;
+            while (begin < end && (y + taps->y[begin] < 0 || y + taps->y[begin] >= ya->inputs)) begin++;
+            while (end > begin && (y + taps->y[end - 1] < 0 || y + taps->y[end - 1] >= ya->inputs)) end--;
+            REAL *out = s->out + (((image * ya->outputs + (top + row) * ya->up + phase_y) * xa->outputs + (left + at) * xa->up + phase_x) * s->outputs + first);
+            NAMED(grouped_tiles)[count - 1](taps, taps->start[begin], taps->start[end], s->group_inputs, buffer + row * ya->step * s->row + at * W, s->plane, w,
+                                            partial ? edge : out, partial ? W : out_step, partial ? 0 : epilogue, first);
+            if (!partial) continue;
+            for (int64_t i = 0; i < count; i++) {
+                memcpy(out + i * out_step, edge + i * W, (size_t)s->outputs * sizeof(REAL));
+                NAMED(epilogue_rows)(&s->epilogue, out + i * out_step, 1, s->outputs);
+            }
+        }
+    }
+}
+
+/* Set the position of a block. */
+ALWAYS_INLINE void NAMED(grouped_block)(const NAMED(Grouped) *s, int64_t block, int64_t *image, int64_t *top, int64_t *left)
+{
+    *left = block % s->column_blocks * s->block_columns;
+    *top = block / s->column_blocks % s->row_blocks * s->block_rows;
+    *image = block / s->column_blocks / s->row_blocks;
+}
+
+/* Spread the rows that a block reads, those outside the image only if `padded`. */
+static void NAMED(spread_block)(const NAMED(Grouped) *s, int64_t vector, int64_t image, int64_t top, int64_t left, int padded, REAL *buffer)
+{
+    const GroupedAxis *ya = &s->y_axis, *xa = &s->x_axis;
+    NAMED(Spread) spread = NAMED(spread_of)(s, vector);
+    int64_t y = top * ya->step + ya->lowest, x = left * xa->step + xa->lowest;
+    int64_t rows = NAMED(points_read)(ya, min_i64(s->block_rows, ya->points - top));
+    int64_t columns = NAMED(points_read)(xa, min_i64(s->block_columns, xa->points - left));
+    for (int64_t row = 0; row < rows; row++)
+        if (padded || (y + row >= 0 && y + row < ya->inputs)) NAMED(spread_row)(s, &spread, image, y + row, x, columns, buffer + row * s->row);
+}
+
+/* A work item is a block of points. */
+static void NAMED(grouped_item)(void *context, int64_t block, int64_t worker)
+{
+    const NAMED(Grouped) *s = context;
+    int64_t capacity, image, top, left;
+    REAL *buffer = NAMED(workspace)(s->engine, worker, &capacity);
+    GroupedTaps taps;
+    NAMED(grouped_block)(s, block, &image, &top, &left);
+    for (int64_t vector = 0; vector < s->vectors; vector++) {
+        NAMED(spread_block)(s, vector, image, top, left, 0, buffer);
+        for (int64_t phase_y = 0; phase_y < s->y_axis.up; phase_y++)
+            for (int64_t phase_x = 0; phase_x < s->x_axis.up; phase_x++) {
+                if (vector == 0 || s->y_axis.up * s->x_axis.up > 1) NAMED(grouped_taps)(s, phase_y, phase_x, &taps);
+                NAMED(grouped_phase)(s, &taps, image, vector, phase_y, phase_x, top, left, buffer);
+            }
+    }
+}
+
+/* s->out = the convolution of s->in, or its data gradient. scratch: the packed weights. */
+static void NAMED(grouped_convolution)(NAMED(Grouped) *s, REAL *scratch)
+{
+    s->packed = scratch;
+    s->engine->parallel_for(s->engine, NAMED(pack_grouped_item), s, s->vectors);
+    s->engine->parallel_for(s->engine, NAMED(grouped_item), s, s->images * s->row_blocks * s->column_blocks);
+}
+
+/* ---- weight gradient */
+
+/* sums [TAPS, WIDTH] += sum over rows and columns of x at offset[i] * dy. Two columns at a time, each with sums of its own. */
+#define GROUPED_SUMS(TAPS)                                                                                                                                \
+NOINLINE void NAMED(grouped_sums_##TAPS)(const int64_t *offset, const REAL *x, int64_t x_row, const REAL *dy, int64_t dy_row, int64_t rows,               \
+                                         int64_t columns, REAL *sums)                                                                                     \
+{                                                                                                                                                         \
+    V even[TAPS], odd[TAPS];                                                                                                                              \
+    const REAL *from[TAPS];                                                                                                                               \
+    _Pragma("GCC unroll 6") for (int i = 0; i < TAPS; i++) { even[i] = odd[i] = (V){0}; from[i] = x + offset[i]; }                                        \
+    for (int64_t row = 0; row < rows; row++, dy += dy_row) {                                                                                              \
+        int64_t o = 0;                                                                                                                                    \
+        for (; o + 2 * W <= columns * W; o += 2 * W) {                                                                                                    \
+            V first = LOAD(dy + o), second = LOAD(dy + o + W);                                                                                            \
+            _Pragma("GCC unroll 6") for (int i = 0; i < TAPS; i++) {                                                                                      \
+                even[i] += LOAD(from[i] + o) * first;                                                                                                     \
+                odd[i] += LOAD(from[i] + o + W) * second;                                                                                                 \
+            }                                                                                                                                             \
+        }                                                                                                                                                 \
+        if (o < columns * W)                                                                                                                              \
+            _Pragma("GCC unroll 6") for (int i = 0; i < TAPS; i++) even[i] += LOAD(from[i] + o) * LOAD(dy + o);                                           \
+        _Pragma("GCC unroll 6") for (int i = 0; i < TAPS; i++) from[i] += x_row;                                                                          \
+    }                                                                                                                                                     \
+    _Pragma("GCC unroll 6") for (int i = 0; i < TAPS; i++) STORE(sums + i * W, LOAD(sums + i * W) + (even[i] + odd[i]));                                  \
+}
+GROUPED_SUMS(1) GROUPED_SUMS(2) GROUPED_SUMS(3) GROUPED_SUMS(4) GROUPED_SUMS(5) GROUPED_SUMS(6)
+#undef GROUPED_SUMS
+typedef void (*NAMED(GroupedSums))(const int64_t *, const REAL *, int64_t, const REAL *, int64_t, int64_t, int64_t, REAL *);
+static const NAMED(GroupedSums) NAMED(grouped_sums)[GROUPED_SUMMED_TAPS] = {
+    NAMED(grouped_sums_1), NAMED(grouped_sums_2), NAMED(grouped_sums_3), NAMED(grouped_sums_4), NAMED(grouped_sums_5), NAMED(grouped_sums_6)
+};
+
+/* to [rows, columns, WIDTH] = dy of a block for a vector of filters. */
+static void NAMED(copy_grouped_dy)(const NAMED(Grouped) *s, int64_t vector, int64_t image, int64_t top, int64_t left, int64_t rows, int64_t columns, REAL *to)
+{
+    int64_t first = NAMED(first_of_vector)(s, vector), lanes = min_i64(W, s->outputs);
+    for (int64_t row = 0; row < rows; row++) {
+        const REAL *from = s->dy + ((image * s->y_axis.outputs + top + row) * s->x_axis.outputs + left) * s->outputs + first;
+        for (int64_t i = 0; i < columns; i++, from += s->outputs, to += W) {
+            if (lanes == W) { STORE(to, LOAD(from)); continue; }
+            for (int64_t l = 0; l < W; l++) to[l] = l < lanes ? from[l] : 0;
+        }
+    }
+}
+
+/* sums [slice, vector, step, tap, WIDTH] over the blocks of a slice. A work item is a slice. */
+static void NAMED(grouped_weight_gradient_item)(void *context, int64_t slice, int64_t worker)
+{
+    const NAMED(Grouped) *s = context;
+    int64_t offset[MAX_TAPS], capacity, image, top, left, blocks = s->images * s->row_blocks * s->column_blocks, size = s->taps * s->group_inputs * W;
+    REAL *dy = NAMED(workspace)(s->engine, worker, &capacity), *buffer = dy + s->block_rows * s->block_columns * W, *sums = s->sums + slice * s->vectors * size;
+    for (int64_t tap = 0; tap < s->taps; tap++) {
+        int64_t r = tap / s->x_axis.kernel, t = tap % s->x_axis.kernel;
+        grouped_offset(&s->y_axis, 0, r, &top);
+        grouped_offset(&s->x_axis, 0, t, &left);
+        offset[tap] = NAMED(buffer_offset)(s, top, left);
+    }
+    memset(sums, 0, (size_t)(s->vectors * size) * sizeof(REAL));
+    for (int64_t block = slice * blocks / s->slices; block < (slice + 1) * blocks / s->slices; block++) {
+        NAMED(grouped_block)(s, block, &image, &top, &left);
+        int64_t rows = min_i64(s->block_rows, s->y_axis.points - top), columns = min_i64(s->block_columns, s->x_axis.points - left);
+        for (int64_t vector = 0; vector < s->vectors; vector++) {
+            NAMED(copy_grouped_dy)(s, vector, image, top, left, rows, columns, dy);
+            NAMED(spread_block)(s, vector, image, top, left, 1, buffer);
+            REAL *to = sums + vector * size;
+            for (int64_t c = 0; c < s->group_inputs; c++) {
+                int64_t parts = ceil_div(s->taps, GROUPED_SUMMED_TAPS);
+                for (int64_t part = 0, tap = 0, count; part < parts; part++, tap += count, to += count * W) {
+                    count = s->taps / parts + (part < s->taps % parts);
+                    NAMED(grouped_sums)[count - 1](offset + tap, buffer + c * s->plane, s->y_axis.step * s->row, dy, columns * W, rows, columns, to);
+                }
+            }
+        }
+    }
+}
+
+/* s->dw = the weight gradient. scratch: the sums. */
+static void NAMED(grouped_weight_gradient)(NAMED(Grouped) *s, REAL *scratch)
+{
+    int64_t size = s->taps * s->group_inputs * W;
+    s->sums = scratch;
+    s->engine->parallel_for(s->engine, NAMED(grouped_weight_gradient_item), s, s->slices);
+    for (int64_t slice = 1; slice < s->slices; slice++) NAMED(add_elements)(s->sums, s->sums + slice * s->vectors * size, s->vectors * size);
+    for (int64_t k = 0; k < s->outputs; k++) {
+        int64_t vector = k / W, lane = k - NAMED(first_of_vector)(s, vector);
+        for (int64_t i = 0; i < s->taps * s->group_inputs; i++) s->dw[k * s->taps * s->group_inputs + i] = s->sums[vector * size + i * W + lane];
+    }
+}
+#undef V
+#undef W
