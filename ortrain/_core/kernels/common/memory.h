@@ -10,7 +10,7 @@
 #include "common/integers.h"
 
 #define MEMORY_PIECE 131072        /* bytes that one work item moves */
-#define SHORT_ROW_BYTES 256        /* rows shorter than this that repeat are copied by doubling: repeating rows of 3 elements took 0.8 ns per element one by one */
+#define SHORT_ROW_BYTES 256        /* rows shorter than this that repeat are copied by doubling: rows of 3 elements took 0.8 ns per element one by one */
 #define STRIDED_MAX_RANK 16        /* Tile splits each of 8 dimensions in two */
 
 /* Return the size in bytes of an element of a DTYPE_ number. */
@@ -83,9 +83,9 @@ static inline void zero_block(const Engine *engine, void *to, int64_t bytes) {
  *
  * to[to_at + sum i_d to_stride_d] = from[from_at + sum i_d from_stride_d] for every index i within dims; offsets and strides in elements.
  *
- * The innermost dimension is copied row by row; short rows that repeat in the next dimension are copied once and doubled. Where it is contiguous in `to` but not in `from`, and another dimension is contiguous in `from`, the two form a
- * plane that is transposed in tiles. Rows and planes longer than MEMORY_PIECE bytes are cut into pieces. A unit is one piece of one row or plane, a work item
- * `per_item` consecutive units. */
+ * The innermost dimension is copied row by row; short rows that repeat in the next dimension are copied once and doubled. Where it is contiguous in `to` but
+ * not in `from`, and another dimension is contiguous in `from`, the two form a plane that is transposed in tiles. Rows and planes longer than MEMORY_PIECE
+ * bytes are cut into pieces. A unit is one piece of one row or plane, a work item `per_item` consecutive units. */
 
 typedef struct {
     char *to;

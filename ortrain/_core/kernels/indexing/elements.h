@@ -1,8 +1,8 @@
 /* Elements along an axis: gather, scatter and their reductions, at the positions that GatherElements and ScatterElements read.
  *
  * The indices are divided into runs: consecutive indices whose positions in data differ by the index alone where the axis is the last one, and also by 1 per
- * element where it is not. The loop over a run is compiled for each type of data and of indices; per element it took 2.1 ns with both chosen inside.
- * A work item is a number of units, of which each has destinations of its own, so that results do not depend on the number of threads. */
+ * element where it is not. The loop over a run is compiled for each type of data and of indices; per element it took 2.1 ns with both chosen inside. A work
+ * item is a number of units, of which each has destinations of its own, so that results do not depend on the number of threads. */
 #ifndef ORTRAIN_ELEMENTS_H
 #define ORTRAIN_ELEMENTS_H
 #include "kernel.h"
@@ -15,8 +15,8 @@ typedef struct Elements Elements;
 /* Process n indices from `first` on; data starts `at` elements further. step: distance in data between elements of a run. */
 typedef void (*ElementRun)(const Elements *e, int64_t at, int64_t first, int64_t n, int64_t step);
 
-/* data and other [index dims]; strides: of data; size: of data along the axis; length, inner: of the indices along and after the axis; row: of a run, if the axis
- * is not the last one. A unit is a block of `block` elements of inner at one index before the axis. */
+/* data and other [index dims]; strides: of data; size: of data along the axis; length, inner: of the indices along and after the axis; row: of a run, if the
+ * axis is not the last one. A unit is a block of `block` elements of inner at one index before the axis. */
 struct Elements {
     void *data, *other; const Tensor *indices; const int64_t *dims, *strides;
     int64_t rank, axis, size, length, inner, row, block, blocks, units, per_item;
@@ -50,7 +50,8 @@ static void elements_item(void *context, int64_t item, int64_t worker)
       if (step == 0 && stride == 1)                                                                                                       \
           for (int64_t i = 0; i < n; i++) { int64_t v = index[i]; v = v < 0 ? v + size : v; T *d = data + v, *o = other + i; STATEMENT; } \
       else                                                                                                                                \
-          for (int64_t i = 0; i < n; i++) { int64_t v = index[i]; v = (v < 0 ? v + size : v) * stride + i * step; T *d = data + v, *o = other + i; STATEMENT; } }
+          for (int64_t i = 0; i < n; i++) {                                                                                               \
+              int64_t v = index[i]; v = (v < 0 ? v + size : v) * stride + i * step; T *d = data + v, *o = other + i; STATEMENT; } }
 #define ELEMENT_RUN(NAME, T, STATEMENT)                                                                                      \
 static void NAME(const Elements *e, int64_t at, int64_t first, int64_t n, int64_t step)                                      \
 {                                                                                                                            \

@@ -19,8 +19,8 @@ static inline void gather_run(const char *table, char *rows, const int64_t *inde
     else for (int64_t i = 0; i < n; i++) memcpy(rows + i * width, table + index[i] * width, (size_t)width);
 }
 
-/* gather_run for `batches` tables that are `step` bytes apart. Where most indices continue the one before, as those of a Pad do, whole spans are copied: an edge
- * around 32 x 32 took 0.45 ns per element one by one. */
+/* gather_run for `batches` tables that are `step` bytes apart. Where most indices continue the one before, as those of a Pad do, whole spans are copied: an
+ * edge around 32 x 32 took 0.45 ns per element one by one. */
 static inline void gather_batches(const char *table, int64_t step, char *rows, const int64_t *index, int64_t n, int64_t width, int64_t batches)
 {
     int64_t spans = 1;

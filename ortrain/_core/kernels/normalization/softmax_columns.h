@@ -1,7 +1,7 @@
 /* Softmax for one element type; included by softmax.h once per type, therefore without an include guard.
  *
- * Rows of at least LONG_ROW elements that are contiguous are computed one at a time, all others in panels. Sums along columns are of blocks of SUMMED_ROWS, added
- * in order. */
+ * Rows of at least LONG_ROW elements that are contiguous are computed one at a time, all others in panels. Sums along columns are of blocks of SUMMED_ROWS,
+ * added in order. */
 
 /* Return the sum of the lanes, which are overwritten: the upper half is added to the lower one until one lane is left. */
 static inline REAL NAMED(sum_of_lanes)(REAL *lanes)
@@ -128,7 +128,8 @@ static void NAMED(softmax_rows_item)(void *context, int64_t item, int64_t worker
 {
     const NAMED(Softmax) *s = context; const KernelArgs *args = s->args; int64_t n = args->ints[1], per_item = ROWS_PER_ITEM(n); (void)worker;
     for (int64_t row = item * per_item; row < min_i64((item + 1) * per_item, args->ints[0]); row++)
-        s->row((const REAL *)args->inputs[0].data + row * n, (const REAL *)args->inputs[s->inputs - 1].data + row * n, (REAL *)args->outputs[0].data + row * n, n);
+        s->row((const REAL *)args->inputs[0].data + row * n, (const REAL *)args->inputs[s->inputs - 1].data + row * n,
+               (REAL *)args->outputs[0].data + row * n, n);
 }
 static void NAMED(softmax_panels_item)(void *context, int64_t item, int64_t worker)
 {

@@ -1,7 +1,8 @@
 /* Pooling of small planes for one element type; included by pool_rows.h once per type, therefore without an include guard.
  *
- * LANES planes side by side are transposed into [positions, LANES] (common/panels.h), so that a window is a loop over whole vectors, whatever its size, strides and
- * pads: rows of 7 elements took 45 ns per output with 3 x 3 windows when vectors ran along them. Planes that do not fit into the workspace have long rows. */
+ * LANES planes side by side are transposed into [positions, LANES] (common/panels.h), so that a window is a loop over whole vectors, whatever its size,
+ * strides and pads: rows of 7 elements took 45 ns per output with 3 x 3 windows when vectors ran along them. Planes that do not fit into the workspace have
+ * long rows. */
 
 typedef REAL NAMED(PlaneVector) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
 typedef INTEGER NAMED(PlaneMask) __attribute__((vector_size(LANES * sizeof(INTEGER)), aligned(sizeof(INTEGER)), may_alias));

@@ -1,7 +1,7 @@
 /* Cumulative sums and products along one axis, and gradients of products. ints: outer, size, inner, exclusive, reverse.
  *
- * They run down the columns of panels (common/panels.h), so that columns are independent whatever the axis: along rows of 1024, a sum took 3.0 ns per element one
- * row after another. */
+ * They run down the columns of panels (common/panels.h), so that columns are independent whatever the axis: along rows of 1024, a sum took 3.0 ns per element
+ * one row after another. */
 #ifndef ORTRAIN_CUMULATIVE_H
 #define ORTRAIN_CUMULATIVE_H
 #include "kernel.h"
@@ -56,8 +56,8 @@ static int NAME(const KernelArgs *args)                                         
 CUMULATIVE_KERNEL(running_sum, 0, +)
 CUMULATIVE_KERNEL(running_product, 1, *)
 
-/* Gradients of products, without divisions: a first pass stores the product of the elements before each one in y, a second pass in the other direction multiplies
- * it by UPDATE of the elements after it. tensors: inputs and outputs, each with a buffer of its own. */
+/* Gradients of products, without divisions: a first pass stores the product of the elements before each one in y, a second pass in the other direction
+ * multiplies it by UPDATE of the elements after it. tensors: inputs and outputs, each with a buffer of its own. */
 #define TWO_PASSES(NAME, R, TENSORS, X, DY, START, UPDATE)                                                                                             \
 static void NAME##_##R##_item(void *context, int64_t item, int64_t worker)                                                                             \
 {                                                                                                                                                      \

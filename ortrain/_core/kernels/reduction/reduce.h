@@ -14,7 +14,10 @@ enum {
     NARROW_ROWS = 16
 };
 
-typedef struct { int64_t outputs, count, kept, reduced, kept_size[ORTRAIN_MAX_RANK], kept_stride[ORTRAIN_MAX_RANK], size[ORTRAIN_MAX_RANK], stride[ORTRAIN_MAX_RANK]; } Reduction;
+typedef struct {
+    int64_t outputs, count, kept, reduced;
+    int64_t kept_size[ORTRAIN_MAX_RANK], kept_stride[ORTRAIN_MAX_RANK], size[ORTRAIN_MAX_RANK], stride[ORTRAIN_MAX_RANK];
+} Reduction;
 
 /* Append an axis to those of one kind, or merge it with the last one if that was the last of all axes. */
 static inline void add_axis(int64_t *n, int64_t *sizes, int64_t *strides, int64_t size, int64_t stride, int is_same_kind)
@@ -71,8 +74,9 @@ static inline int64_t reduce_outputs_per_item(const Reduction *r)
 }
 
 /* Combine the upper half of `count` * step lanes with the lower one until `step` lanes are left. */
-#define FOLD_LANES(ACC, COMBINE, lanes, count, step) \
-    for (int64_t half = (count) / 2 * (step); half >= (step); half /= 2) for (int64_t k = 0; k < half; k++) { ACC v = lanes[k + half], b = lanes[k]; lanes[k] = COMBINE; }
+#define FOLD_LANES(ACC, COMBINE, lanes, count, step)                     \
+    for (int64_t half = (count) / 2 * (step); half >= (step); half /= 2) \
+        for (int64_t k = 0; k < half; k++) { ACC v = lanes[k + half], b = lanes[k]; lanes[k] = COMBINE; }
 
 #define REDUCE(NAME, R, ACC, IDENTITY, MAP, COMBINE, FINALIZE)                                                                      \
 /* the result of n elements; with stride 1 in lanes */                                                                              \

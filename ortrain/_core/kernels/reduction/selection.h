@@ -8,8 +8,8 @@
 enum { EXTREME_LANES = 64, TOP_K_BLOCK = 32 };
 
 /* ---- arg_extreme: y[o, i] = the index of the maximum or minimum of x[o, :, i]; ints: outer, n, inner, whether it is the minimum, whether the last of equal
- * elements is selected. NaN comes before all numbers, as in NumPy. Contiguous rows of EXTREME_LANES elements and more are searched in lanes, of which lane i has the
- * elements i, i + EXTREME_LANES, ...; all others in panels. */
+ * elements is selected. NaN comes before all numbers, as in NumPy. Contiguous rows of EXTREME_LANES elements and more are searched in lanes, of which lane i
+ * has the elements i, i + EXTREME_LANES, ...; all others in panels. */
 typedef struct ArgExtreme { const KernelArgs *args; Panels panels; } ArgExtreme;
 
 #define ARG_EXTREME(R)                                                                                                                                 \

@@ -36,8 +36,8 @@ static int NAMED(grid_sample)(const KernelArgs *args)
     return STATUS_OK;
 }
 
-/* dx of up to CHANNELS_PER_ITEM channels of one image in panels of channels side by side, so that a tap is one vector: scattering one channel after another took
- * 1.2 ns per tap. */
+/* dx of up to CHANNELS_PER_ITEM channels of one image in panels of channels side by side, so that a tap is one vector: scattering one channel after another
+ * took 1.2 ns per tap. */
 static void NAMED(grid_sample_dx_panel)(const Grid *g, int64_t worker, const REAL *grid, const REAL *dy, REAL *dx, int64_t channels, NAMED(Taps) *t)
 {
     REAL *plane = panel_buffer(g->args->engine, worker, 0, 1), *rows = panel_buffer(g->args->engine, worker, 1, 1);

@@ -1,7 +1,7 @@
 /* Interpolation along one axis and its gradient: y[o, j, i] = sum over k of weight[j, k] x[o, index[j, k], i].
  *
- * ints: outer, size of x, size of y, inner, taps, then index [size of y, taps]; floats: weight [size of y, taps]. Rows of y (or dx) are sums of rows of x (or dy),
- * in panels (common/panels.h), so that the last axis is as fast as the others: one row of x after another took 70 ns per element there. */
+ * ints: outer, size of x, size of y, inner, taps, then index [size of y, taps]; floats: weight [size of y, taps]. Rows of y (or dx) are sums of rows of x (or
+ * dy), in panels (common/panels.h), so that the last axis is as fast as the others: one row of x after another took 70 ns per element there. */
 #ifndef ORTRAIN_RESIZE_H
 #define ORTRAIN_RESIZE_H
 #include "kernel.h"

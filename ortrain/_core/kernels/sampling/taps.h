@@ -97,7 +97,8 @@ static inline void NAMED(scatter_channels)(const NAMED(Taps) *t, int64_t taps, i
 {
     for (int64_t p = 0; p < n; p++)
         for (int64_t k = p; k < p + taps * block; k += block) {
-            REAL *restrict to = plane + (int64_t)t->offset[k] * CHANNELS_PER_ITEM, weight = t->weight[k]; const REAL *restrict from = dy + p * CHANNELS_PER_ITEM;
+            REAL *restrict to = plane + (int64_t)t->offset[k] * CHANNELS_PER_ITEM, weight = t->weight[k];
+            const REAL *restrict from = dy + p * CHANNELS_PER_ITEM;
             for (int c = 0; c < CHANNELS_PER_ITEM; c++) to[c] += weight * from[c];
         }
 }
