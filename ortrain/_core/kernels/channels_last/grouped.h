@@ -382,7 +382,7 @@ static void NAMED(copy_grouped_dy)(const NAMED(Grouped) *s, int64_t vector, int6
 static void NAMED(grouped_weight_gradient_item)(void *context, int64_t slice, int64_t worker)
 {
     const NAMED(Grouped) *s = context;
-    int64_t offset[MAX_TAPS], capacity, image, top, left, blocks = s->images * s->row_blocks * s->column_blocks, size = s->taps * s->group_inputs * W;
+    int64_t offset[MAX_TAPS], capacity, image, top = 0, left = 0, blocks = s->images * s->row_blocks * s->column_blocks, size = s->taps * s->group_inputs * W;
     REAL *dy = NAMED(workspace)(s->engine, worker, &capacity), *buffer = dy + s->block_rows * s->block_columns * W, *sums = s->sums + slice * s->vectors * size;
     for (int64_t tap = 0; tap < s->taps; tap++) {
         int64_t r = tap / s->x_axis.kernel, t = tap % s->x_axis.kernel;

@@ -57,6 +57,10 @@ enum {
     DOT_COLUMNS = VECTOR_BYTES == 64 ? 14 : 4,
     DOT_ROWS = 4,
     DOT_DEPTH = VECTOR_BYTES == 64 ? 64 : 128,
+    /* Rows of B that a GEMV adds at a time, so that it reads B in the order of memory (1 x 2048 x 2048: 20 GFLOP/s in columns of 4 vectors). Up to GEMV_COLUMNS
+     * columns, sums stay in registers instead. With more than GEMV_ROWS rows, the packed GEMM is faster. */
+    GEMV_DEPTH = 8, GEMV_COLUMNS = 128, GEMV_ROWS = 3,
+    OUTER_STREAM_FROM = 1 << 20,                    /* outer products of 4 MiB and more bypass the caches */
     DOT_BLOCK = 1 << 16,                            /* elements of the rows that more than one group of columns reads */
     STREAM_FROM = 1 << 21,                          /* results of 8 MiB and more bypass the caches with non-temporal stores */
     /* Panels packed side by side, 144 or 128 columns: 295 or 128 KiB of the L2 cache, and two such runs are in use at a time. */
