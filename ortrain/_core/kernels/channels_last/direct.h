@@ -3,8 +3,8 @@
  * Kernel row r of a window is kernel_x * c contiguous elements, and that of the next output starts stride_x * c elements later, so a GEMM can read the rows of
  * the im2col matrix directly from x; with dilations along the width, each tap is c contiguous elements. A tile is 4 outputs (8 with 64-byte vectors) by up to 3
  * vectors of filters, because feature maps are multiples of 4 more often than of 6. The last vector of filters starts at filters - WIDTH: some filters are
- * computed twice, and none are padded. Only where windows extend beyond the left or right edge, or where there are groups, the rows of the image, or the channels
- * of a group in them, are copied with zero padding first; rows above and below the image are left out of the sums.
+ * computed twice, and none are padded. Only where windows extend beyond the left or right edge, or where there are groups, the rows of the image, or the
+ * channels of a group in them, are copied with zero padding first; rows above and below the image are left out of the sums.
  *
  * The data gradient without strides is the convolution of dy with filters rotated by 180 degrees. */
 #define V NAMED(Vector)
@@ -221,8 +221,8 @@ static void NAMED(direct_forward)(NAMED(DirectConv) *s, REAL *scratch)
 
 /* ---- weight gradient */
 
-/* Kernel row r of the weight gradient of a group, over the rows of outputs [first, end), in sums [elements of a row of a window, filters]. Input rows are copied
- * to row_copies where windows extend beyond the edges. */
+/* Kernel row r of the weight gradient of a group, over the rows of outputs [first, end), in sums [elements of a row of a window, filters]. Input rows are
+ * copied to row_copies where windows extend beyond the edges. */
 static void NAMED(direct_weight_gradient_rows)(const NAMED(DirectConv) *s, int64_t group, int64_t r, int64_t first, int64_t end, Accumulation accumulation,
                                                REAL *row_copies, REAL *sums)
 {
@@ -251,8 +251,8 @@ static void NAMED(direct_weight_gradient_rows)(const NAMED(DirectConv) *s, int64
     }
 }
 
-/* sums [slice, group, window elements, filters] over a slice of the rows of outputs, a few rows at a time, which stay in the L1 cache for all rows of the kernel.
- * A work item is a slice of a group. */
+/* sums [slice, group, window elements, filters] over a slice of the rows of outputs, a few rows at a time, which stay in the L1 cache for all rows of the
+ * kernel. A work item is a slice of a group. */
 static void NAMED(direct_weight_gradient_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(DirectConv) *s = context;
