@@ -18,6 +18,7 @@ from ortrain.ops.shared.conv_algorithms import (
     SPREAD,
     Geometry,
     Method,
+    data_gradient_method,
     data_gradient_rows,
     data_scratch,
     forward_scratch,
@@ -71,7 +72,7 @@ def lower_conv_grad(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 1, 2)
     method = method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c))
     weight_method, slices, weight_scratch = weight_gradient_algorithm(v, method, can_use_amx(c))
-    method = Method.IM2COL if method == Method.DIRECT else method
+    method = data_gradient_method(v, method)
     bias_blocks = symbolic_min(SPREAD, symbolic_max(1, v.pixels // 64))
     scratch = symbolic_max(data_scratch(v, method) if c.has_output(0) else 0, weight_scratch if c.has_output(1) else 0, bias_blocks * v.filters)
     block = winograd_block(v) if method == Method.WINOGRAD else row_winograd_images(v) if method == Method.WINOGRAD_1D else 0

@@ -117,7 +117,7 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
         s.in = INPUT(0); s.out = y; s.epilogue = epilogue;
         NAMED(winograd_1d)(&s, scratch);
     } else if (args->ints[CONV_METHOD] == DIRECT) {
-        NAMED(DirectConv) s = NAMED(direct_from_args)(args);
+        NAMED(DirectConv) s = NAMED(direct_from_args)(args, 0);
         s.x = INPUT(0); s.w = INPUT(1); s.y = y; s.epilogue = epilogue;
         NAMED(direct_forward)(&s, scratch);
     } else {
@@ -189,6 +189,10 @@ static void NAMED(conv_data_gradient)(const KernelArgs *args, const REAL *dy, co
         NAMED(Grouped) s = NAMED(grouped_from_args)(args, 1);
         s.in = dy; s.w = w; s.out = dx;
         NAMED(grouped_convolution)(&s, args->scratch);
+    } else if (method == DIRECT) {
+        NAMED(DirectConv) s = NAMED(direct_from_args)(args, 1);
+        s.x = dy; s.w = w; s.y = dx;
+        NAMED(direct_forward)(&s, args->scratch);
     } else {
         NAMED(Im2col) s = NAMED(im2col_from_args)(args, args->ints[DATA_BLOCK_PIXELS]);
         s.dy = dy; s.w = w; s.dx = dx;
@@ -210,7 +214,7 @@ static void NAMED(conv_weight_gradient)(const KernelArgs *args, const REAL *dy, 
         s.in = x; s.dy = dy; s.dw = dw;
         NAMED(winograd_1d_weight_gradient)(&s, args->ints[WEIGHT_BLOCK], args->scratch);
     } else if (method == DIRECT) {
-        NAMED(DirectConv) s = NAMED(direct_from_args)(args);
+        NAMED(DirectConv) s = NAMED(direct_from_args)(args, 0);
         s.x = x; s.dy = dy; s.dw = dw; s.slices = args->ints[WEIGHT_SLICES];
         NAMED(direct_weight_gradient)(&s, args->scratch);
     } else if (method == TAP_GEMM) {

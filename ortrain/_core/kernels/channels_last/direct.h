@@ -1,9 +1,12 @@
-/* Direct convolution: windows are read in place, without im2col. For one group and no dilation along the width.
+/* Direct convolution: windows are read in place, without im2col.
  *
  * Kernel row r of a window is kernel_x * c contiguous elements, and that of the next output starts stride_x * c elements later, so a GEMM can read the rows of
- * the im2col matrix directly from x. A tile is 4 outputs (8 with 64-byte vectors) by up to 3 vectors of filters, because feature maps are multiples of 4 more
- * often than of 6. The last vector of filters starts at filters - WIDTH: some filters are computed twice, and none are padded. Only where windows extend beyond
- * the left or right edge, rows of the image are copied with zero padding first; rows above and below the image are left out of the sums. */
+ * the im2col matrix directly from x; with dilations along the width, each tap is c contiguous elements. A tile is 4 outputs (8 with 64-byte vectors) by up to 3
+ * vectors of filters, because feature maps are multiples of 4 more often than of 6. The last vector of filters starts at filters - WIDTH: some filters are
+ * computed twice, and none are padded. Only where windows extend beyond the left or right edge, or where there are groups, the rows of the image, or the
+ * channels of a group in them, are copied with zero padding first; rows above and below the image are left out of the sums.
+ *
+ * The data gradient without strides is the convolution of dy with filters rotated by 180 degrees. */
 #define V NAMED(Vector)
 #define W NAMED(WIDTH)
 #ifndef ORTRAIN_CHANNELS_LAST_DIRECT_H
@@ -19,9 +22,10 @@ static inline Partition partition(int64_t n, int64_t limit) { int64_t parts = ce
 static inline int64_t part_size(Partition d, int64_t part) { return d.base + (part < d.extra); }
 static inline int64_t part_start(Partition d, int64_t part) { return part * d.base + min_i64(part, d.extra); }
 
-static inline int needs_padding(const Geometry *g) { return g->pad_x > 0 || (g->out_columns - 1) * g->stride_x + g->kernel_x > g->columns; }
-/* Return the number of elements of an input row, with padding, that the windows of one row of outputs cover. */
-static inline int64_t padded_row_size(const Geometry *g) { return ((g->out_columns - 1) * g->stride_x + g->kernel_x) * g->channels; }
+/* Return the columns of input, with padding, that the windows of one row of outputs cover, and their elements in one group. */
+static inline int64_t padded_columns(const Geometry *g) { return (g->out_columns - 1) * g->stride_x + (g->kernel_x - 1) * g->dilation_x + 1; }
+static inline int64_t padded_row_size(const Geometry *g) { return padded_columns(g) * (g->channels / g->group); }
+static inline int needs_copy(const Geometry *g) { return g->group > 1 || g->pad_x > 0 || padded_columns(g) > g->columns; }
 #endif
 
 typedef struct NAMED(DirectTile) {
@@ -82,163 +86,199 @@ static const NAMED(DirectTileKernel) NAMED(direct_tiles)[DIRECT_TILE_ROWS][DIREC
 
 typedef struct NAMED(DirectConv) {
     const Engine *engine;
-    const Geometry *g;
+    Geometry shape;
     const REAL *x, *w, *dy;
     REAL *y, *dw, *packed, *sums;
-    int64_t length, depth, vectors;      /* elements of a row of a window, and of a window; vectors of filters */
+    int64_t channels, filters;           /* of a group */
+    int64_t row_segments, length;        /* segments of a row of a window, and their elements */
+    int64_t depth, vectors;              /* elements of a window; vectors of filters of a group */
     Partition panels;                    /* of the vectors of filters */
-    int64_t rows, blocks;                /* rows of outputs of a work item, and work items per image */
+    int64_t rows, blocks;                /* rows of outputs of a work item, and work items per group of an image */
     int64_t slices;
+    int rotated;                         /* w has its filters rotated, and its inputs and outputs exchanged */
     NAMED(Epilogue) epilogue;
 } NAMED(DirectConv);
 
-static NAMED(DirectConv) NAMED(direct_from_args)(const KernelArgs *args)
+/* The convolution, or if `rotated` its data gradient without strides. */
+static NAMED(DirectConv) NAMED(direct_from_args)(const KernelArgs *args, int rotated)
 {
-    const Geometry *g = (const Geometry *)args->ints;
-    NAMED(DirectConv) s = { .engine = args->engine, .g = g, .length = g->kernel_x * g->channels, .vectors = ceil_div(g->filters, W) };
-    s.depth = g->kernel_y * s.length;
+    NAMED(DirectConv) s = { .engine = args->engine, .shape = *(const Geometry *)args->ints, .rotated = rotated };
+    Geometry *g = &s.shape, old = *g;
+    if (rotated) {
+        g->rows = old.out_rows; g->columns = old.out_columns; g->channels = old.filters;
+        g->out_rows = old.rows; g->out_columns = old.columns; g->filters = old.channels;
+        g->pad_y = (g->kernel_y - 1) * g->dilation_y - old.pad_y; g->pad_x = (g->kernel_x - 1) * g->dilation_x - old.pad_x;
+    }
+    s.channels = g->channels / g->group; s.filters = g->filters / g->group;
+    s.row_segments = g->dilation_x == 1 ? 1 : g->kernel_x;
+    s.length = g->kernel_x / s.row_segments * s.channels;
+    s.depth = g->kernel_y * g->kernel_x * s.channels;
+    s.vectors = ceil_div(s.filters, W);
     s.panels = partition(s.vectors, DIRECT_TILE_VECTORS);
     return s;
 }
 
-ALWAYS_INLINE int64_t NAMED(first_filter)(const NAMED(DirectConv) *s, int64_t vector) { return min_i64(vector * W, s->g->filters - W); }
+ALWAYS_INLINE int64_t NAMED(first_filter)(const NAMED(DirectConv) *s, int64_t vector) { return min_i64(vector * W, s->filters - W); }
 /* Return the distance of the last vector of a panel from its first one, which starts at vector `first`. */
 ALWAYS_INLINE int64_t NAMED(last_vector_offset)(const NAMED(DirectConv) *s, int64_t first, int64_t count)
 { return NAMED(first_filter)(s, first + count - 1) - first * W; }
 
-/* to [padded_row_size] = row y of an image with zero padding on both sides */
-static void NAMED(copy_padded_row)(const NAMED(DirectConv) *s, int64_t image, int64_t y, REAL *to)
+/* to [padded_row_size] = the channels of a group in row y of an image, with zero padding on both sides */
+static void NAMED(copy_padded_row)(const NAMED(DirectConv) *s, int64_t image, int64_t group, int64_t y, REAL *to)
 {
-    const Geometry *g = s->g;
-    int64_t before = g->pad_x * g->channels, inside = min_i64(g->columns * g->channels, padded_row_size(g) - before);
+    const Geometry *g = &s->shape;
+    int64_t before = g->pad_x * s->channels, columns = min_i64(g->columns, padded_columns(g) - g->pad_x), inside = columns * s->channels;
+    const REAL *from = s->x + (image * g->rows + y) * g->columns * g->channels + group * s->channels;
     memset(to, 0, (size_t)before * sizeof(REAL));
-    memcpy(to + before, s->x + (image * g->rows + y) * g->columns * g->channels, (size_t)inside * sizeof(REAL));
+    if (g->group == 1) memcpy(to + before, from, (size_t)inside * sizeof(REAL));
+    else for (int64_t x = 0; x < columns; x++) NAMED(copy_elements)(to + before + x * s->channels, from + x * g->channels, s->channels);
     memset(to + before + inside, 0, (size_t)(padded_row_size(g) - before - inside) * sizeof(REAL));
 }
 
 /* ---- forward */
 
-/* packed [panel, window elements, vectors of the panel] = w transposed. A work item is a panel. */
-static void NAMED(pack_direct_filters_item)(void *context, int64_t panel, int64_t worker)
+/* packed [group, panel, window elements, vectors of the panel] = w transposed. A work item is a panel of a group. */
+static void NAMED(pack_direct_filters_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(DirectConv) *s = context; (void)worker;
-    const Geometry *g = s->g;
-    int64_t taps = g->kernel_y * g->kernel_x, first = part_start(s->panels, panel), count = part_size(s->panels, panel);
-    REAL *packed = s->packed + first * W * s->depth;
-    for (int64_t c = 0; c < g->channels; c++)                    /* in memory order of w, whose rows are far apart */
+    int64_t taps = s->shape.kernel_y * s->shape.kernel_x, panel = item % s->panels.parts, group = item / s->panels.parts;
+    int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel);
+    int64_t filter_step = s->rotated ? taps : s->depth, channel_step = s->rotated ? s->filters * taps : taps;
+    const REAL *w = s->w + group * s->filters * s->depth;
+    REAL *packed = s->packed + (group * s->vectors + first) * W * s->depth;
+    for (int64_t c = 0; c < s->channels; c++)                    /* in memory order of w, whose rows are far apart */
         for (int64_t tap = 0; tap < taps; tap++)
             for (int64_t j = 0; j < count; j++) {
-                const REAL *from = s->w + NAMED(first_filter)(s, first + j) * s->depth + c * taps + tap;
-                REAL *to = packed + ((tap * g->channels + c) * count + j) * W;
-                for (int64_t k = 0; k < W; k++) to[k] = from[k * s->depth];
+                const REAL *from = w + NAMED(first_filter)(s, first + j) * filter_step + c * channel_step + (s->rotated ? taps - 1 - tap : tap);
+                REAL *to = packed + ((tap * s->channels + c) * count + j) * W;
+                for (int64_t k = 0; k < W; k++) to[k] = from[k * filter_step];
             }
 }
 
-/* A block of rows of outputs of one image. A panel is used for as many kernel rows as fit PANEL_BYTES, and for all rows of the block, before the next one. */
+/* One panel of filters for kernel rows [low, high) and the outputs of one row; top: the input row at x; row_step: elements between input rows. */
+static void NAMED(direct_row)(const NAMED(DirectConv) *s, const REAL *x, int64_t top, int64_t row_step, int64_t panel, const REAL *packed, int64_t low,
+                              int64_t high, int64_t oy, REAL *y, int64_t channel)
+{
+    const Geometry *g = &s->shape;
+    int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_vector_offset)(s, first, count);
+    Segments segments = { .length = s->length };
+    for (int64_t r = low; r < high; r++) {
+        int64_t row = oy * g->stride_y - g->pad_y + r * g->dilation_y;
+        if (row < 0 || row >= g->rows) continue;
+        for (int64_t t = 0; t < s->row_segments; t++) {
+            segments.a_offset[segments.count] = (row - top) * row_step + t * g->dilation_x * s->channels;
+            segments.b_offset[segments.count++] = (r * s->row_segments + t) * s->length * count * W;
+        }
+    }
+    NAMED(DirectTile) tile = { &segments, g->stride_x * s->channels, 1, count * W, g->filters, low > 0 ? START_FROM_C : OVERWRITE_C,
+                               high == g->kernel_y ? &s->epilogue : 0 };
+    Partition tiles = partition(g->out_columns, DIRECT_TILE_ROWS);
+    for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
+        rows = part_size(tiles, t);
+        NAMED(direct_tiles)[rows - 1][count - 1](&tile, x + at * tile.a_row, packed, (count - 1) * W, y + at * g->filters, last, channel + first * W);
+    }
+}
+
+/* A block of rows of outputs of one group of one image. A panel is used for as many kernel rows as fit PANEL_BYTES, and for all rows of the block, before the
+ * next one. */
 static void NAMED(direct_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(DirectConv) *s = context;
-    const Geometry *g = s->g;
-    int64_t image = item / s->blocks, begin = item % s->blocks * s->rows, end = min_i64(begin + s->rows, g->out_rows), copy_rows = needs_padding(g);
+    const Geometry *g = &s->shape;
+    int64_t group = item % g->group, image = item / g->group / s->blocks, begin = item / g->group % s->blocks * s->rows;
+    int64_t end = min_i64(begin + s->rows, g->out_rows), copied = needs_copy(g);
     int64_t top = begin * g->stride_y - g->pad_y, bottom = (end - 1) * g->stride_y - g->pad_y + (g->kernel_y - 1) * g->dilation_y;
-    int64_t capacity, row_step = copy_rows ? padded_row_size(g) : g->columns * g->channels;
-    REAL *row_copies = NAMED(workspace)(s->engine, worker, &capacity);
-    const REAL *x = copy_rows ? row_copies : s->x + (image * g->rows + top) * row_step;
-    if (copy_rows)
-        for (int64_t y = max_i64(top, 0); y <= min_i64(bottom, g->rows - 1); y++) NAMED(copy_padded_row)(s, image, y, row_copies + (y - top) * row_step);
-    Partition tiles = partition(g->out_columns, DIRECT_TILE_ROWS);
+    int64_t capacity, row_step = copied ? padded_row_size(g) : g->columns * g->channels;
+    REAL *row_copies = NAMED(workspace)(s->engine, worker, &capacity), *y = s->y + image * g->out_rows * g->out_columns * g->filters + group * s->filters;
+    const REAL *x = copied ? row_copies : s->x + (image * g->rows + top) * row_step;
+    if (copied)
+        for (int64_t row = max_i64(top, 0); row <= min_i64(bottom, g->rows - 1); row++)
+            NAMED(copy_padded_row)(s, image, group, row, row_copies + (row - top) * row_step);
     for (int64_t panel = 0; panel < s->panels.parts; panel++) {
-        int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_vector_offset)(s, first, count);
-        int64_t kernel_rows = max_i64(1, min_i64(MAX_SEGMENTS, PANEL_BYTES / (int64_t)sizeof(REAL) / (s->length * count * W)));
-        const REAL *packed = s->packed + first * W * s->depth;
+        int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel);
+        int64_t kernel_rows = PANEL_BYTES / (int64_t)sizeof(REAL) / (s->length * s->row_segments * count * W);
+        kernel_rows = max_i64(1, min_i64(MAX_SEGMENTS / s->row_segments, kernel_rows));
+        const REAL *packed = s->packed + (group * s->vectors + first) * W * s->depth;
         for (int64_t low = 0; low < g->kernel_y; low += kernel_rows)
-            for (int64_t oy = begin; oy < end; oy++) {
-                Segments segments = { .length = s->length };
-                int64_t y0 = oy * g->stride_y - g->pad_y, high = min_i64(low + kernel_rows, g->kernel_y);
-                for (int64_t r = low; r < high; r++) {
-                    int64_t y = y0 + r * g->dilation_y;
-                    if (y < 0 || y >= g->rows) continue;
-                    segments.a_offset[segments.count] = (y - top) * row_step;
-                    segments.b_offset[segments.count++] = r * s->length * count * W;
-                }
-                NAMED(DirectTile) tile = { &segments, g->stride_x * g->channels, 1, count * W, g->filters, low > 0 ? START_FROM_C : OVERWRITE_C,
-                                           high == g->kernel_y ? &s->epilogue : 0 };
-                REAL *y = s->y + (image * g->out_rows + oy) * g->out_columns * g->filters + first * W;
-                for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
-                    rows = part_size(tiles, t);
-                    NAMED(direct_tiles)[rows - 1][count - 1](&tile, x + at * tile.a_row, packed, (count - 1) * W, y + at * g->filters, last, first * W);
-                }
-            }
+            for (int64_t oy = begin; oy < end; oy++)
+                NAMED(direct_row)(s, x, top, row_step, panel, packed, low, min_i64(low + kernel_rows, g->kernel_y), oy,
+                                  y + oy * g->out_columns * g->filters + first * W, group * s->filters);
     }
 }
 
 /* s->y = epilogue(conv(x, w)). scratch: the packed filters. */
 static void NAMED(direct_forward)(NAMED(DirectConv) *s, REAL *scratch)
 {
-    const Geometry *g = s->g;
+    const Geometry *g = &s->shape;
     int64_t row_copies = PADDED_COPY_BYTES / (int64_t)sizeof(REAL) / padded_row_size(g), kernel = (g->kernel_y - 1) * g->dilation_y + 1;
     s->packed = scratch;
     s->rows = max_i64(1, min_i64(g->out_rows, (row_copies - kernel) / g->stride_y + 1));
     s->blocks = ceil_div(g->out_rows, s->rows);
     s->rows = ceil_div(g->out_rows, s->blocks);
-    s->engine->parallel_for(s->engine, NAMED(pack_direct_filters_item), s, s->panels.parts);
-    s->engine->parallel_for(s->engine, NAMED(direct_item), s, g->images * s->blocks);
+    s->engine->parallel_for(s->engine, NAMED(pack_direct_filters_item), s, s->panels.parts * g->group);
+    s->engine->parallel_for(s->engine, NAMED(direct_item), s, g->images * s->blocks * g->group);
 }
 
 /* ---- weight gradient */
 
-/* Kernel row r of the weight gradient, over the rows of outputs [first, end). Input rows are copied to row_copies where windows extend beyond the edges. */
-static void NAMED(direct_weight_gradient_rows)(const NAMED(DirectConv) *s, int64_t r, int64_t first, int64_t end, Accumulation accumulation, REAL *row_copies,
-                                               REAL *sums)
+/* Kernel row r of the weight gradient of a group, over the rows of outputs [first, end), in sums [elements of a row of a window, filters]. Input rows are
+ * copied to row_copies where windows extend beyond the edges. */
+static void NAMED(direct_weight_gradient_rows)(const NAMED(DirectConv) *s, int64_t group, int64_t r, int64_t first, int64_t end, Accumulation accumulation,
+                                               REAL *row_copies, REAL *sums)
 {
-    const Geometry *g = s->g;
-    int64_t copy_rows = needs_padding(g), row_step = g->columns * g->channels, out_row_step = g->out_columns * g->filters, padded = s->vectors * W;
+    const Geometry *g = &s->shape;
+    int64_t copied = needs_copy(g), row_step = g->columns * g->channels, padded = s->vectors * W;
     Segments segments = { .length = g->out_columns };
     for (int64_t out_row = first; out_row < end; out_row++) {
         int64_t image = out_row / g->out_rows, y = out_row % g->out_rows * g->stride_y - g->pad_y + r * g->dilation_y;
         if (y < 0 || y >= g->rows) continue;
-        if (copy_rows) NAMED(copy_padded_row)(s, image, y, row_copies + segments.count * padded_row_size(g));
-        segments.a_offset[segments.count] = copy_rows ? segments.count * padded_row_size(g) : (image * g->rows + y) * row_step;
-        segments.b_offset[segments.count++] = out_row * out_row_step;
+        if (copied) NAMED(copy_padded_row)(s, image, group, y, row_copies + segments.count * padded_row_size(g));
+        segments.a_offset[segments.count] = copied ? segments.count * padded_row_size(g) : (image * g->rows + y) * row_step;
+        segments.b_offset[segments.count++] = out_row * g->out_columns * g->filters;
     }
-    NAMED(DirectTile) tile = { &segments, 1, g->stride_x * g->channels, g->filters, padded, accumulation, 0 };
+    NAMED(DirectTile) tile = { &segments, 1, g->stride_x * s->channels, g->filters, padded, accumulation, 0 };
     Partition tiles = partition(s->length, DIRECT_TILE_ROWS);
-    for (int64_t panel = 0; panel < s->panels.parts; panel++) {
-        int64_t vector = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_vector_offset)(s, vector, count);
-        for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
-            rows = part_size(tiles, t);
-            NAMED(direct_tiles)[rows - 1][count - 1](&tile, (copy_rows ? row_copies : s->x) + at, s->dy + vector * W, last, sums + at * padded + vector * W,
-                                                     (count - 1) * W, 0);
+    for (int64_t t = 0; t < s->row_segments; t++) {
+        const REAL *x = (copied ? row_copies : s->x) + t * g->dilation_x * s->channels, *dy = s->dy + group * s->filters;
+        for (int64_t panel = 0; panel < s->panels.parts; panel++) {
+            int64_t vector = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_vector_offset)(s, vector, count);
+            for (int64_t part = 0, at = 0, rows; part < tiles.parts; part++, at += rows) {
+                rows = part_size(tiles, part);
+                NAMED(direct_tiles)[rows - 1][count - 1](&tile, x + at, dy + vector * W, last, sums + (t * s->length + at) * padded + vector * W,
+                                                         (count - 1) * W, 0);
+            }
         }
     }
 }
 
-/* sums [slice, window elements, filters] over a slice of the rows of outputs, a few rows at a time, which stay in the L1 cache for all rows of the kernel. */
-static void NAMED(direct_weight_gradient_item)(void *context, int64_t slice, int64_t worker)
+/* sums [slice, group, window elements, filters] over a slice of the rows of outputs, a few rows at a time, which stay in the L1 cache for all rows of the
+ * kernel. A work item is a slice of a group. */
+static void NAMED(direct_weight_gradient_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(DirectConv) *s = context;
-    const Geometry *g = s->g;
+    const Geometry *g = &s->shape;
+    int64_t slice = item / g->group, group = item % g->group;
     int64_t capacity, total_rows = g->images * g->out_rows, begin = slice * total_rows / s->slices, end = (slice + 1) * total_rows / s->slices;
-    int64_t block = max_i64(1, min_i64(MAX_SEGMENTS, SUMMED_PIXELS / g->out_columns)), padded = s->vectors * W;
-    REAL *row_copies = NAMED(workspace)(s->engine, worker, &capacity), *sums = s->sums + slice * s->depth * padded;
+    int64_t block = max_i64(1, min_i64(MAX_SEGMENTS, SUMMED_PIXELS / g->out_columns)), padded = s->vectors * W, row = s->row_segments * s->length;
+    REAL *row_copies = NAMED(workspace)(s->engine, worker, &capacity), *sums = s->sums + item * s->depth * padded;
     for (int64_t first = begin; first < end; first += block)
         for (int64_t r = 0; r < g->kernel_y; r++)
-            NAMED(direct_weight_gradient_rows)(s, r, first, min_i64(first + block, end), first > begin ? ADD_C_LAST : OVERWRITE_C, row_copies,
-                                               sums + r * s->length * padded);
+            NAMED(direct_weight_gradient_rows)(s, group, r, first, min_i64(first + block, end), first > begin ? ADD_C_LAST : OVERWRITE_C, row_copies,
+                                               sums + r * row * padded);
 }
 
-/* dw of one vector of filters: the sum of all slices in order, transposed to ONNX's layout. */
-static void NAMED(direct_weight_reduction_item)(void *context, int64_t vector, int64_t worker)
+/* dw of one vector of filters of a group: the sum of all slices in order, transposed to ONNX's layout. */
+static void NAMED(direct_weight_reduction_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(DirectConv) *s = context; (void)worker;
-    int64_t channels = s->g->channels, taps = s->depth / channels, padded = s->vectors * W, first = NAMED(first_filter)(s, vector),
-        first_lane = vector * W - first;
+    int64_t taps = s->shape.kernel_y * s->shape.kernel_x, padded = s->vectors * W, vector = item % s->vectors, group = item / s->vectors;
+    int64_t first = NAMED(first_filter)(s, vector), first_lane = vector * W - first, slice_step = s->shape.group * s->depth * padded;
     for (int64_t tap = 0; tap < taps; tap++)
-        for (int64_t c = 0; c < channels; c++) {
-            const REAL *from = s->sums + (tap * channels + c) * padded + vector * W;
-            REAL *to = s->dw + first * s->depth + c * taps + tap;
+        for (int64_t c = 0; c < s->channels; c++) {
+            const REAL *from = s->sums + (group * s->depth + tap * s->channels + c) * padded + vector * W;
+            REAL *to = s->dw + (group * s->filters + first) * s->depth + c * taps + tap;
             V total = LOAD(from);
-            for (int64_t slice = 1; slice < s->slices; slice++) total += LOAD(from + slice * s->depth * padded);
+            for (int64_t slice = 1; slice < s->slices; slice++) total += LOAD(from + slice * slice_step);
             for (int64_t k = first_lane; k < W; k++) to[k * s->depth] = total[k];
         }
 }
@@ -247,8 +287,8 @@ static void NAMED(direct_weight_reduction_item)(void *context, int64_t vector, i
 static void NAMED(direct_weight_gradient)(NAMED(DirectConv) *s, REAL *scratch)
 {
     s->sums = scratch;
-    s->engine->parallel_for(s->engine, NAMED(direct_weight_gradient_item), s, s->slices);
-    s->engine->parallel_for(s->engine, NAMED(direct_weight_reduction_item), s, s->vectors);
+    s->engine->parallel_for(s->engine, NAMED(direct_weight_gradient_item), s, s->slices * s->shape.group);
+    s->engine->parallel_for(s->engine, NAMED(direct_weight_reduction_item), s, s->vectors * s->shape.group);
 }
 #undef V
 #undef W

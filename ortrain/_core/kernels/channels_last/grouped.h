@@ -59,9 +59,9 @@ typedef struct NAMED(Grouped) {
     const REAL *in, *w, *dy;
     REAL *out, *dw, *packed, *sums;
     int64_t images, inputs, outputs, taps;
-    int64_t group_inputs, group_outputs;                     /* group_inputs: steps of a lane */
+    int64_t group_inputs, group_outputs; /* group_inputs: steps of a lane */
     int64_t vectors, block_rows, block_columns, row_blocks, column_blocks;
-    int64_t width, plane, row;                               /* of the buffer [rows, step, phase, width, WIDTH]: columns of a phase; elements of a step, of a row */
+    int64_t width, plane, row;           /* of the buffer [rows, step, phase, width, WIDTH]: columns of a phase; elements of a step, of a row */
     int64_t slices;
     NAMED(Epilogue) epilogue;
 } NAMED(Grouped);
@@ -71,7 +71,7 @@ ALWAYS_INLINE int64_t NAMED(first_of_vector)(const NAMED(Grouped) *s, int64_t ve
 /* Return the number of input columns, or rows, that `points` output points read. */
 static inline int64_t NAMED(points_read)(const GroupedAxis *a, int64_t points) { return (points - 1) * a->step + a->extent; }
 
-/* The convolution, or with `transposed` its data gradient. Blocks of points are as large as GROUPED_BYTES of buffer allow, but at least SPREAD_BLOCKS in all. */
+/* The convolution, or with `transposed` its data gradient. Blocks of points are as large as the L2 cache allows, but about SPREAD_BLOCKS or more in all. */
 static NAMED(Grouped) NAMED(grouped_from_args)(const KernelArgs *args, int transposed)
 {
     const Geometry *g = (const Geometry *)args->ints;
@@ -81,7 +81,8 @@ static NAMED(Grouped) NAMED(grouped_from_args)(const KernelArgs *args, int trans
     s.x_axis = grouped_axis(g->columns, g->out_columns, g->kernel_x, g->stride_x, g->pad_x, g->dilation_x, transposed);
     s.group_inputs = s.inputs / g->group; s.group_outputs = s.outputs / g->group;
     s.vectors = ceil_div(s.outputs, W);
-    int64_t pixels = min_i64(GROUPED_BYTES / (s.group_inputs * W), GROUPED_INPUT_BYTES / s.inputs) / (int64_t)sizeof(REAL), columns = s.x_axis.points, rows = s.y_axis.points;
+    int64_t pixels = min_i64(GROUPED_BYTES / (s.group_inputs * W), GROUPED_INPUT_BYTES / s.inputs) / (int64_t)sizeof(REAL);
+    int64_t columns = s.x_axis.points, rows = s.y_axis.points;
     s.column_blocks = 1;
     while (s.column_blocks * GROUPED_COLUMNS < columns
            && (s.y_axis.extent + s.y_axis.step) * NAMED(points_read)(&s.x_axis, ceil_div(columns, s.column_blocks)) > pixels) s.column_blocks++;
@@ -158,7 +159,8 @@ static void NAMED(clear_columns)(const NAMED(Grouped) *s, int64_t begin, int64_t
 NOINLINE void NAMED(spread_row)(const NAMED(Grouped) *s, const NAMED(Spread) *spread, int64_t image, int64_t y, int64_t first, int64_t extent, REAL *to)
 {
     const int64_t columns = s->x_axis.inputs, inside = y >= 0 && y < s->y_axis.inputs;
-    const REAL *from = s->in + ((image * s->y_axis.inputs + y) * columns + first) * s->inputs, *end = s->in + s->images * s->y_axis.inputs * columns * s->inputs;
+    const REAL *from = s->in + ((image * s->y_axis.inputs + y) * columns + first) * s->inputs;
+    const REAL *end = s->in + s->images * s->y_axis.inputs * columns * s->inputs;
     int64_t low = inside ? min_i64(extent, max_i64(0, -first)) : extent, high = inside ? max_i64(low, min_i64(extent, columns - first)) : extent;
     int64_t safe = spread->sources == 3 ? low : high, loaded = spread->base + (spread->sources == 2 ? 2 * W : W);
     NAMED(clear_columns)(s, 0, low, to);
@@ -222,8 +224,8 @@ GROUPED_TILE(1) GROUPED_TILE(2) GROUPED_TILE(3) GROUPED_TILE(4) GROUPED_TILE(5) 
 GROUPED_TILE(10) GROUPED_TILE(11) GROUPED_TILE(12)
 #undef GROUPED_TILE
 #undef ADD_RUN
-typedef void (*NAMED(GroupedTile))(const GroupedTaps *, int64_t, int64_t, int64_t, const REAL *, int64_t, const REAL *, REAL *, int64_t, const NAMED(Epilogue) *,
-                                   int64_t);
+typedef void (*NAMED(GroupedTile))(const GroupedTaps *, int64_t, int64_t, int64_t, const REAL *, int64_t, const REAL *, REAL *, int64_t,
+                                   const NAMED(Epilogue) *, int64_t);
 static const NAMED(GroupedTile) NAMED(grouped_tiles)[GROUPED_COLUMNS] = {
     NAMED(grouped_tile_1), NAMED(grouped_tile_2), NAMED(grouped_tile_3), NAMED(grouped_tile_4), NAMED(grouped_tile_5), NAMED(grouped_tile_6),
     NAMED(grouped_tile_7), NAMED(grouped_tile_8), NAMED(grouped_tile_9), NAMED(grouped_tile_10), NAMED(grouped_tile_11), NAMED(grouped_tile_12)
@@ -382,7 +384,7 @@ static void NAMED(copy_grouped_dy)(const NAMED(Grouped) *s, int64_t vector, int6
 static void NAMED(grouped_weight_gradient_item)(void *context, int64_t slice, int64_t worker)
 {
     const NAMED(Grouped) *s = context;
-    int64_t offset[MAX_TAPS], capacity, image, top, left, blocks = s->images * s->row_blocks * s->column_blocks, size = s->taps * s->group_inputs * W;
+    int64_t offset[MAX_TAPS], capacity, image, top = 0, left = 0, blocks = s->images * s->row_blocks * s->column_blocks, size = s->taps * s->group_inputs * W;
     REAL *dy = NAMED(workspace)(s->engine, worker, &capacity), *buffer = dy + s->block_rows * s->block_columns * W, *sums = s->sums + slice * s->vectors * size;
     for (int64_t tap = 0; tap < s->taps; tap++) {
         int64_t r = tap / s->x_axis.kernel, t = tap % s->x_axis.kernel;

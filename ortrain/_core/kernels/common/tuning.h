@@ -57,6 +57,10 @@ enum {
     DOT_COLUMNS = VECTOR_BYTES == 64 ? 14 : 4,
     DOT_ROWS = 4,
     DOT_DEPTH = VECTOR_BYTES == 64 ? 64 : 128,
+    /* Rows of B that a GEMV adds at a time, so that it reads B in the order of memory (1 x 2048 x 2048: 20 GFLOP/s in columns of 4 vectors). Up to GEMV_COLUMNS
+     * columns, sums stay in registers instead. With more than GEMV_ROWS rows, the packed GEMM is faster. */
+    GEMV_DEPTH = 8, GEMV_COLUMNS = 128, GEMV_ROWS = 3,
+    OUTER_STREAM_FROM = 1 << 20,                    /* outer products of 4 MiB and more bypass the caches */
     DOT_BLOCK = 1 << 16,                            /* elements of the rows that more than one group of columns reads */
     STREAM_FROM = 1 << 21,                          /* results of 8 MiB and more bypass the caches with non-temporal stores */
     /* Panels packed side by side, 144 or 128 columns: 295 or 128 KiB of the L2 cache, and two such runs are in use at a time. */
@@ -142,8 +146,10 @@ enum { STEP_ROWS = TILE_VECTORS == 3 ? TILE_ROWS : 4, STEP_VECTORS = 3 };
 /* grouped.h */
 #define GROUPED_COLUMNS 12               /* outputs of a tile: 12 sums and a vector of weights fit into 16 registers */
 #define GROUPED_SUMMED_TAPS 6            /* taps of a tile of the weight gradient, with two sums each */
-#define GROUPED_BYTES 196608             /* spread inputs of a block, in the L2 cache (256 channels in 32 groups on 28 x 28: 108 GFLOP/s with 64 KiB, 130 with 192) */
-#define GROUPED_INPUT_BYTES 393216       /* inputs of a block, which are read once for every vector of outputs */
+/* Of a block, in the L2 cache: the spread inputs of a vector (256 channels in 32 groups on 28 x 28: 108 GFLOP/s with 64 KiB, 130 with 192), and all inputs,
+ * which are read once for every vector of outputs. */
+#define GROUPED_BYTES 196608
+#define GROUPED_INPUT_BYTES 393216
 #define GROUPED_MIN_ROWS 4               /* of a block where images are few; rows above and below are spread again for each block */
 #define SPREAD_BLOCKS 16                 /* to aim at */
 

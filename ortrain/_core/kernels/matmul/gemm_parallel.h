@@ -336,7 +336,7 @@ static void parallel_sgemm(const Engine *engine, int transposed_a, int transpose
                         .gemm = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n,
                                .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .bias = bias } };
     Gemm *g = &p.gemm;
-    if (is_one_row(transposed_a, transposed_b, m, k, lda) || is_outer_product(transposed_b, k, ldb, bias, relu) || suits_dot_products(g)) {
+    if (is_gemv(transposed_a, transposed_b, m, n, k, lda) || is_outer_product(transposed_b, k, ldb, bias, relu) || suits_dot_products(g)) {
         split_thin_gemm(&p);
         return;
     }
