@@ -9,13 +9,14 @@ from benchmarks.operators.roofline import Roofline
 from benchmarks.operators.run import Row, measure_cases, table
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
+from ortrain.ops.registry.optimizers import ALGORITHMS
 
-OTHER_KERNELS = {
-    "accumulate", "adamw", "gemm_update", "loss_and_gradient", "scale_in_place", "sgd", "squared_norm",                # of the optimizer and of whole steps
+OTHER_KERNELS = {algorithm.kernel for algorithm in ALGORITHMS.values()} | {
+    "accumulate", "clip_in_place", "exchange", "gemm_update", "loss_and_gradient", "moving_average", "scale_in_place", "squared_norm",     # of whole steps
+    "ctc_loss", "softmax_focal_loss", "softmax_focal_loss_grad",                                                       # of losses that ONNX does not define
     "attention", "attention_grad", "concat_training",                                                                  # of operators that fusion inserts
-    "channels_last_max_pool", "channels_last_max_pool_grad", "channels_last_norm", "channels_last_norm_again", "channels_last_norm_grad",
-    "channels_last_norm_train",                                                                                        # of networks of convolutions
-    "clip", "write_constant"}                                                                                          # of folded attributes and constants
+    "channels_last_max_pool", "channels_last_max_pool_grad", "channels_last_norm_again",                               # of networks of convolutions
+    "write_constant"}                                                                                                  # of constants
 """Kernels that a single operator of a model does not reach."""
 
 

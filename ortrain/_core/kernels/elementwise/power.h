@@ -1,6 +1,6 @@
 /* y = a^b, broadcast. Exponents that are scalars and have a formula of a few operations use it. */
-#ifndef ORTRAIN_POWER_KERNEL_H
-#define ORTRAIN_POWER_KERNEL_H
+#ifndef ORTRAIN_ELEMENTWISE_POWER_H
+#define ORTRAIN_ELEMENTWISE_POWER_H
 #include "elementwise/loops.h"
 #include "common/power.h"
 
