@@ -272,7 +272,7 @@ def weight_gradient_method(v: Geometry, method: Method, tiles: bool, many: bool)
         return method if tiles and v.strides == (1, 1) and suits_amx(v.filters, v.channels, v.pixels) else Method.TAP_GEMM
     wide = v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
     if method == Method.DIRECT:
-        return Method.TAP_GEMM if wide and v.depth * v.group_filters > DIRECT_WEIGHTS else method
+        return Method.TAP_GEMM if wide and (v.dilations == (1, 1) or v.depth * v.group_filters > DIRECT_WEIGHTS) else method
     return Method.TAP_GEMM if method == Method.IM2COL and wide else method
 
 
