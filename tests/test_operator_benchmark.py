@@ -13,9 +13,8 @@ from ortrain._core.kernel_table import kernels
 OTHER_KERNELS = {
     "accumulate", "adamw", "gemm_update", "loss_and_gradient", "scale_in_place", "sgd", "squared_norm",                # of the optimizer and of whole steps
     "attention", "attention_grad", "concat_training",                                                                  # of operators that fusion inserts
-    "channels_last_max_pool", "channels_last_max_pool_grad", "channels_last_norm", "channels_last_norm_again", "channels_last_norm_grad",
-    "channels_last_norm_train",                                                                                        # of networks of convolutions
-    "clip", "write_constant"}                                                                                          # of folded attributes and constants
+    "channels_last_max_pool", "channels_last_max_pool_grad", "channels_last_norm_again",                               # of networks of convolutions
+    "write_constant"}                                                                                                  # of folded constants
 """Kernels that a single operator of a model does not reach."""
 
 
