@@ -6,9 +6,9 @@
 #define CLAMP01(v) SELECT((v) < 0, X_CONST(0), SELECT((v) > 1, X_CONST(1), v))
 /* tanh(softplus(x)) = e (e + 2) / (e (e + 2) + 2) with e = exp(x), without tanh and log; 1 above 20 */
 #define MISH(R, E)                                                    \
-static inline R tanh_softplus_##R(R x)                                \
+ALWAYS_INLINE R tanh_softplus_##R(R x)                                \
 { R e = E(x > 20 ? (R)20 : x), n = e * (e + 2); return n / (n + 2); } \
-static inline R mish_derivative_##R(R x)                              \
+ALWAYS_INLINE R mish_derivative_##R(R x)                              \
 { R t = tanh_softplus_##R(x), s = (R)1 / ((R)1 + E(-(x < -20 ? (R)-20 : x))); return t + x * ((R)1 - t * t) * s; }
 MISH(float, ot_expf)
 MISH(double, exp)

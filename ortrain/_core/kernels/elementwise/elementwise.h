@@ -30,8 +30,8 @@ UNARY_REAL(ot_floor, FLOOR(x))
 UNARY_REAL(ot_ceil, CEIL(x))
 UNARY_REAL(ot_round, RINT(x))
 #define GELU(R, NORMAL)                                                      \
-static inline R gelu_##R(R x) { R density; return x * NORMAL(x, &density); } \
-static inline R gelu_derivative_##R(R x) { R density, cdf = NORMAL(x, &density); return cdf + x * density; }
+ALWAYS_INLINE R gelu_##R(R x) { R density; return x * NORMAL(x, &density); } \
+ALWAYS_INLINE R gelu_derivative_##R(R x) { R density, cdf = NORMAL(x, &density); return cdf + x * density; }
 GELU(float, ot_normalf)
 GELU(double, ot_normal)
 UNARY_REAL(ot_gelu, _Generic((x), float: gelu_float, double: gelu_double)(x))
@@ -88,12 +88,12 @@ BINARY_REAL(ot_sigmoid_grad, a * b * (R_CONST(1) - b))
 BINARY_REAL(ot_tanh_grad, a * (R_CONST(1) - b * b))
 BINARY_REAL(ot_gelu_grad, a * _Generic((b), float: gelu_derivative_float, double: gelu_derivative_double)(b))
 #define FAST_GELU_DERIVATIVES(R)                                                                 \
-static inline R fast_gelu_derivative_##R(R x)                                                    \
+ALWAYS_INLINE R fast_gelu_derivative_##R(R x)                                                    \
 {                                                                                                \
     R c = (R)0.7978845608028654, t = TANH(c * (x + (R)0.044715 * x * x * x));                    \
     return (R)0.5 * ((R)1 + t) + (R)0.5 * x * ((R)1 - t * t) * c * ((R)1 + (R)0.134145 * x * x); \
 }                                                                                                \
-static inline R quick_gelu_derivative_##R(R x, R alpha)                                          \
+ALWAYS_INLINE R quick_gelu_derivative_##R(R x, R alpha)                                          \
 { R s = SIGMOID(alpha * x); return s * ((R)1 + alpha * x * ((R)1 - s)); }
 FAST_GELU_DERIVATIVES(float)
 FAST_GELU_DERIVATIVES(double)

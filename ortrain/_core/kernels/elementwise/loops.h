@@ -13,7 +13,7 @@ enum { CHUNK = 16384 };       /* elements of a work item: 64 KiB of float32 stay
 #define INDEPENDENT _Pragma("GCC ivdep")
 enum { CHECKED_BLOCK = 512 }; /* elements that are examined for rare ones before they are computed */
 
-static inline double ot_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+ALWAYS_INLINE double ot_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
 #define F(name_f, name_d, x) _Generic((x), float: name_f, double: name_d)(x)
 #define EXP(x) F(ot_expf, exp, x)

@@ -4,7 +4,7 @@
 #define ORTRAIN_MODULO_H
 #include "elementwise/loops.h"
 
-#define FLOOR_MODULO(T) static inline T modulo_##T(T a, T b, int truncated) \
+#define FLOOR_MODULO(T) ALWAYS_INLINE T modulo_##T(T a, T b, int truncated) \
 { if (b == 0 || b == -1) return 0; T m = a % b; return !truncated && m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m; }
 FLOOR_MODULO(int64_t) FLOOR_MODULO(int32_t) FLOOR_MODULO(uint8_t)
 BINARY_LOOP(ot_mod_int64, int64_t, int64_t, int64_t, modulo_int64_t(a, b, p[0] != 0))
@@ -12,17 +12,17 @@ BINARY_LOOP(ot_mod_int32, int32_t, int32_t, int32_t, modulo_int32_t(a, b, p[0] !
 BINARY_LOOP(ot_mod_byte, uint8_t, uint8_t, uint8_t, modulo_uint8_t(a, b, p[0] != 0))
 
 /* m = fmod(a, b), with the sign of b unless truncated */
-static inline float with_sign_of_divisor(float m, float b, int truncated)
+ALWAYS_INLINE float with_sign_of_divisor(float m, float b, int truncated)
 { return ot_select((truncated == 0) & (m != 0) & ((m < 0) != (b < 0)), m + b, m); }
-static inline double modulo_double(double a, double b, int truncated)
+ALWAYS_INLINE double modulo_double(double a, double b, int truncated)
 { double m = fmod(a, b); return !truncated && m != 0 && (m < 0) != (b < 0) ? m + b : m; }
 BINARY_LOOP(ot_mod_double, double, double, double, modulo_double(a, b, p[0] != 0))
 
 /* fmod(a, b) = a - trunc(a / b) b for quotients below 2^28, all exact in double: the product has at most 52 bits, and a quotient of two numbers of 24 bits
  * that is not an integer is farther from the next integer than rounding moves it. */
-static inline float fmod_of_small_quotient(float a, float b)
+ALWAYS_INLINE float fmod_of_small_quotient(float a, float b)
 { double q = (double)(int32_t)((double)a / (double)b); return copysignf((float)((double)a - q * (double)b), a); }
-static inline int has_small_quotient(float a, float b) { return (fabsf(a) < 268435456.0f * fabsf(b)) & (fabsf(b) < INFINITY); }
+ALWAYS_INLINE int has_small_quotient(float a, float b) { return (fabsf(a) < 268435456.0f * fabsf(b)) & (fabsf(b) < INFINITY); }
 
 static void ot_mod_float_row(const void *const *in, const int64_t *steps, void *to, int64_t n, const double *p)
 {
