@@ -9,6 +9,7 @@
 #include "channels_last/direct.h"
 #include "channels_last/winograd_1d.h"
 #include "channels_last/weight_gradient.h"
+#include "channels_last/depthwise.h"
 #include "channels_last/grouped.h"
 #include "channels_last/batch_norm.h"
 #include "channels_last/max_pool.h"

@@ -5,7 +5,7 @@
 #ifndef ORTRAIN_CHANNELS_LAST_CONV_H
 #define ORTRAIN_CHANNELS_LAST_CONV_H
 /* Same names and values as Method in ops/shared/conv_algorithms.py. TAP_GEMM is only for weight gradients. */
-enum { POINTWISE_GEMM = 1, WINOGRAD = 2, IM2COL = 3, GROUPED = 4, TAP_GEMM = 5, DIRECT = 6, WINOGRAD_1D = 7, IMPLICIT_GEMM = 8 };
+enum { POINTWISE_GEMM = 1, WINOGRAD = 2, IM2COL = 3, GROUPED = 4, TAP_GEMM = 5, DIRECT = 6, WINOGRAD_1D = 7, IMPLICIT_GEMM = 8, DEPTHWISE = 9 };
 enum { CONV_METHOD = GEOMETRY_INTS, CONV_BLOCK_PIXELS, CONV_CLAMPED };
 enum { DATA_METHOD = GEOMETRY_INTS, DATA_BLOCK_PIXELS, WEIGHT_METHOD, WEIGHT_BLOCK, WEIGHT_SLICES, BIAS_BLOCKS };
 #endif
@@ -24,6 +24,12 @@ static NAMED(Winograd1d) NAMED(winograd_1d_from_args)(const KernelArgs *args, co
     return (NAMED(Winograd1d)){ .engine = args->engine, .w = w, .channels = g->channels, .images = g->images, .rows = g->rows, .columns = g->columns,
                                 .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y,
                                 .pad_x = g->pad_x, .kernel_y = g->kernel_y };
+}
+
+static NAMED(Depthwise) NAMED(depthwise_from_args)(const KernelArgs *args, const REAL *w)
+{
+    const Geometry *g = (const Geometry *)args->ints;
+    return (NAMED(Depthwise)){ .engine = args->engine, .g = g, .w = w, .padded = round_up(g->channels, NAMED(WIDTH)) };
 }
 
 /* Return the epilogue of args: + bias, or with frozen batch normalization scale (conv + bias - mean) / sqrt(variance + epsilon) + shift, then the clamp.
@@ -108,6 +114,11 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
         NAMED(Winograd) s = NAMED(winograd_from_args)(args, INPUT(1));
         s.in = INPUT(0); s.out = y; s.epilogue = epilogue;
         NAMED(winograd)(&s, scratch);
+    } else if (args->ints[CONV_METHOD] == DEPTHWISE) {
+        NAMED(Depthwise) s = NAMED(depthwise_from_args)(args, INPUT(1));
+        s.x = INPUT(0); s.y = y; s.epilogue = epilogue;
+        NAMED(transpose_taps)(&s, scratch, 0);
+        e->parallel_for(e, NAMED(depthwise_row_item), &s, g->images * g->out_rows);
     } else if (args->ints[CONV_METHOD] == GROUPED) {
         NAMED(Grouped) s = NAMED(grouped_from_args)(args, 0);
         s.in = INPUT(0); s.w = INPUT(1); s.out = y; s.epilogue = epilogue;
@@ -185,6 +196,10 @@ static void NAMED(conv_data_gradient)(const KernelArgs *args, const REAL *dy, co
         s.out_rows = g->rows; s.out_columns = g->columns; s.outputs = g->channels;
         s.pad_y = g->kernel_y - 1 - g->pad_y; s.pad_x = g->kernel_x - 1 - g->pad_x;
         NAMED(winograd_1d)(&s, args->scratch);
+    } else if (method == DEPTHWISE) {
+        NAMED(Depthwise) s = NAMED(depthwise_from_args)(args, w);
+        s.dy = dy; s.dx = dx;
+        NAMED(depthwise_data_gradient)(&s, args->scratch);
     } else if (method == GROUPED) {
         NAMED(Grouped) s = NAMED(grouped_from_args)(args, 1);
         s.in = dy; s.w = w; s.out = dx;
@@ -223,6 +238,10 @@ static void NAMED(conv_weight_gradient)(const KernelArgs *args, const REAL *dy, 
         NAMED(Winograd) s = NAMED(winograd_from_args)(args, NULL);
         s.in = x; s.dy = dy; s.dw = dw;
         NAMED(winograd_weight_gradient)(&s, args->ints[WEIGHT_BLOCK], args->ints[WEIGHT_SLICES], args->scratch);
+    } else if (method == DEPTHWISE) {
+        NAMED(Depthwise) s = NAMED(depthwise_from_args)(args, NULL);
+        s.x = x; s.dy = dy; s.dw = dw;
+        NAMED(depthwise_weight_gradient)(&s, args->scratch);
     } else if (method == GROUPED) {
         NAMED(Grouped) s = NAMED(grouped_from_args)(args, 0);
         s.in = x; s.dy = dy; s.dw = dw; s.slices = args->ints[WEIGHT_SLICES];

@@ -143,6 +143,10 @@ enum { STEP_ROWS = TILE_VECTORS == 3 ? TILE_ROWS : 4, STEP_VECTORS = 3 };
 #define WEIGHT_PIXELS 128
 #define WEIGHT_PAD 16
 
+/* depthwise.h */
+#define DEPTHWISE_SLICES 16              /* maximum number of partial sums of the weight gradient */
+#define DEPTHWISE_MIN_ROWS 8             /* minimum rows of outputs per slice: with fewer, adding the slices took longer than 24 rows of 3 pixels */
+
 /* grouped.h */
 #define GROUPED_COLUMNS 12               /* outputs of a tile: 12 sums and a vector of weights fit into 16 registers */
 #define GROUPED_SUMMED_TAPS 6            /* taps of a tile of the weight gradient, with two sums each */
