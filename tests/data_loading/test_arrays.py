@@ -153,8 +153,8 @@ REFUSED = {
     "a batch size of zero": (dict(data=X, targets=Y, batch_size=0), "expected batch_size >= 1, got 0"),
     "a negative seed": (dict(data=X, targets=Y, seed=-1), "expected seed >= 0, got -1"),
     "an epoch without a whole batch": (dict(data=X, targets=Y, batch_size=11, drop_last=True), "expected at least one whole batch of 11"),
-    "an unknown dtype": (dict(data=X, targets=Y, dtypes={"x": "float33"}), "expected dtypes by the names .* got \\['float33'\\]"),
-    "a dtype of an unknown input": (dict(data=X, targets=Y, dtypes={"y": "int64"}), "expected dtypes by the names .* got \\['y'\\]"),
+    "an unknown dtype": (dict(data=X, targets=Y, dtypes={"x": "float33"}), "expected dtypes out of .* got \\['float33'\\]"),
+    "a dtype of an unknown input": (dict(data=X, targets=Y, dtypes={"y": "int64"}), "expected dtypes of the inputs .* got one for \\['y'\\]"),
     "masked values": (dict(data=np.ma.masked_less(X, 1), targets=Y), "expected 'x' without missing values, got a masked array with 1 masked"),
 }
 
