@@ -150,8 +150,8 @@ def _batch(model: Model) -> Iterator[Finding]:
         yield Finding(WARNING, where, reason,
                       f"Train with this batch size, or export the model with a dynamic batch axis. The batch cannot be opened: {_sentence(error)}")
     else:
-        yield Finding(NOTE, where, reason, f"Open the batch with input_shapes={shapes} when the artifacts or the session are made. It has been proved that the "
-                                           "model computes each sample on its own.")
+        yield Finding(NOTE, where, reason, "It has been proved that the model computes each sample on its own, so that a Trainer opens the batch. Open it with "
+                                           f"input_shapes={shapes} where artifacts or a session are made.")
 
 
 def _inference_mode(model: Model) -> Iterator[Finding]:

@@ -20,8 +20,9 @@ def run(options: argparse.Namespace) -> int:
     for finding in findings:
         print(f"{finding.severity}: {finding.where}\n    why: {finding.reason}\n    remedy: {finding.remedy}")
     n_errors = sum(finding.severity == ERROR for finding in findings)
-    if not n_errors:
-        print("No problems were found: the model can be trained." if not findings else f"{len(findings)} findings, none of which prevents training.")
+    count = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}"
+    if n_errors:
+        print(f"{count}, of which {n_errors} prevent{'s' if n_errors == 1 else ''} training.")
     else:
-        print(f"{len(findings)} findings, of which {n_errors} prevent training.")
+        print(f"{count}, none of which prevents training." if findings else "No problems were found: the model can be trained.")
     return FAILED if n_errors else DONE

@@ -161,7 +161,8 @@ def _write_results(trainer: Trainer, settings: dict[str, Any], folder: Path) -> 
         if importlib.util.find_spec("matplotlib") is not None:
             trainer.history.plot(folder / CURVE)
             written.append(CURVE)
-        print(trainer.history[-1])
+        if settings["quiet"]:                               # otherwise the progress has shown it
+            print(trainer.history[-1])
     if settings["lora"]:
         lora.save(folder / TRAINED, folder / ADAPTER)
         written.append(ADAPTER)

@@ -147,15 +147,12 @@ def fixed_batch(model: Model, names: Sequence[str]) -> int | None:
 
 def _check_batches(trainer: Trainer, data: TrainingData) -> None:
     """Raise InvalidArgumentError when a model fixes its batch and the data have batches of another size."""
-    roles, types = trainer.roles, trainer.session.training_model.graph.types
-    fixed = fixed_batch(trainer.session.training_model, roles.training)
+    fixed = fixed_batch(trainer.session.training_model, trainer.roles.training)
     loaders = [data.training] if data.validation is None else [data.training, data.validation]
     if fixed is None or all(loader.batch_size == fixed and loader.samples is not None and loader.samples % fixed == 0 for loader in loaders):
         return
-    name = roles.forward[0]
-    shape = types[name].shape or (fixed,)
-    raise InvalidArgumentError(f"expected a model that takes any number of samples, got one with batches of {fixed}: open it by --input-shapes "
-                               f"{name}={','.join(map(str, ('batch', *shape[1:])))}, or give it data for whole batches of {fixed} only")
+    raise InvalidArgumentError(f"expected a model that takes any number of samples, got one with batches of {fixed} that cannot be opened (python -m ortrain "
+                               f"doctor says why): give it data for whole batches of {fixed} only")
 
 
 def check_fits(trainer: Trainer, data: TrainingData) -> None:

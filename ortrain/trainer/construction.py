@@ -13,6 +13,8 @@ from ortrain.loading.loader import ModelSource, load_model
 from ortrain.metrics import Accuracy, Metric
 from ortrain.onnxblock.loss import loss_by_name, loss_inputs
 from ortrain.onnxblock.loss.base import SAMPLE_WEIGHT
+from ortrain.passes.open_batch import opened_shapes
+from ortrain.passes.specialization import InputShapes
 from ortrain.trainer.settings import AUTOMATIC
 from ortrain.training.session import TrainingSession
 
@@ -73,10 +75,12 @@ def _inputs_reaching(model: Model, output: str) -> set[str]:
 def new_session(model: ModelSource, *, loss: Any, optimizer: Any, learning_rate: float, class_weight: Any, sample_weight: bool,
                 loss_options: Mapping[str, Any] | None, requires_grad: Sequence[str] | None, frozen_params: Sequence[str] | None,
                 wants_metrics: bool, loss_input_names: Sequence[str] | None = None, additional_output_names: Sequence[str] | None = None,
-                **arguments: Any) -> tuple[TrainingSession, str | None]:
+                input_shapes: InputShapes | None = None, **arguments: Any) -> tuple[TrainingSession, str | None]:
     """Return (session, the output that metrics look at) for Trainer.from_model, whose parameters these are. What the loss is computed from becomes an
-    additional output where there are metrics, which compare it with the targets."""
+    additional output where there are metrics, which compare it with the targets. Without input_shapes, a fixed batch is opened where that can be proved."""
     forward = load_model(model)
+    if input_shapes is None:
+        input_shapes = opened_shapes(forward)
     options = dict(loss_options or {})
     if class_weight is not None:
         options["weight"] = class_weight
@@ -91,7 +95,7 @@ def new_session(model: ModelSource, *, loss: Any, optimizer: Any, learning_rate:
         additional_output_names = scores
     session = TrainingSession.from_model(forward, loss=loss, optimizer=optimizer, learning_rate=learning_rate, requires_grad=requires_grad,
                                          frozen_params=frozen_params, loss_input_names=loss_input_names or scores or None,
-                                         additional_output_names=additional_output_names or None, **arguments)
+                                         additional_output_names=additional_output_names or None, input_shapes=input_shapes, **arguments)
     return session, scores[0] if additional_output_names and scores and scores[0] in additional_output_names else None
 
 

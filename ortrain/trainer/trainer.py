@@ -101,7 +101,9 @@ class Trainer:
         sample_weight: whether fit is going to pass a weight for each sample.
         optimizer: a name such as "adamw", an OptimType or an onnxblock optimizer. learning_rate: its step size.
         requires_grad, frozen_params: names or globs of weights, as for generate_artifacts; "head" stands for the last layers.
-        loss_input_names, additional_output_names, input_shapes, input_values, options: as for TrainingSession.from_model.
+        input_shapes: as for TrainingSession.from_model; None opens a fixed batch where it can be proved that the model computes each sample on its own, so
+        that batches may have any size, and {} keeps the model's own shapes.
+        loss_input_names, additional_output_names, input_values, options: as for TrainingSession.from_model.
         The other parameters are those of Trainer. Raises the errors of Trainer and of generate_artifacts."""
         checked = TrainerSettings.of(settings)
         session, predictions = new_session(

@@ -50,6 +50,17 @@ def test_training_learns_and_records_every_epoch():
     assert all(record.samples == SAMPLES and list(record.training) == ["loss", "accuracy"] for record in history)
 
 
+def test_a_fixed_batch_is_opened_unless_the_shapes_are_to_be_kept():
+    model = classifier()
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    trainer = Trainer.from_model(model, loss="cross-entropy", **QUIET)
+    trainer.fit(X, Y, epochs=1, batch_size=16)
+    assert trainer.step == 4
+    kept = Trainer.from_model(model, loss="cross-entropy", input_shapes={}, **QUIET)
+    assert kept.session.training_model.graph.types["x"].shape == (1, 6)
+
+
 def test_metrics_hold_what_the_last_evaluation_found():
     trainer, confusion = new_trainer(metrics=["accuracy"]), ConfusionMatrix()
     accuracy = trainer.evaluate(X, Y, metrics=[confusion])["confusion-matrix"]

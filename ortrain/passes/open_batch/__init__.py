@@ -5,6 +5,6 @@ the outputs lie, provided that the operator computes each sample on its own (rul
 such as the target of a Reshape, the rule replaces it. As a second, independent check, shape inference runs on the changed graph with a prime in place of
 the number of samples: every shape must be the original one with that prime along the samples' axis. A model for which either fails is refused."""
 
-from ortrain.passes.open_batch.opening import fixed_batch, open_batch
+from ortrain.passes.open_batch.opening import fixed_batch, open_batch, opened_shapes
 
-__all__ = ["fixed_batch", "open_batch"]
+__all__ = ["fixed_batch", "open_batch", "opened_shapes"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ortrain.errors import InvalidArgumentError, OrtrainError
-from ortrain.ir import Graph, Model, NameSource, Node, Shape, TensorType
+from ortrain.ir import Dim, Graph, Model, NameSource, Node, Shape, TensorType
 from ortrain.loading.loader import all_names
 from ortrain.ops.registry.record import canonical_domain
 from ortrain.ops.registry.shape_inference import ShapeInference, infer_graph, opset_of
@@ -69,6 +69,15 @@ def fixed_batch(model: Model) -> dict[str, int]:
         second = _common_size(model.graph, 1)
         return second if second and _opens(model, second) else first
     return first
+
+
+def opened_shapes(model: Model, symbol: str = "batch") -> dict[str, list[Dim]]:
+    """Return the shapes of the inputs that appear to have a fixed batch, with `symbol` for their batch axes, where it can be proved that the batch can
+    be opened; no shapes otherwise. TrainingSession.from_model and generate_artifacts take them as input_shapes."""
+    axes = fixed_batch(model)
+    if not axes or not _opens(model, axes):
+        return {}
+    return {name: [symbol if place == axis else size for place, size in enumerate(model.graph.types[name].shape or ())] for name, axis in axes.items()}
 
 
 def _common_size(graph: Graph, axis: int) -> dict[str, int]:
