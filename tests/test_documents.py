@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import documents, one, scaling
+from benchmarks import documents, one, scaling, trainer
 from benchmarks.floor import table_row
 from ortrain.cli import COMMANDS
 from ortrain.cli import main as run_command
@@ -113,6 +113,8 @@ def test_a_benchmark_run_is_recorded_and_rendered(tmp_path, monkeypatch):
 def test_the_other_benchmarks_run(tmp_path):
     step, plan, operations = scaling.measure(scaling.SWEEPS["tiny"][1][1], threads=1, seconds=0.0)
     assert step > 0 and plan > 0 and operations > 0
+    row = trainer.measure("mlp 16-32-32-4, batch 8", threads=1, rounds=1)
+    assert min(row.bare, row.fit, row.accuracy) > 0
     assert one.prepare("mlp-tiny-b1", tmp_path) == {"status": "ok"}
     assert table_row("mlp-tiny-b1", tmp_path, threads=1, steps=1).startswith("| mlp-tiny-b1 | 1 |")
 

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,10 @@ class Progress:
                    running.loss_sum if running is not None and trainer.batch else 0.0, running.samples if running is not None and trainer.batch else 0,
                    [record.to_dict() for record in trainer.history], _state_of(schedule),
                    [{"type": type(callback).__name__} | callback.state_dict() for callback in callbacks])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the progress as a dictionary that json.dumps accepts. Nothing is copied, since a long history would be in every epoch."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     @classmethod
     def read(cls, state: TrainingState) -> Progress:
@@ -114,7 +118,7 @@ class CheckpointFolder:
         """Write the latest checkpoint, the history and the settings. Each file is replaced atomically."""
         progress = trainer.progress()
         state = trainer.session.state
-        state.set_property(PROPERTY, json.dumps(asdict(progress)))
+        state.set_property(PROPERTY, json.dumps(progress.to_dict()))
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import importlib
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any
 
@@ -78,7 +78,7 @@ class EpochRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as a dictionary that json.dumps accepts."""
-        return asdict(self)
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EpochRecord:
