@@ -239,6 +239,8 @@ def _named(values: Any, names: list[str], what: str) -> dict[str, np.ndarray]:
             raise InvalidArgumentError(f"expected {what} named {names}, got {sorted(map(str, values))}")
         return {name: _array(values[name], name) for name in names}
     if _is_sequence_of_arrays(values) or isinstance(values, tuple) and len(values) == len(names) > 1 or _is_paths(values):
+        if len(names) == 1 and isinstance(values, tuple) and len(values) == 2:
+            raise InvalidArgumentError(f"expected {what} for {names[0]!r} alone, got a pair (inputs, targets)")
         if isinstance(values, tuple) and len(values) == 2 and (len(names) != 2 or isinstance(values[0], tuple | Mapping)):
             split = len(names) - _count(values[1])
             return _named(values[0], names[:split], "inputs") | _named(values[1], names[split:], "targets")

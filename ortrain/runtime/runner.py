@@ -45,11 +45,17 @@ MAX_PROGRAMS = 32
 def _opening_advice(name: str, wanted: Shape, given: Sequence[int], axis: int) -> str:
     """Return how to open a fixed batch, where an input differs from the model's in nothing but the size along an axis that may be the batch."""
     differing = [place for place, (want, have) in enumerate(zip(wanted, given, strict=True)) if isinstance(want, int) and want != have]
-    if axis > 1 or differing != [axis]:
+    if axis > (1 if len(wanted) > 2 else 0) or differing != [axis]:
         return ""
     shape = ["batch" if place == axis else size for place, size in enumerate(wanted)]
     return (f". If axis {axis} is the batch, which the model fixes, make the session or the artifacts from the forward model with "
             f"input_shapes={{{name!r}: {shape}}} to open it")
+
+
+def _one_hot_advice(kind: TensorType, given: np.ndarray) -> str:
+    """Return how to pass labels, where integers have one axis more than the input."""
+    is_one_hot = kind.dtype == "int64" and kind.shape is not None and given.ndim == len(kind.shape) + 1 and given.shape[-1] > 1
+    return ". One-hot labels are passed as class numbers: labels.argmax(-1)" if is_one_hot else ""
 
 
 def _is_object(value: Any) -> bool:
@@ -214,7 +220,7 @@ class Runner:
             return array
         if array.ndim != len(kind.shape):
             raise InputRankError(f"expected {len(kind.shape)} dimensions {list(kind.shape)} for input {name!r}, got {array.ndim} "
-                                 f"{list(array.shape)} ({self.where})")
+                                 f"{list(array.shape)} ({self.where}){_one_hot_advice(kind, array)}")
         for axis, (want, have) in enumerate(zip(kind.shape, array.shape, strict=True)):
             known = (want, name) if isinstance(want, int) else symbols.setdefault(want, (have, name))
             if not self.empty and (have == 0 and known[0] != 0 or array.size == 0 and have == 0):

@@ -100,7 +100,9 @@ class CheckpointFolder:
         self.settings = settings
 
     def check_unused(self) -> None:
-        """Raise InvalidArgumentError when the folder holds a run."""
+        """Raise InvalidArgumentError when the folder holds a run, or is a file."""
+        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
+            raise InvalidArgumentError(f"expected a folder for the run, got the file {str(self.folder)!r}")
         if self.folder is not None and (self.folder / SETTINGS).exists():
             raise InvalidArgumentError(f"expected a folder without a run, got {str(self.folder)!r}, which holds one: continue it with resume=True, or "
                                        "replace it with overwrite=True")

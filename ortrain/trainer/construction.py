@@ -99,6 +99,15 @@ def new_session(model: ModelSource, *, loss: Any, optimizer: Any, learning_rate:
     return session, scores[0] if additional_output_names and scores and scores[0] in additional_output_names else None
 
 
+def check_sample_weight(roles: InputRoles, targets: Any, sample_weight: Any) -> None:
+    """Raise InvalidArgumentError for weights of samples that no loss takes, and where a loss needs them and the targets are an array."""
+    is_taken = SAMPLE_WEIGHT in roles.training
+    if sample_weight is not None and not is_taken and len(roles.targets) == 1:
+        raise InvalidArgumentError("expected no sample_weight, since the loss takes none: make it with sample_weight=True")
+    if sample_weight is None and is_taken and hasattr(targets, "__array__"):
+        raise InvalidArgumentError("expected sample_weight, since the loss was made with sample_weight=True")
+
+
 def make_metrics(wanted: Any, roles: InputRoles) -> list[Metric]:
     """Return the metrics for names, metrics and functions; for "auto" accuracy where targets are integers.
 

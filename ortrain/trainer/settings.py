@@ -9,6 +9,7 @@ from typing import Any
 
 from ortrain.errors import InvalidArgumentError
 from ortrain.trainer.callbacks import Callback, EarlyStopping
+from ortrain.training.schedules import check_schedule
 
 AUTOMATIC = "auto"
 """As metrics: accuracy for integer targets, none for others."""
@@ -72,9 +73,9 @@ class TrainerSettings:
             raise InvalidArgumentError(f"expected 'mean' or 'sum' as accumulation, got {self.accumulation!r}")
         if self.warmup_steps and self.schedule is None:
             object.__setattr__(self, "schedule", "constant")
-        for callback in self.callbacks:
-            if not isinstance(callback, Callback):
-                raise InvalidArgumentError(f"expected Callback objects as callbacks, got {type(callback).__name__}: wrap a function in LambdaCallback")
+        if self.schedule is not None:
+            check_schedule(self.schedule)
+        check_callbacks(self.callbacks)
 
     def default_callbacks(self) -> list[Callback]:
         """Return the callbacks that settings stand for."""
@@ -84,6 +85,13 @@ class TrainerSettings:
         """Return the settings that differ from their defaults, as JSON values."""
         return {entry.name: _described(getattr(self, entry.name)) for entry in fields(self)
                 if entry.name not in ("callbacks", "progress") and getattr(self, entry.name)}
+
+
+def check_callbacks(callbacks: Sequence[Any]) -> None:
+    """Raise InvalidArgumentError for callbacks that are none."""
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise InvalidArgumentError(f"expected Callback objects as callbacks, got {type(callback).__name__}: wrap a function in LambdaCallback")
 
 
 def _is_number(value: Any) -> bool:

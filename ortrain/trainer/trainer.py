@@ -18,13 +18,13 @@ from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
 from ortrain.trainer.callbacks import Callback
 from ortrain.trainer.checkpoints import CheckpointFolder, Progress
-from ortrain.trainer.construction import input_roles, make_metrics, new_session
+from ortrain.trainer.construction import check_sample_weight, input_roles, make_metrics, new_session
 from ortrain.trainer.evaluation import evaluate_batches, predict_batches
 from ortrain.trainer.learning_rate_finder import LearningRateCurve, find_learning_rate
 from ortrain.trainer.loop import EpochLoop, RunningMetrics, StopSignal
 from ortrain.trainer.progress import ProgressBar
 from ortrain.trainer.records import EpochRecord, History
-from ortrain.trainer.settings import TrainerSettings
+from ortrain.trainer.settings import TrainerSettings, check_callbacks
 from ortrain.training.schedules import Schedule, make_schedule
 from ortrain.training.session import TrainingSession
 from ortrain.training.weight_average import WeightAverage
@@ -144,6 +144,8 @@ class Trainer:
         Raises InvalidArgumentError for data that do not fit and for a folder that holds another run, before anything is trained or written,
         InvalidStateError when the loss is not finite, and the errors of train_step."""
         _check_positive(epochs=epochs, batch_size=batch_size)
+        check_callbacks(callbacks)
+        check_sample_weight(self.roles, targets, sample_weight)
         how = {"steps_per_epoch": steps_per_epoch, "shuffle": shuffle, "drop_last": drop_last, "prefetch": prefetch,
                "check_finite": check_finite}
         loader = self._loader(data, targets, batch_size, self.roles.training, sample_weight=sample_weight, **how)

@@ -292,6 +292,15 @@ SCHEDULES: dict[str, type[Any]] = {
 """Name -> schedule."""
 
 
+def check_schedule(schedule: Any) -> None:
+    """Raise InvalidArgumentError for what is neither the name of a schedule nor an object with a method rate."""
+    if isinstance(schedule, str):
+        if schedule.replace("-", "_") not in SCHEDULES:
+            raise InvalidArgumentError(f"expected a schedule among {', '.join(SCHEDULES)}, got {schedule!r}")
+    elif not hasattr(schedule, "rate"):
+        raise InvalidArgumentError(f"expected the name of a schedule or an object with a method rate(step), got {schedule!r}")
+
+
 def make_schedule(name: str, total_steps: int, learning_rate: float, warmup_steps: int = 0, **options: Any) -> Schedule:
     """Return a schedule by name: constant, linear, cosine, one_cycle, step, multi_step, exponential, polynomial or plateau; hyphens are underscores.
 
@@ -300,8 +309,7 @@ def make_schedule(name: str, total_steps: int, learning_rate: float, warmup_step
 
     Raises InvalidArgumentError for an unknown name or option, with the known ones, and the errors of the class."""
     name = name.replace("-", "_")
-    if name not in SCHEDULES:
-        raise InvalidArgumentError(f"expected a schedule among {', '.join(SCHEDULES)}, got {name!r}")
+    check_schedule(name)
     check_count(total_steps, "total_steps", 1)
     schedule = SCHEDULES[name]
     arguments: dict[str, Any] = {"learning_rate": learning_rate, "warmup_steps": warmup_steps, "total_steps": total_steps}

@@ -44,6 +44,8 @@ class ClassificationLoss(Loss):
         self._class_axis = class_axis
         if self._weight is not None and (self._weight.ndim != 1 or self._weight.dtype.kind not in "fiu"):
             raise InvalidArgumentError(f"expected class weights [c], got {self._weight.dtype} {list(self._weight.shape)}")
+        if self._weight is not None and not (np.isfinite(self._weight) & (self._weight >= 0)).all():
+            raise InvalidArgumentError(f"expected finite class weights of at least 0, got {self._weight.tolist()}")
 
     def build(self, scores_input_name: str, labels_name: str = "labels") -> str:
         """Build the loss. Raises InvalidModelError for scores without a class axis, and below opset 12, where the operators do not exist."""
