@@ -23,8 +23,9 @@ class Table:
     data: the path of a .csv or .parquet file, a pandas frame, a pyarrow table, or a mapping of columns. target: the target's column, None for none.
     features: the columns to be used, in this order; None for all but the target. categorical: "auto" takes columns of text as categories, a list takes its
     columns, numbers included. missing: missing numbers become the column's "mean" or "median" or "zero", or are refused ("refuse"); missing categories
-    have the code 0 unless refused. standardize: numbers get mean 0 and standard deviation 1. task: "auto" means classification for text, booleans and
-    integers, regression for floats. one_hot: categories become columns of zeros and ones beside the numbers.
+    have the code 0 unless refused, and so have those that `encoding` does not know. standardize: numbers get mean 0 and standard deviation 1.
+    task: "auto" means classification for text, booleans and integers, regression for floats. one_hot: categories become columns of zeros and ones
+    beside the numbers.
     encoding: a fitted encoding to apply instead, for validation, test and prediction; every other argument after `data` is then ignored.
 
     Parquet and Arrow tables need pyarrow. Raises ArtifactNotFoundError when there is no file; InvalidArgumentError for a file that cannot be read, for
