@@ -41,7 +41,8 @@ def forward_model(settings: Mapping[str, Any]) -> Model:
         return model
     if importlib.util.find_spec("safetensors") is None:
         raise InvalidStateError("expected the package safetensors for --lora: pip install 'ortrain[lora]'")
-    return lora.add(model, settings["lora"], settings["lora_rank"], alpha=settings["lora_alpha"], seed=settings["seed"])
+    return lora.add(model, settings["lora"], settings["lora_rank"], alpha=settings["lora_alpha"], seed=settings["seed"],
+                    modules_to_save=settings["requires_grad"])
 
 
 def make_trainer(settings: Mapping[str, Any], *, folder: Path | None = None, overwrite: bool = False, class_weight: np.ndarray | None = None,
@@ -50,7 +51,7 @@ def make_trainer(settings: Mapping[str, Any], *, folder: Path | None = None, ove
 
     Its eval model returns all outputs of the forward model, so that predictions and the trained model have them."""
     model = forward_model(settings)
-    requires_grad = [*lora.parameters(model), *(settings["requires_grad"] or [])] if settings["lora"] else settings["requires_grad"]
+    requires_grad = lora.parameters(model) if settings["lora"] else settings["requires_grad"]
     input_shapes = {name: tuple(shape) for name, shape in (settings["input_shapes"] or {}).items()}
     trainer = Trainer.from_model(
         model, loss=settings["loss"], loss_options=loss_options(settings), optimizer=optimizer(settings), learning_rate=settings["learning_rate"],
