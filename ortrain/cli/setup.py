@@ -17,6 +17,7 @@ from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidState
 from ortrain.ir import Model
 from ortrain.loading.loader import load_model
 from ortrain.onnxblock.optim import OPTIMIZERS
+from ortrain.passes.new_head import replace_head
 from ortrain.runs import DataOptions, ModelInputs, Preprocessing, Split, TrainingData
 from ortrain.runs.loaders import check_fits, class_labels, fit_preprocessing
 from ortrain.runs.preprocessing import augment_from
@@ -35,8 +36,10 @@ def data_options(settings: Mapping[str, Any]) -> DataOptions:
 
 
 def forward_model(settings: Mapping[str, Any]) -> Model:
-    """Return the model to be trained, with adapters if there are to be some."""
+    """Return the model to be trained, with a new head and with adapters if there are to be some."""
     model = load_model(settings["model"])
+    if settings["num_classes"] is not None:
+        model = replace_head(model, settings["num_classes"], seed=settings["seed"])
     if not settings["lora"]:
         return model
     if importlib.util.find_spec("safetensors") is None:

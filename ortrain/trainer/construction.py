@@ -13,6 +13,7 @@ from ortrain.loading.loader import ModelSource, load_model
 from ortrain.metrics import Accuracy, Metric
 from ortrain.onnxblock.loss import loss_by_name, loss_inputs
 from ortrain.onnxblock.loss.base import SAMPLE_WEIGHT
+from ortrain.passes.new_head import replace_head
 from ortrain.trainer.settings import AUTOMATIC
 from ortrain.training.session import TrainingSession
 
@@ -73,10 +74,12 @@ def _inputs_reaching(model: Model, output: str) -> set[str]:
 def new_session(model: ModelSource, *, loss: Any, optimizer: Any, learning_rate: float, class_weight: Any, sample_weight: bool,
                 loss_options: Mapping[str, Any] | None, requires_grad: Sequence[str] | None, frozen_params: Sequence[str] | None,
                 wants_metrics: bool, loss_input_names: Sequence[str] | None = None, additional_output_names: Sequence[str] | None = None,
-                **arguments: Any) -> tuple[TrainingSession, str | None]:
+                num_classes: int | None = None, seed: int = 0, **arguments: Any) -> tuple[TrainingSession, str | None]:
     """Return (session, the output that metrics look at) for Trainer.from_model, whose parameters these are. What the loss is computed from becomes an
     additional output where there are metrics, which compare it with the targets."""
     forward = load_model(model)
+    if num_classes is not None:
+        forward = replace_head(forward, num_classes, output=loss_input_names[0] if loss_input_names else None, seed=seed)
     options = dict(loss_options or {})
     if class_weight is not None:
         options["weight"] = class_weight

@@ -91,8 +91,8 @@ class Trainer:
                    folder: str | os.PathLike[str] | None = None, overwrite: bool = False, requires_grad: str | Sequence[str] | None = None,
                    frozen_params: str | Sequence[str] | None = None, loss_options: Mapping[str, Any] | None = None, class_weight: Any = None,
                    sample_weight: bool = False, loss_input_names: Sequence[str] | None = None, additional_output_names: Sequence[str] | None = None,
-                   input_shapes: InputShapes | None = None, input_values: Mapping[str, Any] | None = None, options: SessionOptions | None = None,
-                   **settings: Any) -> Trainer:
+                   input_shapes: InputShapes | None = None, input_values: Mapping[str, Any] | None = None, num_classes: int | None = None,
+                   options: SessionOptions | None = None, **settings: Any) -> Trainer:
         """Create a trainer straight from a forward model.
 
         model: a path, bytes, an onnx.ModelProto or an ortrain.ir.Model.
@@ -101,14 +101,15 @@ class Trainer:
         sample_weight: whether fit is going to pass a weight for each sample.
         optimizer: a name such as "adamw", an OptimType or an onnxblock optimizer. learning_rate: its step size.
         requires_grad, frozen_params: names or globs of weights, as for generate_artifacts; "head" stands for the last layers.
+        num_classes: give the model a new head with so many outputs first, as ortrain.replace_head does; with requires_grad="head" it is trained alone.
         loss_input_names, additional_output_names, input_shapes, input_values, options: as for TrainingSession.from_model.
-        The other parameters are those of Trainer. Raises the errors of Trainer and of generate_artifacts."""
+        The other parameters are those of Trainer. Raises the errors of Trainer, of generate_artifacts and of replace_head."""
         checked = TrainerSettings.of(settings)
         session, predictions = new_session(
             model, loss=loss, optimizer=optimizer, learning_rate=learning_rate, class_weight=class_weight, sample_weight=sample_weight,
             loss_options=loss_options, requires_grad=_listed(requires_grad), frozen_params=_listed(frozen_params), wants_metrics=bool(checked.metrics),
             loss_input_names=loss_input_names, additional_output_names=additional_output_names, input_shapes=input_shapes, input_values=input_values,
-            options=options)
+            num_classes=num_classes, seed=checked.seed, options=options)
         return cls(session, folder=folder, overwrite=overwrite, predictions=predictions, **settings)
 
     @classmethod
