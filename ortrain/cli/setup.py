@@ -109,8 +109,7 @@ def open_data(trainer: Trainer, settings: Mapping[str, Any], preprocessing: Prep
 def check_run(trainer: Trainer, data: TrainingData) -> None:
     """Raise the error of a run that cannot succeed, before anything is written: data that do not fit the model, and an unknown figure to be monitored."""
     check_fits(trainer, data)
-    names = ["loss", *(metric.name for metric in trainer.metrics)]
-    figures = [*names, *(f"validation_{name}" for name in names if data.validation is not None)]
+    figures = trainer.figures(data.validation is not None)
     if trainer.options.monitor not in figures:
         raise InvalidArgumentError(f"expected to monitor one of {', '.join(figures)}, got {trainer.options.monitor!r}")
 

@@ -16,14 +16,15 @@ from ortrain.metrics import Metric
 from ortrain.passes.specialization import InputShapes
 from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
-from ortrain.trainer.callbacks import Callback
+from ortrain.trainer.callbacks import Callback, EarlyStopping
 from ortrain.trainer.checkpoints import CheckpointFolder, Progress
 from ortrain.trainer.construction import input_roles, make_metrics, new_session
+from ortrain.trainer.data_checks import check_data
 from ortrain.trainer.evaluation import evaluate_batches, predict_batches
 from ortrain.trainer.learning_rate_finder import LearningRateCurve, find_learning_rate
 from ortrain.trainer.loop import EpochLoop, RunningMetrics, StopSignal
 from ortrain.trainer.progress import ProgressBar
-from ortrain.trainer.records import EpochRecord, History
+from ortrain.trainer.records import LOSS, VALIDATION, EpochRecord, History
 from ortrain.trainer.settings import TrainerSettings
 from ortrain.training.schedules import Schedule, make_schedule
 from ortrain.training.session import TrainingSession
@@ -140,8 +141,9 @@ class Trainer:
         Ctrl-C ends training after the running step, as if the run had been complete: the checkpoint is saved and the history returned; a second one
         interrupts at once. A later call begins the epoch anew that an earlier one has left half way.
 
-        Raises InvalidArgumentError for data that do not fit and for a folder that holds another run, before anything is trained or written,
-        InvalidStateError when the loss is not finite, and the errors of train_step."""
+        Before anything is trained or written, raises InvalidArgumentError for data that do not fit, for a folder that holds another run and for an unknown
+        figure to be monitored, and for arrays in memory the input errors of train_step and LabelRangeError. Raises InvalidStateError when the loss is not
+        finite, and the errors of train_step."""
         _check_positive(epochs=epochs, batch_size=batch_size)
         how = {"steps_per_epoch": steps_per_epoch, "shuffle": shuffle, "drop_last": drop_last, "prefetch": prefetch,
                "check_finite": check_finite}
@@ -151,6 +153,10 @@ class Trainer:
             loader, held_out = split(loader, validation, self.options.seed)
         elif validation is not None:
             held_out = self.evaluation_loader(*_pair(validation), batch_size=max(batch_size, EVALUATION_BATCH_SIZE))
+        check_data(self.session, loader, self.roles.training, training=True)
+        if held_out is not None:
+            check_data(self.session, held_out, self.roles.evaluation, training=False)
+        self._check_monitors([*self.options.callbacks, *callbacks, *self.options.default_callbacks()], held_out is not None)
         self._start(loader, epochs, batch_size, callbacks)
         self.checkpoints.write_artifacts(self.session, self._replaces_artifacts)
         self._replaces_artifacts = False
@@ -185,6 +191,19 @@ class Trainer:
         if self._resumed is not None:
             self._resumed.restore_callbacks(self._callbacks)
             self._resumed.restore_schedule(self._schedule)
+
+    def figures(self, has_validation: bool) -> list[str]:
+        """Return the names of the figures that each epoch has, and that callbacks can monitor."""
+        names = [LOSS, *(metric.name for metric in self.metrics)]
+        return [*names, *(f"{VALIDATION}{name}" for name in names if has_validation)]
+
+    def _check_monitors(self, callbacks: Sequence[Callback], has_validation: bool) -> None:
+        """Raise InvalidArgumentError for early stopping by a figure that no epoch is going to have."""
+        figures = self.figures(has_validation)
+        for callback in callbacks:
+            if isinstance(callback, EarlyStopping) and callback.monitor not in figures:
+                remedy = "" if has_validation or not callback.monitor.startswith(VALIDATION) else " without validation data: give fit some, or set monitor"
+                raise InvalidArgumentError(f"expected to monitor one of {', '.join(figures)}, got {callback.monitor!r}{remedy}")
 
     def _make_schedule(self) -> Schedule | None:
         options = self.options
@@ -278,12 +297,20 @@ class Trainer:
     # ---- weights and files
 
     def save_weights(self) -> np.ndarray:
-        """Return a copy of all parameters, frozen ones and running statistics included, for restore_weights."""
-        return self.session.to_buffer(trainable_only=False)
+        """Return a copy of all parameters, frozen ones and running statistics included, and of the averaged weights if there are any, for restore_weights."""
+        weights = self.session.to_buffer(trainable_only=False)
+        if self.average is None:
+            return weights
+        with self.average.applied():
+            return np.concatenate([weights, self.session.to_buffer(trainable_only=True)])
 
     def restore_weights(self, saved: np.ndarray) -> None:
         """Set all parameters to what save_weights returned."""
-        self.session.from_buffer(saved, trainable_only=False)
+        size = self.session.parameters_size(trainable_only=False)
+        self.session.from_buffer(saved[:size], trainable_only=False)
+        if self.average is not None:
+            with self.average.applied():
+                self.session.from_buffer(saved[size:], trainable_only=True)
 
     def save(self) -> None:
         """Write the run's checkpoint into its folder; without a folder only the state's properties are updated."""
