@@ -74,7 +74,9 @@ class Parameters:
 
     def get(self, name: str, default: Parameter | None = None) -> Parameter | None:
         """Return a parameter, or the default where there is none of that name."""
-        return self[name] if name in self else default
+        if name not in self:
+            return default
+        return self[name]
 
     def __getitem__(self, name: str) -> Parameter:
         if name not in self:
@@ -120,7 +122,9 @@ class Properties:
 
     def get(self, name: str, default: PropertyValue | None = None) -> PropertyValue | None:
         """Return a value, or the default where there is none of that name."""
-        return self[name] if name in self else default
+        if name not in self:
+            return default
+        return self[name]
 
     def __getitem__(self, name: str) -> PropertyValue:
         return self._state.property(name)

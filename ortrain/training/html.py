@@ -5,9 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from ortrain.artifacts.generation import GENERATED, LOSS
+from ortrain.artifacts.generation import LOSS
 from ortrain.ir import Graph
 from ortrain.ir.html import count_text, details, shape_text, signature, table
+from ortrain.onnxblock.building import GENERATED
 
 if TYPE_CHECKING:
     from ortrain.training.session import TrainingSession
