@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ortrain import metrics as metric_registry
+from ortrain.artifacts.generation import LOSSES
+from ortrain.enums import LossType
 from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Model, Node
 from ortrain.loading.loader import ModelSource, load_model
 from ortrain.metrics import Accuracy, Metric
-from ortrain.onnxblock.loss import loss_by_name, loss_inputs
+from ortrain.onnxblock.loss import BCEWithLogitsLoss, BinaryFocalLoss, CrossEntropyLoss, FocalLoss, loss_by_name, loss_inputs
 from ortrain.onnxblock.loss.base import SAMPLE_WEIGHT
 from ortrain.ops.loss import DEFAULT_IGNORE_INDEX
 from ortrain.passes.new_head import replace_head
@@ -22,6 +25,10 @@ LABEL_LOSSES = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"
 """Operators of scores [n, classes, ...] and class labels."""
 SAME_VALUES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators whose result has the elements of their first input."""
+
+
+CONTAINED: dict[tuple[type, ...], str] = {(CrossEntropyLoss, FocalLoss): "Softmax", (BCEWithLogitsLoss, BinaryFocalLoss): "Sigmoid"}
+"""Losses -> the activation that they contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +129,25 @@ def new_session(model: ModelSource, *, loss: Any, optimizer: Any, learning_rate:
     elif options:
         raise InvalidArgumentError(f"expected a loss given by name with {sorted(options)}, got {loss!r}: pass these to the loss itself")
     scores = loss_inputs(loss, forward, loss_input_names)
+    _warn_of_probabilities(forward, loss, scores)
     if additional_output_names is None and wants_metrics:
         additional_output_names = scores
     session = TrainingSession.from_model(forward, loss=loss, optimizer=optimizer, learning_rate=learning_rate, requires_grad=requires_grad,
                                          frozen_params=frozen_params, loss_input_names=loss_input_names or scores or None,
                                          additional_output_names=additional_output_names or None, **arguments)
     return session, scores[0] if additional_output_names and scores and scores[0] in additional_output_names else None
+
+
+def _warn_of_probabilities(forward: Model, loss: Any, scores: Sequence[str]) -> None:
+    """Warn where a loss that contains a softmax or sigmoid is given the result of one: such a model hardly learns."""
+    kind = LOSSES.get(loss) if isinstance(loss, LossType) else type(loss)
+    contained = next((activation for kinds, activation in CONTAINED.items() if kind in kinds), None)
+    node = forward.graph.producers().get(scores[0]) if scores else None
+    while node is not None and node.op_type in SAME_VALUES:
+        node = forward.graph.producers().get(node.inputs[0])
+    if kind is not None and node is not None and node.op_type == contained:
+        warnings.warn(f"expected scores for {kind.__name__}, which contains a {contained.lower()}, got the result {scores[0]!r} of a {contained}: make "
+                      f"{node.inputs[0]!r} the model's output, or give the model a new head by num_classes", stacklevel=5)
 
 
 def make_metrics(wanted: Any, roles: InputRoles) -> list[Metric]:

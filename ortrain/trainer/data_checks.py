@@ -10,7 +10,7 @@ import numpy as np
 from ortrain.data import DataLoader
 from ortrain.data.sources import RandomAccess
 from ortrain.dtypes import numpy_dtype
-from ortrain.errors import LabelRangeError, OrtrainError
+from ortrain.errors import InputRankError, LabelRangeError, OrtrainError
 from ortrain.ir import Model
 from ortrain.ops.registry.shape_inference import infer
 from ortrain.trainer.construction import ignored_label, label_losses
@@ -26,8 +26,13 @@ def check_data(session: TrainingSession, loader: DataLoader, names: Sequence[str
         return
     given = dict(zip(loader.names, arrays, strict=True))
     model = session.training_model if training or session.eval_model is None else session.eval_model
+    ranges = label_ranges(session.eval_model or session.training_model)
+    for name, (classes, _) in ranges.items():
+        if name in given and given[name].ndim > 1 and given[name].ndim == len(model.graph.types[name].shape or ()) + 1 and given[name].shape[-1] == classes:
+            raise InputRankError(f"expected the number of a class for each sample in {name!r}, got {list(given[name].shape)}: of one-hot labels pass "
+                                 "labels.argmax(-1), or train on shares of classes by loss_options={'soft_labels': True}")
     _check_shapes(session, loader, [given[name] for name in names], [model.graph.types[name].dtype for name in names], training)
-    for name, (classes, ignored) in label_ranges(session.eval_model or session.training_model).items():
+    for name, (classes, ignored) in ranges.items():
         if name in given:
             _check_labels(name, given[name], classes, ignored)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -12,6 +13,14 @@ from ortrain.trainer.callbacks import Callback, EarlyStopping
 
 AUTOMATIC = "auto"
 """As metrics: accuracy for integer targets, none for others."""
+
+
+OF_FIT = {"epochs": "epochs", "num_epochs": "epochs", "num_train_epochs": "epochs", "batch_size": "batch_size", "validation": "validation",
+          "validation_data": "validation", "validation_split": "validation", "shuffle": "shuffle"}
+"""Names that a trainer does not take -> the argument of fit that they stand for."""
+SHORT = {"lr": "learning_rate", "early_stopping_patience": "patience", "gradient_accumulation_steps": "accumulate", "max_grad_norm": "clip_norm",
+         "lr_scheduler": "schedule", "scheduler": "schedule", "ema": "weight_average"}
+"""Names of other libraries -> the setting here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +60,14 @@ class TrainerSettings:
     progress: bool = True
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> TrainerSettings:
-        """Return checked settings. Raises InvalidArgumentError for an unknown name or an invalid value."""
+    def of(cls, settings: Mapping[str, Any], others: Collection[str] = ()) -> TrainerSettings:
+        """Return checked settings. others: arguments that stand beside them. Raises InvalidArgumentError for an unknown name, with the one that may have been
+        meant, or an invalid value."""
         known = {entry.name for entry in fields(cls)}
         unknown = sorted(set(settings) - known)
         if unknown:
-            raise InvalidArgumentError(f"expected settings named {sorted(known)}, got {unknown}")
+            hints = "; ".join(filter(None, (_hint(name, [*others, *sorted(known)]) for name in unknown)))
+            raise InvalidArgumentError(f"expected settings named {sorted(known)}, got {unknown}" + (f": {hints}" if hints else ""))
         return cls(**settings)
 
     def __post_init__(self) -> None:
@@ -84,6 +95,14 @@ class TrainerSettings:
         """Return the settings that differ from their defaults, as JSON values."""
         return {entry.name: _described(getattr(self, entry.name)) for entry in fields(self)
                 if entry.name not in ("callbacks", "progress") and getattr(self, entry.name)}
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    """Say what may have been meant by an unknown name."""
+    if name in OF_FIT:
+        return f"{OF_FIT[name]} is an argument of fit"
+    close = [meant for meant in (SHORT.get(name, ""),) if meant in known] or difflib.get_close_matches(name, known, 1)
+    return f"did you mean {close[0]!r} by {name!r}?" if close else ""
 
 
 def _is_number(value: Any) -> bool:

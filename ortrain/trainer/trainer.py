@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -104,8 +105,9 @@ class Trainer:
         requires_grad, frozen_params: names or globs of weights, as for generate_artifacts; "head" stands for the last layers.
         num_classes: give the model a new head with so many outputs first, as ortrain.replace_head does; with requires_grad="head" it is trained alone.
         loss_input_names, additional_output_names, input_shapes, input_values, options: as for TrainingSession.from_model.
-        The other parameters are those of Trainer. Raises the errors of Trainer, of generate_artifacts and of replace_head."""
-        checked = TrainerSettings.of(settings)
+        The other parameters are those of Trainer. Warns where the loss would apply a softmax or sigmoid a second time. Raises the errors of Trainer, of
+        generate_artifacts and of replace_head."""
+        checked = TrainerSettings.of(settings, list(inspect.signature(cls.from_model).parameters))
         session, predictions = new_session(
             model, loss=loss, optimizer=optimizer, learning_rate=learning_rate, class_weight=class_weight, sample_weight=sample_weight,
             loss_options=loss_options, requires_grad=_listed(requires_grad), frozen_params=_listed(frozen_params), wants_metrics=bool(checked.metrics),
@@ -340,6 +342,11 @@ class Trainer:
     def close(self) -> None:
         """Close the session."""
         self.session.close()
+
+    def __repr__(self) -> str:
+        trainable = self.session.state.trainable
+        return (f"Trainer(inputs {', '.join(self.roles.forward)}; targets {', '.join(self.roles.targets)}; {sum(array.size for array in trainable.values()):,} "
+                f"numbers in {len(trainable)} trained tensors; {self.epoch} epochs and {self.step} steps completed)")
 
     def __enter__(self) -> Trainer:
         return self

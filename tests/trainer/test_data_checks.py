@@ -33,7 +33,8 @@ WRONG = {
     "NaN": ((changed(X, (9, 2), np.nan), Y), InvalidArgumentError, "finite.*sample 9"),
     "other number of features": ((X[:, :-1], Y), InputShapeError, f"expected size {FEATURES}"),
     "other number of dimensions": ((X[:, :, None], Y), InputRankError, "2 dimensions"),
-    "one-hot labels": ((X, np.eye(CLASSES, dtype=np.int64)[Y]), InputRankError, "1 dimensions"),
+    "one-hot labels": ((X, np.eye(CLASSES, dtype=np.int64)[Y]), InputRankError, "argmax"),
+    "labels of another rank": ((X, Y[:, None, None]), InputRankError, "1 dimensions"),
     "text": ((X, Y.astype(str)), InputTypeError, "text"),
 }
 
