@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from benchmarks.tutorial_files import DATA, GRAPH, MODEL, SETTINGS, WEIGHTS
+from ortrain.formats.onnx_files import to_proto
 
 TUTORIALS = Path(__file__).resolve().parent.parent / "docs" / "tutorials"
 
@@ -85,16 +86,14 @@ def image_transfer_learning(v: dict[str, Any]) -> Task:
     """All layers of the pretrained network, on images that are not changed at random."""
     images = {part: np.stack([v[part].without_augmentation().read(number) for number in range(len(v[part]))]) for part in ("training", "testing")}
     patterns = ("conv2d_*", "batch_norm2d_*.w_0*", "batch_norm2d_*.b_0*", "linear_*")
-    trainable = [tensor.name for tensor in v["model"].graph.initializer if any(fnmatch.fnmatch(tensor.name, pattern) for pattern in patterns)]
+    trainable = [weight for weight in v["model"].graph.initializers if any(fnmatch.fnmatch(weight, pattern) for pattern in patterns)]
     name = v["image_input"]
-    return Task(v["model"], trainable, {name: images["training"]}, v["training"].labels, {name: images["testing"]}, v["testing"].labels, v["EPOCHS"],
+    return Task(to_proto(v["model"]), trainable, {name: images["training"]}, v["training"].labels, {name: images["testing"]}, v["testing"].labels, v["EPOCHS"],
                 v["BATCH"], 2e-3, "accuracy")
 
 
 def text_classification_lora(v: dict[str, Any]) -> Task:
     """The adapters and the last layer of the encoder."""
-    from ortrain.formats.onnx_files import to_proto
-
     inputs, tests = (dict(zip(("tokens", "mask"), arrays, strict=True)) for arrays in (v["train_inputs"], v["test_inputs"]))
     return Task(to_proto(v["adapted"]), v["trained_names"], inputs, v["train_labels"], tests, v["test_labels"], v["EPOCHS"],
                 v["BATCH"], 1e-3, "accuracy")

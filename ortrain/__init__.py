@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from ortrain import api, artifacts, data, lora, metrics, onnxblock, quantization, trainer
     from ortrain.formats.onnx_files import write_model
     from ortrain.ops.custom import register_operator
+    from ortrain.passes.new_head import replace_head
     from ortrain.runtime.inference_session import InferenceSession
     from ortrain.runtime.options import RunOptions, SessionOptions
     from ortrain.runtime.seed import set_seed
@@ -26,13 +27,14 @@ _HOMES = {
     "Trainer": "ortrain.trainer.trainer",
     "TrainingSession": "ortrain.training.session",
     "register_operator": "ortrain.ops.custom",
+    "replace_head": "ortrain.passes.new_head",
     "set_seed": "ortrain.runtime.seed",
     "write_model": "ortrain.formats.onnx_files",
 }
 _MODULES = ("api", "artifacts", "data", "lora", "metrics", "onnxblock", "quantization", "trainer")
 
 __all__ = ["InferenceSession", "OrtValue", "ParameterGroup", "RunOptions", "SessionOptions", "Trainer", "TrainingSession", "api", "artifacts", "data",
-           "lora", "metrics", "onnxblock", "quantization", "register_operator", "set_seed", "trainer", "write_model"]
+           "lora", "metrics", "onnxblock", "quantization", "register_operator", "replace_head", "set_seed", "trainer", "write_model"]
 
 
 def __getattr__(name: str) -> Any:

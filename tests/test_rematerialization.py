@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from ortrain import SessionOptions, TrainingSession
+from ortrain import SessionOptions, TrainingSession, lora
 from ortrain.artifacts import LossType, OptimType
 from ortrain.plan import planner, scheduling
 from ortrain.plan.emission import Emission
@@ -201,6 +201,25 @@ def test_nothing_is_recomputed_at_low_arithmetic_intensity():
     for _ in range(4):
         x = n.op("Relu", n.norm(n.conv(x, 64, 1, group=64, pads=[1] * 4), 64))
     assert RECOMPUTED_NORM not in operators(trained(classified(n, x, 64), rematerialization=0.03))
+
+
+def test_an_activation_is_recomputed_before_a_bias_whose_matrix_product_would_have_to_be_repeated():
+    """With adapters on all layers of a transformer, biases came first by their own cost, and with them the matrix
+    products before them, while the activations of feed-forward layers stayed in memory."""
+    n = Net()
+
+    def dense(x: str, inputs: int, outputs: int) -> str:
+        return n.op("Add", n.op("MatMul", x, n.weight(n.rng.normal(size=(inputs, outputs)) / np.sqrt(inputs))), n.weight(np.zeros(outputs)))
+
+    x = dense(n.op("Reshape", "x", n.op("Constant", value_ints=[4, 48, 16])), 16, 256)
+    for _ in range(4):
+        x = n.op("Add", x, n.op("Mul", dense(x, 256, 256), dense(x, 256, 256)))
+        x = n.op("Add", x, dense(n.op("Softplus", dense(x, 256, 512)), 512, 256))
+    adapted = lora.add(n.model(dense(n.op("ReduceMean", x, axes=[1], keepdims=0), 256, 10)), rank=4)
+    session = TrainingSession.from_model(adapted, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=lora.parameters(adapted),
+                                         options=SessionOptions(rematerialization=0.02))
+    session.train_step(*BATCH)
+    assert computed_twice(session)["Softplus"] >= 3 and "MatMul" not in computed_twice(session)
 
 
 @pytest.mark.parametrize("share", SHARES[1:])

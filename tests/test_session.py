@@ -334,3 +334,44 @@ def test_gradients_accumulate_over_steps_with_different_arguments(between):
         times = 3 if between == "another batch size" else 2      # the mean of each half counts as much as the mean of all
         for name, gradient in once.items():
             np.testing.assert_allclose(session.state.gradients[name], times * gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "focal", "mse", LossType.BCEWithLogitsLoss])
+def test_the_loss_of_a_session_from_a_model_has_a_readable_name(loss):
+    with ortrain.TrainingSession.from_model(DATA / "mlp_mse" / "forward.onnx", loss=loss, optimizer="adamw") as session:
+        assert session.output_names()[0] == session.output_names(training=False)[0] == "loss"
+        assert "onnx::" not in session._repr_html_()
+
+
+def test_the_representation_of_artifacts_shows_the_loss_by_a_readable_name(tmp_path):
+    ortrain.artifacts.generate_artifacts(DATA / "mlp_ce" / "forward.onnx", loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW,
+                                         artifact_directory=tmp_path)
+    with ortrain.TrainingSession.from_artifacts(tmp_path) as session:
+        assert session.output_names() == ["onnx::loss::2"], "the name that onnxruntime-training gives it"
+        assert "onnx::" not in session._repr_html_() and "loss" in session._repr_html_()
+
+
+def test_the_loss_has_another_name_where_the_model_has_a_value_of_that_name():
+    model = onnx.load(DATA / "mlp_ce" / "forward.onnx")
+    output = model.graph.output[0].name
+    for node in model.graph.node:
+        node.output[:] = ["loss" if name == output else name for name in node.output]
+    model.graph.output[0].name = "loss"
+    with ortrain.TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer="adamw", additional_output_names=["loss"]) as session:
+        assert session.output_names() == ["loss_0", "loss"]
+        assert session.predict(*batch()[:1])[0].shape == session.train_step(*batch())[1].shape
+
+
+def test_parameters_and_properties_have_the_methods_of_a_dict():
+    with start() as session:
+        parameters = session.parameters
+        names = parameters.names()
+        assert parameters.keys() == names and [name for name, _ in parameters.items()] == names and [p.name for p in parameters.values()] == names
+        assert {name: p.data.shape for name, p in dict(parameters).items()} == {name: p.data.shape for name, p in parameters}
+        assert parameters.get(names[0]).name == names[0] and parameters.get("no such") is None
+        assert len(parameters) == len(names) and names[0] in parameters
+        state = ortrain.api.CheckpointState(session.state)
+        state.properties["epoch"], state.properties["name"] = 3, "run"
+        properties = state.properties
+        assert (properties.keys(), properties.values(), properties.items()) == (["epoch", "name"], [3, "run"], [("epoch", 3), ("name", "run")])
+        assert dict(properties) == {"epoch": 3, "name": "run"} and properties.get("no such", 1) == 1

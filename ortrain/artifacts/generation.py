@@ -21,13 +21,13 @@ from ortrain.formats.atomic_files import replace_files
 from ortrain.formats.checkpoint_contents import Checkpoint
 from ortrain.formats.onnx_files import read_model, to_proto
 from ortrain.gradient import values_reaching
-from ortrain.ir import Model, TensorType
+from ortrain.ir import Model, NameSource, TensorType
 from ortrain.ir.globs import expand, is_pattern
-from ortrain.loading.loader import OLDEST_IR, load_model, load_with_constants
+from ortrain.loading.loader import OLDEST_IR, all_names, load_model, load_with_constants
 from ortrain.onnxblock import loss as losses
 from ortrain.onnxblock import optim
 from ortrain.onnxblock.blocks import Block, PassThrough
-from ortrain.onnxblock.building import check, fresh_names, register_outputs
+from ortrain.onnxblock.building import GENERATED, check, fresh_names, register_outputs
 from ortrain.onnxblock.model_accessor import NEWEST_IR, NEWEST_OPSET, base, empty_base
 from ortrain.onnxblock.training import output_names
 from ortrain.onnxblock.training_graph import make_training_graphs
@@ -45,6 +45,8 @@ LOSSES: dict[LossType, type[Block]] = {
 }
 OPTIMIZERS: dict[OptimType, type[Block]] = {OptimType.AdamW: optim.AdamW, OptimType.SGD: optim.SGD}
 
+LOSS = "loss"
+"""The output that is the loss, in artifacts that stay in memory and in a model without a value of that name."""
 MAX_BYTES, HEAVY = 2**26, 2**16
 """Bytes of weights that the model edited by blocks may contain, and bytes from which a weight is taken out when there are more: each edit copies the model, and
 a model of 430 MB took 440 MB more at its peak."""
@@ -140,8 +142,11 @@ def build_artifacts(
     opset_version: int | None = None,
     input_shapes: InputShapes | None = None,
     input_values: Mapping[str, Any] | None = None,
+    name_loss: bool = False,
 ) -> Artifacts:
-    """Return the artifacts in memory. Parameters and errors are those of generate_artifacts; the model may also be an ortrain.ir.Model."""
+    """Return the artifacts in memory. Parameters and errors are those of generate_artifacts; the model may also be an ortrain.ir.Model.
+
+    name_loss: call the loss "loss", where the model has no value of that name, instead of "onnx::loss::2" as onnxruntime-training does."""
     loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer)
     trained, frozen = _names("requires_grad", requires_grad), _names("frozen_params", frozen_params) or []
     loss_inputs, additional = _names("loss_input_names", loss_input_names), _additional_names(additional_output_names)
@@ -154,7 +159,7 @@ def build_artifacts(
     _settle_outputs(forward)
     forward.ir_version = _ir_version(forward, ir_version)
     with fresh_names():
-        complete = _with_loss(forward, loss_block, loss_inputs, additional)
+        complete = _with_loss(forward, loss_block, loss_inputs, additional, name_loss)
         trained, frozen = _expanded(trained, frozen, forward, complete, constants)
         if trained is None and optimizer_block is not None:
             trained = _weights(forward, complete, constants, set(frozen))
@@ -231,7 +236,7 @@ def _settle_outputs(forward: Model) -> None:
             types[name] = found[name]
 
 
-def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, additional: list[str]) -> Model:
+def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, additional: list[str], name_loss: bool) -> Model:
     """Return the forward model with the loss. Its outputs are the loss, the loss block's further outputs and the additional ones."""
     outputs = forward.graph.outputs
     for name in loss_inputs or ():
@@ -243,6 +248,8 @@ def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, addit
     with base(proto) as accessor:
         made = output_names(loss(*(loss_inputs or outputs)))
         proto = accessor.model
+    if name_loss and made[0].startswith(GENERATED) and made[0] not in outputs:
+        made[0] = _name_loss(proto, made[0], all_names(forward.graph))
     register_outputs(proto, list(dict.fromkeys([*made, *additional])))
     check(proto)
     complete = load_model(proto)
@@ -253,6 +260,18 @@ def _with_loss(forward: Model, loss: Block, loss_inputs: list[str] | None, addit
         complete.graph.initializers = ordered | known
     complete.ir_version, complete.producer = forward.ir_version, forward.producer
     return complete
+
+
+def _name_loss(proto: onnx.ModelProto, generated: str, used: Collection[str]) -> str:
+    """Give the loss, whose name was generated, one that says what it is, and return it. used: names that the forward model has."""
+    made = {value for node in proto.graph.node for value in node.output} | {value.name for value in (*proto.graph.input, *proto.graph.initializer)}
+    name = NameSource({*used, *made}).unique(LOSS)
+    for node in proto.graph.node:
+        for values in (node.input, node.output):
+            values[:] = [name if value == generated else value for value in values]
+    for described in proto.graph.value_info:
+        described.name = name if described.name == generated else described.name
+    return name
 
 
 def _check_loss_inputs(loss: Block, names: Sequence[str]) -> None:

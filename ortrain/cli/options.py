@@ -84,6 +84,8 @@ GROUPS: dict[str, list[Option]] = {
         _option("--label-smoothing", "The share of the target that is spread evenly over all classes.", type=_share, metavar="SHARE"),
         _option("--class-weight", "A weight of the loss for each class, or balanced for weights that make all classes count the same.", nargs="+",
                 metavar="NUMBER|balanced"),
+        _option("--num-classes", "Give the model a new last layer with so many outputs, for data with other classes than it was trained on.", type=count(1),
+                metavar="N"),
         _option("--requires-grad", "The weights to train: names, patterns such as layer4.*, or head for the last layers. Without it, all that reach the "
                 "loss.", nargs="+", metavar="NAME"),
         _option("--frozen", "The weights that keep their values: names or patterns.", nargs="+", metavar="NAME"),

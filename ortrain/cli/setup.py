@@ -17,6 +17,7 @@ from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidState
 from ortrain.ir import Model
 from ortrain.loading.loader import load_model
 from ortrain.onnxblock.optim import OPTIMIZERS
+from ortrain.passes.new_head import replace_head
 from ortrain.runs import DataOptions, ModelInputs, Preprocessing, Split, TrainingData
 from ortrain.runs.loaders import check_fits, class_labels, fit_preprocessing
 from ortrain.runs.preprocessing import augment_from
@@ -35,13 +36,16 @@ def data_options(settings: Mapping[str, Any]) -> DataOptions:
 
 
 def forward_model(settings: Mapping[str, Any]) -> Model:
-    """Return the model to be trained, with adapters if there are to be some."""
+    """Return the model to be trained, with a new head and with adapters if there are to be some."""
     model = load_model(settings["model"])
+    if settings["num_classes"] is not None:
+        model = replace_head(model, settings["num_classes"], seed=settings["seed"])
     if not settings["lora"]:
         return model
     if importlib.util.find_spec("safetensors") is None:
         raise InvalidStateError("expected the package safetensors for --lora: pip install 'ortrain[lora]'")
-    return lora.add(model, settings["lora"], settings["lora_rank"], alpha=settings["lora_alpha"], seed=settings["seed"])
+    return lora.add(model, settings["lora"], settings["lora_rank"], alpha=settings["lora_alpha"], seed=settings["seed"],
+                    modules_to_save=settings["requires_grad"])
 
 
 def make_trainer(settings: Mapping[str, Any], *, folder: Path | None = None, overwrite: bool = False, class_weight: np.ndarray | None = None,
@@ -50,7 +54,7 @@ def make_trainer(settings: Mapping[str, Any], *, folder: Path | None = None, ove
 
     Its eval model returns all outputs of the forward model, so that predictions and the trained model have them."""
     model = forward_model(settings)
-    requires_grad = [*lora.parameters(model), *(settings["requires_grad"] or [])] if settings["lora"] else settings["requires_grad"]
+    requires_grad = lora.parameters(model) if settings["lora"] else settings["requires_grad"]
     input_shapes = {name: tuple(shape) for name, shape in (settings["input_shapes"] or {}).items()}
     trainer = Trainer.from_model(
         model, loss=settings["loss"], loss_options=loss_options(settings), optimizer=optimizer(settings), learning_rate=settings["learning_rate"],
@@ -105,8 +109,7 @@ def open_data(trainer: Trainer, settings: Mapping[str, Any], preprocessing: Prep
 def check_run(trainer: Trainer, data: TrainingData) -> None:
     """Raise the error of a run that cannot succeed, before anything is written: data that do not fit the model, and an unknown figure to be monitored."""
     check_fits(trainer, data)
-    names = ["loss", *(metric.name for metric in trainer.metrics)]
-    figures = [*names, *(f"validation_{name}" for name in names if data.validation is not None)]
+    figures = trainer.figures(data.validation is not None)
     if trainer.options.monitor not in figures:
         raise InvalidArgumentError(f"expected to monitor one of {', '.join(figures)}, got {trainer.options.monitor!r}")
 

@@ -79,8 +79,3 @@ def write_adapters(model: Model, found: Sequence[Adapter]) -> None:
         model.metadata[METADATA] = json.dumps([asdict(adapter) for adapter in found])
     else:
         model.metadata.pop(METADATA, None)
-
-
-def parameters(model: ModelSource, name: str | None = None) -> list[str]:
-    """Return the names of the adapters' weights, for requires_grad. name: of one adapter; None for all."""
-    return [weight for adapter in adapters(model) if name in (None, adapter.name) for weight in (adapter.a, adapter.b)]

@@ -12,13 +12,14 @@ from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Model, Node, TensorType
 from ortrain.loading.loader import ModelSource, as_model
 from ortrain.lora.adapters import Adapter, adaptable_layers, read_adapters, write_adapters
+from ortrain.lora.full_weights import read_full_weights, select_full_weights, write_full_weights
 from ortrain.passes.weight_layers import ALL_LINEAR, CONVOLUTION, EMBEDDING, Layer, select_layers
 
 CONV_ATTRIBUTES = ("auto_pad", "dilations", "kernel_shape", "pads", "strides")
 
 
 def add(model: ModelSource, targets: str | Sequence[str] = ALL_LINEAR, rank: int = 8, *, alpha: float | None = None, dropout: float = 0.0,
-        name: str = "default", seed: int = 0) -> Model:
+        name: str = "default", seed: int = 0, modules_to_save: str | Sequence[str] | None = None) -> Model:
     """Return a copy of a forward model with an adapter on some of its layers; outputs are unchanged until the adapter is trained.
 
     model: a path, bytes, an onnx.ModelProto or an ortrain.ir.Model. Weights are shared with it where it is an ir.Model.
@@ -26,12 +27,17 @@ def add(model: ModelSource, targets: str | Sequence[str] = ALL_LINEAR, rank: int
     MatMulNBits). Convolutions (groups = 1) and embeddings (Gather) are adapted only when a glob names them.
     rank: of A B, at least 1. alpha: A B is multiplied by alpha / rank; None is the rank. dropout: ratio of the layer's inputs that training leaves out.
     name: of the adapter, so that a model can have several. seed: of the initial values of A; B is zero at first (for embeddings the other way round).
+    modules_to_save: modules that are trained in full and saved with the adapter, such as a new head: globs for the paths of modules or their ends
+    ("classifier"), for weights, or "head" for the last layers. Their layers get no adapters.
 
-    Raises InvalidArgumentError when no layer fits a target, a layer has an adapter of that name, or a number is out of range; errors of load_model."""
+    Raises InvalidArgumentError when no layer fits a target, no weight fits modules_to_save, a layer has an adapter of that name, or a number is out of range;
+    errors of load_model."""
     _check(rank, alpha, dropout, name)
     adapted = as_model(model)
-    existing = read_adapters(adapted)
-    layers = select_layers(adaptable_layers(adapted), targets)
+    existing, full = read_adapters(adapted), select_full_weights(adapted, modules_to_save)
+    layers = [layer for layer in select_layers(adaptable_layers(adapted), targets) if layer.weight not in full]
+    if not layers:
+        raise InvalidArgumentError(f"expected layers for adapters beside those of modules_to_save, got the targets {targets!r}, which name no others")
     twice = [layer.module for layer in layers if any(old.module == layer.module and old.name == name for old in existing)]
     if twice:
         raise InvalidArgumentError(f"expected layers without an adapter named {name!r}, got {twice}")
@@ -44,6 +50,8 @@ def add(model: ModelSource, targets: str | Sequence[str] = ALL_LINEAR, rank: int
         Injection(adapted, layer, adapter).insert(random, dropout)
         made.append(adapter)
     write_adapters(adapted, [*existing, *made])
+    listed = read_full_weights(adapted)
+    write_full_weights(adapted, listed | {name: dict.fromkeys([*listed.get(name, ()), *full])})
     return adapted
 
 

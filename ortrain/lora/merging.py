@@ -8,11 +8,13 @@ from ortrain.errors import InvalidArgumentError, InvalidModelError
 from ortrain.ir import Graph, Model, Node
 from ortrain.loading.loader import ModelSource, as_model
 from ortrain.lora.adapters import Adapter, read_adapters, write_adapters
+from ortrain.lora.full_weights import read_full_weights, write_full_weights
 from ortrain.passes.weight_layers import CONVOLUTION, EMBEDDING
 
 
 def merge(model: ModelSource, name: str | None = None) -> Model:
     """Return a copy of a model with adapters added to the weights of their layers, so that it has the nodes of the model before lora.add.
+    Weights that were trained in full beside them (modules_to_save) are in their places already.
 
     name: of one adapter; None for all. Raises InvalidArgumentError when there is no such adapter, or one belongs to a quantized layer, whose weights cannot
     take it up: such models are run with their adapters."""
@@ -29,8 +31,10 @@ def merge(model: ModelSource, name: str | None = None) -> Model:
 
 
 def remove(model: ModelSource, name: str | None = None) -> Model:
-    """Return a copy of a model without adapters, its layers as they were. name: of one adapter; None for all. Raises InvalidArgumentError when there is no
-    such adapter."""
+    """Return a copy of a model without adapters, its layers as they were. name: of one adapter; None for all.
+
+    Weights that were trained in full beside the adapters (modules_to_save) keep their values, since the model does not hold their former ones. Raises
+    InvalidArgumentError when there is no such adapter."""
     bare = as_model(model)
     chosen = _chosen(bare, name)
     for adapter in chosen:
@@ -52,6 +56,8 @@ def _without(model: Model, chosen: list[Adapter]) -> Model:
     read = {value for node in graph.nodes for value in node.inputs} | set(graph.outputs)
     graph.initializers = {name: array for name, array in graph.initializers.items() if name in read}
     write_adapters(model, [adapter for adapter in read_adapters(model) if adapter not in chosen])
+    gone = {adapter.name for adapter in chosen}
+    write_full_weights(model, {name: weights for name, weights in read_full_weights(model).items() if name not in gone})
     return model
 
 

@@ -163,7 +163,10 @@ class ClassRule:
 
     def _counted(self, answers: np.ndarray) -> np.ndarray | None:
         """Return which targets count, or None if all do."""
-        return None if self.ignore_index is None else answers != self.ignore_index
+        if self.ignore_index is None:
+            return None
+        counted: np.ndarray = answers != self.ignore_index
+        return None if counted.all() else counted
 
     def _class_axis(self, found: np.ndarray, wanted: np.ndarray) -> int | None:
         """Return the axis that predictions have and targets do not, or None when the shapes are equal."""

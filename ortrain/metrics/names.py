@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError
@@ -24,29 +25,31 @@ METRICS: dict[str, Callable[..., Metric]] = {
 TOP_K = re.compile(r"top-([1-9]\d{0,5})")
 
 
-def get(metric: str | Metric | Callable[..., Any]) -> Metric:
+def get(metric: str | Metric | Callable[..., Any], ignore_index: int | None = None) -> Metric:
     """Return a metric by its name, with default settings; a Metric itself; or a function(targets, predictions) as a FunctionMetric.
 
-    The metric is called what it was asked for by. Raises InvalidArgumentError, which lists the names, for an unknown one, and ArgumentTypeError."""
+    ignore_index: the label of targets that do not count, for a metric of class labels that is given by its name. The metric is called what it was asked for
+    by. Raises InvalidArgumentError, which lists the names, for an unknown one, and ArgumentTypeError."""
     if isinstance(metric, Metric):
         return metric
     if isinstance(metric, str):
         match = TOP_K.fullmatch(metric)
         if match:
-            return TopKAccuracy(int(match[1]))
+            return TopKAccuracy(int(match[1]), ignore_index=ignore_index)
         if metric not in METRICS:
             raise InvalidArgumentError(f"expected a metric among {', '.join(sorted(METRICS))} and top-K (top-5, for example), got {metric!r}")
-        return METRICS[metric](name=metric)
+        made = METRICS[metric]
+        return made(name=metric) if ignore_index is None or "ignore_index" not in signature(made).parameters else made(name=metric, ignore_index=ignore_index)
     if callable(metric) and not isinstance(metric, type):
         return FunctionMetric(metric)
     raise ArgumentTypeError(f"expected the name of a metric, a Metric or a function, got {metric!r}")
 
 
-def get_all(metrics: Iterable[str | Metric | Callable[..., Any]]) -> list[Metric]:
+def get_all(metrics: Iterable[str | Metric | Callable[..., Any]], ignore_index: int | None = None) -> list[Metric]:
     """Return several metrics, each as get does. Raises InvalidArgumentError when two have the same name, or one is named "loss"."""
     if isinstance(metrics, str):
         raise ArgumentTypeError(f"expected a sequence of metrics, got the str {metrics!r}")
-    found = [get(metric) for metric in metrics]
+    found = [get(metric, ignore_index) for metric in metrics]
     names = ["loss", *(metric.name for metric in found)]
     for name in names:
         if names.count(name) > 1:

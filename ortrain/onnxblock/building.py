@@ -36,6 +36,10 @@ def fresh_names() -> Iterator[None]:
         _counter.reset(token)
 
 
+GENERATED = "onnx::"
+"""What generated names begin with, as those of onnxruntime-training do."""
+
+
 def generate_name(token: str) -> str:
     """Return `onnx::<token>::<n>`, which no value of the model being edited has."""
     graph = current_model().graph
@@ -43,7 +47,7 @@ def generate_name(token: str) -> str:
     for node in graph.node:
         used.update(node.output)
         used.add(node.name)
-    return next(name for n in _counter.get() or _process_counter if (name := f"onnx::{token}::{n}") not in used)
+    return next(name for n in _counter.get() or _process_counter if (name := f"{GENERATED}{token}::{n}") not in used)
 
 
 # ---- adding

@@ -1,2 +1,2 @@
-"""Passes over whole models: specialization to known inputs, half precision in float32, fused training models,
+"""Passes over whole models: specialization to known inputs, new heads, half precision in float32, fused training models,
 inference export."""

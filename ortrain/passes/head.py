@@ -11,6 +11,8 @@ HEAD = "head"
 """The word that stands for the parameters of the head wherever parameters are named."""
 
 POOLING = frozenset({"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "Flatten"})
+POINTWISE = frozenset({"Clip", "Dropout", "Identity", "Relu"})
+"""Operators that may stand between a convolution that is a head and the pooling of its channels."""
 DENSE = {"Gemm": (0, 1, 2), "MatMul": (0, 1), "FusedMatMul": (0, 1), "Dense": (0, 1, 2)}
 """Dense layers -> the inputs that may be weights."""
 
@@ -21,14 +23,15 @@ FORMS = frozenset({"Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze",
 def head_parameters(model: Model, parameters: Iterable[str], output: str | None = None) -> list[str]:
     """Return the parameters of a model's head, in the order of `parameters`.
 
-    The head is what comes after the last global pooling or Flatten, if that has parameters; otherwise the last dense layer (Gemm or MatMul) with a weight, and
-    its bias. parameters: the names to choose from. output: take only what this value depends on, such as the loss of a training model.
+    The head is what comes after the last global pooling or Flatten, if that has parameters; otherwise the convolution whose channels are pooled at the end, or
+    the last dense layer (Gemm or MatMul) with a weight, and its bias. parameters: the names to choose from. output: take only what this value depends on, such
+    as the loss of a training model.
 
     Raises InvalidArgumentError for a model with neither."""
     known = list(parameters)
     nodes, wanted = model.graph.nodes if output is None else model.graph.ancestors([output]), set(known)
     producers = model.graph.producers()
-    found = _behind_pooling(nodes, producers, wanted) or _last_dense(nodes, producers, wanted)
+    found = _behind_pooling(nodes, producers, wanted) or _pooled_convolution(nodes, producers, wanted) or _last_dense(nodes, producers, wanted)
     if not found:
         raise InvalidArgumentError("expected a model with parameters after its last global pooling or Flatten, or with a dense layer, to have a head, got "
                                    "neither: name the parameters")
@@ -46,6 +49,14 @@ def _behind_pooling(nodes: Sequence[Node], producers: Mapping[str, Node], wanted
             reached.update(node.outputs)
             found |= _parameters_among(node.inputs, producers, wanted)
     return found
+
+
+def _pooled_convolution(nodes: Sequence[Node], producers: Mapping[str, Node], wanted: set[str]) -> set[str]:
+    """Return the parameters of the convolution whose channels the last pooling averages, with at most an activation between them."""
+    last = next((node for node in reversed(nodes) if node.op_type in POOLING), None)
+    while last is not None and last.op_type in POOLING | POINTWISE:
+        last = producers.get(last.inputs[0])
+    return _parameters_among(last.inputs[1:], producers, wanted) if last is not None and last.op_type == "Conv" else set()
 
 
 def _last_dense(nodes: Sequence[Node], producers: Mapping[str, Node], wanted: set[str]) -> set[str]:

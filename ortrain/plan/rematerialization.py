@@ -1,14 +1,15 @@
 """Rematerialization: activations that are cheap to recompute are dropped after the forward pass and recomputed right
 before the backward pass reads them.
 
-Candidates are ranked by cost per byte saved. The cheapest are normalizations, whose gradients read their inputs
+Candidates are ranked by cost per byte saved, once by their own cost and once with that of operands that must be recomputed
+for them, and the better schedule is taken: neither ranking is best for all models. The cheapest are normalizations, whose gradients read their inputs
 anyway, and elementwise operators; convolutions and matrix multiplications follow as far as the session's time budget
 allows. In a chain of residual blocks the inputs of several blocks are recomputed in one sweep, block by block, where
 the last of them is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ortrain._core.symbolic import memory_at_least, size_hint
@@ -29,7 +30,7 @@ MIN_FREED_PER_TIME = 0.1
 least this times t of the memory in use (10 % of the time for 1 % of the memory)."""
 MAX_SCHEDULED_STEPS = 1 << 18
 """Limit of the search, as the total number of steps of all schedules tried for one order: 1.4 s. resnet50 takes
-24,000 at a share of 3 %, 144,000 at 50 %."""
+44,000 at a share of 3 %, 135,000 at 40 %."""
 NEGLIGIBLE_RATIO = 16
 """A value smaller than another by at least this factor may be kept live longer to recompute the other."""
 
@@ -86,6 +87,7 @@ class Rematerialization:
     def __init__(self, steps: list[Step], lifetimes: Lifetimes, recomputation: Callable[[Step], Step | None], other_bytes: int) -> None:
         self.steps, self.lifetimes, self.other_bytes = steps, lifetimes, other_bytes
         self.scheduled_steps = 0
+        self.schedules: dict[frozenset[tuple[str, int]], Schedule] = {}
         self.tried_selections: set[frozenset[tuple[str, int]]] = set()
         self.live_to_end = set(map(lifetimes.unaliased, lifetimes.live_to_end()))
         self.readers: dict[str, list[int]] = {}
@@ -96,17 +98,14 @@ class Rematerialization:
         self.candidates = self._find_candidates(recomputation)
 
     def run(self, share: float) -> list[Step]:
-        """Spend up to the share of the program's time in rounds; return the steps of the schedule with the best trade
-        of time for memory."""
+        """Spend up to the share of the program's time; return the steps of the schedule with the best trade of time for
+        memory."""
         selection: Selection = {}
         initial = self._schedule(selection)
+        program_cost = self.cost(self.steps)
         found = [(selection, initial)]
-        program_cost, round_share = self.cost(self.steps), FIRST_ROUND_SHARE
-        while True:
-            found += self._reduce_peaks(*found[-1], min(round_share, share) * program_cost)
-            if round_share >= share:
-                break
-            round_share *= 2
+        for with_operands in (False, True):
+            found += self._spend(share, program_cost, selection, initial, with_operands)
         memory_for_time = MIN_FREED_PER_TIME * (initial.peak + self.other_bytes)
 
         def price(trial: tuple[Selection, Schedule]) -> float:
@@ -115,11 +114,26 @@ class Rematerialization:
 
         return min(found, key=price)[1].steps
 
-    def _reduce_peaks(self, selection: Selection, schedule: Schedule, budget: float) -> Iterator[tuple[Selection, Schedule]]:
+    def _spend(self, share: float, program_cost: int, selection: Selection, schedule: Schedule, with_operands: bool) -> list[tuple[Selection, Schedule]]:
+        """Spend up to the share of the program's time in rounds; return the selections of all rounds with their schedules.
+
+        with_operands: rank candidates by their cost with that of their operands. A bias is added in no time, and yet the
+        matrix product before it may have to be computed again for it. In a chain of blocks, on the other hand, the operands
+        of one candidate are others that are to be dropped as well."""
+        self.tried_selections.clear()
+        found, round_share = [(selection, schedule)], FIRST_ROUND_SHARE
+        while True:
+            found += self._reduce_peaks(*found[-1], min(round_share, share) * program_cost, with_operands)
+            if round_share >= share:
+                return found
+            round_share *= 2
+
+    def _reduce_peaks(self, selection: Selection, schedule: Schedule, budget: float, with_operands: bool) -> Iterator[tuple[Selection, Schedule]]:
         """Lower one peak after the other: by dropping values that are live there, or else by keeping a value that was
         recomputed before."""
         while True:
-            drops = [dict.fromkeys((c.value for c in group), schedule.peak_point) for group in self._groups_to_drop(selection, schedule.peak_point, budget)]
+            groups_to_drop = self._groups_to_drop(selection, schedule.peak_point, budget, with_operands)
+            drops = [dict.fromkeys((c.value for c in group), schedule.peak_point) for group in groups_to_drop]
             prefixes = [drops[:count] for count in sorted({len(drops) >> halvings for halvings in range(len(drops).bit_length())})]
             better = (self._best_below([selection | {name: point for group in groups for name, point in group.items()} for groups in prefixes], schedule)
                      or self._best_below([selection | group for group in drops[1:]], schedule)
@@ -140,22 +154,34 @@ class Rematerialization:
         found = min(scheduled, key=lambda pair: pair[1].peak, default=None)
         return found if found is not None and found[1].peak < schedule.peak else None
 
-    def _groups_to_drop(self, selection: Selection, point: int, budget: float) -> list[list[Candidate]]:
+    def _groups_to_drop(self, selection: Selection, point: int, budget: float, with_operands: bool) -> list[list[Candidate]]:
         """Return candidates that need not be live at a point, as far as the budget allows, each with the values to
         recompute for it."""
         groups: list[list[Candidate]] = []
         taken = set(selection)
         left = budget - sum(self.candidates[value].cost for value in selection)
-        for candidate in self.candidates.values():
-            unused = self._unused_range(self.readers[candidate.value], candidate, point)
-            if candidate.value not in taken and unused is not None:
-                group = [c for c in self._with_operands(candidate, unused[1]) if c.value not in taken]
+        for candidate, next_use in self._droppable(taken, point, with_operands):
+            if candidate.value not in taken:
+                group = [c for c in self._with_operands(candidate, next_use) if c.value not in taken]
                 cost = sum(c.cost for c in group)
                 if group and cost <= left:
                     groups.append(group)
                     taken |= {c.value for c in group}
                     left -= cost
         return groups
+
+    def _droppable(self, taken: Collection[str], point: int, with_operands: bool) -> list[tuple[Candidate, int]]:
+        """Return the candidates that are live at a point without being used there, each with its first use after the
+        point; those with the lowest cost per byte first."""
+        found = [(candidate, unused[1]) for candidate in self.candidates.values() if candidate.value not in taken
+                 and (unused := self._unused_range(self.readers[candidate.value], candidate, point)) is not None]
+        if not with_operands:
+            return found
+
+        def cost_per_byte(entry: tuple[Candidate, int]) -> float:
+            return sum(c.cost for c in self._with_operands(*entry) if c.value not in taken) / entry[0].size
+
+        return sorted(found, key=cost_per_byte)
 
     def _with_operands(self, candidate: Candidate, point: int) -> list[Candidate]:
         """Return a candidate and the operands that must be recomputed for it; nothing if an operand would have to be
@@ -213,6 +239,9 @@ class Rematerialization:
 
         Candidates are processed from the last produced to the first, because a recomputation counts as a use of its
         operands."""
+        key = frozenset(selection.items())
+        if key in self.schedules:
+            return self.schedules[key]
         self.scheduled_steps += len(self.steps)
         recomputations: dict[int, list[Step]] = {}       # point -> steps that recompute for it, last first
         renames: dict[int, dict[str, str]] = {}     # point -> values that its step reads under other names
@@ -238,7 +267,8 @@ class Rematerialization:
         peak_index = live.index(peak)
         recomputed = {value: blocks[name] for value in selection if (name := self.lifetimes.root(self.candidates[value].step.outputs[0])) in blocks}
         live_at_peak = [value for value, block in recomputed.items() if block.first < peak_index <= block.last]
-        return Schedule(steps, scheduled[peak_index][0], peak, live_at_peak)
+        self.schedules[key] = Schedule(steps, scheduled[peak_index][0], peak, live_at_peak)
+        return self.schedules[key]
 
     def _is_available(self, name: str, point: int, candidate: Candidate) -> bool:
         """Return whether a value is live at a point anyway, is stored outside the arena, or is small enough to be

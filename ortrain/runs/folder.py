@@ -19,6 +19,7 @@ from ortrain.formats.onnx_files import read_model
 from ortrain.runs.loaders import Split, fixed_batch, labelled_loader, restore_preprocessing, unlabelled_loader, validation_loader
 from ortrain.runs.preprocessing import Preprocessing
 from ortrain.trainer import History, Trainer
+from ortrain.trainer.callbacks import BEST_WEIGHTS
 from ortrain.trainer.checkpoints import AVERAGE, BEST, HISTORY
 from ortrain.trainer.checkpoints import SETTINGS as TRAINER_SETTINGS
 from ortrain.trainer.records import EpochRecord
@@ -143,8 +144,8 @@ def _batch_size(trainer: Trainer, wanted: int) -> int:
 def remove_run(folder: Path) -> None:
     """Remove the files of a run from its folder, and nothing else."""
     log = LOG.removesuffix(".csv")
-    patterns = (*MODELS, CHECKPOINT, f"{BEST}*", f"{AVERAGE}.*.npz", f"{CHECKPOINT}-epoch-*", HISTORY, TRAINER_SETTINGS, SETTINGS, TRAINED, MERGED, CURVE,
-                HISTORY_TABLE, REPORT, LOG, f"{log}-steps.csv", f"{log}-settings.json")
+    patterns = (*MODELS, CHECKPOINT, f"{BEST}*", f"{AVERAGE}.*.npz", f"{BEST_WEIGHTS}.*.npy", f"{CHECKPOINT}-epoch-*", HISTORY,
+                TRAINER_SETTINGS, SETTINGS, TRAINED, MERGED, CURVE, HISTORY_TABLE, REPORT, LOG, f"{log}-steps.csv", f"{log}-settings.json")
     for pattern in patterns:
         for path in folder.glob(pattern):
             path.unlink()

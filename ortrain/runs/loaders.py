@@ -19,6 +19,7 @@ from ortrain.runs.preprocessing import DataOptions, ModelInputs, Preprocessing
 from ortrain.runs.tables import ArrayPreprocessing, TablePreprocessing
 from ortrain.trainer import Trainer
 from ortrain.trainer.construction import InputRoles
+from ortrain.trainer.data_checks import check_data
 from ortrain.trainer.trainer import EVALUATION_BATCH_SIZE
 
 
@@ -161,6 +162,7 @@ def check_fits(trainer: Trainer, data: TrainingData) -> None:
     Raises the errors of eval_step, such as InputShapeError and LabelRangeError, before a run writes anything."""
     _check_batches(trainer, data)
     loader, roles = data.training, trainer.roles
+    check_data(trainer.session, loader, roles.training, training=True)
     batch = next(iter(loader.epoch(0)))
     labels = class_labels(loader)
     source = loader.source

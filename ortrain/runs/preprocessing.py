@@ -81,7 +81,8 @@ class Preprocessing(ABC):
         """Raise InvalidArgumentError when the data have more classes than the model has outputs."""
         if self.classes is not None and outputs is not None and outputs < len(self.classes):
             names = ", ".join(map(str, self.classes[:10])) + (", ..." if len(self.classes) > 10 else "")
-            raise InvalidArgumentError(f"expected a model with at least {len(self.classes)} outputs for the classes {names}, got {outputs}")
+            raise InvalidArgumentError(f"expected a model with at least {len(self.classes)} outputs for the classes {names}, got {outputs}: "
+                                       f"--num-classes {len(self.classes)} gives it a new last layer")
 
 
 def augment_from(words: Sequence[str]) -> Augment:

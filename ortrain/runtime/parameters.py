@@ -50,7 +50,8 @@ class Parameter:
 
 
 class Parameters:
-    """The parameters of a state by name; iteration yields (name, Parameter), sorted, as in onnxruntime-training."""
+    """The parameters of a state by name; iteration yields (name, Parameter), sorted, as in onnxruntime-training. keys, values, items and get are those of a
+    dict: dict(parameters) and **parameters work."""
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
@@ -58,6 +59,24 @@ class Parameters:
     def names(self) -> list[str]:
         """Return the names, sorted, also of a nominal state, whose values cannot be read."""
         return self._state.names()
+
+    def keys(self) -> list[str]:
+        """Return the names, sorted."""
+        return self.names()
+
+    def values(self) -> list[Parameter]:
+        """Return the parameters, in the order of their names."""
+        return [parameter for _, parameter in self]
+
+    def items(self) -> list[tuple[str, Parameter]]:
+        """Return (name, parameter), in the order of the names."""
+        return list(self)
+
+    def get(self, name: str, default: Parameter | None = None) -> Parameter | None:
+        """Return a parameter, or the default where there is none of that name."""
+        if name not in self:
+            return default
+        return self[name]
 
     def __getitem__(self, name: str) -> Parameter:
         if name not in self:
@@ -83,10 +102,29 @@ class Parameters:
 
 
 class Properties:
-    """The user's properties of a checkpoint: int, float (single precision) and str values by name; iteration yields (name, value), sorted."""
+    """The user's properties of a checkpoint: int, float (single precision) and str values by name; iteration yields (name, value), sorted. keys, values, items
+    and get are those of a dict."""
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
+
+    def keys(self) -> list[str]:
+        """Return the names, sorted."""
+        return sorted(self._state.properties)
+
+    def values(self) -> list[PropertyValue]:
+        """Return the values, in the order of their names."""
+        return [value for _, value in self]
+
+    def items(self) -> list[tuple[str, PropertyValue]]:
+        """Return (name, value), in the order of the names."""
+        return list(self)
+
+    def get(self, name: str, default: PropertyValue | None = None) -> PropertyValue | None:
+        """Return a value, or the default where there is none of that name."""
+        if name not in self:
+            return default
+        return self[name]
 
     def __getitem__(self, name: str) -> PropertyValue:
         return self._state.property(name)

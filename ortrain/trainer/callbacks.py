@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
+import io
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from ortrain import metrics
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError
+from ortrain.formats.atomic_files import replace_file
 from ortrain.trainer.records import LOSS, VALIDATION, EpochRecord, History, StepRecord
 
 
@@ -110,14 +115,19 @@ class LambdaCallback(Callback):
             setattr(self, name, hook)
 
 
+BEST_WEIGHTS = "early-stopping"
+"""What the names of the files of best weights begin with, beside the checkpoint of a run."""
+EPOCH_DIGITS = 4
+
+
 class EarlyStopping(Callback):
     """Stops training when a figure has not improved for `patience` epochs.
 
     monitor: the figure: "loss" or the name of a metric, with the prefix "validation_" on validation data. patience: at least 1.
     min_delta: the change, at least 0, that counts as an improvement only when exceeded.
     mode: "min" or "max"; "auto" follows from the monitored figure: losses are to fall, for metrics see ortrain.metrics.higher_is_better.
-    restore_best: set the parameters of the best epoch when training ends. Counts are kept in checkpoints, weights are not: after a resume without
-    improvement the last weights stay, with a warning.
+    restore_best: set the parameters of the best epoch when training ends. In a run with a folder they are written there, so that a resumed run has them too;
+    after a resume without that file the last weights stay, with a warning.
 
     NaN is no improvement. Raises InvalidArgumentError for these values, for a monitor whose mode is unknown, and, after the first epoch, for one that
     records do not have."""
@@ -149,6 +159,8 @@ class EarlyStopping(Callback):
     def on_fit_begin(self, trainer: TrainerInterface) -> None:
         if trainer.epoch == 0:
             self._forget()
+            for path in [] if trainer.output_folder is None else trainer.output_folder.glob(f"{self._file}*.npy"):
+                path.unlink()                           # of a run that this one replaces
 
     def on_epoch_end(self, trainer: TrainerInterface, record: EpochRecord) -> None:
         figures = record.figures
@@ -159,6 +171,8 @@ class EarlyStopping(Callback):
             self.best, self.best_epoch, self.waited = value, record.epoch, 0
             if self.restore_best:
                 self._weights = trainer.save_weights()
+                if trainer.output_folder is not None:
+                    self._write_weights(trainer.output_folder)
             return
         self.waited += 1
         if self.waited >= self.patience:
@@ -173,11 +187,37 @@ class EarlyStopping(Callback):
     def on_fit_end(self, trainer: TrainerInterface) -> None:
         if not self.restore_best or not self.waited or not self.best_epoch:
             return
+        if self._weights is None and trainer.output_folder is not None:
+            self._weights = self._read_weights(trainer.output_folder)
         if self._weights is None:
             warnings.warn(f"the parameters of the best epoch, {self.best_epoch}, were lost when the run was resumed; those of the last epoch are kept",
                           stacklevel=2)
             return
         trainer.restore_weights(self._weights)
+
+    # ---- the best weights of a run with a folder
+
+    @property
+    def _file(self) -> str:
+        """The name of the file of the best weights, without the number of their epoch."""
+        return f"{BEST_WEIGHTS}.{re.sub(r'[^A-Za-z0-9_-]', '_', self.monitor)}-{'min' if self._sign > 0 else 'max'}-epoch-"
+
+    def _write_weights(self, folder: Path) -> None:
+        """Write the best weights, and remove those that neither this nor the last checkpoint can refer to."""
+        content = io.BytesIO()
+        np.save(content, self._weights, allow_pickle=False)
+        folder.mkdir(parents=True, exist_ok=True)
+        written = sorted(folder.glob(f"{self._file}*.npy"))
+        replace_file(folder / f"{self._file}{self.best_epoch:0{EPOCH_DIGITS}}.npy", content.getvalue())
+        for path in written[:-1]:
+            path.unlink()
+
+    def _read_weights(self, folder: Path) -> np.ndarray | None:
+        path = folder / f"{self._file}{self.best_epoch:0{EPOCH_DIGITS}}.npy"
+        if not path.exists():
+            return None
+        weights: np.ndarray = np.load(path, allow_pickle=False)
+        return weights
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "best_epoch": self.best_epoch, "waited": self.waited}

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ortrain import metrics as metric_registry
+from ortrain.artifacts.generation import LOSSES
+from ortrain.enums import LossType
 from ortrain.errors import InvalidArgumentError
-from ortrain.ir import Model
+from ortrain.ir import Model, Node
 from ortrain.loading.loader import ModelSource, load_model
 from ortrain.metrics import Accuracy, Metric
-from ortrain.onnxblock.loss import loss_by_name, loss_inputs
+from ortrain.onnxblock.loss import BCEWithLogitsLoss, BinaryFocalLoss, CrossEntropyLoss, FocalLoss, loss_by_name, loss_inputs
 from ortrain.onnxblock.loss.base import SAMPLE_WEIGHT
 from ortrain.passes.open_batch import opened_shapes
 from ortrain.passes.specialization import InputShapes
 from ortrain.trainer.settings import AUTOMATIC
 from ortrain.training.session import TrainingSession
+
+LABEL_LOSSES = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "SoftmaxFocalLoss"})
+"""Operators of scores [n, classes, ...] and class labels."""
+SAME_VALUES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators whose result has the elements of their first input."""
+
+
+CONTAINED: dict[tuple[type, ...], str] = {(CrossEntropyLoss, FocalLoss): "Softmax", (BCEWithLogitsLoss, BinaryFocalLoss): "Sigmoid"}
+"""Losses -> the activation that they contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,8 @@ class InputRoles:
     """Additional outputs of the eval model, after the loss."""
     dtypes: dict[str, str]
     """Input -> element type."""
+    ignored: int | None = None
+    """The target that the loss ignores; None where targets are no class labels."""
 
 
 def input_roles(session: TrainingSession, predictions: str | None = None) -> InputRoles:
@@ -55,7 +69,31 @@ def input_roles(session: TrainingSession, predictions: str | None = None) -> Inp
     targets = rest or evaluation[-1:]
     types = session.training_model.graph.types
     return InputRoles(training, evaluation, [name for name in evaluation if name in reached and name not in targets], targets,
-                      predictions, outputs, {name: types[name].dtype for name in training if name in types})
+                      predictions, outputs, {name: types[name].dtype for name in training if name in types}, _ignored_label(model, targets[0]))
+
+
+def label_losses(model: Model) -> dict[str, Node]:
+    """Return input -> the loss that it is the class labels of."""
+    producers = model.graph.producers()
+    found = {}
+    for node in model.graph.nodes:
+        if node.op_type in LABEL_LOSSES:
+            label = node.inputs[1]
+            while label in producers and producers[label].op_type in SAME_VALUES:
+                label = producers[label].inputs[0]
+            if label in model.graph.inputs:
+                found[label] = node
+    return found
+
+
+def ignored_label(loss: Node) -> int:
+    """Return the label that a loss ignores."""
+    return int(loss.attributes.get("ignore_index", DEFAULT_IGNORE_INDEX))
+
+
+def _ignored_label(model: Model, target: str) -> int | None:
+    loss = label_losses(model).get(target)
+    return None if loss is None else ignored_label(loss)
 
 
 def _inputs_reaching(model: Model, output: str) -> set[str]:
@@ -91,6 +129,7 @@ def new_session(model: ModelSource, *, loss: Any, optimizer: Any, learning_rate:
     elif options:
         raise InvalidArgumentError(f"expected a loss given by name with {sorted(options)}, got {loss!r}: pass these to the loss itself")
     scores = loss_inputs(loss, forward, loss_input_names)
+    _warn_of_probabilities(forward, loss, scores)
     if additional_output_names is None and wants_metrics:
         additional_output_names = scores
     session = TrainingSession.from_model(forward, loss=loss, optimizer=optimizer, learning_rate=learning_rate, requires_grad=requires_grad,
@@ -109,15 +148,16 @@ def check_sample_weight(roles: InputRoles, targets: Any, sample_weight: Any) -> 
 
 
 def make_metrics(wanted: Any, roles: InputRoles) -> list[Metric]:
-    """Return the metrics for names, metrics and functions; for "auto" accuracy where targets are integers.
+    """Return the metrics for names, metrics and functions; for "auto" accuracy where targets are integers. Those made
+    here ignore the label that the loss ignores.
 
     Raises InvalidArgumentError for an unknown name, or when the session returns nothing that a metric could compare with the targets."""
     if wanted is None:
         return []
     if isinstance(wanted, str) and wanted == AUTOMATIC:
         is_classification = roles.predictions is not None and roles.dtypes.get(roles.targets[0], "").startswith(("int", "uint"))
-        return [Accuracy()] if is_classification else []
-    made = metric_registry.get_all([wanted] if isinstance(wanted, str | Metric) or callable(wanted) else wanted)
+        return [Accuracy(ignore_index=roles.ignored)] if is_classification else []
+    made = metric_registry.get_all([wanted] if isinstance(wanted, str | Metric) or callable(wanted) else wanted, roles.ignored)
     if made and roles.predictions is None:
         raise InvalidArgumentError("expected a session whose eval model returns predictions after the loss, for metrics: name them in additional_output_names")
     return made

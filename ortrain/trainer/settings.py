@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,6 +14,14 @@ from ortrain.training.schedules import check_schedule
 
 AUTOMATIC = "auto"
 """As metrics: accuracy for integer targets, none for others."""
+
+
+OF_FIT = {"epochs": "epochs", "num_epochs": "epochs", "num_train_epochs": "epochs", "batch_size": "batch_size", "validation": "validation",
+          "validation_data": "validation", "validation_split": "validation", "shuffle": "shuffle"}
+"""Names that a trainer does not take -> the argument of fit that they stand for."""
+SHORT = {"lr": "learning_rate", "early_stopping_patience": "patience", "gradient_accumulation_steps": "accumulate", "max_grad_norm": "clip_norm",
+         "lr_scheduler": "schedule", "scheduler": "schedule", "ema": "weight_average"}
+"""Names of other libraries -> the setting here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +61,14 @@ class TrainerSettings:
     progress: bool = True
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> TrainerSettings:
-        """Return checked settings. Raises InvalidArgumentError for an unknown name or an invalid value."""
+    def of(cls, settings: Mapping[str, Any], others: Collection[str] = ()) -> TrainerSettings:
+        """Return checked settings. others: arguments that stand beside them. Raises InvalidArgumentError for an unknown name, with the one that may have been
+        meant, or an invalid value."""
         known = {entry.name for entry in fields(cls)}
         unknown = sorted(set(settings) - known)
         if unknown:
-            raise InvalidArgumentError(f"expected settings named {sorted(known)}, got {unknown}")
+            hints = "; ".join(filter(None, (_hint(name, [*others, *sorted(known)]) for name in unknown)))
+            raise InvalidArgumentError(f"expected settings named {sorted(known)}, got {unknown}" + (f": {hints}" if hints else ""))
         return cls(**settings)
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from ortrain.metrics import Metric
 from ortrain.passes.specialization import InputShapes
 from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
-from ortrain.trainer.callbacks import Callback
+from ortrain.trainer.callbacks import Callback, EarlyStopping
 from ortrain.trainer.checkpoints import CheckpointFolder, Progress
 from ortrain.trainer.construction import check_sample_weight, input_roles, make_metrics, new_session
 from ortrain.trainer.evaluation import evaluate_batches, predict_batches
@@ -91,8 +92,8 @@ class Trainer:
                    folder: str | os.PathLike[str] | None = None, overwrite: bool = False, requires_grad: str | Sequence[str] | None = None,
                    frozen_params: str | Sequence[str] | None = None, loss_options: Mapping[str, Any] | None = None, class_weight: Any = None,
                    sample_weight: bool = False, loss_input_names: Sequence[str] | None = None, additional_output_names: Sequence[str] | None = None,
-                   input_shapes: InputShapes | None = None, input_values: Mapping[str, Any] | None = None, options: SessionOptions | None = None,
-                   **settings: Any) -> Trainer:
+                   input_shapes: InputShapes | None = None, input_values: Mapping[str, Any] | None = None, num_classes: int | None = None,
+                   options: SessionOptions | None = None, **settings: Any) -> Trainer:
         """Create a trainer straight from a forward model.
 
         model: a path, bytes, an onnx.ModelProto or an ortrain.ir.Model.
@@ -110,7 +111,7 @@ class Trainer:
             model, loss=loss, optimizer=optimizer, learning_rate=learning_rate, class_weight=class_weight, sample_weight=sample_weight,
             loss_options=loss_options, requires_grad=_listed(requires_grad), frozen_params=_listed(frozen_params), wants_metrics=bool(checked.metrics),
             loss_input_names=loss_input_names, additional_output_names=additional_output_names, input_shapes=input_shapes, input_values=input_values,
-            options=options)
+            num_classes=num_classes, seed=checked.seed, options=options)
         return cls(session, folder=folder, overwrite=overwrite, predictions=predictions, **settings)
 
     @classmethod
@@ -141,8 +142,9 @@ class Trainer:
         Ctrl-C ends training after the running step, as if the run had been complete: the checkpoint is saved and the history returned; a second one
         interrupts at once. A later call begins the epoch anew that an earlier one has left half way.
 
-        Raises InvalidArgumentError for data that do not fit and for a folder that holds another run, before anything is trained or written,
-        InvalidStateError when the loss is not finite, and the errors of train_step."""
+        Before anything is trained or written, raises InvalidArgumentError for data that do not fit, for a folder that holds another run and for an unknown
+        figure to be monitored, and for arrays in memory the input errors of train_step and LabelRangeError. Raises InvalidStateError when the loss is not
+        finite, and the errors of train_step."""
         _check_positive(epochs=epochs, batch_size=batch_size)
         check_callbacks(callbacks)
         check_sample_weight(self.roles, targets, sample_weight)
@@ -154,6 +156,10 @@ class Trainer:
             loader, held_out = split(loader, validation, self.options.seed)
         elif validation is not None:
             held_out = self.evaluation_loader(*_pair(validation), batch_size=max(batch_size, EVALUATION_BATCH_SIZE))
+        check_data(self.session, loader, self.roles.training, training=True)
+        if held_out is not None:
+            check_data(self.session, held_out, self.roles.evaluation, training=False)
+        self._check_monitors([*self.options.callbacks, *callbacks, *self.options.default_callbacks()], held_out is not None)
         self._start(loader, epochs, batch_size, callbacks)
         self.checkpoints.write_artifacts(self.session, self._replaces_artifacts)
         self._replaces_artifacts = False
@@ -188,6 +194,19 @@ class Trainer:
         if self._resumed is not None:
             self._resumed.restore_callbacks(self._callbacks)
             self._resumed.restore_schedule(self._schedule)
+
+    def figures(self, has_validation: bool) -> list[str]:
+        """Return the names of the figures that each epoch has, and that callbacks can monitor."""
+        names = [LOSS, *(metric.name for metric in self.metrics)]
+        return [*names, *(f"{VALIDATION}{name}" for name in names if has_validation)]
+
+    def _check_monitors(self, callbacks: Sequence[Callback], has_validation: bool) -> None:
+        """Raise InvalidArgumentError for early stopping by a figure that no epoch is going to have."""
+        figures = self.figures(has_validation)
+        for callback in callbacks:
+            if isinstance(callback, EarlyStopping) and callback.monitor not in figures:
+                remedy = "" if has_validation or not callback.monitor.startswith(VALIDATION) else " without validation data: give fit some, or set monitor"
+                raise InvalidArgumentError(f"expected to monitor one of {', '.join(figures)}, got {callback.monitor!r}{remedy}")
 
     def _make_schedule(self) -> Schedule | None:
         options = self.options
@@ -281,12 +300,20 @@ class Trainer:
     # ---- weights and files
 
     def save_weights(self) -> np.ndarray:
-        """Return a copy of all parameters, frozen ones and running statistics included, for restore_weights."""
-        return self.session.to_buffer(trainable_only=False)
+        """Return a copy of all parameters, frozen ones and running statistics included, and of the averaged weights if there are any, for restore_weights."""
+        weights = self.session.to_buffer(trainable_only=False)
+        if self.average is None:
+            return weights
+        with self.average.applied():
+            return np.concatenate([weights, self.session.to_buffer(trainable_only=True)])
 
     def restore_weights(self, saved: np.ndarray) -> None:
         """Set all parameters to what save_weights returned."""
-        self.session.from_buffer(saved, trainable_only=False)
+        size = self.session.parameters_size(trainable_only=False)
+        self.session.from_buffer(saved[:size], trainable_only=False)
+        if self.average is not None:
+            with self.average.applied():
+                self.session.from_buffer(saved[size:], trainable_only=True)
 
     def save(self) -> None:
         """Write the run's checkpoint into its folder; without a folder only the state's properties are updated."""
@@ -316,6 +343,11 @@ class Trainer:
     def close(self) -> None:
         """Close the session."""
         self.session.close()
+
+    def __repr__(self) -> str:
+        trainable = self.session.state.trainable
+        return (f"Trainer(inputs {', '.join(self.roles.forward)}; targets {', '.join(self.roles.targets)}; {sum(array.size for array in trainable.values()):,} "
+                f"numbers in {len(trainable)} trained tensors; {self.epoch} epochs and {self.step} steps completed)")
 
     def __enter__(self) -> Trainer:
         return self

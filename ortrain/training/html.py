@@ -5,8 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from ortrain.artifacts.generation import LOSS
 from ortrain.ir import Graph
 from ortrain.ir.html import count_text, details, shape_text, signature, table
+from ortrain.onnxblock.building import GENERATED
 
 if TYPE_CHECKING:
     from ortrain.training.session import TrainingSession
@@ -28,6 +30,8 @@ def session_html(session: TrainingSession) -> str:
     nominal = " (nominal: no values)" if state.nominal else ""
     facts = [["parameters", f"{trained:,} numbers in training, in {count_text(len(rows), 'tensor')} in all{nominal}"], ["optimizer", optimizer],
              ["eval model", "none" if session.eval_model is None else "present"]]
-    own = Graph(graph.name, session.input_names(), session.output_names(), types=graph.types)
+    loss, *others = session.output_names()
+    shown = LOSS if loss.startswith(GENERATED) and LOSS not in others else loss
+    own = Graph(graph.name, session.input_names(), [shown, *others], types=graph.types | ({shown: graph.types[loss]} if loss in graph.types else {}))
     return (f"<div><b>{escape(type(session).__name__)}</b>{table(['', ''], facts)}{signature(own)}"
             f"{details('parameters', ['name', 'dtype', 'shape', 'numbers', 'role'], rows)}</div>")

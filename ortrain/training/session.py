@@ -107,7 +107,7 @@ class TrainingSession(Optimization, CopyableSession):
         made = build_artifacts(model, requires_grad=requires_grad, frozen_params=frozen_params, loss=loss, optimizer=optimizer,
                                additional_output_names=list(additional_output_names) if additional_output_names else None,
                                loss_input_names=list(loss_input_names) if loss_input_names else None,
-                               input_shapes=input_shapes, input_values=input_values)
+                               input_shapes=input_shapes, input_values=input_values, name_loss=True)
         session = cls._from_artifacts(made, options)
         session._forward_outputs = list(source.graph.outputs)
         if optimizer is not None:
@@ -192,6 +192,11 @@ class TrainingSession(Optimization, CopyableSession):
             self._ready(run_options)
             runner = self._runner(training=False)
             return runner.run(runner.arguments(inputs, named), run_options=run_options, out=out)
+
+    def check_inputs(self, *inputs: Any, training: bool = True, **named: Any) -> None:
+        """Raise the input error that train_step, or with training=False eval_step, would raise for a batch, without running it; values are not looked at."""
+        runner = self._runner(training)
+        runner.check(runner.arguments(inputs, named))
 
     def predict(self, *inputs: Any, output_names: Sequence[str] | None = None, **named: Any) -> list[np.ndarray]:
         """Run the forward model with the current weights, without the loss.

@@ -236,3 +236,33 @@ def test_a_run_that_is_overwritten_leaves_nothing_of_the_one_before(command, fol
     names = {path.name for path in (folder / "run").iterdir()}
     assert "notes.txt" in names and not {"adapter", "merged.onnx", "log.csv"} & names
     assert onnx.load(folder / "run" / "optimizer_model.onnx").graph.node[-1].op_type.startswith("SGD")
+
+
+def test_a_model_of_other_classes_gets_a_new_last_layer(command, folder, arrays):
+    x, labels = arrays
+    np.savez(folder / "two.npz", x=x, labels=np.where(labels == 0, 0, CLASSES + 1))
+    line = f"{TRAIN} --epochs 8 --learning-rate 0.05".replace("data.npz", "two.npz")
+    status, _, err = command(line)
+    assert status == 1 and "label" in err and not (folder / "run").exists()
+    assert command(f"{line} --num-classes {CLASSES + 2}")[0] == 0
+    assert onnx.load(folder / "run" / "trained.onnx").graph.output[0].type.tensor_type.shape.dim[1].dim_value == CLASSES + 2
+    assert command("evaluate run two.npz")[0] == 0
+
+
+def test_a_folder_with_more_classes_than_the_model_has_names_the_option_for_a_new_last_layer(command, folder, images):
+    (images / "white").mkdir()
+    next((images / "red").iterdir()).rename(images / "white" / "0.png")
+    line = "train image.onnx photos --loss cross-entropy --out run --epochs 2 --image-size 5x6 --validation 0"
+    status, _, err = command(line)
+    assert status == 1 and "--num-classes 4" in err and not (folder / "run").exists()
+    assert command(f"{line} --num-classes 4 --requires-grad head")[0] == 0
+
+
+def test_a_new_head_is_written_with_the_adapter(command, folder):
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    assert command(f"{TRAIN} --epochs 3 --lora all-linear --lora-rank 2 --requires-grad head")[0] == 0
+    trainable = set(read_checkpoint(folder / "run" / "checkpoint").trainable)
+    beside = {name for name in trainable if "lora" not in name}
+    keys = numpy_files.load_file(str(folder / "run" / "adapter" / "adapter_model.safetensors"))
+    assert beside and {key.removeprefix("base_model.model.") for key in keys if ".lora_" not in key} == beside
+    assert command("evaluate run/merged.onnx data.npz")[1] == command("evaluate run data.npz")[1]

@@ -78,6 +78,32 @@ def test_a_resumed_run_stops_where_an_uninterrupted_one_would():
     assert second.best_epoch == 2
 
 
+def test_the_best_weights_of_before_a_resume_are_restored_in_a_run_with_a_folder(tmp_path):
+    first, second = EarlyStopping(patience=3), EarlyStopping(patience=3)
+    trainer = FakeTrainer([first], epochs=4, validation=losses(4, 3, 2, 2.5, 2.4, 2.2))
+    trainer.output_folder = tmp_path / "run"
+    trainer.fit()
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    trainer.callbacks, trainer.epochs, trainer.restored = [second], 6, None
+    trainer.fit()
+    assert trainer.restored == "weights of epoch 3" and second.best_epoch == 3
+
+
+def test_the_weights_that_the_last_checkpoint_refers_to_stay_until_the_next_one_is_written(tmp_path):
+    def stems():
+        return sorted(path.stem[-4:] for path in tmp_path.iterdir())
+
+    seen = []
+    trainer = FakeTrainer([EarlyStopping(), LambdaCallback(on_epoch_end=lambda *_: seen.append(stems()))], epochs=4, validation=losses(4, 3, 2, 1))
+    trainer.output_folder = tmp_path
+    trainer.fit()
+    assert seen == [["0001"], ["0001", "0002"], ["0002", "0003"], ["0003", "0004"]]
+    again = FakeTrainer([EarlyStopping()], epochs=1, validation=losses(9))
+    again.output_folder = tmp_path
+    again.fit()
+    assert stems() == ["0001"], "a new run in the folder begins without those of the old one"
+
+
 def test_a_new_run_starts_counting_anew():
     stopping = EarlyStopping(patience=1)
     FakeTrainer([stopping], validation=losses(0.1, 1, 1)).fit()

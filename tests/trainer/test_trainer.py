@@ -159,6 +159,27 @@ def test_early_stopping_ends_the_run_and_restores_the_best_weights():
     assert trainer.evaluate(X, Y)["loss"] == pytest.approx(best.validation["loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("average", [None, 0.5])
+def test_the_best_weights_of_before_a_resume_are_restored(average, tmp_path):
+    settings = {"patience": 6, "weight_average": average}
+    how = {"batch_size": 16, "validation": (X, Y)}
+    straight = new_trainer(learning_rate=3.0, **settings)
+    best = min(straight.fit(X, Y, epochs=12, **how), key=lambda record: record.validation["loss"])
+    assert best.epoch < 12
+    new_trainer(learning_rate=3.0, folder=tmp_path, **settings).fit(X, Y, epochs=best.epoch + 1, **how)
+    resumed = Trainer.from_artifacts(tmp_path, resume=True, **QUIET, **settings)
+    resumed.fit(X, Y, epochs=12, **how)
+    assert resumed.evaluate(X, Y)["loss"] == pytest.approx(best.validation["loss"], rel=1e-6)
+    assert_equal_weights(weights_of(resumed), weights_of(straight))
+
+
+def test_early_stopping_restores_the_averages_that_the_best_figure_is_of():
+    trainer = new_trainer(learning_rate=3.0, patience=2, weight_average=0.5)
+    best = min(trainer.fit(X, Y, epochs=40, batch_size=16, validation=(X, Y)), key=lambda record: record.validation["loss"])
+    assert best.epoch < len(trainer.history)
+    assert trainer.evaluate(X, Y)["loss"] == pytest.approx(best.validation["loss"], rel=1e-6)
+
+
 def test_a_callback_may_stop_the_run_after_a_step():
     def stop(trainer, record):
         if record.step == 3:

@@ -33,6 +33,14 @@ _LOSSES: Mapping[str, type[Loss]] = MappingProxyType({
 })
 
 
+_ELSEWHERE: Mapping[str, str] = MappingProxyType({
+    "sparse-categorical-crossentropy": "cross-entropy", "categorical-crossentropy": "cross-entropy", "softmax-cross-entropy": "cross-entropy",
+    "binary-crossentropy": "bce-with-logits", "binary-cross-entropy": "bce-with-logits", "bce": "bce-with-logits", "mean-squared-error": "mse", "l2": "mse",
+    "mean-absolute-error": "l1", "mae": "l1",
+})
+"""What other libraries call these losses -> their names here, for hints."""
+
+
 def losses_by_name() -> Mapping[str, type[Loss]]:
     """Return the classes of all losses that can be chosen by name, read-only."""
     return _LOSSES
@@ -46,7 +54,8 @@ def loss_by_name(name: str, **options: Any) -> Loss:
     found = _LOSSES.get(name.lower().replace("_", "-"))
     if found is None:
         spellings = {spelling.lower(): known for known, loss in _LOSSES.items() for spelling in (known, loss.__name__)}
-        close = dict.fromkeys(spellings[s] for s in difflib.get_close_matches(name.replace("_", "-").lower(), spellings))
+        known = _ELSEWHERE.get(name.replace("_", "-").lower())
+        close = {known: None} if known else dict.fromkeys(spellings[s] for s in difflib.get_close_matches(name.replace("_", "-").lower(), spellings))
         hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
         raise InvalidArgumentError(f"expected the name of a loss, one of {', '.join(_LOSSES)}, got {name!r}{hint}")
     try:
