@@ -11,6 +11,7 @@ from typing import Any
 
 from ortrain.ir import Node, Shape, TensorType
 from ortrain.ops.conv import ITEM_SIZE, shape_only_inputs_of_gradient
+from ortrain.ops.conv_transpose import gradient_windows
 from ortrain.ops.registry.constants import symbolic_max, symbolic_min
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_inputs, check_shape, operator
 from ortrain.ops.shared.conv_algorithms import (
@@ -109,6 +110,30 @@ def conv_grad(c: InferenceContext) -> list[TensorType]:
     if c.has(3) and (c.shape(3) != c.shape(1) or not can_accumulate_data_gradient(c.node, c.type(2))):
         raise c.error(f"expected a gradient of the shape of x, and a 1 x 1 convolution without groups or pads, to add to, got {list(c.shape(3))}")
     return [c.type(1), c.type(2), TensorType(c.dtype(2), (c.shape(2)[0],))][: len(c.node.outputs)]
+
+
+def input_gradient_geometry(c: InferenceContext, dy: tuple[int, ...], dx: tuple[int, ...]) -> Geometry:
+    """Return the geometry of the convolution whose data gradient a node computes from dy [n, oh, ow, k] and a weight, its input 2; dx: [n, h, w, c]."""
+    return geometry_of(dx, dy[3], int(c.attribute("group", 1)), gradient_windows(c, c.shape(2)[2:], dy[1:3]))
+
+
+def lower_conv_input_grad(c: LoweringContext) -> KernelCall:
+    v = input_gradient_geometry(c, c.dims(0), c.output_dims(0))
+    method = data_gradient_method(v, method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c)))
+    scratch = data_scratch(v, method) * ITEM_SIZE[c.dtype(0)]
+    return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_gradient_rows(v), 0, 0, 0, 0), scratch=scratch)
+
+
+@operator("ChannelsLastConvInputGrad", domain=ORTRAIN, lower=lower_conv_input_grad)
+def conv_input_grad(c: InferenceContext) -> list[TensorType]:
+    """dx [n, h, w, c] of (dy [n, oh, ow, k], absent, w): the data gradient of Conv; attribute output_shape: h and w"""
+    dy, weight, (height, width) = c.type(0).sizes, c.type(2).sizes, integers(c, "output_shape", 2, 1)
+    if len(dy) != 4 or len(weight) != 4 or dy[3] != weight[0]:
+        raise c.error(f"expected a gradient [n, h, w, k] and a weight [k, c / group, kh, kw], got {list(dy)} and {list(weight)}")
+    dx = (dy[0], height, width, weight[1] * int(c.attribute("group", 1)))
+    if not is_supported(input_gradient_geometry(c, dy, dx)):
+        raise c.error(f"expected sizes that the channels-last kernels support, got {list(dy)} and {list(weight)}")
+    return [TensorType(c.dtype(0), dx)]
 
 
 # ---- batch normalization

@@ -106,12 +106,17 @@ def conv_transpose(c: InferenceContext) -> list[TensorType]:
     return [TensorType(dtype, (data[0], filters, *windows.output))]
 
 
+def gradient_windows(c: InferenceContext, kernel: Sequence[Dim], output: Sequence[Dim]) -> Windows:
+    """Return the windows of the convolution whose data gradient the node computes. output: the spatial sizes of dy."""
+    rank = len(kernel)
+    pads = integers(c, "pads", 2 * rank, 0)
+    return Windows(tuple(int(size) for size in kernel), integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1), pads[:rank], pads[rank:],
+                   tuple(output))
+
+
 def lower_conv_input_grad(c: LoweringContext) -> KernelCall:
     dy, w, dx = c.dims(0), c.dims(2), c.output_dims(0)
-    rank = len(dx) - 2
-    pads = integers(c, "pads", 2 * rank, 0)
-    windows = Windows(tuple(int(size) for size in w[2:]), integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1), pads[:rank], pads[rank:],
-                      tuple(dy[2:]))
+    windows = gradient_windows(c, w[2:], dy[2:])
     v = Geometry(dy[0], dx[1], dy[1], int(c.attribute("group", 1)), packed(windows, dx[2:]), ITEM_SIZE[c.dtype(0)])
     if v.depthwise:
         return depthwise_gradient_call(v)

@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from ortrain.ir import Node, TensorType
+from ortrain.ops.channels_last import input_gradient_geometry
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.padding import pad_mode, pads_of
 from ortrain.ops.pool import gradient_type, pool_windows
@@ -28,12 +29,17 @@ TO_CHANNELS_LAST, TO_CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 LOSS, LOSS_GRAD = "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"
 
 
+def last(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return [n, h, w, c] of [n, c, h, w]."""
+    return tuple(shape[axis] for axis in TO_CHANNELS_LAST)
+
+
 def convert_to_channels_last(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str], direct: bool) -> list[Node]:
     """Return the nodes with those of convolutional regions working on channels-last data.
 
     builder: adds constants to the plan. outputs: values that must be available in their original layout. direct:
     compute convolutions as direct sums, without Winograd or bfloat16 approximations (see SessionOptions)."""
-    if not any(canonical_domain(node.domain) in ("", MICROSOFT) and node.op_type in ("Conv", "ConvGrad") for node in nodes):
+    if not any(canonical_domain(node.domain) in ("", MICROSOFT, ORTRAIN) and node.op_type in ("Conv", "ConvGrad", "ConvInputGrad") for node in nodes):
         return list(nodes)
     outputs = list(outputs)
     return fuse_epilogues(LayoutConversion(nodes, builder, direct).run(nodes, outputs), builder.inference, outputs)
@@ -58,7 +64,8 @@ class LayoutConversion:
         self.tap_indices: set[str] = set()
         """Max-pool indices that were converted to tap numbers within the window."""
         self.rules: dict[str, Callable[[Node], bool]] = {
-            "Conv": self.conv, "ConvGrad": self.conv_grad, "BatchNormalization": self.batch_norm, "BatchNormInternal": self.batch_norm,
+            "Conv": self.conv, "ConvGrad": self.conv_grad, "ConvInputGrad": self.conv_input_grad,
+            "BatchNormalization": self.batch_norm, "BatchNormInternal": self.batch_norm,
             "BatchNormalizationGrad": self.batch_norm_grad, "MaxPool": self.max_pool, "MaxPoolGrad": self.max_pool_grad,
             "GlobalAveragePool": self.global_pool, "Expand": self.expand, "Concat": self.concat, "Split": self.split, "SplitTraining": self.split,
             "Pad": self.pad, "ResampleAxis": self.resample, "ResampleAxisGrad": self.resample,
@@ -152,7 +159,7 @@ class LayoutConversion:
         if kind is None or kind.dtype not in ("float32", "float64"):
             return False
         windows = conv_windows(self.context(node), x, w)
-        return is_supported(geometry_of((data[0], data[2], data[3], data[1]), weight[0], int(node.attributes.get("group", 1)), windows))
+        return is_supported(geometry_of(last(data), weight[0], int(node.attributes.get("group", 1)), windows))
 
     def conv_grad(self, node: Node) -> bool:
         dy, x, w = node.inputs
@@ -165,6 +172,24 @@ class LayoutConversion:
         for outputs in (["", *others], [self.new_channels_last(dx)]):
             if any(outputs):
                 self.emit("ChannelsLastConvGrad", inputs, outputs, node, **node.attributes, direct=int(self.direct))
+        return True
+
+    def conv_input_grad(self, node: Node) -> bool:
+        """Convert the data gradient that a transposed convolution is. Where it has no strides, its sizes must be those of a convolution."""
+        dy, _, w = node.inputs
+        data, weight, out, kind = self.sizes(dy), self.sizes(w), self.sizes(node.outputs[0]), self.kind(dy)
+        if len(data) != 4 or len(weight) != 4 or len(out) != 4 or kind is None or kind.dtype not in ("float32", "float64"):
+            return False
+        v = input_gradient_geometry(self.context(node), last(data), last(out))
+        reached = [(points - 1) * stride + (kernel - 1) * dilation + 1 for points, stride, kernel, dilation in zip(
+            data[2:], v.strides, v.kernel, v.dilations, strict=True)]
+        pads = node.attributes.get("pads", (0, 0, 0, 0))
+        exact = all(stride > 1 or size == window - pads[axis] - pads[axis + 2]
+                    for axis, (stride, size, window) in enumerate(zip(v.strides, out[2:], reached, strict=True)))
+        if not exact or not is_supported(v):
+            return False
+        self.emit("ChannelsLastConvInputGrad", [self.to_channels_last(dy), "", w], [self.new_channels_last(node.outputs[0])], node, **node.attributes,
+                  direct=int(self.direct))
         return True
 
     def is_channels_last(self, name: str) -> bool:

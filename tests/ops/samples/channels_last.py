@@ -129,6 +129,14 @@ def backward_added(label, x, w, attributes):
     return replace(plain, inputs=[*plain.inputs, other], oracle=oracle, label=f"{label}, added")
 
 
+def transposed(label, x, w, attributes):
+    """Return a sample of dx alone, given no x."""
+    y = conv(normal(*x), normal(*w), **attributes).shape
+    return Sample("ChannelsLastConvInputGrad", [normal(*y) / np.sqrt(np.prod(y[:3])), None, normal(*w)],
+                  lambda dy, _, w: conv_grad(dy, np.zeros(x), w, **attributes)[0], attributes | {"output_shape": x[1:3]}, domain=ORTRAIN, gradient=False,
+                  label=label)
+
+
 def frozen(filters):
     return [normal(filters), normal(filters), normal(filters), rng.uniform(0.5, 2, filters)]
 
@@ -248,6 +256,12 @@ SAMPLES: list[Sample] = [
     *(forward(*case) for case in CONVOLUTIONS),
     *(backward(*case) for case in CONVOLUTIONS),
     *(backward_added(*case) for case in CONVOLUTIONS if case[2][2:] == (1, 1) and case[3].keys() <= {"strides"}),
+    transposed("4 x 4, strides", (2, 16, 18, 20), (32, 20, 4, 4), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    transposed("2 x 2, strides", (2, 12, 15, 8), (24, 8, 2, 2), {"strides": (2, 2)}),
+    transposed("3 x 3, strides, a row that no window covers", (2, 16, 12, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    transposed("one pixel to 4 x 4", (3, 4, 4, 24), (40, 24, 4, 4), {}),
+    transposed("3 x 3", (2, 9, 11, 17), (33, 17, 3, 3), {"pads": (1, 1, 1, 1)}),
+    transposed("narrow groups, strides", (2, 9, 11, 12), (8, 3, 3, 3), {"group": 4, "strides": (2, 2)}),
     forward("bias", (2, 5, 6, 7), (9, 7, 1, 1), {}, normal(9)),
     forward("Winograd with bias and ReLU", (2, 7, 6, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1), "low": 0.0}, normal(32)),
     forward("product, frozen statistics", (2, 5, 6, 7), (9, 7, 1, 1), {"epsilon": 1e-3, "low": 0.0, "high": 1.0}, None, *frozen(9)),
@@ -287,6 +301,7 @@ X = normal(1, 4, 4, 3)
 REFUSALS: list[Refusal] = [
     Refusal("ChannelsLastConv", [X, normal(2, 4, 3, 3)], domain=ORTRAIN, match="weight"),
     Refusal("ChannelsLastConvGrad", [X, X, normal(2, 4, 3, 3)], domain=ORTRAIN, match="weight"),
+    Refusal("ChannelsLastConvInputGrad", [X, None, normal(2, 4, 3, 3)], {"output_shape": (6, 6)}, domain=ORTRAIN, match="weight"),
     Refusal("ChannelsLastMaxPool", [normal(1, 4, 4, 16)], {"kernel_shape": (2, 2), "pads": (2, 0, 0, 0)}, domain=ORTRAIN, match="pads smaller"),
     Refusal("ChannelsLastBatchNormalization", [X, normal(4), normal(4), normal(4), normal(4)], domain=ORTRAIN, match="input 1 of shape"),
 ]
