@@ -99,6 +99,11 @@ class Net:
         self.weights[name] = np.asarray(value, np.float32)
         return name
 
+    def axes(self, *values):
+        """Return the name of a constant with axes."""
+        self.nodes.append(helper.make_node("Constant", [], [f"v{len(self.nodes)}"], value_ints=values))
+        return self.nodes[-1].output[0]
+
     def conv(self, x, filters, channels, kernel=3, **attributes):
         w = self.weight(self.rng.normal(size=(filters, channels, kernel, kernel)) / np.sqrt(channels * kernel * kernel))
         return self.op("Conv", x, w, kernel_shape=[kernel] * 2, **attributes)
@@ -197,10 +202,10 @@ def test_transposes_occur_only_at_the_boundaries_of_a_region():
     assert [step.node.op_type for step in steps].count("Transpose") == 1 + 3 + 3
 
 
-def transposes_around(op_type, *operands):
+def transposes_around(op_type, *operands, **attributes):
     """Return the number of Transposes in the training program of a convolution, an operator and a convolution."""
     n = Net()
-    y = n.op(op_type, n.conv("x", 16, 3, pads=[1] * 4), *map(n.weight, operands))
+    y = n.op(op_type, n.conv("x", 16, 3, pads=[1] * 4), *map(n.weight, operands), **attributes)
     y = n.op("Flatten", n.op("GlobalAveragePool", n.conv(y, 24, 16, pads=[1] * 4)))
     model = n.model(n.op("Gemm", y, n.weight(n.rng.normal(size=(24, 10)))))
     filters = [t.name for t in model.graph.initializer if list(t.dims[2:]) == [3, 3]]
@@ -213,6 +218,37 @@ def transposes_around(op_type, *operands):
 def test_an_elementwise_operator_stays_within_its_region(op_type):
     operands = {"Pow": [2.0], "PRelu": [np.full((1, 16, 1, 1), 0.1)]}
     assert transposes_around(op_type, *operands.get(op_type, [])) == 1                  # of the input
+
+
+def test_a_transposed_convolution_stays_within_its_region():
+    assert transposes_around("ConvTranspose", np.full((16, 16, 2, 2), 0.1), strides=[2, 2]) == 1      # of the input
+
+
+def test_a_bias_of_a_transposed_convolution_and_its_gradient_stay_within_the_region():
+    assert transposes_around("ConvTranspose", np.full((16, 16, 3, 3), 0.1), np.full(16, 0.1), strides=[2, 2]) == 1
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_transposed_convolutions_in_a_region_have_the_gradients_of_single_operators(monkeypatch, rank):
+    def gradients():
+        n = Net()
+        x = n.op("MaxPool", "x", kernel_shape=[16, 1]) if rank == 1 else "x"
+        x = n.op("Squeeze", x, n.axes(2)) if rank == 1 else x
+        y = n.op("Relu", n.op("Conv", x, n.weight(n.rng.normal(size=(20, 3, *[3] * rank)))))
+        y = n.op("ConvTranspose", y, n.weight(n.rng.normal(size=(20, 24, *[4] * rank)) / 10), n.weight(n.rng.normal(size=24)), strides=[2] * rank)
+        y = n.op("ConvTranspose", n.op("Relu", y), n.weight(n.rng.normal(size=(24, 16, *[3] * rank)) / 10), strides=[2] * rank, output_padding=[1] * rank)
+        model = n.model(n.op("Gemm", n.op("Flatten", n.op("GlobalAveragePool", y)), n.weight(n.rng.normal(size=(16, 10)))))
+        trained = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+        trained.train_step(*BATCH)
+        return kernels_of(trained), trained.state.gradients
+
+    kernels, actual = gradients()
+    monkeypatch.setattr(planner, "convert_to_channels_last", lambda nodes, *_: list(nodes))
+    unfused, expected = gradients()
+    assert "channels_last_conv_grad" in kernels
+    assert not any(kernel.startswith("channels_last") for kernel in unfused)
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(actual[name], wanted, atol=1e-4 * np.abs(wanted).max(), rtol=0, err_msg=name)
 
 
 def test_winograd_can_be_disabled_for_a_session():
