@@ -81,8 +81,9 @@ static NAMED(Grouped) NAMED(grouped_from_args)(const KernelArgs *args, int trans
     s.x_axis = grouped_axis(g->columns, g->out_columns, g->kernel_x, g->stride_x, g->pad_x, g->dilation_x, transposed);
     s.group_inputs = s.inputs / g->group; s.group_outputs = s.outputs / g->group;
     s.vectors = ceil_div(s.outputs, W);
-    int64_t pixels = min_i64(GROUPED_BYTES / (s.group_inputs * W), GROUPED_INPUT_BYTES / s.inputs) / (int64_t)sizeof(REAL);
-    int64_t columns = s.x_axis.points, rows = s.y_axis.points;
+    int64_t columns = s.x_axis.points, rows = s.y_axis.points, pixels = GROUPED_BYTES / (int64_t)sizeof(REAL) / (s.group_inputs * W);
+    int64_t inputs = GROUPED_INPUT_BYTES / (int64_t)sizeof(REAL) / s.inputs;
+    if (s.y_axis.inputs * s.x_axis.inputs > inputs) pixels = min_i64(pixels, inputs);
     s.column_blocks = 1;
     while (s.column_blocks * GROUPED_COLUMNS < columns
            && (s.y_axis.extent + s.y_axis.step) * NAMED(points_read)(&s.x_axis, ceil_div(columns, s.column_blocks)) > pixels) s.column_blocks++;
