@@ -27,6 +27,7 @@ from ortrain.ops.shared.conv_algorithms import (
     im2col_rows,
     is_supported,
     method_of,
+    pair,
     round_up,
     row_winograd_images,
     weight_gradient_algorithm,
@@ -112,13 +113,26 @@ def conv_grad(c: InferenceContext) -> list[TensorType]:
     return [c.type(1), c.type(2), TensorType(c.dtype(2), (c.shape(2)[0],))][: len(c.node.outputs)]
 
 
-def input_gradient_geometry(c: InferenceContext, dy: tuple[int, ...], dx: tuple[int, ...]) -> Geometry:
-    """Return the geometry of the convolution whose data gradient a node computes from dy [n, oh, ow, k] and a weight, its input 2; dx: [n, h, w, c]."""
-    return geometry_of(dx, dy[3], int(c.attribute("group", 1)), gradient_windows(c, c.shape(2)[2:], dy[1:3]))
+def input_gradient_geometry(c: InferenceContext, dy: tuple[int, ...], dx: tuple[int, ...]) -> Geometry | None:
+    """Return the geometry of the convolution whose data gradient a node computes from dy [n, oh, ow, k] and a weight, its input 2; dx: [n, h, w, c].
+
+    None where the channels-last kernels do not compute it: without strides, dy must have all windows that fit into dx."""
+    group, weight = int(c.attribute("group", 1)), c.type(2).sizes
+    if group < 1 or dy[3] != weight[0] or dy[3] % group or dx[3] != weight[1] * group:
+        return None
+    windows = gradient_windows(c, weight[2:], dy[1:3])
+    v = geometry_of(dx, dy[3], group, windows)
+    axes = zip(dx[1:3], dy[1:3], v.pads, pair(windows.ends), v.kernel, v.strides, v.dilations, strict=True)
+    for size, have, begin, end, kernel, stride, dilation in axes:
+        fitting = (size + begin + end - dilation * (kernel - 1) - 1) // stride + 1
+        if have > fitting or stride == 1 and have < fitting:
+            return None
+    return v if is_supported(v) else None
 
 
 def lower_conv_input_grad(c: LoweringContext) -> KernelCall:
     v = input_gradient_geometry(c, c.dims(0), c.output_dims(0))
+    assert v is not None
     method = data_gradient_method(v, method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c)))
     scratch = data_scratch(v, method) * ITEM_SIZE[c.dtype(0)]
     return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_gradient_rows(v), 0, 0, 0, 0), scratch=scratch)
@@ -128,10 +142,10 @@ def lower_conv_input_grad(c: LoweringContext) -> KernelCall:
 def conv_input_grad(c: InferenceContext) -> list[TensorType]:
     """dx [n, h, w, c] of (dy [n, oh, ow, k], absent, w): the data gradient of Conv; attribute output_shape: h and w"""
     dy, weight, (height, width) = c.type(0).sizes, c.type(2).sizes, integers(c, "output_shape", 2, 1)
-    if len(dy) != 4 or len(weight) != 4 or dy[3] != weight[0]:
+    dx = (dy[0], height, width, weight[1] * int(c.attribute("group", 1))) if len(weight) == 4 else ()
+    if len(dy) != 4 or not dx:
         raise c.error(f"expected a gradient [n, h, w, k] and a weight [k, c / group, kh, kw], got {list(dy)} and {list(weight)}")
-    dx = (dy[0], height, width, weight[1] * int(c.attribute("group", 1)))
-    if not is_supported(input_gradient_geometry(c, dy, dx)):
+    if input_gradient_geometry(c, dy, dx) is None:
         raise c.error(f"expected sizes that the channels-last kernels support, got {list(dy)} and {list(weight)}")
     return [TensorType(c.dtype(0), dx)]
 

@@ -175,18 +175,12 @@ class LayoutConversion:
         return True
 
     def conv_input_grad(self, node: Node) -> bool:
-        """Convert the data gradient that a transposed convolution is. Where it has no strides, its sizes must be those of a convolution."""
+        """Convert the data gradient that a transposed convolution is."""
         dy, _, w = node.inputs
         data, weight, out, kind = self.sizes(dy), self.sizes(w), self.sizes(node.outputs[0]), self.kind(dy)
         if len(data) != 4 or len(weight) != 4 or len(out) != 4 or kind is None or kind.dtype not in ("float32", "float64"):
             return False
-        v = input_gradient_geometry(self.context(node), last(data), last(out))
-        reached = [(points - 1) * stride + (kernel - 1) * dilation + 1 for points, stride, kernel, dilation in zip(
-            data[2:], v.strides, v.kernel, v.dilations, strict=True)]
-        pads = node.attributes.get("pads", (0, 0, 0, 0))
-        exact = all(stride > 1 or size == window - pads[axis] - pads[axis + 2]
-                    for axis, (stride, size, window) in enumerate(zip(v.strides, out[2:], reached, strict=True)))
-        if not exact or not is_supported(v):
+        if input_gradient_geometry(self.context(node), last(data), last(out)) is None:
             return False
         self.emit("ChannelsLastConvInputGrad", [self.to_channels_last(dy), "", w], [self.new_channels_last(node.outputs[0])], node, **node.attributes,
                   direct=int(self.direct))
