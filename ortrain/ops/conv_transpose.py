@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ortrain.ir import Dim, TensorType
-from ortrain.ops.conv import ITEM_SIZE, Geometry, data_phase, depthwise_gradient_call, same_float
+from ortrain.ops.conv import same_float
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, operator
-from ortrain.ops.shared.windows import Windows, auto_pad_of, integers, packed
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, check_shape, operator
+from ortrain.ops.shared.windows import Windows, auto_pad_of, integers
 
 
 def transposed_windows(c: InferenceContext, x: int, w: int) -> Windows:
@@ -114,17 +114,7 @@ def gradient_windows(c: InferenceContext, kernel: Sequence[Dim], output: Sequenc
                    tuple(output))
 
 
-def lower_conv_input_grad(c: LoweringContext) -> KernelCall:
-    dy, w, dx = c.dims(0), c.dims(2), c.output_dims(0)
-    windows = gradient_windows(c, w[2:], dy[2:])
-    v = Geometry(dy[0], dx[1], dy[1], int(c.attribute("group", 1)), packed(windows, dx[2:]), ITEM_SIZE[c.dtype(0)])
-    if v.depthwise:
-        return depthwise_gradient_call(v)
-    data = data_phase(v)
-    return KernelCall("conv_grad", v.ints() + data.ints() + data.ints(), scratch=data.lanes * data.buffer * v.item_size)
-
-
-@operator("ConvInputGrad", domain=ORTRAIN, lower=lower_conv_input_grad)
+@operator("ConvInputGrad", domain=ORTRAIN, planned_as="ChannelsLastConvInputGrad")
 def conv_input_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dy, absent, w): the data gradient of Conv; attribute output_shape: the spatial sizes of dx"""
     dy, weight = c.shape(0), c.shape(2)

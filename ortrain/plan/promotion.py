@@ -24,7 +24,7 @@ REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSqu
 def promote_to_2d(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> list[Node]:
     """Return the nodes with 1-D convolutional regions promoted to two dimensions. outputs: values that must be available in their original shape."""
     promotion = Promotion(builder)
-    if not any(node.op_type in ("Conv", "ConvInputGrad") and promotion.rank(node.inputs[0]) == 3 for node in nodes):
+    if not any(node.op_type in ("Conv", "ConvGrad", "ConvInputGrad") and promotion.rank(node.inputs[0]) == 3 for node in nodes):
         return list(nodes)
     return promotion.run(nodes, outputs)
 

@@ -1,6 +1,6 @@
 /* Convolution and its gradients on channels-last tensors, by the algorithm that the plan has chosen.
  *
- * x [n, h, w, c], w [k, c / group, kh, kw] as in ONNX, y [n, oh, ow, k]. The algorithms are described, and chosen, in
+ * x [n, d, h, w, c], w [k, c / group, kd, kh, kw] as in ONNX, y [n, od, oh, ow, k]. The algorithms are described, and chosen, in
  * ops/shared/conv_algorithms.py. */
 #ifndef ORTRAIN_CHANNELS_LAST_CONV_H
 #define ORTRAIN_CHANNELS_LAST_CONV_H
@@ -60,7 +60,7 @@ static const REAL *NAMED(pointwise_input)(const KernelArgs *args, const REAL *x,
 {
     const Geometry *g = (const Geometry *)args->ints;
     NAMED(Im2col) s = NAMED(im2col_from_args)(args, max_i64(1, 16384 / g->channels));
-    if (g->stride_y == 1 && g->stride_x == 1) return x;
+    if (g->stride_z == 1 && g->stride_y == 1 && g->stride_x == 1) return x;
     s.x = x; s.y = scratch;
     s.engine->parallel_for(s.engine, NAMED(gather_strided_item), &s, ceil_div(s.pixels, s.rows));
     return scratch;
@@ -69,7 +69,7 @@ static const REAL *NAMED(pointwise_input)(const KernelArgs *args, const REAL *x,
 static void NAMED(scatter_strided_item)(void *context, int64_t image, int64_t worker)
 {
     const NAMED(Im2col) *s = context; (void)worker;
-    int64_t inside = s->g->out_rows * s->g->out_columns;
+    int64_t inside = s->g->out_planes * s->g->out_rows * s->g->out_columns;
     NAMED(col2im)(s, 0, image * inside, inside, s->dy + image * inside * s->g->channels, s->g->channels, 0, 1);
 }
 
@@ -89,10 +89,13 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
 {
     const Geometry *g = (const Geometry *)args->ints;
     const Engine *e = args->engine;
-    int64_t pixels = g->images * g->out_rows * g->out_columns;
+    int64_t pixels = output_pixels(g);
     REAL *y = OUTPUT(0), *vectors = args->scratch, *scratch = vectors + round_up(2 * g->filters, 16);
     NAMED(Epilogue) epilogue = NAMED(epilogue_from_args)(args, vectors);
-    if (args->ints[CONV_METHOD] == IMPLICIT_GEMM) {
+    if (is_empty(g)) {
+        memset(y, 0, (size_t)(pixels * g->filters) * sizeof(REAL));
+        NAMED(epilogue_rows)(&epilogue, y, pixels, g->filters);
+    } else if (args->ints[CONV_METHOD] == IMPLICIT_GEMM) {
         int fused = !epilogue.scale && !epilogue.clamped;
         NAMED(implicit_gemm_forward)(e, g, INPUT(0), INPUT(1), fused ? epilogue.shift : NULL, y, scratch);
         NAMED(EpilogueTask) task = { &epilogue, y, pixels, g->filters };
@@ -160,12 +163,12 @@ static void NAMED(pointwise_data_gradient)(const KernelArgs *args, const REAL *d
 {
     const Geometry *g = (const Geometry *)args->ints;
     const Engine *e = args->engine;
-    int64_t pixels = g->images * g->out_rows * g->out_columns;
-    int strided = g->stride_y != 1 || g->stride_x != 1, accumulate = addend && !strided;
+    int64_t pixels = output_pixels(g);
+    int strided = g->stride_z != 1 || g->stride_y != 1 || g->stride_x != 1, accumulate = addend && !strided;
     REAL *to = strided ? args->scratch : dx;
     NAMED(Pointwise) gemm = { .engine = e, .pixels = pixels, .outputs = g->channels, .depth = g->filters, .x = dy, .w = w, .y = to, .accumulate = accumulate };
     NAMED(Im2col) s = NAMED(im2col_from_args)(args, 0);
-    if (strided || accumulate) NAMED(init_gradient)(e, addend, dx, g->images * g->rows * g->columns * g->channels);
+    if (strided || accumulate) NAMED(init_gradient)(e, addend, dx, g->images * image_pixels(g) * g->channels);
     if (NAMED(suits_pointwise)(e, pixels, g->channels, g->filters, 0))
         NAMED(pointwise_gemm)(&gemm, (REAL *)args->scratch + (strided ? pixels * g->channels : 0));
     else GEMM(e, 0, 0, pixels, g->channels, g->filters, 1, dy, g->filters, w, g->channels, (REAL)accumulate, to, g->channels, NULL, 0);
@@ -218,7 +221,7 @@ static void NAMED(conv_data_gradient)(const KernelArgs *args, const REAL *dy, co
 static void NAMED(conv_weight_gradient)(const KernelArgs *args, const REAL *dy, const REAL *x, REAL *dw)
 {
     const Geometry *g = (const Geometry *)args->ints;
-    int64_t pixels = g->images * g->out_rows * g->out_columns, method = args->ints[WEIGHT_METHOD];
+    int64_t pixels = output_pixels(g), method = args->ints[WEIGHT_METHOD];
     if (method == IMPLICIT_GEMM) {
         NAMED(implicit_gemm_weight_gradient)(args->engine, g, dy, x, dw, args->scratch);
     } else if (method == POINTWISE_GEMM) {
@@ -259,9 +262,17 @@ static void NAMED(conv_weight_gradient)(const KernelArgs *args, const REAL *dy, 
 static int NAMED(channels_last_conv_grad)(const KernelArgs *args)
 {
     const REAL *dy = INPUT(0), *x = INPUT(1), *w = INPUT(2);
-    if (OUTPUT(0)) NAMED(conv_data_gradient)(args, dy, w, INPUT(3), OUTPUT(0));
-    if (OUTPUT(1)) NAMED(conv_weight_gradient)(args, dy, x, OUTPUT(1));
-    if (OUTPUT(2)) {
+    const Geometry *g = (const Geometry *)args->ints;
+    if (is_empty(g)) {
+        if (OUTPUT(0)) NAMED(init_gradient)(args->engine, INPUT(3), OUTPUT(0), g->images * image_pixels(g) * g->channels);
+        if (OUTPUT(1)) NAMED(init_gradient)(args->engine, NULL, OUTPUT(1), g->filters * (g->channels / g->group) * kernel_taps(g));
+    } else {
+        if (OUTPUT(0)) NAMED(conv_data_gradient)(args, dy, w, INPUT(3), OUTPUT(0));
+        if (OUTPUT(1)) NAMED(conv_weight_gradient)(args, dy, x, OUTPUT(1));
+    }
+    if (!OUTPUT(2)) return STATUS_OK;
+    if (output_pixels(g) == 0) NAMED(init_gradient)(args->engine, NULL, OUTPUT(2), g->filters);
+    else {
         NAMED(Im2col) s = NAMED(im2col_from_args)(args, 0);
         s.dy = dy;
         NAMED(bias_gradient)(&s, args->ints[BIAS_BLOCKS], OUTPUT(2), args->scratch);
