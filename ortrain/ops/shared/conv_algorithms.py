@@ -193,9 +193,9 @@ def vector_method(v: Geometry, direct: bool) -> Method:
     """Return the fastest algorithm on vector units."""
     if v.empty or is_pointwise(v):
         return Method.POINTWISE_GEMM
-    square = v.flat and v.kernel == (1, 3, 3) and v.dilations[1:] == (1, 1) and v.group == 1
-    whole = v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096
-    if not direct and square and whole and (is_strided_winograd_faster(v) or (v.strides == UNIT and max(v.pads) <= 2)):
+    square = v.kernel[1:] == (3, 3) and v.dilations[1:] == (1, 1) and v.group == 1
+    whole = v.channels % 16 == v.filters % 16 == 0 and v.kernel[0] * max(v.channels, v.filters) <= 4096 * min(v.kernel[0], 3)
+    if not direct and square and whole and (is_strided_winograd_faster(v) or (v.strides == UNIT and max(v.pads[1:]) <= 2)):
         return Method.WINOGRAD
     if is_small_depthwise(v):
         return Method.DEPTHWISE
@@ -252,7 +252,7 @@ def is_strided_winograd_faster(v: Geometry) -> bool:
     It saves 25 to 33 % of the time if its tiles are mostly full, and nothing for 256 channels on 14 x 14. With many channels and few pixels it saves
     packing the filters (512 channels on 14 x 14: 6.8 instead of 8.5 ms forward)."""
     filled = 7 * 16 * winograd_tiles(v) <= 8 * v.pixels
-    return v.strides[1:] == (2, 2) and v.pads[1:] == (1, 1) and (filled or (min(v.channels, v.filters) >= 512 and winograd_tiles(v) <= FEW_TILES))
+    return v.flat and v.strides[1:] == (2, 2) and v.pads[1:] == (1, 1) and (filled or (min(v.channels, v.filters) >= 512 and winograd_tiles(v) <= FEW_TILES))
 
 
 def rereads_filters(v: Geometry) -> bool:
@@ -355,7 +355,7 @@ def row_winograd_filters(v: Geometry, depth: int, outputs: int) -> int:
 def winograd_tiles(v: Geometry, data: bool = False) -> int:
     """Return the number of Winograd tiles of the outputs (4 x 4 pixels), or of the data for the data gradient (8 x 8 pixels with stride 2)."""
     rows, columns, size = (v.rows, v.columns, 4 * v.strides[1]) if data else (v.out_rows, v.out_columns, 4)
-    return v.images * -(-rows // size) * -(-columns // size)
+    return v.images * (v.planes if data else v.out_planes) * -(-rows // size) * -(-columns // size)
 
 
 def winograd_planes(v: Geometry) -> int:
@@ -373,7 +373,7 @@ def winograd_slices(v: Geometry) -> int:
     """Return the number of partial sums of the weight gradient, each over tiles that one worker transforms and multiplies.
 
     0 if there are too few tiles or the sums would be too large; the tiles are then transformed by all workers before the GEMMs."""
-    sums, tiles = PLANES * v.channels * v.filters, winograd_tiles(v)
+    sums, tiles = PLANES * v.kernel[0] * v.channels * v.filters, winograd_tiles(v)
     return min(SPREAD, max(4, MAX_SUMS // sums), tiles // 32) if tiles > FEW_TILES and sums <= MAX_SUMS else 0
 
 
@@ -382,18 +382,24 @@ def winograd_block(v: Geometry) -> int:
 
     In a partial sum, as many as fit into the workspace and half of the L2 cache (64 channels: 2.3 instead of 3.6 ms); otherwise 4 MiB of transformed
     values, or all tiles if they are few."""
-    tiles, planes, width = winograd_tiles(v), winograd_planes(v), v.channels + v.filters
+    tiles, planes, width = winograd_tiles(v), winograd_planes(v), v.kernel[0] * v.channels + v.filters
     if winograd_slices(v):
         return max(1, min(tiles, max(48, (1 << 18) // (planes * width)), (ROOM // planes - 2 * PLANE_PAD) // (width + 2 * PLANE_PAD)))
     return tiles if tiles <= FEW_TILES else min(tiles, max(64, (1 << 20) // (planes * width)))
 
 
 def winograd_weight_scratch(v: Geometry) -> int:
-    sums = PLANES * (v.channels * v.filters + PLANE_PAD)
+    depth, split = v.kernel[0] * v.channels, split_weights(v)
+    sums = PLANES * (depth * v.filters + PLANE_PAD)
     if slices := winograd_slices(v):
-        return slices * sums
-    transformed = winograd_planes(v) * (winograd_block(v) * (v.channels + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
-    return transformed + (sums if winograd_tiles(v) > FEW_TILES else 0)
+        return split + slices * sums
+    transformed = winograd_planes(v) * (winograd_block(v) * (depth + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
+    return split + transformed + (sums if winograd_tiles(v) > FEW_TILES else 0)
+
+
+def split_weights(v: Geometry) -> int:
+    """Return the elements of the copy of the weights by planes of the kernel; 0 if it has one."""
+    return v.filters * v.channels * v.taps if v.kernel[0] > 1 else 0
 
 
 def strided_pixels(v: Geometry) -> int:
@@ -410,7 +416,7 @@ def forward_scratch(v: Geometry, method: Method) -> int:
     if method == Method.IMPLICIT_GEMM:
         return v.filters * v.depth                   # the transposed filters
     if method == Method.WINOGRAD:
-        return winograd_scratch(winograd_tiles(v), winograd_planes(v), v.channels, v.filters)
+        return split_weights(v) + winograd_scratch(winograd_tiles(v), winograd_planes(v), v.kernel[0] * v.channels, v.filters)
     if method == Method.WINOGRAD_1D:
         return row_winograd_filters(v, v.channels, v.filters)
     return {Method.IM2COL: v.group * round_up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.GROUPED: v.depth * round_up(v.filters, MIN_CHANNELS),
@@ -422,7 +428,7 @@ def data_scratch(v: Geometry, method: Method) -> int:
     if method == Method.IMPLICIT_GEMM:
         return v.filters * v.depth                   # the transposed filters
     if method == Method.WINOGRAD:
-        return winograd_scratch(winograd_tiles(v, data=True), winograd_planes(v), v.filters, v.channels)
+        return split_weights(v) + winograd_scratch(winograd_tiles(v, data=True), winograd_planes(v), v.kernel[0] * v.filters, v.channels)
     if method == Method.WINOGRAD_1D:
         return row_winograd_filters(v, v.filters, v.channels)
     return {Method.IM2COL: v.filters * round_up(v.depth, PACKED_COLUMNS), Method.GROUPED: v.taps * v.group_filters * round_up(v.channels, MIN_CHANNELS),

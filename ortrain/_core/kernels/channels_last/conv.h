@@ -13,9 +13,9 @@ enum { DATA_METHOD = GEOMETRY_INTS, DATA_BLOCK_PIXELS, WEIGHT_METHOD, WEIGHT_BLO
 static NAMED(Winograd) NAMED(winograd_from_args)(const KernelArgs *args, const REAL *w)
 {
     const Geometry *g = (const Geometry *)args->ints;
-    return (NAMED(Winograd)){ .engine = args->engine, .w = w, .channels = g->channels, .images = g->images, .rows = g->rows, .columns = g->columns,
-                              .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y,
-                              .pad_x = g->pad_x, .strided = g->stride_y == 2 };
+    return (NAMED(Winograd)){ .engine = args->engine, .g = g, .w = w, .channels = g->channels, .images = g->images * g->out_planes, .rows = g->rows,
+                              .columns = g->columns, .depth = g->kernel_z * g->channels, .in_channels = g->channels, .out_rows = g->out_rows,
+                              .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y, .pad_x = g->pad_x, .strided = g->stride_y == 2 };
 }
 
 static NAMED(Winograd1d) NAMED(winograd_1d_from_args)(const KernelArgs *args, const REAL *w)
@@ -187,8 +187,8 @@ static void NAMED(conv_data_gradient)(const KernelArgs *args, const REAL *dy, co
         NAMED(pointwise_data_gradient)(args, dy, w, addend, dx);
     } else if (method == WINOGRAD) {
         NAMED(Winograd) s = NAMED(winograd_from_args)(args, w);
-        s.in = dy; s.out = dx; s.rotated = 1;
-        s.rows = g->out_rows; s.columns = g->out_columns; s.depth = g->filters;
+        s.in = dy; s.out = dx; s.rotated = 1; s.images = g->images * g->planes;
+        s.rows = g->out_rows; s.columns = g->out_columns; s.depth = g->kernel_z * g->filters; s.in_channels = g->filters;
         s.out_rows = g->rows; s.out_columns = g->columns; s.outputs = g->channels;
         s.pad_y = 2 - g->pad_y; s.pad_x = 2 - g->pad_x;
         NAMED(winograd)(&s, args->scratch);
