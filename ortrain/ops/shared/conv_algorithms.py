@@ -132,7 +132,7 @@ GROUPED_PIXELS = 512
 """Minimum number of pixels of a partial sum of the weight gradient in GROUPED."""
 WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 256, 128
 """Equal to the constants in channels_last/weight_gradient.h."""
-MAX_SEGMENTS, PADDED_COPY_BYTES = 64, 1 << 17
+MAX_SEGMENTS, PADDED_COPY_BYTES, SUMMED_PIXELS = 64, 1 << 17, 192
 """Equal to the constants in channels_last/direct.h."""
 WINOGRAD_1D_PLANES, WINOGRAD_1D_TAPS = 8, 5
 """Equal to the constants in channels_last/winograd_1d.h."""
@@ -217,8 +217,11 @@ def is_pointwise(v: Geometry) -> bool:
 
 def suits_direct(v: Geometry) -> bool:
     """Return whether direct convolution supports the sizes, and is faster than im2col."""
-    segments = v.kernel[2] if v.dilations[2] > 1 else 1
-    return v.group_filters >= MIN_CHANNELS and segments <= MAX_SEGMENTS and direct_row_elements(v) <= ROOM and not rereads_filters(v)
+    segments, elements = v.kernel[2] if v.dilations[2] > 1 else 1, direct_row_elements(v)
+    if v.group_filters < MIN_CHANNELS:                       # padded to one vector, with a copy of dy in the weight gradient, and all kernel rows at once
+        elements += (SUMMED_PIXELS + v.out_columns) * MIN_CHANNELS
+        segments *= v.kernel[0] * v.kernel[1]
+    return (v.group == 1 or v.group_filters >= MIN_CHANNELS) and segments <= MAX_SEGMENTS and elements <= ROOM and not rereads_filters(v)
 
 
 def data_gradient_method(v: Geometry, method: Method) -> Method:

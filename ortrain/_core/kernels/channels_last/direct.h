@@ -3,7 +3,7 @@
  * Kernel row r of a window is kernel_x * c contiguous elements, and that of the next output starts stride_x * c elements later, so a GEMM can read the rows of
  * the im2col matrix directly from x; with dilations along the width, each tap is c contiguous elements. A tile is 4 outputs (8 with 64-byte vectors) by up to 3
  * vectors of filters, because feature maps are multiples of 4 more often than of 6. The last vector of filters starts at filters - WIDTH: some filters are
- * computed twice, and none are padded. Only where windows extend beyond the left or right edge, or where there are groups, the rows of the image, or the
+ * computed twice, and none are padded, except that fewer filters than a vector has, without groups, are padded to one vector. Only where windows extend beyond the left or right edge, or where there are groups, the rows of the image, or the
  * channels of a group in them, are copied with zero padding first; rows above and below the image are left out of the sums.
  *
  * The data gradient without strides is the convolution of dy with filters rotated by 180 degrees. */
@@ -119,7 +119,10 @@ static NAMED(DirectConv) NAMED(direct_from_args)(const KernelArgs *args, int rot
     return s;
 }
 
-ALWAYS_INLINE int64_t NAMED(first_filter)(const NAMED(DirectConv) *s, int64_t vector) { return min_i64(vector * W, s->filters - W); }
+ALWAYS_INLINE int64_t NAMED(first_filter)(const NAMED(DirectConv) *s, int64_t vector) { return max_i64(0, min_i64(vector * W, s->filters - W)); }
+/* Return whether there are fewer filters than a vector has elements. */
+ALWAYS_INLINE int NAMED(has_partial_vector)(const NAMED(DirectConv) *s) { return s->filters < W; }
+
 /* Return the distance of the last vector of a panel from its first one, which starts at vector `first`. */
 ALWAYS_INLINE int64_t NAMED(last_vector_offset)(const NAMED(DirectConv) *s, int64_t first, int64_t count)
 { return NAMED(first_filter)(s, first + count - 1) - first * W; }
@@ -145,6 +148,7 @@ static void NAMED(pack_direct_filters_item)(void *context, int64_t item, int64_t
     int64_t taps = kernel_taps(&s->shape), panel = item % s->panels.parts, group = item / s->panels.parts;
     int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel);
     int64_t filter_step = s->rotated ? taps : s->depth, channel_step = s->rotated ? s->filters * taps : taps;
+    int64_t valid = min_i64(W, s->filters);
     const REAL *w = s->w + group * s->filters * s->depth;
     REAL *packed = s->packed + (group * s->vectors + first) * W * s->depth;
     for (int64_t c = 0; c < s->channels; c++)                    /* in memory order of w, whose rows are far apart */
@@ -152,7 +156,8 @@ static void NAMED(pack_direct_filters_item)(void *context, int64_t item, int64_t
             for (int64_t j = 0; j < count; j++) {
                 const REAL *from = w + NAMED(first_filter)(s, first + j) * filter_step + c * channel_step + (s->rotated ? taps - 1 - tap : tap);
                 REAL *to = packed + ((tap * s->channels + c) * count + j) * W;
-                for (int64_t k = 0; k < W; k++) to[k] = from[k * filter_step];
+                for (int64_t k = 0; k < valid; k++) to[k] = from[k * filter_step];
+                for (int64_t k = valid; k < W; k++) to[k] = 0;
             }
 }
 
@@ -174,11 +179,18 @@ static void NAMED(direct_row)(const NAMED(DirectConv) *s, const NAMED(DirectInpu
             segments.b_offset[segments.count++] = (r * s->row_segments + t) * s->length * count * W;
         }
     }
-    NAMED(DirectTile) tile = { &segments, g->stride_x * s->channels, 1, count * W, g->filters, low > 0 ? START_FROM_C : OVERWRITE_C,
-                               high == kernel_rows(g) ? &s->epilogue : 0 };
+    int partial = NAMED(has_partial_vector)(s);
+    REAL edge[DIRECT_TILE_ROWS * W];
+    NAMED(DirectTile) tile = { &segments, g->stride_x * s->channels, 1, count * W, partial ? W : g->filters, low > 0 ? START_FROM_C : OVERWRITE_C,
+                               high == kernel_rows(g) && !partial ? &s->epilogue : 0 };
     Partition tiles = partition(g->out_columns, DIRECT_TILE_ROWS);
     for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
         rows = part_size(tiles, t);
+        if (partial) {
+            NAMED(direct_tiles)[rows - 1][0](&tile, in->x + at * tile.a_row, packed, 0, edge, 0, 0);
+            for (int64_t i = 0; i < rows; i++) memcpy(y + (at + i) * g->filters, edge + i * W, (size_t)g->filters * sizeof(REAL));
+            continue;
+        }
         NAMED(direct_tiles)[rows - 1][count - 1](&tile, in->x + at * tile.a_row, packed, (count - 1) * W, y + at * g->filters, last, channel + first * W);
     }
 }
@@ -212,13 +224,14 @@ static void NAMED(direct_item)(void *context, int64_t item, int64_t worker)
     for (int64_t panel = 0; panel < s->panels.parts; panel++) {
         int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel);
         int64_t step = PANEL_BYTES / (int64_t)sizeof(REAL) / (s->length * s->row_segments * count * W);
-        step = max_i64(1, min_i64(MAX_SEGMENTS / s->row_segments, step));
+        step = NAMED(has_partial_vector)(s) ? rows : max_i64(1, min_i64(MAX_SEGMENTS / s->row_segments, step));
         const REAL *packed = s->packed + (group * s->vectors + first) * W * s->depth;
         for (int64_t low = 0; low < rows; low += step)
             for (int64_t oy = begin; oy < end; oy++)
                 NAMED(direct_row)(s, &in, panel, packed, low, min_i64(low + step, rows), oy, y + oy * g->out_columns * g->filters + first * W,
                                   group * s->filters);
     }
+    if (NAMED(has_partial_vector)(s)) NAMED(epilogue_rows)(&s->epilogue, y + begin * g->out_columns * g->filters, (end - begin) * g->out_columns, g->filters);
 }
 
 /* s->y = epilogue(conv(x, w)). scratch: the packed filters. */
@@ -236,10 +249,10 @@ static void NAMED(direct_forward)(NAMED(DirectConv) *s, REAL *scratch)
 
 /* ---- weight gradient */
 
-/* Kernel row r of the weight gradient of a group, over the rows of outputs [first, end), in sums [elements of a row of a window, filters]. Input rows are
- * copied to row_copies where windows extend beyond the edges. */
+/* Kernel row r of the weight gradient of a group, over the rows of outputs [first, end), in sums [elements of a row of a window, filters]. dy is that of row
+ * `first`, with dy_step elements per pixel. Input rows are copied to row_copies where windows extend beyond the edges. */
 static void NAMED(direct_weight_gradient_rows)(const NAMED(DirectConv) *s, int64_t group, int64_t r, int64_t first, int64_t end, Accumulation accumulation,
-                                               REAL *row_copies, REAL *sums)
+                                               const REAL *dy, int64_t dy_step, REAL *row_copies, REAL *sums)
 {
     const Geometry *g = &s->shape;
     int64_t copied = needs_copy(g), row_step = g->columns * g->channels, padded = s->vectors * W;
@@ -249,12 +262,12 @@ static void NAMED(direct_weight_gradient_rows)(const NAMED(DirectConv) *s, int64
         if (row < 0) continue;
         if (copied) NAMED(copy_padded_row)(s, image, group, row, row_copies + segments.count * padded_row_size(g));
         segments.a_offset[segments.count] = copied ? segments.count * padded_row_size(g) : (image * g->planes * g->rows + row) * row_step;
-        segments.b_offset[segments.count++] = out_row * g->out_columns * g->filters;
+        segments.b_offset[segments.count++] = (out_row - first) * g->out_columns * dy_step;
     }
-    NAMED(DirectTile) tile = { &segments, 1, g->stride_x * s->channels, g->filters, padded, accumulation, 0 };
+    NAMED(DirectTile) tile = { &segments, 1, g->stride_x * s->channels, dy_step, padded, accumulation, 0 };
     Partition tiles = partition(s->length, DIRECT_TILE_ROWS);
     for (int64_t t = 0; t < s->row_segments; t++) {
-        const REAL *x = (copied ? row_copies : s->x) + t * g->dilation_x * s->channels, *dy = s->dy + group * s->filters;
+        const REAL *x = (copied ? row_copies : s->x) + t * g->dilation_x * s->channels;
         for (int64_t panel = 0; panel < s->panels.parts; panel++) {
             int64_t vector = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_vector_offset)(s, vector, count);
             for (int64_t part = 0, at = 0, rows; part < tiles.parts; part++, at += rows) {
@@ -276,10 +289,18 @@ static void NAMED(direct_weight_gradient_item)(void *context, int64_t item, int6
     int64_t capacity, total_rows = output_rows(g), begin = slice * total_rows / s->slices, end = (slice + 1) * total_rows / s->slices;
     int64_t block = max_i64(1, min_i64(MAX_SEGMENTS, SUMMED_PIXELS / g->out_columns)), padded = s->vectors * W, row = s->row_segments * s->length;
     REAL *row_copies = NAMED(workspace)(s->engine, worker, &capacity), *sums = s->sums + item * s->depth * padded;
-    for (int64_t first = begin; first < end; first += block)
+    REAL *dy_copy = row_copies + (needs_copy(g) ? block * padded_row_size(g) : 0);
+    for (int64_t first = begin; first < end; first += block) {
+        int64_t last = min_i64(first + block, end), pixels = (last - first) * g->out_columns, partial = NAMED(has_partial_vector)(s);
+        const REAL *dy = s->dy + first * g->out_columns * g->filters + group * s->filters;
+        for (int64_t i = 0; i < pixels && partial; i++) {
+            STORE(dy_copy + i * W, (V){0});
+            memcpy(dy_copy + i * W, dy + i * g->filters, (size_t)g->filters * sizeof(REAL));
+        }
         for (int64_t r = 0; r < kernel_rows(g); r++)
-            NAMED(direct_weight_gradient_rows)(s, group, r, first, min_i64(first + block, end), first > begin ? ADD_C_LAST : OVERWRITE_C, row_copies,
-                                               sums + r * row * padded);
+            NAMED(direct_weight_gradient_rows)(s, group, r, first, last, first > begin ? ADD_C_LAST : OVERWRITE_C, partial ? dy_copy : dy,
+                                               partial ? W : g->filters, row_copies, sums + r * row * padded);
+    }
 }
 
 /* dw of one vector of filters of a group: the sum of all slices in order, transposed to ONNX's layout. */
@@ -287,14 +308,14 @@ static void NAMED(direct_weight_reduction_item)(void *context, int64_t item, int
 {
     const NAMED(DirectConv) *s = context; (void)worker;
     int64_t taps = kernel_taps(&s->shape), padded = s->vectors * W, vector = item % s->vectors, group = item / s->vectors;
-    int64_t first = NAMED(first_filter)(s, vector), first_lane = vector * W - first, slice_step = s->shape.group * s->depth * padded;
+    int64_t first = NAMED(first_filter)(s, vector), first_lane = vector * W - first, lanes = min_i64(W, s->filters), slice_step = s->shape.group * s->depth * padded;
     for (int64_t tap = 0; tap < taps; tap++)
         for (int64_t c = 0; c < s->channels; c++) {
             const REAL *from = s->sums + (group * s->depth + tap * s->channels + c) * padded + vector * W;
             REAL *to = s->dw + (group * s->filters + first) * s->depth + c * taps + tap;
             V total = LOAD(from);
             for (int64_t slice = 1; slice < s->slices; slice++) total += LOAD(from + slice * slice_step);
-            for (int64_t k = first_lane; k < W; k++) to[k * s->depth] = total[k];
+            for (int64_t k = first_lane; k < lanes; k++) to[k * s->depth] = total[k];
         }
 }
 
