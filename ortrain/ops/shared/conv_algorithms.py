@@ -110,7 +110,7 @@ class Method(IntEnum):
     DIRECT = 6
     """Direct convolution: windows are read in place."""
     WINOGRAD_1D = 7
-    """Kernels with 5 columns: one-dimensional Winograd along the rows."""
+    """Kernels with 3, 5 or 7 columns, or one column and as many rows: one-dimensional Winograd along the rows, or along the columns."""
     IMPLICIT_GEMM = 8
     """Implicit GEMM on AMX tiles, whose rows are windows, forward and backward; float32 only."""
     DEPTHWISE = 9
@@ -134,8 +134,10 @@ WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 256, 128
 """Equal to the constants in channels_last/weight_gradient.h."""
 MAX_SEGMENTS, PADDED_COPY_BYTES, SUMMED_PIXELS = 64, 1 << 17, 192
 """Equal to the constants in channels_last/direct.h."""
-WINOGRAD_1D_PLANES, WINOGRAD_1D_TAPS = 8, 5
-"""Equal to the constants in channels_last/winograd_1d.h."""
+WINOGRAD_1D_PLANES = 8
+"""Equal to the constant in channels_last/winograd_1d.h."""
+WINOGRAD_1D_TAPS, ROW_WINOGRAD_SAVING = (3, 5, 7), 140
+"""Widths of kernels, and the least number of products of direct convolution, in percent of those of Winograd's tiles, which may be partly empty."""
 PANEL_SIZE, MIN_TILED_SIDE, MIN_TILED_DEPTH, MIN_TILED_PRODUCTS, MIN_FILLED = 32, 48, 64, 1 << 20, 70
 """Equal to the constants in matmul/amx_eligibility.h."""
 MAX_WINDOW_TAPS = 64
@@ -202,7 +204,7 @@ def vector_method(v: Geometry, direct: bool) -> Method:
     if has_narrow_groups(v):
         return Method.GROUPED
     plain = v.flat and v.strides[1:] == v.dilations[1:] == (1, 1) and v.group == 1 and min(v.channels, v.filters) >= MIN_CHANNELS
-    if not direct and plain and v.kernel[2] == WINOGRAD_1D_TAPS and max(v.channels, v.filters) <= 4096 and suits_row_winograd(v):
+    if not direct and plain and max(v.channels, v.filters) <= 4096 and suits_row_winograd(along_rows(v)):
         return Method.WINOGRAD_1D
     return Method.DIRECT if suits_direct(v) else Method.IM2COL
 
@@ -332,27 +334,37 @@ def weight_gradient_slices(v: Geometry, method: Method) -> int:
     return symbolic_max(1, symbolic_min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
 
 
-def row_winograd_elements(v: Geometry, images: int) -> int:
-    """Return the elements of the transformed inputs and outputs of `images` images in one-dimensional Winograd."""
-    tiles = -(-v.out_columns // 4)
+def along_rows(v: Geometry) -> Geometry:
+    """Return the convolution along whose rows one-dimensional Winograd runs: with rows and columns exchanged if the kernel has one column."""
+    if v.kernel[2] > 1:
+        return v
+    return replace(v, rows=v.columns, columns=v.rows, out_rows=v.out_columns, out_columns=v.out_rows, kernel=(v.kernel[0], v.kernel[2], v.kernel[1]),
+                   pads=(v.pads[0], v.pads[2], v.pads[1]))
+
+
+def row_winograd_elements(v: Geometry, images: int, data: bool = False) -> int:
+    """Return the elements of the transformed inputs and outputs of `images` images, or of dy and dx if `data`, in one-dimensional Winograd."""
+    tiles = -(-(v.columns if data else v.out_columns) // (WINOGRAD_1D_PLANES + 1 - v.kernel[2]))
     return WINOGRAD_1D_PLANES * (images * tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
 
 
 def suits_row_winograd(v: Geometry) -> bool:
-    """Return whether one-dimensional Winograd is worth it, and the transformed image fits into a worker's workspace, forward and backward."""
-    data_tiles, most_pads = -(-v.columns // 4), all(pad < size for pad, size in zip(v.pads, v.kernel, strict=True))
-    data = WINOGRAD_1D_PLANES * (data_tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
-    return v.out_columns >= 4 and most_pads and max(row_winograd_elements(v, 1), data) <= ROOM
+    """Return whether one-dimensional Winograd saves products, and the transformed image fits into a worker's workspace, forward and backward."""
+    if v.kernel[2] not in WINOGRAD_1D_TAPS or any(pad >= size for pad, size in zip(v.pads, v.kernel, strict=True)):
+        return False
+    multiplied = WINOGRAD_1D_PLANES * -(-v.out_columns // (WINOGRAD_1D_PLANES + 1 - v.kernel[2]))
+    saves = 100 * v.out_columns * v.kernel[2] >= ROW_WINOGRAD_SAVING * multiplied
+    return saves and max(row_winograd_elements(v, 1), row_winograd_elements(v, 1, data=True)) <= ROOM
 
 
 def row_winograd_images(v: Geometry) -> int:
     """Return the number of images to transform at a time for the weight gradient: 4 MiB of transformed values."""
-    return symbolic_max(1, symbolic_min(v.images, (1 << 20) // row_winograd_elements(v, 1)))
+    return symbolic_max(1, symbolic_min(v.images, (1 << 20) // row_winograd_elements(along_rows(v), 1)))
 
 
 def row_winograd_filters(v: Geometry, depth: int, outputs: int) -> int:
     """Return the elements of the transformed filters in one-dimensional Winograd."""
-    return WINOGRAD_1D_PLANES * (v.kernel[1] * depth * round_up(outputs, MIN_CHANNELS) + PLANE_PAD)
+    return WINOGRAD_1D_PLANES * (along_rows(v).kernel[1] * depth * round_up(outputs, MIN_CHANNELS) + PLANE_PAD)
 
 
 def winograd_tiles(v: Geometry, data: bool = False) -> int:
@@ -446,7 +458,7 @@ def weight_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_weight_scratch(v)
     if method == Method.WINOGRAD_1D:
-        return row_winograd_elements(v, row_winograd_images(v)) + row_winograd_filters(v, v.channels, v.filters)
+        return row_winograd_elements(along_rows(v), row_winograd_images(v)) + row_winograd_filters(v, v.channels, v.filters)
     if method == Method.DIRECT:
         return weight_gradient_slices(v, method) * v.depth * v.group * round_up(v.group_filters, MIN_CHANNELS)
     if method == Method.IM2COL:

@@ -18,12 +18,22 @@ static NAMED(Winograd) NAMED(winograd_from_args)(const KernelArgs *args, const R
                               .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y, .pad_x = g->pad_x, .strided = g->stride_y == 2 };
 }
 
-static NAMED(Winograd1d) NAMED(winograd_1d_from_args)(const KernelArgs *args, const REAL *w)
+/* The convolution, or if `rotated` its data gradient, along the width, or along the height if the kernel is 1 wide. */
+static NAMED(Winograd1d) NAMED(winograd_1d_from_args)(const KernelArgs *args, const REAL *w, int rotated)
 {
-    const Geometry *g = (const Geometry *)args->ints;
-    return (NAMED(Winograd1d)){ .engine = args->engine, .w = w, .channels = g->channels, .images = g->images, .rows = g->rows, .columns = g->columns,
-                                .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y,
-                                .pad_x = g->pad_x, .kernel_y = g->kernel_y };
+    Geometry g = *(const Geometry *)args->ints, old = g;
+    NAMED(Winograd1d) s = { .engine = args->engine, .w = w, .channels = g.channels, .images = g.images, .rotated = rotated, .swapped = g.kernel_x == 1 };
+    if (rotated) {
+        g.rows = old.out_rows; g.columns = old.out_columns; g.channels = old.filters;
+        g.out_rows = old.rows; g.out_columns = old.columns; g.filters = old.channels;
+        g.pad_y = g.kernel_y - 1 - old.pad_y; g.pad_x = g.kernel_x - 1 - old.pad_x;
+    }
+    s.depth = g.channels; s.outputs = g.filters;
+    s.rows = s.swapped ? g.columns : g.rows; s.columns = s.swapped ? g.rows : g.columns;
+    s.out_rows = s.swapped ? g.out_columns : g.out_rows; s.out_columns = s.swapped ? g.out_rows : g.out_columns;
+    s.pad_y = s.swapped ? g.pad_x : g.pad_y; s.pad_x = s.swapped ? g.pad_y : g.pad_x;
+    s.kernel_y = s.swapped ? g.kernel_x : g.kernel_y; s.taps = s.swapped ? g.kernel_y : g.kernel_x;
+    return s;
 }
 
 static NAMED(Depthwise) NAMED(depthwise_from_args)(const KernelArgs *args, const REAL *w)
@@ -127,7 +137,7 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
         s.in = INPUT(0); s.w = INPUT(1); s.out = y; s.epilogue = epilogue;
         NAMED(grouped_convolution)(&s, scratch);
     } else if (args->ints[CONV_METHOD] == WINOGRAD_1D) {
-        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, INPUT(1));
+        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, INPUT(1), 0);
         s.in = INPUT(0); s.out = y; s.epilogue = epilogue;
         NAMED(winograd_1d)(&s, scratch);
     } else if (args->ints[CONV_METHOD] == DIRECT) {
@@ -193,11 +203,8 @@ static void NAMED(conv_data_gradient)(const KernelArgs *args, const REAL *dy, co
         s.pad_y = 2 - g->pad_y; s.pad_x = 2 - g->pad_x;
         NAMED(winograd)(&s, args->scratch);
     } else if (method == WINOGRAD_1D) {
-        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, w);
-        s.in = dy; s.out = dx; s.rotated = 1;
-        s.rows = g->out_rows; s.columns = g->out_columns; s.depth = g->filters;
-        s.out_rows = g->rows; s.out_columns = g->columns; s.outputs = g->channels;
-        s.pad_y = g->kernel_y - 1 - g->pad_y; s.pad_x = g->kernel_x - 1 - g->pad_x;
+        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, w, 1);
+        s.in = dy; s.out = dx;
         NAMED(winograd_1d)(&s, args->scratch);
     } else if (method == DEPTHWISE) {
         NAMED(Depthwise) s = NAMED(depthwise_from_args)(args, w);
@@ -228,7 +235,7 @@ static void NAMED(conv_weight_gradient)(const KernelArgs *args, const REAL *dy, 
         x = NAMED(pointwise_input)(args, x, args->scratch);
         GEMM(args->engine, 1, 0, g->filters, g->channels, pixels, 1, dy, g->filters, x, g->channels, 0, dw, g->channels, NULL, 0);
     } else if (method == WINOGRAD_1D) {
-        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, NULL);
+        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, NULL, 0);
         s.in = x; s.dy = dy; s.dw = dw;
         NAMED(winograd_1d_weight_gradient)(&s, args->ints[WEIGHT_BLOCK], args->scratch);
     } else if (method == DIRECT) {
