@@ -28,7 +28,7 @@ from ortrain.ops.shared.conv_algorithms import (
     is_supported,
     method_of,
     round_up,
-    row_winograd_images,
+    row_winograd_block,
     weight_gradient_algorithm,
     winograd_block,
 )
@@ -84,7 +84,7 @@ def lower_conv_grad(c: LoweringContext) -> KernelCall:
     method = data_gradient_method(v, method)
     bias_blocks = symbolic_min(SPREAD, symbolic_max(1, v.pixels // 64))
     scratch = symbolic_max(data_scratch(v, method) if c.has_output(0) else 0, weight_scratch if c.has_output(1) else 0, bias_blocks * v.filters)
-    block = winograd_block(v) if method == Method.WINOGRAD else row_winograd_images(v) if method == Method.WINOGRAD_1D else 0
+    block = winograd_block(v) if method == Method.WINOGRAD else row_winograd_block(v) if method == Method.WINOGRAD_1D else 0
     return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_gradient_rows(v), weight_method, block, slices, bias_blocks),
                       scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {}, shape_only_inputs=shape_only_inputs_of_gradient(c))
 

@@ -134,8 +134,8 @@ WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 256, 128
 """Equal to the constants in channels_last/weight_gradient.h."""
 MAX_SEGMENTS, PADDED_COPY_BYTES, SUMMED_PIXELS = 64, 1 << 17, 192
 """Equal to the constants in channels_last/direct.h."""
-WINOGRAD_1D_PLANES = 8
-"""Equal to the constant in channels_last/winograd_1d.h."""
+WINOGRAD_1D_PLANES, WINOGRAD_1D_PART, WINOGRAD_1D_TILES = 8, 1 << 16, 8
+"""Equal to the constants in channels_last/winograd_1d.h."""
 WINOGRAD_1D_TAPS, ROW_WINOGRAD_SAVING = (3, 5, 7), 140
 """Widths of kernels, and the least number of products of direct convolution, in percent of those of Winograd's tiles, which may be partly empty."""
 PANEL_SIZE, MIN_TILED_SIDE, MIN_TILED_DEPTH, MIN_TILED_PRODUCTS, MIN_FILLED = 32, 48, 64, 1 << 20, 70
@@ -342,14 +342,22 @@ def along_rows(v: Geometry) -> Geometry:
                    pads=(v.pads[0], v.pads[2], v.pads[1]))
 
 
-def row_winograd_elements(v: Geometry, images: int, data: bool = False) -> int:
-    """Return the elements of the transformed inputs and outputs of `images` images, or of dy and dx if `data`, in one-dimensional Winograd."""
+def row_winograd_parts(v: Geometry, data: bool = False) -> tuple[int, int]:
+    """Return (parts, tiles of a row of a part) of the transformed image, or of the transformed gradient if `data`, in one-dimensional Winograd."""
     tiles = -(-(v.columns if data else v.out_columns) // (WINOGRAD_1D_PLANES + 1 - v.kernel[2]))
-    return WINOGRAD_1D_PLANES * (images * tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
+    size = WINOGRAD_1D_PLANES * tiles * (v.rows * v.channels + v.out_rows * v.filters)
+    each = -(-tiles // max(1, min(tiles // WINOGRAD_1D_TILES, -(-size // WINOGRAD_1D_PART))))
+    return -(-tiles // each), each
+
+
+def row_winograd_elements(v: Geometry, count: int, data: bool = False) -> int:
+    """Return the elements of the transformed inputs and outputs of `count` parts of images, or of gradients if `data`, in one-dimensional Winograd."""
+    _, tiles = row_winograd_parts(v, data)
+    return WINOGRAD_1D_PLANES * (count * tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
 
 
 def suits_row_winograd(v: Geometry) -> bool:
-    """Return whether one-dimensional Winograd saves products, and the transformed image fits into a worker's workspace, forward and backward."""
+    """Return whether one-dimensional Winograd saves products, and a part of the transformed image fits into a worker's workspace, forward and backward."""
     if v.kernel[2] not in WINOGRAD_1D_TAPS or any(pad >= size for pad, size in zip(v.pads, v.kernel, strict=True)):
         return False
     multiplied = WINOGRAD_1D_PLANES * -(-v.out_columns // (WINOGRAD_1D_PLANES + 1 - v.kernel[2]))
@@ -357,9 +365,10 @@ def suits_row_winograd(v: Geometry) -> bool:
     return saves and max(row_winograd_elements(v, 1), row_winograd_elements(v, 1, data=True)) <= ROOM
 
 
-def row_winograd_images(v: Geometry) -> int:
-    """Return the number of images to transform at a time for the weight gradient: 4 MiB of transformed values."""
-    return symbolic_max(1, symbolic_min(v.images, (1 << 20) // row_winograd_elements(along_rows(v), 1)))
+def row_winograd_block(v: Geometry) -> int:
+    """Return the number of parts of images to transform at a time for the weight gradient: 4 MiB of transformed values."""
+    rows = along_rows(v)
+    return symbolic_max(1, symbolic_min(v.images * row_winograd_parts(rows)[0], (1 << 20) // row_winograd_elements(rows, 1)))
 
 
 def row_winograd_filters(v: Geometry, depth: int, outputs: int) -> int:
@@ -458,7 +467,7 @@ def weight_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_weight_scratch(v)
     if method == Method.WINOGRAD_1D:
-        return row_winograd_elements(along_rows(v), row_winograd_images(v)) + row_winograd_filters(v, v.channels, v.filters)
+        return row_winograd_elements(along_rows(v), row_winograd_block(v)) + row_winograd_filters(v, v.channels, v.filters)
     if method == Method.DIRECT:
         return weight_gradient_slices(v, method) * v.depth * v.group * round_up(v.group_filters, MIN_CHANNELS)
     if method == Method.IM2COL:

@@ -3,8 +3,8 @@
  *
  * F(4, 5) in both dimensions would take 64 per 16 outputs instead of 400, but with 10 times the error of a direct convolution; along the width the error is
  * doubled. The rows of the kernel are summed by the GEMM: in a plane, the rows of a tile are contiguous, so a GEMM over kernel_y * c elements reads them in
- * place. Interpolation points are 0, +-1/2, +-1, +-2 and infinity for all widths, which therefore share the transform of the input. A work item is a few images.
- * The data gradient is the convolution of dy with rotated filters. */
+ * place. Interpolation points are 0, +-1/2, +-1, +-2 and infinity for all widths, which therefore share the transform of the input. A work item is a few images, or a part of the
+ * tiles of an image. The data gradient is the convolution of dy with rotated filters. */
 #define V NAMED(Vector)
 #define W NAMED(WIDTH)
 #define C(x) ((REAL)(x))
@@ -72,24 +72,28 @@ typedef struct NAMED(Winograd1d) {
     int64_t channels, taps;            /* of w [k, channels, kernel_y, taps] */
     int rotated, swapped;              /* swapped: rows and columns have changed places, also in the sizes here */
     int64_t step;                      /* outputs of a tile */
-    int64_t tiles, length, vectors;    /* tiles of a row, elements of a window in a plane, vectors of outputs */
+    int64_t parts, tiles;              /* of an image, by tiles of a row; tiles of a row of a part, of which the last ones may be beyond the image */
+    int64_t length, vectors;           /* elements of a window in a plane, vectors of outputs */
     Partition panels;                  /* of the vectors */
-    int64_t block, first, count;       /* images of a block; the images at work, [first, first + count) */
+    int64_t block, first, count;       /* parts of a block; the parts at work, [first, first + count) of all images */
     NAMED(Epilogue) epilogue;
 } NAMED(Winograd1d);
 
 static void NAMED(winograd_1d_sizes)(NAMED(Winograd1d) *s)
 {
     s->step = WINOGRAD_1D_PLANES + 1 - s->taps;
-    s->tiles = ceil_div(s->out_columns, s->step);
     s->length = s->kernel_y * s->depth;
+    int64_t tiles = ceil_div(s->out_columns, s->step), size = WINOGRAD_1D_PLANES * tiles * (s->rows * s->depth + s->out_rows * s->outputs);
+    s->parts = max_i64(1, min_i64(tiles / WINOGRAD_1D_TILES, ceil_div(size, WINOGRAD_1D_PART)));
+    s->tiles = ceil_div(tiles, s->parts);
+    s->parts = ceil_div(tiles, s->tiles);
     s->vectors = ceil_div(s->outputs, W);
     s->panels = partition(s->vectors, DIRECT_TILE_VECTORS);
 }
-/* Return the elements of a plane of the input [image, tile, row, depth], and of a plane of the output or of dy [image, tile, row, outputs]. */
-ALWAYS_INLINE int64_t NAMED(input_plane_size)(const NAMED(Winograd1d) *s, int64_t images) { return images * s->tiles * s->rows * s->depth + WINOGRAD_1D_PAD; }
-ALWAYS_INLINE int64_t NAMED(output_plane_size)(const NAMED(Winograd1d) *s, int64_t images)
-{ return images * s->tiles * s->out_rows * s->outputs + WINOGRAD_1D_PAD; }
+/* Return the elements of a plane of the input [part, tile, row, depth], and of a plane of the output or of dy [part, tile, row, outputs]. */
+ALWAYS_INLINE int64_t NAMED(input_plane_size)(const NAMED(Winograd1d) *s, int64_t parts) { return parts * s->tiles * s->rows * s->depth + WINOGRAD_1D_PAD; }
+ALWAYS_INLINE int64_t NAMED(output_plane_size)(const NAMED(Winograd1d) *s, int64_t parts)
+{ return parts * s->tiles * s->out_rows * s->outputs + WINOGRAD_1D_PAD; }
 ALWAYS_INLINE int64_t NAMED(filter_plane_size)(const NAMED(Winograd1d) *s) { return s->length * s->vectors * W + WINOGRAD_1D_PAD; }
 ALWAYS_INLINE int64_t NAMED(first_output)(const NAMED(Winograd1d) *s, int64_t vector) { return min_i64(vector * W, s->outputs - W); }
 
@@ -97,15 +101,16 @@ ALWAYS_INLINE int64_t NAMED(first_output)(const NAMED(Winograd1d) *s, int64_t ve
 ALWAYS_INLINE int64_t NAMED(pixel_of)(const NAMED(Winograd1d) *s, int64_t image, int64_t rows, int64_t columns, int64_t channels, int64_t y, int64_t x)
 { return (image * rows * columns + (s->swapped ? x * rows + y : y * columns + x)) * channels; }
 
-/* planes [8, tile, row, depth] of one image = B^T x. */
-static void NAMED(transform_input_1d)(const NAMED(Winograd1d) *s, int64_t image, REAL *planes, int64_t plane_step)
+/* planes [8, tile, row, depth] of one part = B^T x. */
+static void NAMED(transform_input_1d)(const NAMED(Winograd1d) *s, int64_t part, REAL *planes, int64_t plane_step)
 {
+    int64_t image = part / s->parts, left = part % s->parts * s->tiles * s->step - s->pad_x;
     for (int64_t y = 0; y < s->rows; y++)
         for (int64_t t = 0; t < s->tiles; t++) {
             const REAL *pixel[WINOGRAD_1D_PLANES];
             REAL *to = planes + (t * s->rows + y) * s->depth;
             for (int i = 0; i < WINOGRAD_1D_PLANES; i++) {
-                int64_t x = t * s->step - s->pad_x + i;
+                int64_t x = left + t * s->step + i;
                 pixel[i] = x >= 0 && x < s->columns ? s->in + NAMED(pixel_of)(s, image, s->rows, s->columns, s->depth, y, x) : (const REAL *)zero_channels;
             }
             for (int64_t at = 0; at < s->depth; at += W) {
@@ -118,15 +123,16 @@ static void NAMED(transform_input_1d)(const NAMED(Winograd1d) *s, int64_t image,
         }
 }
 
-/* planes [8, tile, row, outputs] of one image = A dy. */
-ALWAYS_INLINE void NAMED(transform_gradient_1d_by)(const NAMED(Winograd1d) *s, int64_t image, const int step, REAL *planes, int64_t plane_step)
+/* planes [8, tile, row, outputs] of one part = A dy. */
+ALWAYS_INLINE void NAMED(transform_gradient_1d_by)(const NAMED(Winograd1d) *s, int64_t part, const int step, REAL *planes, int64_t plane_step)
 {
+    int64_t image = part / s->parts, left = part % s->parts * s->tiles * step;
     for (int64_t y = 0; y < s->out_rows; y++)
         for (int64_t t = 0; t < s->tiles; t++) {
             const REAL *pixel[6];
             REAL *to = planes + (t * s->out_rows + y) * s->outputs;
             for (int i = 0; i < step; i++) {
-                int64_t x = t * step + i;
+                int64_t x = left + t * step + i;
                 pixel[i] = x < s->out_columns ? s->dy + NAMED(pixel_of)(s, image, s->out_rows, s->out_columns, s->outputs, y, x) : (const REAL *)zero_channels;
             }
             for (int64_t at = 0; at < s->outputs; at += W) {
@@ -139,15 +145,15 @@ ALWAYS_INLINE void NAMED(transform_gradient_1d_by)(const NAMED(Winograd1d) *s, i
         }
 }
 
-/* Store the outputs of one image from results [8, tile, row, outputs]: epilogue(A^T m). */
-ALWAYS_INLINE void NAMED(transform_output_1d_by)(const NAMED(Winograd1d) *s, int64_t image, const int step, const REAL *results, int64_t plane_step)
+/* Store the outputs of one part from results [8, tile, row, outputs]: epilogue(A^T m). */
+ALWAYS_INLINE void NAMED(transform_output_1d_by)(const NAMED(Winograd1d) *s, int64_t part, const int step, const REAL *results, int64_t plane_step)
 {
-    int64_t pixel_step = (s->swapped ? s->out_rows : 1) * s->outputs;
+    int64_t image = part / s->parts, left = part % s->parts * s->tiles * step, pixel_step = (s->swapped ? s->out_rows : 1) * s->outputs;
     for (int64_t y = 0; y < s->out_rows; y++)
         for (int64_t t = 0; t < s->tiles; t++) {
             const REAL *from = results + (t * s->out_rows + y) * s->outputs;
-            REAL *to = s->out + NAMED(pixel_of)(s, image, s->out_rows, s->out_columns, s->outputs, y, t * step);
-            int64_t width = min_i64(step, s->out_columns - t * step);
+            REAL *to = s->out + NAMED(pixel_of)(s, image, s->out_rows, s->out_columns, s->outputs, y, left + t * step);
+            int64_t width = min_i64(step, s->out_columns - left - t * step);
             for (int64_t at = 0; at < s->outputs; at += W) {
                 int64_t c = min_i64(at, s->outputs - W);
                 V m[WINOGRAD_1D_PLANES], o[6];
@@ -160,11 +166,11 @@ ALWAYS_INLINE void NAMED(transform_output_1d_by)(const NAMED(Winograd1d) *s, int
 }
 
 #define BY_STEP(NAME, POINTER)                                                                                                \
-NOINLINE void NAMED(NAME)(const NAMED(Winograd1d) *s, int64_t image, POINTER planes, int64_t plane_step)                      \
+NOINLINE void NAMED(NAME)(const NAMED(Winograd1d) *s, int64_t part, POINTER planes, int64_t plane_step)                       \
 {                                                                                                                             \
-    if (s->step == 6) NAMED(NAME##_by)(s, image, 6, planes, plane_step);                                                      \
-    else if (s->step == 4) NAMED(NAME##_by)(s, image, 4, planes, plane_step);                                                 \
-    else NAMED(NAME##_by)(s, image, 2, planes, plane_step);                                                                   \
+    if (s->step == 6) NAMED(NAME##_by)(s, part, 6, planes, plane_step);                                                       \
+    else if (s->step == 4) NAMED(NAME##_by)(s, part, 4, planes, plane_step);                                                  \
+    else NAMED(NAME##_by)(s, part, 2, planes, plane_step);                                                                    \
 }
 BY_STEP(transform_gradient_1d, REAL *)
 BY_STEP(transform_output_1d, const REAL *)
@@ -194,15 +200,15 @@ static void NAMED(winograd_1d_filter_item)(void *context, int64_t r, int64_t wor
     }
 }
 
-/* Transform a block of images, multiply each plane by its filters, and transform the results back. */
+/* Transform a block of parts, multiply each plane by its filters, and transform the results back. */
 static void NAMED(winograd_1d_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Winograd1d) *s = context;
-    int64_t capacity, image = item * s->block, images = min_i64(s->block, s->images - image);
+    int64_t capacity, part = item * s->block, parts = min_i64(s->block, s->images * s->parts - part);
     int64_t plane = NAMED(input_plane_size)(s, s->block), result = NAMED(output_plane_size)(s, s->block);
     REAL *planes = NAMED(workspace)(s->engine, worker, &capacity), *results = planes + WINOGRAD_1D_PLANES * plane;
-    for (int64_t i = 0; i < images; i++) NAMED(transform_input_1d)(s, image + i, planes + i * s->tiles * s->rows * s->depth, plane);
-    Partition tiles = partition(images * s->tiles, DIRECT_TILE_ROWS);
+    for (int64_t i = 0; i < parts; i++) NAMED(transform_input_1d)(s, part + i, planes + i * s->tiles * s->rows * s->depth, plane);
+    Partition tiles = partition(parts * s->tiles, DIRECT_TILE_ROWS);
     for (int64_t p = 0; p < WINOGRAD_1D_PLANES; p++)
         for (int64_t panel = 0; panel < s->panels.parts; panel++) {
             int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(first_output)(s, first + count - 1) - first * W;
@@ -219,20 +225,20 @@ static void NAMED(winograd_1d_item)(void *context, int64_t item, int64_t worker)
                 }
             }
         }
-    for (int64_t i = 0; i < images; i++) NAMED(transform_output_1d)(s, image + i, results + i * s->tiles * s->out_rows * s->outputs, result);
+    for (int64_t i = 0; i < parts; i++) NAMED(transform_output_1d)(s, part + i, results + i * s->tiles * s->out_rows * s->outputs, result);
 }
 
 /* s->out = epilogue(conv(s->in, w)). scratch: the transformed filters. */
 static void NAMED(winograd_1d)(NAMED(Winograd1d) *s, REAL *scratch)
 {
-    int64_t capacity, image;
+    int64_t capacity, size;
     NAMED(winograd_1d_sizes)(s);
     NAMED(workspace)(s->engine, 0, &capacity);
-    image = WINOGRAD_1D_PLANES * (NAMED(input_plane_size)(s, 1) + NAMED(output_plane_size)(s, 1));
+    size = WINOGRAD_1D_PLANES * (NAMED(input_plane_size)(s, 1) + NAMED(output_plane_size)(s, 1));
     s->filters = scratch;
-    s->block = max_i64(1, min_i64(s->images, min_i64(capacity, WINOGRAD_1D_ITEM_BYTES / (int64_t)sizeof(REAL)) / image));
+    s->block = max_i64(1, min_i64(s->images * s->parts, min_i64(capacity, WINOGRAD_1D_ITEM_BYTES / (int64_t)sizeof(REAL)) / size));
     s->engine->parallel_for(s->engine, NAMED(winograd_1d_filter_item), s, s->kernel_y);
-    s->engine->parallel_for(s->engine, NAMED(winograd_1d_item), s, ceil_div(s->images, s->block));
+    s->engine->parallel_for(s->engine, NAMED(winograd_1d_item), s, ceil_div(s->images * s->parts, s->block));
 }
 
 /* ---- weight gradient */
@@ -244,7 +250,7 @@ static void NAMED(winograd_1d_transform_item)(void *context, int64_t item, int64
     NAMED(transform_gradient_1d)(s, s->first + item, s->gradients + item * s->tiles * s->out_rows * s->outputs, NAMED(output_plane_size)(s, s->block));
 }
 
-/* filters [8, window elements, outputs] (+)= planes^T gradients over the images at work. A work item is a panel of one plane. */
+/* filters [8, window elements, outputs] (+)= planes^T gradients over the parts at work. A work item is a panel of one plane. */
 static void NAMED(winograd_1d_sums_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Winograd1d) *s = context; (void)worker;
@@ -287,7 +293,7 @@ static void NAMED(winograd_1d_weight_item)(void *context, int64_t vector, int64_
     }
 }
 
-/* s->dw = the weight gradient. block: images that are transformed at a time; scratch: their planes and those of their gradients, then the sums. */
+/* s->dw = the weight gradient. block: parts that are transformed at a time; scratch: their planes and those of their gradients, then the sums. */
 static void NAMED(winograd_1d_weight_gradient)(NAMED(Winograd1d) *s, int64_t block, REAL *scratch)
 {
     NAMED(winograd_1d_sizes)(s);
@@ -295,8 +301,8 @@ static void NAMED(winograd_1d_weight_gradient)(NAMED(Winograd1d) *s, int64_t blo
     s->planes = scratch;
     s->gradients = s->planes + WINOGRAD_1D_PLANES * NAMED(input_plane_size)(s, block);
     s->filters = s->gradients + WINOGRAD_1D_PLANES * NAMED(output_plane_size)(s, block);
-    for (s->first = 0; s->first < s->images; s->first += block) {
-        s->count = min_i64(block, s->images - s->first);
+    for (s->first = 0; s->first < s->images * s->parts; s->first += block) {
+        s->count = min_i64(block, s->images * s->parts - s->first);
         s->engine->parallel_for(s->engine, NAMED(winograd_1d_transform_item), s, s->count);
         s->engine->parallel_for(s->engine, NAMED(winograd_1d_sums_item), s, WINOGRAD_1D_PLANES * s->panels.parts);
     }

@@ -164,6 +164,8 @@ enum { PLANE_PAD = 16, FEW_TILES = 128, FILTER_BLOCK = 64, DEPTH_BLOCK = 128, FE
        TILE_BLOCK = 48, WHOLE_PANEL = 32, GRADIENT_DEPTH_BLOCK = 64 };
 
 /* winograd_1d.h */
+#define WINOGRAD_1D_PART 65536           /* elements of the planes and results of a part of an image, if it has at least */
+#define WINOGRAD_1D_TILES 8              /* tiles along a row */
 #define WINOGRAD_1D_PAD 16               /* elements between planes, so that the 8 stores of a tile do not fall into one set of the L1 cache */
 #define SUMMED_POSITIONS 64              /* that a tile of the weight gradient sums before it is stored: more increase the rounding error, fewer the time */
 #define WINOGRAD_1D_ITEM_BYTES 262144    /* planes and results of a work item: half of the L2 cache */
