@@ -401,8 +401,17 @@ class LayoutConversion:
             return False
         present, ones = [name for name in node.inputs if name], (1,) * (len(shape) - 2)
         non_scalar = [name for name in present if prod(self.sizes(name)) > 1 or len(self.sizes(name)) == len(shape)]
-        if not all(self.sizes(name) in (shape, (shape[0], shape[1], *ones), (1, shape[1], *ones), (1, 1, *ones)) for name in non_scalar):
+        per_channel = [name for name in non_scalar if self.sizes(name) == (shape[1], *ones)]
+        whole = (shape, (shape[0], shape[1], *ones), (1, shape[1], *ones), (1, 1, *ones))
+        if not all(self.sizes(name) in whole for name in non_scalar if name not in per_channel):
             return False
-        inputs = [self.to_channels_last(name) if name in non_scalar else name for name in node.inputs]
+        inputs = [self.channel_vector(name, node) if name in per_channel else self.to_channels_last(name) if name in non_scalar else name
+                  for name in node.inputs]
         self.emit(node.op_type, inputs, [self.new_channels_last(name) for name in node.outputs], node, node.domain, **node.attributes)
         return True
+
+    def channel_vector(self, name: str, node: Node) -> str:
+        """Add and return a value of shape [c, 1, 1] as [c], which is broadcast over channels-last data."""
+        vector = self.builder.names.unique(f"{name}::channels")
+        self.emit("Reshape", [name, self.builder.integer_constant([self.sizes(name)[0]], "shape")], [vector], node, "")
+        return vector
