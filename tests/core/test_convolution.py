@@ -18,7 +18,9 @@ from tests.ops.samples.channels_last import SAMPLES, backward, forward
 has_amx = pytest.mark.skipif(not EngineHandle().amx, reason="this processor has no bfloat16 tiles (AMX), or its operating system does not enable them")
 SAME = {"pads": (1, 1, 1, 1)}
 WINOGRAD = [((2, 30, 31, 64), (64, 64, 3, 3), SAME), ((4, 7, 7, 192), (128, 192, 3, 3), SAME),
-            ((2, 28, 28, 64), (64, 64, 5, 5), {"pads": (2, 2, 2, 2)}), ((4, 14, 13, 128), (64, 128, 5, 5), {"pads": (2, 2, 2, 2)})]
+            ((2, 28, 28, 64), (64, 64, 5, 5), {"pads": (2, 2, 2, 2)}), ((4, 14, 13, 128), (64, 128, 5, 5), {"pads": (2, 2, 2, 2)}),
+            ((4, 17, 17, 128), (128, 128, 1, 7), {"pads": (0, 3, 0, 3)}), ((4, 17, 17, 128), (128, 128, 7, 1), {"pads": (3, 0, 3, 0)}),
+            ((4, 28, 28, 58), (58, 58, 3, 3), SAME), ((2, 5, 14, 15, 64), (64, 64, 3, 3, 3), {"pads": (1,) * 6})]
 STRIDED_WINOGRAD = [((2, 56, 60, 64), (64, 64, 3, 3)), ((4, 16, 16, 192), (128, 192, 3, 3))]
 
 
@@ -30,7 +32,7 @@ def rounding_error(sample, output=0, direct=0, tiles=False):
 
 def data_gradient_as_convolution(y, dy, w, pads):
     """Return a sample whose output is the data gradient: the convolution of dy with filters rotated by 180 degrees."""
-    return replace(y, inputs=[dy, np.ascontiguousarray(w[:, :, ::-1, ::-1].swapaxes(0, 1))], attributes={"pads": pads})
+    return replace(y, inputs=[dy, np.ascontiguousarray(np.flip(w, range(2, w.ndim)).swapaxes(0, 1))], attributes={"pads": pads})
 
 
 @pytest.mark.parametrize("x, w, attributes", WINOGRAD)
@@ -38,10 +40,22 @@ def test_winograd_rounds_at_most_three_times_as_much_as_direct_sums(x, w, attrib
     """The data gradient is compared with the equivalent direct convolution, because the direct gradient kernel sums in shorter chains."""
     y, gradients = forward("", x, w, attributes), backward("", x, w, attributes)
     dy, _, weight = gradients.inputs
-    data = data_gradient_as_convolution(y, dy, weight, tuple(w[2] - 1 - pad for pad in attributes["pads"]))
+    data = data_gradient_as_convolution(y, dy, weight, tuple(size - 1 - pad for size, pad in zip(w[2:] * 2, attributes["pads"], strict=True)))
     assert rounding_error(y) <= 3 * rounding_error(y, direct=1)
     assert rounding_error(gradients, 0) <= 3 * rounding_error(data, direct=1)
     assert rounding_error(gradients, 1) <= 3 * rounding_error(gradients, 1, direct=1)
+
+
+@pytest.mark.parametrize("length", [257, 512])
+def test_winograd_along_sequences_rounds_at_most_three_times_as_much_as_direct_sums_and_four_times_for_weights(length):
+    """Direct sums of the gradient of the weights are short chains, of a few pixels each."""
+    x, w, attributes = (4, 1, length, 64), (64, 64, 1, 3), {"pads": (0, 1, 0, 1)}
+    y, gradients = forward("", x, w, attributes), backward("", x, w, attributes)
+    dy, _, weight = gradients.inputs
+    data = data_gradient_as_convolution(y, dy, weight, (0, 1, 0, 1))
+    assert rounding_error(y) <= 3 * rounding_error(y, direct=1)
+    assert rounding_error(gradients, 0) <= 3 * rounding_error(data, direct=1)
+    assert rounding_error(gradients, 1) <= 4 * rounding_error(gradients, 1, direct=1)
 
 
 @pytest.mark.parametrize("x, w", STRIDED_WINOGRAD)

@@ -3,8 +3,9 @@
  * Kernel row r of a window is kernel_x * c contiguous elements, and that of the next output starts stride_x * c elements later, so a GEMM can read the rows of
  * the im2col matrix directly from x; with dilations along the width, each tap is c contiguous elements. A tile is 4 outputs (8 with 64-byte vectors) by up to 3
  * vectors of filters, because feature maps are multiples of 4 more often than of 6. The last vector of filters starts at filters - WIDTH: some filters are
- * computed twice, and none are padded, except that fewer filters than a vector has, without groups, are padded to one vector. Only where windows extend beyond the left or right edge, or where there are groups, the rows of the image, or the
- * channels of a group in them, are copied with zero padding first; rows above and below the image are left out of the sums.
+ * computed twice, and none are padded, except that fewer filters than a vector has, without groups, are padded to one vector. Only where windows extend beyond
+ * the left or right edge, or where there are groups, the rows of the image, or the channels of a group in them, are copied with zero padding first; rows above
+ * and below the image are left out of the sums.
  *
  * The data gradient without strides is the convolution of dy with filters rotated by 180 degrees. */
 #define V NAMED(Vector)
@@ -161,12 +162,12 @@ static void NAMED(pack_direct_filters_item)(void *context, int64_t item, int64_t
             }
 }
 
-/* The input of a block of rows of outputs of plane oz: the rows from `top` on of each plane under the kernel; plane_step and row_step: elements between them. */
+/* The input of a block of rows of outputs of plane oz: the rows from `top` on of each plane under the kernel; plane_step, row_step: elements between them. */
 typedef struct NAMED(DirectInput) { const REAL *x; int64_t oz, top, plane_step, row_step; } NAMED(DirectInput);
 
 /* One panel of filters for kernel rows [low, high) and the outputs of one row. */
-static void NAMED(direct_row)(const NAMED(DirectConv) *s, const NAMED(DirectInput) *in, int64_t panel, const REAL *packed, int64_t low, int64_t high, int64_t oy,
-                              REAL *y, int64_t channel)
+static void NAMED(direct_row)(const NAMED(DirectConv) *s, const NAMED(DirectInput) *in, int64_t panel, const REAL *packed, int64_t low, int64_t high,
+                              int64_t oy, REAL *y, int64_t channel)
 {
     const Geometry *g = &s->shape;
     int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_vector_offset)(s, first, count);
@@ -308,7 +309,8 @@ static void NAMED(direct_weight_reduction_item)(void *context, int64_t item, int
 {
     const NAMED(DirectConv) *s = context; (void)worker;
     int64_t taps = kernel_taps(&s->shape), padded = s->vectors * W, vector = item % s->vectors, group = item / s->vectors;
-    int64_t first = NAMED(first_filter)(s, vector), first_lane = vector * W - first, lanes = min_i64(W, s->filters), slice_step = s->shape.group * s->depth * padded;
+    int64_t first = NAMED(first_filter)(s, vector), first_lane = vector * W - first, slice_step = s->shape.group * s->depth * padded;
+    int64_t lanes = min_i64(W, s->filters);
     for (int64_t tap = 0; tap < taps; tap++)
         for (int64_t c = 0; c < s->channels; c++) {
             const REAL *from = s->sums + (group * s->depth + tap * s->channels + c) * padded + vector * W;

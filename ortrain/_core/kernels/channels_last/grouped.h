@@ -186,7 +186,8 @@ static void NAMED(clear_columns)(const NAMED(Grouped) *s, int64_t begin, int64_t
 /* The input columns [first, first + extent) of row y of image plane z, spread to `to`, which is one row of the buffer; zeros outside the image.
  *
  * The last pixels of the whole input are spread one by one, where whole vectors would exceed it. */
-NOINLINE void NAMED(spread_row)(const NAMED(Grouped) *s, const NAMED(Spread) *spread, int64_t image, int64_t z, int64_t y, int64_t first, int64_t extent, REAL *to)
+NOINLINE void NAMED(spread_row)(const NAMED(Grouped) *s, const NAMED(Spread) *spread, int64_t image, int64_t z, int64_t y, int64_t first, int64_t extent,
+                                REAL *to)
 {
     const int64_t columns = s->x_axis.inputs, inside = z >= 0 && z < s->z_axis.inputs && y >= 0 && y < s->y_axis.inputs;
     const REAL *from = s->in + (((image * s->z_axis.inputs + z) * s->y_axis.inputs + y) * columns + first) * s->inputs;
@@ -434,7 +435,8 @@ static void NAMED(copy_grouped_dy)(const NAMED(Grouped) *s, int64_t vector, cons
 static void NAMED(grouped_weight_gradient_item)(void *context, int64_t slice, int64_t worker)
 {
     const NAMED(Grouped) *s = context;
-    int64_t offset[GROUPED_TAPS], capacity, z = 0, y = 0, x = 0, size = s->taps * s->group_inputs * W, dy_size = s->block_planes * s->block_rows * s->block_columns * W;
+    int64_t offset[GROUPED_TAPS], capacity, z = 0, y = 0, x = 0, size = s->taps * s->group_inputs * W;
+    int64_t dy_size = s->block_planes * s->block_rows * s->block_columns * W;
     REAL *dy = NAMED(workspace)(s->engine, worker, &capacity), *buffer = dy + dy_size, *sums = s->sums + slice * s->vectors * size;
     for (int64_t tap = 0; tap < s->taps; tap++) {
         int64_t row = tap / s->x_axis.kernel;

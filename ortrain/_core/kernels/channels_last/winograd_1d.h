@@ -3,8 +3,8 @@
  *
  * F(4, 5) in both dimensions would take 64 per 16 outputs instead of 400, but with 10 times the error of a direct convolution; along the width the error is
  * doubled. The rows of the kernel are summed by the GEMM: in a plane, the rows of a tile are contiguous, so a GEMM over kernel_y * c elements reads them in
- * place. Interpolation points are 0, +-1/2, +-1, +-2 and infinity for all widths, which therefore share the transform of the input. A work item is a few images, or a part of the
- * tiles of an image. The data gradient is the convolution of dy with rotated filters. */
+ * place. Interpolation points are 0, +-1/2, +-1, +-2 and infinity for all widths, which therefore share the transform of the input. A work item is a few
+ * images, or a part of the tiles of an image. The data gradient is the convolution of dy with rotated filters. */
 #define V NAMED(Vector)
 #define W NAMED(WIDTH)
 #define C(x) ((REAL)(x))

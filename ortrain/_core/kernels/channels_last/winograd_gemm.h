@@ -363,8 +363,8 @@ static void NAMED(gradient_store_item)(void *context, int64_t item, int64_t work
     NAMED(store_weights)(s, s->filters + item * W * s->outputs, s->depth * s->outputs + PLANE_PAD, s->outputs, item * W, 0, s->outputs);
 }
 
-/* s->dw = the weight gradient. scratch: dw by planes if it has several; then with slices their sums; else the planes of the tiles at work, followed by the sums if there are many tiles (as in
- * winograd_weight_scratch of ops/shared/conv_algorithms.py). */
+/* s->dw = the weight gradient. scratch: dw by planes if it has several; then with slices their sums; else the planes of the tiles at work, followed by the sums
+ * if there are many tiles (as in winograd_weight_scratch of ops/shared/conv_algorithms.py). */
 static void NAMED(winograd_weight_gradient)(NAMED(Winograd) *s, int64_t block, int64_t slices, REAL *scratch)
 {
     const Engine *e = s->engine;

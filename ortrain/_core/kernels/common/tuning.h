@@ -155,7 +155,7 @@ enum { STEP_ROWS = TILE_VECTORS == 3 ? TILE_ROWS : 4, STEP_VECTORS = 3 };
  * which are read once for every vector of outputs. */
 #define GROUPED_BYTES 196608
 #define GROUPED_INPUT_BYTES 393216
-#define GROUPED_VOLUME 3                 /* factor of both for kernels of several planes, whose planes above and below are spread again for each block */
+#define GROUPED_VOLUME 3                 /* factor of both for kernels of several planes, whose neighbouring planes are spread again for each block */
 #define GROUPED_MIN_ROWS 4               /* of a block where images are few; rows above and below are spread again for each block */
 #define SPREAD_BLOCKS 16                 /* to aim at */
 
