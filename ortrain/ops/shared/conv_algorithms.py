@@ -185,7 +185,7 @@ def method_of(v: Geometry, direct: bool, tiles: bool = False) -> Method:
     """Return the fastest algorithm of the forward pass and the data gradient.
 
     direct: exclude Winograd's algorithms, whose rounding errors are larger (docs/performance.md). tiles: whether AMX tiles may be used. Without strides,
-    Winograd is faster than tiles; with strides it is slower (512 channels on 7 x 7: 5.9 instead of 3.7 ms), and along rows it saves most if they have 5 taps."""
+    Winograd is faster than tiles, along rows only with 5 taps; with strides it is slower (512 channels on 7 x 7: 5.9 instead of 3.7 ms)."""
     method = vector_method(v, direct)
     others = method in (Method.IM2COL, Method.DIRECT) or (method == Method.WINOGRAD and v.strides != UNIT)
     others = others or (method == Method.WINOGRAD_1D and along_rows(v).kernel[2] != 5)
