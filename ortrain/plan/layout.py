@@ -70,6 +70,8 @@ class LayoutConversion:
         for node in nodes:
             for name in node.inputs:
                 self.consumers.setdefault(name, []).append(node)
+        self.samples: dict[tuple[str, tuple[int, ...]], str] = {}
+        """Data and strides of 1 x 1 convolutions -> the pixels at the strides, [n, c, h, w]."""
         self.tap_indices: set[str] = set()
         """Max-pool indices that were converted to tap numbers within the window."""
         self.rules: dict[str, Callable[[Node], bool]] = {
@@ -164,9 +166,30 @@ class LayoutConversion:
         data, weight = self.image_sizes(node.inputs[0]), self.sizes(node.inputs[1])
         if not data or not self.is_supported_conv(node, 0, 1, data, weight):
             return False
-        self.emit("ChannelsLastConv", [self.to_channels_last(node.inputs[0]), *node.inputs[1:]], [self.new_channels_last(node.outputs[0])], node,
-                  **node.attributes, direct=int(self.direct))
+        sampled, attributes = self.sampled(node, 0, 1)
+        self.emit("ChannelsLastConv", [self.to_channels_last(sampled), *node.inputs[1:]], [self.new_channels_last(node.outputs[0])], node, **attributes,
+                  direct=int(self.direct))
         return True
+
+    def sampled(self, node: Node, x: int, w: int) -> tuple[str, dict[str, object]]:
+        """Return the data and the attributes of a convolution, or of its gradient with respect to its weight. x, w: the
+        indices of the inputs data and weight.
+
+        With strides, a 1 x 1 convolution of data that nothing else needs channels-last reads only the pixels that it
+        needs, from a Slice, and has no strides."""
+        name, windows = node.inputs[x], conv_windows(self.context(node), x, w)
+        others = [reader for reader in self.consumers[name] if node.inputs[w] not in reader.inputs]
+        dense = max(windows.kernel) > 1 or max(windows.strides) == 1 or any(windows.padded() or (1,))
+        if dense or others or name in self.channels_last or self.builder.opset < 10:
+            return name, dict(node.attributes)
+        key = name, windows.strides
+        if key not in self.samples:
+            self.samples[key] = self.builder.names.unique(f"{name}::sampled")
+            rank = len(windows.kernel)
+            limits = ([0] * rank, self.sizes(name)[2:], range(2, 2 + rank), windows.strides)
+            operands = [self.builder.integer_constant(list(values), "limits") for values in limits]
+            self.emit("Slice", [name, *operands], [self.samples[key]], node, "")
+        return self.samples[key], node.attributes | {"strides": (1,) * len(windows.strides)}
 
     def is_supported_conv(self, node: Node, x: int, w: int, data: tuple[int, ...], weight: tuple[int, ...]) -> bool:
         kind = self.kind(node.inputs[x])
@@ -180,12 +203,18 @@ class LayoutConversion:
         data, weight = self.image_sizes(x), self.sizes(w)
         if not data or not self.is_supported_conv(node, 1, 2, data, weight):
             return False
-        inputs = [self.to_channels_last(dy), self.to_channels_last(x), w]
+        sampled, attributes = self.sampled(node, 1, 2)
         dx, *others = node.outputs
         # the gradient of the weights first: the data gradient does not read x, whose memory is then free
-        for outputs in (["", *others], [self.new_channels_last(dx)]):
-            if any(outputs):
-                self.emit("ChannelsLastConvGrad", inputs, outputs, node, **node.attributes, direct=int(self.direct))
+        if any(others):
+            inputs = [self.to_channels_last(dy), self.to_channels_last(sampled), w]
+            self.emit("ChannelsLastConvGrad", inputs, ["", *others], node, **attributes, direct=int(self.direct))
+        if dx and sampled == x:
+            inputs = [self.to_channels_last(dy), self.to_channels_last(x), w]
+            self.emit("ChannelsLastConvGrad", inputs, [self.new_channels_last(dx)], node, **attributes, direct=int(self.direct))
+        elif dx:
+            self.emit("ChannelsLastConvInputGrad", [self.to_channels_last(dy), "", w], [self.new_channels_last(dx)], node, **node.attributes,
+                      output_shape=data[2:], direct=int(self.direct))
         return True
 
     def conv_input_grad(self, node: Node) -> bool:

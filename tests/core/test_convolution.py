@@ -248,12 +248,12 @@ def test_a_bias_of_a_transposed_convolution_and_its_gradient_stay_within_the_reg
     assert transposes_around("ConvTranspose", np.full((16, 16, 3, 3), 0.1), np.full(16, 0.1), strides=[2, 2]) == 1
 
 
-@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("rank", [1, 2, 3])
 def test_transposed_convolutions_in_a_region_have_the_gradients_of_single_operators(monkeypatch, rank):
     def gradients():
         n = Net()
         x = n.op("MaxPool", "x", kernel_shape=[16, 1]) if rank == 1 else "x"
-        x = n.op("Squeeze", x, n.axes(2)) if rank == 1 else x
+        x = n.op("Squeeze", x, n.axes(2)) if rank == 1 else n.op("Reshape", x, n.axes(0, 3, 4, 8, 8)) if rank == 3 else x
         y = n.op("Relu", n.op("Conv", x, n.weight(n.rng.normal(size=(20, 3, *[3] * rank)))))
         y = n.op("ConvTranspose", y, n.weight(n.rng.normal(size=(20, 24, *[4] * rank)) / 10), n.weight(n.rng.normal(size=24)), strides=[2] * rank)
         y = n.op("ConvTranspose", n.op("Relu", y), n.weight(n.rng.normal(size=(24, 16, *[3] * rank)) / 10), strides=[2] * rank, output_padding=[1] * rank)

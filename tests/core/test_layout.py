@@ -110,6 +110,16 @@ def test_a_wrong_label_of_a_pixel_is_refused_by_the_name_of_the_input():
         session.train_step(np.zeros((2, 3, 8, 6)), labels)
 
 
+def test_a_strided_pointwise_convolution_of_an_input_lays_out_only_the_pixels_that_it_reads():
+    weight = np.random.default_rng(3).standard_normal((CHANNELS, 3, 1, 1))
+    model = model_of([node("Tanh", ["a"], ["b"])])
+    del model.graph.initializer[0], model.graph.node[0]
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w0"))
+    model.graph.node.insert(0, node("Conv", ["x", "w0"], ["a"], kernel_shape=[1, 1], strides=[2, 2]))
+    operators = train_and_check(model, np.array([0, 3]))
+    assert operators.count("Slice") == 1 and operators.index("Slice") < operators.index("Transpose") < operators.index("ChannelsLastConv")
+
+
 BODIES_3D = {
     "pools": ([node("Concat", ["a", "a"], ["c2"], axis=1), node("MaxPool", ["c2"], ["p"], kernel_shape=[2, 2, 2], pads=[1, 0, 1, 0, 1, 0]),
                node("Split", ["p"], ["l", "r"], axis=1), node("Add", ["l", "r"], ["b"])], {}),

@@ -367,9 +367,9 @@ def suits_row_winograd(v: Geometry) -> bool:
 
 
 def row_winograd_block(v: Geometry) -> int:
-    """Return the number of parts of images to transform at a time for the weight gradient: 4 MiB of transformed values."""
+    """Return the number of parts of images to transform at a time for the weight gradient: 1 MiB of transformed values."""
     rows = along_rows(v)
-    return symbolic_max(1, symbolic_min(v.images * row_winograd_parts(rows)[0], (1 << 20) // row_winograd_elements(rows, 1)))
+    return symbolic_max(1, symbolic_min(v.images * row_winograd_parts(rows)[0], (1 << 18) // row_winograd_elements(rows, 1)))
 
 
 def row_winograd_filters(v: Geometry, depth: int, outputs: int) -> int:
