@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -171,7 +172,7 @@ class LayoutConversion:
                   direct=int(self.direct))
         return True
 
-    def sampled(self, node: Node, x: int, w: int) -> tuple[str, dict[str, object]]:
+    def sampled(self, node: Node, x: int, w: int) -> tuple[str, dict[str, Any]]:
         """Return the data and the attributes of a convolution, or of its gradient with respect to its weight. x, w: the
         indices of the inputs data and weight.
 
