@@ -108,7 +108,7 @@ def _finding_of(node: Node, record: OpRecord | None, carried: bool) -> Finding |
         remedy = "Define the operator in Python with ortrain.register_operator." if own else (
             "Replace the operator, or define one of your own with ortrain.register_operator.")
         return Finding(ERROR, described(node), "ortrain does not know the operator.", remedy)
-    if record.lower is None and record.evaluate is None and record.decompose is None:
+    if record.lower is None and record.evaluate is None and record.decompose is None and not record.planned_as:
         return Finding(ERROR, described(node), "The operator has no kernel.", "Replace the operator.")
     if carried and record.differentiable and record.gradient is None and record.decompose is None:
         return Finding(ERROR, described(node), "The operator has no gradient, and weights before it need one.",

@@ -16,7 +16,7 @@ from ortrain.ops import REGISTRY
 from ortrain.ops.custom import DOMAIN as CUSTOM
 from ortrain.ops.registry.onnx_definitions import onnx_record
 from ortrain.ops.registry.optimizers import OptimizerAlgorithm
-from ortrain.ops.registry.record import ElementwiseLowering, OpRecord
+from ortrain.ops.registry.record import ORTRAIN, ElementwiseLowering, OpRecord
 
 COMPILED, COMPOSED, FUNCTION, REFERENCE, NONE = "compiled", "composed", "function", "reference", "none"
 """Kinds of kernels: its own; a composition of other operators by ortrain or by ONNX's function body; ONNX's reference implementation in a Python step."""
@@ -73,6 +73,8 @@ def _row(domain: str, name: str, opsets: tuple[int, ...]) -> Operator:
 
 
 def _kernel(record: OpRecord, own: bool) -> str:
+    if record.planned_as:
+        return COMPILED
     if own:
         if record.lower is not None and _dtypes(record):
             return COMPILED
@@ -100,7 +102,9 @@ def _has_body(record: OpRecord) -> bool:
 
 
 def _dtypes(record: OpRecord) -> tuple[str, ...]:
-    """Return the dtypes of the kernels that a lowering names."""
+    """Return the dtypes of the kernels that a lowering names, or that of the operator by which plans replace this one."""
+    if record.planned_as:
+        record = REGISTRY[ORTRAIN, record.planned_as]
     names = set(_texts(record.lower)) if record.lower is not None else set()
     found = dict.fromkeys(dtype for name, dtype in kernels() if name in names)
     return tuple(found)

@@ -16,7 +16,7 @@ from ortrain.ops import custom
 from ortrain.ops.registry.record import REGISTRY, Alias, InferenceContext, KernelCall, LoweringContext
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.registry.unsupported import UNSUPPORTED_OPERATORS
-from tests.ops.harness import cast, context_arguments, decomposed_nodes
+from tests.ops.harness import cast, context_arguments, runs_as_program
 from tests.ops.samples import Refusal, Sample
 
 PACKAGE = Path(ops.__file__).resolve().parents[1]
@@ -36,7 +36,7 @@ def samples() -> list[Sample]:
 def lowered(sample: Sample, dtype: str) -> KernelCall | Alias | None:
     """Return the lowered form of a sample, None when it is decomposed."""
     arrays = cast(sample, dtype)
-    if decomposed_nodes(sample, arrays) is not None:
+    if runs_as_program(sample, arrays):
         return None
     node, types, values, opset = context_arguments(sample, arrays)
     record = REGISTRY[sample.domain, sample.op_type]

@@ -10,7 +10,7 @@ from ortrain.errors import InvalidArgumentError
 INSTRUCTION_SETS = ("avx512", "avx2", "baseline")
 """All instruction sets, best first."""
 
-MATMUL_KERNELS = frozenset({"gemm", "matmul", "conv", "conv_depthwise", "channels_last_conv", "attention", "lstm", "gru", "rnn"})
+MATMUL_KERNELS = frozenset({"gemm", "matmul", "channels_last_conv", "attention", "lstm", "gru", "rnn"})
 """Kernels whose results are sums of products."""
 OPTIMIZER_KERNELS = frozenset({"adafactor", "adagrad", "adam", "adamw", "gemm_update", "lamb", "lion", "momentum", "muon", "rmsprop", "sgd"})
 """Kernels that update parameters."""

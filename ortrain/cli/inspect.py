@@ -89,7 +89,7 @@ def _operators(model: Model) -> Iterator[tuple[str, str, int, str, str]]:
         if record is None:
             kernel = gradient = "no"
         else:
-            kernel = "yes" if record.lower or record.evaluate or record.decompose else "no"
+            kernel = "yes" if record.lower or record.evaluate or record.decompose or record.planned_as else "no"
             gradient = "yes" if record.gradient or record.decompose and record.differentiable else "no" if record.differentiable else "none needed"
         yield op_type, domain or "ai.onnx", count, kernel, gradient
 

@@ -1,16 +1,17 @@
-"""Convolution, batch normalization and max pooling on channels-last data [n, h, w, c], which plans substitute for the ONNX operators on [n, c, h, w].
+"""Convolution, batch normalization and max pooling on channels-last data, which plans substitute for the ONNX operators on [n, c, h, w] and [n, c, d, h, w].
 
-No model file contains them: ortrain.plan.layout creates them where all sizes are known. Weights keep ONNX's layout [k, c / group, kh, kw]."""
+No model file contains them: ortrain.plan.layout creates them. Data are [n, h, w, c], or [n, d, h, w, c] if they are three-dimensional, which is not repeated
+below. Weights keep ONNX's layout [k, c / group, kh, kw]."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd, inf, prod
-from typing import Any
 
-from ortrain.ir import Node, Shape, TensorType
-from ortrain.ops.conv import ITEM_SIZE, shape_only_inputs_of_gradient
+from ortrain.ir import Dim, Node, Shape, TensorType
+from ortrain.ops.conv import ITEM_SIZE
+from ortrain.ops.conv_transpose import gradient_windows
 from ortrain.ops.registry.constants import symbolic_max, symbolic_min
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_inputs, check_shape, operator
 from ortrain.ops.shared.conv_algorithms import (
@@ -27,11 +28,14 @@ from ortrain.ops.shared.conv_algorithms import (
     is_supported,
     method_of,
     round_up,
-    row_winograd_images,
+    row_winograd_block,
     weight_gradient_algorithm,
     winograd_block,
 )
-from ortrain.ops.shared.windows import Windows, integers, windows_of
+from ortrain.ops.shared.windows import Windows, integers, output_size, windows_of
+
+RANKS = (4, 5)
+"""Numbers of axes of channels-last data."""
 
 # ---- convolution
 
@@ -40,9 +44,9 @@ def conv_windows(c: InferenceContext, x: int, w: int) -> Windows:
     """Return the windows of a convolution. x, w: the indices of the inputs data [n, h, w, c] and weight [k, c / group, kh, kw]."""
     data, weight = c.shape(x), c.shape(w)
     group = int(c.attribute("group", 1))
-    if len(data) != 4 or len(weight) != 4 or group < 1 or data[3] != int(weight[1]) * group or int(weight[0]) % group:
+    if len(data) not in RANKS or len(weight) != len(data) or group < 1 or data[-1] != int(weight[1]) * group or int(weight[0]) % group:
         raise c.error(f"expected data [n, h, w, c] and weight [k, c / {group}, kh, kw], got {list(data)} and {list(weight)}")
-    return windows_of(c, data[1:3], [int(size) for size in weight[2:]])
+    return windows_of(c, data[1:-1], [int(size) for size in weight[2:]])
 
 
 def conv_geometry(c: LoweringContext, x: int, w: int) -> Geometry:
@@ -68,6 +72,11 @@ def lower_conv(c: LoweringContext) -> KernelCall:
                       scratch=scratch * ITEM_SIZE[c.dtype(0)])
 
 
+def shape_only_inputs_of_gradient(c: LoweringContext) -> tuple[int, ...]:
+    """Return the inputs of (dy, x, w) -> (dx, dw, db) of which the kernel reads no element: x without output dw, w without output dx."""
+    return tuple(index for index, reader in ((1, 1), (2, 0)) if not c.has_output(reader))
+
+
 def lower_conv_grad(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 1, 2)
     method = method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c))
@@ -75,7 +84,7 @@ def lower_conv_grad(c: LoweringContext) -> KernelCall:
     method = data_gradient_method(v, method)
     bias_blocks = symbolic_min(SPREAD, symbolic_max(1, v.pixels // 64))
     scratch = symbolic_max(data_scratch(v, method) if c.has_output(0) else 0, weight_scratch if c.has_output(1) else 0, bias_blocks * v.filters)
-    block = winograd_block(v) if method == Method.WINOGRAD else row_winograd_images(v) if method == Method.WINOGRAD_1D else 0
+    block = winograd_block(v) if method == Method.WINOGRAD else row_winograd_block(v) if method == Method.WINOGRAD_1D else 0
     return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_gradient_rows(v), weight_method, block, slices, bias_blocks),
                       scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {}, shape_only_inputs=shape_only_inputs_of_gradient(c))
 
@@ -99,7 +108,7 @@ def infer_without_epilogue(c: InferenceContext) -> Sequence[TensorType]:
 def can_accumulate_data_gradient(grad: Node, weight: TensorType) -> bool:
     """Return whether the GEMM that computes the data gradient of a convolution can add it to another gradient: for 1 x 1 kernels without groups or pads."""
     get = grad.attributes.get
-    return weight.sizes[2:] == (1, 1) and int(get("group", 1)) == 1 and not any(get("pads", ())) and get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    return set(weight.sizes[2:]) == {1} and int(get("group", 1)) == 1 and not any(get("pads", ())) and get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
 
 
 @operator("ChannelsLastConvGrad", domain=ORTRAIN, lower=lower_conv_grad)
@@ -109,6 +118,46 @@ def conv_grad(c: InferenceContext) -> list[TensorType]:
     if c.has(3) and (c.shape(3) != c.shape(1) or not can_accumulate_data_gradient(c.node, c.type(2))):
         raise c.error(f"expected a gradient of the shape of x, and a 1 x 1 convolution without groups or pads, to add to, got {list(c.shape(3))}")
     return [c.type(1), c.type(2), TensorType(c.dtype(2), (c.shape(2)[0],))][: len(c.node.outputs)]
+
+
+def input_gradient_geometry(c: InferenceContext, dy: tuple[int, ...], dx: tuple[int, ...]) -> Geometry | None:
+    """Return the geometry of the convolution whose data gradient a node computes from dy [n, oh, ow, k] and a weight, its input 2; dx: [n, h, w, c].
+
+    None where more windows are given than fit into dx, or the sizes do not match."""
+    group, weight = int(c.attribute("group", 1)), c.type(2).sizes
+    if group < 1 or dy[-1] != weight[0] or dy[-1] % group or dx[-1] != weight[1] * group:
+        return None
+    windows = gradient_windows(c, weight[2:], dy[1:-1])
+    return geometry_of(dx, dy[-1], group, windows) if all(have <= most for have, most in zip(dy[1:-1], fitting(windows, dx[1:-1]), strict=True)) else None
+
+
+def fitting(windows: Windows, spatial: Sequence[int]) -> list[int]:
+    """Return how many windows fit into each axis of the given sizes."""
+    axes = zip(spatial, windows.kernel, windows.strides, windows.dilations, windows.begins, windows.ends, strict=True)
+    return [output_size(size, kernel, stride, dilation, begin or 0, end or 0, False) for size, kernel, stride, dilation, begin, end in axes]
+
+
+def lower_conv_input_grad(c: LoweringContext) -> KernelCall:
+    dy, dx = c.dims(0), c.output_dims(0)
+    v = input_gradient_geometry(c, dy, dx)
+    assert v is not None
+    all_windows = fitting(gradient_windows(c, c.dims(2)[2:], dy[1:-1]), dx[1:-1]) == list(dy[1:-1])     # Winograd's algorithms take that for granted
+    method = data_gradient_method(v, method_of(v, bool(c.attribute("direct", 0)) or not all_windows, can_use_amx(c)))
+    scratch = data_scratch(v, method) * ITEM_SIZE[c.dtype(0)]
+    return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_gradient_rows(v), 0, 0, 0, 0), scratch=scratch)
+
+
+@operator("ChannelsLastConvInputGrad", domain=ORTRAIN, lower=lower_conv_input_grad)
+def conv_input_grad(c: InferenceContext) -> list[TensorType]:
+    """dx [n, h, w, c] of (dy [n, oh, ow, k], absent, w): the data gradient of Conv; attribute output_shape: h and w"""
+    dy, weight = c.type(0).sizes, c.type(2).sizes
+    if len(dy) not in RANKS or len(weight) != len(dy):
+        raise c.error(f"expected a gradient [n, h, w, k] and a weight [k, c / group, kh, kw], got {list(dy)} and {list(weight)}")
+    dx = (dy[0], *integers(c, "output_shape", len(dy) - 2, 0), weight[1] * int(c.attribute("group", 1)))
+    v = input_gradient_geometry(c, dy, dx)
+    if v is None or not is_supported(v):
+        raise c.error(f"expected sizes that the channels-last kernels support, got {list(dy)} and {list(weight)}")
+    return [TensorType(c.dtype(0), dx)]
 
 
 # ---- batch normalization
@@ -125,16 +174,16 @@ def check_norm_inputs(c: InferenceContext, x: int, *vectors: int, alike: tuple[i
     """Raise ShapeInferenceError unless the inputs have the shapes of a batch normalization.
 
     x: the index of x [n, h, w, c]. vectors: the indices of the inputs [c]. alike: those of inputs of the shape of x; all but input 0 are optional."""
-    if len(c.shape(x)) != 4:
+    if len(c.shape(x)) not in RANKS:
         raise c.error(f"expected x [n, h, w, c], got {list(c.shape(x))}")
-    check_inputs(c, c.shape(x)[3:], *vectors)
+    check_inputs(c, c.shape(x)[-1:], *vectors)
     check_inputs(c, c.shape(x), *(index for index in alike if index == 0 or c.has(index)))
 
 
 def norm_call(c: LoweringContext, kernel: str, x: int, in_place: dict[int, int]) -> KernelCall:
     """Return the call of a kernel that normalizes x [n, h, w, c], which is input number x."""
     dims = c.dims(x)
-    return norm_call_of_pixels(c, kernel, prod(dims[:3]), dims[3], c.dtype(x), in_place)
+    return norm_call_of_pixels(c, kernel, prod(dims[:-1]), dims[-1], c.dtype(x), in_place)
 
 
 def norm_call_of_pixels(c: LoweringContext, kernel: str, pixels: int, channels: int, dtype: str, in_place: dict[int, int]) -> KernelCall:
@@ -196,28 +245,28 @@ def batch_normalization_grad(c: InferenceContext) -> list[TensorType]:
 # ---- pooling
 
 
-def pool_windows(c: InferenceContext, spatial: Any) -> Windows:
-    return windows_of(c, spatial, integers(c, "kernel_shape", 2, 1))
+def pool_windows(c: InferenceContext, spatial: Sequence[Dim]) -> Windows:
+    return windows_of(c, spatial, integers(c, "kernel_shape", len(spatial), 1))
 
 
 def lower_max_pool(c: LoweringContext) -> KernelCall:
     data = c.dims(0)
-    return KernelCall("channels_last_max_pool", geometry_of(data, data[3], 1, pool_windows(c, data[1:3])).ints())
+    return KernelCall("channels_last_max_pool", geometry_of(data, data[-1], 1, pool_windows(c, data[1:-1])).ints())
 
 
 def lower_max_pool_grad(c: LoweringContext) -> KernelCall:
     data = c.output_dims(0)
-    return KernelCall("channels_last_max_pool_grad", geometry_of(data, data[3], 1, pool_windows(c, data[1:3])).ints())
+    return KernelCall("channels_last_max_pool_grad", geometry_of(data, data[-1], 1, pool_windows(c, data[1:-1])).ints())
 
 
 def pooled_shape(c: InferenceContext, data: Shape) -> Shape:
     """Return the shape of the pooled data. Raises ShapeInferenceError for windows or channels that the kernels do not support."""
-    if len(data) != 4 or int(data[3]) < MIN_CHANNELS:
+    if len(data) not in RANKS or int(data[-1]) < MIN_CHANNELS:
         raise c.error(f"expected x [n, h, w, c] with at least {MIN_CHANNELS} channels, got {list(data)}")
-    windows = pool_windows(c, data[1:3])
+    windows = pool_windows(c, data[1:-1])
     if any(int(pad or 0) >= size for pads in (windows.begins, windows.ends) for pad, size in zip(pads, windows.kernel, strict=True)):
         raise c.error(f"expected pads smaller than the kernel {list(windows.kernel)}, got {list(windows.begins)} and {list(windows.ends)}")
-    return (data[0], *windows.output, data[3])
+    return (data[0], *windows.output, data[-1])
 
 
 @operator("ChannelsLastMaxPool", domain=ORTRAIN, lower=lower_max_pool, required_outputs=1)
@@ -230,8 +279,8 @@ def max_pool(c: InferenceContext) -> list[TensorType]:
 @operator("ChannelsLastMaxPoolGrad", domain=ORTRAIN, lower=lower_max_pool_grad, stop_gradient=(1,))
 def max_pool_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dy, tap, y); attribute spatial: h and w of x; y is given if dx also has the mask of a ReLU before the pool"""
-    height, width = integers(c, "spatial", 2, 1)
     dims = c.shape(0)
-    check_shape(c, "a gradient", dims, pooled_shape(c, (*dims[:1], height, width, *dims[3:])))
+    data = (*dims[:1], *integers(c, "spatial", len(dims) - 2, 1), *dims[-1:])
+    check_shape(c, "a gradient", dims, pooled_shape(c, data))
     check_inputs(c, dims, *((1, 2) if c.has(2) else (1,)))
-    return [TensorType(c.dtype(0), (dims[0], height, width, dims[3]))]
+    return [TensorType(c.dtype(0), data)]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ortrain.ir import Dim, TensorType
-from ortrain.ops.conv import ITEM_SIZE, Geometry, data_phase, depthwise_gradient_call, same_float
+from ortrain.ops.conv import same_float
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, operator
-from ortrain.ops.shared.windows import Windows, auto_pad_of, integers, packed
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, check_shape, operator
+from ortrain.ops.shared.windows import Windows, auto_pad_of, integers
 
 
 def transposed_windows(c: InferenceContext, x: int, w: int) -> Windows:
@@ -106,20 +106,15 @@ def conv_transpose(c: InferenceContext) -> list[TensorType]:
     return [TensorType(dtype, (data[0], filters, *windows.output))]
 
 
-def lower_conv_input_grad(c: LoweringContext) -> KernelCall:
-    dy, w, dx = c.dims(0), c.dims(2), c.output_dims(0)
-    rank = len(dx) - 2
+def gradient_windows(c: InferenceContext, kernel: Sequence[Dim], output: Sequence[Dim]) -> Windows:
+    """Return the windows of the convolution whose data gradient the node computes. output: the spatial sizes of dy."""
+    rank = len(kernel)
     pads = integers(c, "pads", 2 * rank, 0)
-    windows = Windows(tuple(int(size) for size in w[2:]), integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1), pads[:rank], pads[rank:],
-                      tuple(dy[2:]))
-    v = Geometry(dy[0], dx[1], dy[1], int(c.attribute("group", 1)), packed(windows, dx[2:]), ITEM_SIZE[c.dtype(0)])
-    if v.depthwise:
-        return depthwise_gradient_call(v)
-    data = data_phase(v)
-    return KernelCall("conv_grad", v.ints() + data.ints() + data.ints(), scratch=data.lanes * data.buffer * v.item_size)
+    return Windows(tuple(int(size) for size in kernel), integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1), pads[:rank], pads[rank:],
+                   tuple(output))
 
 
-@operator("ConvInputGrad", domain=ORTRAIN, lower=lower_conv_input_grad)
+@operator("ConvInputGrad", domain=ORTRAIN, planned_as="ChannelsLastConvInputGrad")
 def conv_input_grad(c: InferenceContext) -> list[TensorType]:
     """dx of (dy, absent, w): the data gradient of Conv; attribute output_shape: the spatial sizes of dx"""
     dy, weight = c.shape(0), c.shape(2)

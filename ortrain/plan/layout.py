@@ -2,16 +2,19 @@
 a region.
 
 In this layout a 1 x 1 convolution is a matrix multiplication, and the other operators of a region run along
-contiguous channels. Weights and values whose shape is not [n, c, h, w] keep their layout."""
+contiguous channels. Weights and values whose shape is not that of images, [n, c, h, w] or [n, c, d, h, w], keep their
+layout."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from ortrain.ir import Node, TensorType
+from ortrain.ops.channels_last import RANKS, input_gradient_geometry
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.padding import pad_mode, pads_of
 from ortrain.ops.pool import gradient_type, pool_windows
@@ -23,9 +26,22 @@ from ortrain.ops.shared.windows import Windows
 from ortrain.plan.epilogue_fusion.conv import fuse_epilogues
 from ortrain.plan.promotion import REDUCTIONS, with_axes
 
-TO_CHANNELS_LAST, TO_CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
-"""Permutations of axes: [n, c, h, w] to [n, h, w, c], and back."""
 LOSS, LOSS_GRAD = "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"
+
+
+def to_last(rank: int) -> tuple[int, ...]:
+    """Return the permutation of axes from [n, c, h, w] to [n, h, w, c]."""
+    return 0, *range(2, rank), 1
+
+
+def to_first(rank: int) -> tuple[int, ...]:
+    """Return the permutation of axes from [n, h, w, c] to [n, c, h, w]."""
+    return 0, rank - 1, *range(1, rank - 1)
+
+
+def last(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return [n, h, w, c] of [n, c, h, w]."""
+    return tuple(shape[axis] for axis in to_last(len(shape)))
 
 
 def convert_to_channels_last(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str], direct: bool) -> list[Node]:
@@ -33,14 +49,14 @@ def convert_to_channels_last(nodes: Sequence[Node], builder: GraphBuilder, outpu
 
     builder: adds constants to the plan. outputs: values that must be available in their original layout. direct:
     compute convolutions as direct sums, without Winograd or bfloat16 approximations (see SessionOptions)."""
-    if not any(canonical_domain(node.domain) in ("", MICROSOFT) and node.op_type in ("Conv", "ConvGrad") for node in nodes):
+    if not any(canonical_domain(node.domain) in ("", MICROSOFT, ORTRAIN) and node.op_type in ("Conv", "ConvGrad", "ConvInputGrad") for node in nodes):
         return list(nodes)
     outputs = list(outputs)
     return fuse_epilogues(LayoutConversion(nodes, builder, direct).run(nodes, outputs), builder.inference, outputs)
 
 
 class LayoutConversion:
-    """One pass over the nodes. Each value of shape [n, c, h, w] exists in ONNX's layout, channels-last under another
+    """One pass over the nodes. Each value of the shape of images exists in ONNX's layout, channels-last under another
     name, or both."""
 
     def __init__(self, nodes: Sequence[Node], builder: GraphBuilder, direct: bool) -> None:
@@ -55,10 +71,13 @@ class LayoutConversion:
         for node in nodes:
             for name in node.inputs:
                 self.consumers.setdefault(name, []).append(node)
+        self.samples: dict[tuple[str, tuple[int, ...]], str] = {}
+        """Data and strides of 1 x 1 convolutions -> the pixels at the strides, [n, c, h, w]."""
         self.tap_indices: set[str] = set()
         """Max-pool indices that were converted to tap numbers within the window."""
         self.rules: dict[str, Callable[[Node], bool]] = {
-            "Conv": self.conv, "ConvGrad": self.conv_grad, "BatchNormalization": self.batch_norm, "BatchNormInternal": self.batch_norm,
+            "Conv": self.conv, "ConvGrad": self.conv_grad, "ConvInputGrad": self.conv_input_grad,
+            "BatchNormalization": self.batch_norm, "BatchNormInternal": self.batch_norm,
             "BatchNormalizationGrad": self.batch_norm_grad, "MaxPool": self.max_pool, "MaxPoolGrad": self.max_pool_grad,
             "GlobalAveragePool": self.global_pool, "Expand": self.expand, "Concat": self.concat, "Split": self.split, "SplitTraining": self.split,
             "Pad": self.pad, "ResampleAxis": self.resample, "ResampleAxisGrad": self.resample,
@@ -97,6 +116,11 @@ class LayoutConversion:
         kind = self.kind(name)
         return kind.sizes if kind is not None and kind.is_static else ()
 
+    def image_sizes(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a value if it is that of images, else ()."""
+        sizes = self.sizes(name)
+        return sizes if len(sizes) in RANKS else ()
+
     def emit(self, op_type: str, inputs: list[str], outputs: list[str], original: Node, domain: str = ORTRAIN, **attributes: object) -> None:
         node = Node(op_type, inputs, outputs, original.name, domain, attributes)
         self.inference.visit(node)
@@ -114,20 +138,20 @@ class LayoutConversion:
         """Return the channels-last name of a value, transposing the value if necessary."""
         if name not in self.channels_last:
             self.channels_last[name] = self.builder.names.unique(f"{name}::channels_last")
-            self.transpose(name, self.channels_last[name], TO_CHANNELS_LAST)
+            self.transpose(name, self.channels_last[name], to_last(len(self.sizes(name))))
         return self.channels_last[name]
 
     def ensure_channels_first(self, name: str) -> None:
         """Transpose a value back to ONNX's layout if it only exists channels-last."""
         if name in self.only_channels_last:
             self.only_channels_last.discard(name)
-            self.transpose(self.channels_last[name], name, TO_CHANNELS_FIRST)
+            self.transpose(self.channels_last[name], name, to_first(len(self.sizes(name))))
 
     def transpose(self, source: str, target: str, permutation: tuple[int, ...]) -> None:
         """Add a Transpose, or a Reshape where it would not reorder elements (a single channel or a single pixel)."""
         dims = self.sizes(source)
         transposed_shape = [dims[axis] for axis in permutation]
-        channels, pixels = (dims[1], dims[2] * dims[3]) if permutation == TO_CHANNELS_LAST else (dims[3], dims[1] * dims[2])
+        channels, pixels = (dims[1], prod(dims[2:])) if permutation == to_last(len(dims)) else (dims[-1], prod(dims[1:-1]))
         original = Node("Transpose", [], [], target)
         if channels == 1 or pixels == 1:
             self.emit("Reshape", [source, self.builder.integer_constant(transposed_shape, "shape")], [target], original, "")
@@ -140,31 +164,71 @@ class LayoutConversion:
     # ---- operators
 
     def conv(self, node: Node) -> bool:
-        data, weight = self.sizes(node.inputs[0]), self.sizes(node.inputs[1])
-        if len(data) != 4 or not self.is_supported_conv(node, 0, 1, data, weight):
+        data, weight = self.image_sizes(node.inputs[0]), self.sizes(node.inputs[1])
+        if not data or not self.is_supported_conv(node, 0, 1, data, weight):
             return False
-        self.emit("ChannelsLastConv", [self.to_channels_last(node.inputs[0]), *node.inputs[1:]], [self.new_channels_last(node.outputs[0])], node,
-                  **node.attributes, direct=int(self.direct))
+        sampled, attributes = self.sampled(node, 0, 1)
+        self.emit("ChannelsLastConv", [self.to_channels_last(sampled), *node.inputs[1:]], [self.new_channels_last(node.outputs[0])], node, **attributes,
+                  direct=int(self.direct))
         return True
+
+    def sampled(self, node: Node, x: int, w: int) -> tuple[str, dict[str, Any]]:
+        """Return the data and the attributes of a convolution, or of its gradient with respect to its weight. x, w: the
+        indices of the inputs data and weight.
+
+        With strides, a 1 x 1 convolution of data that nothing else needs channels-last reads only the pixels that it
+        needs, from a Slice, and has no strides."""
+        name, windows = node.inputs[x], conv_windows(self.context(node), x, w)
+        others = [reader for reader in self.consumers[name] if node.inputs[w] not in reader.inputs]
+        dense = max(windows.kernel) > 1 or max(windows.strides) == 1 or any(windows.padded() or (1,))
+        if dense or others or name in self.channels_last or self.builder.opset < 10:
+            return name, dict(node.attributes)
+        key = name, windows.strides
+        if key not in self.samples:
+            self.samples[key] = self.builder.names.unique(f"{name}::sampled")
+            rank = len(windows.kernel)
+            limits = ([0] * rank, self.sizes(name)[2:], range(2, 2 + rank), windows.strides)
+            operands = [self.builder.integer_constant(list(values), "limits") for values in limits]
+            self.emit("Slice", [name, *operands], [self.samples[key]], node, "")
+        return self.samples[key], node.attributes | {"strides": (1,) * len(windows.strides)}
 
     def is_supported_conv(self, node: Node, x: int, w: int, data: tuple[int, ...], weight: tuple[int, ...]) -> bool:
         kind = self.kind(node.inputs[x])
         if kind is None or kind.dtype not in ("float32", "float64"):
             return False
         windows = conv_windows(self.context(node), x, w)
-        return is_supported(geometry_of((data[0], data[2], data[3], data[1]), weight[0], int(node.attributes.get("group", 1)), windows))
+        return is_supported(geometry_of(last(data), weight[0], int(node.attributes.get("group", 1)), windows))
 
     def conv_grad(self, node: Node) -> bool:
         dy, x, w = node.inputs
-        data, weight = self.sizes(x), self.sizes(w)
-        if len(data) != 4 or not self.is_supported_conv(node, 1, 2, data, weight):
+        data, weight = self.image_sizes(x), self.sizes(w)
+        if not data or not self.is_supported_conv(node, 1, 2, data, weight):
             return False
-        inputs = [self.to_channels_last(dy), self.to_channels_last(x), w]
+        sampled, attributes = self.sampled(node, 1, 2)
         dx, *others = node.outputs
         # the gradient of the weights first: the data gradient does not read x, whose memory is then free
-        for outputs in (["", *others], [self.new_channels_last(dx)]):
-            if any(outputs):
-                self.emit("ChannelsLastConvGrad", inputs, outputs, node, **node.attributes, direct=int(self.direct))
+        if any(others):
+            inputs = [self.to_channels_last(dy), self.to_channels_last(sampled), w]
+            self.emit("ChannelsLastConvGrad", inputs, ["", *others], node, **attributes, direct=int(self.direct))
+        if dx and sampled == x:
+            inputs = [self.to_channels_last(dy), self.to_channels_last(x), w]
+            self.emit("ChannelsLastConvGrad", inputs, [self.new_channels_last(dx)], node, **attributes, direct=int(self.direct))
+        elif dx:
+            self.emit("ChannelsLastConvInputGrad", [self.to_channels_last(dy), "", w], [self.new_channels_last(dx)], node, **node.attributes,
+                      output_shape=data[2:], direct=int(self.direct))
+        return True
+
+    def conv_input_grad(self, node: Node) -> bool:
+        """Convert the data gradient that a transposed convolution is."""
+        dy, _, w = node.inputs
+        data, out, kind = self.image_sizes(dy), self.image_sizes(node.outputs[0]), self.kind(dy)
+        if not data or not self.sizes(w) or not out or kind is None or kind.dtype not in ("float32", "float64"):
+            return False
+        geometry = input_gradient_geometry(self.context(node), last(data), last(out))
+        if geometry is None or not is_supported(geometry):
+            return False
+        self.emit("ChannelsLastConvInputGrad", [self.to_channels_last(dy), "", w], [self.new_channels_last(node.outputs[0])], node, **node.attributes,
+                  direct=int(self.direct))
         return True
 
     def is_channels_last(self, name: str) -> bool:
@@ -172,8 +236,8 @@ class LayoutConversion:
 
     def batch_norm(self, node: Node) -> bool:
         """Convert a BatchNormalization whose input is channels-last already."""
-        dims = self.sizes(node.inputs[0])
-        if len(dims) != 4 or not self.is_channels_last(node.inputs[0]) or prod(dims) == 0:
+        dims = self.image_sizes(node.inputs[0])
+        if not dims or not self.is_channels_last(node.inputs[0]) or prod(dims) == 0:
             return False
         training = node.op_type == "BatchNormInternal" or bool(node.attributes.get("training_mode", 0))
         inputs = [self.to_channels_last(node.inputs[0]), *node.inputs[1:5]]
@@ -183,7 +247,7 @@ class LayoutConversion:
         return True
 
     def batch_norm_grad(self, node: Node) -> bool:
-        if len(self.sizes(node.inputs[1])) != 4 or node.inputs[1] not in self.channels_last:
+        if not self.image_sizes(node.inputs[1]) or node.inputs[1] not in self.channels_last:
             return False
         inputs = [self.to_channels_last(node.inputs[0]), self.to_channels_last(node.inputs[1]), *node.inputs[2:]]
         self.emit("ChannelsLastBatchNormalizationGrad", inputs, [self.new_channels_last(node.outputs[0]), *node.outputs[1:]], node)
@@ -191,9 +255,9 @@ class LayoutConversion:
 
     def max_pool(self, node: Node) -> bool:
         x = node.inputs[0]
-        dims, indices = self.sizes(x), node.outputs[1] if len(node.outputs) > 1 else ""
+        dims, indices = self.image_sizes(x), node.outputs[1] if len(node.outputs) > 1 else ""
         readers = self.consumers.get(indices, []) if indices else []
-        if len(dims) != 4 or not self.is_channels_last(x) or dims[1] < MIN_CHANNELS or any(r.op_type != "MaxPoolGrad" for r in readers):
+        if not dims or not self.is_channels_last(x) or dims[1] < MIN_CHANNELS or any(r.op_type != "MaxPoolGrad" for r in readers):
             return False
         windows = pool_windows(self.context(node))
         if prod(windows.kernel) > MAX_TAPS or prod(dims) == 0 or node.attributes.get("ceil_mode", 0) or self.may_have_empty_windows(windows):
@@ -223,43 +287,51 @@ class LayoutConversion:
 
     def global_pool(self, node: Node) -> bool:
         x, y = node.inputs[0], node.outputs[0]
-        if len(self.sizes(x)) != 4 or not self.is_channels_last(x):
+        dims = self.image_sizes(x)
+        if not dims or not self.is_channels_last(x):
             return False
-        axes = [self.builder.constant(np.array([1, 2], np.int64), "axes")] if self.builder.opset >= 18 else []
-        attributes: dict[str, object] = {"keepdims": 1} if axes else {"keepdims": 1, "axes": (1, 2)}
+        spatial = tuple(range(1, len(dims) - 1))
+        axes = [self.builder.constant(np.array(spatial, np.int64), "axes")] if self.builder.opset >= 18 else []
+        attributes: dict[str, object] = {"keepdims": 1} if axes else {"keepdims": 1, "axes": spatial}
         self.emit("ReduceMean", [self.to_channels_last(x), *axes], [self.new_channels_last(y)], node, "", **attributes)
         return True
 
     def expand(self, node: Node) -> bool:
         """Convert an Expand of one value per channel over a feature map: the gradient of global average pooling."""
-        dims, out = self.sizes(node.inputs[0]), self.sizes(node.outputs[0])
-        if len(dims) != 4 or len(out) != 4 or dims[2:] != (1, 1) or dims[:2] != out[:2] or out[2:] == (1, 1) or not self.channels_last:
+        dims, out = self.image_sizes(node.inputs[0]), self.image_sizes(node.outputs[0])
+        if not dims or len(out) != len(dims) or set(dims[2:]) != {1} or dims[:2] != out[:2] or set(out[2:]) == {1} or not self.channels_last:
             return False
-        shape = self.builder.integer_constant([out[axis] for axis in TO_CHANNELS_LAST], "shape")
+        shape = self.builder.integer_constant(list(last(out)), "shape")
         self.emit("Expand", [self.to_channels_last(node.inputs[0]), shape], [self.new_channels_last(node.outputs[0])], node, "")
         return True
 
     def concat(self, node: Node) -> bool:
-        axis = int(node.attributes.get("axis", 0))
-        if axis not in (1, -3) or any(len(self.sizes(name)) != 4 for name in node.inputs) or not any(map(self.is_channels_last, node.inputs)):
+        rank = len(self.sizes(node.inputs[0]))
+        if not self.is_channel_axis(node, rank) or any(not self.image_sizes(name) for name in node.inputs) or not any(map(self.is_channels_last, node.inputs)):
             return False
-        self.emit("Concat", [self.to_channels_last(name) for name in node.inputs], [self.new_channels_last(node.outputs[0])], node, "", axis=3)
+        self.emit("Concat", [self.to_channels_last(name) for name in node.inputs], [self.new_channels_last(node.outputs[0])], node, "", axis=rank - 1)
         return True
+
+    @staticmethod
+    def is_channel_axis(node: Node, rank: int) -> bool:
+        return int(node.attributes.get("axis", 0)) in (1, 1 - rank)
 
     def split(self, node: Node) -> bool:
         """Convert a Split along the channels, for example the gradient of a Concat."""
-        if int(node.attributes.get("axis", 0)) not in (1, -3) or len(self.sizes(node.inputs[0])) != 4 or not self.is_channels_last(node.inputs[0]):
+        rank = len(self.image_sizes(node.inputs[0]))
+        if not rank or not self.is_channel_axis(node, rank) or not self.is_channels_last(node.inputs[0]):
             return False
         inputs = [self.to_channels_last(node.inputs[0]), *node.inputs[1:]]
-        self.emit(node.op_type, inputs, [self.new_channels_last(name) for name in node.outputs], node, node.domain, **node.attributes | {"axis": 3})
+        self.emit(node.op_type, inputs, [self.new_channels_last(name) for name in node.outputs], node, node.domain, **node.attributes | {"axis": rank - 1})
         return True
 
     def reduce(self, node: Node) -> bool:
-        """Convert a reduction over both spatial axes."""
+        """Convert a reduction over all spatial axes."""
         x, y = node.inputs[0], node.outputs[0]
-        if len(self.sizes(x)) != 4 or not self.is_channels_last(x) or axes_of(self.context(node)) != (2, 3):
+        rank = len(self.image_sizes(x))
+        if not rank or not self.is_channels_last(x) or axes_of(self.context(node)) != tuple(range(2, rank)):
             return False
-        found = with_axes(node, (1, 2), self.builder)
+        found = with_axes(node, range(1, rank - 1), self.builder)
         target = self.new_channels_last(y) if node.attributes.get("keepdims", 1) else y
         self.emit(node.op_type, [self.to_channels_last(x), *found.inputs[1:]], [target], node, node.domain, **found.attributes)
         return True
@@ -267,12 +339,12 @@ class LayoutConversion:
     def pad(self, node: Node) -> bool:
         """Convert a Pad with a constant whose pads are known before running."""
         x = node.inputs[0]
-        if len(self.sizes(x)) != 4 or not self.is_channels_last(x) or not self.sizes(node.outputs[0]) or pad_mode(self.context(node)) != "constant":
+        if not self.image_sizes(x) or not self.is_channels_last(x) or not self.sizes(node.outputs[0]) or pad_mode(self.context(node)) != "constant":
             return False
         pads = pads_of(self.context(node))
         if pads is None:
             return False
-        reordered = [pads[axis][end] for end in (0, 1) for axis in TO_CHANNELS_LAST]
+        reordered = [pads[axis][end] for end in (0, 1) for axis in to_last(len(pads))]
         attributes = {key: value for key, value in node.attributes.items() if key != "pads"}
         inputs = [self.to_channels_last(x)]
         if self.builder.opset < 11:
@@ -285,7 +357,7 @@ class LayoutConversion:
     def resample(self, node: Node) -> bool:
         """Convert a resampling along a spatial axis, which then reads whole pixels."""
         axis = int(node.attributes["axis"])
-        if axis not in (2, 3) or len(self.sizes(node.inputs[0])) != 4 or not self.is_channels_last(node.inputs[0]):
+        if axis < 2 or not self.image_sizes(node.inputs[0]) or not self.is_channels_last(node.inputs[0]):
             return False
         self.emit(node.op_type, [self.to_channels_last(node.inputs[0])], [self.new_channels_last(node.outputs[0])], node, node.domain,
                   **node.attributes | {"axis": axis - 1})
@@ -302,10 +374,12 @@ class LayoutConversion:
     def transposed(self, node: Node) -> bool:
         """Convert a Transpose between both layouts: its result exists already."""
         x, y, order = node.inputs[0], node.outputs[0], tuple(node.attributes.get("perm", ()))
-        if order == TO_CHANNELS_LAST and x in self.channels_last:
+        if len(order) not in RANKS:
+            return False
+        if order == to_last(len(order)) and x in self.channels_last:
             self.emit("Identity", [self.channels_last[x]], [y], node, "")
             return True
-        if order == TO_CHANNELS_FIRST and len(self.sizes(x)) == 4 and not self.is_channels_last(x):
+        if order == to_first(len(order)) and self.image_sizes(x) and not self.is_channels_last(x):
             self.channels_last[y] = x
             self.only_channels_last.add(y)
             self.inference.visit(node)
@@ -315,9 +389,9 @@ class LayoutConversion:
     def loss(self, node: Node) -> bool:
         """Convert a reduced loss of scores for every pixel to one of rows of scores."""
         scores, labels, *weight = node.inputs
-        dims, log_probabilities = self.sizes(scores), node.outputs[1] if len(node.outputs) > 1 else ""
+        dims, log_probabilities = self.image_sizes(scores), node.outputs[1] if len(node.outputs) > 1 else ""
         readers = self.consumers.get(log_probabilities, []) if log_probabilities else []
-        if len(dims) != 4 or not self.is_channels_last(scores) or node.attributes.get("reduction", "mean") == "none":
+        if not dims or not self.is_channels_last(scores) or node.attributes.get("reduction", "mean") == "none":
             return False
         if log_probabilities in self.outputs or any(reader.op_type != LOSS_GRAD for reader in readers):
             return False
@@ -344,8 +418,7 @@ class LayoutConversion:
         dscores, (rows, flat) = node.outputs[0], self.loss_rows[log_probabilities]
         gradient = self.builder.names.unique(f"{dscores}::rows")
         self.emit(node.op_type, [dloss, rows, flat, *weight], [gradient], node, node.domain, **node.attributes)
-        dims = self.sizes(log_probabilities)
-        shape = self.builder.integer_constant([dims[axis] for axis in TO_CHANNELS_LAST], "shape")
+        shape = self.builder.integer_constant(list(last(self.sizes(log_probabilities))), "shape")
         self.emit("Reshape", [gradient, shape], [self.new_channels_last(dscores)], node, "")
         return True
 
@@ -353,13 +426,22 @@ class LayoutConversion:
         """Convert if an operand is channels-last and the others have its shape, one value per channel, or one
         element."""
         converted_inputs = [name for name in node.inputs if self.is_channels_last(name)]
-        if not converted_inputs or any(len(self.sizes(name)) != 4 for name in node.outputs):
+        shape = self.image_sizes(node.outputs[0])
+        if not converted_inputs or not shape or any(len(self.sizes(name)) != len(shape) for name in node.outputs):
             return False
-        shape = self.sizes(node.outputs[0])
-        present = [name for name in node.inputs if name]
-        non_scalar = [name for name in present if prod(self.sizes(name)) > 1 or len(self.sizes(name)) == 4]
-        if not all(self.sizes(name) in (shape, (shape[0], shape[1], 1, 1), (1, shape[1], 1, 1), (1, 1, 1, 1)) for name in non_scalar):
+        present, ones = [name for name in node.inputs if name], (1,) * (len(shape) - 2)
+        non_scalar = [name for name in present if prod(self.sizes(name)) > 1 or len(self.sizes(name)) == len(shape)]
+        per_channel = [name for name in non_scalar if self.sizes(name) == (shape[1], *ones)]
+        whole = (shape, (shape[0], shape[1], *ones), (1, shape[1], *ones), (1, 1, *ones))
+        if not all(self.sizes(name) in whole for name in non_scalar if name not in per_channel):
             return False
-        inputs = [self.to_channels_last(name) if name in non_scalar else name for name in node.inputs]
+        inputs = [self.channel_vector(name, node) if name in per_channel else self.to_channels_last(name) if name in non_scalar else name
+                  for name in node.inputs]
         self.emit(node.op_type, inputs, [self.new_channels_last(name) for name in node.outputs], node, node.domain, **node.attributes)
         return True
+
+    def channel_vector(self, name: str, node: Node) -> str:
+        """Add and return a value of shape [c, 1, 1] as [c], which is broadcast over channels-last data."""
+        vector = self.builder.names.unique(f"{name}::channels")
+        self.emit("Reshape", [name, self.builder.integer_constant([self.sizes(name)[0]], "shape")], [vector], node, "")
+        return vector

@@ -24,7 +24,7 @@ REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSqu
 def promote_to_2d(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> list[Node]:
     """Return the nodes with 1-D convolutional regions promoted to two dimensions. outputs: values that must be available in their original shape."""
     promotion = Promotion(builder)
-    if not any(node.op_type == "Conv" and promotion.rank(node.inputs[0]) == 3 for node in nodes):
+    if not any(node.op_type in ("Conv", "ConvGrad", "ConvInputGrad") and promotion.rank(node.inputs[0]) == 3 for node in nodes):
         return list(nodes)
     return promotion.run(nodes, outputs)
 
@@ -49,6 +49,7 @@ class Promotion:
         self.result: list[Node] = []
         self.rules: dict[str, Callable[[Node], bool]] = {
             "Conv": self.window, "MaxPool": self.window, "AveragePool": self.window, "ConvGrad": self.conv_grad, "MaxPoolGrad": self.pool_grad,
+            "ConvInputGrad": self.conv_input_grad,
             "AveragePoolGrad": self.pool_grad, "BatchNormalization": self.norm, "BatchNormInternal": self.norm, "BatchNormalizationGrad": self.norm_grad,
             "Pad": self.pad, "Split": self.along_channels, "SplitTraining": self.along_channels, "Concat": self.along_channels,
             "Unsqueeze": self.unsqueeze, "Squeeze": self.squeeze, "Expand": self.expand, **dict.fromkeys(REDUCTIONS, self.reduce)}
@@ -141,6 +142,15 @@ class Promotion:
         dx, dw, *db = [*node.outputs, "", ""][: max(2, len(node.outputs))]
         self.emit(replace(node, inputs=[self.to_2d(name) for name in node.inputs], outputs=[self.new_2d(dx), self.new_2d(dw), *db],
                           attributes=self.attributes(node)))
+        return True
+
+    def conv_input_grad(self, node: Node) -> bool:
+        """Promote the data gradient that a transposed convolution is."""
+        if self.rank(node.inputs[0]) != 3:
+            return False
+        attributes = self.attributes(node) | {"output_shape": (1, *node.attributes["output_shape"])}
+        self.emit(replace(node, inputs=[self.to_2d(name) if name else "" for name in node.inputs], outputs=[self.new_2d(node.outputs[0])],
+                          attributes=attributes))
         return True
 
     def pool_grad(self, node: Node) -> bool:

@@ -51,8 +51,8 @@ class SessionOptions:
     """Options of a session.
 
     intra_op_num_threads: threads of a step; 0 means the physical cores, at most eight. Every number of threads gives the same bits.
-    enable_winograd: compute 3 x 3 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3) algorithm. It is at least twice as fast as direct sums; its
-    rounding errors are 2 to 3 times theirs, and 5 to 6 times in the gradient of the data.
+    enable_winograd: compute 3 x 3 convolutions and other kernels 3, 5 or 7 wide by Winograd's algorithms. They are up to three times as fast as direct sums;
+    their rounding errors are 2 to 4 times theirs, and 5 to 8 times in the gradient of the data.
     enable_amx: compute large float32 matrix multiplications on AMX tiles where the processor has them, up to 1.9 times as fast. Each number is split into
     three bfloat16 parts that together have all its bits, so results are at least as accurate.
     optimizer_in_backward: update each parameter within the train step, as soon as its gradient is complete, so that the gradients never exist all at

@@ -11,13 +11,16 @@ from ortrain import SessionOptions, TrainingSession
 from ortrain._core.engine import EngineHandle
 from ortrain.artifacts import LossType, OptimType
 from ortrain.plan import planner
+from ortrain.plan.layout import convert_to_channels_last
 from tests.ops.harness import run_kernel
 from tests.ops.samples.channels_last import SAMPLES, backward, forward
 
 has_amx = pytest.mark.skipif(not EngineHandle().amx, reason="this processor has no bfloat16 tiles (AMX), or its operating system does not enable them")
 SAME = {"pads": (1, 1, 1, 1)}
 WINOGRAD = [((2, 30, 31, 64), (64, 64, 3, 3), SAME), ((4, 7, 7, 192), (128, 192, 3, 3), SAME),
-            ((2, 28, 28, 64), (64, 64, 5, 5), {"pads": (2, 2, 2, 2)}), ((4, 14, 13, 128), (64, 128, 5, 5), {"pads": (2, 2, 2, 2)})]
+            ((2, 28, 28, 64), (64, 64, 5, 5), {"pads": (2, 2, 2, 2)}), ((4, 14, 13, 128), (64, 128, 5, 5), {"pads": (2, 2, 2, 2)}),
+            ((4, 17, 17, 128), (128, 128, 1, 7), {"pads": (0, 3, 0, 3)}), ((4, 17, 17, 128), (128, 128, 7, 1), {"pads": (3, 0, 3, 0)}),
+            ((4, 28, 28, 58), (58, 58, 3, 3), SAME), ((2, 5, 14, 15, 64), (64, 64, 3, 3, 3), {"pads": (1,) * 6})]
 STRIDED_WINOGRAD = [((2, 56, 60, 64), (64, 64, 3, 3)), ((4, 16, 16, 192), (128, 192, 3, 3))]
 
 
@@ -29,7 +32,7 @@ def rounding_error(sample, output=0, direct=0, tiles=False):
 
 def data_gradient_as_convolution(y, dy, w, pads):
     """Return a sample whose output is the data gradient: the convolution of dy with filters rotated by 180 degrees."""
-    return replace(y, inputs=[dy, np.ascontiguousarray(w[:, :, ::-1, ::-1].swapaxes(0, 1))], attributes={"pads": pads})
+    return replace(y, inputs=[dy, np.ascontiguousarray(np.flip(w, range(2, w.ndim)).swapaxes(0, 1))], attributes={"pads": pads})
 
 
 @pytest.mark.parametrize("x, w, attributes", WINOGRAD)
@@ -37,10 +40,22 @@ def test_winograd_rounds_at_most_three_times_as_much_as_direct_sums(x, w, attrib
     """The data gradient is compared with the equivalent direct convolution, because the direct gradient kernel sums in shorter chains."""
     y, gradients = forward("", x, w, attributes), backward("", x, w, attributes)
     dy, _, weight = gradients.inputs
-    data = data_gradient_as_convolution(y, dy, weight, tuple(w[2] - 1 - pad for pad in attributes["pads"]))
+    data = data_gradient_as_convolution(y, dy, weight, tuple(size - 1 - pad for size, pad in zip(w[2:] * 2, attributes["pads"], strict=True)))
     assert rounding_error(y) <= 3 * rounding_error(y, direct=1)
     assert rounding_error(gradients, 0) <= 3 * rounding_error(data, direct=1)
     assert rounding_error(gradients, 1) <= 3 * rounding_error(gradients, 1, direct=1)
+
+
+@pytest.mark.parametrize("length", [257, 512])
+def test_winograd_along_sequences_rounds_at_most_three_times_as_much_as_direct_sums_and_four_times_for_weights(length):
+    """Direct sums of the gradient of the weights are short chains, of a few pixels each."""
+    x, w, attributes = (4, 1, length, 64), (64, 64, 1, 3), {"pads": (0, 1, 0, 1)}
+    y, gradients = forward("", x, w, attributes), backward("", x, w, attributes)
+    dy, _, weight = gradients.inputs
+    data = data_gradient_as_convolution(y, dy, weight, (0, 1, 0, 1))
+    assert rounding_error(y) <= 3 * rounding_error(y, direct=1)
+    assert rounding_error(gradients, 0) <= 3 * rounding_error(data, direct=1)
+    assert rounding_error(gradients, 1) <= 4 * rounding_error(gradients, 1, direct=1)
 
 
 @pytest.mark.parametrize("x, w", STRIDED_WINOGRAD)
@@ -99,6 +114,11 @@ class Net:
         self.weights[name] = np.asarray(value, np.float32)
         return name
 
+    def axes(self, *values):
+        """Return the name of a constant with axes."""
+        self.nodes.append(helper.make_node("Constant", [], [f"v{len(self.nodes)}"], value_ints=values))
+        return self.nodes[-1].output[0]
+
     def conv(self, x, filters, channels, kernel=3, **attributes):
         w = self.weight(self.rng.normal(size=(filters, channels, kernel, kernel)) / np.sqrt(channels * kernel * kernel))
         return self.op("Conv", x, w, kernel_shape=[kernel] * 2, **attributes)
@@ -151,11 +171,16 @@ def kernels_of(trained: TrainingSession) -> list[str]:
     return [step.call.kernel for step in trained._train_runner.last.plan.steps]
 
 
+def convert_nodes_alone(nodes, builder, outputs, direct):
+    """Return the nodes with convolutions channels-last, and every value between them in ONNX's layout."""
+    return [converted for node in nodes for converted in convert_to_channels_last([node], builder, node.outputs, direct)]
+
+
 def test_a_region_has_the_gradients_of_its_single_operators(monkeypatch):
     region = session()
-    monkeypatch.setattr(planner, "convert_to_channels_last", lambda nodes, *_: list(nodes))
+    monkeypatch.setattr(planner, "convert_to_channels_last", convert_nodes_alone)
     unfused = session()
-    assert not any(kernel.startswith("channels_last") for kernel in kernels_of(unfused))
+    assert not any(kernel.startswith("channels_last_norm") for kernel in kernels_of(unfused))
     for name, expected in unfused.state.gradients.items():
         actual = region.state.gradients[name]
         np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max() + 1e-6, rtol=0, err_msg=name)
@@ -163,7 +188,7 @@ def test_a_region_has_the_gradients_of_its_single_operators(monkeypatch):
 
 def test_clip_and_residuals_are_fused():
     kernels = kernels_of(session())
-    assert not {"clip", "where", "relu", "relu_grad", "less", "batch_norm_train", "conv", "conv_grad"}.intersection(kernels)
+    assert not {"clip", "where", "relu", "relu_grad", "less", "batch_norm_train"}.intersection(kernels)
 
 
 def test_a_sum_of_gradients_is_fused_into_a_pointwise_convolution_gradient():
@@ -197,10 +222,10 @@ def test_transposes_occur_only_at_the_boundaries_of_a_region():
     assert [step.node.op_type for step in steps].count("Transpose") == 1 + 3 + 3
 
 
-def transposes_around(op_type, *operands):
+def transposes_around(op_type, *operands, **attributes):
     """Return the number of Transposes in the training program of a convolution, an operator and a convolution."""
     n = Net()
-    y = n.op(op_type, n.conv("x", 16, 3, pads=[1] * 4), *map(n.weight, operands))
+    y = n.op(op_type, n.conv("x", 16, 3, pads=[1] * 4), *map(n.weight, operands), **attributes)
     y = n.op("Flatten", n.op("GlobalAveragePool", n.conv(y, 24, 16, pads=[1] * 4)))
     model = n.model(n.op("Gemm", y, n.weight(n.rng.normal(size=(24, 10)))))
     filters = [t.name for t in model.graph.initializer if list(t.dims[2:]) == [3, 3]]
@@ -213,6 +238,36 @@ def transposes_around(op_type, *operands):
 def test_an_elementwise_operator_stays_within_its_region(op_type):
     operands = {"Pow": [2.0], "PRelu": [np.full((1, 16, 1, 1), 0.1)]}
     assert transposes_around(op_type, *operands.get(op_type, [])) == 1                  # of the input
+
+
+def test_a_transposed_convolution_stays_within_its_region():
+    assert transposes_around("ConvTranspose", np.full((16, 16, 2, 2), 0.1), strides=[2, 2]) == 1      # of the input
+
+
+def test_a_bias_of_a_transposed_convolution_and_its_gradient_stay_within_the_region():
+    assert transposes_around("ConvTranspose", np.full((16, 16, 3, 3), 0.1), np.full(16, 0.1), strides=[2, 2]) == 1
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_transposed_convolutions_in_a_region_have_the_gradients_of_single_operators(monkeypatch, rank):
+    def gradients():
+        n = Net()
+        x = n.op("MaxPool", "x", kernel_shape=[16, 1]) if rank == 1 else "x"
+        x = n.op("Squeeze", x, n.axes(2)) if rank == 1 else n.op("Reshape", x, n.axes(0, 3, 4, 8, 8)) if rank == 3 else x
+        y = n.op("Relu", n.op("Conv", x, n.weight(n.rng.normal(size=(20, 3, *[3] * rank)))))
+        y = n.op("ConvTranspose", y, n.weight(n.rng.normal(size=(20, 24, *[4] * rank)) / 10), n.weight(n.rng.normal(size=24)), strides=[2] * rank)
+        y = n.op("ConvTranspose", n.op("Relu", y), n.weight(n.rng.normal(size=(24, 16, *[3] * rank)) / 10), strides=[2] * rank, output_padding=[1] * rank)
+        model = n.model(n.op("Gemm", n.op("Flatten", n.op("GlobalAveragePool", y)), n.weight(n.rng.normal(size=(16, 10)))))
+        trained = TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+        trained.train_step(*BATCH)
+        return kernels_of(trained), trained.state.gradients
+
+    kernels, actual = gradients()
+    monkeypatch.setattr(planner, "convert_to_channels_last", convert_nodes_alone)
+    unfused, expected = gradients()
+    assert kernels.count("strided_copy") < unfused.count("strided_copy")
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(actual[name], wanted, atol=1e-4 * np.abs(wanted).max(), rtol=0, err_msg=name)
 
 
 def test_winograd_can_be_disabled_for_a_session():

@@ -71,6 +71,7 @@ def node(op_type, inputs, outputs, **attributes):
     return helper.make_node(op_type, inputs, outputs, **attributes)
 
 
+NORMALIZATION = {"gain": np.linspace(0.5, 1.5, CHANNELS), "bias": np.linspace(-1, 1, CHANNELS), "mean": np.zeros(CHANNELS), "variance": np.ones(CHANNELS)}
 BODIES = {
     "nearest": ([node("Resize", ["a", "", "scales"], ["b"], mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")],
                 {"scales": np.array([1, 1, 2, 2], np.float32)}),
@@ -82,6 +83,7 @@ BODIES = {
     "reductions": ([node("ReduceMax", ["a"], ["m"], axes=[2, 3], keepdims=1), node("ReduceSum", ["a", "axes"], ["s"], keepdims=1),
                     node("Add", ["m", "s"], ["t"]), node("Tanh", ["t"], ["u"]), node("Mul", ["a", "u"], ["b"])], {"axes": np.array([2, 3])}),
     "identity": ([node("Identity", ["a"], ["t"]), node("Tanh", ["t"], ["b"])], {}),
+    "frozen normalization": ([node("BatchNormalization", ["a", "gain", "bias", "mean", "variance"], ["n"]), node("Relu", ["n"], ["b"])], NORMALIZATION),
 }
 
 
@@ -106,6 +108,47 @@ def test_a_wrong_label_of_a_pixel_is_refused_by_the_name_of_the_input():
     labels[1, 4, 2] = CLASSES
     with pytest.raises(LabelRangeError, match=r"element of 'labels' in .*got 5"):
         session.train_step(np.zeros((2, 3, 8, 6)), labels)
+
+
+def test_a_strided_pointwise_convolution_of_an_input_lays_out_only_the_pixels_that_it_reads():
+    weight = np.random.default_rng(3).standard_normal((CHANNELS, 3, 1, 1))
+    model = model_of([node("Tanh", ["a"], ["b"])])
+    del model.graph.initializer[0], model.graph.node[0]
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w0"))
+    model.graph.node.insert(0, node("Conv", ["x", "w0"], ["a"], kernel_shape=[1, 1], strides=[2, 2]))
+    operators = train_and_check(model, np.array([0, 3]))
+    assert operators.count("Slice") == 1 and operators.index("Slice") < operators.index("Transpose") < operators.index("ChannelsLastConv")
+
+
+BODIES_3D = {
+    "pools": ([node("Concat", ["a", "a"], ["c2"], axis=1), node("MaxPool", ["c2"], ["p"], kernel_shape=[2, 2, 2], pads=[1, 0, 1, 0, 1, 0]),
+               node("Split", ["p"], ["l", "r"], axis=1), node("Add", ["l", "r"], ["b"])], {}),
+    "reductions": ([node("GlobalAveragePool", ["a"], ["g"]), node("Tanh", ["g"], ["t"]), node("Mul", ["a", "t"], ["m"]),
+                    node("ReduceMax", ["m"], ["r"], axes=[2, 3, 4], keepdims=1), node("Add", ["m", "r"], ["b"])], {}),
+    "pads and gates": ([node("Pad", ["a", "pads"], ["p"]), node("Split", ["p"], ["l", "r"], axis=1), node("Tanh", ["l"], ["t"]),
+                        node("Sigmoid", ["r"], ["s"]), node("Mul", ["t", "s"], ["m"]), node("Concat", ["m", "l"], ["b"], axis=-4)],
+                       {"pads": np.array([0, 0, 1, 0, 2, 0, 0, 0, 1, 0])}),
+    "permutations": ([node("Transpose", ["a"], ["t"], perm=[0, 2, 3, 4, 1]), node("Mul", ["t", "scale"], ["v"]),
+                      node("Transpose", ["v"], ["w"], perm=[0, 4, 1, 2, 3]), node("Add", ["a", "w"], ["b"])], {"scale": np.linspace(0.5, 1.5, CHANNELS)}),
+    "upsampling": ([node("Resize", ["a", "", "scales"], ["b"], mode="linear")], {"scales": np.array([1, 1, 2, 1, 2], np.float32)}),
+    "frozen normalization": ([node("BatchNormalization", ["a", "gain", "bias", "mean", "variance"], ["n"]), node("Relu", ["n"], ["b"])], NORMALIZATION),
+    "transposed convolution": ([node("ConvTranspose", ["a", "k"], ["b"], kernel_shape=[2, 2, 2], strides=[2, 2, 2])],
+                               {"k": np.random.default_rng(1).standard_normal((CHANNELS, CHANNELS, 2, 2, 2)) * 0.2}),
+}
+
+
+@pytest.mark.parametrize("name", BODIES_3D)
+def test_operators_between_3d_convolutions_need_no_transposes(name):
+    body, initializers = BODIES_3D[name]
+    operators = train_and_check(model_of(body, initializers, shape=(2, 3, 4, 5, 6)), np.array([0, 3]))
+    assert operators.count("ChannelsLastConv") == 2 + (name == "transposed convolution")         # whose gradient is a convolution
+    assert operators.count("Transpose") <= 2
+
+
+def test_a_loss_of_every_point_of_a_volume_reads_rows_of_channels():
+    model = model_of([node("Tanh", ["a"], ["b"])], output=(2, CLASSES, 4, 5, 6), shape=(2, 3, 4, 5, 6), flat=False)
+    operators = train_and_check(model, np.random.default_rng(8).integers(0, CLASSES, (2, 4, 5, 6)))
+    assert operators.count("Transpose") <= 2 and "LossAndGradient" in operators
 
 
 BODIES_1D = {

@@ -20,7 +20,8 @@ SHAPES = [
     # few rows or columns, in one and in several work items and depth blocks
     (2, 700, 300), (3, 40, 64), (8, 1030, 1100), (14, 2100, 130), (13, 16, 70), (4, 1100, 1000), (3, 1030, 1100), (1030, 6, 1100), (900, 13, 300),
     # one row or depth 1, with remainders of every kind, and large enough for several work items
-    (1, 4, 32), (1, 32, 16), (1, 31, 9), (1, 3, 5), (32, 16, 1), (33, 29, 1), (5, 3, 1), (1300, 900, 1),
+    (1, 4, 32), (1, 32, 16), (1, 31, 9), (1, 3, 5), (32, 16, 1), (33, 29, 1), (5, 3, 1), (1300, 900, 1), (1, 300, 93), (2, 1500, 93), (3, 290, 88),
+    (600, 2064, 1),
     *(tuple(int(v) for v in rng.integers(1, 260, 3)) for _ in range(40)),
 ]
 # for AMX tiles: stationary rows or stationary columns, one chunk and several, more result blocks than fit the tiles, remainders of every kind, swapped

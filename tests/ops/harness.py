@@ -49,6 +49,11 @@ def decomposed_nodes(sample: Sample, arrays) -> list[Node] | None:
     return decompose(node, GraphBuilder(inference, NameSource({*node.inputs, *node.outputs}), inference.opsets[""]))
 
 
+def runs_as_program(sample: Sample, arrays) -> bool:
+    """Return whether the sample's operator has no kernel of its own: it is decomposed, or replaced by another one while planning."""
+    return bool(REGISTRY[sample.domain, sample.op_type].planned_as) or decomposed_nodes(sample, arrays) is not None
+
+
 def opsets_of(sample: Sample) -> dict[str, int]:
     """Return the opset imports of a model that contains the sample."""
     return {"": 17 if sample.domain else sample.opset, "com.microsoft": 1}
@@ -126,7 +131,7 @@ def run_call(call: KernelCall, arrays, outputs, workers: int, tiles: bool = True
 def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1, tiles: bool = True) -> list[np.ndarray]:
     """Return the outputs of the sample's kernel, or of a program if the sample is decomposed. tiles: whether the kernel may use AMX tiles."""
     arrays = cast(sample, dtype)
-    if decomposed_nodes(sample, arrays) is not None:
+    if runs_as_program(sample, arrays):
         return run_program(sample, arrays, workers)
     call, out_types = lowered(sample, arrays, tiles)
     if isinstance(call, Alias):
@@ -140,7 +145,7 @@ def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1, tiles: 
 
 def in_place_outputs(sample: Sample, arrays) -> dict[int, int]:
     """Return output index -> index of the input of the same type whose memory the sample's kernel may overwrite with it."""
-    if decomposed_nodes(sample, arrays) is not None:
+    if runs_as_program(sample, arrays):
         return {}
     call, out_types = lowered(sample, arrays)
     if isinstance(call, Alias) or call.function is not None:

@@ -103,6 +103,7 @@ COSTS: dict[str, Cost] = {
     "MatMul": matmul, "Gemm": matmul, "FusedMatMul": matmul, "Dense": matmul,
     "Conv": convolution, "ConvTranspose": transposed_convolution, "ConvGrad": convolution_gradient,
     "ChannelsLastConv": convolution, "ChannelsLastConvGrad": convolution_gradient,
+    "ConvInputGrad": convolution_gradient, "ChannelsLastConvInputGrad": convolution_gradient,
     "Attention": attention(0, 2), "AttentionGrad": attention(1, 5),
     **{f"{name}Training": recurrence(1) for name in ("LSTM", "GRU")},
     **{name: recurrence(1) for name in ("LSTM", "GRU", "RNN")},

@@ -234,7 +234,7 @@ Evaluation = Callable[[InferenceContext], Sequence[np.ndarray]]
 class OpRecord:
     """All that ortrain knows of one operator.
 
-    An operator without `lower` runs through `decompose`. With `gradient` None, an operator that has `decompose` is differentiated through its
+    An operator without `lower` runs through `decompose` or `planned_as`. With `gradient` None, an operator that has `decompose` is differentiated through its
     decomposition; for any other, `differentiable` tells whether the gradient is missing (True) or zero by nature (False)."""
 
     op_type: str
@@ -264,6 +264,8 @@ class OpRecord:
     """The formula of the operator: the docstring of its inference function."""
     rematerialize: Rematerialize | None = None
     """Cheaper form of the first output for rematerialization (ortrain.plan.rematerialization); None: the same node runs again."""
+    planned_as: str = ""
+    """The operator of domain ORTRAIN by which ortrain.plan.layout replaces every node of this one, whose kernel runs it; "" if there is none."""
 
     @property
     def elementwise(self) -> bool:
@@ -290,6 +292,7 @@ def operator(
     random: bool = False,
     required_outputs: int = 0,
     is_custom: bool = False,
+    planned_as: str = "",
 ) -> Callable[[InferenceRule], InferenceRule]:
     """Return a decorator that registers an inference function as the record of `op_type`; the function itself is returned unchanged.
 
@@ -301,7 +304,8 @@ def operator(
         assert key not in REGISTRY, f"two records for {key}"
         lowering = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
         REGISTRY[key] = OpRecord(op_type, domain, infer, lowering, gradient, differentiable, evaluate, frozenset(stop_gradient), decompose, decompose_first,
-                                 random, required_outputs, is_custom, summary=(infer.__doc__ or "").strip().partition("\n\n")[0], rematerialize=rematerialize)
+                                 random, required_outputs, is_custom, summary=(infer.__doc__ or "").strip().partition("\n\n")[0], rematerialize=rematerialize,
+                                 planned_as=planned_as)
         return infer
 
     return register

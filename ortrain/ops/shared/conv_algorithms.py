@@ -5,34 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import prod
-from typing import Any
 
 from ortrain.ops.registry.constants import at_least, select_if, symbolic_max, symbolic_min
-from ortrain.ops.shared.windows import Windows
+from ortrain.ops.shared.windows import Windows, three
 
 MIN_CHANNELS = 16
 """Elements of the widest vector. Kernels let the last vector of channels overlap the one before it, so they need at least one whole vector."""
-MAX_TAPS = 128
+MAX_TAPS, GROUPED_TAPS = 128, 1024
+"""Equal to the constants in channels_last/geometry.h and grouped.h."""
 ROOM = 1 << 19
 """Elements of float64 in the workspace of a worker, whose size is MIN_WORKSPACE in engine.pyx."""
 
 
+Triple = tuple[int, int, int]
+UNIT: Triple = (1, 1, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The sizes of one convolution or pooling operation."""
+    """The sizes of one convolution or pooling operation over images of `planes` of `rows`; a two-dimensional image has one plane.
+
+    kernel, strides, pads (at the beginning) and dilations are those of planes, rows and columns."""
 
     images: int
+    planes: int
     rows: int
     columns: int
     channels: int
     filters: int
     group: int
+    out_planes: int
     out_rows: int
     out_columns: int
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    pads: tuple[int, int]
-    dilations: tuple[int, int]
+    kernel: Triple
+    strides: Triple
+    pads: Triple
+    dilations: Triple
 
     @property
     def taps(self) -> int:
@@ -41,7 +49,17 @@ class Geometry:
     @property
     def pixels(self) -> int:
         """The number of output pixels of all images."""
-        return self.images * self.out_rows * self.out_columns
+        return self.images * self.out_planes * self.out_rows * self.out_columns
+
+    @property
+    def flat(self) -> bool:
+        """Whether images have one plane, over which the kernel moves."""
+        return self.planes == self.out_planes == self.kernel[0] == self.strides[0] == 1
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to multiply."""
+        return self.pixels == 0 or self.channels == 0 or self.filters == 0
 
     @property
     def depth(self) -> int:
@@ -53,20 +71,27 @@ class Geometry:
         return self.filters // self.group
 
     def ints(self) -> tuple[int, ...]:
-        """Return the sizes in the order of the struct Geometry in channels_last/im2col.h."""
-        return (self.images, self.rows, self.columns, self.channels, self.filters, self.group, self.out_rows, self.out_columns,
+        """Return the sizes in the order of the struct Geometry in channels_last/geometry.h."""
+        return (self.images, self.planes, self.rows, self.columns, self.channels, self.filters, self.group, self.out_planes, self.out_rows, self.out_columns,
                 *self.kernel, *self.strides, *self.pads, *self.dilations)
 
 
-def pair(values: tuple[Any, ...]) -> tuple[int, int]:
-    return int(values[0] or 0), int(values[1] or 0)
-
-
 def geometry_of(data: tuple[int, ...], filters: int, group: int, windows: Windows) -> Geometry:
-    """Return the geometry of windows over data [n, h, w, c]."""
-    out = pair(windows.output)
-    return Geometry(data[0], data[1], data[2], data[3], filters, group, *out, pair(windows.kernel), pair(windows.strides), pair(windows.begins),
-                    pair(windows.dilations))
+    """Return the geometry of windows over data [n, h, w, c] or [n, d, h, w, c].
+
+    Where a kernel has one plane, the planes are images of their own. Where it has one row and one column, and these axes are neither strided nor padded, each
+    plane becomes one row: both are two-dimensional convolutions, which have more algorithms."""
+    pads = tuple(int(pad or 0) for pad in windows.begins)
+    v = Geometry(data[0], *three(data[1:-1], 1), data[-1], filters, group, *three([int(size) for size in windows.output], 1), three(windows.kernel, 1),
+                 three(windows.strides, 1), three(pads, 0), three(windows.dilations, 1))
+    if v.planes == 1 and v.flat:
+        return v
+    if v.kernel[0] == v.strides[0] == 1 and v.planes == v.out_planes:
+        return replace(v, images=v.images * v.planes, planes=1, out_planes=1)
+    if v.kernel[1:] == v.strides[1:] == (1, 1) and (v.rows, v.columns) == (v.out_rows, v.out_columns):
+        rows = replace(v, planes=1, rows=v.planes, columns=v.rows * v.columns, out_planes=1, out_rows=v.out_planes, out_columns=v.rows * v.columns)
+        return replace(rows, kernel=(1, v.kernel[0], 1), strides=(1, v.strides[0], 1), pads=(0, v.pads[0], 0), dilations=(1, v.dilations[0], 1))
+    return v
 
 
 class Method(IntEnum):
@@ -85,7 +110,7 @@ class Method(IntEnum):
     DIRECT = 6
     """Direct convolution: windows are read in place."""
     WINOGRAD_1D = 7
-    """Kernels with 5 columns: one-dimensional Winograd along the rows."""
+    """Kernels with 3, 5 or 7 columns, or one column and as many rows: one-dimensional Winograd along the rows, or along the columns."""
     IMPLICIT_GEMM = 8
     """Implicit GEMM on AMX tiles, whose rows are windows, forward and backward; float32 only."""
     DEPTHWISE = 9
@@ -107,10 +132,12 @@ GROUPED_PIXELS = 512
 """Minimum number of pixels of a partial sum of the weight gradient in GROUPED."""
 WEIGHT_FILTERS, WEIGHT_CHANNELS, WEIGHT_PIXELS = 256, 256, 128
 """Equal to the constants in channels_last/weight_gradient.h."""
-MAX_SEGMENTS, PADDED_COPY_BYTES = 64, 1 << 17
+MAX_SEGMENTS, PADDED_COPY_BYTES, SUMMED_PIXELS = 64, 1 << 17, 192
 """Equal to the constants in channels_last/direct.h."""
-WINOGRAD_1D_PLANES, WINOGRAD_1D_TAPS = 8, 5
+WINOGRAD_1D_PLANES, WINOGRAD_1D_PART, WINOGRAD_1D_TILES = 8, 1 << 16, 8
 """Equal to the constants in channels_last/winograd_1d.h."""
+WINOGRAD_1D_TAPS, ROW_WINOGRAD_SAVING = (3, 5, 7), 140
+"""Widths of kernels, and the least number of products of direct convolution, in percent of those of Winograd's tiles, which may be partly empty."""
 PANEL_SIZE, MIN_TILED_SIDE, MIN_TILED_DEPTH, MIN_TILED_PRODUCTS, MIN_FILLED = 32, 48, 64, 1 << 20, 70
 """Equal to the constants in matmul/amx_eligibility.h."""
 MAX_WINDOW_TAPS = 64
@@ -149,8 +176,8 @@ def suits_tiles(v: Geometry) -> bool:
     """Return whether implicit GEMM on AMX tiles suits a convolution and its gradients.
 
     With strides, the data gradient is one GEMM per class of pixels that the same taps reach; the smallest class decides."""
-    least_class = v.images * (v.rows // v.strides[0]) * (v.columns // v.strides[1])
-    whole = v.group == 1 and v.channels % PANEL_SIZE == v.filters % PANEL_SIZE == 0
+    least_class = v.images * (v.rows // v.strides[1]) * (v.columns // v.strides[2])
+    whole = v.flat and v.group == 1 and v.channels % PANEL_SIZE == v.filters % PANEL_SIZE == 0
     return whole and 1 < v.taps <= MAX_WINDOW_TAPS and suits_amx(v.pixels, v.filters, v.depth) and suits_amx(least_class, v.channels, v.filters)
 
 
@@ -158,35 +185,46 @@ def method_of(v: Geometry, direct: bool, tiles: bool = False) -> Method:
     """Return the fastest algorithm of the forward pass and the data gradient.
 
     direct: exclude Winograd's algorithms, whose rounding errors are larger (docs/performance.md). tiles: whether AMX tiles may be used. Without strides,
-    Winograd is faster than tiles; with strides it is slower (512 channels on 7 x 7: 5.9 instead of 3.7 ms)."""
+    Winograd is faster than tiles, along rows only with 5 taps; with strides it is slower (512 channels on 7 x 7: 5.9 instead of 3.7 ms)."""
     method = vector_method(v, direct)
-    others = method in (Method.IM2COL, Method.DIRECT) or (method == Method.WINOGRAD and v.strides != (1, 1))
+    others = method in (Method.IM2COL, Method.DIRECT) or (method == Method.WINOGRAD and v.strides != UNIT)
+    others = others or (method == Method.WINOGRAD_1D and along_rows(v).kernel[2] != 5)
     return Method.IMPLICIT_GEMM if tiles and others and suits_tiles(v) else method
 
 
 def vector_method(v: Geometry, direct: bool) -> Method:
     """Return the fastest algorithm on vector units."""
-    if v.taps == 1 and v.group == 1 and v.pads == (0, 0) and all(
-            (out - 1) * stride < size for out, stride, size in zip((v.out_rows, v.out_columns), v.strides, (v.rows, v.columns), strict=True)):
+    if v.empty or is_pointwise(v):
         return Method.POINTWISE_GEMM
-    three = v.kernel == (3, 3) and v.dilations == (1, 1) and v.group == 1
-    whole = v.channels % 16 == v.filters % 16 == 0 and max(v.channels, v.filters) <= 4096
-    if not direct and three and whole and (is_strided_winograd_faster(v) or (v.strides == (1, 1) and max(v.pads) <= 2)):
+    square = v.kernel[1:] == (3, 3) and v.dilations[1:] == (1, 1) and v.group == 1
+    whole = v.channels % 16 == v.filters % 16 == 0 and v.kernel[0] * max(v.channels, v.filters) <= 4096 * min(v.kernel[0], 3)
+    if not direct and square and whole and (is_strided_winograd_faster(v) or (v.strides == UNIT and max(v.pads[1:]) <= 2)):
         return Method.WINOGRAD
     if is_small_depthwise(v):
         return Method.DEPTHWISE
     if has_narrow_groups(v):
         return Method.GROUPED
-    plain = v.strides == v.dilations == (1, 1) and v.group == 1 and min(v.channels, v.filters) >= MIN_CHANNELS
-    if not direct and plain and v.kernel[1] == WINOGRAD_1D_TAPS and max(v.channels, v.filters) <= 4096 and suits_row_winograd(v):
+    plain = v.flat and v.strides[1:] == v.dilations[1:] == (1, 1) and v.group == 1 and min(v.channels, v.filters) >= MIN_CHANNELS
+    if not direct and plain and max(v.channels, v.filters) <= 4096 and suits_row_winograd(along_rows(v)):
         return Method.WINOGRAD_1D
     return Method.DIRECT if suits_direct(v) else Method.IM2COL
 
 
+def is_pointwise(v: Geometry) -> bool:
+    """Return whether a convolution is a matrix multiplication of the pixels that its strides reach, all of which exist."""
+    if v.taps > 1 or v.group > 1 or any(v.pads):
+        return False
+    axes = zip((v.out_planes, v.out_rows, v.out_columns), v.strides, (v.planes, v.rows, v.columns), strict=True)
+    return all(out == size if stride == 1 else (out - 1) * stride < size for out, stride, size in axes)
+
+
 def suits_direct(v: Geometry) -> bool:
     """Return whether direct convolution supports the sizes, and is faster than im2col."""
-    segments = v.kernel[1] if v.dilations[1] > 1 else 1
-    return v.group_filters >= MIN_CHANNELS and segments <= MAX_SEGMENTS and direct_row_elements(v) <= ROOM and not rereads_filters(v)
+    segments, elements = v.kernel[2] if v.dilations[2] > 1 else 1, direct_row_elements(v)
+    if v.group_filters < MIN_CHANNELS:                       # padded to one vector, with a copy of dy in the weight gradient, and all kernel rows at once
+        elements += (SUMMED_PIXELS + v.out_columns) * MIN_CHANNELS
+        segments *= v.kernel[0] * v.kernel[1]
+    return (v.group == 1 or v.group_filters >= MIN_CHANNELS) and segments <= MAX_SEGMENTS and elements <= ROOM and not rereads_filters(v)
 
 
 def data_gradient_method(v: Geometry, method: Method) -> Method:
@@ -194,24 +232,24 @@ def data_gradient_method(v: Geometry, method: Method) -> Method:
     if method not in (Method.DIRECT, Method.IM2COL):
         return method
     pads = tuple((size - 1) * dilation - pad for size, dilation, pad in zip(v.kernel, v.dilations, v.pads, strict=True))
-    rotated = replace(v, rows=v.out_rows, columns=v.out_columns, channels=v.filters, filters=v.channels, out_rows=v.rows, out_columns=v.columns,
-                      pads=(pads[0], pads[1]))
-    return Method.DIRECT if v.strides == (1, 1) and min(pads) >= 0 and suits_direct(rotated) else Method.IM2COL
+    rotated = replace(v, planes=v.out_planes, rows=v.out_rows, columns=v.out_columns, channels=v.filters, filters=v.channels, out_planes=v.planes,
+                      out_rows=v.rows, out_columns=v.columns, pads=three(pads, 0))
+    return Method.DIRECT if v.strides == UNIT and min(pads) >= 0 and suits_direct(rotated) else Method.IM2COL
 
 
 def is_small_depthwise(v: Geometry) -> bool:
     """Return whether a convolution has one filter per channel, and few enough taps that their weights stay in registers."""
-    return v.group == v.channels == v.filters and v.channels >= MIN_CHANNELS and v.kernel[1] == DEPTHWISE_COLUMNS and v.taps <= DEPTHWISE_TAPS
+    each = v.group == v.channels == v.filters and v.channels >= MIN_CHANNELS
+    return v.flat and each and v.kernel[2] == DEPTHWISE_COLUMNS and v.taps <= DEPTHWISE_TAPS
 
 
 def has_narrow_groups(v: Geometry) -> bool:
     """Return whether the lanes of a vector are filters of several groups, forward or backward, and the inputs of a tile fit into a worker's workspace."""
     channels, filters = v.channels // v.group, v.group_filters
-    if v.group == 1 or min(channels, filters) >= MIN_CHANNELS or v.taps > MAX_TAPS:
+    if v.group == 1 or min(channels, filters) >= MIN_CHANNELS or v.taps > GROUPED_TAPS:
         return False
-    rows, columns = ((size - 1) * dilation + 1 for size, dilation in zip(v.kernel, v.dilations, strict=True))
-    rows, columns = max(rows, 1) + v.strides[0], columns + GROUPED_COLUMNS * v.strides[1]
-    return 2 * rows * columns * max(channels, filters) * MIN_CHANNELS <= ROOM
+    planes, rows, columns = ((size - 1) * dilation + 1 for size, dilation in zip(v.kernel, v.dilations, strict=True))
+    return 2 * planes * (rows + v.strides[1]) * (columns + GROUPED_COLUMNS * v.strides[2]) * max(channels, filters) * MIN_CHANNELS <= ROOM
 
 
 def is_strided_winograd_faster(v: Geometry) -> bool:
@@ -220,43 +258,35 @@ def is_strided_winograd_faster(v: Geometry) -> bool:
     It saves 25 to 33 % of the time if its tiles are mostly full, and nothing for 256 channels on 14 x 14. With many channels and few pixels it saves
     packing the filters (512 channels on 14 x 14: 6.8 instead of 8.5 ms forward)."""
     filled = 7 * 16 * winograd_tiles(v) <= 8 * v.pixels
-    return v.strides == (2, 2) and v.pads == (1, 1) and (filled or (min(v.channels, v.filters) >= 512 and winograd_tiles(v) <= FEW_TILES))
+    return v.flat and v.strides[1:] == (2, 2) and v.pads[1:] == (1, 1) and (filled or (min(v.channels, v.filters) >= 512 and winograd_tiles(v) <= FEW_TILES))
 
 
 def rereads_filters(v: Geometry) -> bool:
     """Return whether direct convolution would read filters that exceed the L2 cache once per few pixels, as for 512 to 512 channels on rows of 7 pixels."""
     row = direct_row(v)
-    rows = (PADDED_COPY_BYTES // 4 // row - (v.kernel[0] - 1) * v.dilations[0] - 1) // v.strides[0] + 1
+    rows = (PADDED_COPY_BYTES // 4 // row // v.kernel[0] - (v.kernel[1] - 1) * v.dilations[1] - 1) // v.strides[1] + 1
     return v.group_filters * v.depth > GATHERED and min(max(rows, 1), v.out_rows) * v.out_columns < MIN_ROWS
 
 
 def direct_row(v: Geometry) -> int:
     """Return the elements of a padded input row in one group."""
-    return ((v.out_columns - 1) * v.strides[1] + (v.kernel[1] - 1) * v.dilations[1] + 1) * (v.channels // v.group)
+    return ((v.out_columns - 1) * v.strides[2] + (v.kernel[2] - 1) * v.dilations[2] + 1) * (v.channels // v.group)
 
 
 def direct_row_elements(v: Geometry) -> int:
     """Return the elements of the padded input rows that direct convolution copies for a row of outputs; for the weight gradient at least MAX_SEGMENTS rows."""
-    return direct_row(v) * max((v.kernel[0] - 1) * v.dilations[0] + 1, MAX_SEGMENTS)
+    return direct_row(v) * max(v.kernel[0] * ((v.kernel[1] - 1) * v.dilations[1] + 1), MAX_SEGMENTS)
 
 
 def is_supported(v: Geometry) -> bool:
-    """Return whether the channels-last kernels support a convolution: its im2col rows fit into a worker's workspace, and its groups are wide enough."""
-    if v.pixels == 0 or v.channels == 0 or v.filters == 0:
-        return False
-    if is_small_depthwise(v) or has_narrow_groups(v):
-        return True
-    if v.group > 1 and min(v.channels, v.filters) < 8 * v.group:
-        return False
-    spare = round_up(v.group_filters, PACKED_COLUMNS) if v.group_filters % PACKED_COLUMNS else 0
-    gathered = weight_gradient_method(v, Method.IM2COL, False, True) == Method.IM2COL
-    return 6 * (v.depth + round_up(v.group_filters, PACKED_COLUMNS)) <= ROOM and GRADIENT_ROWS * (v.depth + spare) * gathered <= ROOM
+    """Return whether the kernels support a convolution: an im2col row and its results fit into a worker's workspace."""
+    return v.depth + round_up(v.group_filters, PACKED_COLUMNS) <= ROOM
 
 
 def im2col_rows(v: Geometry) -> int:
     """Return the number of im2col rows per block: as many as fill GATHERED, at least MIN_ROWS where they fit, and few enough for SPREAD work items."""
     width = v.depth + round_up(v.group_filters, PACKED_COLUMNS)
-    rows = min(480, max(6, GATHERED // v.depth))
+    rows = min(480, max(6, GATHERED // max(v.depth, 1)))
     if rows < MIN_ROWS and MIN_ROWS * width <= ROOM // 2:
         rows = MIN_ROWS
     rows = min(rows, ROOM // width)
@@ -265,10 +295,10 @@ def im2col_rows(v: Geometry) -> int:
 
 def data_gradient_rows(v: Geometry) -> int:
     """Return the number of im2col rows per block of the data gradient; with wide taps, as many pixels of one image as fit into the L2 cache."""
-    channels, inside = v.channels // v.group, v.out_rows * v.out_columns
+    channels, inside = v.channels // v.group, v.out_planes * v.out_rows * v.out_columns
     if channels < TAP_CHANNELS or channels % PACKED_COLUMNS:
         return im2col_rows(v)
-    blocks = max(1, -(-inside // min(max(MIN_ROWS, GATHERED // v.group_filters), ROOM // channels)))
+    blocks = max(1, -(-inside // min(max(MIN_ROWS, GATHERED // max(v.group_filters, 1)), ROOM // channels)))
     return -(-inside // blocks)
 
 
@@ -283,11 +313,12 @@ def weight_gradient_algorithm(v: Geometry, method: Method, tiles: bool) -> tuple
 def weight_gradient_method(v: Geometry, method: Method, tiles: bool, many: bool) -> Method:
     """Return the algorithm of the weight gradient. many: whether there are at least BLOCK_PIXELS pixels."""
     if method == Method.POINTWISE_GEMM and many and v.filters * v.channels < PRODUCT_WEIGHTS:
-        return method if tiles and v.strides == (1, 1) and suits_amx(v.filters, v.channels, v.pixels) else Method.TAP_GEMM
+        return method if tiles and v.strides == UNIT and suits_amx(v.filters, v.channels, v.pixels) else Method.TAP_GEMM
     wide = v.taps > 1 and v.depth > 384 and v.channels // v.group >= 32
     if method == Method.DIRECT:
-        return Method.TAP_GEMM if wide and (v.dilations == (1, 1) or v.depth * v.group_filters > DIRECT_WEIGHTS) else method
-    return Method.TAP_GEMM if method == Method.IM2COL and wide else method
+        return Method.TAP_GEMM if wide and (v.dilations == UNIT or v.depth * v.group_filters > DIRECT_WEIGHTS) else method
+    spare = round_up(v.group_filters, PACKED_COLUMNS) if v.group_filters % PACKED_COLUMNS else 0
+    return Method.TAP_GEMM if method == Method.IM2COL and (wide or GRADIENT_ROWS * (v.depth + spare) > ROOM) else method
 
 
 def weight_gradient_slices(v: Geometry, method: Method) -> int:
@@ -295,46 +326,65 @@ def weight_gradient_slices(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_slices(v)
     if method == Method.TAP_GEMM:
-        items = v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS)
+        items = max(1, v.group * v.taps * -(-v.group_filters // WEIGHT_FILTERS) * -(-v.channels // v.group // WEIGHT_CHANNELS))
         return symbolic_max(1, symbolic_min(-(-SPREAD // items), -(-v.pixels // WEIGHT_PIXELS)))
     if method == Method.GROUPED:
         return symbolic_max(1, symbolic_min(min(SPREAD, max(1, MAX_SUMS // (v.depth * round_up(v.filters, MIN_CHANNELS)))), v.pixels // GROUPED_PIXELS))
     if method == Method.DIRECT:
-        return symbolic_max(1, symbolic_min(min(SPREAD, MAX_SUMS // (v.depth * v.filters)), v.images * v.out_rows))
+        return symbolic_max(1, symbolic_min(min(SPREAD, MAX_SUMS // (v.depth * v.filters)), v.images * v.out_planes * v.out_rows))
     return symbolic_max(1, symbolic_min(-(-SPREAD // v.group), -(-v.pixels // GRADIENT_ROWS)))
 
 
-def row_winograd_elements(v: Geometry, images: int) -> int:
-    """Return the elements of the transformed inputs and outputs of `images` images in one-dimensional Winograd."""
-    tiles = -(-v.out_columns // 4)
-    return WINOGRAD_1D_PLANES * (images * tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
+def along_rows(v: Geometry) -> Geometry:
+    """Return the convolution along whose rows one-dimensional Winograd runs: with rows and columns exchanged if the kernel has one column."""
+    if v.kernel[2] > 1:
+        return v
+    return replace(v, rows=v.columns, columns=v.rows, out_rows=v.out_columns, out_columns=v.out_rows, kernel=(v.kernel[0], v.kernel[2], v.kernel[1]),
+                   pads=(v.pads[0], v.pads[2], v.pads[1]))
+
+
+def row_winograd_parts(v: Geometry, data: bool = False) -> tuple[int, int]:
+    """Return (parts, tiles of a row of a part) of the transformed image, or of the transformed gradient if `data`, in one-dimensional Winograd."""
+    tiles = -(-(v.columns if data else v.out_columns) // (WINOGRAD_1D_PLANES + 1 - v.kernel[2]))
+    size = WINOGRAD_1D_PLANES * tiles * (v.rows * v.channels + v.out_rows * v.filters)
+    each = -(-tiles // max(1, min(tiles // WINOGRAD_1D_TILES, -(-size // WINOGRAD_1D_PART))))
+    return -(-tiles // each), each
+
+
+def row_winograd_elements(v: Geometry, count: int, data: bool = False) -> int:
+    """Return the elements of the transformed inputs and outputs of `count` parts of images, or of gradients if `data`, in one-dimensional Winograd."""
+    _, tiles = row_winograd_parts(v, data)
+    return WINOGRAD_1D_PLANES * (count * tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
 
 
 def suits_row_winograd(v: Geometry) -> bool:
-    """Return whether one-dimensional Winograd is worth it, and the transformed image fits into a worker's workspace, forward and backward."""
-    data_tiles, most_pads = -(-v.columns // 4), all(pad < size for pad, size in zip(v.pads, v.kernel, strict=True))
-    data = WINOGRAD_1D_PLANES * (data_tiles * (v.rows * v.channels + v.out_rows * v.filters) + 2 * PLANE_PAD)
-    return v.out_columns >= 4 and most_pads and max(row_winograd_elements(v, 1), data) <= ROOM
+    """Return whether one-dimensional Winograd saves products, and a part of the transformed image fits into a worker's workspace, forward and backward."""
+    if v.kernel[2] not in WINOGRAD_1D_TAPS or any(pad >= size for pad, size in zip(v.pads, v.kernel, strict=True)):
+        return False
+    multiplied = WINOGRAD_1D_PLANES * -(-v.out_columns // (WINOGRAD_1D_PLANES + 1 - v.kernel[2]))
+    saves = 100 * v.out_columns * v.kernel[2] >= ROW_WINOGRAD_SAVING * multiplied
+    return saves and max(row_winograd_elements(v, 1), row_winograd_elements(v, 1, data=True)) <= ROOM
 
 
-def row_winograd_images(v: Geometry) -> int:
-    """Return the number of images to transform at a time for the weight gradient: 4 MiB of transformed values."""
-    return symbolic_max(1, symbolic_min(v.images, (1 << 20) // row_winograd_elements(v, 1)))
+def row_winograd_block(v: Geometry) -> int:
+    """Return the number of parts of images to transform at a time for the weight gradient: 1 MiB of transformed values."""
+    rows = along_rows(v)
+    return symbolic_max(1, symbolic_min(v.images * row_winograd_parts(rows)[0], (1 << 18) // row_winograd_elements(rows, 1)))
 
 
 def row_winograd_filters(v: Geometry, depth: int, outputs: int) -> int:
     """Return the elements of the transformed filters in one-dimensional Winograd."""
-    return WINOGRAD_1D_PLANES * (v.kernel[0] * depth * round_up(outputs, MIN_CHANNELS) + PLANE_PAD)
+    return WINOGRAD_1D_PLANES * (along_rows(v).kernel[1] * depth * round_up(outputs, MIN_CHANNELS) + PLANE_PAD)
 
 
 def winograd_tiles(v: Geometry, data: bool = False) -> int:
     """Return the number of Winograd tiles of the outputs (4 x 4 pixels), or of the data for the data gradient (8 x 8 pixels with stride 2)."""
-    rows, columns, size = (v.rows, v.columns, 4 * v.strides[0]) if data else (v.out_rows, v.out_columns, 4)
-    return v.images * -(-rows // size) * -(-columns // size)
+    rows, columns, size = (v.rows, v.columns, 4 * v.strides[1]) if data else (v.out_rows, v.out_columns, 4)
+    return v.images * (v.planes if data else v.out_planes) * -(-rows // size) * -(-columns // size)
 
 
 def winograd_planes(v: Geometry) -> int:
-    return PLANES if v.strides == (1, 1) else STRIDED_PLANES
+    return PLANES if v.strides == UNIT else STRIDED_PLANES
 
 
 def winograd_scratch(tiles: int, planes: int, depth: int, outputs: int) -> int:
@@ -348,7 +398,7 @@ def winograd_slices(v: Geometry) -> int:
     """Return the number of partial sums of the weight gradient, each over tiles that one worker transforms and multiplies.
 
     0 if there are too few tiles or the sums would be too large; the tiles are then transformed by all workers before the GEMMs."""
-    sums, tiles = PLANES * v.channels * v.filters, winograd_tiles(v)
+    sums, tiles = PLANES * v.kernel[0] * v.channels * v.filters, winograd_tiles(v)
     return min(SPREAD, max(4, MAX_SUMS // sums), tiles // 32) if tiles > FEW_TILES and sums <= MAX_SUMS else 0
 
 
@@ -357,23 +407,29 @@ def winograd_block(v: Geometry) -> int:
 
     In a partial sum, as many as fit into the workspace and half of the L2 cache (64 channels: 2.3 instead of 3.6 ms); otherwise 4 MiB of transformed
     values, or all tiles if they are few."""
-    tiles, planes, width = winograd_tiles(v), winograd_planes(v), v.channels + v.filters
+    tiles, planes, width = winograd_tiles(v), winograd_planes(v), v.kernel[0] * v.channels + v.filters
     if winograd_slices(v):
         return max(1, min(tiles, max(48, (1 << 18) // (planes * width)), (ROOM // planes - 2 * PLANE_PAD) // (width + 2 * PLANE_PAD)))
     return tiles if tiles <= FEW_TILES else min(tiles, max(64, (1 << 20) // (planes * width)))
 
 
 def winograd_weight_scratch(v: Geometry) -> int:
-    sums = PLANES * (v.channels * v.filters + PLANE_PAD)
+    depth, split = v.kernel[0] * v.channels, split_weights(v)
+    sums = PLANES * (depth * v.filters + PLANE_PAD)
     if slices := winograd_slices(v):
-        return slices * sums
-    transformed = winograd_planes(v) * (winograd_block(v) * (v.channels + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
-    return transformed + (sums if winograd_tiles(v) > FEW_TILES else 0)
+        return split + slices * sums
+    transformed = winograd_planes(v) * (winograd_block(v) * (depth + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
+    return split + transformed + (sums if winograd_tiles(v) > FEW_TILES else 0)
+
+
+def split_weights(v: Geometry) -> int:
+    """Return the elements of the copy of the weights by planes of the kernel; 0 if it has one."""
+    return v.filters * v.channels * v.taps if v.kernel[0] > 1 else 0
 
 
 def strided_pixels(v: Geometry) -> int:
     """Return the elements of the copied pixels of a 1 x 1 convolution with strides; 0 without strides."""
-    return 0 if v.strides == (1, 1) else v.pixels * v.channels
+    return 0 if v.strides == UNIT else v.pixels * v.channels
 
 
 def packed_pointwise_weights(v: Geometry) -> int:
@@ -385,7 +441,7 @@ def forward_scratch(v: Geometry, method: Method) -> int:
     if method == Method.IMPLICIT_GEMM:
         return v.filters * v.depth                   # the transposed filters
     if method == Method.WINOGRAD:
-        return winograd_scratch(winograd_tiles(v), winograd_planes(v), v.channels, v.filters)
+        return split_weights(v) + winograd_scratch(winograd_tiles(v), winograd_planes(v), v.kernel[0] * v.channels, v.filters)
     if method == Method.WINOGRAD_1D:
         return row_winograd_filters(v, v.channels, v.filters)
     return {Method.IM2COL: v.group * round_up(v.group_filters, PACKED_COLUMNS) * v.depth, Method.GROUPED: v.depth * round_up(v.filters, MIN_CHANNELS),
@@ -397,7 +453,7 @@ def data_scratch(v: Geometry, method: Method) -> int:
     if method == Method.IMPLICIT_GEMM:
         return v.filters * v.depth                   # the transposed filters
     if method == Method.WINOGRAD:
-        return winograd_scratch(winograd_tiles(v, data=True), winograd_planes(v), v.filters, v.channels)
+        return split_weights(v) + winograd_scratch(winograd_tiles(v, data=True), winograd_planes(v), v.kernel[0] * v.filters, v.channels)
     if method == Method.WINOGRAD_1D:
         return row_winograd_filters(v, v.filters, v.channels)
     return {Method.IM2COL: v.filters * round_up(v.depth, PACKED_COLUMNS), Method.GROUPED: v.taps * v.group_filters * round_up(v.channels, MIN_CHANNELS),
@@ -412,7 +468,7 @@ def weight_scratch(v: Geometry, method: Method) -> int:
     if method == Method.WINOGRAD:
         return winograd_weight_scratch(v)
     if method == Method.WINOGRAD_1D:
-        return row_winograd_elements(v, row_winograd_images(v)) + row_winograd_filters(v, v.channels, v.filters)
+        return row_winograd_elements(along_rows(v), row_winograd_block(v)) + row_winograd_filters(v, v.channels, v.filters)
     if method == Method.DIRECT:
         return weight_gradient_slices(v, method) * v.depth * v.group * round_up(v.group_filters, MIN_CHANNELS)
     if method == Method.IM2COL:

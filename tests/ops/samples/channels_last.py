@@ -44,6 +44,13 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("Winograd along rows", (5, 12, 12, 20), (50, 20, 5, 5), {}),
     ("Winograd along rows with pads", (2, 9, 11, 16), (17, 16, 3, 5), {"pads": (1, 2, 2, 1)}),
     ("Winograd along rows, large images", (2, 25, 47, 64), (64, 64, 5, 5), {"pads": (2, 2, 2, 2)}),
+    ("Winograd along rows, 3 wide", (2, 9, 13, 20), (17, 20, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ("Winograd along rows, 3 wide, uneven pads", (2, 1, 31, 33), (50, 33, 1, 3), {"pads": (0, 2, 0, 0)}),
+    ("Winograd along rows in parts", (2, 1, 1031, 24), (40, 24, 1, 3), {"pads": (0, 1, 0, 1)}),
+    ("Winograd along rows in parts of images", (1, 57, 61, 40), (24, 40, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ("Winograd along rows, 7 wide", (2, 9, 17, 20), (34, 20, 3, 7), {"pads": (1, 3, 1, 3)}),
+    ("Winograd along columns, 7 high", (3, 17, 9, 34), (20, 34, 7, 1), {"pads": (3, 0, 3, 0)}),
+    ("Winograd along columns, 3 high", (2, 14, 9, 20), (24, 20, 3, 1), {"pads": (1, 0, 0, 0)}),
     ("direct 3 x 3", (2, 7, 6, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1), "direct": 1}),
     ("strides", (2, 9, 8, 6), (10, 6, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
     ("stem", (1, 23, 24, 3), (20, 3, 7, 7), {"pads": (3, 3, 3, 3), "strides": (2, 2)}),
@@ -87,6 +94,40 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("windows on tiles, more taps than a vector has elements", (2, 31, 29, 64), (96, 64, 5, 5), {"pads": (2, 2, 2, 2), "strides": (2, 2)}),
     ("pointwise strides, many channels", (2, 31, 29, 64), (96, 64, 1, 1), {"strides": (2, 2)}),
     ("windows on tiles, dilations, uneven pads", (1, 30, 33, 64), (64, 64, 3, 5), {"dilations": (2, 1), "pads": (3, 0, 1, 2)}),
+    ("few filters", (2, 9, 30, 12), (12, 12, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ("one filter, dilations", (2, 9, 11, 20), (1, 20, 3, 3), {"pads": (2, 2, 2, 2), "dilations": (2, 2)}),
+    ("few filters, strides, groups", (2, 9, 12, 48), (20, 24, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2), "group": 2}),
+    ("few filters of many rows", (1, 40, 20, 6), (7, 6, 66, 1), {"pads": (33, 0, 33, 0)}),
+    ("depthwise of more taps than are listed", (1, 20, 21, 17), (17, 1, 15, 13), {"group": 17, "pads": (7, 6, 7, 6)}),
+    ("narrow groups of more taps than a table has", (1, 36, 35, 3), (3, 1, 33, 33), {"group": 3, "pads": (1, 1, 1, 1)}),
+    ("narrow groups beyond a workspace", (1, 3, 4200, 24), (4, 12, 1, 3), {"group": 2, "dilations": (1, 2000)}),
+    ("no images", (0, 4, 5, 6), (7, 6, 3, 3), {}),
+    ("no channels", (2, 4, 5, 0), (7, 0, 3, 3), {}),
+    ("no filters", (2, 4, 5, 6), (0, 6, 3, 3), {}),
+    ("volume", (2, 5, 6, 7, 20), (24, 20, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1)}),
+    ("volume without pads", (2, 5, 6, 7, 16), (16, 16, 2, 3, 3), {}),
+    ("volume, Winograd", (2, 5, 9, 10, 16), (32, 16, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1)}),
+    ("volume, Winograd with strides of planes", (1, 8, 13, 14, 32), (16, 32, 3, 3, 3), {"pads": (1, 1, 1, 0, 1, 1), "strides": (2, 1, 1)}),
+    ("volume, Winograd with dilated planes", (1, 8, 13, 14, 32), (16, 32, 3, 3, 3), {"pads": (2, 1, 1, 2, 1, 1), "dilations": (2, 1, 1)}),
+    ("volume, Winograd of many tiles", (2, 5, 21, 25, 80), (144, 80, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1)}),
+    ("volume, strides", (2, 7, 9, 8, 6), (20, 6, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1), "strides": (2, 2, 2)}),
+    ("volume, strides of many channels", (1, 6, 9, 10, 64), (96, 64, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1), "strides": (2, 2, 2)}),
+    ("volume, dilations, uneven pads", (1, 9, 10, 8, 33), (17, 33, 3, 2, 3), {"pads": (2, 0, 3, 1, 1, 2), "dilations": (2, 3, 1)}),
+    ("volume, few filters", (2, 4, 6, 9, 5), (4, 5, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1)}),
+    ("volume, deep", (1, 4, 5, 5, 160), (96, 160, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1)}),
+    ("volume, product", (2, 3, 4, 5, 20), (24, 20, 1, 1, 1), {}),
+    ("volume, product with strides", (2, 5, 7, 6, 20), (24, 20, 1, 1, 1), {"strides": (2, 3, 2)}),
+    ("volume, kernel of one plane", (2, 3, 8, 9, 16), (16, 16, 1, 3, 3), {"pads": (0, 1, 1, 0, 1, 1)}),
+    ("volume, kernel of one plane with strides", (2, 5, 8, 9, 16), (16, 16, 1, 3, 3), {"pads": (0, 1, 1, 0, 1, 1), "strides": (2, 1, 1)}),
+    ("volume, kernel along planes", (2, 7, 4, 5, 20), (24, 20, 3, 1, 1), {"pads": (1, 0, 0, 1, 0, 0), "strides": (2, 1, 1)}),
+    ("volume, depthwise", (2, 5, 9, 8, 19), (19, 1, 3, 3, 3), {"group": 19, "pads": (1, 1, 1, 1, 1, 1)}),
+    ("volume, depthwise of one plane", (2, 5, 9, 8, 19), (19, 1, 1, 3, 3), {"group": 19, "pads": (0, 1, 1, 0, 1, 1)}),
+    ("volume, depthwise with strides", (1, 9, 9, 11, 32), (32, 1, 3, 3, 3), {"group": 32, "pads": (1, 1, 1, 1, 1, 1), "strides": (2, 2, 2)}),
+    ("volume, few channels, depthwise", (2, 5, 6, 30, 3), (3, 1, 3, 3, 3), {"group": 3, "pads": (1, 1, 1, 1, 1, 1)}),
+    ("volume, narrow groups", (2, 6, 13, 30, 32), (24, 4, 3, 3, 3), {"group": 8, "pads": (1, 1, 1, 1, 1, 1)}),
+    ("volume, narrow groups, strides and dilations", (1, 9, 11, 12, 15), (9, 5, 2, 3, 3),
+     {"group": 3, "pads": (2, 1, 0, 1, 2, 1), "strides": (1, 2, 3), "dilations": (3, 1, 2)}),
+    ("volume, wide groups", (1, 4, 7, 8, 40), (36, 20, 3, 3, 3), {"group": 2, "pads": (1, 1, 1, 1, 1, 1)}),
     ("depthwise dilated", (1, 4, 4, 17), (17, 1, 3, 3), {"group": 17, "dilations": (2, 2), "pads": (2, 2, 2, 2)}),
 ]
 
@@ -108,13 +149,13 @@ def conv_grad(dy, x, w, **attributes):
 
 
 def forward(label, x, w, attributes, *vectors):
-    return Sample("ChannelsLastConv", [normal(*x), normal(*w) / np.sqrt(np.prod(w[1:])), *vectors], lambda *a: conv(*a, **attributes), attributes,
+    return Sample("ChannelsLastConv", [normal(*x), normal(*w) / np.sqrt(max(1, np.prod(w[1:]))), *vectors], lambda *a: conv(*a, **attributes), attributes,
                   domain=ORTRAIN, gradient=False, label=label)
 
 
 def backward(label, x, w, attributes):
     y = conv(normal(*x), normal(*w), **attributes).shape
-    return Sample("ChannelsLastConvGrad", [normal(*y) / np.sqrt(np.prod(y[:3])), normal(*x), normal(*w)], lambda *a: conv_grad(*a, **attributes), attributes,
+    return Sample("ChannelsLastConvGrad", [normal(*y) / np.sqrt(max(1, np.prod(y[:-1]))), normal(*x), normal(*w)], lambda *a: conv_grad(*a, **attributes), attributes,
                   domain=ORTRAIN, outputs=3, gradient=False, label=label)
 
 
@@ -127,6 +168,14 @@ def backward_added(label, x, w, attributes):
         return dx + other, dw, db
 
     return replace(plain, inputs=[*plain.inputs, other], oracle=oracle, label=f"{label}, added")
+
+
+def transposed(label, x, w, attributes):
+    """Return a sample of dx alone, given no x."""
+    y = conv(normal(*x), normal(*w), **attributes).shape
+    return Sample("ChannelsLastConvInputGrad", [normal(*y) / np.sqrt(np.prod(y[:-1])), None, normal(*w)],
+                  lambda dy, _, w: conv_grad(dy, np.zeros(x), w, **attributes)[0], attributes | {"output_shape": x[1:-1]}, domain=ORTRAIN, gradient=False,
+                  label=label)
 
 
 def frozen(filters):
@@ -200,26 +249,29 @@ TRAINING = {"training_mode": 1, "momentum": 0.75, "epsilon": 1e-4}
 
 
 def windows(x, kernel, strides, pads):
-    """[n, h, w, c] -> [n, oh, ow, taps, c] and the padded position of each tap."""
-    padded = np.pad(x, [(0, 0), (pads[0], pads[2]), (pads[1], pads[3]), (0, 0)], constant_values=-np.inf)
-    oh, ow = ((padded.shape[1 + i] - kernel[i]) // strides[i] + 1 for i in range(2))
-    return np.stack([padded[:, r:r + (oh - 1) * strides[0] + 1:strides[0], t:t + (ow - 1) * strides[1] + 1:strides[1]]
-                     for r in range(kernel[0]) for t in range(kernel[1])], 3)
+    """[n, h, w, c] -> [n, oh, ow, taps, c]"""
+    rank = len(kernel)
+    padded = np.pad(x, [(0, 0), *((pads[i], pads[rank + i]) for i in range(rank)), (0, 0)], constant_values=-np.inf)
+    sizes = [(padded.shape[1 + i] - kernel[i]) // strides[i] + 1 for i in range(rank)]
+    cuts = [tuple(slice(t, t + (o - 1) * s + 1, s) for t, o, s in zip(tap, sizes, strides, strict=True)) for tap in np.ndindex(*kernel)]
+    return np.stack([padded[(slice(None), *cut)] for cut in cuts], -2)
 
 
-def max_pool(x, kernel_shape, strides=(1, 1), pads=(0, 0, 0, 0), **_):
-    seen = windows(x, kernel_shape, strides, pads)
-    return seen.max(3), seen.argmax(3).astype("int32")
+def max_pool(x, kernel_shape, strides=None, pads=None, **_):
+    rank = len(kernel_shape)
+    seen = windows(x, kernel_shape, strides or (1,) * rank, pads or (0,) * 2 * rank)
+    return seen.max(-2), seen.argmax(-2).astype("int32")
 
 
-def max_pool_grad(dy, taps, y=None, *, kernel_shape, spatial, strides=(1, 1), pads=(0, 0, 0, 0)):
+def max_pool_grad(dy, taps, y=None, *, kernel_shape, spatial, strides=None, pads=None):
+    rank = len(kernel_shape)
+    strides, pads = strides or (1,) * rank, pads or (0,) * 2 * rank
     dy = dy if y is None else dy * (y > 0)
-    rows, columns = (spatial[i] + pads[i] + pads[i + 2] + strides[i] for i in range(2))
-    padded = np.zeros((len(dy), rows, columns, dy.shape[3]), dy.dtype)
-    for i, oy, ox, ch in np.ndindex(dy.shape):
-        tap = taps[i, oy, ox, ch]
-        padded[i, oy * strides[0] + tap // kernel_shape[1], ox * strides[1] + tap % kernel_shape[1], ch] += dy[i, oy, ox, ch]
-    return padded[:, pads[0]:pads[0] + spatial[0], pads[1]:pads[1] + spatial[1]]
+    padded = np.zeros((len(dy), *(spatial[i] + pads[i] + pads[i + rank] + strides[i] for i in range(rank)), dy.shape[-1]), dy.dtype)
+    for i, *output, ch in np.ndindex(dy.shape):
+        tap = np.unravel_index(taps[(i, *output, ch)], kernel_shape)
+        padded[(i, *(o * s + t for o, s, t in zip(output, strides, tap, strict=True)), ch)] += dy[(i, *output, ch)]
+    return padded[(slice(None), *(slice(pads[i], pads[i] + spatial[i]) for i in range(rank)))]
 
 
 POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
@@ -228,6 +280,8 @@ POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((1, 5, 6, 16), {"kernel_shape": (3, 2)}),
     ((2, 6, 8, 19), {"kernel_shape": (3, 2), "strides": (3, 2)}),
     ((2, 4, 4, 16), {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (1, 1, 0, 0)}),
+    ((1, 4, 6, 8, 19), {"kernel_shape": (2, 3, 2), "strides": (2, 3, 2)}),
+    ((1, 5, 6, 7, 16), {"kernel_shape": (3, 2, 3), "strides": (2, 1, 2), "pads": (1, 0, 1, 1, 1, 1)}),
 ]
 
 
@@ -235,7 +289,7 @@ def pool_samples(shape, attributes):
     x = normal(*shape)
     y, taps = max_pool(x, **attributes)
     yield Sample("ChannelsLastMaxPool", [x], lambda x: max_pool(x, **attributes), attributes, domain=ORTRAIN, outputs=2, gradient=False)
-    backward_attributes = attributes | {"spatial": shape[1:3]}
+    backward_attributes = attributes | {"spatial": shape[1:-1]}
 
     def gradient(dy, taps, y=None):
         return max_pool_grad(dy, taps, y, **backward_attributes)
@@ -247,7 +301,21 @@ def pool_samples(shape, attributes):
 SAMPLES: list[Sample] = [
     *(forward(*case) for case in CONVOLUTIONS),
     *(backward(*case) for case in CONVOLUTIONS),
-    *(backward_added(*case) for case in CONVOLUTIONS if case[2][2:] == (1, 1) and case[3].keys() <= {"strides"}),
+    *(backward_added(*case) for case in CONVOLUTIONS if set(case[2][2:]) == {1} and case[3].keys() <= {"strides"}),
+    transposed("4 x 4, strides", (2, 16, 18, 20), (32, 20, 4, 4), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    transposed("2 x 2, strides", (2, 12, 15, 8), (24, 8, 2, 2), {"strides": (2, 2)}),
+    transposed("3 x 3, strides, a row that no window covers", (2, 16, 12, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    transposed("one pixel to 4 x 4", (3, 4, 4, 24), (40, 24, 4, 4), {}),
+    transposed("3 x 3", (2, 9, 11, 17), (33, 17, 3, 3), {"pads": (1, 1, 1, 1)}),
+    transposed("fewer windows than fit", (2, 9, 11, 17), (33, 17, 3, 3), {"pads": (1, 1, 0, 0), "dilations": (2, 2)}),
+    transposed("volume, strides", (2, 8, 10, 6, 20), (33, 20, 4, 4, 4), {"pads": (1, 1, 1, 1, 1, 1), "strides": (2, 2, 2)}),
+    transposed("volume, narrow groups", (1, 9, 7, 11, 12), (8, 3, 3, 2, 3), {"group": 4, "strides": (2, 3, 2)}),
+    transposed("narrow groups, strides", (2, 9, 11, 12), (8, 3, 3, 3), {"group": 4, "strides": (2, 2)}),
+    forward("few filters, frozen statistics", (2, 9, 30, 12), (10, 12, 3, 3), {"pads": (1, 1, 1, 1), "epsilon": 1e-3, "low": 0.0}, None, *frozen(10)),
+    forward("no channels, bias and ReLU", (2, 4, 5, 0), (7, 0, 3, 3), {"low": 0.0}, normal(7)),
+    forward("volume, bias and ReLU", (2, 5, 6, 7, 20), (24, 20, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1), "low": 0.0}, normal(24)),
+    forward("volume, Winograd, bias and ReLU", (2, 5, 6, 7, 16), (32, 16, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1), "low": 0.0}, normal(32)),
+    forward("volume, narrow groups, frozen statistics", (1, 5, 6, 9, 8), (12, 2, 3, 3, 3), {"group": 4, "epsilon": 1e-3, "low": 0.0}, None, *frozen(12)),
     forward("bias", (2, 5, 6, 7), (9, 7, 1, 1), {}, normal(9)),
     forward("Winograd with bias and ReLU", (2, 7, 6, 16), (32, 16, 3, 3), {"pads": (1, 1, 1, 1), "low": 0.0}, normal(32)),
     forward("product, frozen statistics", (2, 5, 6, 7), (9, 7, 1, 1), {"epsilon": 1e-3, "low": 0.0, "high": 1.0}, None, *frozen(9)),
@@ -287,6 +355,7 @@ X = normal(1, 4, 4, 3)
 REFUSALS: list[Refusal] = [
     Refusal("ChannelsLastConv", [X, normal(2, 4, 3, 3)], domain=ORTRAIN, match="weight"),
     Refusal("ChannelsLastConvGrad", [X, X, normal(2, 4, 3, 3)], domain=ORTRAIN, match="weight"),
+    Refusal("ChannelsLastConvInputGrad", [X, None, normal(2, 4, 3, 3)], {"output_shape": (6, 6)}, domain=ORTRAIN, match="support"),
     Refusal("ChannelsLastMaxPool", [normal(1, 4, 4, 16)], {"kernel_shape": (2, 2), "pads": (2, 0, 0, 0)}, domain=ORTRAIN, match="pads smaller"),
     Refusal("ChannelsLastBatchNormalization", [X, normal(4), normal(4), normal(4), normal(4)], domain=ORTRAIN, match="input 1 of shape"),
 ]

@@ -54,14 +54,14 @@ def conv(x, w, b=None, **attributes):
 
 def conv_grad(dy, x, w, **attributes):
     group = attributes.get("group", 1)
-    padded, _, seen = taps(x, w, attributes)
+    padded, sizes, seen = taps(x, w, attributes)
     dx, dw = np.zeros_like(padded), np.zeros_like(w)
     m, c = w.shape[0] // group, w.shape[1]
     for g, (tap, cut) in product(range(group), seen):
         filters, channels = slice(g * m, g * m + m), slice(g * c, g * c + c)
         dx[cut][:, channels] += np.einsum("kc,nk...->nc...", w[(filters, slice(None), *tap)], dy[:, filters])
-        both = padded[cut][:, channels].reshape(len(x), c, -1)
-        dw[(filters, slice(None), *tap)] += np.einsum("nkp,ncp->kc", dy[:, filters].reshape(len(x), m, -1), both)
+        both = padded[cut][:, channels].reshape(len(x), c, np.prod(sizes))
+        dw[(filters, slice(None), *tap)] += np.einsum("nkp,ncp->kc", dy[:, filters].reshape(len(x), m, np.prod(sizes)), both)
     begins, _ = pads_of(x.shape[2:], w.shape[2:], attributes)
     inside = tuple(slice(b, b + n) for b, n in zip(begins, x.shape[2:], strict=True))
     return dx[(slice(None), slice(None), *inside)], dw, dy.sum(axis=(0, *range(2, dy.ndim)))
@@ -104,6 +104,9 @@ CASES: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ("1-D long", (2, 2, 1500), (3, 2, 9), {"dilations": (4,)}),
     ("1-D causal", (2, 3, 20), (4, 3, 3), {"dilations": (2,), "pads": (4, 0)}),
     ("3-D", (2, 2, 5, 6, 7), (3, 2, 3, 2, 3), {"strides": (2, 1, 2), "pads": (1, 0, 1, 1, 1, 0)}),
+    ("no images", (0, 3, 7, 6), (4, 3, 3, 3), {}),
+    ("no channels", (2, 0, 7, 6), (4, 0, 3, 3), {}),
+    ("no filters", (2, 3, 7, 6), (0, 3, 3, 3), {}),
     ("3-D groups", (1, 4, 4, 5, 4), (2, 2, 2, 2, 2), {"group": 2, "dilations": (1, 2, 1)}),
 ]
 

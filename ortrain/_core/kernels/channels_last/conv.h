@@ -1,6 +1,6 @@
 /* Convolution and its gradients on channels-last tensors, by the algorithm that the plan has chosen.
  *
- * x [n, h, w, c], w [k, c / group, kh, kw] as in ONNX, y [n, oh, ow, k]. The algorithms are described, and chosen, in
+ * x [n, d, h, w, c], w [k, c / group, kd, kh, kw] as in ONNX, y [n, od, oh, ow, k]. The algorithms are described, and chosen, in
  * ops/shared/conv_algorithms.py. */
 #ifndef ORTRAIN_CHANNELS_LAST_CONV_H
 #define ORTRAIN_CHANNELS_LAST_CONV_H
@@ -13,17 +13,27 @@ enum { DATA_METHOD = GEOMETRY_INTS, DATA_BLOCK_PIXELS, WEIGHT_METHOD, WEIGHT_BLO
 static NAMED(Winograd) NAMED(winograd_from_args)(const KernelArgs *args, const REAL *w)
 {
     const Geometry *g = (const Geometry *)args->ints;
-    return (NAMED(Winograd)){ .engine = args->engine, .w = w, .channels = g->channels, .images = g->images, .rows = g->rows, .columns = g->columns,
-                              .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y,
-                              .pad_x = g->pad_x, .strided = g->stride_y == 2 };
+    return (NAMED(Winograd)){ .engine = args->engine, .g = g, .w = w, .channels = g->channels, .images = g->images * g->out_planes, .rows = g->rows,
+                              .columns = g->columns, .depth = g->kernel_z * g->channels, .in_channels = g->channels, .out_rows = g->out_rows,
+                              .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y, .pad_x = g->pad_x, .strided = g->stride_y == 2 };
 }
 
-static NAMED(Winograd1d) NAMED(winograd_1d_from_args)(const KernelArgs *args, const REAL *w)
+/* The convolution, or if `rotated` its data gradient, along the width, or along the height if the kernel is 1 wide. */
+static NAMED(Winograd1d) NAMED(winograd_1d_from_args)(const KernelArgs *args, const REAL *w, int rotated)
 {
-    const Geometry *g = (const Geometry *)args->ints;
-    return (NAMED(Winograd1d)){ .engine = args->engine, .w = w, .channels = g->channels, .images = g->images, .rows = g->rows, .columns = g->columns,
-                                .depth = g->channels, .out_rows = g->out_rows, .out_columns = g->out_columns, .outputs = g->filters, .pad_y = g->pad_y,
-                                .pad_x = g->pad_x, .kernel_y = g->kernel_y };
+    Geometry g = *(const Geometry *)args->ints, old = g;
+    NAMED(Winograd1d) s = { .engine = args->engine, .w = w, .channels = g.channels, .images = g.images, .rotated = rotated, .swapped = g.kernel_x == 1 };
+    if (rotated) {
+        g.rows = old.out_rows; g.columns = old.out_columns; g.channels = old.filters;
+        g.out_rows = old.rows; g.out_columns = old.columns; g.filters = old.channels;
+        g.pad_y = g.kernel_y - 1 - old.pad_y; g.pad_x = g.kernel_x - 1 - old.pad_x;
+    }
+    s.depth = g.channels; s.outputs = g.filters;
+    s.rows = s.swapped ? g.columns : g.rows; s.columns = s.swapped ? g.rows : g.columns;
+    s.out_rows = s.swapped ? g.out_columns : g.out_rows; s.out_columns = s.swapped ? g.out_rows : g.out_columns;
+    s.pad_y = s.swapped ? g.pad_x : g.pad_y; s.pad_x = s.swapped ? g.pad_y : g.pad_x;
+    s.kernel_y = s.swapped ? g.kernel_x : g.kernel_y; s.taps = s.swapped ? g.kernel_y : g.kernel_x;
+    return s;
 }
 
 static NAMED(Depthwise) NAMED(depthwise_from_args)(const KernelArgs *args, const REAL *w)
@@ -60,7 +70,7 @@ static const REAL *NAMED(pointwise_input)(const KernelArgs *args, const REAL *x,
 {
     const Geometry *g = (const Geometry *)args->ints;
     NAMED(Im2col) s = NAMED(im2col_from_args)(args, max_i64(1, 16384 / g->channels));
-    if (g->stride_y == 1 && g->stride_x == 1) return x;
+    if (g->stride_z == 1 && g->stride_y == 1 && g->stride_x == 1) return x;
     s.x = x; s.y = scratch;
     s.engine->parallel_for(s.engine, NAMED(gather_strided_item), &s, ceil_div(s.pixels, s.rows));
     return scratch;
@@ -69,7 +79,7 @@ static const REAL *NAMED(pointwise_input)(const KernelArgs *args, const REAL *x,
 static void NAMED(scatter_strided_item)(void *context, int64_t image, int64_t worker)
 {
     const NAMED(Im2col) *s = context; (void)worker;
-    int64_t inside = s->g->out_rows * s->g->out_columns;
+    int64_t inside = s->g->out_planes * s->g->out_rows * s->g->out_columns;
     NAMED(col2im)(s, 0, image * inside, inside, s->dy + image * inside * s->g->channels, s->g->channels, 0, 1);
 }
 
@@ -89,10 +99,13 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
 {
     const Geometry *g = (const Geometry *)args->ints;
     const Engine *e = args->engine;
-    int64_t pixels = g->images * g->out_rows * g->out_columns;
+    int64_t pixels = output_pixels(g);
     REAL *y = OUTPUT(0), *vectors = args->scratch, *scratch = vectors + round_up(2 * g->filters, 16);
     NAMED(Epilogue) epilogue = NAMED(epilogue_from_args)(args, vectors);
-    if (args->ints[CONV_METHOD] == IMPLICIT_GEMM) {
+    if (is_empty(g)) {
+        memset(y, 0, (size_t)(pixels * g->filters) * sizeof(REAL));
+        NAMED(epilogue_rows)(&epilogue, y, pixels, g->filters);
+    } else if (args->ints[CONV_METHOD] == IMPLICIT_GEMM) {
         int fused = !epilogue.scale && !epilogue.clamped;
         NAMED(implicit_gemm_forward)(e, g, INPUT(0), INPUT(1), fused ? epilogue.shift : NULL, y, scratch);
         NAMED(EpilogueTask) task = { &epilogue, y, pixels, g->filters };
@@ -124,7 +137,7 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
         s.in = INPUT(0); s.w = INPUT(1); s.out = y; s.epilogue = epilogue;
         NAMED(grouped_convolution)(&s, scratch);
     } else if (args->ints[CONV_METHOD] == WINOGRAD_1D) {
-        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, INPUT(1));
+        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, INPUT(1), 0);
         s.in = INPUT(0); s.out = y; s.epilogue = epilogue;
         NAMED(winograd_1d)(&s, scratch);
     } else if (args->ints[CONV_METHOD] == DIRECT) {
@@ -160,12 +173,12 @@ static void NAMED(pointwise_data_gradient)(const KernelArgs *args, const REAL *d
 {
     const Geometry *g = (const Geometry *)args->ints;
     const Engine *e = args->engine;
-    int64_t pixels = g->images * g->out_rows * g->out_columns;
-    int strided = g->stride_y != 1 || g->stride_x != 1, accumulate = addend && !strided;
+    int64_t pixels = output_pixels(g);
+    int strided = g->stride_z != 1 || g->stride_y != 1 || g->stride_x != 1, accumulate = addend && !strided;
     REAL *to = strided ? args->scratch : dx;
     NAMED(Pointwise) gemm = { .engine = e, .pixels = pixels, .outputs = g->channels, .depth = g->filters, .x = dy, .w = w, .y = to, .accumulate = accumulate };
     NAMED(Im2col) s = NAMED(im2col_from_args)(args, 0);
-    if (strided || accumulate) NAMED(init_gradient)(e, addend, dx, g->images * g->rows * g->columns * g->channels);
+    if (strided || accumulate) NAMED(init_gradient)(e, addend, dx, g->images * image_pixels(g) * g->channels);
     if (NAMED(suits_pointwise)(e, pixels, g->channels, g->filters, 0))
         NAMED(pointwise_gemm)(&gemm, (REAL *)args->scratch + (strided ? pixels * g->channels : 0));
     else GEMM(e, 0, 0, pixels, g->channels, g->filters, 1, dy, g->filters, w, g->channels, (REAL)accumulate, to, g->channels, NULL, 0);
@@ -184,17 +197,14 @@ static void NAMED(conv_data_gradient)(const KernelArgs *args, const REAL *dy, co
         NAMED(pointwise_data_gradient)(args, dy, w, addend, dx);
     } else if (method == WINOGRAD) {
         NAMED(Winograd) s = NAMED(winograd_from_args)(args, w);
-        s.in = dy; s.out = dx; s.rotated = 1;
-        s.rows = g->out_rows; s.columns = g->out_columns; s.depth = g->filters;
+        s.in = dy; s.out = dx; s.rotated = 1; s.images = g->images * g->planes;
+        s.rows = g->out_rows; s.columns = g->out_columns; s.depth = g->kernel_z * g->filters; s.in_channels = g->filters;
         s.out_rows = g->rows; s.out_columns = g->columns; s.outputs = g->channels;
         s.pad_y = 2 - g->pad_y; s.pad_x = 2 - g->pad_x;
         NAMED(winograd)(&s, args->scratch);
     } else if (method == WINOGRAD_1D) {
-        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, w);
-        s.in = dy; s.out = dx; s.rotated = 1;
-        s.rows = g->out_rows; s.columns = g->out_columns; s.depth = g->filters;
-        s.out_rows = g->rows; s.out_columns = g->columns; s.outputs = g->channels;
-        s.pad_y = g->kernel_y - 1 - g->pad_y; s.pad_x = g->kernel_x - 1 - g->pad_x;
+        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, w, 1);
+        s.in = dy; s.out = dx;
         NAMED(winograd_1d)(&s, args->scratch);
     } else if (method == DEPTHWISE) {
         NAMED(Depthwise) s = NAMED(depthwise_from_args)(args, w);
@@ -218,14 +228,14 @@ static void NAMED(conv_data_gradient)(const KernelArgs *args, const REAL *dy, co
 static void NAMED(conv_weight_gradient)(const KernelArgs *args, const REAL *dy, const REAL *x, REAL *dw)
 {
     const Geometry *g = (const Geometry *)args->ints;
-    int64_t pixels = g->images * g->out_rows * g->out_columns, method = args->ints[WEIGHT_METHOD];
+    int64_t pixels = output_pixels(g), method = args->ints[WEIGHT_METHOD];
     if (method == IMPLICIT_GEMM) {
         NAMED(implicit_gemm_weight_gradient)(args->engine, g, dy, x, dw, args->scratch);
     } else if (method == POINTWISE_GEMM) {
         x = NAMED(pointwise_input)(args, x, args->scratch);
         GEMM(args->engine, 1, 0, g->filters, g->channels, pixels, 1, dy, g->filters, x, g->channels, 0, dw, g->channels, NULL, 0);
     } else if (method == WINOGRAD_1D) {
-        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, NULL);
+        NAMED(Winograd1d) s = NAMED(winograd_1d_from_args)(args, NULL, 0);
         s.in = x; s.dy = dy; s.dw = dw;
         NAMED(winograd_1d_weight_gradient)(&s, args->ints[WEIGHT_BLOCK], args->scratch);
     } else if (method == DIRECT) {
@@ -259,9 +269,17 @@ static void NAMED(conv_weight_gradient)(const KernelArgs *args, const REAL *dy, 
 static int NAMED(channels_last_conv_grad)(const KernelArgs *args)
 {
     const REAL *dy = INPUT(0), *x = INPUT(1), *w = INPUT(2);
-    if (OUTPUT(0)) NAMED(conv_data_gradient)(args, dy, w, INPUT(3), OUTPUT(0));
-    if (OUTPUT(1)) NAMED(conv_weight_gradient)(args, dy, x, OUTPUT(1));
-    if (OUTPUT(2)) {
+    const Geometry *g = (const Geometry *)args->ints;
+    if (is_empty(g)) {
+        if (OUTPUT(0)) NAMED(init_gradient)(args->engine, INPUT(3), OUTPUT(0), g->images * image_pixels(g) * g->channels);
+        if (OUTPUT(1)) NAMED(init_gradient)(args->engine, NULL, OUTPUT(1), g->filters * (g->channels / g->group) * kernel_taps(g));
+    } else {
+        if (OUTPUT(0)) NAMED(conv_data_gradient)(args, dy, w, INPUT(3), OUTPUT(0));
+        if (OUTPUT(1)) NAMED(conv_weight_gradient)(args, dy, x, OUTPUT(1));
+    }
+    if (!OUTPUT(2)) return STATUS_OK;
+    if (output_pixels(g) == 0) NAMED(init_gradient)(args->engine, NULL, OUTPUT(2), g->filters);
+    else {
         NAMED(Im2col) s = NAMED(im2col_from_args)(args, 0);
         s.dy = dy;
         NAMED(bias_gradient)(&s, args->ints[BIAS_BLOCKS], OUTPUT(2), args->scratch);

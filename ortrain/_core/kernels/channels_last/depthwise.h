@@ -1,4 +1,4 @@
-/* Depthwise convolution with one filter per channel: x [n, h, w, c], w [c, 1, taps], y [n, oh, ow, c], where c is at least WIDTH.
+/* Depthwise convolution of images of one plane with one filter per channel: x [n, h, w, c], w [c, 1, taps], y [n, oh, ow, c], where c is at least WIDTH.
  *
  * w is transposed to [taps, c] first. The last vector of channels starts at c - WIDTH, so some channels are computed twice. */
 #define V NAMED(Vector)
@@ -79,7 +79,7 @@ static void NAMED(depthwise_row_item)(void *context, int64_t item, int64_t worke
         }
     } else high = low;
     for (int64_t ox = low == 0 ? high : 0; ox < g->out_columns; ox = ox + 1 == low ? high : ox + 1) {
-        int count = NAMED(window_inputs)(g, s->x, image, oy, ox, channels, values, taps);
+        int count = NAMED(window_inputs)(g, s->x, image, 0, oy, ox, channels, values, taps);
         NAMED(depthwise_pixel)(count, values, s->taps, taps, channels, out + ox * channels, epilogue);
     }
 }
@@ -92,7 +92,7 @@ static void NAMED(depthwise_data_gradient_item)(void *context, int64_t item, int
     int64_t y = item % g->rows, image = item / g->rows, outputs[MAX_TAPS], taps[MAX_TAPS];
     const REAL *values[MAX_TAPS];
     for (int64_t x = 0; x < g->columns; x++) {
-        int count = NAMED(covering_outputs)(g, image, y, x, g->channels, outputs, taps);
+        int count = NAMED(covering_outputs)(g, image, 0, y, x, g->channels, outputs, taps);
         for (int i = 0; i < count; i++) values[i] = s->dy + outputs[i];
         NAMED(depthwise_pixel)(count, values, s->taps, taps, g->channels, s->dx + (item * g->columns + x) * g->channels, 0);
     }

@@ -3,8 +3,9 @@
  * Kernel row r of a window is kernel_x * c contiguous elements, and that of the next output starts stride_x * c elements later, so a GEMM can read the rows of
  * the im2col matrix directly from x; with dilations along the width, each tap is c contiguous elements. A tile is 4 outputs (8 with 64-byte vectors) by up to 3
  * vectors of filters, because feature maps are multiples of 4 more often than of 6. The last vector of filters starts at filters - WIDTH: some filters are
- * computed twice, and none are padded. Only where windows extend beyond the left or right edge, or where there are groups, the rows of the image, or the
- * channels of a group in them, are copied with zero padding first; rows above and below the image are left out of the sums.
+ * computed twice, and none are padded, except that fewer filters than a vector has, without groups, are padded to one vector. Only where windows extend beyond
+ * the left or right edge, or where there are groups, the rows of the image, or the channels of a group in them, are copied with zero padding first; rows above
+ * and below the image are left out of the sums.
  *
  * The data gradient without strides is the convolution of dy with filters rotated by 180 degrees. */
 #define V NAMED(Vector)
@@ -105,30 +106,34 @@ static NAMED(DirectConv) NAMED(direct_from_args)(const KernelArgs *args, int rot
     NAMED(DirectConv) s = { .engine = args->engine, .shape = *(const Geometry *)args->ints, .rotated = rotated };
     Geometry *g = &s.shape, old = *g;
     if (rotated) {
-        g->rows = old.out_rows; g->columns = old.out_columns; g->channels = old.filters;
-        g->out_rows = old.rows; g->out_columns = old.columns; g->filters = old.channels;
+        g->planes = old.out_planes; g->rows = old.out_rows; g->columns = old.out_columns; g->channels = old.filters;
+        g->out_planes = old.planes; g->out_rows = old.rows; g->out_columns = old.columns; g->filters = old.channels;
+        g->pad_z = (g->kernel_z - 1) * g->dilation_z - old.pad_z;
         g->pad_y = (g->kernel_y - 1) * g->dilation_y - old.pad_y; g->pad_x = (g->kernel_x - 1) * g->dilation_x - old.pad_x;
     }
     s.channels = g->channels / g->group; s.filters = g->filters / g->group;
     s.row_segments = g->dilation_x == 1 ? 1 : g->kernel_x;
     s.length = g->kernel_x / s.row_segments * s.channels;
-    s.depth = g->kernel_y * g->kernel_x * s.channels;
+    s.depth = kernel_taps(g) * s.channels;
     s.vectors = ceil_div(s.filters, W);
     s.panels = partition(s.vectors, DIRECT_TILE_VECTORS);
     return s;
 }
 
-ALWAYS_INLINE int64_t NAMED(first_filter)(const NAMED(DirectConv) *s, int64_t vector) { return min_i64(vector * W, s->filters - W); }
+ALWAYS_INLINE int64_t NAMED(first_filter)(const NAMED(DirectConv) *s, int64_t vector) { return max_i64(0, min_i64(vector * W, s->filters - W)); }
+/* Return whether there are fewer filters than a vector has elements. */
+ALWAYS_INLINE int NAMED(has_partial_vector)(const NAMED(DirectConv) *s) { return s->filters < W; }
+
 /* Return the distance of the last vector of a panel from its first one, which starts at vector `first`. */
 ALWAYS_INLINE int64_t NAMED(last_vector_offset)(const NAMED(DirectConv) *s, int64_t first, int64_t count)
 { return NAMED(first_filter)(s, first + count - 1) - first * W; }
 
-/* to [padded_row_size] = the channels of a group in row y of an image, with zero padding on both sides */
-static void NAMED(copy_padded_row)(const NAMED(DirectConv) *s, int64_t image, int64_t group, int64_t y, REAL *to)
+/* to [padded_row_size] = the channels of a group in a row of the image, with zero padding on both sides */
+static void NAMED(copy_padded_row)(const NAMED(DirectConv) *s, int64_t image, int64_t group, int64_t row, REAL *to)
 {
     const Geometry *g = &s->shape;
     int64_t before = g->pad_x * s->channels, columns = min_i64(g->columns, padded_columns(g) - g->pad_x), inside = columns * s->channels;
-    const REAL *from = s->x + (image * g->rows + y) * g->columns * g->channels + group * s->channels;
+    const REAL *from = s->x + (image * g->planes * g->rows + row) * g->columns * g->channels + group * s->channels;
     memset(to, 0, (size_t)before * sizeof(REAL));
     if (g->group == 1) memcpy(to + before, from, (size_t)inside * sizeof(REAL));
     else for (int64_t x = 0; x < columns; x++) NAMED(copy_elements)(to + before + x * s->channels, from + x * g->channels, s->channels);
@@ -141,9 +146,10 @@ static void NAMED(copy_padded_row)(const NAMED(DirectConv) *s, int64_t image, in
 static void NAMED(pack_direct_filters_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(DirectConv) *s = context; (void)worker;
-    int64_t taps = s->shape.kernel_y * s->shape.kernel_x, panel = item % s->panels.parts, group = item / s->panels.parts;
+    int64_t taps = kernel_taps(&s->shape), panel = item % s->panels.parts, group = item / s->panels.parts;
     int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel);
     int64_t filter_step = s->rotated ? taps : s->depth, channel_step = s->rotated ? s->filters * taps : taps;
+    int64_t valid = min_i64(W, s->filters);
     const REAL *w = s->w + group * s->filters * s->depth;
     REAL *packed = s->packed + (group * s->vectors + first) * W * s->depth;
     for (int64_t c = 0; c < s->channels; c++)                    /* in memory order of w, whose rows are far apart */
@@ -151,95 +157,118 @@ static void NAMED(pack_direct_filters_item)(void *context, int64_t item, int64_t
             for (int64_t j = 0; j < count; j++) {
                 const REAL *from = w + NAMED(first_filter)(s, first + j) * filter_step + c * channel_step + (s->rotated ? taps - 1 - tap : tap);
                 REAL *to = packed + ((tap * s->channels + c) * count + j) * W;
-                for (int64_t k = 0; k < W; k++) to[k] = from[k * filter_step];
+                for (int64_t k = 0; k < valid; k++) to[k] = from[k * filter_step];
+                for (int64_t k = valid; k < W; k++) to[k] = 0;
             }
 }
 
-/* One panel of filters for kernel rows [low, high) and the outputs of one row; top: the input row at x; row_step: elements between input rows. */
-static void NAMED(direct_row)(const NAMED(DirectConv) *s, const REAL *x, int64_t top, int64_t row_step, int64_t panel, const REAL *packed, int64_t low,
-                              int64_t high, int64_t oy, REAL *y, int64_t channel)
+/* The input of a block of rows of outputs of plane oz: the rows from `top` on of each plane under the kernel; plane_step, row_step: elements between them. */
+typedef struct NAMED(DirectInput) { const REAL *x; int64_t oz, top, plane_step, row_step; } NAMED(DirectInput);
+
+/* One panel of filters for kernel rows [low, high) and the outputs of one row. */
+static void NAMED(direct_row)(const NAMED(DirectConv) *s, const NAMED(DirectInput) *in, int64_t panel, const REAL *packed, int64_t low, int64_t high,
+                              int64_t oy, REAL *y, int64_t channel)
 {
     const Geometry *g = &s->shape;
     int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_vector_offset)(s, first, count);
     Segments segments = { .length = s->length };
     for (int64_t r = low; r < high; r++) {
-        int64_t row = oy * g->stride_y - g->pad_y + r * g->dilation_y;
-        if (row < 0 || row >= g->rows) continue;
+        if (input_row(g, in->oz, oy, r) < 0) continue;
+        int64_t row = oy * g->stride_y - g->pad_y + r % g->kernel_y * g->dilation_y - in->top;
         for (int64_t t = 0; t < s->row_segments; t++) {
-            segments.a_offset[segments.count] = (row - top) * row_step + t * g->dilation_x * s->channels;
+            segments.a_offset[segments.count] = r / g->kernel_y * in->plane_step + row * in->row_step + t * g->dilation_x * s->channels;
             segments.b_offset[segments.count++] = (r * s->row_segments + t) * s->length * count * W;
         }
     }
-    NAMED(DirectTile) tile = { &segments, g->stride_x * s->channels, 1, count * W, g->filters, low > 0 ? START_FROM_C : OVERWRITE_C,
-                               high == g->kernel_y ? &s->epilogue : 0 };
+    int partial = NAMED(has_partial_vector)(s);
+    REAL edge[DIRECT_TILE_ROWS * W];
+    NAMED(DirectTile) tile = { &segments, g->stride_x * s->channels, 1, count * W, partial ? W : g->filters, low > 0 ? START_FROM_C : OVERWRITE_C,
+                               high == kernel_rows(g) && !partial ? &s->epilogue : 0 };
     Partition tiles = partition(g->out_columns, DIRECT_TILE_ROWS);
     for (int64_t t = 0, at = 0, rows; t < tiles.parts; t++, at += rows) {
         rows = part_size(tiles, t);
-        NAMED(direct_tiles)[rows - 1][count - 1](&tile, x + at * tile.a_row, packed, (count - 1) * W, y + at * g->filters, last, channel + first * W);
+        if (partial) {
+            NAMED(direct_tiles)[rows - 1][0](&tile, in->x + at * tile.a_row, packed, 0, edge, 0, 0);
+            for (int64_t i = 0; i < rows; i++) memcpy(y + (at + i) * g->filters, edge + i * W, (size_t)g->filters * sizeof(REAL));
+            continue;
+        }
+        NAMED(direct_tiles)[rows - 1][count - 1](&tile, in->x + at * tile.a_row, packed, (count - 1) * W, y + at * g->filters, last, channel + first * W);
     }
 }
 
-/* A block of rows of outputs of one group of one image. A panel is used for as many kernel rows as fit PANEL_BYTES, and for all rows of the block, before the
+/* Return the input of the rows of outputs [begin, end) of plane oz, with rows copied to `copies` where needs_copy. */
+static NAMED(DirectInput) NAMED(direct_input)(const NAMED(DirectConv) *s, int64_t image, int64_t oz, int64_t group, int64_t begin, int64_t end, REAL *copies)
+{
+    const Geometry *g = &s->shape;
+    int64_t top = begin * g->stride_y - g->pad_y, bottom = (end - 1) * g->stride_y - g->pad_y + (g->kernel_y - 1) * g->dilation_y;
+    int64_t front = oz * g->stride_z - g->pad_z, row_step = g->columns * g->channels;
+    if (!needs_copy(g))
+        return (NAMED(DirectInput)){ s->x + ((image * g->planes + front) * g->rows + top) * row_step, oz, top, g->dilation_z * g->rows * row_step, row_step };
+    row_step = padded_row_size(g);
+    NAMED(DirectInput) in = { copies, oz, top, (bottom - top + 1) * row_step, row_step };
+    for (int64_t plane = 0, z = front; plane < g->kernel_z; plane++, z += g->dilation_z)
+        for (int64_t row = max_i64(top, 0); z >= 0 && z < g->planes && row <= min_i64(bottom, g->rows - 1); row++)
+            NAMED(copy_padded_row)(s, image, group, z * g->rows + row, copies + plane * in.plane_step + (row - top) * row_step);
+    return in;
+}
+
+/* A block of rows of outputs of one group of one plane. A panel is used for as many kernel rows as fit PANEL_BYTES, and for all rows of the block, before the
  * next one. */
 static void NAMED(direct_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(DirectConv) *s = context;
     const Geometry *g = &s->shape;
-    int64_t group = item % g->group, image = item / g->group / s->blocks, begin = item / g->group % s->blocks * s->rows;
-    int64_t end = min_i64(begin + s->rows, g->out_rows), copied = needs_copy(g);
-    int64_t top = begin * g->stride_y - g->pad_y, bottom = (end - 1) * g->stride_y - g->pad_y + (g->kernel_y - 1) * g->dilation_y;
-    int64_t capacity, row_step = copied ? padded_row_size(g) : g->columns * g->channels;
-    REAL *row_copies = NAMED(workspace)(s->engine, worker, &capacity), *y = s->y + image * g->out_rows * g->out_columns * g->filters + group * s->filters;
-    const REAL *x = copied ? row_copies : s->x + (image * g->rows + top) * row_step;
-    if (copied)
-        for (int64_t row = max_i64(top, 0); row <= min_i64(bottom, g->rows - 1); row++)
-            NAMED(copy_padded_row)(s, image, group, row, row_copies + (row - top) * row_step);
+    int64_t group = item % g->group, plane = item / g->group / s->blocks, begin = item / g->group % s->blocks * s->rows, rows = kernel_rows(g), capacity;
+    int64_t end = min_i64(begin + s->rows, g->out_rows);
+    REAL *copies = NAMED(workspace)(s->engine, worker, &capacity), *y = s->y + plane * g->out_rows * g->out_columns * g->filters + group * s->filters;
+    NAMED(DirectInput) in = NAMED(direct_input)(s, plane / g->out_planes, plane % g->out_planes, group, begin, end, copies);
     for (int64_t panel = 0; panel < s->panels.parts; panel++) {
         int64_t first = part_start(s->panels, panel), count = part_size(s->panels, panel);
-        int64_t kernel_rows = PANEL_BYTES / (int64_t)sizeof(REAL) / (s->length * s->row_segments * count * W);
-        kernel_rows = max_i64(1, min_i64(MAX_SEGMENTS / s->row_segments, kernel_rows));
+        int64_t step = PANEL_BYTES / (int64_t)sizeof(REAL) / (s->length * s->row_segments * count * W);
+        step = NAMED(has_partial_vector)(s) ? rows : max_i64(1, min_i64(MAX_SEGMENTS / s->row_segments, step));
         const REAL *packed = s->packed + (group * s->vectors + first) * W * s->depth;
-        for (int64_t low = 0; low < g->kernel_y; low += kernel_rows)
+        for (int64_t low = 0; low < rows; low += step)
             for (int64_t oy = begin; oy < end; oy++)
-                NAMED(direct_row)(s, x, top, row_step, panel, packed, low, min_i64(low + kernel_rows, g->kernel_y), oy,
-                                  y + oy * g->out_columns * g->filters + first * W, group * s->filters);
+                NAMED(direct_row)(s, &in, panel, packed, low, min_i64(low + step, rows), oy, y + oy * g->out_columns * g->filters + first * W,
+                                  group * s->filters);
     }
+    if (NAMED(has_partial_vector)(s)) NAMED(epilogue_rows)(&s->epilogue, y + begin * g->out_columns * g->filters, (end - begin) * g->out_columns, g->filters);
 }
 
 /* s->y = epilogue(conv(x, w)). scratch: the packed filters. */
 static void NAMED(direct_forward)(NAMED(DirectConv) *s, REAL *scratch)
 {
     const Geometry *g = &s->shape;
-    int64_t row_copies = PADDED_COPY_BYTES / (int64_t)sizeof(REAL) / padded_row_size(g), kernel = (g->kernel_y - 1) * g->dilation_y + 1;
+    int64_t row_copies = PADDED_COPY_BYTES / (int64_t)sizeof(REAL) / padded_row_size(g) / g->kernel_z, kernel = (g->kernel_y - 1) * g->dilation_y + 1;
     s->packed = scratch;
     s->rows = max_i64(1, min_i64(g->out_rows, (row_copies - kernel) / g->stride_y + 1));
     s->blocks = ceil_div(g->out_rows, s->rows);
     s->rows = ceil_div(g->out_rows, s->blocks);
     s->engine->parallel_for(s->engine, NAMED(pack_direct_filters_item), s, s->panels.parts * g->group);
-    s->engine->parallel_for(s->engine, NAMED(direct_item), s, g->images * s->blocks * g->group);
+    s->engine->parallel_for(s->engine, NAMED(direct_item), s, g->images * g->out_planes * s->blocks * g->group);
 }
 
 /* ---- weight gradient */
 
-/* Kernel row r of the weight gradient of a group, over the rows of outputs [first, end), in sums [elements of a row of a window, filters]. Input rows are
- * copied to row_copies where windows extend beyond the edges. */
+/* Kernel row r of the weight gradient of a group, over the rows of outputs [first, end), in sums [elements of a row of a window, filters]. dy is that of row
+ * `first`, with dy_step elements per pixel. Input rows are copied to row_copies where windows extend beyond the edges. */
 static void NAMED(direct_weight_gradient_rows)(const NAMED(DirectConv) *s, int64_t group, int64_t r, int64_t first, int64_t end, Accumulation accumulation,
-                                               REAL *row_copies, REAL *sums)
+                                               const REAL *dy, int64_t dy_step, REAL *row_copies, REAL *sums)
 {
     const Geometry *g = &s->shape;
     int64_t copied = needs_copy(g), row_step = g->columns * g->channels, padded = s->vectors * W;
     Segments segments = { .length = g->out_columns };
     for (int64_t out_row = first; out_row < end; out_row++) {
-        int64_t image = out_row / g->out_rows, y = out_row % g->out_rows * g->stride_y - g->pad_y + r * g->dilation_y;
-        if (y < 0 || y >= g->rows) continue;
-        if (copied) NAMED(copy_padded_row)(s, image, group, y, row_copies + segments.count * padded_row_size(g));
-        segments.a_offset[segments.count] = copied ? segments.count * padded_row_size(g) : (image * g->rows + y) * row_step;
-        segments.b_offset[segments.count++] = out_row * g->out_columns * g->filters;
+        int64_t plane = out_row / g->out_rows, image = plane / g->out_planes, row = input_row(g, plane % g->out_planes, out_row % g->out_rows, r);
+        if (row < 0) continue;
+        if (copied) NAMED(copy_padded_row)(s, image, group, row, row_copies + segments.count * padded_row_size(g));
+        segments.a_offset[segments.count] = copied ? segments.count * padded_row_size(g) : (image * g->planes * g->rows + row) * row_step;
+        segments.b_offset[segments.count++] = (out_row - first) * g->out_columns * dy_step;
     }
-    NAMED(DirectTile) tile = { &segments, 1, g->stride_x * s->channels, g->filters, padded, accumulation, 0 };
+    NAMED(DirectTile) tile = { &segments, 1, g->stride_x * s->channels, dy_step, padded, accumulation, 0 };
     Partition tiles = partition(s->length, DIRECT_TILE_ROWS);
     for (int64_t t = 0; t < s->row_segments; t++) {
-        const REAL *x = (copied ? row_copies : s->x) + t * g->dilation_x * s->channels, *dy = s->dy + group * s->filters;
+        const REAL *x = (copied ? row_copies : s->x) + t * g->dilation_x * s->channels;
         for (int64_t panel = 0; panel < s->panels.parts; panel++) {
             int64_t vector = part_start(s->panels, panel), count = part_size(s->panels, panel), last = NAMED(last_vector_offset)(s, vector, count);
             for (int64_t part = 0, at = 0, rows; part < tiles.parts; part++, at += rows) {
@@ -258,28 +287,37 @@ static void NAMED(direct_weight_gradient_item)(void *context, int64_t item, int6
     const NAMED(DirectConv) *s = context;
     const Geometry *g = &s->shape;
     int64_t slice = item / g->group, group = item % g->group;
-    int64_t capacity, total_rows = g->images * g->out_rows, begin = slice * total_rows / s->slices, end = (slice + 1) * total_rows / s->slices;
+    int64_t capacity, total_rows = output_rows(g), begin = slice * total_rows / s->slices, end = (slice + 1) * total_rows / s->slices;
     int64_t block = max_i64(1, min_i64(MAX_SEGMENTS, SUMMED_PIXELS / g->out_columns)), padded = s->vectors * W, row = s->row_segments * s->length;
     REAL *row_copies = NAMED(workspace)(s->engine, worker, &capacity), *sums = s->sums + item * s->depth * padded;
-    for (int64_t first = begin; first < end; first += block)
-        for (int64_t r = 0; r < g->kernel_y; r++)
-            NAMED(direct_weight_gradient_rows)(s, group, r, first, min_i64(first + block, end), first > begin ? ADD_C_LAST : OVERWRITE_C, row_copies,
-                                               sums + r * row * padded);
+    REAL *dy_copy = row_copies + (needs_copy(g) ? block * padded_row_size(g) : 0);
+    for (int64_t first = begin; first < end; first += block) {
+        int64_t last = min_i64(first + block, end), pixels = (last - first) * g->out_columns, partial = NAMED(has_partial_vector)(s);
+        const REAL *dy = s->dy + first * g->out_columns * g->filters + group * s->filters;
+        for (int64_t i = 0; i < pixels && partial; i++) {
+            STORE(dy_copy + i * W, (V){0});
+            memcpy(dy_copy + i * W, dy + i * g->filters, (size_t)g->filters * sizeof(REAL));
+        }
+        for (int64_t r = 0; r < kernel_rows(g); r++)
+            NAMED(direct_weight_gradient_rows)(s, group, r, first, last, first > begin ? ADD_C_LAST : OVERWRITE_C, partial ? dy_copy : dy,
+                                               partial ? W : g->filters, row_copies, sums + r * row * padded);
+    }
 }
 
 /* dw of one vector of filters of a group: the sum of all slices in order, transposed to ONNX's layout. */
 static void NAMED(direct_weight_reduction_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(DirectConv) *s = context; (void)worker;
-    int64_t taps = s->shape.kernel_y * s->shape.kernel_x, padded = s->vectors * W, vector = item % s->vectors, group = item / s->vectors;
+    int64_t taps = kernel_taps(&s->shape), padded = s->vectors * W, vector = item % s->vectors, group = item / s->vectors;
     int64_t first = NAMED(first_filter)(s, vector), first_lane = vector * W - first, slice_step = s->shape.group * s->depth * padded;
+    int64_t lanes = min_i64(W, s->filters);
     for (int64_t tap = 0; tap < taps; tap++)
         for (int64_t c = 0; c < s->channels; c++) {
             const REAL *from = s->sums + (group * s->depth + tap * s->channels + c) * padded + vector * W;
             REAL *to = s->dw + (group * s->filters + first) * s->depth + c * taps + tap;
             V total = LOAD(from);
             for (int64_t slice = 1; slice < s->slices; slice++) total += LOAD(from + slice * slice_step);
-            for (int64_t k = first_lane; k < W; k++) to[k * s->depth] = total[k];
+            for (int64_t k = first_lane; k < lanes; k++) to[k * s->depth] = total[k];
         }
 }
 

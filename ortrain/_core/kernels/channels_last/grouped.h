@@ -1,4 +1,4 @@
-/* Convolution with narrow groups, depthwise convolution included: x [n, h, w, c], w [k, c / group, taps], y [n, oh, ow, k].
+/* Convolution with narrow groups, depthwise convolution included: x [n, d, h, w, c], w [k, c / group, taps], y [n, od, oh, ow, k].
  *
  * The lanes of a vector are filters of one or several groups. The channels that lane l multiplies in step c, channel c of the lane's group, are spread over a
  * vector, for a block of pixels at a time, in the worker's workspace. The convolution is then a sum over taps and steps of vectors of pixels times vectors of
@@ -40,8 +40,30 @@ static GroupedAxis grouped_axis(int64_t inputs, int64_t outputs, int64_t kernel,
 
 /* Up to 3 taps of one kernel row that read adjacent vectors of the buffer, from `offset` on; weight: offsets of their weights. */
 typedef struct GroupedRun { int64_t taps, offset, weight[3]; } GroupedRun;
-/* The taps of one phase, by rows of the kernel: row i reads inputs y[i], with the runs [start[i], start[i + 1]). */
-typedef struct GroupedTaps { int64_t rows, y[MAX_TAPS], start[MAX_TAPS + 1]; GroupedRun runs[MAX_TAPS]; } GroupedTaps;
+/* The taps of one phase, by rows of the kernel: row i reads inputs (z[i], y[i]), with the runs [start[i], start[i + 1]). */
+typedef struct GroupedTaps {
+    int64_t rows, z[GROUPED_TAPS], y[GROUPED_TAPS], start[GROUPED_TAPS + 1];
+    GroupedRun runs[GROUPED_TAPS];
+} GroupedTaps;
+/* A block of points: `planes`, `rows` and `columns` from (z, top, left) on. */
+typedef struct GroupedBlock { int64_t image, z, top, left, planes, rows, columns; } GroupedBlock;
+
+/* Return the number of input columns, rows or planes that `points` output points read. */
+static inline int64_t points_read(const GroupedAxis *a, int64_t points) { return (points - 1) * a->step + a->extent; }
+
+/* Return the planes of a block whose buffer holds `capacity` rows: as many as let the fewest rows be read per row of points. */
+static int64_t grouped_block_planes(const GroupedAxis *z, const GroupedAxis *y, int64_t capacity)
+{
+    int64_t best = 1, best_read = 0, best_rows = 0;
+    for (int64_t planes = 1; planes <= z->points; planes++) {
+        int64_t rows = min_i64(y->points, (capacity / points_read(z, planes) - y->extent) / y->step + 1);
+        if (rows < 1) break;
+        int64_t read = points_read(z, planes) * points_read(y, rows);
+        if (best_rows && read * best_rows >= best_read * planes * rows) continue;
+        best = planes; best_read = read; best_rows = planes * rows;
+    }
+    return best;
+}
 
 /* Keep a compiler from loading a value again for each use, which exceeds the two loads per cycle of most processors. */
 #if defined(__GNUC__) && defined(__AVX512F__)
@@ -55,47 +77,55 @@ typedef struct GroupedTaps { int64_t rows, y[MAX_TAPS], start[MAX_TAPS + 1]; Gro
 
 typedef struct NAMED(Grouped) {
     const Engine *engine;
-    GroupedAxis y_axis, x_axis;
+    GroupedAxis z_axis, y_axis, x_axis;
     const REAL *in, *w, *dy;
     REAL *out, *dw, *packed, *sums;
     int64_t images, inputs, outputs, taps;
     int64_t group_inputs, group_outputs; /* group_inputs: steps of a lane */
-    int64_t vectors, block_rows, block_columns, row_blocks, column_blocks;
-    int64_t width, plane, row;           /* of the buffer [rows, step, phase, width, WIDTH]: columns of a phase; elements of a step, of a row */
+    int64_t vectors, block_planes, block_rows, block_columns, plane_blocks, row_blocks, column_blocks, blocks;
+    /* Of the buffer [planes, rows, step, phase, width, WIDTH]: columns of a phase; elements of a step, of a row, of a plane. */
+    int64_t width, plane, row, depth;
     int64_t slices;
     NAMED(Epilogue) epilogue;
 } NAMED(Grouped);
 
 ALWAYS_INLINE int64_t NAMED(first_of_vector)(const NAMED(Grouped) *s, int64_t vector) { return max_i64(0, min_i64(vector * W, s->outputs - W)); }
 
-/* Return the number of input columns, or rows, that `points` output points read. */
-static inline int64_t NAMED(points_read)(const GroupedAxis *a, int64_t points) { return (points - 1) * a->step + a->extent; }
-
 /* The convolution, or with `transposed` its data gradient. Blocks of points are as large as the L2 cache allows, but about SPREAD_BLOCKS or more in all. */
 static NAMED(Grouped) NAMED(grouped_from_args)(const KernelArgs *args, int transposed)
 {
     const Geometry *g = (const Geometry *)args->ints;
-    NAMED(Grouped) s = { .engine = args->engine, .images = g->images, .taps = g->kernel_y * g->kernel_x, .inputs = transposed ? g->filters : g->channels,
+    NAMED(Grouped) s = { .engine = args->engine, .images = g->images, .taps = kernel_taps(g), .inputs = transposed ? g->filters : g->channels,
                          .outputs = transposed ? g->channels : g->filters };
+    s.z_axis = grouped_axis(g->planes, g->out_planes, g->kernel_z, g->stride_z, g->pad_z, g->dilation_z, transposed);
     s.y_axis = grouped_axis(g->rows, g->out_rows, g->kernel_y, g->stride_y, g->pad_y, g->dilation_y, transposed);
     s.x_axis = grouped_axis(g->columns, g->out_columns, g->kernel_x, g->stride_x, g->pad_x, g->dilation_x, transposed);
     s.group_inputs = s.inputs / g->group; s.group_outputs = s.outputs / g->group;
     s.vectors = ceil_div(s.outputs, W);
-    int64_t pixels = min_i64(GROUPED_BYTES / (s.group_inputs * W), GROUPED_INPUT_BYTES / s.inputs) / (int64_t)sizeof(REAL);
-    int64_t columns = s.x_axis.points, rows = s.y_axis.points;
+    int64_t columns = s.x_axis.points, rows = s.y_axis.points, pixels = GROUPED_BYTES / (int64_t)sizeof(REAL) / (s.group_inputs * W);
+    int64_t inputs = GROUPED_INPUT_BYTES / (int64_t)sizeof(REAL) / s.inputs;
+    if (s.z_axis.inputs * s.y_axis.inputs * s.x_axis.inputs > inputs) pixels = min_i64(pixels, inputs);
+    if (s.z_axis.extent > 1) pixels *= GROUPED_VOLUME;
     s.column_blocks = 1;
     while (s.column_blocks * GROUPED_COLUMNS < columns
-           && (s.y_axis.extent + s.y_axis.step) * NAMED(points_read)(&s.x_axis, ceil_div(columns, s.column_blocks)) > pixels) s.column_blocks++;
+           && s.z_axis.extent * (s.y_axis.extent + s.y_axis.step) * points_read(&s.x_axis, ceil_div(columns, s.column_blocks)) > pixels) s.column_blocks++;
     s.block_columns = min_i64(columns, round_up(ceil_div(columns, s.column_blocks), rows > 1 ? 1 : GROUPED_COLUMNS));
     s.column_blocks = ceil_div(columns, s.block_columns);
-    int64_t fitting = (pixels / NAMED(points_read)(&s.x_axis, s.block_columns) - s.y_axis.extent) / s.y_axis.step + 1;
-    int64_t spread = max_i64(GROUPED_MIN_ROWS, ceil_div(rows * s.images * s.column_blocks, SPREAD_BLOCKS));
+    int64_t capacity = pixels / points_read(&s.x_axis, s.block_columns);
+    s.block_planes = grouped_block_planes(&s.z_axis, &s.y_axis, capacity);
+    s.plane_blocks = ceil_div(s.z_axis.points, s.block_planes);
+    s.block_planes = ceil_div(s.z_axis.points, s.plane_blocks);
+    s.plane_blocks = ceil_div(s.z_axis.points, s.block_planes);
+    int64_t fitting = (capacity / points_read(&s.z_axis, s.block_planes) - s.y_axis.extent) / s.y_axis.step + 1;
+    int64_t spread = max_i64(GROUPED_MIN_ROWS, ceil_div(rows * s.images * s.plane_blocks * s.column_blocks, SPREAD_BLOCKS));
     s.row_blocks = ceil_div(rows, max_i64(1, min_i64(fitting, spread)));
     s.block_rows = ceil_div(rows, s.row_blocks);
     s.row_blocks = ceil_div(rows, s.block_rows);
-    s.width = ceil_div(NAMED(points_read)(&s.x_axis, s.block_columns), s.x_axis.step);
+    s.blocks = s.images * s.plane_blocks * s.row_blocks * s.column_blocks;
+    s.width = ceil_div(points_read(&s.x_axis, s.block_columns), s.x_axis.step);
     s.plane = s.x_axis.step * s.width * W;
     s.row = s.group_inputs * s.plane;
+    s.depth = points_read(&s.y_axis, s.block_rows) * s.row;
     return s;
 }
 
@@ -153,14 +183,15 @@ static void NAMED(clear_columns)(const NAMED(Grouped) *s, int64_t begin, int64_t
             STORE(to + c * s->plane + (column % s->x_axis.step * s->width + column / s->x_axis.step) * W, (V){0});
 }
 
-/* The input columns [first, first + extent) of image row y, spread to `to`, which is one row of the buffer; zeros outside the image.
+/* The input columns [first, first + extent) of row y of image plane z, spread to `to`, which is one row of the buffer; zeros outside the image.
  *
  * The last pixels of the whole input are spread one by one, where whole vectors would exceed it. */
-NOINLINE void NAMED(spread_row)(const NAMED(Grouped) *s, const NAMED(Spread) *spread, int64_t image, int64_t y, int64_t first, int64_t extent, REAL *to)
+NOINLINE void NAMED(spread_row)(const NAMED(Grouped) *s, const NAMED(Spread) *spread, int64_t image, int64_t z, int64_t y, int64_t first, int64_t extent,
+                                REAL *to)
 {
-    const int64_t columns = s->x_axis.inputs, inside = y >= 0 && y < s->y_axis.inputs;
-    const REAL *from = s->in + ((image * s->y_axis.inputs + y) * columns + first) * s->inputs;
-    const REAL *end = s->in + s->images * s->y_axis.inputs * columns * s->inputs;
+    const int64_t columns = s->x_axis.inputs, inside = z >= 0 && z < s->z_axis.inputs && y >= 0 && y < s->y_axis.inputs;
+    const REAL *from = s->in + (((image * s->z_axis.inputs + z) * s->y_axis.inputs + y) * columns + first) * s->inputs;
+    const REAL *end = s->in + s->images * s->z_axis.inputs * s->y_axis.inputs * columns * s->inputs;
     int64_t low = inside ? min_i64(extent, max_i64(0, -first)) : extent, high = inside ? max_i64(low, min_i64(extent, columns - first)) : extent;
     int64_t safe = spread->sources == 3 ? low : high, loaded = spread->base + (spread->sources == 2 ? 2 * W : W);
     NAMED(clear_columns)(s, 0, low, to);
@@ -231,25 +262,26 @@ static const NAMED(GroupedTile) NAMED(grouped_tiles)[GROUPED_COLUMNS] = {
     NAMED(grouped_tile_7), NAMED(grouped_tile_8), NAMED(grouped_tile_9), NAMED(grouped_tile_10), NAMED(grouped_tile_11), NAMED(grouped_tile_12)
 };
 
-/* Return where the buffer has input (y, x), relative to the first one that point 0 reads. */
-ALWAYS_INLINE int64_t NAMED(buffer_offset)(const NAMED(Grouped) *s, int64_t y, int64_t x)
+/* Return where the buffer has input (z, y, x), relative to the first one that point 0 reads. */
+ALWAYS_INLINE int64_t NAMED(buffer_offset)(const NAMED(Grouped) *s, int64_t z, int64_t y, int64_t x)
 {
     int64_t column = x - s->x_axis.lowest, step = s->x_axis.step;
-    return (y - s->y_axis.lowest) * s->row + (column % step * s->width + column / step) * W;
+    return (z - s->z_axis.lowest) * s->depth + (y - s->y_axis.lowest) * s->row + (column % step * s->width + column / step) * W;
 }
 
 /* Set *taps to the taps of a phase. A tap joins the run whose last tap reads the vector before its own; with strides that is not the tap before it. */
-static void NAMED(grouped_taps)(const NAMED(Grouped) *s, int64_t phase_y, int64_t phase_x, GroupedTaps *taps)
+static void NAMED(grouped_taps)(const NAMED(Grouped) *s, int64_t phase_z, int64_t phase_y, int64_t phase_x, GroupedTaps *taps)
 {
     int64_t count = 0, x;
     taps->rows = 0;
-    for (int64_t r = 0; r < s->y_axis.kernel; r++) {
-        if (!grouped_offset(&s->y_axis, phase_y, r, &taps->y[taps->rows])) continue;
+    for (int64_t r = 0; r < s->z_axis.kernel * s->y_axis.kernel; r++) {
+        if (!grouped_offset(&s->z_axis, phase_z, r / s->y_axis.kernel, &taps->z[taps->rows])) continue;
+        if (!grouped_offset(&s->y_axis, phase_y, r % s->y_axis.kernel, &taps->y[taps->rows])) continue;
         int64_t start = taps->start[taps->rows] = count;
         for (int64_t i = 0; i < s->x_axis.kernel; i++) {
             int64_t t = s->x_axis.transposed ? s->x_axis.kernel - 1 - i : i, run = start;          /* in the order of x */
             if (!grouped_offset(&s->x_axis, phase_x, t, &x)) continue;
-            int64_t offset = NAMED(buffer_offset)(s, taps->y[taps->rows], x);
+            int64_t offset = NAMED(buffer_offset)(s, taps->z[taps->rows], taps->y[taps->rows], x);
             while (run < count && (taps->runs[run].taps == 3 || taps->runs[run].offset + taps->runs[run].taps * W != offset)) run++;
             if (run == count) taps->runs[count++] = (GroupedRun){ .offset = offset };
             taps->runs[run].weight[taps->runs[run].taps++] = (r * s->x_axis.kernel + t) * s->group_inputs * W;
@@ -259,14 +291,25 @@ static void NAMED(grouped_taps)(const NAMED(Grouped) *s, int64_t phase_y, int64_
     taps->start[taps->rows] = count;
 }
 
-/* One block of points [rows, columns] from (top, left) on, for one phase and one vector. buffer: the spread inputs of the block. */
-static void NAMED(grouped_phase)(const NAMED(Grouped) *s, const GroupedTaps *taps, int64_t image, int64_t vector, int64_t phase_y, int64_t phase_x, int64_t top,
-                                 int64_t left, const REAL *buffer)
+/* Return whether the buffer has zeros in the rows above and below the image. Those of one plane are left out of the sums instead. */
+ALWAYS_INLINE int NAMED(has_padded_rows)(const NAMED(Grouped) *s) { return s->z_axis.kernel > 1; }
+
+/* Return whether row `row` of the taps is outside the image, for the point that reads inputs from (z, y) on. */
+ALWAYS_INLINE int NAMED(is_outside)(const NAMED(Grouped) *s, const GroupedTaps *taps, int64_t row, int64_t z, int64_t y)
 {
-    const GroupedAxis *ya = &s->y_axis, *xa = &s->x_axis;
-    int64_t rows = min_i64(s->block_rows, (ya->outputs - phase_y + ya->up - 1) / ya->up - top), first = NAMED(first_of_vector)(s, vector);
-    int64_t columns = min_i64(s->block_columns, (xa->outputs - phase_x + xa->up - 1) / xa->up - left), out_step = xa->up * s->outputs;
-    if (rows <= 0 || columns <= 0) return;
+    z += taps->z[row]; y += taps->y[row];
+    return z < 0 || z >= s->z_axis.inputs || (!NAMED(has_padded_rows)(s) && (y < 0 || y >= s->y_axis.inputs));
+}
+
+/* Plane `point` of a block for one phase and one vector. buffer: the spread inputs of the plane. */
+static void NAMED(grouped_phase)(const NAMED(Grouped) *s, const GroupedTaps *taps, const GroupedBlock *block, int64_t point, int64_t vector, int64_t phase_z,
+                                 int64_t phase_y, int64_t phase_x, const REAL *buffer)
+{
+    const GroupedAxis *za = &s->z_axis, *ya = &s->y_axis, *xa = &s->x_axis;
+    const int64_t top = block->top, left = block->left, plane = (block->z + point) * za->up + phase_z, z = (block->z + point) * za->step;
+    int64_t rows = min_i64(block->rows, (ya->outputs - phase_y + ya->up - 1) / ya->up - top), first = NAMED(first_of_vector)(s, vector);
+    int64_t columns = min_i64(block->columns, (xa->outputs - phase_x + xa->up - 1) / xa->up - left), out_step = xa->up * s->outputs;
+    if (plane >= za->outputs || rows <= 0 || columns <= 0) return;
     REAL edge[GROUPED_COLUMNS * W];
     int partial = s->outputs < W, tiles = (int)ceil_div(columns, GROUPED_COLUMNS);
     const NAMED(Epilogue) *epilogue = s->epilogue.scale || s->epilogue.shift || s->epilogue.clamped ? &s->epilogue : 0;
@@ -275,9 +318,10 @@ static void NAMED(grouped_phase)(const NAMED(Grouped) *s, const GroupedTaps *tap
         count = columns / tiles + (tile < columns % tiles);
         for (int64_t row = 0; row < rows; row++) {
             int64_t y = (top + row) * ya->step, begin = 0, end = taps->rows;
-            while (begin < end && (y + taps->y[begin] < 0 || y + taps->y[begin] >= ya->inputs)) begin++;
-            while (end > begin && (y + taps->y[end - 1] < 0 || y + taps->y[end - 1] >= ya->inputs)) end--;
-            REAL *out = s->out + (((image * ya->outputs + (top + row) * ya->up + phase_y) * xa->outputs + (left + at) * xa->up + phase_x) * s->outputs + first);
+            while (begin < end && NAMED(is_outside)(s, taps, begin, z, y)) begin++;
+            while (end > begin && NAMED(is_outside)(s, taps, end - 1, z, y)) end--;
+            int64_t out_row = (block->image * za->outputs + plane) * ya->outputs + (top + row) * ya->up + phase_y;
+            REAL *out = s->out + (out_row * xa->outputs + (left + at) * xa->up + phase_x) * s->outputs + first;
             NAMED(grouped_tiles)[count - 1](taps, taps->start[begin], taps->start[end], s->group_inputs, buffer + row * ya->step * s->row + at * W, s->plane, w,
                                             partial ? edge : out, partial ? W : out_step, partial ? 0 : epilogue, first);
             if (!partial) continue;
@@ -289,41 +333,46 @@ static void NAMED(grouped_phase)(const NAMED(Grouped) *s, const GroupedTaps *tap
     }
 }
 
-/* Set the position of a block. */
-ALWAYS_INLINE void NAMED(grouped_block)(const NAMED(Grouped) *s, int64_t block, int64_t *image, int64_t *top, int64_t *left)
+ALWAYS_INLINE GroupedBlock NAMED(grouped_block)(const NAMED(Grouped) *s, int64_t block)
 {
-    *left = block % s->column_blocks * s->block_columns;
-    *top = block / s->column_blocks % s->row_blocks * s->block_rows;
-    *image = block / s->column_blocks / s->row_blocks;
+    int64_t plane = block / s->column_blocks / s->row_blocks;
+    GroupedBlock b = { .image = plane / s->plane_blocks, .z = plane % s->plane_blocks * s->block_planes,
+                       .top = block / s->column_blocks % s->row_blocks * s->block_rows, .left = block % s->column_blocks * s->block_columns };
+    b.planes = min_i64(s->block_planes, s->z_axis.points - b.z);
+    b.rows = min_i64(s->block_rows, s->y_axis.points - b.top);
+    b.columns = min_i64(s->block_columns, s->x_axis.points - b.left);
+    return b;
 }
 
 /* Spread the rows that a block reads, those outside the image only if `padded`. */
-static void NAMED(spread_block)(const NAMED(Grouped) *s, int64_t vector, int64_t image, int64_t top, int64_t left, int padded, REAL *buffer)
+static void NAMED(spread_block)(const NAMED(Grouped) *s, int64_t vector, const GroupedBlock *block, int padded, REAL *buffer)
 {
-    const GroupedAxis *ya = &s->y_axis, *xa = &s->x_axis;
+    const GroupedAxis *za = &s->z_axis, *ya = &s->y_axis, *xa = &s->x_axis;
     NAMED(Spread) spread = NAMED(spread_of)(s, vector);
-    int64_t y = top * ya->step + ya->lowest, x = left * xa->step + xa->lowest;
-    int64_t rows = NAMED(points_read)(ya, min_i64(s->block_rows, ya->points - top));
-    int64_t columns = NAMED(points_read)(xa, min_i64(s->block_columns, xa->points - left));
-    for (int64_t row = 0; row < rows; row++)
-        if (padded || (y + row >= 0 && y + row < ya->inputs)) NAMED(spread_row)(s, &spread, image, y + row, x, columns, buffer + row * s->row);
+    int64_t z = block->z * za->step + za->lowest, y = block->top * ya->step + ya->lowest, x = block->left * xa->step + xa->lowest;
+    int64_t planes = points_read(za, block->planes), rows = points_read(ya, block->rows), columns = points_read(xa, block->columns);
+    for (int64_t plane = 0; plane < planes; plane++)
+        for (int64_t row = 0; row < rows; row++)
+            if (padded || (z + plane >= 0 && z + plane < za->inputs && y + row >= 0 && y + row < ya->inputs))
+                NAMED(spread_row)(s, &spread, block->image, z + plane, y + row, x, columns, buffer + plane * s->depth + row * s->row);
 }
 
 /* A work item is a block of points. */
-static void NAMED(grouped_item)(void *context, int64_t block, int64_t worker)
+static void NAMED(grouped_item)(void *context, int64_t item, int64_t worker)
 {
     const NAMED(Grouped) *s = context;
-    int64_t capacity, image, top, left;
+    int64_t capacity, up_y = s->y_axis.up, up_x = s->x_axis.up, phases = s->z_axis.up * up_y * up_x;
     REAL *buffer = NAMED(workspace)(s->engine, worker, &capacity);
     GroupedTaps taps;
-    NAMED(grouped_block)(s, block, &image, &top, &left);
+    GroupedBlock block = NAMED(grouped_block)(s, item);
     for (int64_t vector = 0; vector < s->vectors; vector++) {
-        NAMED(spread_block)(s, vector, image, top, left, 0, buffer);
-        for (int64_t phase_y = 0; phase_y < s->y_axis.up; phase_y++)
-            for (int64_t phase_x = 0; phase_x < s->x_axis.up; phase_x++) {
-                if (vector == 0 || s->y_axis.up * s->x_axis.up > 1) NAMED(grouped_taps)(s, phase_y, phase_x, &taps);
-                NAMED(grouped_phase)(s, &taps, image, vector, phase_y, phase_x, top, left, buffer);
-            }
+        NAMED(spread_block)(s, vector, &block, NAMED(has_padded_rows)(s), buffer);
+        for (int64_t phase = 0; phase < phases; phase++) {
+            int64_t phase_z = phase / up_x / up_y, phase_y = phase / up_x % up_y, phase_x = phase % up_x;
+            if (vector == 0 || phases > 1) NAMED(grouped_taps)(s, phase_z, phase_y, phase_x, &taps);
+            for (int64_t point = 0; point < block.planes; point++)
+                NAMED(grouped_phase)(s, &taps, &block, point, vector, phase_z, phase_y, phase_x, buffer + point * s->z_axis.step * s->depth);
+        }
     }
 }
 
@@ -332,7 +381,7 @@ static void NAMED(grouped_convolution)(NAMED(Grouped) *s, REAL *scratch)
 {
     s->packed = scratch;
     s->engine->parallel_for(s->engine, NAMED(pack_grouped_item), s, s->vectors);
-    s->engine->parallel_for(s->engine, NAMED(grouped_item), s, s->images * s->row_blocks * s->column_blocks);
+    s->engine->parallel_for(s->engine, NAMED(grouped_item), s, s->blocks);
 }
 
 /* ---- weight gradient */
@@ -367,13 +416,15 @@ static const NAMED(GroupedSums) NAMED(grouped_sums)[GROUPED_SUMMED_TAPS] = {
     NAMED(grouped_sums_1), NAMED(grouped_sums_2), NAMED(grouped_sums_3), NAMED(grouped_sums_4), NAMED(grouped_sums_5), NAMED(grouped_sums_6)
 };
 
-/* to [rows, columns, WIDTH] = dy of a block for a vector of filters. */
-static void NAMED(copy_grouped_dy)(const NAMED(Grouped) *s, int64_t vector, int64_t image, int64_t top, int64_t left, int64_t rows, int64_t columns, REAL *to)
+/* to [planes, rows, columns, WIDTH] = dy of a block for a vector of filters. */
+static void NAMED(copy_grouped_dy)(const NAMED(Grouped) *s, int64_t vector, const GroupedBlock *block, REAL *to)
 {
     int64_t first = NAMED(first_of_vector)(s, vector), lanes = min_i64(W, s->outputs);
-    for (int64_t row = 0; row < rows; row++) {
-        const REAL *from = s->dy + ((image * s->y_axis.outputs + top + row) * s->x_axis.outputs + left) * s->outputs + first;
-        for (int64_t i = 0; i < columns; i++, from += s->outputs, to += W) {
+    int64_t top = (block->image * s->z_axis.outputs + block->z) * s->y_axis.outputs + block->top;
+    for (int64_t row = 0; row < block->planes * block->rows; row++) {
+        int64_t y = top + row / block->rows * s->y_axis.outputs + row % block->rows;
+        const REAL *from = s->dy + (y * s->x_axis.outputs + block->left) * s->outputs + first;
+        for (int64_t i = 0; i < block->columns; i++, from += s->outputs, to += W) {
             if (lanes == W) { STORE(to, LOAD(from)); continue; }
             for (int64_t l = 0; l < W; l++) to[l] = l < lanes ? from[l] : 0;
         }
@@ -384,27 +435,31 @@ static void NAMED(copy_grouped_dy)(const NAMED(Grouped) *s, int64_t vector, int6
 static void NAMED(grouped_weight_gradient_item)(void *context, int64_t slice, int64_t worker)
 {
     const NAMED(Grouped) *s = context;
-    int64_t offset[MAX_TAPS], capacity, image, top = 0, left = 0, blocks = s->images * s->row_blocks * s->column_blocks, size = s->taps * s->group_inputs * W;
-    REAL *dy = NAMED(workspace)(s->engine, worker, &capacity), *buffer = dy + s->block_rows * s->block_columns * W, *sums = s->sums + slice * s->vectors * size;
+    int64_t offset[GROUPED_TAPS], capacity, z = 0, y = 0, x = 0, size = s->taps * s->group_inputs * W;
+    int64_t dy_size = s->block_planes * s->block_rows * s->block_columns * W;
+    REAL *dy = NAMED(workspace)(s->engine, worker, &capacity), *buffer = dy + dy_size, *sums = s->sums + slice * s->vectors * size;
     for (int64_t tap = 0; tap < s->taps; tap++) {
-        int64_t r = tap / s->x_axis.kernel, t = tap % s->x_axis.kernel;
-        grouped_offset(&s->y_axis, 0, r, &top);
-        grouped_offset(&s->x_axis, 0, t, &left);
-        offset[tap] = NAMED(buffer_offset)(s, top, left);
+        int64_t row = tap / s->x_axis.kernel;
+        grouped_offset(&s->z_axis, 0, row / s->y_axis.kernel, &z);
+        grouped_offset(&s->y_axis, 0, row % s->y_axis.kernel, &y);
+        grouped_offset(&s->x_axis, 0, tap % s->x_axis.kernel, &x);
+        offset[tap] = NAMED(buffer_offset)(s, z, y, x);
     }
     memset(sums, 0, (size_t)(s->vectors * size) * sizeof(REAL));
-    for (int64_t block = slice * blocks / s->slices; block < (slice + 1) * blocks / s->slices; block++) {
-        NAMED(grouped_block)(s, block, &image, &top, &left);
-        int64_t rows = min_i64(s->block_rows, s->y_axis.points - top), columns = min_i64(s->block_columns, s->x_axis.points - left);
+    for (int64_t item = slice * s->blocks / s->slices; item < (slice + 1) * s->blocks / s->slices; item++) {
+        GroupedBlock block = NAMED(grouped_block)(s, item);
+        int64_t dy_row = block.columns * W;
         for (int64_t vector = 0; vector < s->vectors; vector++) {
-            NAMED(copy_grouped_dy)(s, vector, image, top, left, rows, columns, dy);
-            NAMED(spread_block)(s, vector, image, top, left, 1, buffer);
+            NAMED(copy_grouped_dy)(s, vector, &block, dy);
+            NAMED(spread_block)(s, vector, &block, 1, buffer);
             REAL *to = sums + vector * size;
             for (int64_t c = 0; c < s->group_inputs; c++) {
                 int64_t parts = ceil_div(s->taps, GROUPED_SUMMED_TAPS);
                 for (int64_t part = 0, tap = 0, count; part < parts; part++, tap += count, to += count * W) {
                     count = s->taps / parts + (part < s->taps % parts);
-                    NAMED(grouped_sums)[count - 1](offset + tap, buffer + c * s->plane, s->y_axis.step * s->row, dy, columns * W, rows, columns, to);
+                    for (int64_t point = 0; point < block.planes; point++)
+                        NAMED(grouped_sums)[count - 1](offset + tap, buffer + point * s->z_axis.step * s->depth + c * s->plane, s->y_axis.step * s->row,
+                                                       dy + point * block.rows * dy_row, dy_row, block.rows, block.columns, to);
                 }
             }
         }

@@ -1,7 +1,7 @@
 /* Convolution by im2col and GEMM, for any kernel, stride, dilation and group: the windows of a block of pixels are gathered into the rows of a matrix
  * [pixels, taps * channels], which is multiplied by the packed filters. Column tap * channels + c of a row belongs to w[:, c, tap].
  *
- * x [n, h, w, c], w [k, c / group, taps], y [n, oh, ow, k]. */
+ * x [n, d, h, w, c], w [k, c / group, taps], y [n, od, oh, ow, k]. */
 #define V NAMED(Vector)
 #define W NAMED(WIDTH)
 
@@ -20,11 +20,11 @@ static NAMED(Im2col) NAMED(im2col_from_args)(const KernelArgs *args, int64_t row
 {
     const Geometry *g = (const Geometry *)args->ints;
     NAMED(Im2col) s = { .engine = args->engine, .g = g, .rows = rows };
-    s.taps = g->kernel_y * g->kernel_x;
+    s.taps = kernel_taps(g);
     s.group_channels = g->channels / g->group;
     s.group_filters = g->filters / g->group;
     s.depth = s.taps * s.group_channels;
-    s.pixels = g->images * g->out_rows * g->out_columns;
+    s.pixels = output_pixels(g);
     return s;
 }
 
@@ -54,11 +54,11 @@ NOINLINE void NAMED(im2col)(const NAMED(Im2col) *s, int64_t group, int64_t first
 {
     const Geometry *g = s->g;
     int64_t channels = s->group_channels, contiguous = g->group == 1 && g->dilation_x == 1;
-    const REAL *x = s->x + group * channels, *end = s->x + g->images * g->rows * g->columns * g->channels;
+    const REAL *x = s->x + group * channels, *end = s->x + g->images * image_pixels(g) * g->channels;
     WindowIterator at = window_at(g, first);
     for (int64_t i = 0; i < count; i++, next_window(g, &at)) {
         if ((count - 1 - i) * s->depth < W) end = s->x;       /* nothing may be written beyond the last row, and rows may be shorter than a vector */
-        for (int64_t r = 0; r < g->kernel_y; r++, rows += g->kernel_x * channels) {
+        for (int64_t r = 0; r < kernel_rows(g); r++, rows += g->kernel_x * channels) {
             int64_t start = window_row_offset(g, &at, r), low = start < 0 ? g->kernel_x : at.low, high = start < 0 ? g->kernel_x : at.high;
             for (int64_t j = 0; j < low * channels; j++) rows[j] = 0;
             if (contiguous) NAMED(copy_vectors)(rows + low * channels, x + start, (high - low) * channels, end);
@@ -174,10 +174,10 @@ static void NAMED(im2col_data_gradient_item)(void *context, int64_t image, int64
 {
     const NAMED(Im2col) *s = context;
     const Geometry *g = s->g;
-    int64_t capacity, inside = g->out_rows * g->out_columns, padded = round_up(s->depth, PACKED_COLUMNS), taps = NAMED(taps_per_gemm)(s);
-    int64_t width = taps * s->group_channels, columns = round_up(width, W);
+    int64_t capacity, inside = g->out_planes * g->out_rows * g->out_columns, size = image_pixels(g) * g->channels;
+    int64_t padded = round_up(s->depth, PACKED_COLUMNS), taps = NAMED(taps_per_gemm)(s), width = taps * s->group_channels, columns = round_up(width, W);
     REAL *rows = NAMED(workspace)(s->engine, worker, &capacity);
-    memset(s->dx + image * g->rows * g->columns * g->channels, 0, (size_t)(g->rows * g->columns * g->channels) * sizeof(REAL));
+    memset(s->dx + image * size, 0, (size_t)size * sizeof(REAL));
     for (int64_t first = image * inside; first < (image + 1) * inside; first += s->rows) {
         int64_t count = min_i64(s->rows, (image + 1) * inside - first);
         for (int64_t group = 0; group < g->group; group++)

@@ -18,7 +18,8 @@ typedef struct NAMED(TapGemm) {
 NOINLINE void NAMED(copy_tap)(const NAMED(TapGemm) *s, int64_t tap, int64_t begin, int64_t pixels, int64_t first, int64_t count, REAL *to, int64_t step)
 {
     const Geometry *g = s->g;
-    int64_t r = tap / g->kernel_x, t = tap % g->kernel_x, whole = round_up(count, W), contiguous = s->taps == 1 && g->stride_y == 1 && g->stride_x == 1;
+    int64_t r = tap / g->kernel_x, t = tap % g->kernel_x, whole = round_up(count, W);
+    int64_t contiguous = s->taps == 1 && g->stride_z == 1 && g->stride_y == 1 && g->stride_x == 1;
     WindowIterator at = window_at(g, begin);
     for (int64_t i = 0; i < pixels; i++, to += step) {
         int64_t from = contiguous ? (begin + i) * g->channels : window_row_offset(g, &at, r), inside = contiguous || (from >= 0 && t >= at.low && t < at.high);
@@ -64,8 +65,8 @@ static void NAMED(tap_gemm_reduction_item)(void *context, int64_t filter, int64_
 static void NAMED(tap_gemm_weight_gradient)(const KernelArgs *args, const REAL *dy, const REAL *x, REAL *dw, int64_t slices)
 {
     const Geometry *g = (const Geometry *)args->ints;
-    NAMED(TapGemm) s = { .engine = args->engine, .g = g, .x = x, .dy = dy, .dw = dw, .sums = args->scratch, .taps = g->kernel_y * g->kernel_x,
-                         .channels = g->channels / g->group, .filters = g->filters / g->group, .pixels = g->images * g->out_rows * g->out_columns,
+    NAMED(TapGemm) s = { .engine = args->engine, .g = g, .x = x, .dy = dy, .dw = dw, .sums = args->scratch, .taps = kernel_taps(g),
+                         .channels = g->channels / g->group, .filters = g->filters / g->group, .pixels = output_pixels(g),
                          .slices = slices };
     s.padded = round_up(s.channels, W);
     s.filter_blocks = ceil_div(s.filters, WEIGHT_FILTERS);

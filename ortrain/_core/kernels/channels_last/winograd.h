@@ -1,4 +1,5 @@
-/* 3 x 3 convolution of stride 1 by Winograd's F(4 x 4, 3 x 3): 36 multiplications per 4 x 4 outputs instead of 144 (Lavin and Gray, arXiv 1509.09308).
+/* 3 x 3 convolution of stride 1 by Winograd's F(4 x 4, 3 x 3): 36 multiplications per 4 x 4 outputs instead of 144 (Lavin and Gray, arXiv 1509.09308). Kernels
+ * with several planes of 3 x 3 taps are sums over the planes: the channels of all planes under the kernel are side by side in the depth of the GEMMs.
  *
  * Interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity, with 2 to 3 times the float32 error of a direct convolution; 0, +-1, +-2 and infinity, which
  * are usual, have 10 times. x [n, h, w, c], w [k, c, 3, 3] as in ONNX, y [n, oh, ow, k]; c and k are multiples of 16.
@@ -21,6 +22,15 @@
 #define NB (1 / (2 * B2 * (B2 - A2)))
 enum { PLANES = 36 };
 static const double zero_channels[4096];
+/* Return the plane of the input that plane `plane` of the outputs, both counted over all images, reads at plane r of the kernel; -1 outside the image.
+ * rotated: of the data gradient, whose input is dy. */
+static inline int64_t input_plane(const Geometry *g, int rotated, int64_t plane, int64_t r)
+{
+    int64_t outputs = rotated ? g->planes : g->out_planes, inputs = rotated ? g->out_planes : g->planes, z = plane % outputs;
+    z = rotated ? z + g->pad_z - r * g->dilation_z : z * g->stride_z - g->pad_z + r * g->dilation_z;
+    if (rotated && z >= 0) z = exact_quotient(z, g->stride_z);
+    return z < 0 || z >= inputs ? -1 : plane / outputs * inputs + z;
+}
 /* Return the plane of the transformed filter for plane (i, j) of a tile. With stride 2, the planes of even pixels, from the sixth on, share one. */
 static inline int64_t filter_plane(int64_t i, int64_t j) { return min_i64(i, 5) * 6 + min_i64(j, 5); }
 #endif
@@ -59,13 +69,15 @@ ALWAYS_INLINE void NAMED(f43_filter_adjoint)(V *o, V u0, V u1, V u2, V u3, V u4,
 
 /* ---- the transforms of a tile */
 
-/* A convolution in one direction: the data gradient has dy as input and dx as output. `depth` input channels are summed over, `outputs` channels result. */
+/* A convolution in one direction: the data gradient has dy as input and dx as output. `outputs` channels result from sums over a depth of `in_channels` of
+ * each plane of the kernel. images: the planes of the outputs. */
 typedef struct NAMED(Winograd) {
     const Engine *engine;
+    const Geometry *g;
     const REAL *in, *w, *dy;
     REAL *out, *planes, *gradients, *filters, *dw;
-    int64_t images, rows, columns, depth, out_rows, out_columns, outputs, pad_y, pad_x;
-    int64_t channels;                    /* of w [k, channels, 3, 3] */
+    int64_t images, rows, columns, depth, in_channels, out_rows, out_columns, outputs, pad_y, pad_x;
+    int64_t channels;                    /* of w [plane, k, channels, 3, 3] */
     int64_t tiles_y, tiles_x, tiles;
     int64_t first, count, block;         /* the tiles at work, [first, first + count), and the number of tiles of a work item */
     int64_t slices;                      /* of the tiles, each with its own sums; 0 without slices */
@@ -80,18 +92,17 @@ typedef struct NAMED(TilePosition) { int64_t image, y, x; } NAMED(TilePosition);
 ALWAYS_INLINE NAMED(TilePosition) NAMED(tile_position)(const NAMED(Winograd) *s, int64_t tile)
 { return (NAMED(TilePosition)){ tile / (s->tiles_x * s->tiles_y), tile / s->tiles_x % s->tiles_y * 4, tile % s->tiles_x * 4 }; }
 
-/* planes [36, depth] of one tile = B^T d B. Pixels outside the image are read from zero_channels. */
-NOINLINE void NAMED(transform_input)(const NAMED(Winograd) *s, int64_t tile, REAL *planes, int64_t plane_step)
+/* planes [36, in_channels] of one tile = B^T d B, for one plane of the input. Pixels outside the image are read from zero_channels. */
+NOINLINE void NAMED(transform_input)(const NAMED(Winograd) *s, NAMED(TilePosition) at, REAL *planes, int64_t plane_step)
 {
-    NAMED(TilePosition) at = NAMED(tile_position)(s, tile);
     const REAL *pixel[36];
     for (int i = 0; i < 6; i++)
         for (int j = 0; j < 6; j++) {
             int64_t y = at.y - s->pad_y + i, x = at.x - s->pad_x + j;
-            pixel[i * 6 + j] = y >= 0 && y < s->rows && x >= 0 && x < s->columns ? s->in + ((at.image * s->rows + y) * s->columns + x) * s->depth
+            pixel[i * 6 + j] = y >= 0 && y < s->rows && x >= 0 && x < s->columns ? s->in + ((at.image * s->rows + y) * s->columns + x) * s->in_channels
                                                                                : (const REAL *)zero_channels;
         }
-    for (int64_t c = 0; c < s->depth; c += W) {
+    for (int64_t c = 0; c < s->in_channels; c += W) {
         V m[6][6], o[6];
         _Pragma("GCC unroll 6") for (int j = 0; j < 6; j++) {
             NAMED(f43_input)(o, LOAD(pixel[j] + c), LOAD(pixel[6 + j] + c), LOAD(pixel[12 + j] + c), LOAD(pixel[18 + j] + c), LOAD(pixel[24 + j] + c),

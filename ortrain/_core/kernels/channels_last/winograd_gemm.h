@@ -53,12 +53,14 @@ NOINLINE void NAMED(transform_filters)(const NAMED(Winograd) *s, int64_t from, i
     for (int64_t k = 0; k < count; k += W) {
         REAL *panel = filters + k / NAMED(PANEL) * depth * NAMED(PANEL) + k % NAMED(PANEL);
         for (int64_t c = 0; c < depth; c += W) {
+            int64_t plane = (from + c) / s->in_channels, channel = (from + c) % s->in_channels;
+            const REAL *w = s->w + plane * s->in_channels * s->outputs * 9;
             if (!s->rotated) {
-                NAMED(load_taps)(s->w, s->channels, first + k, from + c, 9 * W, taps);
+                NAMED(load_taps)(w, s->channels, first + k, channel, 9 * W, taps);
                 NAMED(transform_filter_block)(taps, panel + c * NAMED(PANEL), plane_step, s->strided);
                 continue;
             }
-            NAMED(load_taps)(s->w, s->channels, from + c, first + k, W * s->channels * 9, taps);
+            NAMED(load_taps)(w, s->channels, channel, first + k, W * s->channels * 9, taps);
             _Pragma("GCC unroll 1") for (int q = 0; q < 9; q++) {
                 V r[W];
                 _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) r[i] = taps[i * 9 + 8 - q];
@@ -72,8 +74,15 @@ NOINLINE void NAMED(transform_filters)(const NAMED(Winograd) *s, int64_t from, i
 
 ALWAYS_INLINE void NAMED(tile_input)(const NAMED(Winograd) *s, int64_t tile, REAL *planes, int64_t plane_step)
 {
-    if (!s->strided) NAMED(transform_input)(s, tile, planes, plane_step);
-    else if (s->rotated) NAMED(stride2_data_input)(s, tile, planes, plane_step);
+    if (!s->strided) {
+        NAMED(TilePosition) at = NAMED(tile_position)(s, tile);
+        int64_t plane = at.image;
+        for (int64_t r = 0; r < s->g->kernel_z; r++, planes += s->in_channels) {
+            at.image = input_plane(s->g, s->rotated, plane, r);
+            if (at.image >= 0) NAMED(transform_input)(s, at, planes, plane_step);
+            else for (int p = 0; p < PLANES; p++) memset(planes + p * plane_step, 0, (size_t)s->in_channels * sizeof(REAL));
+        }
+    } else if (s->rotated) NAMED(stride2_data_input)(s, tile, planes, plane_step);
     else NAMED(stride2_input)(s, tile, planes, plane_step);
 }
 ALWAYS_INLINE void NAMED(tile_gradient)(const NAMED(Winograd) *s, int64_t tile, REAL *planes, int64_t plane_step)
@@ -84,6 +93,26 @@ ALWAYS_INLINE void NAMED(tile_output)(const NAMED(Winograd) *s, int64_t tile, co
     else if (s->rotated) NAMED(stride2_data_output)(s, tile, planes, plane_step, first, count);
     else NAMED(stride2_output)(s, tile, planes, plane_step, first, count);
 }
+
+/* ---- kernels with several planes */
+
+/* Exchange the order of w [k, channels, planes, 9] and [planes, k, channels, 9]. A work item is a filter. */
+typedef struct NAMED(KernelPlanes) { const REAL *from; REAL *to; int64_t filters, channels, planes; int merge; } NAMED(KernelPlanes);
+static void NAMED(kernel_planes_item)(void *context, int64_t filter, int64_t worker)
+{
+    const NAMED(KernelPlanes) *s = context; (void)worker;
+    for (int64_t c = 0; c < s->channels; c++)
+        for (int64_t plane = 0; plane < s->planes; plane++) {
+            int64_t merged = ((filter * s->channels + c) * s->planes + plane) * 9, split = ((plane * s->filters + filter) * s->channels + c) * 9;
+            for (int i = 0; i < 9; i++) s->to[(s->merge ? merged : split) + i] = s->from[(s->merge ? split : merged) + i];
+        }
+}
+static void NAMED(exchange_kernel_planes)(const NAMED(Winograd) *s, const REAL *from, REAL *to, int merge)
+{
+    NAMED(KernelPlanes) planes = { from, to, s->g->filters, s->g->channels, s->g->kernel_z, merge };
+    s->engine->parallel_for(s->engine, NAMED(kernel_planes_item), &planes, s->g->filters);
+}
+ALWAYS_INLINE int64_t NAMED(kernel_planes_size)(const Geometry *g) { return g->kernel_z > 1 ? g->filters * g->channels * g->kernel_z * 9 : 0; }
 
 /* ---- forward and data gradient */
 
@@ -192,12 +221,17 @@ static void NAMED(winograd_tiles)(NAMED(Winograd) *s)
     s->few_tiles = s->tiles <= FEW_TILES;
 }
 
-/* s->out = epilogue(conv(s->in, w)). scratch: with few tiles the planes of all tiles, else the transformed filters (winograd_scratch in
- * ops/shared/conv_algorithms.py). */
+/* s->out = epilogue(conv(s->in, w)). scratch: w by planes if it has several; then with few tiles the planes of all tiles, else the transformed filters
+ * (winograd_scratch in ops/shared/conv_algorithms.py). */
 static void NAMED(winograd)(NAMED(Winograd) *s, REAL *scratch)
 {
     int64_t capacity;
     NAMED(winograd_tiles)(s);
+    if (s->g->kernel_z > 1) {
+        NAMED(exchange_kernel_planes)(s, s->w, scratch, 0);
+        s->w = scratch;
+        scratch += NAMED(kernel_planes_size)(s->g);
+    }
     s->planes = s->filters = scratch;
     if (s->few_tiles) {
         s->engine->parallel_for(s->engine, NAMED(few_input_item), s, s->tiles);
@@ -254,13 +288,14 @@ FILTER_ADJOINT(NAMED(f43_filter_adjoint_2d), NAMED(f43_filter_adjoint))
 FILTER_ADJOINT(NAMED(stride2_filter_adjoint_2d), NAMED(stride2_filter_adjoint_1d))
 #undef FILTER_ADJOINT
 
-/* dw of WIDTH channels from c on and filters [first, first + outputs) = G^T sums G, transposed to ONNX's layout. */
+/* dw of WIDTH channels from depth c on and filters [first, first + outputs) = G^T sums G, transposed to ONNX's layout. */
 static void NAMED(store_weights)(const NAMED(Winograd) *s, const REAL *sums, int64_t plane_step, int64_t row, int64_t c, int64_t first, int64_t outputs)
 {
     V taps[9 * W];
+    REAL *dw = s->dw + (c / s->in_channels * s->outputs * s->in_channels + c % s->in_channels) * 9;
     for (int64_t k = 0; k < outputs; k += W) {
         for (int i = 0; i < W; i++) {
-            for (int q = 0; q < 9; q++) __builtin_prefetch(s->dw + ((first + k + i) * s->depth + c) * 9 + q * W, 1, 3);
+            for (int q = 0; q < 9; q++) __builtin_prefetch(dw + (first + k + i) * s->in_channels * 9 + q * W, 1, 3);
             if (s->strided) NAMED(stride2_filter_adjoint_2d)(taps + 9 * i, sums + i * row + k, plane_step);
             else NAMED(f43_filter_adjoint_2d)(taps + 9 * i, sums + i * row + k, plane_step);
         }
@@ -268,7 +303,7 @@ static void NAMED(store_weights)(const NAMED(Winograd) *s, const REAL *sums, int
             V r[W];
             _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) r[i] = taps[q * W + i];
             NAMED(transpose)(r);
-            _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) STORE(s->dw + ((first + k + i) * s->depth + c) * 9 + q * W, r[i]);
+            _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) STORE(dw + (first + k + i) * s->in_channels * 9 + q * W, r[i]);
         }
     }
 }
@@ -328,12 +363,17 @@ static void NAMED(gradient_store_item)(void *context, int64_t item, int64_t work
     NAMED(store_weights)(s, s->filters + item * W * s->outputs, s->depth * s->outputs + PLANE_PAD, s->outputs, item * W, 0, s->outputs);
 }
 
-/* s->dw = the weight gradient. scratch: with slices their sums; else the planes of the tiles at work, followed by the sums if there are many tiles (as in
- * winograd_weight_scratch of ops/shared/conv_algorithms.py). */
+/* s->dw = the weight gradient. scratch: dw by planes if it has several; then with slices their sums; else the planes of the tiles at work, followed by the sums
+ * if there are many tiles (as in winograd_weight_scratch of ops/shared/conv_algorithms.py). */
 static void NAMED(winograd_weight_gradient)(NAMED(Winograd) *s, int64_t block, int64_t slices, REAL *scratch)
 {
     const Engine *e = s->engine;
+    REAL *dw = s->dw;
     NAMED(winograd_tiles)(s);
+    if (s->g->kernel_z > 1) {
+        s->dw = scratch;
+        scratch += NAMED(kernel_planes_size)(s->g);
+    }
     s->block = min_i64(block, s->tiles);
     s->slices = slices;
     s->planes = s->filters = scratch;
@@ -351,6 +391,7 @@ static void NAMED(winograd_weight_gradient)(NAMED(Winograd) *s, int64_t block, i
     }
     if (s->few_tiles) e->parallel_for(e, NAMED(few_gradient_item), s, ceil_div(s->depth, GRADIENT_DEPTH_BLOCK) * ceil_div(s->outputs, FILTER_BLOCK));
     else e->parallel_for(e, NAMED(gradient_store_item), s, s->depth / W);
+    if (s->g->kernel_z > 1) NAMED(exchange_kernel_planes)(s, s->dw, dw, 1);
 }
 #undef V
 #undef W

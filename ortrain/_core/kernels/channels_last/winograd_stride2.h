@@ -91,8 +91,8 @@ NOINLINE void NAME(const NAMED(Winograd) *s, int64_t tile, REAL *planes, int64_t
         }                                                                                                                         \
     }                                                                                                                             \
 }
-STRIDE2_TRANSFORM(NAMED(stride2_input), 9, NAMED(stride2_input_1d), s->in, s->rows, s->columns, s->depth, 2 * at.y - 1, 2 * at.x - 1)
-STRIDE2_TRANSFORM(NAMED(stride2_data_input), 5, NAMED(stride2_data_input_1d), s->in, s->rows, s->columns, s->depth, at.y, at.x)
+STRIDE2_TRANSFORM(NAMED(stride2_input), 9, NAMED(stride2_input_1d), s->in, s->rows, s->columns, s->in_channels, 2 * at.y - 1, 2 * at.x - 1)
+STRIDE2_TRANSFORM(NAMED(stride2_data_input), 5, NAMED(stride2_data_input_1d), s->in, s->rows, s->columns, s->in_channels, at.y, at.x)
 STRIDE2_TRANSFORM(NAMED(stride2_gradient), 4, NAMED(stride2_gradient_1d), s->dy, s->out_rows, s->out_columns, s->outputs, at.y, at.x)
 #undef STRIDE2_TRANSFORM
 

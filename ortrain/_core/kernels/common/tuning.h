@@ -149,11 +149,13 @@ enum { STEP_ROWS = TILE_VECTORS == 3 ? TILE_ROWS : 4, STEP_VECTORS = 3 };
 
 /* grouped.h */
 #define GROUPED_COLUMNS 12               /* outputs of a tile: 12 sums and a vector of weights fit into 16 registers */
+#define GROUPED_TAPS 1024                /* of a kernel */
 #define GROUPED_SUMMED_TAPS 6            /* taps of a tile of the weight gradient, with two sums each */
 /* Of a block, in the L2 cache: the spread inputs of a vector (256 channels in 32 groups on 28 x 28: 108 GFLOP/s with 64 KiB, 130 with 192), and all inputs,
  * which are read once for every vector of outputs. */
 #define GROUPED_BYTES 196608
 #define GROUPED_INPUT_BYTES 393216
+#define GROUPED_VOLUME 3                 /* factor of both for kernels of several planes, whose neighbouring planes are spread again for each block */
 #define GROUPED_MIN_ROWS 4               /* of a block where images are few; rows above and below are spread again for each block */
 #define SPREAD_BLOCKS 16                 /* to aim at */
 
@@ -162,6 +164,8 @@ enum { PLANE_PAD = 16, FEW_TILES = 128, FILTER_BLOCK = 64, DEPTH_BLOCK = 128, FE
        TILE_BLOCK = 48, WHOLE_PANEL = 32, GRADIENT_DEPTH_BLOCK = 64 };
 
 /* winograd_1d.h */
+#define WINOGRAD_1D_PART 65536           /* elements of the planes and results of a part of an image, if it has at least */
+#define WINOGRAD_1D_TILES 8              /* tiles along a row */
 #define WINOGRAD_1D_PAD 16               /* elements between planes, so that the 8 stores of a tile do not fall into one set of the L1 cache */
 #define SUMMED_POSITIONS 64              /* that a tile of the weight gradient sums before it is stored: more increase the rounding error, fewer the time */
 #define WINOGRAD_1D_ITEM_BYTES 262144    /* planes and results of a work item: half of the L2 cache */
