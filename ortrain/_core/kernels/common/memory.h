@@ -163,14 +163,18 @@ TRANSPOSE_BLOCK(transpose_whole, WORDS)
 
 /* TRANSPOSE_LOOP for elements of 4 bytes: in blocks of WORDS, which write whole cache lines with AVX-512, of 4 at the edges, and of single elements. */
 static inline void transpose_words(uint32_t *to, const uint32_t *from, int64_t m, int64_t n, int64_t to_m, int64_t from_n) {
-    int64_t i = 0, j, a, b, fours = m & ~(int64_t)3;
+    int64_t i = 0, j, a, b, fours = n < 4 ? 0 : m & ~(int64_t)3;
+    if (n == 2) {                  /* pixels interleaved by DepthToSpace: 0.9 ns per element in the loops below */
+        for (; i < m; i++) { to[i * to_m] = from[i]; to[i * to_m + 1] = from[i + from_n]; }
+        return;
+    }
     for (; i < fours; i += i + WORDS <= m ? WORDS : 4) {
         int64_t side = i + WORDS <= m ? WORDS : 4;
         for (j = 0; side == WORDS && j + WORDS <= n; j += WORDS) transpose_whole(to + i * to_m + j, to_m, from + i + j * from_n, from_n);
         for (; j + 4 <= n; j += 4)
             for (a = i; a < i + side; a += 4) transpose_4x4(to + a * to_m + j, to_m, from + a + j * from_n, from_n);
-        for (; j < n; j++)
-            for (a = i; a < i + side; a++) to[a * to_m + j] = from[a + j * from_n];
+        for (a = i; a < i + side; a++)
+            for (b = j; b < n; b++) to[a * to_m + b] = from[a + b * from_n];
     }
     for (; i < m; i++)
         for (b = 0; b < n; b++) to[i * to_m + b] = from[i + b * from_n];
