@@ -92,15 +92,29 @@ static inline void NAMED(scatter_taps)(const NAMED(Taps) *t, int64_t taps, int64
         for (int64_t p = 0; p < n; p++) plane[t->offset[k + p]] += t->weight[k + p] * dy[p];
 }
 
-/* scatter_taps for CHANNELS_PER_ITEM channels side by side: dy [n, CHANNELS_PER_ITEM], plane [positions, CHANNELS_PER_ITEM]. */
-static inline void NAMED(scatter_channels)(const NAMED(Taps) *t, int64_t taps, int64_t block, int64_t n, const REAL *dy, REAL *plane)
+/* gather_taps for a chunk of channels side by side: plane [positions, chunk], y [n, chunk]. */
+static inline void NAMED(gather_channels)(const NAMED(Taps) *t, int64_t taps, int64_t block, int64_t n, const REAL *plane, int64_t chunk, REAL *y)
 {
     for (int64_t p = 0; p < n; p++)
-        for (int64_t k = p; k < p + taps * block; k += block) {
-            REAL *restrict to = plane + (int64_t)t->offset[k] * CHANNELS_PER_ITEM, weight = t->weight[k];
-            const REAL *restrict from = dy + p * CHANNELS_PER_ITEM;
-            for (int c = 0; c < CHANNELS_PER_ITEM; c++) to[c] += weight * from[c];
+        for (int64_t first = 0; first < chunk; first += LANES) {
+            REAL sum[LANES];
+            for (int c = 0; c < LANES; c++) sum[c] = t->weight[p] * plane[t->offset[p] * chunk + first + c];
+            for (int64_t k = p + block; k < p + taps * block; k += block)
+                for (int c = 0; c < LANES; c++) sum[c] += t->weight[k] * plane[t->offset[k] * chunk + first + c];
+            for (int c = 0; c < LANES; c++) y[p * chunk + first + c] = sum[c];
         }
+}
+
+/* scatter_taps for a chunk of channels side by side: dy [n, chunk], plane [positions, chunk]. */
+static inline void NAMED(scatter_channels)(const NAMED(Taps) *t, int64_t taps, int64_t block, int64_t n, const REAL *dy, int64_t chunk, REAL *plane)
+{
+    for (int64_t p = 0; p < n; p++)
+        for (int64_t k = p; k < p + taps * block; k += block)
+            for (int64_t first = 0; first < chunk; first += LANES) {
+                REAL *restrict to = plane + t->offset[k] * chunk + first, weight = t->weight[k];
+                const REAL *restrict from = dy + p * chunk + first;
+                for (int c = 0; c < LANES; c++) to[c] += weight * from[c];
+            }
 }
 
 /* sums [n] += dy times the samples taken with `weight` instead of the weights of the table. */
