@@ -41,6 +41,7 @@ from ortrain.plan.promotion import promote_to_2d
 from ortrain.plan.rematerialization import rematerialize
 from ortrain.plan.scheduling import candidate_orders, update_early
 from ortrain.plan.steps import Step
+from ortrain.plan.transposes import merge_transposes
 
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
 """Types that every kernel supports or only needs the size of; other types require a kernel listed for them. A kernel
@@ -106,7 +107,7 @@ class Planner:
         fused = laid_out
         for fuse in (fuse_extremes, fuse_products, fuse_dense):
             fused = fuse(fused, self.inference, kept)
-        for node in fuse_updates(fused, self.inference, kept):
+        for node in fuse_updates(merge_transposes(fused, self.builder, kept), self.inference, kept):
             self._lower(node)
         self._add_commits()
         self._hoist_guards()

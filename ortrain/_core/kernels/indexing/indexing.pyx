@@ -11,6 +11,7 @@ cdef extern from "common/memory.h" nogil:
     int64_t ceil_div(int64_t n, int64_t d)
     void run_items(const Engine *engine, WorkItem work, void *context, int64_t items)
     void copy_bytes(char *to, const char *from_, int64_t n)
+    void copy_columns(char *to, int64_t to_step, const char *from_, int64_t from_step, int64_t rows, int64_t width)
     void copy_block(const Engine *engine, void *to, const void *from_, int64_t bytes)
     void fill_block(const Engine *engine, void *to, const void *value, int64_t size, int64_t count)
     void zero_block(const Engine *engine, void *to, int64_t bytes)
@@ -25,7 +26,6 @@ cdef extern from "indexing/elements.h" nogil:
     int scatter_elements_add(const KernelArgs *a)
 
 cdef extern from "indexing/rows.h" nogil:
-    void copy_columns(char *to, int64_t to_step, const char *from_, int64_t from_step, int64_t rows, int64_t width)
     void gather_run(const char *table, char *rows, const int64_t *index, int64_t n, int64_t width)
     void gather_batches(const char *table, int64_t step, char *rows, const int64_t *index, int64_t n, int64_t width, int64_t batches)
     void scatter_add_run_float(float *table, const float *rows, const int64_t *index, int64_t n, int64_t inner, int64_t low, int64_t high)

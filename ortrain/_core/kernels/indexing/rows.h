@@ -19,18 +19,6 @@ static inline void gather_run(const char *table, char *rows, const int64_t *inde
     else for (int64_t i = 0; i < n; i++) memcpy(rows + i * width, table + index[i] * width, (size_t)width);
 }
 
-/* to [rows, width bytes], `to_step` bytes apart, = from [rows, width bytes], `from_step` apart. */
-#define COPY_COLUMNS(words)                                                                                                    \
-    case 4 * (words): for (; rows > 0; rows--, to += to_step, from += from_step) memcpy(to, from, 4 * (words)); return;
-static inline void copy_columns(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t rows, int64_t width)
-{
-    switch (width) {               /* few whole words without a call of memcpy: rows of 12 and 16 bytes took 4 ns with it */
-        COPY_COLUMNS(1) COPY_COLUMNS(2) COPY_COLUMNS(3) COPY_COLUMNS(4) COPY_COLUMNS(5) COPY_COLUMNS(6) COPY_COLUMNS(7) COPY_COLUMNS(8)
-        COPY_COLUMNS(12) COPY_COLUMNS(16)
-    }
-    for (; rows > 0; rows--, to += to_step, from += from_step) memcpy(to, from, (size_t)width);
-}
-
 /* gather_run for `batches` tables that are `step` bytes apart. Where most indices continue the one before, as those of a Pad do, whole spans are copied: an
  * edge around 32 x 32 took 0.45 ns per element one by one. */
 static inline void gather_batches(const char *table, int64_t step, char *rows, const int64_t *index, int64_t n, int64_t width, int64_t batches)
