@@ -13,9 +13,10 @@ SHUFFLE = [("Transpose", (0, 3, 1, 2)), ("Reshape", (2, 2, 4, 3, 5)), ("Transpos
 CASES = {
     "channels that are shuffled between two layouts": ((2, 3, 5, 8), SHUFFLE, 1),
     "a change of layout that a transpose takes back": ((2, 3, 5, 8), [("Transpose", (0, 3, 1, 2)), ("Reshape", (2, 8, 15)), ("Transpose", (0, 2, 1))], 0),
-    "windows that are divided into heads": ((4, 6, 6), [("Reshape", (4, 2, 3, 2, 3)), ("Transpose", (0, 1, 3, 2, 4)), ("Reshape", (4, 4, 9)),
+    "windows that are divided into heads": ((4, 8, 8), [("Reshape", (4, 2, 4, 2, 4)), ("Transpose", (0, 1, 3, 2, 4)), ("Reshape", (4, 4, 16)),
                                                         ("Transpose", (0, 2, 1))], 1),
-    "sizes that do not divide each other": ((4, 6), [("Transpose", (1, 0)), ("Reshape", (3, 8)), ("Transpose", (1, 0)), ("Reshape", (24,))], 1),
+    "axes that are divided in the middle": ((8, 12), [("Transpose", (1, 0)), ("Reshape", (3, 32)), ("Transpose", (1, 0)), ("Reshape", (96,))], 1),
+    "single elements that would be scattered": ((4, 6), [("Transpose", (1, 0)), ("Reshape", (3, 8)), ("Transpose", (1, 0))], 2),
     "a reshape that divides no axis": ((4, 9), [("Transpose", (1, 0)), ("Reshape", (6, 6)), ("Transpose", (1, 0))], 2),
     "axes of one element": ((1, 5, 1, 7), [("Transpose", (2, 3, 0, 1)), ("Reshape", (7, 1, 5)), ("Transpose", (1, 2, 0))], 0),
 }

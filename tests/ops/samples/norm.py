@@ -141,11 +141,11 @@ SAMPLES += [
     *[Sample("GroupNormalization", [x, SCALE, BIAS], lambda x, s, b, n=n: group_norm(x, s, b, n), {"num_groups": n}, opset=21) for x in BATCHES[1:3] for n in (1, 2, 4)],
     Sample("GroupNormalization", [BATCHES[2], SCALE[:2], BIAS[:2]], lambda x, s, b: group_norm(x, s, b, 2), {"num_groups": 2}, opset=18),
     *[Sample("InstanceNormalization", [x, SCALE, BIAS], instance_norm) for x in BATCHES[1:]],
-    *[Sample("GroupNorm", [x, SCALE, BIAS], lambda x, s, b, n=n: (group_norm(x, s, b, n), *group_statistics(x, n)), {"groups": n}, "ortrain", outputs=3,
+    *[Sample("GroupNorm", [x, SCALE, BIAS], lambda x, s, b, n=n: (group_norm(x, s, b, n), *group_statistics(x, n)), {"num_groups": n}, "ortrain", outputs=3,
              gradient=False)
       for x in BATCHES[1:] for n in (1, 2, 4)],
     *[Sample("GroupNormGrad", [x[::-1] - 3, x, SCALE, *group_statistics(x, n)], lambda dy, x, s, m, i: group_norm_gradient(dy, x, s, m, i),
-             {"groups": n}, "ortrain", outputs=3, gradient=False) for x in BATCHES[1:] for n in (1, 2)],
+             {"num_groups": n}, "ortrain", outputs=3, gradient=False) for x in BATCHES[1:] for n in (1, 2)],
     Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], lambda *a: instance_norm(*a, 0.1), {"epsilon": 0.1}),
     Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], instance_norm, opset=18),
     *[Sample("LpNormalization", [BATCHES[2]], lambda x, p=p, a=a: x / np.linalg.norm(x, p, a, keepdims=True), {"p": p, "axis": a}) for p in (1, 2) for a in (1, -1)],

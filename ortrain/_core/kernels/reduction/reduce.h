@@ -76,7 +76,8 @@ static inline int64_t reduce_outputs_per_item(const Reduction *r)
 }
 
 /* Combine ROW_LANES lanes in loops of constant length, for which they stay in registers. Unrolled, extremes are branches instead of vectors. */
-#define FOLD_HALF(ACC, COMBINE, lanes, half) _Pragma("GCC unroll 1") for (int k = 0; k < (half); k++) { ACC v = lanes[k + (half)], b = lanes[k]; lanes[k] = COMBINE; }
+#define FOLD_HALF(ACC, COMBINE, lanes, half) \
+    _Pragma("GCC unroll 1") for (int k = 0; k < (half); k++) { ACC v = lanes[k + (half)], b = lanes[k]; lanes[k] = COMBINE; }
 #define FOLD_ROW(ACC, COMBINE, lanes)                                                                                              \
     FOLD_HALF(ACC, COMBINE, lanes, 32) FOLD_HALF(ACC, COMBINE, lanes, 16) FOLD_HALF(ACC, COMBINE, lanes, 8)                         \
     FOLD_HALF(ACC, COMBINE, lanes, 4) FOLD_HALF(ACC, COMBINE, lanes, 2) FOLD_HALF(ACC, COMBINE, lanes, 1)
@@ -86,34 +87,37 @@ static inline int64_t reduce_outputs_per_item(const Reduction *r)
         for (int64_t k = 0; k < half; k++) { ACC v = lanes[k + half], b = lanes[k]; lanes[k] = COMBINE; }
 
 #define REDUCE(NAME, R, ACC, IDENTITY, MAP, COMBINE, FINALIZE)                                                                      \
-/* the result of n elements; with stride 1 in lanes */                                                                              \
-static inline ACC NAME##_run_##R(const R *x, int64_t stride, int64_t n)                                                             \
+/* the result of `rows` rows of n elements, `step` apart, in lanes */                                                               \
+static inline ACC NAME##_run_##R(const R *x, int64_t n, int64_t rows, int64_t step)                                                 \
 {                                                                                                                                   \
-    ACC lanes[ROW_LANES], a = IDENTITY; int64_t i = 0;                                                                              \
-    if (stride == 1) {                                                                                                              \
-        for (int k = 0; k < ROW_LANES; k++) lanes[k] = IDENTITY;                                                                    \
+    ACC lanes[ROW_LANES], a = IDENTITY;                                                                                             \
+    for (int k = 0; k < ROW_LANES; k++) lanes[k] = IDENTITY;                                                                        \
+    for (; rows > 0; rows--, x += step) {                                                                                           \
+        int64_t i = 0;                                                                                                              \
         for (; i + ROW_LANES <= n; i += ROW_LANES)                                                                                  \
             for (int k = 0; k < ROW_LANES; k++) { ACC v = x[i + k], b = lanes[k]; v = MAP; lanes[k] = COMBINE; }                    \
         for (; i + 16 <= n; i += 16)                                                                                                \
             _Pragma("GCC unroll 1") for (int k = 0; k < 16; k++) { ACC v = x[i + k], b = lanes[k]; v = MAP; lanes[k] = COMBINE; }   \
         for (; i < n; i++) { ACC v = x[i], b = a; v = MAP; a = COMBINE; }                                                           \
-        FOLD_ROW(ACC, COMBINE, lanes)                                                                                               \
-        ACC v = a, b = lanes[0];                                                                                                    \
-        return COMBINE;                                                                                                             \
     }                                                                                                                               \
-    for (; i < n; i++) { ACC v = x[i * stride], b = a; v = MAP; a = COMBINE; }                                                      \
-    return a;                                                                                                                       \
+    FOLD_ROW(ACC, COMBINE, lanes)                                                                                                   \
+    ACC v = a, b = lanes[0];                                                                                                        \
+    return COMBINE;                                                                                                                 \
 }                                                                                                                                   \
 static inline ACC NAME##_all_##R(const Reduction *r, const R *x)                                                                    \
 {                                                                                                                                   \
     ACC a = IDENTITY;                                                                                                               \
     if (!r->reduced) { ACC v = x[0], b = a; v = MAP; return COMBINE; }                                                              \
-    int64_t inner = r->size[r->reduced - 1], stride = r->stride[r->reduced - 1], rows = inner ? r->count / inner : 0;               \
-    for (int64_t row = 0; row < rows; row++)                                                                                        \
-        for (int64_t from = 0; from < inner; from += REDUCE_CHUNK) {                                                                \
-            int64_t n = inner - from < REDUCE_CHUNK ? inner - from : REDUCE_CHUNK;                                                  \
-            ACC v = NAME##_run_##R(x + reduced_offset(r, row) + from * stride, stride, n), b = a; a = COMBINE;                      \
+    int64_t inner = r->size[r->reduced - 1], stride = r->stride[r->reduced - 1], rows = inner ? r->count / inner : 0, count = 1;    \
+    int64_t before = r->reduced > 1 ? r->size[r->reduced - 2] : 1, step = r->reduced > 1 ? r->stride[r->reduced - 2] : 0;           \
+    for (int64_t row = 0; row < rows; row += count) {                                                                               \
+        const R *from = x + reduced_offset(r, row);                                                                                 \
+        count = stride == 1 ? min_i64(max_i64(1, REDUCE_CHUNK / inner), before - row % before) : 1;       /* rows of a chunk */     \
+        for (int64_t i = 0; i < inner && stride == 1; i += REDUCE_CHUNK) {                                                          \
+            ACC v = NAME##_run_##R(from + i, min_i64(REDUCE_CHUNK, inner - i), count, step), b = a; a = COMBINE;                    \
         }                                                                                                                           \
+        for (int64_t i = 0; i < inner && stride != 1; i++) { ACC v = from[i * stride], b = a; v = MAP; a = COMBINE; }               \
+    }                                                                                                                               \
     return a;                                                                                                                       \
 }                                                                                                                                   \
 /* n outputs along the last kept axis, which is contiguous while the reduced axes are not: whole rows are combined elementwise. */  \
@@ -169,14 +173,14 @@ static void NAME##_item_##R(void *context, int64_t item, int64_t worker)        
             for (int64_t k = 0; k < n; k++) { ACC a = acc[k]; y[o + k] = (R)(FINALIZE); }                                           \
         }                                                                                                                           \
     else if (is_row(&r))                                                                                                            \
-        for (const R *p = x + o * count; o < end; o++, p += count) { ACC a = NAME##_run_##R(p, 1, count); y[o] = (R)(FINALIZE); }   \
+        for (; o < end; o++) { ACC a = NAME##_run_##R(x + o * count, count, 1, 0); y[o] = (R)(FINALIZE); }                          \
     else for (; o < end; o++) { ACC a = NAME##_all_##R(&r, x + kept_offset(&r, o)); y[o] = (R)(FINALIZE); }                         \
 }                                                                                                                                   \
 /* Reduction to a single value: partial results of fixed chunks, combined in order. */                                              \
 static void NAME##_partial_##R(void *context, int64_t item, int64_t worker)                                                         \
 {                                                                                                                                   \
     const KernelArgs *args = context; int64_t from = item * REDUCE_CHUNK, n = args->inputs[0].count - from; (void)worker;           \
-    ((ACC *)args->scratch)[item] = NAME##_run_##R((const R *)args->inputs[0].data + from, 1, n < REDUCE_CHUNK ? n : REDUCE_CHUNK);  \
+    ((ACC *)args->scratch)[item] = NAME##_run_##R((const R *)args->inputs[0].data + from, min_i64(n, REDUCE_CHUNK), 1, 0);          \
 }                                                                                                                                   \
 static int NAME##_##R(const KernelArgs *args)                                                                                       \
 {                                                                                                                                   \
