@@ -1,28 +1,12 @@
-"""Kernels that the planner inserts: guards, copies, and calls of Python functions."""
-from libc.stdint cimport int32_t, int64_t
+"""Kernels that the planner inserts: copies, and calls of Python functions."""
 from libc.string cimport memcpy, memset
 cimport numpy as cnp
 from ortrain._core.arrays cimport array_copy, array_view, numpy_type_number
-from ortrain._core.kernel cimport DTYPE_INT32, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK, KernelArgs, Tensor
+from ortrain._core.kernel cimport STATUS_OK, KernelArgs, Tensor
 
 import numpy as np
 
 cnp.import_array()
-
-
-cdef int check_range(const KernelArgs *a) noexcept nogil:
-    """Return STATUS_INDEX_OUT_OF_RANGE if an element of indices [n] (int64 or int32) is neither in [low, high) nor the ignored value.
-
-    ints: low, high, has_ignored, ignored."""
-    cdef Tensor *x = &a.inputs[0]
-    cdef int64_t i, v
-    cdef int64_t low = a.ints[0], high = a.ints[1], ignored = a.ints[3]
-    cdef bint has_ignored = a.ints[2] != 0
-    for i in range(x.count):
-        v = (<int32_t *>x.data)[i] if x.dtype == DTYPE_INT32 else (<int64_t *>x.data)[i]
-        if (v < low or v >= high) and not (has_ignored and v == ignored):
-            return STATUS_INDEX_OUT_OF_RANGE
-    return STATUS_OK
 
 
 cdef int copy(const KernelArgs *a) noexcept nogil:
@@ -82,4 +66,4 @@ cdef int call_python(const KernelArgs *a) noexcept nogil:
 
 PYTHON_FAILED = STATUS_PYTHON_FAILED
 # name -> address
-KERNELS = {"check_range": <size_t>&check_range, "copy": <size_t>&copy, "python": <size_t>&call_python}
+KERNELS = {"copy": <size_t>&copy, "python": <size_t>&call_python}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ortrain.ir import TensorType
+from ortrain.ir import Shape, TensorType
 from ortrain.ops.channels_last import norm_call_of_pixels
 from ortrain.ops.registry.constants import symbolic_max
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
@@ -207,8 +207,60 @@ def scale_and_shift(g: NodeBuilder, normalized: str, shape: Sequence[int]) -> st
     return g.op("Add", g.op("Mul", normalized, scale), bias)
 
 
+MIN_PIXELS = 16
+"""Pixels of a channel from which on a group is normalized by its own kernel, whose loops run along a channel."""
+
+
+def groups_of(c: InferenceContext, x: int) -> tuple[Shape, int]:
+    """Return the shape of input number x, [n, c, d, …], and the number of its groups. Raises unless they divide its channels."""
+    shape, groups = c.shape(x), int(c.attribute("num_groups", 0))
+    if len(shape) < 3 or groups < 1 or not isinstance(shape[1], int) or shape[1] % groups:
+        raise c.error(f"expected x [n, c, d, …] and num_groups that divide c, got {list(shape)} and {groups}")
+    return shape, groups
+
+
+def group_norm_call(c: LoweringContext, kernel: str, x: int) -> KernelCall:
+    """Return the call of a kernel of group_norm.h that normalizes input number x."""
+    dims = c.dims(x)
+    scratch = 8 * 2 * dims[0] * dims[1] if kernel == "group_norm_grad" else 0
+    return KernelCall(kernel, (dims[0], dims[1], math.prod(dims[2:]), int(c.attribute("num_groups"))), (float(c.attribute("epsilon", 1e-5)),), scratch=scratch,
+                      in_place={} if scratch else {0: 0})
+
+
+def group_norm_gradient(g: GradientBuilder) -> Gradients:
+    return g.ops("GroupNormGrad", g.dy, g.inputs[0], g.inputs[1], g.output(1), g.output(2), outputs=[True, True, True], domain=ORTRAIN,
+                 num_groups=int(g.attribute("num_groups")))
+
+
+@operator("GroupNorm", domain=ORTRAIN, gradient=group_norm_gradient, required_outputs=1, lower=lambda c: group_norm_call(c, "group_norm", 0))
+def group_norm(c: InferenceContext) -> list[TensorType]:
+    """y = scale (x - mean) / sqrt(var + epsilon) + bias with scale and bias by channel, mean [n, groups], 1 / sqrt(var + epsilon) [n, groups]"""
+    shape, groups = groups_of(c, 0)
+    check_inputs(c, shape[1:2], 1, 2)
+    statistics = TensorType(c.dtype(0), (shape[0], groups))
+    return [c.type(0), statistics, statistics]
+
+
+@operator("GroupNormGrad", domain=ORTRAIN, lower=lambda c: group_norm_call(c, "group_norm_grad", 1))
+def group_norm_grad(c: InferenceContext) -> list[TensorType]:
+    """(dx, dscale, dbias) of (dy, x, scale, mean, 1 / sqrt(var + epsilon)), the gradient of GroupNorm with the same `num_groups`"""
+    shape, groups = groups_of(c, 1)
+    check_inputs(c, shape, 0)
+    check_inputs(c, shape[1:2], 2)
+    check_inputs(c, (shape[0], groups), 3, 4)
+    return [c.type(1), c.type(2), c.type(2)]
+
+
+def has_own_kernel(shape: Shape) -> bool:
+    """Return whether groups of channels of x [n, c, …] are normalized by their own kernel: those of known size with many pixels."""
+    sizes = [size for size in shape[1:] if isinstance(size, int)]
+    return len(sizes) == len(shape) - 1 and math.prod(sizes[1:]) >= MIN_PIXELS
+
+
 def instance_norm_decomposition(g: NodeBuilder) -> list[str]:
-    rank = g.rank(g.inputs[0])
+    x, rank = g.inputs[0], g.rank(g.inputs[0])
+    if has_own_kernel(g.shape(x)):
+        return [g.op("GroupNorm", *g.inputs, domain=ORTRAIN, num_groups=g.shape(x)[1], epsilon=float(g.attribute("epsilon", 1e-5)))]
     return [scale_and_shift(g, standardize(g, g.inputs[0], range(2, rank)), [1, -1, *[1] * (rank - 2)])]
 
 
@@ -224,6 +276,8 @@ def instance_normalization(c: InferenceContext) -> list[TensorType]:
 def group_norm_decomposition(g: NodeBuilder) -> list[str]:
     """Standardize x reshaped to [n, groups, -1]; scale and bias apply per group before opset 21, per channel since."""
     x, groups, rank = g.inputs[0], int(g.attribute("num_groups")), g.rank(g.inputs[0])
+    if g.opset >= 21 and has_own_kernel(g.shape(x)):
+        return [g.op("GroupNorm", *g.inputs, domain=ORTRAIN, num_groups=groups, epsilon=float(g.attribute("epsilon", 1e-5)))]
     normalized = standardize(g, g.op("Reshape", x, g.constant([0, groups, -1])), [2])
     if g.opset < 21:
         return [g.reshape_like(scale_and_shift(g, normalized, [1, -1, 1]), x)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 from ortrain.dtypes import NUMBERS
 from ortrain.errors import MissingGradientError
 from ortrain.ir import Dim, TensorType
+from ortrain.ops.reduce import reduction_call
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.record import MICROSOFT, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
+from ortrain.ops.registry.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, check_inputs, operator
 from ortrain.ops.shared.windows import Windows, explicit, integers, packed, windows_of
 
 FLOATS = ("float32", "float64")
@@ -161,12 +163,9 @@ def lower_average_pool_grad(c: LoweringContext) -> KernelCall:
     return KernelCall("average_pool_grad", plane_ints(c, data, windows_of(c, data[2:], kernel_of(c, len(data)))))
 
 
-def lower_global_pool(kernel: str) -> Any:
-    def lower(c: LoweringContext) -> KernelCall:
-        data = c.dims(0)
-        return KernelCall(kernel, (data[0] * data[1], prod(data[2:])))
-
-    return lower
+def lower_global_pool(kernel: str) -> Callable[[LoweringContext], KernelCall | Alias]:
+    """Return the lowering to a reduction over all axes after the channels."""
+    return lambda c: reduction_call(kernel, c.dims(0), range(2, len(c.dims(0))))
 
 
 # ---- records
@@ -203,13 +202,13 @@ def global_pool_type(c: InferenceContext) -> list[TensorType]:
     return [TensorType(dtype, (*shape[:2], *(1,) * (len(shape) - 2)))]
 
 
-@operator("GlobalAveragePool", lower=lower_global_pool("global_average_pool"), gradient=global_average_pool_gradient)
+@operator("GlobalAveragePool", lower=lower_global_pool("reduce_mean"), gradient=global_average_pool_gradient)
 def global_average_pool(c: InferenceContext) -> list[TensorType]:
     """y[n, c] = mean of x[n, c, ...]"""
     return global_pool_type(c)
 
 
-@operator("GlobalMaxPool", lower=lower_global_pool("global_max_pool"), gradient=global_max_pool_gradient)
+@operator("GlobalMaxPool", lower=lower_global_pool("reduce_max"), gradient=global_max_pool_gradient)
 def global_max_pool(c: InferenceContext) -> list[TensorType]:
     """y[n, c] = max of x[n, c, ...]"""
     return global_pool_type(c)

@@ -9,10 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.ir import TensorType
+from ortrain.ir import Dim, TensorType
 from ortrain.ops.registry.constants import is_one, is_symbolic
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Alias, Decomposition, InferenceContext, KernelCall, LoweringContext, normalize_axes, operator
+from ortrain.ops.registry.record import (
+    MICROSOFT,
+    ORTRAIN,
+    Alias,
+    Decomposition,
+    InferenceContext,
+    KernelCall,
+    LoweringContext,
+    check_inputs,
+    normalize_axes,
+    operator,
+)
 
 Gradients = Sequence[str | None]
 SUM_CHUNK = 16384
@@ -73,22 +84,26 @@ def lower_reduction(kernel: str) -> Callable[[LoweringContext], KernelCall | Ali
         axes = axes_of(c)
         if axes is None:
             raise c.error("expected constant axes, got computed ones")
-        dims = c.dims(0)
-        kept: list[tuple[int, int]] = []
-        reduced: list[tuple[int, int]] = []
-        stride = 1
-        for size, is_reduced in reversed(group_axes(dims, axes)):
-            (reduced if is_reduced else kept).insert(0, (size, stride))
-            stride *= size
-        count = math.prod([size for size, _ in reduced])
-        outputs = math.prod([size for size, _ in kept])
-        if is_one(count) and kernel != "reduce_sum_square":
-            return Alias()
-        scratch = 8 * (-(-count // SUM_CHUNK) + 1) if outputs == 1 else 0
-        ints = [len(kept), *(s for s, _ in kept), *(t for _, t in kept), len(reduced), *(s for s, _ in reduced), *(t for _, t in reduced)]
-        return KernelCall(kernel, (outputs, count, *ints), scratch=scratch)
+        return reduction_call(kernel, c.dims(0), axes)
 
     return lower
+
+
+def reduction_call(kernel: str, dims: Sequence[int], axes: Sequence[int]) -> KernelCall | Alias:
+    """Return the reduction of a tensor over axes by a kernel of `_core/kernels/reduction/reduce.h`, as in lower_reduction."""
+    kept: list[tuple[int, int]] = []
+    reduced: list[tuple[int, int]] = []
+    stride = 1
+    for size, is_reduced in reversed(group_axes(dims, axes)):
+        (reduced if is_reduced else kept).insert(0, (size, stride))
+        stride *= size
+    count = math.prod([size for size, _ in reduced])
+    outputs = math.prod([size for size, _ in kept])
+    if is_one(count) and kernel != "reduce_sum_square":
+        return Alias()
+    scratch = 8 * (-(-count // SUM_CHUNK) + 1) if outputs == 1 else 0
+    ints = [len(kept), *(s for s, _ in kept), *(t for _, t in kept), len(reduced), *(s for s, _ in reduced), *(t for _, t in reduced)]
+    return KernelCall(kernel, (outputs, count, *ints), scratch=scratch)
 
 
 def expand_like(g: GradientBuilder, dy: str) -> str:
@@ -240,6 +255,25 @@ def product_of_others(c: InferenceContext) -> list[TensorType]:
     """y = the product of x over `axes` without the element itself, in the shape of x"""
     normalize_axes(c, c.attribute("axes"), len(c.shape(0)))
     return [c.type(0)]
+
+
+def is_one_block(dims: Sequence[Dim], axes: Sequence[int]) -> bool:
+    """Return whether axes, which are sorted, are adjacent, not counting axes of size 1 between them."""
+    return all(axis in axes or is_one(dims[axis]) for axis in range(axes[0], axes[-1] + 1))
+
+
+def lower_extreme_grad(c: LoweringContext) -> KernelCall:
+    dims, axes = c.dims(1), sorted(normalize_axes(c, c.attribute("axes"), len(c.dims(1))))
+    return KernelCall("extreme_shares", (math.prod(dims[:axes[0]]), math.prod(dims[axes[0]:axes[-1] + 1]), math.prod(dims[axes[-1] + 1:])))
+
+
+@operator("ExtremeGrad", domain=ORTRAIN, lower=lower_extreme_grad, differentiable=False)
+def extreme_grad(c: InferenceContext) -> list[TensorType]:
+    """dx = dy in equal shares for the elements of x that equal y, the gradient of an extreme y of x over adjacent `axes`, which keep size 1; of (dy, x, y)"""
+    shape = c.shape(1)
+    axes = normalize_axes(c, c.attribute("axes"), len(shape))
+    check_inputs(c, tuple(1 if axis in axes else dim for axis, dim in enumerate(shape)), 0, 2)
+    return [c.type(1)]
 
 
 def reduce_all_l2_decomposition(g: NodeBuilder) -> list[str]:

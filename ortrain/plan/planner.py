@@ -32,6 +32,7 @@ from ortrain.plan.data_dependence import InputValuesRequired, OpenSizes, Partiti
 from ortrain.plan.deferred_gradients import DeferredGradients, ParameterUpdates, defer_gradients
 from ortrain.plan.emission import Emission
 from ortrain.plan.epilogue_fusion.dense import fuse_dense
+from ortrain.plan.epilogue_fusion.extremes import fuse_extremes
 from ortrain.plan.epilogue_fusion.optimizer_update import fuse_updates
 from ortrain.plan.epilogue_fusion.products import fuse_products
 from ortrain.plan.layout import convert_to_channels_last
@@ -40,6 +41,7 @@ from ortrain.plan.promotion import promote_to_2d
 from ortrain.plan.rematerialization import rematerialize
 from ortrain.plan.scheduling import candidate_orders, update_early
 from ortrain.plan.steps import Step
+from ortrain.plan.transposes import merge_transposes
 
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
 """Types that every kernel supports or only needs the size of; other types require a kernel listed for them. A kernel
@@ -102,8 +104,10 @@ class Planner:
         nodes, kept = self._without_duplicates(self._live_nodes()), (*self.outputs, *self.commits)
         promoted = promote_to_2d(nodes, self.builder, kept)
         laid_out = convert_to_channels_last(promoted, self.builder, kept, not self.handle.winograd)
-        fused = fuse_dense(fuse_products(laid_out, self.inference, kept), self.inference, kept)
-        for node in fuse_updates(fused, self.inference, kept):
+        fused = laid_out
+        for fuse in (fuse_extremes, fuse_products, fuse_dense):
+            fused = fuse(fused, self.inference, kept)
+        for node in fuse_updates(merge_transposes(fused, self.builder, kept), self.inference, kept):
             self._lower(node)
         self._add_commits()
         self._hoist_guards()
@@ -360,7 +364,7 @@ class Planner:
         if key not in self._guarded_ranges:
             self._guarded_ranges.append(key)
             call = KernelCall("check_range", (guard.low, guard.high, int(guard.ignored is not None), guard.ignored or 0))
-            self.steps.append(Step(node, call, [source], [], guard, BUILTIN_KERNELS["check_range"]))
+            self.steps.append(Step(node, call, [source], [], guard, kernels()["check_range", self.inference.types[source].dtype]))
 
     def _context(self, node: Node) -> LoweringContext:
         inferred = self.inference.context(node)

@@ -87,6 +87,20 @@ def skip_layer_norm(x, skip, gamma, beta=None, bias=None):
     return y if beta is None else y + beta
 
 
+def group_statistics(x, groups):
+    """Return the mean and 1 / standard deviation of each group of channels of each image, [n, groups]."""
+    rows = x.reshape(len(x), groups, -1)
+    return rows.mean(2), 1 / np.sqrt(rows.var(2) + 1e-5)
+
+
+def group_norm_gradient(dy, x, s, mean, inverse):
+    shape = (len(x), mean.shape[1], -1)
+    normal = ((x.reshape(shape) - mean[..., None]) * inverse[..., None]).reshape(x.shape)
+    d, rows = (dy * broadcast_channels(s, x)).reshape(shape), normal.reshape(shape)
+    dx = inverse[..., None] * (d - d.mean(2, keepdims=True) - rows * (d * rows).mean(2, keepdims=True))
+    return dx.reshape(x.shape), (dy * normal).sum(reduction_axes(x)), dy.sum(reduction_axes(x))
+
+
 SAMPLES = [
     *[Sample("SkipLayerNormalization", [*(rng.standard_normal((2, 3, 6)) for _ in range(2)), *(rng.standard_normal(6) for _ in range(n))], skip_layer_norm, {},
              "com.microsoft") for n in (1, 2, 3)],
@@ -127,6 +141,11 @@ SAMPLES += [
     *[Sample("GroupNormalization", [x, SCALE, BIAS], lambda x, s, b, n=n: group_norm(x, s, b, n), {"num_groups": n}, opset=21) for x in BATCHES[1:3] for n in (1, 2, 4)],
     Sample("GroupNormalization", [BATCHES[2], SCALE[:2], BIAS[:2]], lambda x, s, b: group_norm(x, s, b, 2), {"num_groups": 2}, opset=18),
     *[Sample("InstanceNormalization", [x, SCALE, BIAS], instance_norm) for x in BATCHES[1:]],
+    *[Sample("GroupNorm", [x, SCALE, BIAS], lambda x, s, b, n=n: (group_norm(x, s, b, n), *group_statistics(x, n)), {"num_groups": n}, "ortrain", outputs=3,
+             gradient=False)
+      for x in BATCHES[1:] for n in (1, 2, 4)],
+    *[Sample("GroupNormGrad", [x[::-1] - 3, x, SCALE, *group_statistics(x, n)], lambda dy, x, s, m, i: group_norm_gradient(dy, x, s, m, i),
+             {"num_groups": n}, "ortrain", outputs=3, gradient=False) for x in BATCHES[1:] for n in (1, 2)],
     Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], lambda *a: instance_norm(*a, 0.1), {"epsilon": 0.1}),
     Sample("InstanceNormalization", [BATCHES[2], SCALE, BIAS], instance_norm, opset=18),
     *[Sample("LpNormalization", [BATCHES[2]], lambda x, p=p, a=a: x / np.linalg.norm(x, p, a, keepdims=True), {"p": p, "axis": a}) for p in (1, 2) for a in (1, -1)],

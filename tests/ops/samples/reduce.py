@@ -30,6 +30,19 @@ def sample(op_type, x, axes, keepdims, opset=17, domain=""):
     return Sample(op_type, inputs, oracle, attributes, domain, opset=opset, constants=(1,) if len(inputs) > 1 else ())
 
 
+
+
+def extreme_grad(shape, axes):
+    """Return a sample of ExtremeGrad with ties."""
+    x, dy = rng.integers(0, 4, shape).astype(float), rng.standard_normal([1 if axis in axes else n for axis, n in enumerate(shape)])
+
+    def oracle(dy, x, y):
+        mask = x == y
+        return np.where(mask, dy / np.maximum(mask.sum(axes, keepdims=True), 1), 0.0).astype(x.dtype)
+
+    return Sample("ExtremeGrad", [dy, x, x.max(axes, keepdims=True)], oracle, {"axes": axes}, "ortrain", gradient=False)
+
+
 SAMPLES = [
     *[sample("ReduceSum", X, axes, keep) for axes in AXES for keep in (0, 1)],
     *[sample("ReduceMean", X, axes, keep) for axes in AXES for keep in (0, 1)],
@@ -54,6 +67,14 @@ SAMPLES += [
 SAMPLES += [
     sample("ReduceProd", np.array(1.5), None, 0),
     Sample("ReduceProd", [X, np.zeros(0, np.int64)], lambda x, a: x, {"noop_with_empty_axes": 1}, opset=18, constants=(1,)),
+]
+
+LONG = rng.uniform(0.9, 1.1, (2, 40000))
+SAMPLES += [
+    *[sample(op, rng.standard_normal((70, n)), (1,), 0, 18) for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin") for n in (7, 16, 33, 63, 64, 150, 999)],
+    Sample("ProductOfOthers", [LONG], lambda x: np.exp(np.log(LONG).sum(1, keepdims=True) - np.log(LONG)), {"axes": (1,)}, "ortrain", label="long rows"),
+    *[extreme_grad(shape, axes) for shape, axes in (((3, 4, 5, 2), (1,)), ((3, 4, 5, 2), (1, 2)), ((40, 6, 3), (1,)), ((7, 300), (1,)), ((300, 7), (0,)),
+                                                    ((2, 1200, 3), (1,)), ((5, 1, 9), (0, 1, 2)))],
 ]
 
 

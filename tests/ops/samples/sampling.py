@@ -157,6 +157,7 @@ SAMPLES = [
       for padding in ("zeros", "border", "reflection") for align in (0, 1)],
     *[sampled(X2, GRID2, mode, opset=16) for mode in ("bilinear", "bicubic")], sampled(X2, GRID2, opset=22),
     sampled(rng.standard_normal((1, 11, 6, 5)), rng.uniform(-1.1, 1.1, (1, 20, 30, 2)), label="several blocks and owners"),
+    *[sampled(rng.standard_normal((8, 40, 3, 3)), rng.uniform(-1.1, 1.1, (8, 3, 4, 2)), mode, label="chunks of several vectors") for mode in ("nearest", "linear")],
     Sample("GridSample", [rng.standard_normal((2, 3, 1, 4)), GRID2], lambda x, grid: dense(x, grid, "linear", "reflection", 1),
            {"padding_mode": "reflection", "align_corners": 1}, opset=20, label="an axis of one element, by which the reference divides"),
     sampled(X2[..., 0], rng.uniform(-2, 2, (2, 6, 1)), label="one axis"),

@@ -1,4 +1,4 @@
-/* Batch normalization of x [n, c, d] (ints: n, c, d; a work item is one channel) and layer normalization of x [rows, size]. */
+/* Batch normalization of x [n, c, d] (ints: n, c, d; a work item is one channel), layer normalization of x [rows, size] and group normalization. */
 #ifndef ORTRAIN_NORM_H
 #define ORTRAIN_NORM_H
 #include <math.h>
@@ -105,8 +105,8 @@ static void layer_norm_grad_##R(void *context, int64_t item, int64_t worker)    
         NORM_SUM(R, sum, size, dy[k] * scale[k])                                                                                                       \
         NORM_SUM(R, dot, size, dy[k] * scale[k] * (x[k] - mean))                                                                                       \
         R e = sum / size, b = dot * inv_std * inv_std / size;                                                                                          \
-        for (int64_t k = 0; k < size; k++) { ds[k] += dy[k] * (x[k] - mean) * inv_std; db[k] += dy[k]; }                                               \
-        if (dx) for (int64_t k = 0; k < size; k++) dx[r * size + k] = inv_std * (dy[k] * scale[k] - e - (x[k] - mean) * b);                            \
+        _Pragma("GCC ivdep") for (int64_t k = 0; k < size; k++) { ds[k] += dy[k] * (x[k] - mean) * inv_std; db[k] += dy[k]; }                          \
+        if (dx) _Pragma("GCC ivdep") for (int64_t k = 0; k < size; k++) dx[r * size + k] = inv_std * (dy[k] * scale[k] - e - (x[k] - mean) * b);       \
     }                                                                                                                                                  \
 }                                                                                                                                                      \
 static void layer_norm_reduce_##R(const KernelArgs *args, int64_t blocks)                                                                              \
@@ -120,6 +120,10 @@ static void layer_norm_reduce_##R(const KernelArgs *args, int64_t blocks)       
 
 NORM(float, sqrtf)
 NORM(double, sqrt)
+
+#define TEMPLATE "normalization/group_norm.h"
+#include "common/float_types.h"
+BY_TYPE(group_norm) BY_TYPE(group_norm_grad)
 
 #define IS_FLOAT32 (args->inputs[0].dtype == DTYPE_FLOAT32)
 #define CHANNEL_KERNEL(NAME) static int NAME(const KernelArgs *args) \

@@ -1,4 +1,4 @@
-"""Batch and layer normalization; the loops are in norm.h."""
+"""Batch, layer and group normalization; the loops are in norm.h and group_norm.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "normalization/norm.h" nogil:
@@ -7,6 +7,8 @@ cdef extern from "normalization/norm.h" nogil:
     int batch_norm_grad(const KernelArgs *args)
     int layer_norm(const KernelArgs *args)
     int layer_norm_grad(const KernelArgs *args)
+    int group_norm(const KernelArgs *args)
+    int group_norm_grad(const KernelArgs *args)
 
 # name -> (address, dtypes of input 0)
 KERNELS = {
@@ -15,4 +17,6 @@ KERNELS = {
     "batch_norm_grad": (<size_t>&batch_norm_grad, ("float32", "float64")),
     "layer_norm": (<size_t>&layer_norm, ("float32", "float64")),
     "layer_norm_grad": (<size_t>&layer_norm_grad, ("float32", "float64")),
+    "group_norm": (<size_t>&group_norm, ("float32", "float64")),
+    "group_norm_grad": (<size_t>&group_norm_grad, ("float32", "float64")),
 }

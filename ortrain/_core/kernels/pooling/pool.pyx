@@ -1,4 +1,4 @@
-"""Max, average and global pooling and their gradients over planes [depth, height, width]; missing dimensions have size 1.
+"""Max and average pooling and their gradients over planes [depth, height, width]; missing dimensions have size 1.
 
 Small planes are pooled in panels of 16 (pool_panels.h). In large ones, a row of outputs is computed in blocks of ROW_BLOCK outputs, one tap after another, so
 the inner loop runs along the width and is vectorized."""
@@ -12,8 +12,6 @@ cdef extern from "pooling/pool_rows.h" nogil:
     void update_max_float64(const double *x, int64_t stride, int32_t position, double *best, int32_t *index, int64_t n)
     void add_row_float32(const float *x, int64_t stride, float *sums, int64_t n)
     void add_row_float64(const double *x, int64_t stride, double *sums, int64_t n)
-    float plane_max_float32(const float *x, int64_t n)
-    double plane_max_float64(const double *x, int64_t n)
     ctypedef struct Geometry "PoolGeometry":
         int64_t planes, id, ih, iw, od, oh, ow, kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw, include_pad, ed, eh, ew
     bint max_pool_panels(const KernelArgs *args)
@@ -246,29 +244,6 @@ cdef void average_gradient_item(void *context, int64_t item, int64_t worker) noe
             average_plane(t, True, i, <double *>t.y, <double *>t.x)
 
 
-# ---- global pooling
-
-
-cdef void global_average_item(void *context, int64_t item, int64_t worker) noexcept nogil:
-    cdef const Context *t = <const Context *>context
-    cdef int64_t i
-    for i in range(item * t.per_item, min((item + 1) * t.per_item, t.planes)):
-        if t.is_float32:
-            (<float *>t.y)[i] = lane_sum(<const float *>t.x + i * t.input_size, t.input_size) / <float>t.input_size
-        else:
-            (<double *>t.y)[i] = lane_sum(<const double *>t.x + i * t.input_size, t.input_size) / <double>t.input_size
-
-
-cdef void global_max_item(void *context, int64_t item, int64_t worker) noexcept nogil:
-    cdef const Context *t = <const Context *>context
-    cdef int64_t i
-    for i in range(item * t.per_item, min((item + 1) * t.per_item, t.planes)):
-        if t.is_float32:
-            (<float *>t.y)[i] = plane_max_float32(<const float *>t.x + i * t.input_size, t.input_size)
-        else:
-            (<double *>t.y)[i] = plane_max_float64(<const double *>t.x + i * t.input_size, t.input_size)
-
-
 # ---- kernels
 
 
@@ -330,30 +305,10 @@ cdef int average_pool_grad(const KernelArgs *a) noexcept nogil:
     return STATUS_OK
 
 
-cdef int global_average_pool(const KernelArgs *a) noexcept nogil:
-    """y [planes] = the means of x [planes, input]."""
-    cdef Context t
-    init_context(&t, a, False)
-    if t.planes > 0:
-        a.engine.parallel_for(a.engine, global_average_item, &t, ceil_div(t.planes, t.per_item))
-    return STATUS_OK
-
-
-cdef int global_max_pool(const KernelArgs *a) noexcept nogil:
-    """y [planes] = the maxima of x [planes, input]."""
-    cdef Context t
-    init_context(&t, a, False)
-    if t.planes > 0 and t.input_size > 0:
-        a.engine.parallel_for(a.engine, global_max_item, &t, ceil_div(t.planes, t.per_item))
-    return STATUS_OK
-
-
 # name -> (address, dtypes of input 0)
 KERNELS = {
     "max_pool": (<size_t>&max_pool, ("float32", "float64")),
     "max_pool_grad": (<size_t>&max_pool_grad, ("float32", "float64")),
     "average_pool": (<size_t>&average_pool, ("float32", "float64")),
     "average_pool_grad": (<size_t>&average_pool_grad, ("float32", "float64")),
-    "global_average_pool": (<size_t>&global_average_pool, ("float32", "float64")),
-    "global_max_pool": (<size_t>&global_max_pool, ("float32", "float64")),
 }

@@ -49,25 +49,6 @@
             NAME##_strided(x, stride, sums, n);                                                                 \
     }
 
-/* Return the maximum of x [n], n > 0; NaN if there is one. */
-enum { MAX_LANES = 32 };
-#define PLANE_MAX(NAME, REAL)                                                                                       \
-    static REAL NAME(const REAL *x, int64_t n) {                                                                    \
-        REAL lanes[MAX_LANES];                                                                                      \
-        for (int k = 0; k < MAX_LANES; k++) lanes[k] = x[0];                                                        \
-        for (; n >= MAX_LANES; n -= MAX_LANES, x += MAX_LANES)                                                      \
-            for (int k = 0; k < MAX_LANES; k++) lanes[k] = x[k] > lanes[k] ? x[k] : x[k] != x[k] ? x[k] : lanes[k]; \
-        for (int64_t k = 0; k < n; k++) lanes[k] = x[k] > lanes[k] ? x[k] : x[k] != x[k] ? x[k] : lanes[k];         \
-        for (int half = MAX_LANES / 2; half > 0; half /= 2)                                                         \
-            for (int k = 0; k < half; k++) {                                                                        \
-                REAL a = lanes[k], b = lanes[k + half];                                                             \
-                lanes[k] = b > a ? b : b != b ? b : a;                                                              \
-            }                                                                                                       \
-        return lanes[0];                                                                                            \
-    }
-
-PLANE_MAX(plane_max_float32, float)
-PLANE_MAX(plane_max_float64, double)
 UPDATE_MAX(update_max_float32, float)
 UPDATE_MAX(update_max_float64, double)
 ADD_ROW(add_row_float32, float)

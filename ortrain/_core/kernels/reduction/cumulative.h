@@ -98,7 +98,41 @@ TWO_PASS_KERNEL(running_product_grad, 3, 1, 0, 0,
     if (s->exclusive) ALONG_COLUMNS { to[i] *= total[i]; total[i] = d[i] + from[i] * total[i]; }
     else ALONG_COLUMNS { total[i] += d[i]; to[i] *= total[i]; total[i] *= from[i]; })
 /* x -> the product of the other elements of its column. ints: outer, size, inner, 0, 0. */
-TWO_PASS_KERNEL(product_of_others, 2, 0, -1, 1, ALONG_COLUMNS { to[i] *= total[i]; total[i] *= from[i]; })
+TWO_PASS_KERNEL(product_of_others_by_panel, 2, 0, -1, 1, ALONG_COLUMNS { to[i] *= total[i]; total[i] *= from[i]; })
+
+/* The same for a long column on its own, read as rows of PANEL_COLUMNS elements: the second pass starts at the products of all other columns of these rows. One
+ * element after another took 5.5 ns for each. A work item is one x [size]. */
+#define PRODUCT_OF_OTHERS_IN_ROWS(R)                                                                                         \
+static void product_of_others_in_rows_##R(void *context, int64_t item, int64_t worker)                                       \
+{                                                                                                                            \
+    const KernelArgs *args = context; int64_t size = args->ints[1], rows = ceil_div(size, PANEL_COLUMNS); (void)worker;      \
+    const R *x = (const R *)args->inputs[0].data + item * size; R *y = (R *)args->outputs[0].data + item * size;             \
+    R total[PANEL_COLUMNS], others[PANEL_COLUMNS], product = 1;                                                              \
+    for (int64_t i = 0; i < PANEL_COLUMNS; i++) total[i] = 1;                                                                \
+    for (int64_t j = 0; j < rows; j++) {                                                                                     \
+        const R *from = x + j * PANEL_COLUMNS; R *to = y + j * PANEL_COLUMNS;                                                \
+        int64_t n = min_i64(PANEL_COLUMNS, size - j * PANEL_COLUMNS);                                                        \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) { to[i] = total[i]; total[i] *= from[i]; }                      \
+    }                                                                                                                        \
+    for (int64_t i = 0; i < PANEL_COLUMNS; i++) { others[i] = product; product *= total[i]; }                                \
+    product = 1;                                                                                                             \
+    for (int64_t i = PANEL_COLUMNS - 1; i >= 0; i--) { others[i] *= product; product *= total[i]; }                          \
+    for (int64_t j = rows - 1; j >= 0; j--) {                                                                                \
+        const R *from = x + j * PANEL_COLUMNS; R *to = y + j * PANEL_COLUMNS;                                                \
+        int64_t n = min_i64(PANEL_COLUMNS, size - j * PANEL_COLUMNS);                                                        \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) { to[i] *= others[i]; others[i] *= from[i]; }                   \
+    }                                                                                                                        \
+}
+PRODUCT_OF_OTHERS_IN_ROWS(float) PRODUCT_OF_OTHERS_IN_ROWS(double)
+
+static int product_of_others(const KernelArgs *args)
+{
+    const int64_t *p = args->ints; int is_float = args->inputs[0].dtype == DTYPE_FLOAT32;
+    Panels panels = panels_of(p[0], p[1], p[2], is_float ? sizeof(float) : sizeof(double), 2, 0);
+    if (p[2] != 1 || p[1] <= PANEL_COLUMNS || is_transposed(&panels)) return product_of_others_by_panel(args);
+    args->engine->parallel_for(args->engine, is_float ? product_of_others_in_rows_float : product_of_others_in_rows_double, (void *)args, p[0]);
+    return STATUS_OK;
+}
 #undef FOR_PANELS
 #undef ROW_OF
 #undef ALONG_COLUMNS

@@ -1,4 +1,4 @@
-"""Reductions; the loops are in reduce.h."""
+"""Reductions, and the gradient of extremes; the loops are in reduce.h and extremes.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "reduction/reduce.h" nogil:
@@ -8,6 +8,9 @@ cdef extern from "reduction/reduce.h" nogil:
     int reduce_prod(const KernelArgs *args)
     int reduce_max(const KernelArgs *args)
     int reduce_min(const KernelArgs *args)
+
+cdef extern from "reduction/extremes.h" nogil:
+    int extreme_shares(const KernelArgs *args)
 
 NUMBER = ("float32", "float64", "int64", "int32")
 
@@ -19,4 +22,5 @@ KERNELS = {
     "reduce_prod": (<size_t>&reduce_prod, NUMBER),
     "reduce_max": (<size_t>&reduce_max, NUMBER),
     "reduce_min": (<size_t>&reduce_min, NUMBER),
+    "extreme_shares": (<size_t>&extreme_shares, NUMBER[:2]),
 }

@@ -80,9 +80,9 @@ static inline void NAMED(store_taps)(NAMED(Taps) *t, int64_t block, int64_t p, c
 /* y [n] = the samples of a plane at the first n columns of the table. */
 static inline void NAMED(gather_taps)(const NAMED(Taps) *t, int64_t taps, int64_t block, int64_t n, const REAL *plane, REAL *y)
 {
-    for (int64_t p = 0; p < n; p++) y[p] = t->weight[p] * plane[t->offset[p]];
+    _Pragma("GCC ivdep") for (int64_t p = 0; p < n; p++) y[p] = t->weight[p] * plane[t->offset[p]];
     for (int64_t k = block; k < taps * block; k += block)
-        for (int64_t p = 0; p < n; p++) y[p] += t->weight[k + p] * plane[t->offset[k + p]];
+        _Pragma("GCC ivdep") for (int64_t p = 0; p < n; p++) y[p] += t->weight[k + p] * plane[t->offset[k + p]];
 }
 
 /* Add dy [n] to the taps in a plane, the adjoint of gather_taps. */
@@ -92,15 +92,29 @@ static inline void NAMED(scatter_taps)(const NAMED(Taps) *t, int64_t taps, int64
         for (int64_t p = 0; p < n; p++) plane[t->offset[k + p]] += t->weight[k + p] * dy[p];
 }
 
-/* scatter_taps for CHANNELS_PER_ITEM channels side by side: dy [n, CHANNELS_PER_ITEM], plane [positions, CHANNELS_PER_ITEM]. */
-static inline void NAMED(scatter_channels)(const NAMED(Taps) *t, int64_t taps, int64_t block, int64_t n, const REAL *dy, REAL *plane)
+/* gather_taps for a chunk of channels side by side: plane [positions, chunk], y [n, chunk]. */
+static inline void NAMED(gather_channels)(const NAMED(Taps) *t, int64_t taps, int64_t block, int64_t n, const REAL *plane, int64_t chunk, REAL *y)
 {
     for (int64_t p = 0; p < n; p++)
-        for (int64_t k = p; k < p + taps * block; k += block) {
-            REAL *restrict to = plane + (int64_t)t->offset[k] * CHANNELS_PER_ITEM, weight = t->weight[k];
-            const REAL *restrict from = dy + p * CHANNELS_PER_ITEM;
-            for (int c = 0; c < CHANNELS_PER_ITEM; c++) to[c] += weight * from[c];
+        for (int64_t first = 0; first < chunk; first += LANES) {
+            REAL sum[LANES];
+            for (int c = 0; c < LANES; c++) sum[c] = t->weight[p] * plane[t->offset[p] * chunk + first + c];
+            for (int64_t k = p + block; k < p + taps * block; k += block)
+                for (int c = 0; c < LANES; c++) sum[c] += t->weight[k] * plane[t->offset[k] * chunk + first + c];
+            for (int c = 0; c < LANES; c++) y[p * chunk + first + c] = sum[c];
         }
+}
+
+/* scatter_taps for a chunk of channels side by side: dy [n, chunk], plane [positions, chunk]. */
+static inline void NAMED(scatter_channels)(const NAMED(Taps) *t, int64_t taps, int64_t block, int64_t n, const REAL *dy, int64_t chunk, REAL *plane)
+{
+    for (int64_t p = 0; p < n; p++)
+        for (int64_t k = p; k < p + taps * block; k += block)
+            for (int64_t first = 0; first < chunk; first += LANES) {
+                REAL *restrict to = plane + t->offset[k] * chunk + first, weight = t->weight[k];
+                const REAL *restrict from = dy + p * chunk + first;
+                for (int c = 0; c < LANES; c++) to[c] += weight * from[c];
+            }
 }
 
 /* sums [n] += dy times the samples taken with `weight` instead of the weights of the table. */
@@ -108,7 +122,7 @@ static inline void NAMED(reduce_taps)(const NAMED(Taps) *t, const REAL *weight, 
                                       REAL *sums)
 {
     for (int64_t k = 0; k < taps * block; k += block)
-        for (int64_t p = 0; p < n; p++) sums[p] += weight[k + p] * plane[t->offset[k + p]] * dy[p];
+        _Pragma("GCC ivdep") for (int64_t p = 0; p < n; p++) sums[p] += weight[k + p] * plane[t->offset[k + p]] * dy[p];
 }
 
 /* sums [2, TAP_TABLE_SIZE] += dy times the samples taken with each of two weights, which are read once. */
@@ -116,7 +130,7 @@ static inline void NAMED(reduce_taps_twice)(const NAMED(Taps) *t, const REAL *fi
                                             const REAL *plane, const REAL *dy, REAL *sums)
 {
     for (int64_t k = 0; k < taps * block; k += block)
-        for (int64_t p = 0; p < n; p++) {
+        _Pragma("GCC ivdep") for (int64_t p = 0; p < n; p++) {
             REAL value = plane[t->offset[k + p]] * dy[p];
             sums[p] += first[k + p] * value; sums[TAP_TABLE_SIZE + p] += second[k + p] * value;
         }

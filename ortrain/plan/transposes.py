@@ -1,0 +1,165 @@
+"""Merging of chains of transposes and reshapes.
+
+Where regions of two layouts meet, a value is transposed, divided into more axes and transposed again, although the result has the elements of the first
+value in one other order, often the same one. Such a chain becomes one Transpose between two Reshapes, which move nothing, or none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ortrain.ir import Node
+from ortrain.ops.registry.node_builder import GraphBuilder
+from ortrain.ops.registry.record import canonical_domain
+
+RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+"""Operators that keep the order of elements."""
+
+MIN_RUN = 4
+"""Elements of the source that follow each other in a merged Transpose, at least: one with fewer takes longer than several with more."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A factor of a size of the source of a chain: its elements are `stride` apart there."""
+
+    size: int
+    stride: int
+
+
+def split_to_sizes(factors: Sequence[Factor], sizes: Sequence[int]) -> list[Factor] | None:
+    """Return the factors of an order of elements, divided so that each belongs to one axis of `sizes`; None where the two do not divide each other."""
+    result: list[Factor] = []
+    waiting = [factor for factor in factors if factor.size > 1][::-1]
+    for size in sizes:
+        while size > 1:
+            if not waiting:
+                return None
+            factor = waiting.pop()
+            if size % factor.size == 0:
+                result.append(factor)
+                size //= factor.size
+            elif factor.size % size == 0:
+                inner = factor.size // size
+                result.append(Factor(size, factor.stride * inner))
+                waiting.append(Factor(inner, factor.stride))
+                size = 1
+            else:
+                return None
+    return result
+
+
+def permuted(factors: Sequence[Factor], sizes: Sequence[int], order: Sequence[int]) -> list[Factor]:
+    """Return the factors, which split_to_sizes divided, with the axes of `sizes` in another order."""
+    waiting, axes = list(factors)[::-1], []
+    for size in sizes:
+        axis: list[Factor] = []
+        while prod(factor.size for factor in axis) < size:
+            axis.append(waiting.pop())
+        axes.append(axis)
+    return [factor for axis in order for factor in axes[axis]]
+
+
+def merged(factors: Iterable[Factor]) -> list[Factor]:
+    """Return the factors with those that follow each other in the source as one."""
+    result: list[Factor] = []
+    for factor in factors:
+        if result and result[-1].stride == factor.size * factor.stride:
+            result[-1] = Factor(result[-1].size * factor.size, factor.stride)
+        else:
+            result.append(factor)
+    return result
+
+
+def merge_transposes(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> list[Node]:
+    """Return the nodes with each chain of transposes and reshapes that ends in a Transpose as one Transpose, or as a Reshape where it keeps the order.
+
+    builder: adds constants to the plan. outputs: values that must still be computed. Transposes in the middle of a chain stay where others read them."""
+    if sum(node.op_type == "Transpose" for node in nodes) < 2:
+        return list(nodes)
+    return TransposeMerger(nodes, builder, outputs).run()
+
+
+class TransposeMerger:
+    """One pass over the nodes."""
+
+    def __init__(self, nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> None:
+        self.nodes, self.builder, self.inference, self.outputs = nodes, builder, builder.inference, set(outputs)
+        self.chains: dict[str, tuple[str, list[Factor], bool]] = {}
+        """Value -> the source of its chain, the source's factors in the order of the value, and whether no other node reads what is between them."""
+        self.readers: dict[str, int] = {}
+        for node in nodes:
+            for name in set(node.inputs):
+                self.readers[name] = self.readers.get(name, 0) + 1
+        self.result: list[Node] = []
+
+    def run(self) -> list[Node]:
+        for node in self.nodes:
+            chain = self._extended(node)
+            if chain is None or not self._replaced(node, *chain):
+                self.result.append(node)
+        return self._without_unread()
+
+    def _sizes(self, name: str) -> tuple[int, ...] | None:
+        kind = self.inference.types.get(name)
+        return kind.sizes if kind is not None and kind.is_static and kind.count > 0 else None
+
+    def _extended(self, node: Node) -> tuple[str, list[Factor], bool] | None:
+        """Return and record the chain of the node's result, None where the node is neither a Transpose nor a reshape of static size."""
+        if canonical_domain(node.domain) != "" or node.op_type not in RESHAPES | {"Transpose"} or not node.inputs or node.inputs[0] in self.inference.values:
+            return None
+        x, y = node.inputs[0], node.outputs[0]
+        before, after = self._sizes(x), self._sizes(y)
+        if before is None or after is None:
+            return None
+        source, factors, alone = self.chains.get(x, (x, [Factor(prod(before), 1)], True))
+        alone = alone and (x == source or self.readers.get(x) == 1 and x not in self.outputs)
+        divided = split_to_sizes(factors, before)
+        if divided is not None and node.op_type == "Transpose":
+            divided = permuted(divided, before, node.attributes.get("perm") or range(len(before))[::-1])
+        if divided is None:
+            source, divided, alone = x, [Factor(prod(before), 1)], True
+            if node.op_type == "Transpose":
+                return None
+        self.chains[y] = source, merged(divided), alone
+        return self.chains[y]
+
+    def _replaced(self, node: Node, source: str, factors: list[Factor], alone: bool) -> bool:
+        """Add nodes from the source of a chain that replace its last Transpose; return False where this would not save a copy."""
+        x, y = node.inputs[0], node.outputs[0]
+        if node.op_type != "Transpose" or source == x or not self._has_transpose(x, source):
+            return False
+        sizes = self._sizes(y)
+        assert sizes is not None
+        if len(factors) == 1:
+            self._emit("Reshape", [source, self.builder.integer_constant(list(sizes), "shape")], y, node)
+            return True
+        ordered = sorted(factors, key=lambda factor: -factor.stride)
+        if not alone or ordered[-1].size < MIN_RUN:
+            return False
+        divided, moved = (self.builder.names.unique(f"{y}::{part}") for part in ("divided", "transposed"))
+        self._emit("Reshape", [source, self.builder.integer_constant([factor.size for factor in ordered], "shape")], divided, node)
+        self._emit("Transpose", [divided], moved, node, perm=tuple(ordered.index(factor) for factor in factors))
+        self._emit("Reshape", [moved, self.builder.integer_constant(list(sizes), "shape")], y, node)
+        return True
+
+    def _has_transpose(self, name: str, source: str) -> bool:
+        """Return whether a value differs from the source of its chain by more than its shape."""
+        return len(self.chains[name][1]) > 1 if name in self.chains else name != source
+
+    def _emit(self, op_type: str, inputs: list[str], output: str, original: Node, **attributes: object) -> None:
+        node = Node(op_type, inputs, [output], original.name, "", attributes)
+        self.inference.visit(node)
+        self.result.append(node)
+
+    def _without_unread(self) -> list[Node]:
+        """Return the result without transposes and reshapes that nothing reads any more."""
+        needed, kept = set(self.outputs), []
+        for node in reversed(self.result):
+            is_copy = canonical_domain(node.domain) == "" and node.op_type in RESHAPES | {"Transpose"}
+            if is_copy and not any(name in needed for name in node.outputs):
+                continue
+            needed.update(node.inputs)
+            kept.append(node)
+        return kept[::-1]

@@ -1,0 +1,71 @@
+"""Chains of transposes and reshapes become one copy, or none, with the same values."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ortrain._core.engine import EngineHandle
+from ortrain.ir import Graph, Model, Node, TensorType
+from ortrain.plan import plan_program
+
+SHUFFLE = [("Transpose", (0, 3, 1, 2)), ("Reshape", (2, 2, 4, 3, 5)), ("Transpose", (0, 2, 1, 3, 4)), ("Reshape", (2, 8, 3, 5)), ("Transpose", (0, 2, 3, 1))]
+CASES = {
+    "channels that are shuffled between two layouts": ((2, 3, 5, 8), SHUFFLE, 1),
+    "a change of layout that a transpose takes back": ((2, 3, 5, 8), [("Transpose", (0, 3, 1, 2)), ("Reshape", (2, 8, 15)), ("Transpose", (0, 2, 1))], 0),
+    "windows that are divided into heads": ((4, 8, 8), [("Reshape", (4, 2, 4, 2, 4)), ("Transpose", (0, 1, 3, 2, 4)), ("Reshape", (4, 4, 16)),
+                                                        ("Transpose", (0, 2, 1))], 1),
+    "axes that are divided in the middle": ((8, 12), [("Transpose", (1, 0)), ("Reshape", (3, 32)), ("Transpose", (1, 0)), ("Reshape", (96,))], 1),
+    "single elements that would be scattered": ((4, 6), [("Transpose", (1, 0)), ("Reshape", (3, 8)), ("Transpose", (1, 0))], 2),
+    "a reshape that divides no axis": ((4, 9), [("Transpose", (1, 0)), ("Reshape", (6, 6)), ("Transpose", (1, 0))], 2),
+    "axes of one element": ((1, 5, 1, 7), [("Transpose", (2, 3, 0, 1)), ("Reshape", (7, 1, 5)), ("Transpose", (1, 2, 0))], 0),
+}
+
+
+def run(shape, operators, read_too=()):
+    """Return (kernels of the program of the operators, one after another, its outputs, the outputs by NumPy).
+
+    read_too: numbers of the values that are outputs as well as the last one."""
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    nodes, constants, expected = [], {}, [x]
+    for number, (op_type, argument) in enumerate(operators):
+        inputs, attributes = [f"v{number}"], {}
+        if op_type == "Transpose":
+            attributes["perm"] = argument
+            expected.append(expected[-1].transpose(argument))
+        else:
+            constants[f"shape{number}"] = np.array(argument)
+            inputs.append(f"shape{number}")
+            expected.append(expected[-1].reshape(argument))
+        nodes.append(Node(op_type, inputs, [f"v{number + 1}"], f"node{number}", "", attributes))
+    outputs = [*(f"v{number}" for number in read_too), f"v{len(nodes)}"]
+    graph = Graph(inputs=["v0"], nodes=nodes, outputs=outputs, initializers=constants, types={"v0": TensorType.of(x)})
+    program = plan_program(Model(graph, {"": 17}, ir_version=8), {"v0": TensorType.of(x)}, {}, outputs, EngineHandle(1))
+    raw = np.zeros(program.arena_bytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    program.bind_arena(raw[start:start + program.arena_bytes])
+    return [step.call.kernel for step in program.plan.steps], program.try_run((x,)), [expected[int(name[1:])] for name in outputs]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_chain_of_transposes_is_copied_as_rarely_as_possible(name):
+    shape, operators, copies = CASES[name]
+    kernels, found, expected = run(shape, operators)
+    np.testing.assert_array_equal(found[0], expected[0])
+    assert kernels.count("strided_copy") == copies
+
+
+def test_a_transpose_that_is_read_elsewhere_stays():
+    kernels, found, expected = run((2, 3, 5, 8), SHUFFLE, read_too=(1, 3))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert kernels.count("strided_copy") == 3
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_two_transposes_are_one(order):
+    back = tuple(np.argsort(order))
+    assert run((2, 3, 4), [("Transpose", order), ("Transpose", back)])[0].count("strided_copy") == 0
+    kernels, found, expected = run((2, 3, 4), [("Transpose", order), ("Transpose", (2, 0, 1))])
+    np.testing.assert_array_equal(found[0], expected[0])
+    assert kernels.count("strided_copy") <= 1
