@@ -30,6 +30,7 @@ from ortrain.ops.registry.subgraphs import is_control_flow
 from ortrain.ops.training import ACCUMULATOR, UPDATED, WRITTEN
 from ortrain.plan.data_dependence import InputValuesRequired, OpenSizes, PartitionRequired
 from ortrain.plan.deferred_gradients import DeferredGradients, ParameterUpdates, defer_gradients
+from ortrain.plan.elementwise_fusion import fuse_elementwise
 from ortrain.plan.emission import Emission
 from ortrain.plan.epilogue_fusion.dense import fuse_dense
 from ortrain.plan.epilogue_fusion.optimizer_update import fuse_updates
@@ -408,6 +409,17 @@ class Planner:
             self._rematerialize(deferred)
         self.deferred = first if len(tried) == 1 else min(tried, key=self._peak)
         self.lifetimes.kept = self.deferred.values_kept(self.lifetimes)
+        if self.handle.elementwise_fusion:
+            self._fuse_elementwise()
+
+    def _fuse_elementwise(self) -> None:
+        """Fuse elementwise steps of the train step. They come last in order to see the recomputations: those of
+        elementwise operators become parts of the steps that read them."""
+        later = [name for step in (*self.deferred.updates, *self.deferred.gradients) for name in step.inputs if name]
+        self.deferred.train_step = fuse_elementwise(self.deferred.train_step, self.lifetimes, self._writes_outside, self._may_refuse, later)
+
+    def _writes_outside(self, step: Step) -> bool:
+        return step.guard is None and (self._has_effect(step.node) or step.node.op_type in WRITTEN or step.node.op_type == COMMIT)
 
     def _defer_gradients(self, order: list[Step]) -> DeferredGradients:
         order = self._update_early(order)

@@ -1,0 +1,122 @@
+"""The fusion pass over the ordered steps of a plan."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Sequence
+
+from ortrain._core.kernel_table import kernels
+from ortrain._core.symbolic import memory_at_least
+from ortrain.ir import Node
+from ortrain.ops.registry.record import ORTRAIN
+from ortrain.plan.elementwise_fusion.assembly import Assembled, assemble
+from ortrain.plan.elementwise_fusion.group import Group
+from ortrain.plan.elementwise_fusion.pieces import Pieces
+from ortrain.plan.elementwise_fusion.search import Dependencies, Search
+from ortrain.plan.liveness import Lifetimes
+from ortrain.plan.steps import Step
+
+MIN_ELEMENTS = 1 << 12
+"""Minimum number of elements of a fused step: the operands of smaller steps stay in the first cache anyway."""
+
+
+def fuse_elementwise(steps: list[Step], lifetimes: Lifetimes, has_effect: Callable[[Step], bool], may_refuse: Callable[[Step], bool],
+                     read_later: Collection[str] = ()) -> list[Step]:
+    """Return the steps with chains of elementwise steps fused, in an order that respects their dependencies.
+
+    has_effect: whether a step writes to memory outside of the program. may_refuse: whether a step may end the run,
+    which must be before any effect. read_later: values that steps outside of `steps` read."""
+    fusion = ElementwiseFusion(steps, lifetimes, has_effect, may_refuse)
+    return fusion.run({*map(lifetimes.unaliased, read_later), *map(lifetimes.unaliased, lifetimes.live_to_end())})
+
+
+class ElementwiseFusion:
+    """One fusion pass; parameters as in fuse_elementwise."""
+
+    def __init__(self, steps: list[Step], lifetimes: Lifetimes, has_effect: Callable[[Step], bool], may_refuse: Callable[[Step], bool]) -> None:
+        self.steps, self.lifetimes = steps, lifetimes
+        self.pieces = Pieces(lifetimes)
+        self.dependencies = Dependencies(steps, lifetimes, has_effect, may_refuse)
+        self.groups: dict[int, Group] = {}
+        """Last step of a group -> the group, for groups that are worth fusing."""
+
+    def run(self, kept: Collection[str]) -> list[Step]:
+        """Return the steps after the pass. kept: values that must be computed."""
+        found = Search(self.steps, self.pieces, self.dependencies).groups.values()
+        self.groups = {group.pieces[-1][0]: group for group in found if self._is_worthwhile(group)}
+        if not self.groups:
+            return self.steps
+        fused = {index for group in self.groups.values() for index, _ in group.pieces}
+        unused = self._unused_copies(fused, kept)
+        assembled = self._assembled(fused, unused, kept)
+        members = {index: last for last in assembled for index, _ in self.groups[last].pieces}
+        units: dict[int, tuple[Step, set[int]]] = {}
+        for index, step in enumerate(self.steps):
+            if index in assembled:
+                before = set().union(*(self.dependencies.ordered[member] for member, _ in self.groups[index].pieces))
+                units[index] = self._step(self.groups[index], assembled[index]), before | self.dependencies.of_values(assembled[index].inputs)
+            elif index not in members and index not in unused:
+                units[index] = step, self.dependencies.of_step(index, step)
+        return _in_order({index: (step, {members.get(each, each) for each in before} - {index}) for index, (step, before) in units.items()})
+
+    @staticmethod
+    def _is_worthwhile(group: Group) -> bool:
+        is_chain = len({index for index, _ in group.pieces}) > 1
+        count = 1
+        for size in group.axes:
+            count = count * size
+        return is_chain and memory_at_least(count, MIN_ELEMENTS)
+
+    def _unused_copies(self, fused: Collection[int], kept: Collection[str]) -> set[int]:
+        """Return the Expand steps whose outputs only fused steps read, which read the source instead."""
+        read = {*kept, *(self.lifetimes.unaliased(name) for index, step in enumerate(self.steps) if index not in fused for name in step.inputs if name),
+                *(operand.value for group in self.groups.values() for _, piece in group.pieces for operand in piece.inputs)}
+        return {index for name, index in ((name, self.dependencies.producer[name]) for name in self.pieces.expanded) if name not in read}
+
+    def _assembled(self, fused: Collection[int], unused: Collection[int], kept: Collection[str]) -> dict[int, Assembled]:
+        """Return the calls of the groups, by their last step; none for a group that the kernel cannot run."""
+        readers: dict[str, set[int]] = {}
+        for index, step in enumerate(self.steps):
+            if index not in fused and index not in unused:
+                for name in filter(None, step.inputs):
+                    readers.setdefault(self.lifetimes.unaliased(name), set()).add(-1)
+        for last, group in self.groups.items():
+            for _, piece in group.pieces:
+                for operand in piece.inputs:
+                    readers.setdefault(operand.value, set()).add(last)
+        found: dict[int, Assembled] = {}
+        for last, group in self.groups.items():
+            needed = {value for value in group.over_rows if value in kept or readers.get(value, set()) - {last}}
+            assembled = assemble(group, needed, self.lifetimes.types)
+            if assembled is not None:
+                found[last] = assembled
+        return found
+
+    def _step(self, group: Group, assembled: Assembled) -> Step:
+        parts = tuple(self.steps[index] for index in dict.fromkeys(index for index, _ in group.pieces))
+        names = [part.node.name or part.outputs[0] for part in parts]
+        node = Node("+".join(part.node.op_type for part in parts), assembled.inputs, assembled.outputs, f"{names[0]} … {names[-1]}", ORTRAIN)
+        types = self.lifetimes.types
+        address = kernels()["fused", types[parts[0].outputs[0]].dtype]
+        return Step(node, assembled.call, list(assembled.inputs), list(assembled.outputs), None, address, parts=parts)
+
+
+def _in_order(units: dict[int, tuple[Step, set[int]]]) -> list[Step]:
+    """Return the steps in the order of their indices, each after those that it depends on."""
+    waiting = {index: len(before & units.keys()) for index, (_, before) in units.items()}
+    dependents: dict[int, list[int]] = {}
+    for index, (_, before) in units.items():
+        for each in before:
+            dependents.setdefault(each, []).append(index)
+    ready = [index for index, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        index = heapq.heappop(ready)
+        ordered.append(units[index][0])
+        for dependent in dependents.get(index, ()):
+            waiting[dependent] -= 1
+            if waiting[dependent] == 0:
+                heapq.heappush(ready, dependent)
+    assert len(ordered) == len(units), "expected groups without circular dependencies"
+    return ordered
