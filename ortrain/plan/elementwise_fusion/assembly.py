@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from ortrain.dtypes import NUMBERS, numpy_dtype
 from ortrain.ir import TensorType
 from ortrain.ops.registry.record import KernelCall
 from ortrain.ops.shared.broadcasting import contiguous_strides, merge_axes
-from ortrain.plan.elementwise_fusion.axes import Sizes, broadcast_axes, refine, strides_along, without_ones
+from ortrain.plan.elementwise_fusion.axes import Sizes, broadcast_axes, is_same, refine, strides_along, without_ones
 from ortrain.plan.elementwise_fusion.group import Group
 from ortrain.plan.elementwise_fusion.pieces import MAX_INPUTS, Form, Operand, Piece
 
-CACHE_BYTES = 1 << 15
-"""Bytes of all operands of one block: what fits in the first cache."""
-MIN_BLOCK, MAX_BLOCK = 512, 4096
-"""Limits of the elements per block: the cost of a kernel call is small against the smallest, and larger ones gain nothing."""
+CACHE_BYTES = 3 << 16
+"""Bytes of all operands of one block: a part of the second cache. Smaller blocks, which fit in the first one, are slower: the processor's prefetching starts
+anew with each block of an operand, and a kernel call takes 15 ns."""
+MIN_BLOCK, MAX_BLOCK = 1024, 4096
+"""Limits of the elements per block."""
 MAX_SLOTS = 24
 """Maximum number of slots: so many of the longest rows fit in a worker's workspace."""
 MAX_OPERANDS, MAX_AXES = 128, 8
@@ -69,7 +70,7 @@ class Places:
 
 def assemble(group: Group, needed: Collection[str], types: Mapping[str, TensorType]) -> Assembled | None:
     """Return the call of a group; None if it exceeds a limit of the kernel. needed: values that others read."""
-    pieces = [piece for _, piece in group.pieces]
+    pieces = _without_duplicates([piece for _, piece in group.pieces], needed)
     computed = [piece.output for piece in pieces]
     inputs = list(dict.fromkeys(operand.value for piece in pieces for operand in piece.inputs if operand.value not in group.over_rows))
     places = _with_slots(pieces, Places(inputs, [value for value in computed if value in needed]))
@@ -94,7 +95,28 @@ def assemble(group: Group, needed: Collection[str], types: Mapping[str, TensorTy
     block = _block_elements(sum(widths[value] for value in (*inputs, *places.outputs)) + places.n_slots * max(map(widths.__getitem__, computed)))
     header = (len(axes), cut, block, len(table), len(pieces), max(map(widths.__getitem__, computed)), places.n_slots)
     ints = (*header, *axes, *(number for _, entry in table.values() for number in entry), *map(int, calls))
-    return Assembled(KernelCall("fused", ints, tuple(floats), in_place=_in_place(group, places, types)), inputs, places.outputs)
+    return Assembled(KernelCall("fused", ints, tuple(floats), in_place=_in_place(group, pieces, places, types)), inputs, places.outputs)
+
+
+def _without_duplicates(pieces: Sequence[Piece], needed: Collection[str]) -> list[Piece]:
+    """Return the pieces without those that compute a value again, as recomputations do, unless others read both."""
+    first: dict[tuple[object, ...], Piece] = {}
+    renamed: dict[str, str] = {}
+    kept: list[Piece] = []
+    for piece in pieces:
+        inputs = tuple(replace(operand, value=renamed.get(operand.value, operand.value)) for operand in piece.inputs)
+        piece = replace(piece, inputs=inputs)
+        twin = first.setdefault((piece.address, tuple(operand.value for operand in inputs), piece.floats, piece.number), piece)
+        if twin is piece or piece.output in needed or not _has_equal_shapes(piece, twin):
+            kept.append(piece)
+        else:
+            renamed[piece.output] = twin.output
+    return kept
+
+
+def _has_equal_shapes(piece: Piece, twin: Piece) -> bool:
+    shapes = ((piece.dims, twin.dims), *((one.shape, other.shape) for one, other in zip(piece.inputs, twin.inputs, strict=True)))
+    return all(len(one) == len(other) and all(map(is_same, one, other)) for one, other in shapes)
 
 
 def _block_elements(bytes_per_element: int) -> int:
@@ -149,12 +171,12 @@ def _merged(group: Group, strides: Sequence[Sequence[int]]) -> tuple[Sizes, int,
     return (*outer, *dims), len(outer), [[*before, *after] for before, after in zip(merged_outer, merged, strict=True)]
 
 
-def _in_place(group: Group, places: Places, types: Mapping[str, TensorType]) -> dict[int, int]:
+def _in_place(group: Group, pieces: Sequence[Piece], places: Places, types: Mapping[str, TensorType]) -> dict[int, int]:
     """Return output -> an input that it may overwrite: one that is read in the same places only, and not after the
     output is computed."""
     readers: dict[str, list[int]] = {}
     exact: dict[str, bool] = {}
-    for index, (_, piece) in enumerate(group.pieces):
+    for index, piece in enumerate(pieces):
         over_rows = group.over_rows[piece.output] and piece.form != Form.REDUCTION
         for operand in piece.inputs:
             if operand.value not in group.over_rows:
@@ -162,10 +184,10 @@ def _in_place(group: Group, places: Places, types: Mapping[str, TensorType]) -> 
                 same = exact.get(operand.value, over_rows) == over_rows and _is_whole(operand, piece)
                 exact[operand.value] = over_rows if same else not over_rows
                 if not same:
-                    readers[operand.value].append(len(group.pieces))      # never free
+                    readers[operand.value].append(len(pieces))      # never free
     found: dict[int, int] = {}
     for number, output in enumerate(places.outputs):
-        computed = next(index for index, (_, piece) in enumerate(group.pieces) if piece.output == output)
+        computed = next(index for index, piece in enumerate(pieces) if piece.output == output)
         for source, value in enumerate(places.inputs):
             if (max(readers[value]) <= computed and exact[value] == group.over_rows[output] and source not in found.values()
                     and types[value].dtype == types[output].dtype):

@@ -21,20 +21,21 @@ MIN_ELEMENTS = 1 << 12
 
 
 def fuse_elementwise(steps: list[Step], lifetimes: Lifetimes, has_effect: Callable[[Step], bool], may_refuse: Callable[[Step], bool],
-                     read_later: Collection[str] = ()) -> list[Step]:
+                     read_later: Collection[str] = (), is_strict: bool = False) -> list[Step]:
     """Return the steps with chains of elementwise steps fused, in an order that respects their dependencies.
 
     has_effect: whether a step writes to memory outside of the program. may_refuse: whether a step may end the run,
-    which must be before any effect. read_later: values that steps outside of `steps` read."""
-    fusion = ElementwiseFusion(steps, lifetimes, has_effect, may_refuse)
+    which must be before any effect. read_later: values that steps outside of `steps` read.
+    is_strict: fuse only where no step moves past a large one."""
+    fusion = ElementwiseFusion(steps, lifetimes, has_effect, may_refuse, is_strict)
     return fusion.run({*map(lifetimes.unaliased, read_later), *map(lifetimes.unaliased, lifetimes.live_to_end())})
 
 
 class ElementwiseFusion:
     """One fusion pass; parameters as in fuse_elementwise."""
 
-    def __init__(self, steps: list[Step], lifetimes: Lifetimes, has_effect: Callable[[Step], bool], may_refuse: Callable[[Step], bool]) -> None:
-        self.steps, self.lifetimes = steps, lifetimes
+    def __init__(self, steps: list[Step], lifetimes: Lifetimes, has_effect: Callable[[Step], bool], may_refuse: Callable[[Step], bool], is_strict: bool) -> None:
+        self.steps, self.lifetimes, self.is_strict = steps, lifetimes, is_strict
         self.pieces = Pieces(lifetimes)
         self.dependencies = Dependencies(steps, lifetimes, has_effect, may_refuse)
         self.groups: dict[int, Group] = {}
@@ -42,7 +43,7 @@ class ElementwiseFusion:
 
     def run(self, kept: Collection[str]) -> list[Step]:
         """Return the steps after the pass. kept: values that must be computed."""
-        found = Search(self.steps, self.pieces, self.dependencies).groups.values()
+        found = Search(self.steps, self.pieces, self.dependencies, self.is_strict).groups.values()
         self.groups = {group.pieces[-1][0]: group for group in found if self._is_worthwhile(group)}
         if not self.groups:
             return self.steps

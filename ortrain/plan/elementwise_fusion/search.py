@@ -1,15 +1,19 @@
 """Search: which steps of a plan can run in one pass.
 
 A group must not depend on itself through a step outside of it. The search keeps, for every step or group, the set of
-those that it depends on; a step joins a group that it reads from if no other operand depends on that group."""
+those that it depends on; a step joins a group that it reads from if no other operand depends on that group.
+
+A step does not join a group that it would have to pass a large step for: a part of the backward pass, and above all a
+recomputation, would otherwise run in the forward pass and its result be kept in memory."""
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Iterable, Sequence
 
 from ortrain.ops.training import WRITTEN
 from ortrain.plan.elementwise_fusion.group import Group
-from ortrain.plan.elementwise_fusion.pieces import Piece, Pieces
+from ortrain.plan.elementwise_fusion.pieces import REDUCTIONS, Piece, Pieces
 from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.steps import Step
 
@@ -61,11 +65,19 @@ class Dependencies:
         return self.of_values(map(self.lifetimes.unaliased, filter(None, step.inputs))) | self.ordered[index]
 
 
-class Search:
-    """One search over the steps of a plan; `groups` has the result, by the index of each group's first step."""
+SMALL_KERNELS = REDUCTIONS | {"accumulate", "strided_copy"}
+"""Kernels that a step may pass to join a group: their steps take no longer than elementwise ones."""
 
-    def __init__(self, steps: Sequence[Step], pieces: Pieces, dependencies: Dependencies) -> None:
-        self.dependencies = dependencies
+
+class Search:
+    """One search over the steps of a plan; `groups` has the result, by the index of each group's first step.
+
+    is_strict: whether no step of a group may pass a large step, even if they do not depend on each other."""
+
+    def __init__(self, steps: Sequence[Step], pieces: Pieces, dependencies: Dependencies, is_strict: bool) -> None:
+        self.dependencies, self.is_strict = dependencies, is_strict
+        self.large: list[int] = []
+        """The steps so far that are large and in no group."""
         self.groups: dict[int, Group] = {}
         self.owner = list(range(len(steps)))
         """For each step, the first step of its group; the step itself for the others."""
@@ -81,13 +93,21 @@ class Search:
         operands = [operand.value for piece in found for operand in piece.inputs if operand.value not in own]
         before = self.dependencies.of_values(operands) | self.dependencies.ordered[index] if found else self.dependencies.of_step(index, step)
         owners = {self.owner[earlier] for earlier in before}
-        if any(self._join(index, found, first, owners) for first in sorted(owners & self.groups.keys(), reverse=True) if found):
+        if any(self._join(index, found, first, owners) for first in sorted(owners & self.groups.keys(), reverse=True)
+               if found and not self._passes_large_step(first)):
             return
         group = Group.of(index, found) if found else None
         if group is not None:
             self.groups[index] = group
+        elif step.outputs and step.call.kernel not in SMALL_KERNELS:
+            self.large.append(index)
         for owner in owners:
             self.ancestors[index] |= self.ancestors[owner] | 1 << owner
+
+    def _passes_large_step(self, first: int) -> bool:
+        """Return whether the next step would have to pass a large step to join a group."""
+        last = self.groups[first].pieces[-1][0]
+        return any(self.is_strict or self._depends(large, [first]) for large in self.large[bisect(self.large, last) :])
 
     def _depends(self, step: int, on: Iterable[int]) -> bool:
         return any(self.ancestors[step] >> other & 1 for other in on)
@@ -97,7 +117,7 @@ class Search:
         whether that is possible."""
         group, taken = self.groups[first], [first]
         for other in sorted(owners & self.groups.keys() - {first}):
-            if not self._depends(other, taken) and not any(self._depends(each, [other]) for each in taken):
+            if not self._passes_large_step(other) and not self._depends(other, taken) and not any(self._depends(each, [other]) for each in taken):
                 merged = group.merged(self.groups[other])
                 if merged is not None:
                     group, taken = merged, [*taken, other]
