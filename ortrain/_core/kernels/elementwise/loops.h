@@ -112,7 +112,7 @@ static inline RowSplit split_rows(const int64_t *ints)
 {
     RowSplit s = { 1, ints[ints[0]], 1 };
     for (int64_t d = 1; d < ints[0]; d++) s.outer *= ints[d];
-    if (s.inner < CHUNK) s.rows = CHUNK / (s.inner > 0 ? s.inner : 1);
+    if (s.inner < CHUNK) s.rows = s.outer > 1 ? CHUNK / (s.inner > 0 ? s.inner : 1) : CHUNK;      /* a division takes as long as 100 additions */
     return s;
 }
 static inline int64_t offset_of(const int64_t *ints, int64_t row, const int64_t *strides)
@@ -124,6 +124,7 @@ static inline int64_t offset_of(const int64_t *ints, int64_t row, const int64_t 
 static inline void for_each_row_block(const KernelArgs *args, WorkItem work)
 {
     RowSplit s = split_rows(args->ints);
+    if (s.outer == 1 && s.inner > 0 && s.inner <= CHUNK) { work((void *)args, 0, 0); return; }
     int64_t items = s.rows > 1 ? (s.outer + s.rows - 1) / s.rows : s.outer * ((s.inner + CHUNK - 1) / CHUNK);
     if (s.inner > 0 && s.outer > 0) args->engine->parallel_for(args->engine, work, (void *)args, items);
 }

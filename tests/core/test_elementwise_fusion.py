@@ -1,0 +1,290 @@
+"""Elementwise fusion: fused steps give the bits of the single steps, in fewer passes and no more memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from ortrain import InferenceSession, SessionOptions, TrainingSession
+from ortrain.artifacts import LossType, OptimType
+from ortrain.plan.elementwise_fusion.axes import refine
+from ortrain.plan.elementwise_fusion.fusing import MIN_ELEMENTS
+from ortrain.runtime.runner import Runner
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]> '
+UNARY = ("Neg", "Abs", "Sigmoid", "Tanh", "Relu", "Exp", "Sqrt", "Sign", "Erf", "Softplus", "Reciprocal", "Floor", "LeakyRelu", "HardSwish", "Softsign")
+BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu")
+COMPARISONS = ("Less", "GreaterOrEqual", "Equal")
+REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceSumSquare")
+
+
+def run(model, feeds, threads=1, **options):
+    """Return the outputs of a model and the plan of the program that computed them."""
+    session = InferenceSession(model.SerializeToString(), SessionOptions(intra_op_num_threads=threads, **options))
+    outputs = session.run(None, feeds)
+    (runner,) = session._runners.values()
+    return outputs, runner.last.plan
+
+
+def fused_steps(plan):
+    return [step for step in plan.steps if step.call.kernel == "fused"]
+
+
+def assert_same_bits(one, other):
+    for a, b in zip(one, other, strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def assert_fused(text, feeds, steps=1):
+    """Assert that a model runs as `steps` fused steps, with the same bits as unfused and on two threads; return the plan."""
+    model = parser.parse_model(text)
+    outputs, plan = run(model, feeds)
+    assert_same_bits(outputs, run(model, feeds, enable_elementwise_fusion=False)[0])
+    assert_same_bits(outputs, run(model, feeds, threads=2)[0])
+    assert len(fused_steps(plan)) == steps, str(plan)
+    return plan
+
+
+def values(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+# ---- random graphs
+
+
+@st.composite
+def graphs(draw):
+    """Return a random graph of elementwise operators and reductions over the last axis, with broadcasts and several outputs."""
+    dtype = draw(st.sampled_from([TensorProto.FLOAT, TensorProto.DOUBLE]))
+    rows, columns = draw(st.sampled_from([(64, 80), (7, 900), (1, 5000), (4100, 1), (300, 17)]))
+    leading = draw(st.sampled_from([(), (3,)]))
+    shapes = {"x": (*leading, rows, columns), "y": (*leading, rows, columns), "scalar": (), "row": (columns,), "column": (rows, 1), "corner": (1, 1)}
+    full, per_row, nodes = ["x"], [], []
+
+    def add(op, inputs, results, **attributes):
+        results.append(f"v{len(nodes)}")
+        nodes.append(helper.make_node(op, inputs, [results[-1]], **attributes))
+
+    for _ in range(draw(st.integers(3, 14))):
+        kind = draw(st.sampled_from(["unary", "binary", "binary", "broadcast", "where", "reduce", "of_rows", "softmax"]))
+        a, b = draw(st.sampled_from([*full[-3:], *full])), draw(st.sampled_from(["y", *full]))
+        if kind == "unary":
+            add(draw(st.sampled_from(UNARY)), [a], full)
+        elif kind == "binary":
+            add(draw(st.sampled_from(BINARY)), [a, b], full)
+        elif kind == "broadcast":
+            other = draw(st.sampled_from(["scalar", "row", "column", "corner", *per_row]))
+            pair = [a, other] if draw(st.booleans()) else [other, a]
+            add(draw(st.sampled_from(BINARY[:6])), pair, full)
+        elif kind == "where":
+            condition = []
+            add(draw(st.sampled_from(COMPARISONS)), [a, b], condition)
+            add("Where", [condition[0], draw(st.sampled_from(full)), draw(st.sampled_from([*full, "row", "column"]))], full)
+        elif kind == "reduce":
+            op = draw(st.sampled_from(REDUCTIONS))
+            if op == "ReduceSum":
+                add(op, [a, "last_axis"], per_row)
+            else:
+                add(op, [a], per_row, axes=[-1])
+        elif kind == "of_rows" and per_row:
+            add(draw(st.sampled_from(UNARY)), [draw(st.sampled_from(per_row))], per_row)
+        elif kind == "softmax":
+            add(draw(st.sampled_from(["Softmax", "LogSoftmax"])), [a], full, axis=-1)
+    read = {name for node in nodes for name in node.input}
+    last = [name for name in (*full, *per_row) if name not in read or draw(st.integers(0, 5)) == 0 and name != "x"]
+    inputs = [helper.make_tensor_value_info(name, dtype, ["n", *shape[1:]] if shape and name in "xy" and draw(st.booleans()) else shape)
+              for name, shape in shapes.items()]
+    axis = numpy_helper.from_array(np.array([-1]), "last_axis")
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info(name, dtype, None) for name in last or ["v0"]], [axis])
+    numpy_dtype = helper.tensor_dtype_to_np_dtype(dtype)
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), {
+        name: values(*shape, dtype=numpy_dtype, seed=index) for index, (name, shape) in enumerate(shapes.items())}
+
+
+@settings(max_examples=150, deadline=None)
+@given(graphs())
+def test_random_chains_have_the_bits_of_their_single_steps(graph):
+    model, feeds = graph
+    feeds = {value.name: feeds[value.name] for value in model.graph.input}
+    with np.errstate(all="ignore"):
+        single, _ = run(model, feeds, enable_elementwise_fusion=False)
+    assert_same_bits(run(model, feeds)[0], single)
+    assert_same_bits(run(model, feeds, threads=2)[0], single)
+
+
+# ---- what is fused
+
+
+def test_a_chain_is_one_step_and_its_values_take_no_memory():
+    text = HEADER + "g (float[n] x, float[n] b) => (float[n] y) { a = Mul(x, x) c = Add(a, b) d = Sigmoid(c) e = Sub(d, x) y = Neg(e) }"
+    plan = assert_fused(text, {"x": values(20000), "b": values(20000, seed=1)})
+    assert plan.steps[0].node.op_type == "Mul+Add+Sigmoid+Sub+Neg"
+    assert plan.arena_bytes < 2 * 4 * 20000
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (333,), (50, 1), (50, 333), (1, 1), (4, 1, 1), (4, 50, 1), (4, 1, 333)])
+def test_operands_are_broadcast(shape):
+    text = HEADER + f"g (float[4,50,333] x, float[{','.join(map(str, shape))}] b) => (float[4,50,333] y) {{ a = Mul(x, b) c = Exp(a) y = Sub(b, c) }}"
+    assert_fused(text.replace("float[]", "float"), {"x": values(4, 50, 333), "b": values(*shape, seed=1)})
+
+
+def test_values_that_others_read_are_further_outputs():
+    text = HEADER + "g (float[n] x) => (float[n] a, float[n] y, float[n] m) { a = Exp(x) b = Neg(a) c = Tanh(b) y = Mul(c, a) m = Mul(b, x) }"
+    plan = assert_fused(text, {"x": values(20000)})
+    assert sorted(plan.steps[0].outputs) == ["a", "m", "y"]
+
+
+def test_two_chains_that_meet_are_one_step():
+    text = HEADER + "g (float[n] x, float[n] z) => (float[n] y) { a = Exp(x) b = Neg(a) c = Tanh(z) d = Abs(c) y = Mul(b, d) }"
+    assert_fused(text, {"x": values(20000), "z": values(20000, seed=1)})
+
+
+def test_a_chain_does_not_surround_a_step_that_depends_on_it():
+    text = HEADER + "g (float[64,64] x) => (float[64,64] y) { a = Exp(x) b = Neg(a) m = MatMul(b, x) y = Add(m, b) }"
+    plan = assert_fused(text, {"x": values(64, 64)})
+    assert [step.node.op_type for step in plan.steps] == ["Exp+Neg", "MatMul", "Add"]
+
+
+def test_booleans_and_casts_are_parts_of_chains():
+    text = HEADER + """g (float[n] x, float limit) => (float[n] y) { a = Abs(x) b = Less(a, limit) c = Not(b) d = Cast<to=1>(c) e = Cast<to=11>(x) f = Cast<to=1>(e)
+        g = Where(b, x, d) y = Add(g, f) }"""
+    assert_fused(text, {"x": values(20000), "limit": np.float32(0.5)})
+
+
+def test_root_mean_square_normalization_is_one_step():
+    text = HEADER + """g (float[n,s,96] x, float[96] scale) => (float[n,s,96] y) <float two={2.0}, float eps={1e-6}> {
+        a = Pow(x, two) m = ReduceMean<axes=[-1]>(a) b = Add(m, eps) c = Sqrt(b) d = Reciprocal(c) e = Mul(x, d) y = Mul(e, scale) }"""
+    assert_fused(text, {"x": values(8, 16, 96), "scale": values(96, seed=1)})
+
+
+def test_softmax_along_the_last_axis_is_part_of_a_chain():
+    text = HEADER + "g (float[n,4,32,50] x, float[32,50] mask, float scale) => (float[n,4,32,50] y) { a = Mul(x, scale) b = Add(a, mask) c = Softmax(b) y = Mul(c, c) }"
+    assert_fused(text, {"x": values(2, 4, 32, 50), "mask": values(32, 50, seed=1), "scale": np.float32(0.1)})
+
+
+def test_a_gate_per_channel_is_computed_with_the_values_it_scales():
+    text = HEADER + "g (float[n,32,14,14] x, float[n,32] z) => (float[n,32,14,14] y) <int64[2] axes={2,3}> { a = Sigmoid(z) b = Unsqueeze(a, axes) y = Mul(x, b) }"
+    assert_fused(text, {"x": values(2, 32, 14, 14), "z": values(2, 32, seed=1)})
+
+
+@pytest.mark.parametrize("norm", ["GroupNormalization<num_groups=8>", "InstanceNormalization"])
+def test_decomposed_normalizations_are_fused(norm):
+    text = f'<ir_version: 8, opset_import: ["" : 21]> g (float[n,32,14,14] x, float[32] w, float[32] b) => (float[n,32,14,14] y) {{ z = {norm}(x, w, b) y = Relu(z) }}'
+    feeds = {"x": values(2, 32, 14, 14), "w": values(32, seed=1), "b": values(32, seed=2)}
+    plan = assert_fused(text, feeds, 2 if norm.startswith("Group") else 1)
+    assert all(step.call.kernel == "fused" for step in plan.steps)
+
+
+def test_rows_that_do_not_fit_in_the_cache_are_reduced_by_steps_of_their_own():
+    text = HEADER + "g (float[n,20000] x) => (float[n,20000] y) { a = Exp(x) b = Neg(a) m = ReduceMean<axes=[-1]>(b) y = Sub(b, m) }"
+    plan = assert_fused(text, {"x": values(3, 20000)})
+    assert [step.node.op_type for step in plan.steps] == ["Exp+Neg", "ReduceMean", "Sub"]
+
+
+def test_small_chains_are_left_alone():
+    text = HEADER + "g (float[n] x) => (float[n] y) { a = Exp(x) b = Neg(a) y = Tanh(b) }"
+    assert_fused(text, {"x": values(MIN_ELEMENTS - 1)}, 0)
+    assert_fused(text, {"x": values(MIN_ELEMENTS)}, 1)
+
+
+def test_the_option_switches_fusion_off():
+    model = parser.parse_model(HEADER + "g (float[n] x) => (float[n] y) { a = Exp(x) b = Neg(a) y = Tanh(b) }")
+    options = SessionOptions()
+    options.add_session_config_entry("ortrain.enable_elementwise_fusion", "0")
+    assert options.enable_elementwise_fusion is False
+    assert not fused_steps(run(model, {"x": values(20000)}, enable_elementwise_fusion=False)[1])
+    assert fused_steps(run(model, {"x": values(20000)})[1])
+
+
+# ---- training
+
+
+def trained(text, weights, batch, steps=3, threads=1, **options):
+    """Return a session after training steps, with gradients of the last one."""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(1)
+    model.graph.initializer.extend(numpy_helper.from_array((rng.standard_normal(shape) * 0.3).astype(np.float32), name) for name, shape in weights.items())
+    session = TrainingSession.from_model(model, loss=LossType.MSELoss, optimizer=OptimType.AdamW, requires_grad=list(weights),
+                                         options=SessionOptions(intra_op_num_threads=threads, **options))
+    losses = []
+    for _ in range(steps):
+        losses.append(session.train_step(*batch)[0])
+        if not options.get("optimizer_in_backward") or True:
+            session.optimizer_step()
+            session.lazy_reset_grad()
+    return session, losses
+
+
+GATED = HEADER + """g (float[n,32,128] x) => (float[n,32,128] o) <float eps={1e-6}, float two={2.0}, float one={1.0}> {
+    a = Pow(x, two) d = ReduceMean<axes=[-1]>(a) e = Add(d, eps) f = Sqrt(e) r = Div(one, f) k = Mul(x, r) y = Mul(k, s)
+    u = MatMul(y, w1) v = MatMul(y, w3) sg = Sigmoid(u) si = Mul(u, sg) gl = Mul(si, v) dn = MatMul(gl, w2) o = Add(dn, x) }"""
+GATED_WEIGHTS = {"s": (128,), "w1": (128, 256), "w3": (128, 256), "w2": (256, 128)}
+SQUEEZED = HEADER + """g (float[n,16,14,14] x) => (float[n,16,14,14] y) { a = Conv<kernel_shape=[1,1]>(x, w) p = GlobalAveragePool(a) b = Conv<kernel_shape=[1,1]>(p, w1)
+    c = Relu(b) d = Conv<kernel_shape=[1,1]>(c, w2) e = Sigmoid(d) g = Mul(a, e) h = HardSwish(g) y = Conv<kernel_shape=[1,1]>(h, w4) }"""
+SQUEEZED_WEIGHTS = {"w": (16, 16, 1, 1), "w1": (4, 16, 1, 1), "w2": (16, 4, 1, 1), "w4": (16, 16, 1, 1)}
+GROUPED = '<ir_version: 8, opset_import: ["" : 21]> ' + """g (float[n,32,14,14] x) => (float[n,32,14,14] y) {
+    a = Conv<kernel_shape=[1,1]>(x, w) b = GroupNormalization<num_groups=8>(a, s, t) c = Elu(b) y = Conv<kernel_shape=[1,1]>(c, w2) }"""
+GROUPED_WEIGHTS = {"w": (32, 32, 1, 1), "s": (32,), "t": (32,), "w2": (32, 32, 1, 1)}
+NETWORKS = {"gated": (GATED, GATED_WEIGHTS, (8, 32, 128)), "squeezed": (SQUEEZED, SQUEEZED_WEIGHTS, (8, 16, 14, 14)),
+            "grouped": (GROUPED, GROUPED_WEIGHTS, (8, 32, 14, 14))}
+
+
+@pytest.mark.parametrize("options", [{}, {"optimizer_in_backward": True}, {"rematerialization": 0.0}, {"rematerialization": 0.5}, {"threads": 2}], ids=str)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_training_has_the_same_bits_and_takes_no_more_memory(network, options):
+    text, weights, shape = NETWORKS[network]
+    batch = values(*shape), values(*shape, seed=1)
+    fused, losses = trained(text, weights, batch, **options)
+    single, expected = trained(text, weights, batch, **options, enable_elementwise_fusion=False)
+    assert_same_bits(losses, expected)
+    for name, parameter in fused.state.trainable.items():
+        np.testing.assert_array_equal(parameter, single.state.trainable[name], err_msg=name)
+    program = fused._train_runner.last
+    assert len(fused_steps(program.plan)) >= 2
+    assert program.arena_bytes <= single._train_runner.last.arena_bytes
+
+
+def test_programs_for_other_sizes_come_from_the_template(monkeypatch):
+    planned = []
+    original = Runner._plan
+    monkeypatch.setattr(Runner, "_plan", lambda self, *arguments, **named: planned.append(1) or original(self, *arguments, **named))
+    text, weights, (_, *shape) = NETWORKS["gated"]
+    session, _ = trained(text, weights, (values(8, *shape), values(8, *shape, seed=1)), steps=1)
+    for rows in (8, 12, 20):
+        batch = values(rows, *shape, seed=2), values(rows, *shape, seed=3)
+        count = len(planned)
+        loss = session.eval_step(*batch) if False else session.train_step(*batch)
+        session.lazy_reset_grad()
+        single, _ = trained(text, weights, (values(8, *shape), values(8, *shape, seed=1)), steps=1, enable_elementwise_fusion=False)
+        assert_same_bits(loss, single.train_step(*batch))
+        assert len(fused_steps(session._train_runner.last.plan)) >= 2
+        del count
+
+
+# ---- axes
+
+
+def test_the_common_refinement_of_two_shapes():
+    found = refine((2, 12, 5), (6, 20), True)
+    assert found is not None
+    assert (found.axes, found.left, found.right) == ((2, 3, 4, 5), (1, 2, 1), (2, 2))
+    assert refine((4, 6), (6, 4), True) is None
+    assert refine((4, 6), (2, 6), False) is None
+
+
+def test_a_model_of_many_nodes_is_planned_in_time():
+    import time
+
+    nodes = " ".join(f"a{i} = Mul(x{i}, s) b{i} = Sigmoid(a{i}) c{i} = MatMul(b{i}, w) d{i} = Add(c{i}, x{i}) x{i + 1} = Tanh(d{i})" for i in range(110))
+    model = onnx.parser.parse_model(HEADER + f"g (float[64,64] x0, float s, float[64,64] w) => (float[64,64] x110) {{ {nodes} }}")
+    feeds = {"x0": values(64, 64), "s": np.float32(0.5), "w": values(64, 64, seed=1)}
+    run(model, feeds)
+    started = time.perf_counter()
+    _, plan = run(model, feeds)
+    elapsed = time.perf_counter() - started
+    assert len(fused_steps(plan)) >= 100
+    assert elapsed < 5                                                # 0.15 s on an idle processor
