@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import time
+from pathlib import Path
+
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortrain import InferenceSession, SessionOptions, TrainingSession
 from ortrain.artifacts import LossType, OptimType
+from ortrain.plan.elementwise_fusion import assembly, group, pieces
 from ortrain.plan.elementwise_fusion.axes import refine
 from ortrain.plan.elementwise_fusion.fusing import MIN_ELEMENTS
-from ortrain.runtime.runner import Runner
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]> '
 UNARY = ("Neg", "Abs", "Sigmoid", "Tanh", "Relu", "Exp", "Sqrt", "Sign", "Erf", "Softplus", "Reciprocal", "Floor", "LeakyRelu", "HardSwish", "Softsign")
@@ -107,8 +110,8 @@ def graphs(draw):
 
 @settings(max_examples=150, deadline=None)
 @given(graphs())
-def test_random_chains_have_the_bits_of_their_single_steps(graph):
-    model, feeds = graph
+def test_random_chains_have_the_bits_of_their_single_steps(model_and_feeds):
+    model, feeds = model_and_feeds
     feeds = {value.name: feeds[value.name] for value in model.graph.input}
     with np.errstate(all="ignore"):
         single, _ = run(model, feeds, enable_elementwise_fusion=False)
@@ -150,8 +153,8 @@ def test_a_chain_does_not_surround_a_step_that_depends_on_it():
 
 
 def test_booleans_and_casts_are_parts_of_chains():
-    text = HEADER + """g (float[n] x, float limit) => (float[n] y) { a = Abs(x) b = Less(a, limit) c = Not(b) d = Cast<to=1>(c) e = Cast<to=11>(x) f = Cast<to=1>(e)
-        g = Where(b, x, d) y = Add(g, f) }"""
+    text = HEADER + """g (float[n] x, float limit) => (float[n] y) {
+        a = Abs(x) b = Less(a, limit) c = Not(b) d = Cast<to=1>(c) e = Cast<to=11>(x) f = Cast<to=1>(e) g = Where(b, x, d) y = Add(g, f) }"""
     assert_fused(text, {"x": values(20000), "limit": np.float32(0.5)})
 
 
@@ -162,18 +165,21 @@ def test_root_mean_square_normalization_is_one_step():
 
 
 def test_softmax_along_the_last_axis_is_part_of_a_chain():
-    text = HEADER + "g (float[n,4,32,50] x, float[32,50] mask, float scale) => (float[n,4,32,50] y) { a = Mul(x, scale) b = Add(a, mask) c = Softmax(b) y = Mul(c, c) }"
+    text = HEADER + """g (float[n,4,32,50] x, float[32,50] mask, float scale) => (float[n,4,32,50] y) {
+        a = Mul(x, scale) b = Add(a, mask) c = Softmax(b) y = Mul(c, c) }"""
     assert_fused(text, {"x": values(2, 4, 32, 50), "mask": values(32, 50, seed=1), "scale": np.float32(0.1)})
 
 
 def test_a_gate_per_channel_is_computed_with_the_values_it_scales():
-    text = HEADER + "g (float[n,32,14,14] x, float[n,32] z) => (float[n,32,14,14] y) <int64[2] axes={2,3}> { a = Sigmoid(z) b = Unsqueeze(a, axes) y = Mul(x, b) }"
+    text = HEADER + """g (float[n,32,14,14] x, float[n,32] z) => (float[n,32,14,14] y) <int64[2] axes={2,3}> {
+        a = Sigmoid(z) b = Unsqueeze(a, axes) y = Mul(x, b) }"""
     assert_fused(text, {"x": values(2, 32, 14, 14), "z": values(2, 32, seed=1)})
 
 
 @pytest.mark.parametrize("norm", ["GroupNormalization<num_groups=8>", "InstanceNormalization"])
 def test_decomposed_normalizations_are_fused(norm):
-    text = f'<ir_version: 8, opset_import: ["" : 21]> g (float[n,32,14,14] x, float[32] w, float[32] b) => (float[n,32,14,14] y) {{ z = {norm}(x, w, b) y = Relu(z) }}'
+    inputs = "float[n,32,14,14] x, float[32] w, float[32] b"
+    text = f'<ir_version: 8, opset_import: ["" : 21]> g ({inputs}) => (float[n,32,14,14] y) {{ z = {norm}(x, w, b) y = Relu(z) }}'
     feeds = {"x": values(2, 32, 14, 14), "w": values(32, seed=1), "b": values(32, seed=2)}
     plan = assert_fused(text, feeds, 2 if norm.startswith("Group") else 1)
     assert all(step.call.kernel == "fused" for step in plan.steps)
@@ -213,9 +219,8 @@ def trained(text, weights, batch, steps=3, threads=1, **options):
     losses = []
     for _ in range(steps):
         losses.append(session.train_step(*batch)[0])
-        if not options.get("optimizer_in_backward") or True:
-            session.optimizer_step()
-            session.lazy_reset_grad()
+        session.optimizer_step()
+        session.lazy_reset_grad()
     return session, losses
 
 
@@ -223,7 +228,8 @@ GATED = HEADER + """g (float[n,32,128] x) => (float[n,32,128] o) <float eps={1e-
     a = Pow(x, two) d = ReduceMean<axes=[-1]>(a) e = Add(d, eps) f = Sqrt(e) r = Div(one, f) k = Mul(x, r) y = Mul(k, s)
     u = MatMul(y, w1) v = MatMul(y, w3) sg = Sigmoid(u) si = Mul(u, sg) gl = Mul(si, v) dn = MatMul(gl, w2) o = Add(dn, x) }"""
 GATED_WEIGHTS = {"s": (128,), "w1": (128, 256), "w3": (128, 256), "w2": (256, 128)}
-SQUEEZED = HEADER + """g (float[n,16,14,14] x) => (float[n,16,14,14] y) { a = Conv<kernel_shape=[1,1]>(x, w) p = GlobalAveragePool(a) b = Conv<kernel_shape=[1,1]>(p, w1)
+SQUEEZED = HEADER + """g (float[n,16,14,14] x) => (float[n,16,14,14] y) {
+    a = Conv<kernel_shape=[1,1]>(x, w) p = GlobalAveragePool(a) b = Conv<kernel_shape=[1,1]>(p, w1)
     c = Relu(b) d = Conv<kernel_shape=[1,1]>(c, w2) e = Sigmoid(d) g = Mul(a, e) h = HardSwish(g) y = Conv<kernel_shape=[1,1]>(h, w4) }"""
 SQUEEZED_WEIGHTS = {"w": (16, 16, 1, 1), "w1": (4, 16, 1, 1), "w2": (16, 4, 1, 1), "w4": (16, 16, 1, 1)}
 GROUPED = '<ir_version: 8, opset_import: ["" : 21]> ' + """g (float[n,32,14,14] x) => (float[n,32,14,14] y) {
@@ -248,24 +254,35 @@ def test_training_has_the_same_bits_and_takes_no_more_memory(network, options):
     assert program.arena_bytes <= single._train_runner.last.arena_bytes
 
 
-def test_programs_for_other_sizes_come_from_the_template(monkeypatch):
-    planned = []
-    original = Runner._plan
-    monkeypatch.setattr(Runner, "_plan", lambda self, *arguments, **named: planned.append(1) or original(self, *arguments, **named))
-    text, weights, (_, *shape) = NETWORKS["gated"]
-    session, _ = trained(text, weights, (values(8, *shape), values(8, *shape, seed=1)), steps=1)
-    for rows in (8, 12, 20):
-        batch = values(rows, *shape, seed=2), values(rows, *shape, seed=3)
-        count = len(planned)
-        loss = session.eval_step(*batch) if False else session.train_step(*batch)
-        session.lazy_reset_grad()
-        single, _ = trained(text, weights, (values(8, *shape), values(8, *shape, seed=1)), steps=1, enable_elementwise_fusion=False)
-        assert_same_bits(loss, single.train_step(*batch))
-        assert len(fused_steps(session._train_runner.last.plan)) >= 2
-        del count
+def test_programs_for_other_sizes_come_from_one_template():
+    text, weights, (rows, *shape) = NETWORKS["gated"]
+    first = values(rows, *shape), values(rows, *shape, seed=1)
+    fused, _ = trained(text, weights, first, steps=1)
+    single, _ = trained(text, weights, first, steps=1, enable_elementwise_fusion=False)
+    for other in (12, 20, 9):
+        batch = values(other, *shape, seed=2), values(other, *shape, seed=3)
+        losses = [session.train_step(*batch)[0] for session in (fused, single)]
+        assert_same_bits(losses[:1], losses[1:])
+        program = fused._train_runner.last
+        assert program.template is not None and len(fused_steps(program.plan)) >= 2
+        for session in (fused, single):
+            session.optimizer_step()
+            session.lazy_reset_grad()
+    for name, parameter in fused.state.trainable.items():
+        np.testing.assert_array_equal(parameter, single.state.trainable[name], err_msg=name)
 
 
-# ---- axes
+# ---- constants and axes
+
+
+def test_the_planner_and_the_kernel_agree_on_constants():
+    header = (Path(assembly.__file__).parents[2] / "_core" / "kernels" / "fused" / "fused.h").read_text(encoding="utf-8")
+    for prefix, members in (("OPERAND", assembly.Where), ("FORM", pieces.Form)):
+        names = re.search(rf"enum {{ ({prefix}_[^}}]*) }}", header).group(1).split(", ")
+        assert names == [f"{prefix}_{member.name}" for member in members]
+    limits = dict(re.findall(r"(FUSED_\w+) = (\d+)", header))
+    assert [int(limits[name]) for name in ("FUSED_INPUTS", "FUSED_MAX_CALLS", "FUSED_MAX_OPERANDS")] == [
+        pieces.MAX_INPUTS, group.MAX_PIECES, assembly.MAX_OPERANDS]
 
 
 def test_the_common_refinement_of_two_shapes():
@@ -277,10 +294,8 @@ def test_the_common_refinement_of_two_shapes():
 
 
 def test_a_model_of_many_nodes_is_planned_in_time():
-    import time
-
     nodes = " ".join(f"a{i} = Mul(x{i}, s) b{i} = Sigmoid(a{i}) c{i} = MatMul(b{i}, w) d{i} = Add(c{i}, x{i}) x{i + 1} = Tanh(d{i})" for i in range(110))
-    model = onnx.parser.parse_model(HEADER + f"g (float[64,64] x0, float s, float[64,64] w) => (float[64,64] x110) {{ {nodes} }}")
+    model = parser.parse_model(HEADER + f"g (float[64,64] x0, float s, float[64,64] w) => (float[64,64] x110) {{ {nodes} }}")
     feeds = {"x0": values(64, 64), "s": np.float32(0.5), "w": values(64, 64, seed=1)}
     run(model, feeds)
     started = time.perf_counter()

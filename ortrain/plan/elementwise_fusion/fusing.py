@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from ortrain._core.kernel_table import kernels
 from ortrain._core.symbolic import memory_at_least
@@ -34,7 +34,8 @@ def fuse_elementwise(steps: list[Step], lifetimes: Lifetimes, has_effect: Callab
 class ElementwiseFusion:
     """One fusion pass; parameters as in fuse_elementwise."""
 
-    def __init__(self, steps: list[Step], lifetimes: Lifetimes, has_effect: Callable[[Step], bool], may_refuse: Callable[[Step], bool], is_strict: bool) -> None:
+    def __init__(self, steps: list[Step], lifetimes: Lifetimes, has_effect: Callable[[Step], bool], may_refuse: Callable[[Step], bool],
+                 is_strict: bool) -> None:
         self.steps, self.lifetimes, self.is_strict = steps, lifetimes, is_strict
         self.pieces = Pieces(lifetimes)
         self.dependencies = Dependencies(steps, lifetimes, has_effect, may_refuse)
@@ -72,7 +73,7 @@ class ElementwiseFusion:
         """Return the Expand steps whose outputs only fused steps read, which read the source instead."""
         read = {*kept, *(self.lifetimes.unaliased(name) for index, step in enumerate(self.steps) if index not in fused for name in step.inputs if name),
                 *(operand.value for group in self.groups.values() for _, piece in group.pieces for operand in piece.inputs)}
-        return {index for name, index in ((name, self.dependencies.producer[name]) for name in self.pieces.expanded) if name not in read}
+        return {self.dependencies.producer[name] for name in self.pieces.expanded if name not in read}
 
     def _assembled(self, fused: Collection[int], unused: Collection[int], kept: Collection[str]) -> dict[int, Assembled]:
         """Return the calls of the groups, by their last step; none for a group that the kernel cannot run."""

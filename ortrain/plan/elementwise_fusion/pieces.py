@@ -60,12 +60,13 @@ class Piece:
 
 
 class Pieces:
-    """Finds the pieces of steps. lifetimes: of the plan; expanded: output of an Expand -> its input."""
+    """Finds the pieces of steps. lifetimes: of the plan."""
 
     def __init__(self, lifetimes: Lifetimes) -> None:
         self.lifetimes = lifetimes
         self.types = lifetimes.types
         self.expanded: dict[str, str] = {}
+        """Output of an Expand -> its input."""
 
     def of(self, step: Step) -> tuple[Piece, ...]:
         """Return the pieces of a step; none if it cannot be part of a fused step."""
@@ -94,7 +95,7 @@ class Pieces:
 
     def note_expand(self, step: Step) -> None:
         """Remember the source of a broadcast copy: pieces that broadcast read it instead of the copy."""
-        if step.node.op_type == "Expand" and step.call.kernel == "strided_copy" and len(self.types[step.outputs[0]].sizes) >= len(self.types[step.inputs[0]].sizes):
+        if step.node.op_type == "Expand" and step.call.kernel == "strided_copy":
             self.expanded[step.outputs[0]] = step.inputs[0]
 
     def _broadcast_operand(self, name: str) -> Operand:

@@ -46,7 +46,8 @@ ALWAYS_INLINE double ot_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
 static inline void for_each_chunk(const KernelArgs *args, WorkItem work, int64_t count)
 {
-    args->engine->parallel_for(args->engine, work, (void *)args, (count + CHUNK - 1) / CHUNK);
+    if (count > 0 && count <= CHUNK) work((void *)args, 0, 0);
+    else args->engine->parallel_for(args->engine, work, (void *)args, (count + CHUNK - 1) / CHUNK);
 }
 
 #define UNARY_LOOP(NAME, R, IN, OUT, EXPRESSION)                                                         \
