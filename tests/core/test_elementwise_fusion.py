@@ -14,15 +14,24 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortrain import InferenceSession, SessionOptions, TrainingSession
 from ortrain.artifacts import LossType, OptimType
-from ortrain.plan.elementwise_fusion import assembly, group, pieces
+from ortrain.plan.elementwise_fusion import assembly, fusing, group, pieces
 from ortrain.plan.elementwise_fusion.axes import refine
-from ortrain.plan.elementwise_fusion.fusing import MIN_ELEMENTS
 
+MIN_ELEMENTS, MIN_ELEMENTS_IN_ROWS = fusing.MIN_ELEMENTS, fusing.MIN_ELEMENTS_IN_ROWS
 HEADER = '<ir_version: 8, opset_import: ["" : 17]> '
 UNARY = ("Neg", "Abs", "Sigmoid", "Tanh", "Relu", "Exp", "Sqrt", "Sign", "Erf", "Softplus", "Reciprocal", "Floor", "LeakyRelu", "HardSwish", "Softsign")
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu")
 COMPARISONS = ("Less", "GreaterOrEqual", "Equal")
 REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceSumSquare")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fuse_small_steps():
+    """Fuse steps of any size, so that small tests cover all that fusion does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fusing, "MIN_ELEMENTS", 1)
+        patch.setattr(fusing, "MIN_ELEMENTS_IN_ROWS", 1)
+        yield
 
 
 def run(model, feeds, threads=1, **options):
@@ -172,7 +181,7 @@ def test_softmax_along_the_last_axis_is_part_of_a_chain():
 
 def test_a_gate_per_channel_is_computed_with_the_values_it_scales():
     text = HEADER + """g (float[n,32,14,14] x, float[n,32] z) => (float[n,32,14,14] y) <int64[2] axes={2,3}> {
-        a = Sigmoid(z) b = Unsqueeze(a, axes) y = Mul(x, b) }"""
+        a = Sigmoid(z) b = Unsqueeze(a, axes) c = Mul(x, b) y = HardSwish(c) }"""
     assert_fused(text, {"x": values(2, 32, 14, 14), "z": values(2, 32, seed=1)})
 
 
@@ -191,10 +200,25 @@ def test_rows_that_do_not_fit_in_the_cache_are_reduced_by_steps_of_their_own():
     assert [step.node.op_type for step in plan.steps] == ["Exp+Neg", "ReduceMean", "Sub"]
 
 
-def test_small_chains_are_left_alone():
-    text = HEADER + "g (float[n] x) => (float[n] y) { a = Exp(x) b = Neg(a) y = Tanh(b) }"
-    assert_fused(text, {"x": values(MIN_ELEMENTS - 1)}, 0)
-    assert_fused(text, {"x": values(MIN_ELEMENTS)}, 1)
+def test_small_steps_are_left_alone(monkeypatch):
+    monkeypatch.setattr(fusing, "MIN_ELEMENTS", MIN_ELEMENTS)
+    monkeypatch.setattr(fusing, "MIN_ELEMENTS_IN_ROWS", MIN_ELEMENTS_IN_ROWS)
+    chain = HEADER + "g (float[n] x) => (float[n] y) { a = Exp(x) b = Neg(a) y = Tanh(b) }"
+    assert_fused(chain, {"x": values(MIN_ELEMENTS - 1)}, 0)
+    assert_fused(chain, {"x": values(MIN_ELEMENTS)}, 1)
+    rows = HEADER + "g (float[n,128] x) => (float[n,128] y) { a = Exp(x) b = ReduceMean<axes=[-1]>(a) y = Sub(a, b) }"
+    assert_fused(rows, {"x": values(MIN_ELEMENTS_IN_ROWS // 128 - 1, 128)}, 0)
+    assert_fused(rows, {"x": values(MIN_ELEMENTS_IN_ROWS // 128, 128)}, 1)
+
+
+def test_steps_whose_fusion_saves_no_pass_are_left_alone():
+    text = HEADER + "g (float[n,32,14,14] x, float[n,32,1,1] z) => (float[n,32,14,14] y) { a = Sigmoid(z) y = Mul(x, a) }"
+    assert_fused(text, {"x": values(2, 32, 14, 14), "z": values(2, 32, 1, 1, seed=1)}, 0)
+
+
+def test_half_precision_is_widened_within_a_chain():
+    text = HEADER + "g (float16[n] x) => (float16[n] y) { a = Cast<to=1>(x) b = Exp(a) c = Neg(b) y = Cast<to=10>(c) }"
+    assert_fused(text, {"x": values(20000).astype(np.float16)})
 
 
 def test_the_option_switches_fusion_off():

@@ -36,11 +36,14 @@ class Where(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """The call of a fused step, and the values that it reads and computes."""
+    """The call of a fused step, and the values that it reads and computes.
+
+    saved_passes: how many passes over a whole operand fewer it makes than the single steps."""
 
     call: KernelCall
     inputs: list[str]
     outputs: list[str]
+    saved_passes: int
 
 
 @dataclass(slots=True)
@@ -96,7 +99,19 @@ def assemble(group: Group, needed: Collection[str], types: Mapping[str, TensorTy
     block = _block_elements(sum(widths[value] for value in (*inputs, *places.outputs)) + places.n_slots * max(map(widths.__getitem__, computed)))
     header = (len(axes), cut, block, len(table), len(pieces), max(map(widths.__getitem__, computed)), places.n_slots)
     ints = (*header, *axes, *(number for _, entry in table.values() for number in entry), *map(int, calls))
-    return Assembled(KernelCall("fused", ints, tuple(floats), in_place=_in_place(group, pieces, places, types)), inputs, places.outputs)
+    call = KernelCall("fused", ints, tuple(floats), in_place=_in_place(group, pieces, places, types))
+    return Assembled(call, inputs, places.outputs, _saved_passes(group, places))
+
+
+def _saved_passes(group: Group, places: Places) -> int:
+    """Return how many whole operands the single steps of a group read and write, minus those that the fused step does."""
+    single, whole = 0, set()
+    for _, piece in group.pieces:
+        if piece.form == Form.REDUCTION or not group.over_rows[piece.output]:
+            read = {operand.value for operand in piece.inputs if _is_whole(operand, piece)}
+            single += len(read) + (not group.over_rows[piece.output])
+            whole |= read - group.over_rows.keys()
+    return single - len(whole) - sum(not group.over_rows[value] for value in places.outputs)
 
 
 def _without_duplicates(pieces: Sequence[Piece], needed: Collection[str]) -> list[Piece]:
