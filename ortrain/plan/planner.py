@@ -413,19 +413,12 @@ class Planner:
             self._fuse_elementwise()
 
     def _fuse_elementwise(self) -> None:
-        """Fuse elementwise steps of the train step, unless that takes more memory.
+        """Fuse elementwise steps of the train step.
 
-        They come last in order to see the recomputations: those of elementwise operators become parts of the steps
+        This comes last in order to see the recomputations: those of elementwise operators become parts of the steps
         that read them."""
         later = [name for step in (*self.deferred.updates, *self.deferred.gradients) for name in step.inputs if name]
-        steps = self.deferred.train_step
-        peak = self._peak(self.deferred)
-        for is_strict in (False, True):
-            self.deferred.train_step = fuse_elementwise(steps, self.lifetimes, self._writes_outside, self._may_refuse, later, is_strict)
-            if self.deferred.train_step is steps or self._peak(self.deferred) <= peak:
-                return
-        self.deferred.train_step = steps
-        self.lifetimes.kept = self.deferred.values_kept(self.lifetimes)
+        self.deferred.train_step = fuse_elementwise(self.deferred.train_step, self.lifetimes, self._writes_outside, self._may_refuse, later)
 
     def _writes_outside(self, step: Step) -> bool:
         return step.guard is None and (self._has_effect(step.node) or step.node.op_type in WRITTEN or step.node.op_type == COMMIT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from ortrain._core.kernel_table import kernels
 from ortrain._core.symbolic import memory_at_least
@@ -14,7 +14,7 @@ from ortrain.plan.elementwise_fusion.assembly import Assembled, assemble
 from ortrain.plan.elementwise_fusion.group import Group
 from ortrain.plan.elementwise_fusion.pieces import Pieces
 from ortrain.plan.elementwise_fusion.search import Dependencies, Search
-from ortrain.plan.liveness import Lifetimes
+from ortrain.plan.liveness import Lifetimes, live_bytes
 from ortrain.plan.steps import Step
 
 MIN_ELEMENTS, MIN_ELEMENTS_IN_ROWS = 1 << 15, 1 << 17
@@ -24,15 +24,31 @@ anyway, and rows cost further kernel calls per block. Fused, six operators take 
 2^16 elements and 56 instead of 61 on 2^18."""
 
 
+MAX_REJECTED = 8
+"""Number of groups that are given up one by one before a larger peak ends the attempt."""
+
+
 def fuse_elementwise(steps: list[Step], lifetimes: Lifetimes, has_effect: Callable[[Step], bool], may_refuse: Callable[[Step], bool],
-                     read_later: Collection[str] = (), is_strict: bool = False) -> list[Step]:
-    """Return the steps with chains of elementwise steps fused, in an order that respects their dependencies.
+                     read_later: Collection[str] = ()) -> list[Step]:
+    """Return the steps with chains of elementwise steps fused, in an order that respects their dependencies and does not
+    raise the peak memory.
 
     has_effect: whether a step writes to memory outside of the program. may_refuse: whether a step may end the run,
-    which must be before any effect. read_later: values that steps outside of `steps` read.
-    is_strict: fuse only where no step moves past a large one."""
-    fusion = ElementwiseFusion(steps, lifetimes, has_effect, may_refuse, is_strict)
-    return fusion.run({*map(lifetimes.unaliased, read_later), *map(lifetimes.unaliased, lifetimes.live_to_end())})
+    which must be before any effect. read_later: values that steps outside of `steps` read."""
+    kept = {*map(lifetimes.unaliased, read_later), *map(lifetimes.unaliased, lifetimes.live_to_end())}
+    peak = lifetimes.peak(steps)
+    for is_strict in (False, True):
+        fusion = ElementwiseFusion(steps, lifetimes, has_effect, may_refuse, is_strict)
+        for _ in range(MAX_REJECTED):
+            fused = fusion.run(kept)
+            if fused is steps:
+                break
+            live = live_bytes(fused, lifetimes.blocks(fused))
+            if max(live) <= peak:
+                return fused
+            fusion.reject_near(fused, live.index(max(live)))
+    lifetimes.blocks(steps)
+    return steps
 
 
 class ElementwiseFusion:
@@ -40,18 +56,15 @@ class ElementwiseFusion:
 
     def __init__(self, steps: list[Step], lifetimes: Lifetimes, has_effect: Callable[[Step], bool], may_refuse: Callable[[Step], bool],
                  is_strict: bool) -> None:
-        self.steps, self.lifetimes, self.is_strict = steps, lifetimes, is_strict
+        self.steps, self.lifetimes = steps, lifetimes
         self.pieces = Pieces(lifetimes)
         self.dependencies = Dependencies(steps, lifetimes, has_effect, may_refuse)
-        self.groups: dict[int, Group] = {}
+        found = Search(steps, self.pieces, self.dependencies, is_strict).groups.values()
+        self.groups = {group.pieces[-1][0]: group for group in found if self._is_worthwhile(group)}
         """Last step of a group -> the group, for groups that are worth fusing."""
 
     def run(self, kept: Collection[str]) -> list[Step]:
-        """Return the steps after the pass. kept: values that must be computed."""
-        found = Search(self.steps, self.pieces, self.dependencies, self.is_strict).groups.values()
-        self.groups = {group.pieces[-1][0]: group for group in found if self._is_worthwhile(group)}
-        if not self.groups:
-            return self.steps
+        """Return the steps with the groups fused; the same list if there are none. kept: values that must be computed."""
         assembled, unused = self._assembled_all(kept)
         if not assembled:
             return self.steps
@@ -64,6 +77,12 @@ class ElementwiseFusion:
             elif index not in members and index not in unused:
                 units[index] = step, self.dependencies.of_step(index, step)
         return _in_order({index: (step, {members.get(each, each) for each in before} - {index}) for index, (step, before) in units.items()})
+
+    def reject_near(self, fused: Sequence[Step], position: int) -> None:
+        """Give up the group whose fused step is next to a position of the fused steps."""
+        by_distance = sorted((abs(index - position), index) for index, step in enumerate(fused) if step.parts)
+        rejected = fused[by_distance[0][1]].parts[-1]
+        self.groups = {last: group for last, group in self.groups.items() if self.steps[last] is not rejected}
 
     @staticmethod
     def _is_worthwhile(group: Group) -> bool:

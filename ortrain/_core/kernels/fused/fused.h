@@ -138,8 +138,9 @@ static inline void fused_move(const Fused *f, FusedOperand *operands, int64_t ou
     }
 }
 
-/* Load part `part` of `parts` of the next block of all contiguous operands into the second cache: between two kernels that read them, the processor would not. */
-static inline void fused_prefetch(const Fused *f, const FusedOperand *operands, int64_t part, int64_t parts)
+/* Load part `part` of `parts` of the next block of all contiguous operands into the cache: the processor does not, as each kernel reads only a block of its
+ * operands at a time. always_inline: GCC removes calls of functions that do nothing but prefetch. */
+static inline __attribute__((always_inline)) void fused_prefetch(const Fused *f, const FusedOperand *operands, int64_t part, int64_t parts)
 {
     for (int64_t o = 0; o < f->operands; o++) {
         int64_t bytes = f->step * f->inner * operands[o].bytes;
