@@ -22,9 +22,7 @@ MIN_ELEMENTS, MIN_ELEMENTS_IN_ROWS = 1 << 15, 1 << 17
 anyway, and rows cost further kernel calls per block. Fused, six operators take 3.8 instead of 3.6 us on 2^14 elements,
 7.8 instead of 9.0 on 2^15 and 17 instead of 25 on 2^16; a normalization of rows of 256 takes 13.7 instead of 12.3 us on
 2^16 elements and 56 instead of 61 on 2^18."""
-
-
-MAX_REJECTED = 8
+MAX_REJECTED = 6
 """Number of groups that are given up one by one before a larger peak ends the attempt."""
 
 
@@ -47,7 +45,7 @@ def fuse_elementwise(steps: list[Step], lifetimes: Lifetimes, has_effect: Callab
             if max(live) <= peak:
                 return fused
             fusion.reject_near(fused, live.index(max(live)))
-    lifetimes.blocks(steps)
+    lifetimes.blocks(steps)                                       # the in-place outputs of these steps again
     return steps
 
 
