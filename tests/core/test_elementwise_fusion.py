@@ -235,6 +235,16 @@ def test_the_option_switches_fusion_off():
     assert fused_steps(run(model, {"x": values(20000)})[1])
 
 
+def test_each_part_treats_subnormal_numbers_as_its_single_step_does():
+    """Gradient kernels flush them to zero, others keep them."""
+    header = HEADER.replace("]>", ', "com.microsoft" : 1]>')
+    text = header + "g (float[n] x, float tiny) => (float[n] y, float[n] dx) { a = Mul(x, tiny) dx = com.microsoft.TanhGrad(a, x) y = Add(a, a) }"
+    feeds = {"x": 1 + np.abs(values(20000)), "tiny": np.float32(1e-40)}
+    assert_fused(text, feeds)
+    (y, dx), _ = run(parser.parse_model(text), feeds)
+    assert np.all(y > 0) and np.all(dx == 0)
+
+
 # ---- training
 
 

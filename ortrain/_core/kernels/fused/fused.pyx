@@ -3,10 +3,6 @@ from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "fused/fused.h" nogil:
     int fused(const KernelArgs *args)
-    enum:
-        OPERAND_INPUT, OPERAND_OUTPUT, OPERAND_SLOT
-        FORM_FLAT, FORM_BROADCAST, FORM_REDUCTION, FORM_ROWS
-        FUSED_MAX_CALLS, FUSED_MAX_OPERANDS
 
 # name -> (address, dtypes of input 0)
 KERNELS = {
