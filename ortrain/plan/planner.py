@@ -40,6 +40,7 @@ from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.promotion import promote_to_2d
 from ortrain.plan.rematerialization import rematerialize
 from ortrain.plan.scheduling import candidate_orders, update_early
+from ortrain.plan.simplification import simplify
 from ortrain.plan.steps import Step
 
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
@@ -100,7 +101,8 @@ class Planner:
         """The bodies of Loops and Scans, by the name of the node's first output."""
 
     def build(self) -> Program:
-        nodes, kept = self._without_duplicates(self._live_nodes()), (*self.outputs, *self.commits)
+        kept = *self.outputs, *self.commits
+        nodes = simplify(self._without_duplicates(self._live_nodes()), self.builder, kept)
         promoted = promote_to_2d(nodes, self.builder, kept)
         laid_out = convert_to_channels_last(promoted, self.builder, kept, not self.handle.winograd)
         fused = fuse_dense(fuse_products(laid_out, self.inference, kept), self.inference, kept)

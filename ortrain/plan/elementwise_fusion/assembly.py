@@ -8,9 +8,10 @@ from enum import IntEnum
 
 from ortrain.dtypes import NUMBERS, numpy_dtype
 from ortrain.ir import TensorType
+from ortrain.ops.registry.constants import is_same_size
 from ortrain.ops.registry.record import KernelCall
 from ortrain.ops.shared.broadcasting import contiguous_strides, merge_axes
-from ortrain.plan.elementwise_fusion.axes import Sizes, broadcast_axes, is_same, refine, strides_along, without_ones
+from ortrain.plan.elementwise_fusion.axes import Sizes, broadcast_axes, refine, strides_along, without_ones
 from ortrain.plan.elementwise_fusion.group import Group
 from ortrain.plan.elementwise_fusion.pieces import MAX_INPUTS, Form, Operand, Piece
 
@@ -132,7 +133,7 @@ def _without_duplicates(pieces: Sequence[Piece], needed: Collection[str]) -> lis
 
 def _has_equal_shapes(piece: Piece, twin: Piece) -> bool:
     shapes = ((piece.dims, twin.dims), *((one.shape, other.shape) for one, other in zip(piece.inputs, twin.inputs, strict=True)))
-    return all(len(one) == len(other) and all(map(is_same, one, other)) for one, other in shapes)
+    return all(len(one) == len(other) and all(map(is_same_size, one, other)) for one, other in shapes)
 
 
 def _block_elements(bytes_per_element: int) -> int:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ortrain.ops.registry.constants import is_broadcast, is_one, is_symbolic
+from ortrain.ops.registry.constants import is_broadcast, is_one, is_same_size, is_symbolic
 from ortrain.ops.shared.broadcasting import broadcast_strides
 
 Sizes = tuple[int, ...]
@@ -30,12 +30,6 @@ def without_ones(shape: Sequence[int]) -> Sizes:
     return tuple(size for size in shape if not is_one(size))
 
 
-def is_same(a: int, b: int) -> bool:
-    """Return whether two sizes are equal in every specialization of the plan."""
-    symbolic = is_symbolic((a,)), is_symbolic((b,))
-    return a is b or symbolic[0] == symbolic[1] and a == b
-
-
 def refine(left: Sizes, right: Sizes, equal_counts: bool) -> Refinement | None:
     """Return the common refinement of two shapes without axes of one element; None if there is none.
 
@@ -52,13 +46,13 @@ def refine(left: Sizes, right: Sizes, equal_counts: bool) -> Refinement | None:
         splits[0][i] += 1
         splits[1][j] += 1
         if i == 0 and j == 0:
-            if not equal_counts and (a is None or b is None or not is_same(a, b)):
+            if not equal_counts and (a is None or b is None or not is_same_size(a, b)):
                 return None
             axes.append(a if a is not None else b if b is not None else 1)
             return Refinement(tuple(reversed(axes)), tuple(splits[0]), tuple(splits[1]))
         if a is None or b is None:
             a, b, size = _split_rest(a, b)
-        elif is_same(a, b):
+        elif is_same_size(a, b):
             a, b, size = 1, 1, a
         elif not is_symbolic((a, b)):
             size = min(a, b)

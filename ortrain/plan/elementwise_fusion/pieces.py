@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ortrain._core.kernel_table import flushes_subnormals, kernels
-from ortrain.ops.registry.constants import is_one
+from ortrain.ops.registry.constants import is_one, is_same_size
 from ortrain.ops.registry.record import record_of
-from ortrain.plan.elementwise_fusion.axes import Sizes, is_same
+from ortrain.plan.elementwise_fusion.axes import Sizes
 from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.steps import Step
 
@@ -147,6 +147,6 @@ class Pieces:
         product = 1
         for number, size in enumerate(reversed(shape), 1):
             product = product * size
-            if is_same(product, count):
+            if is_same_size(product, count):
                 return number if number < len(shape) else 0
         return 0

@@ -161,9 +161,10 @@ static void fused_item(void *context, int64_t item, int64_t worker)
     FusedCall calls[FUSED_MAX_CALLS];
     double partial[2];                                                /* scratch of a reduction whose block has one row */
     Engine serial = *args->engine;
-    serial.pool = NULL; serial.workers = 1;
     char *slots = (char *)(args->engine->workspaces + worker * args->engine->workspace_floats);
     int64_t bytes = 0, slot_bytes = (f->step * f->inner * args->ints[5] + 63) / 64 * 64 + FUSED_SLOT_GAP;
+    serial.pool = NULL; serial.workers = 1;
+    serial.workspaces = (float *)(slots + args->ints[6] * slot_bytes);                    /* kernels along rows transpose short ones there */
     for (int64_t o = 0; o < f->operands; o++) {
         const int64_t *code = f->operand_code + o * (FUSED_OPERAND + f->rank);
         operands[o] = (FusedOperand){ code[0], code[1], code[2], code[3], code + FUSED_OPERAND, slots + code[1] * slot_bytes, 0 };
