@@ -191,12 +191,20 @@ def test_a_gate_per_channel_is_computed_with_the_values_it_scales():
 
 
 @pytest.mark.parametrize("norm", ["GroupNormalization<num_groups=8>", "InstanceNormalization"])
-def test_decomposed_normalizations_are_fused(norm):
+def test_what_follows_a_normalization_of_groups_is_one_step(norm):
     inputs = "float[n,32,14,14] x, float[32] w, float[32] b"
     text = f'<ir_version: 8, opset_import: ["" : 21]> g ({inputs}) => (float[n,32,14,14] y) {{ z = {norm}(x, w, b) y = Relu(z) }}'
-    feeds = {"x": values(2, 32, 14, 14), "w": values(32, seed=1), "b": values(32, seed=2)}
-    plan = assert_fused(text, feeds, 2 if norm.startswith("Group") else 1)
-    assert all(step.call.kernel == "fused" for step in plan.steps)
+    plan = assert_fused(text, {"x": values(2, 32, 14, 14), "w": values(32, seed=1), "b": values(32, seed=2)})
+    assert [step.node.op_type for step in plan.steps] == ["LayerNormalization", "Mul+Add+Relu"]
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_a_normalization_over_inner_axes_is_fused_with_what_follows(axis):
+    """A normalization that no kernel computes, here over the last axes with the variance of n - 1 elements."""
+    axes = list(range(axis, 3))
+    text = HEADER + f"""g (float[n,8,50] x) => (float[n,8,50] y) <float less={{{50 * 8 ** (2 - axis) - 1}.0}}> {{
+        m = ReduceMean<axes={axes}>(x) d = Sub(x, m) q = ReduceSumSquare<axes={axes}>(d) v = Div(q, less) r = Sqrt(v) e = Div(d, r) y = HardSwish(e) }}"""
+    assert_fused(text, {"x": values(6, 8, 50)})
 
 
 def test_rows_that_do_not_fit_in_the_cache_are_reduced_by_steps_of_their_own():
