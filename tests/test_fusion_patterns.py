@@ -50,8 +50,9 @@ def layer_norm(axes=(-1,), squared="Pow", scale="scale", bias="bias", square_axe
 
 def rms_norm(division="Div", squared="Pow", scale_first=False, axes=(-1,), other="x"):
     """Return the nodes of x / sqrt(mean of squares + epsilon), times a scale. other: what is divided by the root."""
+    divided = [Node(node.op_type, [other if name == "d" else name for name in node.inputs], node.outputs) for node in DIVISIONS[division]]
     return [Node(squared, ["x", "two" if squared == "Pow" else "x"], ["s"]), Node("ReduceMean", ["s"], ["v"], attributes={"axes": axes}),
-            Node("Add", ["v", "epsilon"], ["e"]), *(Node(n.op_type, [other if name == "d" else name for name in n.inputs], n.outputs) for n in DIVISIONS[division]),
+            Node("Add", ["v", "epsilon"], ["e"]), *divided,
             Node("Mul", ["scale", "n"] if scale_first else ["n", "scale"], ["y"])]
 
 

@@ -39,12 +39,14 @@ class Where(IntEnum):
 class Assembled:
     """The call of a fused step, and the values that it reads and computes.
 
-    saved_passes: how many passes over a whole operand fewer it makes than the single steps."""
+    passes: how many whole operands the step reads and writes. single_passes: how many the single steps do. element_bytes: of the widest computed value."""
 
     call: KernelCall
     inputs: list[str]
     outputs: list[str]
-    saved_passes: int
+    passes: int
+    single_passes: int
+    element_bytes: int
 
 
 @dataclass(slots=True)
@@ -97,22 +99,23 @@ def assemble(group: Group, needed: Collection[str], types: Mapping[str, TensorTy
     if places.n_slots > MAX_SLOTS or len(table) > MAX_OPERANDS or len(axes) > MAX_AXES:
         return None
     widths = {value: numpy_dtype(types[value].dtype).itemsize for value in (*inputs, *computed)}
-    block = _block_elements(sum(widths[value] for value in (*inputs, *places.outputs)) + places.n_slots * max(map(widths.__getitem__, computed)))
-    header = (len(axes), cut, block, len(table), len(pieces), max(map(widths.__getitem__, computed)), places.n_slots)
+    widest = max(map(widths.__getitem__, computed))
+    block = _block_elements(sum(widths[value] for value in (*inputs, *places.outputs)) + places.n_slots * widest)
+    header = (len(axes), cut, block, len(table), len(pieces), widest, places.n_slots)
     ints = (*header, *axes, *(number for _, entry in table.values() for number in entry), *map(int, calls))
     call = KernelCall("fused", ints, tuple(floats), in_place=_in_place(group, pieces, places, types))
-    return Assembled(call, inputs, places.outputs, _saved_passes(group, places))
+    return Assembled(call, inputs, places.outputs, *_passes(group, places), widest)
 
 
-def _saved_passes(group: Group, places: Places) -> int:
-    """Return how many whole operands the single steps of a group read and write, minus those that the fused step does."""
+def _passes(group: Group, places: Places) -> tuple[int, int]:
+    """Return how many whole operands the fused step of a group reads and writes, and how many its single steps do."""
     single, whole = 0, set()
     for _, piece in group.pieces:
         if piece.form == Form.REDUCTION or not group.over_rows[piece.output]:
             read = {operand.value for operand in piece.inputs if _is_whole(operand, piece)}
             single += len(read) + (not group.over_rows[piece.output])
             whole |= read - group.over_rows.keys()
-    return single - len(whole) - sum(not group.over_rows[value] for value in places.outputs)
+    return len(whole) + sum(not group.over_rows[value] for value in places.outputs), single
 
 
 def _without_duplicates(pieces: Sequence[Piece], needed: Collection[str]) -> list[Piece]:

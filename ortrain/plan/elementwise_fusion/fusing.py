@@ -22,6 +22,12 @@ MIN_ELEMENTS, MIN_ELEMENTS_IN_ROWS = 1 << 15, 1 << 17
 anyway, and rows cost further kernel calls per block. Fused, six operators take 3.8 instead of 3.6 us on 2^14 elements,
 7.8 instead of 9.0 on 2^15 and 17 instead of 25 on 2^16; a normalization of rows of 256 takes 13.7 instead of 12.3 us on
 2^16 elements and 56 instead of 61 on 2^18."""
+CACHED_BYTES = 3 << 22
+"""Number of bytes of all whole operands of a step that the last cache is taken to hold."""
+MIN_PASSES_RATIO = 3
+"""Operands that the last cache does not hold are streamed at 70 GB/s by single steps, but only at 40 GB/s by fused ones, which turn from one operand to the
+next after each block: the single steps must read and write more than this times as many. Of 2^22 elements, with a ratio of 2.3 fused steps take 1.17 as long
+as single ones, with 3 they take 1.00, with 3.3 they take 0.90 and with 3.5 they take 0.76; of 2^19 elements, 0.83, 0.85, 0.72 and 0.70."""
 MAX_REJECTED = 6
 """Number of groups that are given up one by one before a larger peak ends the attempt."""
 
@@ -63,7 +69,7 @@ class ElementwiseFusion:
 
     def run(self, kept: Collection[str]) -> list[Step]:
         """Return the steps with the groups fused; the same list if there are none. kept: values that must be computed."""
-        assembled, unused = self._assembled_all(kept)
+        assembled = self._assembled_all(kept)
         if not assembled:
             return self.steps
         members = {index: last for last in assembled for index, _ in self.groups[last].pieces}
@@ -72,7 +78,7 @@ class ElementwiseFusion:
             if index in assembled:
                 before = set().union(*(self.dependencies.ordered[member] for member, _ in self.groups[index].pieces))
                 units[index] = self._step(self.groups[index], assembled[index]), before | self.dependencies.of_values(assembled[index].inputs)
-            elif index not in members and index not in unused:
+            elif index not in members:
                 units[index] = step, self.dependencies.of_step(index, step)
         return _in_order({index: (step, {members.get(each, each) for each in before} - {index}) for index, (step, before) in units.items()})
 
@@ -87,29 +93,28 @@ class ElementwiseFusion:
         is_chain = len({index for index, _ in group.pieces}) > 1
         return is_chain and memory_at_least(math.prod(group.axes), MIN_ELEMENTS_IN_ROWS if group.cut else MIN_ELEMENTS)
 
-    def _assembled_all(self, kept: Collection[str]) -> tuple[dict[int, Assembled], set[int]]:
-        """Return the calls of the groups, by their last step, and the Expand steps that are no longer needed; drop
-        groups that save no pass or exceed a limit of the kernel."""
+    def _assembled_all(self, kept: Collection[str]) -> dict[int, Assembled]:
+        """Return the calls of the groups, by their last step; drop groups that do not pay or exceed a limit of the kernel."""
         while True:
-            fused = {index for group in self.groups.values() for index, _ in group.pieces}
-            unused = self._unused_copies(fused, kept)
-            found = self._assembled(fused, unused, kept)
-            remaining = {last: self.groups[last] for last, assembled in found.items() if assembled.saved_passes > 0}
+            found = self._assembled({index for group in self.groups.values() for index, _ in group.pieces}, kept)
+            remaining = {last: self.groups[last] for last, assembled in found.items() if self._pays(self.groups[last], assembled)}
             if len(remaining) == len(self.groups):
-                return found, unused
+                return found
             self.groups = remaining
 
-    def _unused_copies(self, fused: Collection[int], kept: Collection[str]) -> set[int]:
-        """Return the Expand steps whose outputs only fused steps read, which read the source instead."""
-        read = {*kept, *(self.lifetimes.unaliased(name) for index, step in enumerate(self.steps) if index not in fused for name in step.inputs if name),
-                *(operand.value for group in self.groups.values() for _, piece in group.pieces for operand in piece.inputs)}
-        return {self.dependencies.producer[name] for name in self.pieces.expanded if name not in read}
+    @staticmethod
+    def _pays(group: Group, assembled: Assembled) -> bool:
+        """Return whether a fused step takes less time than the single steps of its group."""
+        if assembled.single_passes > MIN_PASSES_RATIO * assembled.passes:
+            return True
+        bytes_of_passes = assembled.passes * assembled.element_bytes * math.prod(group.axes)
+        return assembled.single_passes > assembled.passes and not memory_at_least(bytes_of_passes, CACHED_BYTES)
 
-    def _assembled(self, fused: Collection[int], unused: Collection[int], kept: Collection[str]) -> dict[int, Assembled]:
+    def _assembled(self, fused: Collection[int], kept: Collection[str]) -> dict[int, Assembled]:
         """Return the calls of the groups, by their last step; none for a group that the kernel cannot run."""
         readers: dict[str, set[int]] = {}
         for index, step in enumerate(self.steps):
-            if index not in fused and index not in unused:
+            if index not in fused:
                 for name in filter(None, step.inputs):
                     readers.setdefault(self.lifetimes.unaliased(name), set()).add(-1)
         for last, group in self.groups.items():

@@ -65,8 +65,6 @@ class Pieces:
     def __init__(self, lifetimes: Lifetimes) -> None:
         self.lifetimes = lifetimes
         self.types = lifetimes.types
-        self.expanded: dict[str, str] = {}
-        """Output of an Expand -> its input."""
 
     def of(self, step: Step) -> tuple[Piece, ...]:
         """Return the pieces of a step; none if it cannot be part of a fused step."""
@@ -84,7 +82,7 @@ class Pieces:
         if call.kernel == "sum":
             return self._sum(step, dims)
         if call.is_broadcast:
-            return (self._piece(step, Form.BROADCAST, tuple(map(self._broadcast_operand, step.inputs)), dims),) if len(step.inputs) <= MAX_INPUTS else ()
+            return (self._piece(step, Form.BROADCAST, tuple(map(self.operand, step.inputs)), dims),) if len(step.inputs) <= MAX_INPUTS else ()
         # further inputs of flat kernels are single numbers; kernels without ints have packed them as floats
         names = step.inputs if call.ints else step.inputs[:1]
         return (self._piece(step, Form.FLAT, tuple(map(self.operand, names)), dims),)
@@ -92,17 +90,6 @@ class Pieces:
     def operand(self, name: str) -> Operand:
         """Return a value as a step reads it."""
         return Operand(self.lifetimes.unaliased(name), self.types[name].sizes)
-
-    def note_expand(self, step: Step) -> None:
-        """Remember the source of a broadcast copy: pieces that broadcast read it instead of the copy."""
-        if step.node.op_type == "Expand" and step.call.kernel == "strided_copy":
-            self.expanded[step.outputs[0]] = step.inputs[0]
-
-    def _broadcast_operand(self, name: str) -> Operand:
-        """Return an operand of a broadcasting kernel, the source of an Expand instead of its output."""
-        while name in self.expanded:
-            name = self.expanded[name]
-        return self.operand(name)
 
     @staticmethod
     def _piece(step: Step, form: Form, inputs: tuple[Operand, ...], dims: Sizes, row_axes: int = 0) -> Piece:
@@ -112,7 +99,7 @@ class Pieces:
 
     def _sum(self, step: Step, dims: Sizes) -> tuple[Piece, ...]:
         """Return the additions of a sum of several inputs; the kernel adds them in this order as well."""
-        first, *others = map(self._broadcast_operand, step.inputs)
+        first, *others = map(self.operand, step.inputs)
         address = kernels()["add", self.types[step.outputs[0]].dtype]
         if not others:
             return ()

@@ -88,7 +88,6 @@ class Search:
 
     def _add(self, index: int, step: Step, pieces: Pieces) -> None:
         found = pieces.of(step)
-        pieces.note_expand(step)
         own = {piece.output for piece in found}
         operands = [operand.value for piece in found for operand in piece.inputs if operand.value not in own]
         before = self.dependencies.of_values(operands) | self.dependencies.ordered[index] if found else self.dependencies.of_step(index, step)

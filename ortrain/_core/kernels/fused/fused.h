@@ -3,6 +3,8 @@
  * The kernels are called as they are, on a part of their operands: each computes the same bits as if it had run over the whole tensors. A value that nothing
  * else reads never exists as a whole; it lives in a slot of the worker's workspace, one block long.
  *
+ * A kernel that needs the workspace of its worker gets what is behind the slots; the planner leaves room for it (assembly.py: MAX_SLOTS).
+ *
  * All kernels of a sequence share one iteration space of `rank` axes. Elementwise kernels run over all axes, or over the first `cut` of them: over rows, one
  * element per row. A reduction over the axes from `cut` on leads from the former to the latter. cut = 0: no rows. A block is a range of one axis (`level`) with
  * all axes after it, and whole rows if there are rows.
