@@ -14,10 +14,13 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortrain import InferenceSession, SessionOptions, TrainingSession
 from ortrain.artifacts import LossType, OptimType
+from ortrain.formats.onnx_files import read_model
+from ortrain.gradient import add_gradient
+from ortrain.ops.registry.shape_inference import infer
 from ortrain.plan.elementwise_fusion import assembly, fusing, group, pieces
 from ortrain.plan.elementwise_fusion.axes import refine
 
-MIN_ELEMENTS, MIN_ELEMENTS_IN_ROWS = fusing.MIN_ELEMENTS, fusing.MIN_ELEMENTS_IN_ROWS
+MIN_ELEMENTS = fusing.MIN_ELEMENTS
 HEADER = '<ir_version: 8, opset_import: ["" : 17]> '
 UNARY = ("Neg", "Abs", "Sigmoid", "Tanh", "Relu", "Exp", "Sqrt", "Sign", "Erf", "Softplus", "Reciprocal", "Floor", "LeakyRelu", "HardSwish", "Softsign")
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu")
@@ -30,7 +33,6 @@ def fuse_small_steps():
     """Fuse steps of any size, so that small tests cover all that fusion does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fusing, "MIN_ELEMENTS", 1)
-        patch.setattr(fusing, "MIN_ELEMENTS_IN_ROWS", 1)
         yield
 
 
@@ -215,18 +217,26 @@ def test_rows_that_do_not_fit_in_the_cache_are_reduced_by_steps_of_their_own():
 
 def test_small_steps_are_left_alone(monkeypatch):
     monkeypatch.setattr(fusing, "MIN_ELEMENTS", MIN_ELEMENTS)
-    monkeypatch.setattr(fusing, "MIN_ELEMENTS_IN_ROWS", MIN_ELEMENTS_IN_ROWS)
     chain = HEADER + "g (float[n] x) => (float[n] y) { a = Exp(x) b = Neg(a) y = Tanh(b) }"
     assert_fused(chain, {"x": values(MIN_ELEMENTS - 1)}, 0)
     assert_fused(chain, {"x": values(MIN_ELEMENTS)}, 1)
     rows = HEADER + "g (float[n,128] x) => (float[n,128] y) { a = Exp(x) b = ReduceMean<axes=[-1]>(a) y = Sub(a, b) }"
-    assert_fused(rows, {"x": values(MIN_ELEMENTS_IN_ROWS // 128 - 1, 128)}, 0)
-    assert_fused(rows, {"x": values(MIN_ELEMENTS_IN_ROWS // 128, 128)}, 1)
+    assert_fused(rows, {"x": values(MIN_ELEMENTS // 128 - 1, 128)}, 0)
+    assert_fused(rows, {"x": values(MIN_ELEMENTS // 128, 128)}, 1)
 
 
 def test_steps_whose_fusion_saves_no_pass_are_left_alone():
     text = HEADER + "g (float[n,32,14,14] x, float[n,32,1,1] z) => (float[n,32,14,14] y) { a = Sigmoid(z) y = Mul(x, a) }"
     assert_fused(text, {"x": values(2, 32, 14, 14), "z": values(2, 32, 1, 1, seed=1)}, 0)
+
+
+def test_operands_beyond_the_last_cache_are_fused_only_where_that_saves_two_of_three_passes(monkeypatch):
+    monkeypatch.setattr(fusing, "CACHED_BYTES", 4 * 20000)
+    feeds = {"x": values(20000), "z": values(20000, seed=1)}
+    inputs = "(float[n] x, float[n] z)"
+    assert_fused(HEADER + f"g {inputs} => (float[n] y, float[n] q) {{ d = Sub(x, z) q = Mul(d, d) y = Neg(d) }}", feeds, 0)
+    assert_fused(HEADER + f"g {inputs} => (float[n] y) {{ d = Sub(x, z) q = Mul(d, d) a = Exp(q) y = Neg(a) }}", feeds, 0)
+    assert_fused(HEADER + f"g {inputs} => (float[n] y) {{ d = Sub(x, z) q = Mul(d, d) a = Exp(q) b = Tanh(a) y = Neg(b) }}", feeds, 1)
 
 
 def test_half_precision_is_widened_within_a_chain():
@@ -317,6 +327,43 @@ def test_programs_for_other_sizes_come_from_one_template():
             session.lazy_reset_grad()
     for name, parameter in fused.state.trainable.items():
         np.testing.assert_array_equal(parameter, single.state.trainable[name], err_msg=name)
+
+
+# ---- gradients in float64
+
+
+DIFFERENTIATED = {
+    "normalization over the last axis": """
+        m = ReduceMean<axes=[-1]>(x) d = Sub(x, m) q = ReduceSumSquare<axes=[-1]>(d) r = Sqrt(q) e = Div(d, r) f = Mul(e, s) y = Add(f, t)""",
+    "capped softmax": "a = Mul(x, s) b = Tanh(a) c = Softmax(b) d = LogSoftmax(a) e = Sub(c, d) y = Mul(e, t)",
+    "gated layer": "a = Mul(x, s) b = Sigmoid(a) c = Mul(a, b) d = Sub(x, t) y = Mul(c, d)",
+    "normalization of powers": "a = Abs(x) b = Pow(a, three) m = ReduceSum<keepdims=1>(b, last) r = Pow(m, third) e = Div(x, r) f = Mul(e, s) y = Sub(f, t)",
+    "chain with broadcasts": "a = Mul(x, s) b = Add(a, t) c = Softplus(b) d = Erf(c) e = Div(d, c) f = Exp(t) y = Max(e, f)",
+}
+
+
+@pytest.mark.parametrize("form", DIFFERENTIATED)
+def test_gradients_of_fused_programs_agree_with_central_differences(form):
+    shapes = {"x": (5, 6, 40), "s": (40,), "t": (6, 1)}
+    model = read_model(parser.parse_model(HEADER + f"""g (double[5,6,40] x, double[40] s, double[6,1] t, double[5,6,40] w) => (double loss)
+        <double three={{3.0}}, double third={{0.333}}, int64[1] last={{-1}}> {{ {DIFFERENTIATED[form]} z = Mul(y, w) loss = ReduceSum<keepdims=0>(z) }}"""))
+    model.graph.types |= infer(model)
+    gradients = add_gradient(model, "loss", list(shapes))
+    model.graph.outputs += [gradients[name] for name in shapes]
+    point = {name: values(*shape, dtype=np.float64, seed=index) for index, (name, shape) in enumerate(shapes.items())}
+    direction = {name: values(*shape, dtype=np.float64, seed=7 + index) for index, (name, shape) in enumerate(shapes.items())}
+    w = values(5, 6, 40, dtype=np.float64, seed=20)
+    session = InferenceSession(model, SessionOptions(intra_op_num_threads=1))
+    _, *found = session.run(None, point | {"w": w})
+    (runner,) = session._runners.values()
+    assert fused_steps(runner.last.plan)
+
+    def loss(step):
+        return float(session.run(["loss"], {name: point[name] + step * direction[name] for name in shapes} | {"w": w})[0])
+
+    slope = sum(float(np.sum(gradient * direction[name])) for gradient, name in zip(found, shapes, strict=True))
+    differences = [(loss(step) - loss(-step)) / (2 * step) for step in (1e-4, 1e-5, 1e-6)]
+    assert min(abs(difference - slope) for difference in differences) < 1e-7 * max(1.0, abs(slope))
 
 
 # ---- constants and axes
