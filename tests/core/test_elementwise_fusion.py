@@ -200,6 +200,15 @@ def test_what_follows_a_normalization_of_groups_is_one_step(norm):
     assert [step.node.op_type for step in plan.steps] == ["LayerNormalization", "Mul+Add+Relu"]
 
 
+def test_group_normalization_as_exporters_write_it_runs_like_the_operator():
+    exported = HEADER + f"""g (float[n,32,14,14] x, float[32,1,1] w, float[32,1,1] b) => (float[n,32,14,14] y)
+        <int64[3] groups={{0,8,-1}}, float[8] ones={{{','.join(['1.0'] * 8)}}}, float[8] zeros={{{','.join(['0.0'] * 8)}}}> {{
+        r = Reshape(x, groups) z = InstanceNormalization(r, ones, zeros) s = Shape(x) v = Reshape(z, s) m = Mul(v, w) a = Add(m, b) y = Relu(a) }}"""
+    feeds = {"x": values(2, 32, 14, 14), "w": values(32, 1, 1, seed=1), "b": values(32, 1, 1, seed=2)}
+    plan = assert_fused(exported, feeds)
+    assert [step.node.op_type for step in plan.steps] == ["LayerNormalization", "Mul+Add+Relu"]
+
+
 @pytest.mark.parametrize("axis", [1, 2])
 def test_a_normalization_over_inner_axes_is_fused_with_what_follows(axis):
     """A normalization that no kernel computes, here over the last axes with the variance of n - 1 elements."""
@@ -292,15 +301,19 @@ SQUEEZED_WEIGHTS = {"w": (16, 16, 1, 1), "w1": (4, 16, 1, 1), "w2": (16, 4, 1, 1
 GROUPED = '<ir_version: 8, opset_import: ["" : 21]> ' + """g (float[n,32,14,14] x) => (float[n,32,14,14] y) {
     a = Conv<kernel_shape=[1,1]>(x, w) b = GroupNormalization<num_groups=8>(a, s, t) c = Elu(b) y = Conv<kernel_shape=[1,1]>(c, w2) }"""
 GROUPED_WEIGHTS = {"w": (32, 32, 1, 1), "s": (32,), "t": (32,), "w2": (32, 32, 1, 1)}
+NORMALIZED = HEADER + """g (float[n,32,128] x) => (float[n,32,64] o) {
+    u = MatMul(x, w1) m = ReduceMean<axes=[-1]>(u) d = Sub(u, m) q = ReduceSumSquare<axes=[-1]>(d) r = Sqrt(q) e = Div(d, r) f = Mul(e, s) h = Tanh(f)
+    o = MatMul(h, w2) }"""
+NORMALIZED_WEIGHTS = {"w1": (128, 128), "s": (128,), "w2": (128, 64)}
 NETWORKS = {"gated": (GATED, GATED_WEIGHTS, (8, 32, 128)), "squeezed": (SQUEEZED, SQUEEZED_WEIGHTS, (8, 16, 14, 14)),
-            "grouped": (GROUPED, GROUPED_WEIGHTS, (8, 32, 14, 14))}
+            "grouped": (GROUPED, GROUPED_WEIGHTS, (8, 32, 14, 14)), "normalized": (NORMALIZED, NORMALIZED_WEIGHTS, (8, 32, 128), (8, 32, 64))}
 
 
 @pytest.mark.parametrize("options", [{}, {"optimizer_in_backward": True}, {"rematerialization": 0.0}, {"rematerialization": 0.5}, {"threads": 2}], ids=str)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_training_has_the_same_bits_and_takes_no_more_memory(network, options):
-    text, weights, shape = NETWORKS[network]
-    batch = values(*shape), values(*shape, seed=1)
+    text, weights, shape, *target = NETWORKS[network]
+    batch = values(*shape), values(*(target[0] if target else shape), seed=1)
     fused, losses = trained(text, weights, batch, **options)
     single, expected = trained(text, weights, batch, **options, enable_elementwise_fusion=False)
     assert_same_bits(losses, expected)
