@@ -24,8 +24,8 @@ enum { OPERAND_INPUT, OPERAND_OUTPUT, OPERAND_SLOT };
 enum { FORM_FLAT, FORM_BROADCAST, FORM_REDUCTION, FORM_ROWS };
 enum { FUSED_HEADER = 7, FUSED_OPERAND = 4, FUSED_CALL = 11, FUSED_INPUTS = 3, FUSED_MAX_CALLS = 32, FUSED_MAX_OPERANDS = 128,
        FUSED_ITEM = 16384,           /* elements of a work item, as in elementwise/loops.h */
-       FUSED_PREFETCH_BYTES = 1 << 25,   /* size of all operands from which on they are not in the last cache: prefetching makes 2^22 elements 1.3 times as fast,
-                                            but 2^18 slower by a quarter */
+       FUSED_PREFETCH_BYTES = 1 << 25,   /* size of all operands from which on they are not in the last cache: prefetching makes 2^22 elements 1.3 times
+                                            as fast, but 2^18 slower by a quarter */
        FUSED_SLOT_GAP = 128 };       /* bytes between slots, so that equal positions of two slots differ in their low address bits */
 
 typedef struct { int64_t where, index, dtype, bytes; const int64_t *stride; char *data; int is_prefetched; } FusedOperand;
