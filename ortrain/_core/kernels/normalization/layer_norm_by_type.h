@@ -1,8 +1,8 @@
 /* Layer and RMS normalization of rows for one element type (common/float_types.h). */
 
 /* Sums over a row of n elements, in LANES lanes. Of a long row, the part WHOLE, a multiple of 4 LANES elements, has four times as many lanes, which hide the
- * latency of additions, and the part REST follows. The functions are small and not inlined: in others, GCC keeps the lanes in memory, which takes three times as
- * long. */
+ * latency of additions, and the part REST follows. The functions are small and not inlined: in others, GCC keeps the lanes in memory, which takes three times
+ * as long. */
 #define ADD_TO(LANES_OF_SUM, VALUE) for (int l = 0; l < LANES; l++, k++) LANES_OF_SUM[l] += VALUE;
 #define ROW_SUM_FUNCTION(NAME, PARAMETERS, WHOLE, REST, VALUE)                                                                     \
 OUT_OF_LINE REAL NAMED(NAME##_short) PARAMETERS                                                                                    \
