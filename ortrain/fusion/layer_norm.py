@@ -21,8 +21,10 @@ def find(view: GraphView) -> Iterator[tuple[Node, Node]]:
             if match is not None:
                 yield match
     for node in view.nodes("RMSNormalization"):
-        shape, axis = view.shape(node.inputs[0]), int(node.attributes.get("axis", -1))
-        if shape is not None and view.shape(node.inputs[1]) == shape[axis % len(shape) :] and str not in map(type, shape[axis % len(shape) :]):
+        (x, scale), axis = node.inputs, int(node.attributes.get("axis", -1))
+        shape = view.shape(x)
+        sizes = shape[axis % len(shape) :] if shape else ()
+        if sizes and view.shape(scale) == sizes and str not in map(type, sizes) and view.dtype(x) == view.dtype(scale):
             attributes = {"axis": axis, "epsilon": float(node.attributes.get("epsilon", 1e-5))}
             yield node, Node("SimplifiedLayerNormalization", list(node.inputs), list(node.outputs), node.name, attributes=attributes)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ortrain.dtypes import NUMBERS
 from ortrain.ir import TensorType
 from ortrain.ops.channels_last import norm_call_of_pixels
 from ortrain.ops.registry.constants import symbolic_max
@@ -245,16 +246,19 @@ def rms_normalization_decomposition(g: NodeBuilder) -> list[str]:
     x, scale = g.inputs
     rank = g.rank(x)
     mean = g.reduce("ReduceMean", g.op("Mul", x, x), list(range(int(g.attribute("axis", -1)) % rank, rank)))
-    return [g.op("Mul", g.op("Div", x, g.op("Sqrt", g.op("Add", mean, g.scalar(float(g.attribute("epsilon", 1e-5)), x)))), scale)]
+    normalized = g.op("Div", x, g.op("Sqrt", g.op("Add", mean, g.scalar(float(g.attribute("epsilon", 1e-5)), x))))
+    if g.type(scale).dtype != g.type(x).dtype:
+        normalized = g.op("Cast", normalized, to=NUMBERS[g.type(scale).dtype])
+    return [g.op("Mul", normalized, scale)]
 
 
 @operator("RMSNormalization", decompose=rms_normalization_decomposition)
 def rms_normalization(c: InferenceContext) -> list[TensorType]:
-    """y = scale x / sqrt(mean of x² + epsilon) over the axes from `axis` on"""
+    """y = scale x / sqrt(mean of x² + epsilon) over the axes from `axis` on, in the dtype of the scale"""
     shape = c.shape(0)
     normalize_axis(c, c.attribute("axis", -1), len(shape))
     check_broadcasts(c, 1, shape)
-    return [c.type(0)]
+    return [TensorType(c.dtype(1), shape)]
 
 
 # ---- normalizations by decomposition
