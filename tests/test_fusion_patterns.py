@@ -114,6 +114,15 @@ def test_layer_normalization_whose_difference_is_read_elsewhere_is_an_rms_normal
         np.testing.assert_allclose(found, value, rtol=2e-5, atol=1e-6)
 
 
+def test_rms_normalization_has_the_dtype_of_its_scale():
+    model = model_of([Node("RMSNormalization", ["x", "wide"], ["y"])], opset=23, wide=np.linspace(0.5, 1.5, 6))
+    expected = X / np.sqrt((X.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-5) * model.graph.initializers["wide"]
+    assert fuse(model.graph) == 0
+    (found,) = InferenceSession(model).run(None, {"x": X})
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 NOT_FUSED = {
     "layer normalization, inner axis": (layer_norm(axes=(1,)), ("y",)),
     "layer normalization, different axes": (layer_norm(square_axes=(1, 2)), ("y",)),
