@@ -17,7 +17,7 @@ from ortrain.runtime.inference_session import InferenceSession
 SHAPE = (3, 4, 6)
 rng = np.random.default_rng(8)
 X = rng.standard_normal(SHAPE).astype(np.float32)
-CONSTANTS = {"two": 2, "three": 3, "one": 1, "half": 0.5, "epsilon": 1e-3, "cubic": 0.044715, "factor": math.sqrt(2 / math.pi),
+CONSTANTS = {"two": 2, "three": 3, "one": 1, "half": 0.5, "minus_half": -0.5, "epsilon": 1e-3, "cubic": 0.044715, "factor": math.sqrt(2 / math.pi),
              "scale": rng.standard_normal(6), "bias": rng.standard_normal(6), "plane": rng.standard_normal((4, 6)), "single": [1.5]}
 
 
@@ -29,14 +29,31 @@ def model_of(nodes, outputs=("y",), opset=13, **constants):
     return model
 
 
-def layer_norm(axes=(-1,), squared="Pow", scale="scale", bias="bias", square_axes=None, keepdims=1):
+DIVISIONS = {
+    "Div": [Node("Sqrt", ["e"], ["r"]), Node("Div", ["d", "r"], ["n"])],
+    "Reciprocal": [Node("Sqrt", ["e"], ["r"]), Node("Reciprocal", ["r"], ["i"]), Node("Mul", ["d", "i"], ["n"])],
+    "one over root": [Node("Sqrt", ["e"], ["r"]), Node("Div", ["one", "r"], ["i"]), Node("Mul", ["i", "d"], ["n"])],
+    "inverse root": [Node("Pow", ["e", "minus_half"], ["i"]), Node("Mul", ["d", "i"], ["n"])],
+}
+"""Ways in which exporters divide d by the root of e."""
+
+
+def layer_norm(axes=(-1,), squared="Pow", scale="scale", bias="bias", square_axes=None, keepdims=1, division="Div"):
     """Return the nodes of (x - mean) / sqrt(mean of squares + epsilon), times a scale, plus a bias."""
     def mean(value, out, over_axes):
         return Node("ReduceMean", [value], [out], attributes={"axes": tuple(over_axes), "keepdims": keepdims})
 
     return [mean("x", "m", axes), Node("Sub", ["x", "m"], ["d"]), Node(squared, ["d", "two" if squared == "Pow" else "d"], ["s"]),
-            mean("s", "v", square_axes or axes), Node("Add", ["v", "epsilon"], ["e"]), Node("Sqrt", ["e"], ["r"]), Node("Div", ["d", "r"], ["n"]),
+            mean("s", "v", square_axes or axes), Node("Add", ["v", "epsilon"], ["e"]), *DIVISIONS[division],
             Node("Mul", ["n", scale], ["t" if bias else "y"]), *([Node("Add", [bias, "t"], ["y"])] if bias else [])]
+
+
+def rms_norm(division="Div", squared="Pow", scale_first=False, axes=(-1,), other="x"):
+    """Return the nodes of x / sqrt(mean of squares + epsilon), times a scale. other: what is divided by the root."""
+    divided = [Node(node.op_type, [other if name == "d" else name for name in node.inputs], node.outputs) for node in DIVISIONS[division]]
+    return [Node(squared, ["x", "two" if squared == "Pow" else "x"], ["s"]), Node("ReduceMean", ["s"], ["v"], attributes={"axes": axes}),
+            Node("Add", ["v", "epsilon"], ["e"]), *divided,
+            Node("Mul", ["scale", "n"] if scale_first else ["n", "scale"], ["y"])]
 
 
 def tanh_gelu(cube="Pow", cubic="cubic", half_first=True):
@@ -54,6 +71,10 @@ FUSED = {
     "layer normalization, non-negative axis": (layer_norm(axes=(2,)), "LayerNormalization"),
     "layer normalization, two axes": (layer_norm(axes=(2, 1), scale="plane", bias="plane"), "LayerNormalization"),
     "layer normalization, no bias": (layer_norm(bias=""), "LayerNormalization"),
+    **{f"layer normalization, {division}": (layer_norm(squared="Mul", division=division), "LayerNormalization") for division in DIVISIONS},
+    **{f"RMS normalization, {division}": (rms_norm(division), "SimplifiedLayerNormalization") for division in DIVISIONS},
+    "RMS normalization, square as Mul": (rms_norm(squared="Mul", scale_first=True), "SimplifiedLayerNormalization"),
+    "RMS normalization, as operator": ([Node("RMSNormalization", ["x", "scale"], ["y"])], "SimplifiedLayerNormalization"),
     "tanh gelu": (tanh_gelu(), "FastGelu"),
     "tanh gelu, cube as Mul": (tanh_gelu(cube="Mul", half_first=False), "FastGelu"),
     "silu": ([Node("Sigmoid", ["x"], ["s"]), Node("Mul", ["x", "s"], ["y"])], "Swish"),
@@ -84,12 +105,34 @@ def test_addition_that_is_not_a_bias_is_kept():
     assert fuse(model.graph) == 1 and [node.op_type for node in model.graph.nodes] == ["LayerNormalization", "Add"]
 
 
+def test_layer_normalization_whose_difference_is_read_elsewhere_is_an_rms_normalization_of_the_difference():
+    nodes = [*layer_norm(), Node("Neg", ["d"], ["z"])]
+    model = model_of(nodes, ("y", "z"))
+    expected = InferenceSession(model.copy()).run(None, {"x": X})
+    assert fuse(model.graph) == 1 and "SimplifiedLayerNormalization" in [node.op_type for node in model.graph.nodes]
+    for found, value in zip(InferenceSession(model).run(None, {"x": X}), expected, strict=True):
+        np.testing.assert_allclose(found, value, rtol=2e-5, atol=1e-6)
+
+
+def test_rms_normalization_has_the_dtype_of_its_scale():
+    model = model_of([Node("RMSNormalization", ["x", "wide"], ["y"])], opset=23, wide=np.linspace(0.5, 1.5, 6))
+    expected = X / np.sqrt((X.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-5) * model.graph.initializers["wide"]
+    assert fuse(model.graph) == 0
+    (found,) = InferenceSession(model).run(None, {"x": X})
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 NOT_FUSED = {
     "layer normalization, inner axis": (layer_norm(axes=(1,)), ("y",)),
     "layer normalization, different axes": (layer_norm(square_axes=(1, 2)), ("y",)),
     "layer normalization, scalar scale": (layer_norm(scale="single"), ("y",)),
     "layer normalization, deviation is an output": (layer_norm(), ("y", "r")),
-    "layer normalization, difference has another reader": ([*layer_norm(), Node("Neg", ["d"], ["z"])], ("y", "z")),
+    "layer normalization, root has another reader": ([*layer_norm(), Node("Neg", ["r"], ["z"])], ("y", "z")),
+    "RMS normalization, inner axis": (rms_norm(axes=(1,)), ("y",)),
+    "RMS normalization, as operator with a broadcast scale": ([Node("RMSNormalization", ["x", "single"], ["y"])], ("y",)),
+    "RMS normalization, square is an output": (rms_norm(), ("y", "s")),
+    "RMS normalization, root of another value": ([Node("Neg", ["x"], ["o"]), *rms_norm(other="o")], ("y",)),
     "tanh gelu, other constant": (tanh_gelu(cubic="half"), ("y",)),
     "tanh gelu, tanh is an output": (tanh_gelu(), ("y", "t")),
     "tanh gelu, cube is an output": (tanh_gelu(), ("y", "c")),

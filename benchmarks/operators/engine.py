@@ -12,6 +12,7 @@ from benchmarks.operators.case import Case, output_gradient
 from ortrain._core.engine import EngineHandle
 from ortrain._core.program import Program
 from ortrain.errors import InvalidArgumentError, MissingGradientError
+from ortrain.fusion import fuse
 from ortrain.gradient import BackwardPass
 from ortrain.ir import Graph, Model, Node, TensorType
 from ortrain.ops.registry.shape_inference import infer
@@ -65,7 +66,7 @@ class Prepared:
 
 
 def node_and_model(case: Case, arrays: list[np.ndarray | None]) -> tuple[Node, Model]:
-    """Return the case's node and a model that consists of it."""
+    """Return the case's node, or the one that a session replaces it by, and a model that consists of it."""
     names = ["" if x is None else f"x{i}" for i, x in enumerate(arrays)]
     node = Node(case.operator, names, [f"y{i}" for i in range(case.outputs)], "node", case.domain,
                 {key: tuple(value) if isinstance(value, list) else value for key, value in case.attributes.items()})
@@ -78,7 +79,8 @@ def node_and_model(case: Case, arrays: list[np.ndarray | None]) -> tuple[Node, M
         else:
             graph.inputs.append(name)
             graph.types[name] = TensorType.of(x)
-    return node, Model(graph, {"": case.opset, "com.microsoft": 1}, ir_version=8)
+    fuse(graph)                                             # as sessions do; the operator stays one node
+    return graph.nodes[-1], Model(graph, {"": case.opset, "com.microsoft": 1}, ir_version=8)
 
 
 def add_backward(model: Model, node: Node, wanted: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ cdef class EngineHandle:
     cdef public list recording            # None, or one entry per profiled run: (Program or BoundKernel, timestamps int64 [steps + 1] in ns)
     # session options that the planner reads
     cdef public bint winograd
+    cdef public bint elementwise_fusion
     cdef public double rematerialization
     # bytes at the beginning of the arena that train steps retain for their deferred steps; programs without deferred steps start behind them
     cdef public int64_t retained_bytes

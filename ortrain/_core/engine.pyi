@@ -14,6 +14,7 @@ class EngineHandle:
     amx: bool
     seed: int
     winograd: bool
+    elementwise_fusion: bool
     rematerialization: float
     retained_bytes: int
     run_index: int

@@ -201,7 +201,7 @@ cdef class EngineHandle:
         self.engine.gemm_float64_serial = gemm_float64_serial
         self.engine.seed = seed
         self.engine.run_index = 0
-        self.winograd = True
+        self.winograd = self.elementwise_fusion = True
         register_after_fork(self)
 
     def __dealloc__(self):

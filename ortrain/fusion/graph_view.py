@@ -72,6 +72,14 @@ class GraphView:
         kind = self.graph.types.get(value)
         return None if kind is None else kind.shape
 
+    def dtype(self, value: str) -> str | None:
+        """Return the dtype of a value, None if it is unknown."""
+        array = self.constant(value)
+        if array is not None:
+            return array.dtype.name
+        kind = self.graph.types.get(value)
+        return None if kind is None else kind.dtype
+
     def rank(self, value: str) -> int | None:
         """Return the rank of a value, None if it is unknown."""
         shape = self.shape(value)

@@ -1,6 +1,8 @@
-"""Fusion of layer normalization as exporters write it below opset 17.
+"""Fusion of layer and RMS normalization as exporters write them without the operators.
 
-The pattern has nine nodes: (x - mean) / sqrt(mean of squared differences + epsilon), times a scale, plus a bias."""
+The pattern is a deviation d, divided by the root of the mean of its squares plus epsilon, times a scale, plus a bias. d is x minus its mean for layer
+normalization, and x itself for RMS normalization, which has no bias. Exporters write the division as Div, or as a product with a Reciprocal, with 1 / root, or
+with a power of -1/2."""
 
 from __future__ import annotations
 
@@ -11,37 +13,67 @@ from ortrain.ir import Node
 
 
 def find(view: GraphView) -> Iterator[tuple[Node, Node]]:
-    """Yield (last node, replacing LayerNormalization)."""
-    for root in view.nodes("Sqrt"):
-        match = _match(view, root)
-        if match is not None:
-            yield match
+    """Yield (last node, replacing LayerNormalization or SimplifiedLayerNormalization)."""
+    for op_type in ("Sqrt", "Pow"):
+        for root in view.nodes(op_type):
+            exponent = 0.5 if op_type == "Sqrt" else view.scalar(root.inputs[1])
+            match = _match(view, root, exponent == -0.5) if exponent in (0.5, -0.5) else None
+            if match is not None:
+                yield match
+    for node in view.nodes("RMSNormalization"):
+        (x, scale), axis = node.inputs, int(node.attributes.get("axis", -1))
+        shape = view.shape(x)
+        sizes = shape[axis % len(shape) :] if shape else ()
+        if sizes and view.shape(scale) == sizes and str not in map(type, sizes) and view.dtype(x) == view.dtype(scale):
+            attributes = {"axis": axis, "epsilon": float(node.attributes.get("epsilon", 1e-5))}
+            yield node, Node("SimplifiedLayerNormalization", list(node.inputs), list(node.outputs), node.name, attributes=attributes)
 
 
-def _match(view: GraphView, root: Node) -> tuple[Node, Node] | None:
-    """Return the match around a square root, None if there is none."""
+def _match(view: GraphView, root: Node, is_inverse: bool) -> tuple[Node, Node] | None:
+    """Return the match around a root, None if there is none. is_inverse: whether it is a power of -1/2."""
     variance, epsilon = _split_epsilon(view, root.inputs[0])
     mean_of_squares = view.producer(variance, "ReduceMean")
     square = view.producer(mean_of_squares.inputs[0], "Mul", "Pow") if mean_of_squares is not None else None
-    difference = view.producer(square.inputs[0], "Sub") if square is not None else None
-    mean = view.producer(difference.inputs[1], "ReduceMean") if difference is not None else None
-    quotient = view.sole_consumer(root.outputs[0], "Div")
-    if mean_of_squares is None or square is None or difference is None or mean is None or quotient is None:
+    if mean_of_squares is None or square is None or any(view.consumer_count(node.outputs[0]) != 1 for node in (square, mean_of_squares)):
         return None
-    x, axes = difference.inputs[0], _trailing_axes(view, mean)
     is_square = square.inputs[1] == square.inputs[0] if square.op_type == "Mul" else view.scalar(square.inputs[1]) == 2.0
-    is_same_input = mean.inputs[0] == x and quotient.inputs == [difference.outputs[0], root.outputs[0]] and axes == _trailing_axes(view, mean_of_squares)
-    internal = (mean, square, mean_of_squares)
-    if not axes or not is_square or not is_same_input or view.consumer_count(difference.outputs[0]) != 2:
+    deviation, axes = square.inputs[0], _trailing_axes(view, mean_of_squares)
+    quotient = _quotient(view, deviation, root, is_inverse)
+    if not is_square or not axes or quotient is None:
         return None
-    if any(view.consumer_count(node.outputs[0]) != 1 for node in internal):
-        return None
-    last, scale = _scaled_or_shifted(view, quotient, "Mul", x, axes)
+    x = _centered(view, deviation, axes)
+    last, scale = _scaled_or_shifted(view, quotient, "Mul", x or deviation, axes)
     if last is quotient:
         return None
-    last, bias = _scaled_or_shifted(view, last, "Add", x, axes)
     attributes = {"axis": -axes, "epsilon": epsilon}
+    if not x:
+        return last, Node("SimplifiedLayerNormalization", [deviation, scale], [last.outputs[0]], last.name, attributes=attributes)
+    last, bias = _scaled_or_shifted(view, last, "Add", x, axes)
     return last, Node("LayerNormalization", [x, scale, *([bias] if bias else [])], [last.outputs[0]], last.name, attributes=attributes)
+
+
+def _centered(view: GraphView, deviation: str, axes: int) -> str:
+    """Return x if a value is x minus its mean over the last axes, which only the pattern reads; "" if it is not."""
+    difference = view.producer(deviation, "Sub")
+    mean = view.producer(difference.inputs[1], "ReduceMean") if difference is not None else None
+    if difference is None or mean is None or view.consumer_count(deviation) != 2 or view.consumer_count(mean.outputs[0]) != 1:
+        return ""
+    return difference.inputs[0] if mean.inputs[0] == difference.inputs[0] and _trailing_axes(view, mean) == axes else ""
+
+
+def _quotient(view: GraphView, deviation: str, root: Node, is_inverse: bool) -> Node | None:
+    """Return the node that divides a deviation by a root, which nothing else reads; None if there is none."""
+    divisor = root.outputs[0]
+    if not is_inverse:
+        division = view.sole_consumer(divisor, "Div")
+        if division is not None and division.inputs == [deviation, divisor]:
+            return division
+        inverse = view.sole_consumer(divisor, "Reciprocal", "Div")
+        if inverse is None or inverse.op_type == "Div" and view.scalar(inverse.inputs[0]) != 1.0:
+            return None
+        divisor = inverse.outputs[0]
+    product = view.sole_consumer(divisor, "Mul")
+    return product if product is not None and deviation in product.inputs else None
 
 
 def _split_epsilon(view: GraphView, value: str) -> tuple[str, float]:

@@ -75,14 +75,15 @@ def binary(kernel: str, *attributes: tuple[str, float]) -> Lowering:
         dims = c.output_dims(0)
         in_place = next(({0: i} for i in (0, 1) if c.dims(i) == dims and c.dtype(i) == c.output_dtype(0)), {})
         floats = tuple(float(c.attribute(name, default)) for name, default in attributes)
-        return KernelCall(kernel, pack_broadcast(dims, c.dims(0), c.dims(1)), floats, in_place=in_place)
+        return KernelCall(kernel, pack_broadcast(dims, c.dims(0), c.dims(1)), floats, in_place=in_place, is_broadcast=True)
 
     return lower
 
 
 def ternary(kernel: str) -> Lowering:
     """Return the lowering of a broadcasting kernel d = f(a, b, c) that may write d over a; d has the shape of a."""
-    return ElementwiseLowering(lambda c: KernelCall(kernel, pack_broadcast(c.output_dims(0), *(c.dims(i) for i in range(3))), in_place={0: 0}))
+    return ElementwiseLowering(lambda c: KernelCall(kernel, pack_broadcast(c.output_dims(0), *(c.dims(i) for i in range(3))), in_place={0: 0},
+                                                    is_broadcast=True))
 
 
 def numpy_of(function: Callable[..., Any]) -> Callable[[InferenceContext], list[np.ndarray]]:
@@ -296,7 +297,7 @@ def evaluate_mod(c: InferenceContext) -> list[np.ndarray]:
 
 @ElementwiseLowering
 def lower_mod(c: LoweringContext) -> KernelCall:
-    return KernelCall("mod", pack_broadcast(c.output_dims(0), c.dims(0), c.dims(1)), (float(c.attribute("fmod", 0)),))
+    return KernelCall("mod", pack_broadcast(c.output_dims(0), c.dims(0), c.dims(1)), (float(c.attribute("fmod", 0)),), is_broadcast=True)
 
 
 @operator("Mod", lower=lower_mod, gradient=mod_gradient, evaluate=evaluate_mod)
@@ -417,7 +418,7 @@ def where_gradient(g: GradientBuilder) -> Gradients:
 
 @ElementwiseLowering
 def lower_where(c: LoweringContext) -> KernelCall:
-    return KernelCall("where", pack_broadcast(c.output_dims(0), c.dims(0), c.dims(1), c.dims(2)))
+    return KernelCall("where", pack_broadcast(c.output_dims(0), c.dims(0), c.dims(1), c.dims(2)), is_broadcast=True)
 
 
 @operator("Where", lower=lower_where, gradient=where_gradient, stop_gradient=(0,),

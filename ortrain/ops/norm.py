@@ -1,9 +1,9 @@
-"""Normalization operators: batch and layer normalization have kernels, the others are decompositions."""
+"""Normalization operators: batch, layer and RMS normalization have kernels, the others are decompositions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,7 +11,18 @@ from ortrain.ir import Shape, TensorType
 from ortrain.ops.channels_last import norm_call_of_pixels
 from ortrain.ops.registry.constants import symbolic_max
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_inputs, check_shape, normalize_axis, operator
+from ortrain.ops.registry.record import (
+    MICROSOFT,
+    ORTRAIN,
+    InferenceContext,
+    KernelCall,
+    LoweringContext,
+    check_broadcasts,
+    check_inputs,
+    check_shape,
+    normalize_axis,
+    operator,
+)
 
 Gradients = Sequence[str | None]
 
@@ -128,6 +139,11 @@ def outer_and_inner_count(c: LoweringContext, x: int) -> tuple[int, int]:
     return math.prod(dims[:axis]), math.prod(dims[axis:])
 
 
+def lower_row_norm(kernel: str) -> Callable[[LoweringContext], KernelCall]:
+    """Return the lowering of a normalization of rows."""
+    return lambda c: KernelCall(kernel, outer_and_inner_count(c, 0), (float(c.attribute("epsilon", 1e-5)),), in_place={0: 0})
+
+
 def layer_norm_gradient(g: GradientBuilder) -> Gradients:
     has_bias = len(g.inputs) > 2 and bool(g.inputs[2])
     dx, dscale, dbias = g.ops("LayerNormalizationGrad", g.dy, g.inputs[0], g.inputs[1], g.output(1), g.output(2), outputs=[True, True, True],
@@ -135,8 +151,7 @@ def layer_norm_gradient(g: GradientBuilder) -> Gradients:
     return [dx, dscale, dbias if has_bias else None]
 
 
-@operator("LayerNormalization", gradient=layer_norm_gradient, required_outputs=1,
-          lower=lambda c: KernelCall("layer_norm", outer_and_inner_count(c, 0), (float(c.attribute("epsilon", 1e-5)),), in_place={0: 0}))
+@operator("LayerNormalization", gradient=layer_norm_gradient, required_outputs=1, lower=lower_row_norm("layer_norm"))
 def layer_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(var + epsilon) + bias over the axes from `axis` on, mean, 1 / sqrt(var + epsilon) (Ba et al., arXiv 1607.06450)"""
     shape = c.shape(0)
@@ -168,13 +183,18 @@ MAX_BLOCKS = 16
 """Maximum number of partial sums of dscale and dbias. It does not depend on the number of threads, so neither do the bits of the result."""
 
 
-def lower_layer_norm_grad(c: LoweringContext) -> KernelCall:
-    rows, size = outer_and_inner_count(c, 1)
-    block = symbolic_max(1, -(-rows // MAX_BLOCKS))
-    return KernelCall("layer_norm_grad", (rows, size, block), scratch=8 * 2 * size * symbolic_max(1, -(-rows // block)))
+def lower_row_norm_grad(kernel: str, parts: int) -> Callable[[LoweringContext], KernelCall]:
+    """Return the lowering of the gradient of a normalization of rows; parts: number of parameters whose gradients it sums over the rows."""
+
+    def lower(c: LoweringContext) -> KernelCall:
+        rows, size = outer_and_inner_count(c, 1)
+        block = symbolic_max(1, -(-rows // MAX_BLOCKS))
+        return KernelCall(kernel, (rows, size, block), scratch=8 * parts * size * symbolic_max(1, -(-rows // block)), in_place={0: 0})
+
+    return lower
 
 
-@operator("LayerNormalizationGrad", domain=MICROSOFT, lower=lower_layer_norm_grad)
+@operator("LayerNormalizationGrad", domain=MICROSOFT, lower=lower_row_norm_grad("layer_norm_grad", 2))
 def layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dscale, dbias) of (dY, x, scale, mean, 1 / sqrt(var + epsilon))"""
     shape = c.shape(1)
@@ -183,6 +203,61 @@ def layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
     check_inputs(c, shape[axis:], 2)
     check_inputs(c, (*shape[:axis], *(1 for _ in shape[axis:])), 3, 4)
     return [c.type(1), c.type(2), c.type(2)]
+
+
+# ---- RMS normalization
+
+
+def statistics_type(c: InferenceContext, x: int) -> TensorType:
+    """Return the type of the statistics of input `x`, whose axes from the node's `axis` on have size 1."""
+    shape = c.shape(x)
+    axis = normalize_axis(c, c.attribute("axis", -1), len(shape))
+    return TensorType(c.dtype(x), (*shape[:axis], *(1 for _ in shape[axis:])))
+
+
+def rms_norm_gradient(g: GradientBuilder) -> Gradients:
+    return g.ops("SimplifiedLayerNormalizationGrad", g.dy, g.inputs[0], g.inputs[1], g.output(1), outputs=[True, True], domain=MICROSOFT,
+                 axis=int(g.attribute("axis", -1)))
+
+
+@operator("SimplifiedLayerNormalization", gradient=rms_norm_gradient, required_outputs=1, lower=lower_row_norm("rms_norm"))
+def simplified_layer_normalization(c: InferenceContext) -> list[TensorType]:
+    """y = scale x / rms, with rms = sqrt(mean of x² + epsilon); output 1: 1 / rms (Zhang and Sennrich, arXiv 1910.07467)
+
+    ONNX Runtime puts the operator into ONNX's domain, although ONNX does not define it."""
+    shape = c.shape(0)
+    check_inputs(c, shape[normalize_axis(c, c.attribute("axis", -1), len(shape)) :], 1)
+    return [c.type(0), statistics_type(c, 0)]
+
+
+@operator("SimplifiedLayerNormalizationGrad", domain=MICROSOFT, lower=lower_row_norm_grad("rms_norm_grad", 1))
+def simplified_layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
+    """(dx, dscale) of (dY, x, scale, 1 / rms)"""
+    shape, statistics = c.shape(1), statistics_type(c, 1)
+    check_inputs(c, shape, 0)
+    check_inputs(c, shape[normalize_axis(c, c.attribute("axis", -1), len(shape)) :], 2)
+    check_inputs(c, statistics.shape or (), 3)
+    return [c.type(1), c.type(2)]
+
+
+def rms_normalization_decomposition(g: NodeBuilder) -> list[str]:
+    """Return x / sqrt(mean of x² + epsilon) scale in operators that every runtime has, which ortrain.fusion.layer_norm replaces by one."""
+    x, scale = g.inputs
+    rank = g.rank(x)
+    mean = g.reduce("ReduceMean", g.op("Mul", x, x), list(range(int(g.attribute("axis", -1)) % rank, rank)))
+    normalized = g.op("Div", x, g.op("Sqrt", g.op("Add", mean, g.scalar(float(g.attribute("epsilon", 1e-5)), x))))
+    if g.type(scale).dtype != g.type(x).dtype:
+        normalized = g.op("Cast", normalized, to=NUMBERS[g.type(scale).dtype])
+    return [g.op("Mul", normalized, scale)]
+
+
+@operator("RMSNormalization", decompose=rms_normalization_decomposition)
+def rms_normalization(c: InferenceContext) -> list[TensorType]:
+    """y = scale x / sqrt(mean of x² + epsilon) over the axes from `axis` on, in the dtype of the scale"""
+    shape = c.shape(0)
+    normalize_axis(c, c.attribute("axis", -1), len(shape))
+    check_broadcasts(c, 1, shape)
+    return [TensorType(c.dtype(1), shape)]
 
 
 # ---- normalizations by decomposition
@@ -203,8 +278,12 @@ def standardize(g: NodeBuilder, x: str, axes: Sequence[int]) -> str:
 
 def scale_and_shift(g: NodeBuilder, normalized: str, shape: Sequence[int]) -> str:
     """Return scale normalized + bias, with scale and bias (inputs 1 and 2) reshaped to `shape`."""
-    scale, bias = (g.op("Reshape", name, g.constant(list(shape))) for name in g.inputs[1:])
-    return g.op("Add", g.op("Mul", normalized, scale), bias)
+    result = normalized
+    for name, op_type, neutral in zip(g.inputs[1:], ("Mul", "Add"), (1, 0), strict=True):
+        value = g.value(name)
+        if value is None or not np.all(value == neutral):               # exporters write group normalization with a neutral instance normalization
+            result = g.op(op_type, result, g.op("Reshape", name, g.constant(list(shape))))
+    return result
 
 
 MIN_PIXELS = 16

@@ -30,6 +30,7 @@ from ortrain.ops.registry.subgraphs import is_control_flow
 from ortrain.ops.training import ACCUMULATOR, UPDATED, WRITTEN
 from ortrain.plan.data_dependence import InputValuesRequired, OpenSizes, PartitionRequired
 from ortrain.plan.deferred_gradients import DeferredGradients, ParameterUpdates, defer_gradients
+from ortrain.plan.elementwise_fusion import fuse_elementwise
 from ortrain.plan.emission import Emission
 from ortrain.plan.epilogue_fusion.dense import fuse_dense
 from ortrain.plan.epilogue_fusion.extremes import fuse_extremes
@@ -40,6 +41,7 @@ from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.promotion import promote_to_2d
 from ortrain.plan.rematerialization import rematerialize
 from ortrain.plan.scheduling import candidate_orders, update_early
+from ortrain.plan.simplification import simplify
 from ortrain.plan.steps import Step
 from ortrain.plan.transposes import merge_transposes
 
@@ -101,7 +103,8 @@ class Planner:
         """The bodies of Loops and Scans, by the name of the node's first output."""
 
     def build(self) -> Program:
-        nodes, kept = self._without_duplicates(self._live_nodes()), (*self.outputs, *self.commits)
+        kept = *self.outputs, *self.commits
+        nodes = simplify(self._without_duplicates(self._live_nodes()), self.builder, kept)
         promoted = promote_to_2d(nodes, self.builder, kept)
         laid_out = convert_to_channels_last(promoted, self.builder, kept, not self.handle.winograd)
         fused = laid_out
@@ -412,6 +415,19 @@ class Planner:
             self._rematerialize(deferred)
         self.deferred = first if len(tried) == 1 else min(tried, key=self._peak)
         self.lifetimes.kept = self.deferred.values_kept(self.lifetimes)
+        if self.handle.elementwise_fusion:
+            self._fuse_elementwise()
+
+    def _fuse_elementwise(self) -> None:
+        """Fuse elementwise steps of the train step.
+
+        This comes last in order to see the recomputations: those of elementwise operators become parts of the steps
+        that read them."""
+        later = [name for step in (*self.deferred.updates, *self.deferred.gradients) for name in step.inputs if name]
+        self.deferred.train_step = fuse_elementwise(self.deferred.train_step, self.lifetimes, self._writes_outside, self._may_refuse, later)
+
+    def _writes_outside(self, step: Step) -> bool:
+        return step.guard is None and (self._has_effect(step.node) or step.node.op_type in WRITTEN or step.node.op_type == COMMIT)
 
     def _defer_gradients(self, order: list[Step]) -> DeferredGradients:
         order = self._update_early(order)

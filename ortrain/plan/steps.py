@@ -28,10 +28,15 @@ class Step:
     address: int = 0
     iteration: LoopBody | None = None
     """The body that a Loop or Scan runs; None for other steps."""
+    parts: tuple[Step, ...] = ()
+    """The steps that a fused step computes (ortrain.plan.elementwise_fusion); none for other steps."""
 
     def operations(self, types: Mapping[str, TensorType]) -> int | None:
         """Return the floating-point operations of one run; None if unknown, and for guards. types: the types of all
         values."""
+        if self.parts:
+            counts = [part.operations(types) for part in self.parts]
+            return sum(count for count in counts if count is not None)
         inputs, outputs = ([types.get(name) if name else None for name in names] for names in (self.node.inputs, self.node.outputs))
         return None if self.guard is not None else count_operations(self.node.op_type, self.node.attributes, inputs, outputs)
 

@@ -40,6 +40,7 @@ class InferenceSession:
         self._handle = EngineHandle(self._options.threads(), current_seed())
         self._handle.winograd = self._options.enable_winograd
         self._handle.amx = self._options.enable_amx
+        self._handle.elementwise_fusion = self._options.enable_elementwise_fusion
         self._lock = Lock(self._handle)
         self._runners: dict[tuple[str, ...], Runner] = {}
 

@@ -10,7 +10,7 @@ import numpy as np
 from ortrain.errors import InvalidArgumentError
 from ortrain.runtime.renamed_options import Renamed, accepts_former_names, warn
 
-SWITCHES = "enable_winograd", "enable_amx", "optimizer_in_backward"
+SWITCHES = "enable_winograd", "enable_amx", "enable_elementwise_fusion", "optimizer_in_backward"
 OWN_ENTRIES = tuple(f"ortrain.{name}" for name in (*SWITCHES, "rematerialization"))
 """Configuration entries that set ortrain's own options through APIs whose option classes have no such fields. A switch is "0" or "1"."""
 FORMER_NAMES = {
@@ -55,6 +55,8 @@ class SessionOptions:
     their rounding errors are 2 to 4 times theirs, and 5 to 8 times in the gradient of the data.
     enable_amx: compute large float32 matrix multiplications on AMX tiles where the processor has them, up to 1.9 times as fast. Each number is split into
     three bfloat16 parts that together have all its bits, so results are at least as accurate.
+    enable_elementwise_fusion: run chains of elementwise operators, and reductions over the last axes between them, block by block, so that the values between
+    them stay in the first cache. The bits stay the same; switch it off to see every operator in a profile.
     optimizer_in_backward: update each parameter within the train step, as soon as its gradient is complete, so that the gradients never exist all at
     once. The optimizer step then only ends the train step: each train step must be followed by an optimizer step and a reset of the gradients, and gradients
     cannot be read, accumulated or clipped. Without this option gradients are deferred: they stay where activations were until an optimizer step uses
@@ -69,6 +71,7 @@ class SessionOptions:
     intra_op_num_threads: int = 0
     enable_winograd: bool = True
     enable_amx: bool = True
+    enable_elementwise_fusion: bool = True
     optimizer_in_backward: bool = False
     rematerialization: float = 0.07
     inter_op_num_threads: int = 0

@@ -67,6 +67,7 @@ class TrainingSession(Optimization, CopyableSession):
         self._handle = EngineHandle(self.options.threads(), current_seed())
         self._handle.winograd = self.options.enable_winograd
         self._handle.amx = self.options.enable_amx
+        self._handle.elementwise_fusion = self.options.enable_elementwise_fusion
         self._handle.rematerialization = check_share(self.options.rematerialization)
         self._reset_flag = np.zeros(1, np.bool_)
         self.steps = FastPath(self._handle, state, self._reset_flag, DEFAULT_LEARNING_RATE)

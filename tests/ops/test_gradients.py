@@ -120,9 +120,9 @@ def test_a_float32_gradient_agrees_with_float64(sample):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * max(scale, 1.0))
 
 
-@pytest.mark.parametrize("sample", [p for p in differentiable_samples() if "Pool" not in p.values[0].op_type])
+@pytest.mark.parametrize("sample", [p for p in differentiable_samples() if "Pool" not in p.values[0].op_type and "Simplified" not in p.values[0].op_type])
 def test_a_gradient_graph_is_valid_onnx(sample):
-    """Pooling is excluded: ONNX Runtime training puts its gradient operators into ONNX's domain, which onnx's checker refuses."""
+    """Pooling and SimplifiedLayerNormalization are excluded: ONNX Runtime puts operators of theirs into ONNX's domain, which onnx's checker refuses."""
     model, _ = scalar_model(sample, "float32")
     gradient_names = add_gradient(model, "loss", [f"x{i}" for i in checked_inputs(sample)])
     model.graph.outputs += [name for name in gradient_names.values() if name not in model.graph.outputs]

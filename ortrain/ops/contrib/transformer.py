@@ -335,56 +335,17 @@ def embed_layer_normalization(c: InferenceContext) -> list[TensorType]:
     return [y, TensorType("int32", ids[:1]), y]
 
 
-def rms_normalize(g: NodeBuilder, x: str, scale: str) -> tuple[str, str]:
-    """Return (scale x / rms, 1 / rms) with rms = sqrt(mean of x² + epsilon) over the axes from the node's `axis` on."""
-    rank = g.rank(x)
-    axes = list(range(int(g.attribute("axis", -1)) % rank, rank))
-    mean = g.reduce("ReduceMean", g.op("Mul", x, x), axes)
-    inverse = g.op("Reciprocal", g.op("Sqrt", g.op("Add", mean, g.scalar(float(g.attribute("epsilon", 1e-5)), x))))
-    return g.op("Mul", g.op("Mul", x, inverse), scale), inverse
-
-
-def statistics_type(c: InferenceContext) -> TensorType:
-    """Return the type of statistics over the axes from the node's `axis` on, which have size 1."""
-    shape = c.shape(0)
-    axis = int(c.attribute("axis", -1)) % max(len(shape), 1)
-    return TensorType(c.dtype(0), (*shape[:axis], *(1 for _ in shape[axis:])))
-
-
-@operator("SimplifiedLayerNormalization", decompose=lambda g: list(rms_normalize(g, *g.inputs[:2])))
-def simplified_layer_normalization(c: InferenceContext) -> list[TensorType]:
-    """y = scale x / rms, with rms = sqrt(mean of x² + epsilon); output 1: 1 / rms (Zhang and Sennrich, arXiv 1910.07467)
-
-    ONNX Runtime puts the operator into ONNX's domain, although ONNX does not define it."""
-    return [c.type(0), statistics_type(c)]
-
-
 def skip_decomposition(g: NodeBuilder) -> list[str]:
     total = add_optional(g, g.op("Add", *g.inputs[:2]), g.optional(3))
-    y, inverse = rms_normalize(g, total, g.inputs[2])
+    y, inverse = g.ops("SimplifiedLayerNormalization", total, g.inputs[2], outputs=[True, True], axis=-1, epsilon=float(g.attribute("epsilon", 1e-5)))
     return [y, g.op("Sub", inverse, inverse) if g.has_output(1) else "", inverse, total]
 
 
 @operator("SkipSimplifiedLayerNormalization", domain=MICROSOFT, decompose=skip_decomposition)
 def skip_simplified_layer_normalization(c: InferenceContext) -> list[TensorType]:
     """y = SimplifiedLayerNormalization of x + skip + optional bias; output 1: zero; output 2: 1 / rms; output 3: the sum"""
-    return [c.type(0), statistics_type(c), statistics_type(c), c.type(0)]
-
-
-def simplified_gradient_decomposition(g: NodeBuilder) -> list[str]:
-    dy, x, scale, inverse = g.inputs
-    rank = g.rank(x)
-    axis = int(g.attribute("axis", -1)) % rank
-    normalized, scaled_dy = g.op("Mul", x, inverse), g.op("Mul", dy, scale)
-    mean = g.reduce("ReduceMean", g.op("Mul", scaled_dy, normalized), list(range(axis, rank)))
-    dx = g.op("Mul", g.op("Sub", scaled_dy, g.op("Mul", normalized, mean)), inverse)
-    return [dx, g.reduce_sum(g.op("Mul", dy, normalized), list(range(axis)), keepdims=False)]
-
-
-@operator("SimplifiedLayerNormalizationGrad", domain=MICROSOFT, decompose=simplified_gradient_decomposition)
-def simplified_layer_normalization_grad(c: InferenceContext) -> list[TensorType]:
-    """(dx, dscale) of (dy, x, scale, 1 / rms)"""
-    return [c.type(1), c.type(2)]
+    statistics = TensorType(c.dtype(0), (*c.shape(0)[:-1], 1))
+    return [c.type(0), statistics, statistics, c.type(0)]
 
 
 def bias_softmax_decomposition(g: NodeBuilder) -> list[str]:

@@ -45,6 +45,11 @@ def is_one(size: Dim) -> bool:
     return not is_symbolic((size,)) and size == 1
 
 
+def is_same_size(a: Dim, b: Dim) -> bool:
+    """Return whether two sizes are equal in every specialization; a comparison of two symbolic sizes ties the template to its result."""
+    return a is b or is_symbolic((a,)) == is_symbolic((b,)) and a == b
+
+
 def is_broadcast(size: int, other: int) -> bool:
     """Return whether an axis of `size` elements is broadcast along one of `other` elements; a symbolic `other` is assumed not to be 1."""
     if is_symbolic((size,)):

@@ -157,6 +157,8 @@ class KernelCall:
     """Checks that must pass before the call."""
     function: Callable[..., Sequence[Any]] | None = None
     """For the kernel "python": called with one array per input (None where absent), returns one array per output (None where unused)."""
+    is_broadcast: bool = False
+    """Whether the kernel reads its inputs with broadcasting, and `ints` are those of pack_broadcast for output 0 and all inputs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,39 @@ SAMPLES = [
     Sample("LayerNormalizationGrad", [rng.standard_normal(Y.shape), Y, S, *layer_statistics(Y, -1)], layer_gradient(-1), {}, MICROSOFT, 3, gradient=False),
     Sample("LayerNormalizationGrad", [rng.standard_normal(Y.shape), Y, S2, *layer_statistics(Y, 1)], layer_gradient(1), {"axis": 1}, MICROSOFT, 3, gradient=False),
 ]
+
+
+def rms_norm(epsilon, axis):
+    def oracle(x, scale):
+        inverse = 1 / np.sqrt((x**2).mean(tuple(range(axis % x.ndim, x.ndim)), keepdims=True) + epsilon)
+        return x * inverse * scale, inverse
+
+    return oracle
+
+
+def rms_norm_gradient(axis):
+    def oracle(dy, x, scale, inverse):
+        leading, reduced = tuple(range(axis % x.ndim)), tuple(range(axis % x.ndim, x.ndim))
+        normal = x * inverse
+        return (dy * scale - normal * (dy * scale * normal).mean(reduced, keepdims=True)) * inverse, (dy * normal).sum(leading)
+
+    return oracle
+
+
+ROWS = [rng.standard_normal(shape) + 0.5 for shape in ((3, 6, 21), (2, 5, 16), (5, 100), (3, 384), (2, 2, 470))]
+"""Rows of fewer and of more elements than sums have lanes, and long ones, which have more lanes, with and without elements that are left."""
+SAMPLES += [
+    *[Sample("LayerNormalization", [x, rng.uniform(0.5, 1.5, x.shape[-1]), rng.standard_normal(x.shape[-1])], first_output(layer(1e-5, -1))) for x in ROWS],
+    *[Sample("SimplifiedLayerNormalization", [x, rng.uniform(0.5, 1.5, x.shape[-1])], first_output(rms_norm(1e-5, -1))) for x in ROWS],
+    Sample("SimplifiedLayerNormalization", [Y, S2], rms_norm(1e-3, 1), {"epsilon": 1e-3, "axis": 1}, outputs=2, gradient=False),
+    Sample("SimplifiedLayerNormalization", [Y, S2], first_output(rms_norm(1e-5, 1)), {"axis": 1}),
+    *[Sample("SimplifiedLayerNormalizationGrad", [rng.standard_normal(x.shape), x, s, rms_norm(1e-5, axis)(x, s)[1]], rms_norm_gradient(axis), {"axis": axis},
+             MICROSOFT, 2, gradient=False) for x, s, axis in ((Y, S, -1), (Y, S2, 1), (ROWS[4], rng.standard_normal(470), 2))],
+    *[Sample("RMSNormalization", [Y, scale], first_output(rms_norm(1e-5, axis)), {"axis": axis}, opset=23)
+      for axis, scale in ((-1, S), (1, S2), (1, S), (-1, S[:1]))],
+]
+
+
 def instance_norm(x, s, b, epsilon=1e-5):
     axes = tuple(range(2, x.ndim))
     return broadcast_channels(s, x) * (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon) + broadcast_channels(b, x)
@@ -157,6 +190,7 @@ REFUSALS = [
     Refusal("BatchNormalization", [BATCHES[1], SCALE[:3], BIAS, MEAN, VARIANCE]), Refusal("BatchNormalization", [BATCHES[1][0, 0], SCALE, BIAS, MEAN, VARIANCE]),
     Refusal("LayerNormalization", [Y, S[:5]]), Refusal("LayerNormalization", [Y, S], {"axis": 3}),
     Refusal("LayerNormalization", [Y, np.ones(Y.shape[1])], {"axis": 1}),
+    Refusal("SimplifiedLayerNormalization", [Y, S[:5]]), Refusal("SimplifiedLayerNormalization", [Y, S], {"axis": 3}), Refusal("RMSNormalization", [Y, S[:5]], opset=23),
     Refusal("GroupNormalization", [BATCHES[2], SCALE, BIAS], {"num_groups": 3}, opset=21, match="divide"),
     Refusal("GroupNormalization", [BATCHES[2], SCALE[:2], BIAS[:2]], {"num_groups": 2}, opset=21, match="input 1"),
 ]

@@ -46,7 +46,8 @@ ALWAYS_INLINE double ot_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
 static inline void for_each_chunk(const KernelArgs *args, WorkItem work, int64_t count)
 {
-    args->engine->parallel_for(args->engine, work, (void *)args, (count + CHUNK - 1) / CHUNK);
+    if (count > 0 && count <= CHUNK) work((void *)args, 0, 0);
+    else args->engine->parallel_for(args->engine, work, (void *)args, (count + CHUNK - 1) / CHUNK);
 }
 
 #define UNARY_LOOP(NAME, R, IN, OUT, EXPRESSION)                                                         \
@@ -112,7 +113,7 @@ static inline RowSplit split_rows(const int64_t *ints)
 {
     RowSplit s = { 1, ints[ints[0]], 1 };
     for (int64_t d = 1; d < ints[0]; d++) s.outer *= ints[d];
-    if (s.inner < CHUNK) s.rows = CHUNK / (s.inner > 0 ? s.inner : 1);
+    if (s.inner < CHUNK) s.rows = s.outer > 1 ? CHUNK / (s.inner > 0 ? s.inner : 1) : CHUNK;      /* a division takes as long as 100 additions */
     return s;
 }
 static inline int64_t offset_of(const int64_t *ints, int64_t row, const int64_t *strides)
@@ -121,8 +122,11 @@ static inline int64_t offset_of(const int64_t *ints, int64_t row, const int64_t 
     for (; d > 0; d--) { offset += row % ints[1 + d] * strides[d]; row /= ints[1 + d]; }
     return d == 0 ? offset + row * strides[0] : 0;
 }
+/* Whether all elements are one row of one work item: small tensors, for which dividing the work would take longer than the work. */
+static inline int is_small_row(const int64_t *ints) { return ints[0] == 1 && ints[1] > 0 && ints[1] <= CHUNK; }
 static inline void for_each_row_block(const KernelArgs *args, WorkItem work)
 {
+    if (is_small_row(args->ints)) { work((void *)args, 0, 0); return; }
     RowSplit s = split_rows(args->ints);
     int64_t items = s.rows > 1 ? (s.outer + s.rows - 1) / s.rows : s.outer * ((s.inner + CHUNK - 1) / CHUNK);
     if (s.inner > 0 && s.outer > 0) args->engine->parallel_for(args->engine, work, (void *)args, items);
@@ -176,6 +180,12 @@ static void run_short_rows(const KernelArgs *args, int64_t row, int64_t end, int
 static inline void run_rows(const KernelArgs *args, int64_t item, int operands, const int64_t *sizes, int64_t out_size, RowFunction function)
 {
     const int64_t *ints = args->ints, rank = ints[0];
+    if (is_small_row(ints)) {
+        const void *in[MAX_OPERANDS];
+        for (int i = 0; i < operands; i++) in[i] = args->inputs[i].data;
+        function(in, ints + 2, args->outputs[0].data, ints[1], args->floats);                          /* strides follow the only axis */
+        return;
+    }
     RowSplit s = split_rows(ints);
     int64_t pieces = s.rows > 1 ? 1 : (s.inner + CHUNK - 1) / CHUNK;
     int64_t row = s.rows > 1 ? item * s.rows : item / pieces, end = s.rows > 1 ? row + s.rows : row + 1;

@@ -16,8 +16,6 @@ enum { NORM_LANES = 16 };
 #define DATA(R, list, i) ((R *)args->list[i].data)
 #define OPTIONAL_OUTPUT(R, i) (args->n_outputs > i ? DATA(R, outputs, i) : NULL)
 
-static inline int64_t layer_norm_rows_per_item(int64_t size) { return 8192 / (size > 0 ? size : 1) + 1; }
-
 #define NORM(R, SQRT)                                                                                                                                  \
 /* y = scale (x - mean) / sqrt(var + epsilon) + bias with the running statistics; floats: epsilon. */                                                  \
 static void batch_norm_##R(void *context, int64_t c, int64_t worker)                                                                                   \
@@ -117,7 +115,6 @@ static void layer_norm_reduce_##R(const KernelArgs *args, int64_t blocks)       
         for (int64_t k = 0; k < size; k++) { if (ds) ds[k] += parts[2 * size * i + k]; if (db) db[k] += parts[2 * size * i + size + k]; }              \
 }
 
-
 NORM(float, sqrtf)
 NORM(double, sqrt)
 
@@ -131,17 +128,4 @@ BY_TYPE(group_norm) BY_TYPE(group_norm_grad)
 CHANNEL_KERNEL(batch_norm)
 CHANNEL_KERNEL(batch_norm_train)
 CHANNEL_KERNEL(batch_norm_grad)
-static int layer_norm(const KernelArgs *args)
-{
-    int64_t per_item = layer_norm_rows_per_item(args->ints[1]);
-    args->engine->parallel_for(args->engine, IS_FLOAT32 ? layer_norm_float : layer_norm_double, (void *)args, (args->ints[0] + per_item - 1) / per_item);
-    return STATUS_OK;
-}
-static int layer_norm_grad(const KernelArgs *args)
-{
-    int64_t blocks = (args->ints[0] + args->ints[2] - 1) / args->ints[2];
-    args->engine->parallel_for(args->engine, IS_FLOAT32 ? layer_norm_grad_float : layer_norm_grad_double, (void *)args, blocks);
-    if (IS_FLOAT32) layer_norm_reduce_float(args, blocks); else layer_norm_reduce_double(args, blocks);
-    return STATUS_OK;
-}
 #endif

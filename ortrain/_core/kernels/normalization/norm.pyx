@@ -5,6 +5,8 @@ cdef extern from "normalization/norm.h" nogil:
     int batch_norm(const KernelArgs *args)
     int batch_norm_train(const KernelArgs *args)
     int batch_norm_grad(const KernelArgs *args)
+
+cdef extern from "normalization/layer_norm.h" nogil:
     int layer_norm(const KernelArgs *args)
     int layer_norm_grad(const KernelArgs *args)
     int group_norm(const KernelArgs *args)
