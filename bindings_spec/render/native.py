@@ -100,8 +100,9 @@ def _header(spec: Spec, facts: dict[str, Any]) -> str:
     callbacks = "".join(f"typedef {text};\n" for text in facts["callbacks"].values())
     tables = "".join(f"struct {table} {{\n" + "".join(f"    {slot.pointer};\n" for slot in slots(facts, table)) + "};\n\n" for table in TABLES)
     exports = "".join(f"ORT_EXPORT OrtStatus* ORT_API_CALL {name}({parameters});\n" for name, parameters in facts["exports"].items())
-    return f"""{NOTE.format(also=' and enums.toml')}/* The C interface of ONNX Runtime {facts['library_version']} as far as libonnxruntime of ortrain answers it. A program may be
-   compiled with this header or with the published one; both describe the same binary interface. */
+    version = facts["library_version"]
+    return f"""{NOTE.format(also=' and enums.toml')}/* The C interface of ONNX Runtime {version}, which ortrain's libonnxruntime answers.
+   A program may be compiled with this header or with the published one; both describe the same binary interface. */
 #ifndef ORTRAIN_C_API_H
 #define ORTRAIN_C_API_H
 
@@ -147,9 +148,21 @@ def _kinds(facts: dict[str, Any]) -> str:
 
 def _declarations(facts: dict[str, Any]) -> str:
     done = "".join(f"{slot.prototype};\n" for slot in slots(facts) if slot.state == "done")
-    return (NOTE.format(also="") + "/* The functions of the slots that are done, and the tables. */\n#ifndef ORTRAIN_FUNCTIONS_H\n#define ORTRAIN_FUNCTIONS_H\n\n"
-            f'#include "ortrain_c_api.h"\n\n#define LIBRARY_VERSION "{facts["library_version"]}"\n\n{_kinds(facts)}\n{done}\n'
-            "extern const OrtApi api_table;\nextern const OrtTrainingApi training_table;\n\n#endif\n")
+    return f"""{NOTE.format(also='')}/* The functions of the slots that are done, and the tables. */
+#ifndef ORTRAIN_FUNCTIONS_H
+#define ORTRAIN_FUNCTIONS_H
+
+#include "ortrain_c_api.h"
+
+#define LIBRARY_VERSION "{facts['library_version']}"
+
+{_kinds(facts)}
+{done}
+extern const OrtApi api_table;
+extern const OrtTrainingApi training_table;
+
+#endif
+"""
 
 
 def _body(slot: Slot, handles: list[str]) -> str:
@@ -170,34 +183,41 @@ def _body(slot: Slot, handles: list[str]) -> str:
 
 def _tables(facts: dict[str, Any]) -> str:
     handles = facts["types"]["handles"]
-    made = []
-    for slot in slots(facts):
-        if slot.state != "done":
-            made.append(f"static {slot.prototype} {{\n{_body(slot, handles)}}}\n")
+    functions = "\n".join(f"static {slot.prototype} {{\n{_body(slot, handles)}}}\n" for slot in slots(facts) if slot.state != "done")
     tables = "".join(f"\nconst {table} {prefix}_table = {{\n" + "".join(f"    {slot.function},\n" for slot in slots(facts, table)) + "};\n"
                      for table, prefix in TABLES.items())
-    return (NOTE.format(also="") + "/* The tables, and the functions of the slots that are refused (they return ORT_NOT_IMPLEMENTED) or that stand for nothing here. */\n"
-            '#include "functions.h"\n#include "handles.h"\n#include "status.h"\n\n' + "\n".join(made) + tables)
+    return f"""{NOTE.format(also='')}/* The tables, and the functions of the slots that are refused, which return ORT_NOT_IMPLEMENTED, or that stand for nothing here. */
+#include "functions.h"
+#include "handles.h"
+#include "status.h"
+
+{functions}{tables}"""
 
 
-def _exports(facts: dict[str, Any]) -> str:
+def _symbol_versions(facts: dict[str, Any]) -> str:
     names = ["OrtGetApiBase", *facts["exports"]]
-    aliases = "".join(f"VERSION({name}, {version.replace('.', '_')}, @VERS_{version})\n" for version in facts["symbol_versions"] for name in names)
+    earlier = "".join(f"VERSION({name}, {version.replace('.', '_')}, @VERS_{version})\n" for version in facts["symbol_versions"] for name in names)
     current = "".join(f"VERSION({name}, current, @@VERS_{facts['library_version']})\n" for name in names)
-    return (NOTE.format(also="") + "/* The exported functions under the symbol versions that programs ask for which were linked with this or an earlier library; at the\n"
-            "   end of base.c, which defines them under the names that EXPORTED gives. */\n#ifdef __linux__\n#define VERSION(name, suffix, version) \\\n"
-            "    extern ORT_EXPORT __typeof__(name) name##_##suffix __attribute__((alias(\"exported_\" #name))); \\\n"
-            '    __asm__(".symver " #name "_" #suffix ", " #name #version);\n\n' + aliases + current + "#endif\n")
+    return f"""{NOTE.format(also='')}/* The exported functions under the symbol versions that programs ask for which were linked with this or an earlier library;
+   at the end of base.c, which defines them under the names that EXPORTED gives. */
+#ifdef __linux__
+#define VERSION(name, suffix, version) \\
+    extern ORT_EXPORT __typeof__(name) name##_##suffix __attribute__((alias("exported_" #name))); \\
+    __asm__(".symver " #name "_" #suffix ", " #name #version);
+
+{earlier}{current}#endif
+"""
 
 
 def _export_map(facts: dict[str, Any]) -> str:
     nodes = "".join(f"VERS_{version} {{ }};\n" for version in facts["symbol_versions"])
     names = "".join(f"    {name};\n" for name in ["OrtGetApiBase", *facts["exports"]])
-    return NOTE.format(also="") + nodes + f"VERS_{facts['library_version']} {{\n  global:\n{names}  local:\n    *;\n}};\n"
+    return f"{NOTE.format(also='')}{nodes}VERS_{facts['library_version']} {{\n  global:\n{names}  local:\n    *;\n}};\n"
 
 
 def render(spec: Spec) -> dict[str, str]:
     """Return the files of the native library that come from native.toml."""
     facts = load(spec.folder)
-    return {f"{PACKAGE}/include/ortrain_c_api.h": _header(spec, facts), f"{PACKAGE}/source/functions.h": _declarations(facts),
-            f"{PACKAGE}/source/tables.c": _tables(facts), f"{PACKAGE}/source/symbol_versions.h": _exports(facts), f"{PACKAGE}/source/exports.map": _export_map(facts)}
+    rendered = {"include/ortrain_c_api.h": _header(spec, facts), "source/functions.h": _declarations(facts), "source/tables.c": _tables(facts),
+                "source/symbol_versions.h": _symbol_versions(facts), "source/exports.map": _export_map(facts)}
+    return {f"{PACKAGE}/{name}": text for name, text in rendered.items()}

@@ -234,7 +234,7 @@ cdef class Training:
 cdef int create_training_session(const Settings *settings, void *state, const Source *models, TrainingNames *names, void **made,
                                  Failure *failure) noexcept with gil:
     try:
-        session = sessions.create_training_session(settings_of(settings), <object>state, [source_of(&models[i]) for i in range(3)])
+        session = sessions.create_training_session(settings_of(settings), <object>state, *[source_of(&models[i]) for i in range(3)])
         set_strings(&names.training_inputs, session.input_names(True))
         set_strings(&names.training_outputs, session.output_names(True))
         names.has_eval_model = session.eval_model is not None
@@ -335,7 +335,7 @@ cdef int get_learning_rate(void *made, float *rate, Failure *failure) noexcept w
 
 cdef int register_linear_schedule(void *made, int64_t warmup, int64_t total, float rate, Failure *failure) noexcept with gil:
     try:
-        sessions.sessions.register_linear_lr_scheduler((<Training>made).session, warmup, total, rate)
+        sessions.register_linear_schedule((<Training>made).session, warmup, total, rate)
         return 0
     except BaseException as error:
         return fail(failure, error)
@@ -359,7 +359,7 @@ cdef int parameters_size(void *made, cbool trainable_only, size_t *size, Failure
 
 cdef int copy_parameters(void *made, Content *buffer, cbool trainable_only, Failure *failure) noexcept with gil:
     try:
-        sessions.sessions.copy_parameters_to((<Training>made).session, sessions.OrtValue(array_of(buffer)), bool(trainable_only))
+        sessions.copy_parameters((<Training>made).session, array_of(buffer), bool(trainable_only))
         return 0
     except BaseException as error:
         return fail(failure, error)
@@ -464,8 +464,8 @@ bridge.set_seed, bridge.register_operators = set_seed, register_operators
 bridge.load_state, bridge.save_state, bridge.set_property, bridge.get_property = load_state, save_state, set_property, get_property
 bridge.describe_parameter, bridge.get_parameter, bridge.update_parameter = describe_parameter, get_parameter, update_parameter
 bridge.create_training_session, bridge.train_step, bridge.eval_step = create_training_session, train_step, eval_step
-bridge.optimizer_step, bridge.reset_gradients, bridge.set_learning_rate, bridge.get_learning_rate = (optimizer_step, reset_gradients, set_learning_rate,
-                                                                                                       get_learning_rate)
+bridge.optimizer_step, bridge.reset_gradients = optimizer_step, reset_gradients
+bridge.set_learning_rate, bridge.get_learning_rate = set_learning_rate, get_learning_rate
 bridge.register_linear_schedule, bridge.schedule_step, bridge.parameters_size = register_linear_schedule, schedule_step, parameters_size
 bridge.copy_parameters, bridge.copy_buffer, bridge.export_model = copy_parameters, copy_buffer, export_model
 bridge.close_training_session, bridge.create_session, bridge.run = close_training_session, create_session, run

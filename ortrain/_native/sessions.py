@@ -23,6 +23,7 @@ from ortrain.runtime.values import OrtValue
 from ortrain.training.session import TrainingSession
 
 register_operators = load_operators
+register_linear_schedule = sessions.register_linear_lr_scheduler
 set_seed = sessions.set_seed
 
 
@@ -61,9 +62,15 @@ def load_state(source: str | bytes) -> TrainingState:
     return TrainingState.from_bytes(source) if isinstance(source, bytes) else TrainingState.load(source)
 
 
-def create_training_session(settings: Settings, state: TrainingState, models: Sequence[str | bytes | None]) -> TrainingSession:
-    """Create a training session; models: training, eval and optimizer model."""
-    return sessions.create_session(state, *models, options=settings.options())
+def create_training_session(settings: Settings, state: TrainingState, training_model: str | bytes, eval_model: str | bytes | None,
+                            optimizer_model: str | bytes | None) -> TrainingSession:
+    """Create a training session; models are paths or bytes."""
+    return sessions.create_session(state, training_model, eval_model, optimizer_model, settings.options())
+
+
+def copy_parameters(session: TrainingSession, buffer: np.ndarray, trainable_only: bool) -> None:
+    """Copy the parameters into the program's buffer."""
+    sessions.copy_parameters_to(session, OrtValue(buffer), trainable_only)
 
 
 def set_property(state: TrainingState, name: str, value: int | float | str) -> None:

@@ -176,5 +176,3 @@ cdef void free_content(Content *content) noexcept:
     free(content.lengths)
     free(content.items)
     free(content)
-
-
