@@ -186,7 +186,7 @@ def _tables(facts: dict[str, Any]) -> str:
     functions = "\n".join(f"static {slot.prototype} {{\n{_body(slot, handles)}}}\n" for slot in slots(facts) if slot.state != "done")
     tables = "".join(f"\nconst {table} {prefix}_table = {{\n" + "".join(f"    {slot.function},\n" for slot in slots(facts, table)) + "};\n"
                      for table, prefix in TABLES.items())
-    return f"""{NOTE.format(also='')}/* The tables, and the functions of the slots that are refused, which return ORT_NOT_IMPLEMENTED, or that stand for nothing here. */
+    return f"""{NOTE.format(also='')}/* The tables, and the functions of the slots that are refused or stand for nothing. */
 #include "functions.h"
 #include "handles.h"
 #include "status.h"
@@ -198,7 +198,7 @@ def _symbol_versions(facts: dict[str, Any]) -> str:
     names = ["OrtGetApiBase", *facts["exports"]]
     earlier = "".join(f"VERSION({name}, {version.replace('.', '_')}, @VERS_{version})\n" for version in facts["symbol_versions"] for name in names)
     current = "".join(f"VERSION({name}, current, @@VERS_{facts['library_version']})\n" for name in names)
-    return f"""{NOTE.format(also='')}/* The exported functions under the symbol versions that programs ask for which were linked with this or an earlier library;
+    return f"""{NOTE.format(also='')}/* The exported functions under the symbol versions that programs linked with an earlier library ask for;
    at the end of base.c, which defines them under the names that EXPORTED gives. */
 #ifdef __linux__
 #define VERSION(name, suffix, version) \\

@@ -13,6 +13,7 @@ from ortrain._native.values cimport (Call, Content, Description, Descriptions, F
                                      TrainingNames, array_of, cbool, content_of, describe, set_strings, text_copy, value_of)
 
 import atexit
+import signal     # noqa: F401  replaces the handler of SIGINT, which the library puts back after its start and could not put back later
 
 from ortrain._facade_runtime.outcomes import code_of, message_of
 from ortrain._native import sessions
@@ -21,19 +22,18 @@ from ortrain.enums import PropertyType
 cnp.import_array()
 
 cdef extern from "Python.h":
-    ctypedef int PyGILState_STATE
-    PyGILState_STATE PyGILState_Ensure() nogil
-    void PyGILState_Release(PyGILState_STATE state) nogil
+    int PyGILState_Ensure() nogil
     void *PyEval_SaveThread() nogil
-    enum: PyGILState_LOCKED
-    enum: PyGILState_UNLOCKED
+    void PyEval_RestoreThread(void *) nogil
+    void PyThreadState_Clear(void *) nogil
+    void PyThreadState_DeleteCurrent() nogil
 
 cdef extern from "bridge.h":
     const char *BRIDGE_CAPSULE
     ctypedef struct Bridge:
         const cbool *is_closed
-        void (*attach_thread)() noexcept nogil
-        void (*detach_thread)() noexcept nogil
+        void *(*attach_thread)() noexcept nogil
+        void (*detach_thread)(void *) noexcept nogil
         void (*release)(void *) noexcept nogil
         int (*set_seed)(int64_t, Failure *) noexcept nogil
         int (*register_operators)(const char *, Failure *) noexcept nogil
@@ -120,17 +120,17 @@ def close():
     is_closed = 1
 
 
-cdef void attach_thread() noexcept nogil:
-    """Give a thread of the program a state that stays until detach_thread()."""
+cdef void *attach_thread() noexcept nogil:
+    """Give a thread of the program a state that stays until detach_thread(), and return it."""
     PyGILState_Ensure()
-    PyEval_SaveThread()
+    return PyEval_SaveThread()
 
 
-cdef void detach_thread() noexcept nogil:
-    if not is_closed:
-        PyGILState_Ensure()
-        PyGILState_Release(PyGILState_LOCKED)
-        PyGILState_Release(PyGILState_UNLOCKED)
+cdef void detach_thread(void *thread) noexcept nogil:
+    """Delete the state of a thread, at its end, when it cannot be looked up by PyGILState_Ensure any more."""
+    PyEval_RestoreThread(thread)
+    PyThreadState_Clear(thread)
+    PyThreadState_DeleteCurrent()
 
 
 cdef void release(void *made) noexcept with gil:

@@ -109,8 +109,8 @@ typedef struct Call {
    given back with `release`. */
 typedef struct Bridge {
     const bool *is_closed;      /* whether the interpreter has begun to end */
-    void (*attach_thread)(void);
-    void (*detach_thread)(void);
+    void *(*attach_thread)(void);       /* makes a state of Python for this thread, which stays until detach_thread at its end */
+    void (*detach_thread)(void *thread);
     void (*release)(void *object);
     int (*set_seed)(int64_t seed, Failure *failure);
     int (*register_operators)(const char *path, Failure *failure);

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <fenv.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -108,7 +109,29 @@ static OrtStatus *import_bridge(const Bridge **found) {
 
 static void after_fork(void) { is_forked = true; }
 
-static void detach(void *bridge) { ((const Bridge *)bridge)->detach_thread(); }
+/* At the end of a thread. */
+static void detach(void *thread) {
+    const Bridge *bridge = running_bridge();
+    if (bridge != NULL)
+        bridge->detach_thread(thread);
+}
+
+/* Start the interpreter and import the engine with the signal handlers of the process as they were: importing Python's signal module replaces that of SIGINT. */
+static OrtStatus *initialize_and_import(const Location *location, const Bridge **found) {
+    struct sigaction before[NSIG], now;
+    bool is_known[NSIG] = { false };
+    for (int number = 1; number < NSIG; number++)
+        is_known[number] = sigaction(number, NULL, &before[number]) == 0;
+    OrtStatus *status = initialize(location);
+    if (status == NULL) {
+        status = import_bridge(found);
+        python.PyEval_SaveThread();
+    }
+    for (int number = 1; number < NSIG; number++)
+        if (is_known[number] && sigaction(number, NULL, &now) == 0 && now.sa_handler != before[number].sa_handler)
+            sigaction(number, &before[number], NULL);
+    return status;
+}
 
 /* Join the interpreter of the process, or start one. The caller holds `starting`. */
 static OrtStatus *start(void) {
@@ -121,10 +144,8 @@ static OrtStatus *start(void) {
         if (status == NULL)
             status = open_python(&location);
         is_running = status == NULL && python.Py_IsInitialized();          /* by a host that does not show its symbols */
-        if (status == NULL && !is_running && (status = initialize(&location)) == NULL) {
-            status = import_bridge(&found);
-            python.PyEval_SaveThread();
-        }
+        if (status == NULL && !is_running)
+            status = initialize_and_import(&location, &found);
         free_location(&location);
     }
     if (status == NULL && is_running) {
@@ -168,10 +189,8 @@ OrtStatus *enter_engine(const Bridge **bridge) {
     if (!is_ready) {
         /* a state of the thread that is kept, because making one for every call would take longer than a small step */
         is_ready = true;
-        if (python.PyGILState_GetThisThreadState() == NULL) {
-            (*bridge)->attach_thread();
-            pthread_setspecific(attached_threads, *bridge);
-        }
+        if (python.PyGILState_GetThisThreadState() == NULL)
+            pthread_setspecific(attached_threads, (*bridge)->attach_thread());
     }
     return NULL;
 }
