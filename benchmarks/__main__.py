@@ -1,5 +1,6 @@
 """`python -m benchmarks` compares ortrain with other runtimes on twelve workloads, `python -m benchmarks networks` on twenty-four other networks;
-`python -m benchmarks operators` times single operators, `python -m benchmarks scaling` shows how cost grows with the size of the work."""
+`python -m benchmarks operators` times single operators, `python -m benchmarks scaling` shows how cost grows with the size of the work;
+`python -m benchmarks native` measures what the C interface costs."""
 
 import sys
 
@@ -15,6 +16,10 @@ elif sys.argv[1:2] == ["operators"]:
     from benchmarks.operators.run import main as operators
 
     operators(sys.argv[2:])
+elif sys.argv[1:2] == ["native"]:
+    from benchmarks.native import main as native
+
+    native()
 else:
     from benchmarks.run import main
 

@@ -13,7 +13,7 @@ from ortrain._native.values cimport (Call, Content, Description, Descriptions, F
                                      TrainingNames, array_of, cbool, content_of, describe, set_strings, text_copy, value_of)
 
 import atexit
-import signal     # noqa: F401  replaces the handler of SIGINT, which the library puts back after its start and could not put back later
+import gc
 
 from ortrain._facade_runtime.outcomes import code_of, message_of
 from ortrain._native import sessions
@@ -30,8 +30,11 @@ cdef extern from "Python.h":
 
 cdef extern from "bridge.h":
     const char *BRIDGE_CAPSULE
+    size_t BRIDGE_LAYOUT
     ctypedef struct Bridge:
+        size_t layout
         const cbool *is_closed
+        void (*own_interpreter)() noexcept nogil
         void *(*attach_thread)() noexcept nogil
         void (*detach_thread)(void *) noexcept nogil
         void (*release)(void *) noexcept nogil
@@ -118,6 +121,17 @@ def close():
     """Make the library refuse calls from now on; called when the interpreter begins to end."""
     global is_closed
     is_closed = 1
+
+
+cdef bint owns_interpreter = False
+
+
+cdef void own_interpreter() noexcept with gil:
+    """Collect cycles when sessions are closed from now on, which is quick because the objects of the start are not looked at again."""
+    global owns_interpreter
+    owns_interpreter = True
+    gc.collect()
+    gc.freeze()
 
 
 cdef void *attach_thread() noexcept nogil:
@@ -389,9 +403,16 @@ cdef void close_object(object made) noexcept:
         return
 
 
+cdef void collect() noexcept:
+    """Free the memory of closed sessions, whose objects refer to each other: a program in C makes too few objects for Python to do it by itself."""
+    if owns_interpreter:
+        gc.collect()
+
+
 cdef void close_training_session(void *made) noexcept with gil:
     close_object((<Training>made).session)
     Py_DECREF(<object>made)
+    collect()
 
 
 # ---- inference sessions
@@ -455,10 +476,12 @@ cdef int end_profiling(void *made, const char *path, Failure *failure) noexcept 
 cdef void close_session(void *made) noexcept with gil:
     close_object(<object>made)
     Py_DECREF(<object>made)
+    collect()
 
 
 cdef Bridge bridge
-bridge.is_closed = &is_closed
+bridge.layout = BRIDGE_LAYOUT
+bridge.is_closed, bridge.own_interpreter = &is_closed, own_interpreter
 bridge.attach_thread, bridge.detach_thread, bridge.release = attach_thread, detach_thread, release
 bridge.set_seed, bridge.register_operators = set_seed, register_operators
 bridge.load_state, bridge.save_state, bridge.set_property, bridge.get_property = load_state, save_state, set_property, get_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal  # noqa: F401  it replaces the handler of SIGINT, which the library puts back after its start and could not put back after a later import
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -108,7 +108,9 @@ typedef struct Call {
 /* The functions of the engine. Each takes the GIL, and returns 0, or -1 after filling the Failure. `object` is what a create or load function has made; it is
    given back with `release`. */
 typedef struct Bridge {
+    size_t layout;              /* BRIDGE_LAYOUT of the module: an installed library may be older or newer than ortrain */
     const bool *is_closed;      /* whether the interpreter has begun to end */
+    void (*own_interpreter)(void);      /* tells that the library has started the interpreter, which nobody else uses */
     void *(*attach_thread)(void);       /* makes a state of Python for this thread, which stays until detach_thread at its end */
     void (*detach_thread)(void *thread);
     void (*release)(void *object);
@@ -143,6 +145,10 @@ typedef struct Bridge {
     int (*end_profiling)(void *session, const char *path, Failure *failure);
     void (*close_session)(void *session);
 } Bridge;
+
+/* Changes with the sizes of the structures; the factor is to be increased with a change that keeps them. */
+#define BRIDGE_LAYOUT \
+    (1 * 100000 + sizeof(Bridge) + sizeof(Content) + sizeof(Description) + sizeof(ModelInterface) + sizeof(Settings) + sizeof(TrainingNames) + sizeof(Call))
 
 #define BRIDGE_CAPSULE "ortrain._native.bridge.table"
 

@@ -132,6 +132,7 @@ OrtStatus* ORT_API_CALL api_TensorAt(OrtValue* value, const int64_t* location_va
 OrtStatus* ORT_API_CALL api_SessionGetProfilingStartTimeNs(const OrtSession* session, uint64_t* out);
 OrtStatus* ORT_API_CALL api_SetGlobalIntraOpNumThreads(OrtThreadingOptions* tp_options, int intra_op_num_threads);
 OrtStatus* ORT_API_CALL api_AddInitializer(OrtSessionOptions* options, const char* name, const OrtValue* val);
+OrtStatus* ORT_API_CALL api_CreateEnvWithCustomLoggerAndGlobalThreadPools(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, const struct OrtThreadingOptions* tp_options, OrtEnv** out);
 OrtStatus* ORT_API_CALL api_CreateArenaCfg(size_t max_mem, int arena_extend_strategy, int initial_chunk_size_bytes, int max_dead_bytes_per_chunk, OrtArenaCfg** out);
 void ORT_API_CALL api_ReleaseArenaCfg(OrtArenaCfg* input);
 OrtStatus* ORT_API_CALL api_ModelMetadataGetGraphDescription(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value);

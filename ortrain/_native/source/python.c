@@ -96,7 +96,8 @@ static OrtStatus *import_bridge(const Bridge **found) {
     PyObject *module = python.PyImport_ImportModule("ortrain._native.bridge");      /* stays for the life of the process */
     *found = module == NULL ? NULL : python.PyCapsule_Import(BRIDGE_CAPSULE, 0);
     if (*found != NULL)
-        return NULL;
+        return (*found)->layout == BRIDGE_LAYOUT ? NULL : make_status(ORT_FAIL, "expected the ortrain that this libonnxruntime belongs to, got another "
+                                                                      "version: `python -m ortrain native install` puts the right library in place");
     PyObject *type = NULL, *value = NULL, *trace = NULL;
     python.PyErr_Fetch(&type, &value, &trace);
     python.PyErr_NormalizeException(&type, &value, &trace);
@@ -125,6 +126,8 @@ static OrtStatus *initialize_and_import(const Location *location, const Bridge *
     OrtStatus *status = initialize(location);
     if (status == NULL) {
         status = import_bridge(found);
+        if (status == NULL)
+            (*found)->own_interpreter();
         python.PyEval_SaveThread();
     }
     for (int number = 1; number < NSIG; number++)

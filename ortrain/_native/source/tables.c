@@ -150,11 +150,6 @@ static OrtStatus* ORT_API_CALL api_SetGlobalSpinControl(OrtThreadingOptions* tp_
     return check_handle(tp_options, KIND_ThreadingOptions, "tp_options", "SetGlobalSpinControl");
 }
 
-static OrtStatus* ORT_API_CALL api_CreateEnvWithCustomLoggerAndGlobalThreadPools(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, const struct OrtThreadingOptions* tp_options, OrtEnv** out) {
-    (void)logging_function; (void)logger_param; (void)log_severity_level; (void)logid; (void)tp_options; (void)out;
-    return refuse("CreateEnvWithCustomLoggerAndGlobalThreadPools", "the engine makes its threads itself");
-}
-
 static OrtStatus* ORT_API_CALL api_SessionOptionsAppendExecutionProvider_CUDA(OrtSessionOptions* options, const OrtCUDAProviderOptions* cuda_options) {
     (void)options; (void)cuda_options;
     return refuse("SessionOptionsAppendExecutionProvider_CUDA", "the only execution provider is the CPU's");
