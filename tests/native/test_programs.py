@@ -129,3 +129,7 @@ def test_ten_threads_with_a_session_each_get_the_same_bits_and_memory_stays_flat
     loss, grown = run(build("threads.c", extra=["-O2"]), ARTIFACTS, 3000).split()
     assert 0 < float(loss) < 1
     assert int(grown) < 2 << 20
+
+
+def test_closed_sessions_give_their_memory_back(build, run):
+    assert int(run(build("sessions.c"), ARTIFACTS, ARTIFACTS / "forward.onnx", 60)) < 4 << 20

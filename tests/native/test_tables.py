@@ -6,13 +6,14 @@ import ctypes
 import importlib
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from ortrain._native.installation import library
 from ortrain.errors import ArtifactNotFoundError
-from tests.native.conftest import compiler
+from tests.native.conftest import ARTIFACTS, compiler
 from tests.native.published import INCLUDE, needs_published
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -169,3 +170,23 @@ def test_the_library_joins_the_interpreter_of_a_python_host(tables):
 
     assert current_seed() == 5
     set_seed(0)
+
+
+def test_threads_of_a_python_host_call_the_library_at_the_same_time(tables):
+    failures = []
+
+    def load() -> None:
+        state = ctypes.c_void_p()
+        path = ctypes.create_string_buffer(str(ARTIFACTS / "checkpoint").encode())
+        for _ in range(20):
+            status = tables.call("LoadCheckpoint", ctypes.addressof(path), ctypes.addressof(state))
+            if status is not None:
+                failures.append(tables.message(status))
+            tables.call("ReleaseCheckpointState", state.value, result=None)
+
+    threads = [threading.Thread(target=load) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

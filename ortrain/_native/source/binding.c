@@ -130,6 +130,9 @@ OrtStatus *ORT_API_CALL api_RunWithBinding(OrtSession *session, const OrtRunOpti
     Call call = { run_options == NULL ? NULL : &run_options->terminate, binding_ptr->input_names.count, count, binding_ptr->inputs, outputs,
                   (const char *const *)binding_ptr->input_names.items, (const char *const *)binding_ptr->output_names.items };
     OrtStatus *status = run_session(session, &call);
+    for (size_t i = 0; status != NULL && i < count; i++)
+        if (binding_ptr->outputs[i] == NULL)
+            release_content(outputs[i]);
     for (size_t i = 0; status == NULL && i < count; i++) {
         release_content(binding_ptr->results[i]);
         binding_ptr->results[i] = binding_ptr->outputs[i] == NULL ? outputs[i] : retain_content(outputs[i]);

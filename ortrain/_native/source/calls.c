@@ -41,6 +41,12 @@ OrtStatus *give_values(const Call *call, OrtValue **outputs) {
     return NULL;
 }
 
+void drop_values(const Call *call, OrtValue *const *outputs) {
+    for (size_t i = 0; i < call->n_outputs; i++)
+        if (outputs[i] == NULL)
+            release_content(call->outputs[i]);
+}
+
 void free_values(Values *values) {
     if (values->inputs != values->few_inputs)
         free(values->inputs);

@@ -16,6 +16,8 @@ OrtStatus *take_values(Values *values, Call *call, const OrtRunOptions *run_opti
                        OrtValue *const *outputs, const char *function);
 /* Make values of the outputs that the engine has made, in the slots that are null. */
 OrtStatus *give_values(const Call *call, OrtValue **outputs);
+/* Give back the outputs that a failed call of the engine has made. */
+void drop_values(const Call *call, OrtValue *const *outputs);
 void free_values(Values *values);
 
 #endif

@@ -147,9 +147,11 @@ static OrtStatus *run(OrtSession *session, const OrtRunOptions *run_options, con
         call.input_names = input_names;
         call.output_names = output_names;
         status = run_session(session, &call);
+        if (status != NULL)
+            drop_values(&call, outputs);
+        else
+            status = give_values(&call, outputs);
     }
-    if (status == NULL)
-        status = give_values(&call, outputs);
     free_values(&values);
     return status;
 }

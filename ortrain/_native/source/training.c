@@ -106,6 +106,8 @@ static OrtStatus *step(const OrtTrainingSession *session, bool is_training, cons
     if (status == NULL) {
         int result = is_training ? bridge->train_step(session->object, &call, &failure) : bridge->eval_step(session->object, &call, &failure);
         status = result < 0 ? status_of(&failure) : give_values(&call, outputs);
+        if (result < 0)
+            drop_values(&call, outputs);
     }
     free_values(&values);
     return status == NULL ? NULL : log_failure(session->logger, function, status);
