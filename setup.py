@@ -3,7 +3,7 @@
 Environment variables:
 
     ORTRAIN_ISA=avx2,...          build only these instruction sets (default: all; baseline runs on every processor)
-    ORTRAIN_ONLY=conv,engine      build only the modules with these names
+    ORTRAIN_ONLY=conv,engine      build only the modules with these names; native is the library libonnxruntime
     ORTRAIN_DEBUG=1               check the bounds of array accesses
     ORTRAIN_SANITIZE=1            compile with the address and undefined-behavior sanitizers
     ORTRAIN_ANNOTATE=1            write Cython's annotated HTML
@@ -13,6 +13,7 @@ Environment variables:
 import os
 import platform
 import sys
+import tomllib
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -21,6 +22,7 @@ from setuptools.command.build_ext import build_ext
 
 CORE = Path("ortrain") / "_core"
 KERNELS = CORE / "kernels"
+NATIVE = Path("ortrain") / "_native"
 GENERATED = Path("build") / "instruction_sets"
 
 MSVC = sys.platform == "win32"
@@ -81,6 +83,10 @@ def extensions() -> list[Extension]:
               "define_macros": [("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")]}
     found = [Extension(f"ortrain._core.{source.stem}", [str(source)], depends=headers, extra_compile_args=compile_flags, **common)
              for source in sorted(CORE.glob("*.pyx"))]
+    native_headers = [str(p) for p in sorted([*NATIVE.rglob("*.h"), *NATIVE.rglob("*.pxd")])]
+    for source in [] if MSVC else sorted(NATIVE.glob("*.pyx")):
+        own = common | {"include_dirs": [*common["include_dirs"], str(NATIVE / "source"), str(NATIVE / "include")]}
+        found.append(Extension(f"ortrain._native.{source.stem}", [str(source)], depends=[*headers, *native_headers], extra_compile_args=compile_flags, **own))
     for isa, isa_flags in instruction_sets().items():
         for source in sorted(KERNELS.rglob("*.pyx")):
             stub = GENERATED / isa / f"{source.stem}.pyx"
@@ -91,12 +97,55 @@ def extensions() -> list[Extension]:
     return [e for e in found if not only or e.name.rsplit(".", 1)[1] in only.split(",")]
 
 
-class ParallelBuild(build_ext):
-    """Compiles several extensions at a time, by default as many as there are processors."""
+def library_name() -> str:
+    """Return the file name of the native library, whose version is a fact of native.toml."""
+    with (Path("bindings_spec") / "native.toml").open("rb") as file:
+        version = tomllib.load(file)["library_version"]
+    return f"libonnxruntime.{version}.dylib" if sys.platform == "darwin" else f"libonnxruntime.so.{version}"
+
+
+class Build(build_ext):
+    """Compiles several extensions at a time, by default as many as there are processors, and the native library, which is not a module of Python."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = self.parallel or int(os.environ.get("ORTRAIN_BUILD_JOBS", os.cpu_count() or 1))
+
+    def build_extensions(self) -> None:
+        super().build_extensions()
+        only = os.environ.get("ORTRAIN_ONLY")
+        if not MSVC and (not only or "native" in only.split(",")):
+            self.build_library()
+
+    def library_path(self) -> Path:
+        """Return where the native library goes: beside the bridge."""
+        return Path(self.build_lib) / NATIVE / library_name()
+
+    def copy_extensions_to_source(self) -> None:
+        super().copy_extensions_to_source()
+        if self.library_path().exists():
+            self.copy_file(str(self.library_path()), str(NATIVE / library_name()))
+
+    def get_outputs(self) -> list[str]:
+        return super().get_outputs() + ([] if MSVC else [str(self.library_path())])
+
+    def build_library(self) -> None:
+        """Compile the native library; Python's headers are only needed for the layout of its configuration."""
+        output = self.library_path()
+        sources = sorted(map(str, (NATIVE / "source").glob("*.c")))
+        inputs = [Path(path) for path in (*sources, *map(str, NATIVE.rglob("*.h")), str(NATIVE / "source" / "exports.map"), "setup.py")]
+        if not self.force and output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in inputs):
+            return
+        compile_flags, link_flags = flags()
+        includes = [str(NATIVE / "include"), *self.compiler.include_dirs]
+        objects = self.compiler.compile(sources, output_dir=self.build_temp, include_dirs=includes,
+                                        extra_postargs=["-std=gnu11", "-fPIC", "-Wall", "-Wextra", "-fvisibility=hidden", *compile_flags])
+        if sys.platform == "darwin":
+            names = ["-dynamiclib", f"-Wl,-install_name,@rpath/{output.name}"]
+        else:
+            names = ["-shared", "-Wl,-soname,libonnxruntime.so.1", f"-Wl,--version-script={NATIVE / 'source' / 'exports.map'}", "-ldl"]
+        output.parent.mkdir(parents=True, exist_ok=True)
+        self.spawn([*self.compiler.compiler_so[:1], *names, *objects, "-o", str(output), "-lm", *link_flags])
 
 
 debug = enabled("ORTRAIN_DEBUG")
@@ -109,5 +158,5 @@ setup(
         nthreads=0,
         build_dir="build/cython",
     ),
-    cmdclass={"build_ext": ParallelBuild},
+    cmdclass={"build_ext": Build},
 )

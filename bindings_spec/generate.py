@@ -8,13 +8,14 @@ from __future__ import annotations
 import difflib
 import sys
 
-from render import documents, enums, errors, facades, lock
+from render import documents, enums, errors, facades, lock, native
 from render.spec import ROOT, Spec, SpecError
 
 
 def targets(spec: Spec) -> dict[str, str]:
     """Return path from the project's root -> text for every generated file."""
-    return {**errors.render(spec), **enums.render(spec), **facades.render(spec), **documents.render(spec), **lock.render(spec)}
+    return {**errors.render(spec), **enums.render(spec), **facades.render(spec), **documents.render(spec), **lock.render(spec),
+            **native.render(spec)}
 
 
 def find_stale(files: dict[str, str]) -> list[str]:

@@ -1,4 +1,5 @@
 """C interface of the fast path."""
+from libc.stdint cimport uint8_t
 cimport numpy as cnp
 from ortrain._core.engine cimport EngineHandle
 from ortrain._core.session_lock cimport Lock
@@ -33,3 +34,4 @@ cdef class FastPath:
     cpdef object invalidate_gradients(self)
     cpdef object run_deferred_updates(self)
     cpdef list train(self, tuple values)
+    cdef list train_into(self, tuple values, list out, const uint8_t *terminate_flag)

@@ -137,6 +137,12 @@ cdef class FastPath:
         """Run a train step with the last program or one of its templates; return its outputs.
 
         None for the slow path: if no program fits the inputs, another thread uses the session, or deferred gradients have to be computed first."""
+        return self.train_into(values, None, NULL)
+
+    cdef list train_into(self, tuple values, list out, const uint8_t *terminate_flag):
+        """As train(), with arrays that receive outputs (None for new ones) and a byte that stops the step when another thread sets it; NULL for none.
+
+        None also if an array cannot receive its output, or the byte is set at the start."""
         cdef Program program = self.program
         cdef bint overwrite
         make_error = self.make_error
@@ -146,15 +152,17 @@ cdef class FastPath:
             overwrite = self.overwrite
             if not program.accepts(values):
                 program = find_ready_program(program, values)
-            if program is None or not self.begin_train_step() or self.pending is not None and not overwrite:
+            if program is None or out is not None and not program.fits_outputs(out) or terminate_flag != NULL and terminate_flag[0]:
+                return None
+            if not self.begin_train_step() or self.pending is not None and not overwrite:
                 return None
             (<uint8_t *>cnp.PyArray_DATA(self.reset_flag))[0] = overwrite
-            if program.execute(values, overwrite, NULL, self.needs_all_gradients()) != 0:
+            if program.execute(values, overwrite, terminate_flag, self.needs_all_gradients()) != 0:
                 self.fail_train_step(program)
                 raise make_error(program, values) from program.python_error()
             self.program = program
             self.finish_train_step(program, overwrite)
-            return program.results(values, None)
+            return program.results(values, out)
         finally:
             self.lock.release()
 

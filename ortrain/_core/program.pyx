@@ -10,8 +10,6 @@ from ortrain._core.builtin_kernels cimport STATUS_PYTHON_FAILED, no_op
 from ortrain._core.kernel cimport DTYPE_INT64, ORTRAIN_MAX_RANK, STATUS_OK, Kernel, KernelArgs, Tensor
 from ortrain._core.memory_planner cimport Block, aligned, assign_offsets
 
-import numpy as np
-
 from ortrain.dtypes import NAMES
 
 cnp.import_array()
@@ -388,14 +386,32 @@ cdef class Program:
         out: per output an array, or None for a new one."""
         cdef Py_ssize_t i
         for i in range(self.n_outputs):
-            if out[i] is None:
-                continue
-            shape = tuple([self.outputs[i].dims[d] for d in range(self.outputs[i].rank)])
-            fits = (isinstance(out[i], np.ndarray) and is_same_dtype(cnp.PyArray_TYPE(<cnp.ndarray>out[i]), self.outputs[i].dtype)
-                    and out[i].shape == shape and cnp.PyArray_ISCARRAY(<cnp.ndarray>out[i]))
-            if not fits:
-                return i, NAMES[self.outputs[i].dtype], shape
+            if not self.fits_output(i, out[i]):
+                return i, NAMES[self.outputs[i].dtype], tuple([self.outputs[i].dims[d] for d in range(self.outputs[i].rank)])
         return None
+
+    cdef bint fits_outputs(self, list out) noexcept:
+        """Return True if there is one array, or None, per output, and each can receive its output."""
+        cdef Py_ssize_t i
+        if len(out) != self.n_outputs:
+            return False
+        for i in range(self.n_outputs):
+            if not self.fits_output(i, out[i]):
+                return False
+        return True
+
+    cdef bint fits_output(self, Py_ssize_t i, object array) noexcept:
+        """Return True if an array can receive output i, or is None."""
+        cdef int d
+        if array is None:
+            return True
+        if (not cnp.PyArray_Check(array) or not is_same_dtype(cnp.PyArray_TYPE(<cnp.ndarray>array), self.outputs[i].dtype)
+                or cnp.PyArray_NDIM(<cnp.ndarray>array) != self.outputs[i].rank or not cnp.PyArray_ISCARRAY(<cnp.ndarray>array)):
+            return False
+        for d in range(self.outputs[i].rank):
+            if cnp.PyArray_DIMS(<cnp.ndarray>array)[d] != self.outputs[i].dims[d]:
+                return False
+        return True
 
     cdef list results(self, tuple values, list out_arrays):
         """Return copies of the outputs, in the given arrays (checked by find_output_mismatch) or in new ones."""

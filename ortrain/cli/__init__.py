@@ -38,6 +38,7 @@ COMMANDS = {
     "profile": Command("profile", "Shows where the time of a training step goes."),
     "run": Command("run", "Runs a script that was written for onnxruntime-training; its imports of onnxruntime mean ortrain."),
     "conformance": Command("conformance", "Runs the conformance cases through every facade, or through a port, or answers the questions of a port."),
+    "native": Command("native", "Installs the shared library with the C interface of onnxruntime-training, for programs in C, C++ and other languages."),
     "ops": Command("ops", "Lists every operator with its opsets, the data types of its kernel, the kind of its kernel and its gradient."),
 }
 

@@ -63,8 +63,11 @@ class InferenceSession:
     def get_providers(self) -> list[str]:
         return ["CPUExecutionProvider"]
 
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None) -> list[np.ndarray]:
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None,
+            out: Sequence[Any] | None = None) -> list[np.ndarray]:
         """Return the named outputs (None: all) for inputs by name. Threads that share the session take turns.
+
+        out: arrays or OrtValues that receive the outputs, None for an output that is to be allocated. Raises OutputShapeError when one does not fit.
 
         Raises the input errors of TrainingSession.train_step, InvalidStateError when called from a Python operator that the session is running."""
         names = tuple(output_names or self._model.graph.outputs)
@@ -77,4 +80,4 @@ class InferenceSession:
         with self._lock:
             if names not in self._runners:
                 self._runners[names] = Runner(self._model, self._model.graph.inputs, names, {}, self._handle, "model", empty=True)
-            return self._runners[names].run(tuple(input_feed[name] for name in self._model.graph.inputs), run_options=run_options)
+            return self._runners[names].run(tuple(input_feed[name] for name in self._model.graph.inputs), run_options=run_options, out=out)

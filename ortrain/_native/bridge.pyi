@@ -1,0 +1,3 @@
+table: object
+
+def close() -> None: ...

@@ -1,0 +1,1 @@
+"""Conversions between the C library and arrays: C functions only."""

@@ -1,0 +1,32 @@
+/* Opens and closes sessions: sessions ARTIFACTS MODEL COUNT. Prints by how many bytes the process grew after the first few. */
+#include <unistd.h>
+
+#include "program.h"
+
+static long resident(void) {
+    long size, pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    HOLDS(file != NULL && fscanf(file, "%ld %ld", &size, &pages) == 2);
+    fclose(file);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+int main(int argc, char **argv) {
+    HOLDS(argc == 4);
+    load_tables();
+    long before = 0;
+    for (int round = 0; round < atoi(argv[3]); round++) {
+        Trainer t = open_trainer(argv[1], "checkpoint");
+        OrtSession *session;
+        OK(ort->CreateSession(t.env, argv[2], t.options, &session));
+        if (round % 2)          /* in any order */
+            ort->ReleaseSession(session);
+        close_trainer(&t);
+        if (round % 2 == 0)
+            ort->ReleaseSession(session);
+        if (round == 5)
+            before = resident();
+    }
+    printf("%ld\n", resident() - before);
+    return 0;
+}
