@@ -17,7 +17,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate site tutorials integrations bench peer models clean
+.PHONY: demo test test-one lint generate site tutorials integrations bench peer native models clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)

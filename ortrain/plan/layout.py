@@ -292,7 +292,7 @@ class LayoutConversion:
             return False
         spatial = tuple(range(1, len(dims) - 1))
         axes = [self.builder.constant(np.array(spatial, np.int64), "axes")] if self.builder.opset >= 18 else []
-        attributes: dict[str, object] = {"keepdims": 1} if axes else {"keepdims": 1, "axes": spatial}
+        attributes: dict[str, Any] = {"keepdims": 1} if axes else {"keepdims": 1, "axes": spatial}
         self.emit("ReduceMean", [self.to_channels_last(x), *axes], [self.new_channels_last(y)], node, "", **attributes)
         return True
 

@@ -16,6 +16,8 @@ from ortrain.loading.loader import ModelSource, load_model
 from ortrain.metrics import Accuracy, Metric
 from ortrain.onnxblock.loss import BCEWithLogitsLoss, BinaryFocalLoss, CrossEntropyLoss, FocalLoss, loss_by_name, loss_inputs
 from ortrain.onnxblock.loss.base import SAMPLE_WEIGHT
+from ortrain.ops.loss import DEFAULT_IGNORE_INDEX
+from ortrain.passes.new_head import replace_head
 from ortrain.passes.open_batch import opened_shapes
 from ortrain.passes.specialization import InputShapes
 from ortrain.trainer.settings import AUTOMATIC
@@ -113,10 +115,13 @@ def _inputs_reaching(model: Model, output: str) -> set[str]:
 def new_session(model: ModelSource, *, loss: Any, optimizer: Any, learning_rate: float, class_weight: Any, sample_weight: bool,
                 loss_options: Mapping[str, Any] | None, requires_grad: Sequence[str] | None, frozen_params: Sequence[str] | None,
                 wants_metrics: bool, loss_input_names: Sequence[str] | None = None, additional_output_names: Sequence[str] | None = None,
-                input_shapes: InputShapes | None = None, **arguments: Any) -> tuple[TrainingSession, str | None]:
+                input_shapes: InputShapes | None = None, num_classes: int | None = None, seed: int = 0,
+                **arguments: Any) -> tuple[TrainingSession, str | None]:
     """Return (session, the output that metrics look at) for Trainer.from_model, whose parameters these are. What the loss is computed from becomes an
     additional output where there are metrics, which compare it with the targets. Without input_shapes, a fixed batch is opened where that can be proved."""
     forward = load_model(model)
+    if num_classes is not None:
+        forward = replace_head(forward, num_classes, output=loss_input_names[0] if loss_input_names else None, seed=seed)
     if input_shapes is None:
         input_shapes = opened_shapes(forward)
     options = dict(loss_options or {})
@@ -145,6 +150,18 @@ def check_sample_weight(roles: InputRoles, targets: Any, sample_weight: Any) -> 
         raise InvalidArgumentError("expected no sample_weight, since the loss takes none: make it with sample_weight=True")
     if sample_weight is None and is_taken and hasattr(targets, "__array__"):
         raise InvalidArgumentError("expected sample_weight, since the loss was made with sample_weight=True")
+
+
+def _warn_of_probabilities(forward: Model, loss: Any, scores: Sequence[str]) -> None:
+    """Warn where a loss that contains a softmax or sigmoid is given the result of one: such a model hardly learns."""
+    kind = LOSSES.get(loss) if isinstance(loss, LossType) else type(loss)
+    contained = next((activation for kinds, activation in CONTAINED.items() if kind in kinds), None)
+    node = forward.graph.producers().get(scores[0]) if scores else None
+    while node is not None and node.op_type in SAME_VALUES:
+        node = forward.graph.producers().get(node.inputs[0])
+    if kind is not None and node is not None and node.op_type == contained:
+        warnings.warn(f"expected scores for {kind.__name__}, which contains a {contained.lower()}, got the result {scores[0]!r} of a {contained}: make "
+                      f"{node.inputs[0]!r} the model's output, or give the model a new head by num_classes", stacklevel=5)
 
 
 def make_metrics(wanted: Any, roles: InputRoles) -> list[Metric]:

@@ -105,6 +105,14 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
             raise InvalidArgumentError(f"expected Callback objects as callbacks, got {type(callback).__name__}: wrap a function in LambdaCallback")
 
 
+def _hint(name: str, known: Sequence[str]) -> str:
+    """Say what may have been meant by an unknown name."""
+    if name in OF_FIT:
+        return f"{OF_FIT[name]} is an argument of fit"
+    close = [meant for meant in (SHORT.get(name, ""),) if meant in known] or difflib.get_close_matches(name, known, 1)
+    return f"did you mean {close[0]!r} by {name!r}?" if close else ""
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 

@@ -20,11 +20,12 @@ from ortrain.runtime.state import DEFAULT_LEARNING_RATE
 from ortrain.trainer.callbacks import Callback, EarlyStopping
 from ortrain.trainer.checkpoints import CheckpointFolder, Progress
 from ortrain.trainer.construction import check_sample_weight, input_roles, make_metrics, new_session
+from ortrain.trainer.data_checks import check_data
 from ortrain.trainer.evaluation import evaluate_batches, predict_batches
 from ortrain.trainer.learning_rate_finder import LearningRateCurve, find_learning_rate
 from ortrain.trainer.loop import EpochLoop, RunningMetrics, StopSignal
 from ortrain.trainer.progress import ProgressBar
-from ortrain.trainer.records import EpochRecord, History
+from ortrain.trainer.records import LOSS, VALIDATION, EpochRecord, History
 from ortrain.trainer.settings import TrainerSettings, check_callbacks
 from ortrain.training.schedules import Schedule, make_schedule
 from ortrain.training.session import TrainingSession
@@ -104,9 +105,11 @@ class Trainer:
         requires_grad, frozen_params: names or globs of weights, as for generate_artifacts; "head" stands for the last layers.
         input_shapes: as for TrainingSession.from_model; None opens a fixed batch where it can be proved that the model computes each sample on its own, so
         that batches may have any size, and {} keeps the model's own shapes.
+        num_classes: give the model a new head with so many outputs first, as ortrain.replace_head does; with requires_grad="head" it is trained alone.
         loss_input_names, additional_output_names, input_values, options: as for TrainingSession.from_model.
-        The other parameters are those of Trainer. Raises the errors of Trainer and of generate_artifacts."""
-        checked = TrainerSettings.of(settings)
+        The other parameters are those of Trainer. Warns where the loss would apply a softmax or sigmoid a second time. Raises the errors of Trainer, of
+        generate_artifacts and of replace_head."""
+        checked = TrainerSettings.of(settings, list(inspect.signature(cls.from_model).parameters))
         session, predictions = new_session(
             model, loss=loss, optimizer=optimizer, learning_rate=learning_rate, class_weight=class_weight, sample_weight=sample_weight,
             loss_options=loss_options, requires_grad=_listed(requires_grad), frozen_params=_listed(frozen_params), wants_metrics=bool(checked.metrics),

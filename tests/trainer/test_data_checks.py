@@ -73,7 +73,7 @@ def test_the_last_batch_must_fit_a_model_with_a_fixed_batch_before_the_first_ste
     model = classifier()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 16
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 16
-    with Trainer.from_model(onnx.load_from_string(model.SerializeToString()), loss="cross-entropy", progress=False) as trainer:
+    with Trainer.from_model(onnx.load_from_string(model.SerializeToString()), loss="cross-entropy", input_shapes={}, progress=False) as trainer:
         with pytest.raises(InputShapeError, match="expected size 16"):
             trainer.fit(X, Y, batch_size=16)
         assert trainer.step == 0

@@ -33,7 +33,7 @@ def test_settings_are_refused_when_the_trainer_is_made(kind):
 FITS = {
     "a callback that is none": (dict(callbacks=[print]), "expected Callback objects as callbacks"),
     "weights that the loss does not take": (dict(sample_weight=np.ones(len(X))), "expected no sample_weight, since the loss takes none"),
-    "one-hot labels": (dict(targets=np.eye(CLASSES)[Y]), r"One-hot labels are passed as class numbers: labels.argmax\(-1\)"),
+    "one-hot labels": (dict(targets=np.eye(CLASSES)[Y]), r"one-hot labels pass labels.argmax\(-1\)"),
 }
 
 

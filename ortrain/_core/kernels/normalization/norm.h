@@ -1,4 +1,4 @@
-/* Batch normalization of x [n, c, d] (ints: n, c, d; a work item is one channel), layer normalization of x [rows, size] and group normalization. */
+/* Batch normalization of x [n, c, d] (ints: n, c, d; a work item is one channel) and, in group_norm.h, group normalization. */
 #ifndef ORTRAIN_NORM_H
 #define ORTRAIN_NORM_H
 #include <math.h>
@@ -74,45 +74,6 @@ static void batch_norm_grad_##R(void *context, int64_t c, int64_t worker)       
         R *dx = DATA(R, outputs, 0) + (i * channels + c) * d;                                                                                          \
         for (int64_t k = 0; k < d; k++) dx[k] = a * (dy[k] - e - (x[k] - mean) * b);                                                                   \
     }                                                                                                                                                  \
-}                                                                                                                                                      \
-/* (x [rows, size], scale, bias or absent) -> (y, mean, 1 / standard deviation); ints: rows, size; floats: epsilon. A work item is a block of rows. */ \
-static void layer_norm_##R(void *context, int64_t item, int64_t worker)                                                                                \
-{                                                                                                                                                      \
-    const KernelArgs *args = context; int64_t rows = args->ints[0], size = args->ints[1], per_item = layer_norm_rows_per_item(size),                   \
-            end = (item + 1) * per_item; (void)worker;                                                                                                 \
-    const R *scale = DATA(R, inputs, 1), *bias = args->n_inputs > 2 ? DATA(R, inputs, 2) : NULL;                                                       \
-    for (int64_t r = item * per_item; r < end && r < rows; r++) {                                                                                      \
-        const R *x = DATA(R, inputs, 0) + r * size; R *y = DATA(R, outputs, 0) + r * size;                                                             \
-        NORM_SUM(R, sum, size, x[k]) R mean = sum / size;                                                                                              \
-        NORM_SUM(R, square, size, (x[k] - mean) * (x[k] - mean)) R inv_std = 1 / SQRT(square / size + (R)args->floats[0]);                             \
-        if (bias) for (int64_t k = 0; k < size; k++) y[k] = (x[k] - mean) * inv_std * scale[k] + bias[k];                                              \
-        else for (int64_t k = 0; k < size; k++) y[k] = (x[k] - mean) * inv_std * scale[k];                                                             \
-        if (OPTIONAL_OUTPUT(R, 1)) OPTIONAL_OUTPUT(R, 1)[r] = mean;                                                                                    \
-        if (OPTIONAL_OUTPUT(R, 2)) OPTIONAL_OUTPUT(R, 2)[r] = inv_std;                                                                                 \
-    }                                                                                                                                                  \
-}                                                                                                                                                      \
-/* (dy, x, scale, mean, 1 / standard deviation) -> (dx, dscale, dbias); ints: rows, size, rows of a block; scratch: (dscale, dbias) of each block */   \
-static void layer_norm_grad_##R(void *context, int64_t item, int64_t worker)                                                                           \
-{                                                                                                                                                      \
-    const KernelArgs *args = context; int64_t rows = args->ints[0], size = args->ints[1], per_item = args->ints[2], end = (item + 1) * per_item; (void)worker; \
-    const R *scale = DATA(R, inputs, 2); R *ds = (R *)args->scratch + 2 * size * item, *db = ds + size;                                                \
-    for (int64_t k = 0; k < 2 * size; k++) ds[k] = 0;                                                                                                  \
-    for (int64_t r = item * per_item; r < end && r < rows; r++) {                                                                                      \
-        const R *dy = DATA(R, inputs, 0) + r * size, *x = DATA(R, inputs, 1) + r * size;                                                               \
-        R mean = DATA(R, inputs, 3)[r], inv_std = DATA(R, inputs, 4)[r], *dx = OPTIONAL_OUTPUT(R, 0);                                                  \
-        NORM_SUM(R, sum, size, dy[k] * scale[k])                                                                                                       \
-        NORM_SUM(R, dot, size, dy[k] * scale[k] * (x[k] - mean))                                                                                       \
-        R e = sum / size, b = dot * inv_std * inv_std / size;                                                                                          \
-        _Pragma("GCC ivdep") for (int64_t k = 0; k < size; k++) { ds[k] += dy[k] * (x[k] - mean) * inv_std; db[k] += dy[k]; }                          \
-        if (dx) _Pragma("GCC ivdep") for (int64_t k = 0; k < size; k++) dx[r * size + k] = inv_std * (dy[k] * scale[k] - e - (x[k] - mean) * b);       \
-    }                                                                                                                                                  \
-}                                                                                                                                                      \
-static void layer_norm_reduce_##R(const KernelArgs *args, int64_t blocks)                                                                              \
-{                                                                                                                                                      \
-    int64_t size = args->ints[1]; const R *parts = args->scratch; R *ds = OPTIONAL_OUTPUT(R, 1), *db = OPTIONAL_OUTPUT(R, 2);                          \
-    for (int64_t k = 0; k < size; k++) { if (ds) ds[k] = 0; if (db) db[k] = 0; }                                                                       \
-    for (int64_t i = 0; i < blocks; i++)                                                                                                               \
-        for (int64_t k = 0; k < size; k++) { if (ds) ds[k] += parts[2 * size * i + k]; if (db) db[k] += parts[2 * size * i + size + k]; }              \
 }
 
 NORM(float, sqrtf)
