@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ortrain.dtypes import NUMBERS
 from ortrain.ir import Shape, TensorType
 from ortrain.ops.channels_last import norm_call_of_pixels
 from ortrain.ops.registry.constants import symbolic_max
