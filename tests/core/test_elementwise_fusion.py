@@ -402,3 +402,20 @@ def test_a_model_of_many_nodes_is_planned_in_time():
     elapsed = time.perf_counter() - started
     assert len(fused_steps(plan)) >= 100
     assert elapsed < 5                                                # 0.15 s on an idle processor
+
+
+@pytest.mark.parametrize("activation", ["Clip(b, zero, six)", "Relu(b)"])
+def test_the_gradient_of_an_average_after_a_normalization_and_an_activation_is_planned(activation):
+    """The end of a MobileNet: the mask of the activation's gradient reads one value per channel, the gradient of the normalization all pixels."""
+    zeros, ones = (",".join([number] * 32) for number in ("0.0", "1.0"))
+    text = HEADER + f"""g (float[n,16,3,3] x) => (float[n,16,1,1] y)
+        <float zero={{0}}, float six={{6}}, float[32] mean={{{zeros}}}, float[32] var={{{ones}}}> {{
+        a = Conv<kernel_shape=[1,1]>(x, w) b, m, v = BatchNormalization<training_mode=1>(a, s, t, mean, var) c = {activation} p = GlobalAveragePool(c)
+        y = Conv<kernel_shape=[1,1]>(p, w2) }}"""
+    weights = {"w": (32, 16, 1, 1), "s": (32,), "t": (32,), "w2": (16, 32, 1, 1)}
+    batch = values(4, 16, 3, 3), values(4, 16, 1, 1, seed=1)
+    fused, losses = trained(text, weights, batch)
+    _, expected = trained(text, weights, batch, enable_elementwise_fusion=False)
+    assert_same_bits(losses, expected)
+    kinds = [step.node.op_type for step in fused._train_runner.last.plan.steps]
+    assert "ChannelsLastBatchNormalizationGrad" in kinds and not any("Where" in kind for kind in kinds)

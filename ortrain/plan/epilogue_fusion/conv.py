@@ -86,7 +86,8 @@ class ConvRewriter(EpilogueRewriter):
                 mask = GradientMask(node.inputs[0], node.inputs[1], True, (index,))
             elif node.op_type == "Where" and self._scalar(node.inputs[2]) == 0:
                 mask = self._clip_mask(index, node)
-            if mask is not None:
+            # a mask may broadcast its gradient, such as that of a mean, which a gradient of a normalization does not
+            if mask is not None and self.types.get(mask.dy) == self.types.get(mask.operand):
                 found.setdefault(mask.operand, []).append(mask)
         return found
 
