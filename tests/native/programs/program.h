@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const OrtApi *ort;
 static const OrtTrainingApi *training;
@@ -115,6 +116,15 @@ static inline OrtValue *tensor_over(const Trainer *t, void *data, size_t rows, s
     int64_t shape[2] = { (int64_t)rows, (int64_t)columns };
     OK(ort->CreateTensorWithDataAsOrtValue(t->memory, data, rows * (columns ? columns : 1) * element, shape, columns ? 2 : 1, type, &value));
     return value;
+}
+
+/* Bytes of the process in memory. */
+static inline long resident(void) {
+    long size, pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    HOLDS(file != NULL && fscanf(file, "%ld %ld", &size, &pages) == 2);
+    fclose(file);
+    return pages * sysconf(_SC_PAGESIZE);
 }
 
 #endif

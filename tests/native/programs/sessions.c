@@ -1,15 +1,6 @@
 /* Opens and closes sessions: sessions ARTIFACTS MODEL COUNT. Prints by how many bytes the process grew after the first few. */
-#include <unistd.h>
 
 #include "program.h"
-
-static long resident(void) {
-    long size, pages;
-    FILE *file = fopen("/proc/self/statm", "r");
-    HOLDS(file != NULL && fscanf(file, "%ld %ld", &size, &pages) == 2);
-    fclose(file);
-    return pages * sysconf(_SC_PAGESIZE);
-}
 
 int main(int argc, char **argv) {
     HOLDS(argc == 4);

@@ -1,6 +1,5 @@
 /* Ten threads with a session each: threads ARTIFACTS STEPS. Each prints its last loss; the memory of the process must not grow with the steps. */
 #include <pthread.h>
-#include <unistd.h>
 
 #include "program.h"
 
@@ -8,14 +7,6 @@ enum { THREADS = 10 };
 
 static const char *folder;
 static long steps;
-
-static long resident(void) {
-    long size, pages;
-    FILE *file = fopen("/proc/self/statm", "r");
-    HOLDS(file != NULL && fscanf(file, "%ld %ld", &size, &pages) == 2);
-    fclose(file);
-    return pages * sysconf(_SC_PAGESIZE);
-}
 
 static float run(const Trainer *t, long count) {
     float x[12], loss = 0;
