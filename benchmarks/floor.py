@@ -24,12 +24,13 @@ from benchmarks.one import prepare
 from benchmarks.workloads import WORKLOADS
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
+from ortrain.ops.linear import matmul_call
 from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.profiling import OPTIMIZER, StepProfile
 from ortrain.training.session import TrainingSession
 
-MATMUL_OPERATORS = ("MatMul", "Gemm", "FusedMatMul", "Dense", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad", "GemmUpdate", "ChannelsLastConv",
-                    "ChannelsLastConvGrad")
+MATMUL_OPERATORS = ("MatMul", "Gemm", "FusedMatMul", "StridedMatMul", "Dense", "Attention", "AttentionGrad", "LSTMTraining", "LSTMGrad", "GemmUpdate",
+                    "ChannelsLastConv", "ChannelsLastConvGrad")
 """Operators that consist of matrix multiplications. Convolutions count the operations of the direct algorithm."""
 UPDATE_OPERATORS = (OPTIMIZER, "AdamWUpdate", "GemmUpdate")
 """The optimizer, and operators that apply deferred gradients."""
@@ -52,8 +53,8 @@ class Machine:
     def measure(self, handle: EngineHandle) -> None:
         """Measure both once more: the rate with the threads of the handle, the bandwidth with one thread."""
         a, b, c = (np.full((SQUARE_SIZE, SQUARE_SIZE), 0.5, np.float32) for _ in range(3))
-        shape = (SQUARE_SIZE, SQUARE_SIZE, SQUARE_SIZE, 0, 0, 1, 1, 1, 0, 0)
-        seconds = best_time(lambda: call_kernel(kernels()["matmul", "float32"], [a, b], [c], shape, (1.0,), handle=handle))
+        square = matmul_call((SQUARE_SIZE,) * 3, (0, 0), (SQUARE_SIZE,) * 3, (0, 0), (), ((), (), ()), 1.0)
+        seconds = best_time(lambda: call_kernel(kernels()["matmul", "float32"], [a, b], [c], square.ints, square.floats, handle=handle))
         self.rate = max(self.rate, 2 * SQUARE_SIZE**3 / seconds)
         arrays = [np.full(STREAM_ELEMENTS, 0.5, np.float32) for _ in range(3)]
         seconds = best_time(lambda: np.add(arrays[0], arrays[1], out=arrays[2]))

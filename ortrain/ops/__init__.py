@@ -6,7 +6,7 @@ from ortrain.ops.registry.onnx_definitions import onnx_record
 from ortrain.ops.registry.record import MICROSOFT, RECORD_SOURCES, REGISTRY, OpRecord, record_of
 
 FAMILIES = (
-    "elementwise", "trigonometry", "activation", "linear", "determinant", "einsum", "conv", "channels_last",
+    "elementwise", "trigonometry", "activation", "linear", "strided_products", "determinant", "einsum", "conv", "channels_last",
     "conv_transpose", "resize", "sampling", "roi_pooling", "pool", "fold", "norm", "cumulative", "reduce",
     "selection", "softmax", "attention", "contrib.transformer", "loss", "ctc_loss", "shape", "space_to_depth", "indexing",
     "padding", "scattering", "dropout", "encoding", "fourier", "recurrent", "control_flow", "loop", "quantization",

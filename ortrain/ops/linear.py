@@ -11,7 +11,7 @@ from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.activation import fused_activation
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, check_broadcasts, operator
-from ortrain.ops.shared.broadcasting import broadcast_strides
+from ortrain.ops.shared.broadcasting import broadcast_strides, contiguous_strides
 
 Gradients = Sequence[str | None]
 
@@ -50,7 +50,7 @@ def transposed_shape(shape: Shape) -> Shape:
 
 
 def lower_matmul(c: LoweringContext) -> KernelCall:
-    """Pack m, n, k, transA, transB, number of matrices, rank of the batch, batch sizes, batch strides of a and of b (in elements)."""
+    """Pack as matmul_call does, with contiguous operands and a contiguous result."""
     ta = int(c.attribute("transA", 0)) if len(c.dims(0)) > 1 else 0
     tb = int(c.attribute("transB", 0)) if len(c.dims(1)) > 1 else 0
     a, b = c.dims(0), c.dims(1)
@@ -63,12 +63,22 @@ def lower_matmul(c: LoweringContext) -> KernelCall:
         # one GEMM suffices: the batch of a becomes additional rows
         m *= prod(batch_a)
         batch_a, batch_b = (), ()
-    rank = max(len(batch_a), len(batch_b))
     batch = np.broadcast_shapes(batch_a, batch_b)
-    strides_a = [s * left[-1] * left[-2] for s in broadcast_strides(batch_a, batch)] if rank else []
-    strides_b = [s * right[-1] * right[-2] for s in broadcast_strides(batch_b, batch)] if rank else []
-    ints = (m, n, k, ta, tb, prod(batch), rank, *batch, *strides_a, *strides_b)
-    return KernelCall("matmul", ints, (float(c.attribute("alpha", 1.0)),))
+    strides_a = [s * left[-1] * left[-2] for s in broadcast_strides(batch_a, batch)] if batch else []
+    strides_b = [s * right[-1] * right[-2] for s in broadcast_strides(batch_b, batch)] if batch else []
+    strides_y = [s * m * n for s in contiguous_strides(batch)] if batch else []
+    return matmul_call((m, n, k), (ta, tb), (m if ta else k, k if tb else n, n), (0, 0), batch, (strides_a, strides_b, strides_y),
+                       float(c.attribute("alpha", 1.0)))
+
+
+def matmul_call(sizes: Sequence[int], transposed: Sequence[int], leading: Sequence[int], offsets: Sequence[int], batch: Sequence[int],
+                strides: Sequence[Sequence[int]], alpha: float) -> KernelCall:
+    """Return a call of the kernel `matmul`.
+
+    sizes: m, n and k. transposed: whether a and b are read transposed. leading: the distances between rows of a, b and y in memory. offsets: the first
+    elements of a and b. batch: sizes of the batch's axes. strides: for a, b and y those of the batch's axes. All distances are in elements."""
+    return KernelCall("matmul", (*sizes, *transposed, prod(batch), len(batch), *leading, *offsets, *batch, *(s for of_tensor in strides for s in of_tensor)),
+                      (alpha,))
 
 
 def matmul_gradient(g: GradientBuilder) -> Gradients:

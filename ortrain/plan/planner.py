@@ -36,6 +36,7 @@ from ortrain.plan.epilogue_fusion.dense import fuse_dense
 from ortrain.plan.epilogue_fusion.extremes import fuse_extremes
 from ortrain.plan.epilogue_fusion.optimizer_update import fuse_updates
 from ortrain.plan.epilogue_fusion.products import fuse_products
+from ortrain.plan.joined_gradients import join_gradients
 from ortrain.plan.layout import convert_to_channels_last
 from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.promotion import promote_to_2d
@@ -43,6 +44,7 @@ from ortrain.plan.rematerialization import rematerialize
 from ortrain.plan.scheduling import candidate_orders, update_early
 from ortrain.plan.simplification import simplify
 from ortrain.plan.steps import Step
+from ortrain.plan.strided_products import read_views_in_products
 from ortrain.plan.transposes import merge_transposes
 
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
@@ -104,13 +106,14 @@ class Planner:
 
     def build(self) -> Program:
         kept = *self.outputs, *self.commits
-        nodes = simplify(self._without_duplicates(self._live_nodes()), self.builder, kept)
+        nodes = join_gradients(simplify(self._without_duplicates(self._live_nodes()), self.builder, kept), self.builder, kept)
         promoted = promote_to_2d(nodes, self.builder, kept)
         laid_out = convert_to_channels_last(promoted, self.builder, kept, not self.handle.winograd)
         fused = laid_out
         for fuse in (fuse_extremes, fuse_products, fuse_dense):
             fused = fuse(fused, self.inference, kept)
-        for node in fuse_updates(merge_transposes(fused, self.builder, kept), self.inference, kept):
+        merged = read_views_in_products(merge_transposes(fused, self.builder, kept), self.builder, kept)
+        for node in fuse_updates(merged, self.inference, kept):
             self._lower(node)
         self._add_commits()
         self._hoist_guards()

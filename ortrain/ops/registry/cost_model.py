@@ -32,6 +32,13 @@ def matmul(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
     return 2 * prod(sizes(outputs, 0)) * depth
 
 
+def strided_matmul(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
+    """Count y = view(a) view(b), where a_axes and a_lengths say what is read of a."""
+    axis = attributes["a_axes"][-1]
+    length = 1 if axis < 0 else attributes["a_lengths"][axis]
+    return 2 * prod(sizes(outputs, 0)) * (length if length >= 0 else sizes(inputs, 0)[axis])
+
+
 def convolution(attributes: Mapping[str, Any], inputs: Types, outputs: Types) -> int:
     """Count y [n, filters, ...] = convolution of x with w [filters, channels per group, ...]."""
     return 2 * prod(sizes(outputs, 0)) * prod(sizes(inputs, 1)[1:])
@@ -100,7 +107,7 @@ KERNEL_COSTS = {"squared_norm": 2, "scale_in_place": 1, "clip_in_place": 2, "mov
 """Kernel that runs over flat segments -> operations per element."""
 
 COSTS: dict[str, Cost] = {
-    "MatMul": matmul, "Gemm": matmul, "FusedMatMul": matmul, "Dense": matmul,
+    "MatMul": matmul, "Gemm": matmul, "FusedMatMul": matmul, "Dense": matmul, "StridedMatMul": strided_matmul,
     "Conv": convolution, "ConvTranspose": transposed_convolution, "ConvGrad": convolution_gradient,
     "ChannelsLastConv": convolution, "ChannelsLastConvGrad": convolution_gradient,
     "ConvInputGrad": convolution_gradient, "ChannelsLastConvInputGrad": convolution_gradient,

@@ -10,16 +10,17 @@ from collections.abc import Iterable, Sequence
 from ortrain.ir import Node
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain
 from ortrain.ops.registry.shape_inference import ShapeInference
+from ortrain.plan.epilogue_fusion.products import PRODUCTS
 from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter
 
-MATMULS, LOSS, LOSS_GRADIENT = ("MatMul", "Gemm"), "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"
+LOSS, LOSS_GRADIENT = "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"
 LOSS_OPTIONS = {"reduction": "mean", "ignore_index": None}
 """Attributes on which a loss and its gradient must agree, with their defaults."""
 
 
 def fuse_dense(nodes: Sequence[Node], inference: ShapeInference, outputs: Iterable[str]) -> list[Node]:
     """Return the nodes with dense layers and losses fused. outputs: values that must still be computed."""
-    if not any(node.op_type in (*MATMULS, LOSS_GRADIENT) for node in nodes):
+    if not any(node.op_type in (*PRODUCTS, LOSS_GRADIENT) for node in nodes):
         return list(nodes)
     return DenseRewriter(nodes, inference, outputs).run()
 
@@ -29,7 +30,7 @@ class DenseRewriter(EpilogueRewriter):
 
     def run(self) -> list[Node]:
         for index, node in enumerate(self.nodes):
-            if node.op_type in MATMULS and canonical_domain(node.domain) == "":
+            if canonical_domain(node.domain) == PRODUCTS.get(node.op_type):
                 self._fuse_bias_and_relu(index, node)
             elif node.op_type == LOSS_GRADIENT and node.domain == MICROSOFT:
                 self._fuse_loss_gradient(index, node)

@@ -7,39 +7,50 @@ cdef enum:
     SMALL_PRODUCT = 1 << 21
 
 
-cdef inline void batch_offsets(const int64_t *ints, int64_t item, int64_t *a, int64_t *b) noexcept nogil:
-    """Set *a and *b to the element offsets of the operands of the batch's matrix `item`."""
-    cdef int64_t rank = ints[6], d, position
-    a[0] = b[0] = 0
+# Positions among the ints of matmul.
+cdef enum:
+    BATCH_SIZE = 5
+    BATCH_RANK = 6
+    LEADING = 7
+    OFFSETS = 10
+    BATCH_DIMS = 12
+
+
+cdef inline void batch_offsets(const int64_t *ints, int64_t item, int64_t *a, int64_t *b, int64_t *y) noexcept nogil:
+    """Set *a, *b and *y to the offsets, in elements, of the operands and the result of the batch's matrix `item`."""
+    cdef int64_t rank = ints[BATCH_RANK], d, position
+    cdef const int64_t *dims = ints + BATCH_DIMS
+    a[0] = ints[OFFSETS]
+    b[0] = ints[OFFSETS + 1]
+    y[0] = 0
     for d in range(rank - 1, -1, -1):
-        position = item % ints[7 + d]
-        item = item // ints[7 + d]
-        a[0] += position * ints[7 + rank + d]
-        b[0] += position * ints[7 + 2 * rank + d]
+        position = item % dims[d]
+        item = item // dims[d]
+        a[0] += position * dims[rank + d]
+        b[0] += position * dims[2 * rank + d]
+        y[0] += position * dims[3 * rank + d]
 
 
 cdef inline void multiply_matrices(const KernelArgs *args, int64_t item, int64_t worker, bint serial) noexcept nogil:
     """y[item] [m, n] = alpha op(a) @ op(b), on the calling worker if `serial`, else on all."""
     cdef const int64_t *s = args.ints
-    cdef int64_t m = s[0], n = s[1], k = s[2], a, b, lda, ldb
+    cdef int64_t m = s[0], n = s[1], k = s[2], a, b, y, lda = s[LEADING], ldb = s[LEADING + 1], ldy = s[LEADING + 2]
     cdef int transpose_a = s[3], transpose_b = s[4]
-    batch_offsets(s, item, &a, &b)
-    lda = m if transpose_a else k
-    ldb = k if transpose_b else n
+    batch_offsets(s, item, &a, &b, &y)
     if args.inputs[0].dtype == DTYPE_FLOAT32:
         if serial:
             args.engine.gemm_float32_serial(args.engine, worker, transpose_a, transpose_b, m, n, k, <float>args.floats[0],
                                             <float *>args.inputs[0].data + a, lda, <float *>args.inputs[1].data + b, ldb, 0,
-                                            <float *>args.outputs[0].data + item * m * n, n, NULL, 0)
+                                            <float *>args.outputs[0].data + y, ldy, NULL, 0)
         else:
             args.engine.gemm_float32(args.engine, transpose_a, transpose_b, m, n, k, <float>args.floats[0], <float *>args.inputs[0].data + a, lda,
-                                     <float *>args.inputs[1].data + b, ldb, 0, <float *>args.outputs[0].data + item * m * n, n, NULL, 0)
+                                     <float *>args.inputs[1].data + b, ldb, 0, <float *>args.outputs[0].data + y, ldy, NULL, 0)
     elif serial:
         args.engine.gemm_float64_serial(args.engine, worker, transpose_a, transpose_b, m, n, k, args.floats[0], <double *>args.inputs[0].data + a, lda,
-                                        <double *>args.inputs[1].data + b, ldb, 0, <double *>args.outputs[0].data + item * m * n, n, NULL, 0)
+                                        <double *>args.inputs[1].data + b, ldb, 0, <double *>args.outputs[0].data + y, ldy, NULL, 0)
     else:
         args.engine.gemm_float64(args.engine, transpose_a, transpose_b, m, n, k, args.floats[0], <double *>args.inputs[0].data + a, lda,
-                                 <double *>args.inputs[1].data + b, ldb, 0, <double *>args.outputs[0].data + item * m * n, n, NULL, 0)
+                                 <double *>args.inputs[1].data + b, ldb, 0, <double *>args.outputs[0].data + y, ldy, NULL, 0)
 
 
 cdef void matrix_item(void *context, int64_t item, int64_t worker) noexcept nogil:
@@ -47,18 +58,19 @@ cdef void matrix_item(void *context, int64_t item, int64_t worker) noexcept nogi
 
 
 cdef int matmul(const KernelArgs *args) noexcept nogil:
-    """(a, b) -> y [batch dims, m, n] = alpha op(a) @ op(b), broadcast over the batch.
+    """(a, b) -> y [batch dims, m, n] = alpha op(a) @ op(b), broadcast over the batch. Operands and result may be parts of larger tensors.
 
-    ints: m, n, k, whether a and b are transposed, batch size, rank of the batch, batch dims [rank], batch strides of a [rank] and of b [rank] in elements;
-    floats: alpha. A work item is one matrix, or a part of one (SMALL_PRODUCT)."""
+    ints: m, n, k, whether a and b are transposed, batch size, rank of the batch, distances between the rows of a, b and y, offsets of a and b, batch
+    dims [rank], batch strides of a [rank], of b [rank] and of y [rank], in elements; floats: alpha. A work item is one matrix, or a part of one
+    (SMALL_PRODUCT)."""
     cdef const int64_t *s = args.ints
     cdef int64_t item
     if s[0] == 0 or s[1] == 0:
         return STATUS_OK
-    if s[5] > 1 and s[0] * s[1] * s[2] < SMALL_PRODUCT:
-        args.engine.parallel_for(args.engine, matrix_item, <void *>args, s[5])
+    if s[BATCH_SIZE] > 1 and s[0] * s[1] * s[2] < SMALL_PRODUCT:
+        args.engine.parallel_for(args.engine, matrix_item, <void *>args, s[BATCH_SIZE])
     else:
-        for item in range(s[5]):
+        for item in range(s[BATCH_SIZE]):
             multiply_matrices(args, item, 0, False)
     return STATUS_OK
 
