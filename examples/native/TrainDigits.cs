@@ -21,11 +21,11 @@ public static class TrainDigits
         return OrtValue.CreateTensorValueFromMemory(OrtMemoryInfo.DefaultInstance, new Memory<T>(values, start, count), shape);
     }
 
-    static long Epochs(CheckpointState state)
+    static float Epochs(CheckpointState state)
     {
         try
         {
-            return (long)state.GetProperty("epoch");
+            return (float)state.GetProperty("epochs");
         }
         catch (OnnxRuntimeException)
         {
@@ -91,8 +91,8 @@ public static class TrainDigits
             TrainEpoch(session, images, labels);
             Console.WriteLine($"loss {Loss(session, images, labels):R}");
             Console.WriteLine($"rate {session.GetLearningRate():R}");
-            long epochs = Epochs(state) + 1;
-            state.AddProperty("epoch", epochs);
+            float epochs = Epochs(state) + 1;
+            state.AddProperty("epochs", epochs);
             CheckpointState.SaveCheckpoint(state, written("trained.checkpoint"), true);
             session.ExportModelForInferencing(written("trained.onnx"), new[] { "logits" });
             Console.WriteLine($"accuracy {Accuracy(written("trained.onnx"), images, labels):R}");

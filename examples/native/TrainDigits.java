@@ -10,6 +10,7 @@ import java.nio.FloatBuffer;
 import java.nio.LongBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.LinkedHashMap;
 import java.util.Map;
 
 /** Trains a classifier of handwritten digits for an epoch and runs the exported model: TrainDigits ARTIFACTS CHECKPOINT OUT. */
@@ -40,9 +41,17 @@ public final class TrainDigits {
     return OnnxTensor.createTensor(env, labels.slice(start, rows), new long[] {rows});
   }
 
-  private static int epochs(OrtTrainingSession session) {
+  /** Returns the inputs of a step in the model's order, in which a training session passes them on. */
+  private static Map<String, OnnxTensor> inputs(OnnxTensor x, OnnxTensor y) {
+    Map<String, OnnxTensor> inputs = new LinkedHashMap<>();
+    inputs.put("pixels", x);
+    inputs.put("labels", y);
+    return inputs;
+  }
+
+  private static float epochs(OrtTrainingSession session) {
     try {
-      return session.getIntProperty("epoch");
+      return session.getFloatProperty("epochs");
     } catch (OrtException error) {
       return 0; // a new checkpoint
     }
@@ -51,7 +60,7 @@ public final class TrainDigits {
   private void trainEpoch(OrtTrainingSession session) throws OrtException {
     for (int start = 0; start + BATCH <= labels.limit(); start += BATCH) {
       try (OnnxTensor x = images(start, BATCH); OnnxTensor y = labels(start, BATCH)) {
-        session.trainStep(Map.of("pixels", x, "labels", y)).close();
+        session.trainStep(inputs(x, y)).close();
       }
       session.optimizerStep();
       session.schedulerStep();
@@ -62,7 +71,7 @@ public final class TrainDigits {
   private float loss(OrtTrainingSession session) throws OrtException {
     int rows = labels.limit();
     try (OnnxTensor x = images(0, rows); OnnxTensor y = labels(0, rows);
-        OrtSession.Result result = session.evalStep(Map.of("pixels", x, "labels", y))) {
+        OrtSession.Result result = session.evalStep(inputs(x, y))) {
       return ((OnnxTensor) result.get(0)).getFloatBuffer().get(0);
     }
   }
@@ -101,8 +110,8 @@ public final class TrainDigits {
       digits.trainEpoch(session);
       System.out.println("loss " + digits.loss(session));
       System.out.println("rate " + session.getLearningRate());
-      int epochs = epochs(session) + 1;
-      session.addProperty("epoch", epochs);
+      float epochs = epochs(session) + 1;
+      session.addProperty("epochs", epochs);
       session.saveCheckpoint(out.resolve("trained.checkpoint"), true);
       session.exportModelForInference(model, new String[] {"logits"});
       System.out.println("accuracy " + digits.accuracy(model));

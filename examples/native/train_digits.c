@@ -74,17 +74,17 @@ static float step(OrtTrainingSession *session, bool is_training, float *images, 
 }
 
 /* Return the number of epochs that the checkpoint tells, 0 for a new one. */
-static int64_t epochs_of(const OrtCheckpointState *state) {
+static float epochs_of(const OrtCheckpointState *state) {
     OrtAllocator *allocator;
     enum OrtPropertyType type;
-    int64_t *found;
+    float *found;
     check(ort->GetAllocatorWithDefaultOptions(&allocator));
-    OrtStatus *status = training->GetProperty(state, "epoch", allocator, &type, (void **)&found);
+    OrtStatus *status = training->GetProperty(state, "epochs", allocator, &type, (void **)&found);
     if (status != NULL) {
         ort->ReleaseStatus(status);
         return 0;
     }
-    int64_t epochs = *found;
+    float epochs = *found;
     check(ort->AllocatorFree(allocator, found));
     return epochs;
 }
@@ -142,12 +142,12 @@ int main(int argc, char **argv) {
     float rate;
     check(training->GetLearningRate(session, &rate));
     printf("loss %.9g\nrate %.9g\n", step(session, false, images, labels, rows), rate);
-    int64_t epochs = epochs_of(state) + 1;
+    float epochs = epochs_of(state) + 1;
     const char *model = in_folder(out, "trained.onnx"), *names[] = { "logits" };
-    check(training->AddProperty(state, "epoch", OrtIntProperty, &epochs));
+    check(training->AddProperty(state, "epochs", OrtFloatProperty, &epochs));
     check(training->SaveCheckpoint(state, in_folder(out, "trained.checkpoint"), true));
     check(training->ExportModelForInferencing(session, model, 1, names));
-    printf("accuracy %.9g\nepochs %lld\n", accuracy(env, options, model, images, labels, rows), (long long)epochs);
+    printf("accuracy %.9g\nepochs %g\n", accuracy(env, options, model, images, labels, rows), epochs);
     OrtStatus *status = training->LoadCheckpoint("no such checkpoint", &missing);
     printf("refused %s\n", ort->GetErrorMessage(status));
     ort->ReleaseStatus(status);

@@ -29,9 +29,9 @@ static std::vector<Ort::Value> batch(const Ort::MemoryInfo &memory, float *image
     return inputs;
 }
 
-static int64_t epochs_of(Ort::CheckpointState &state) {
+static float epochs_of(Ort::CheckpointState &state) {
     try {
-        return std::get<int64_t>(state.GetProperty("epoch"));
+        return std::get<float>(state.GetProperty("epochs"));
     } catch (const Ort::Exception &) {
         return 0;
     }
@@ -56,8 +56,8 @@ int main(int, char **argv) {
     }
     auto results = session.EvalStep(batch(memory, images.data(), labels.data(), rows));
     std::printf("loss %.9g\nrate %.9g\n", *results[0].GetTensorData<float>(), session.GetLearningRate());
-    const int64_t epochs = epochs_of(state) + 1;
-    state.AddProperty("epoch", epochs);
+    const float epochs = epochs_of(state) + 1;
+    state.AddProperty("epochs", epochs);
     Ort::CheckpointState::SaveCheckpoint(state, out + "/trained.checkpoint", true);
     session.ExportModelForInferencing(model, {"logits"});
 
@@ -70,7 +70,7 @@ int main(int, char **argv) {
         const float *scores = logits[0].GetTensorData<float>() + row * CLASSES;
         right += std::max_element(scores, scores + CLASSES) - scores == labels[row];
     }
-    std::printf("accuracy %.9g\nepochs %lld\n", static_cast<double>(right) / static_cast<double>(rows), static_cast<long long>(epochs));
+    std::printf("accuracy %.9g\nepochs %g\n", static_cast<double>(right) / static_cast<double>(rows), epochs);
     try {
         Ort::CheckpointState::LoadCheckpoint("no such checkpoint");
     } catch (const Ort::Exception &error) {

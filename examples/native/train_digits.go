@@ -53,19 +53,19 @@ static OrtStatus *learning_rate(OrtTrainingSession *session, float *out) { retur
 static OrtStatus *export_model(OrtTrainingSession *session, const char *path, const char *output) {
     return training()->ExportModelForInferencing(session, path, 1, &output);
 }
-static OrtStatus *set_epochs(OrtCheckpointState *state, int64_t epochs) { return training()->AddProperty(state, "epoch", OrtIntProperty, &epochs); }
-static int64_t epochs(OrtCheckpointState *state) {      // 0 for a new checkpoint
+static OrtStatus *set_epochs(OrtCheckpointState *state, float epochs) { return training()->AddProperty(state, "epochs", OrtFloatProperty, &epochs); }
+static float epochs(OrtCheckpointState *state) {      // 0 for a new checkpoint
     OrtAllocator *allocator;
     enum OrtPropertyType type;
     void *found;
     OrtStatus *status = ort()->GetAllocatorWithDefaultOptions(&allocator);
     if (status == NULL)
-        status = training()->GetProperty(state, "epoch", allocator, &type, &found);
+        status = training()->GetProperty(state, "epochs", allocator, &type, &found);
     if (status != NULL) {
         ort()->ReleaseStatus(status);
         return 0;
     }
-    int64_t result = *(int64_t *)found;
+    float result = *(float *)found;
     release_status(ort()->AllocatorFree(allocator, found));
     return result;
 }
@@ -212,7 +212,7 @@ func main() {
 	check(C.save(state, text(filepath.Join(out, "trained.checkpoint"))))
 	exported := filepath.Join(out, "trained.onnx")
 	check(C.export_model(session, text(exported), text("logits")))
-	fmt.Printf("accuracy %.9g\nepochs %d\n", d.accuracy(env, options, exported), epochs)
+	fmt.Printf("accuracy %.9g\nepochs %g\n", d.accuracy(env, options, exported), float32(epochs))
 	var missing *C.OrtCheckpointState
 	fmt.Println("refused", failure(C.load(text("no such checkpoint"), &missing)))
 }

@@ -158,13 +158,13 @@ impl Runtime {
     }
 
     /// Return the number of epochs that the checkpoint tells, 0 for a new one.
-    fn epochs(&self, state: &Owned) -> Outcome<i64> {
+    fn epochs(&self, state: &Owned) -> Outcome<f32> {
         let (mut allocator, mut kind, mut found) = (ptr::null_mut(), 0, ptr::null_mut());
         self.check((self.api.get_allocator)(&mut allocator))?;
-        if self.check((self.training.get_property)(state.handle, text("epoch").as_ptr(), allocator, &mut kind, &mut found)).is_err() {
-            return Ok(0);
+        if self.check((self.training.get_property)(state.handle, text("epochs").as_ptr(), allocator, &mut kind, &mut found)).is_err() {
+            return Ok(0.0);
         }
-        let epochs = unsafe { *(found as *const i64) };
+        let epochs = unsafe { *(found as *const f32) };
         self.check((self.api.allocator_free)(allocator, found))?;
         Ok(epochs)
     }
@@ -212,8 +212,8 @@ fn train(artifacts: &str, checkpoint: &str, out: &str) -> Outcome<()> {
     ort.check((training.get_learning_rate)(session.handle, &mut rate))?;
     println!("loss {}", ort.step(training.eval_step, &session, &memory, &images, &labels)?);
     println!("rate {rate}");
-    let mut epochs = ort.epochs(&state)? + 1;
-    ort.check((training.add_property)(state.handle, text("epoch").as_ptr(), 0, &mut epochs as *mut i64 as *mut c_void))?;
+    let mut epochs = ort.epochs(&state)? + 1.0;
+    ort.check((training.add_property)(state.handle, text("epochs").as_ptr(), 1, &mut epochs as *mut f32 as *mut c_void))?;
     ort.check((training.save_checkpoint)(state.handle, text(&format!("{out}/trained.checkpoint")).as_ptr(), true))?;
     let (model, logits) = (format!("{out}/trained.onnx"), text("logits"));
     ort.check((training.export_model_for_inferencing)(session.handle, text(&model).as_ptr(), 1, [logits.as_ptr()].as_ptr()))?;

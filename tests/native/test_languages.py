@@ -1,0 +1,49 @@
+"""The digits program in seven languages: each does what Python does, bit for bit, and reads what the others have saved."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.native.languages import LANGUAGES, SCENARIOS, Programs, train_in_python
+
+
+@pytest.fixture(scope="module")
+def programs(installation, artifacts, tmp_path_factory) -> Programs:
+    return Programs(installation, tmp_path_factory.mktemp("programs"), artifacts)
+
+
+@pytest.fixture(scope="module")
+def epochs(programs, tmp_path_factory):
+    """The first and the second epoch of Python."""
+    folder = tmp_path_factory.mktemp("python")
+    first = train_in_python(programs.artifacts, programs.artifacts / "checkpoint", folder / "1")
+    return first, train_in_python(programs.artifacts, first.checkpoint, folder / "2")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_program_trains_evaluates_saves_exports_infers_and_reads_to_the_bits_of_the_python_api(programs, epochs, tmp_path, language):
+    if LANGUAGES[language].missing:
+        pytest.skip(f"{LANGUAGES[language].title}: {LANGUAGES[language].missing}")
+    assert programs.outcomes(language, *epochs, tmp_path) == dict.fromkeys(SCENARIOS, True)
+
+
+def test_each_language_goes_on_with_what_the_language_before_it_saved(programs, tmp_path):
+    languages = [name for name, language in LANGUAGES.items() if not language.missing]
+    if len(languages) < 2:
+        pytest.skip("expected the compilers of two languages")
+    checkpoint = expected = programs.artifacts / "checkpoint"
+    for place, language in enumerate(languages):
+        epoch, _ = programs.train(language, checkpoint, tmp_path / language)
+        reference = train_in_python(programs.artifacts, expected, tmp_path / f"python-{place}")
+        assert epoch.epochs == place + 1
+        assert epoch.checkpoint.read_bytes() == reference.checkpoint.read_bytes(), language
+        checkpoint, expected = epoch.checkpoint, reference.checkpoint
+
+
+def test_the_makefile_of_the_examples_installs_the_library_and_writes_the_artifacts(installation, tmp_path):
+    if LANGUAGES["c"].missing:
+        pytest.skip(LANGUAGES["c"].missing)
+    alone = Programs(tmp_path / "lib", tmp_path, tmp_path / "artifacts")
+    alone.make("prepare")
+    epoch, refused = alone.train("c", tmp_path / "artifacts" / "checkpoint", tmp_path / "out")
+    assert epoch.accuracy > 0.8 and "no such checkpoint" in refused
