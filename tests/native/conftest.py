@@ -81,7 +81,7 @@ def sanitized(installation, sanitizer, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def build(installation, tmp_path_factory) -> Build:
-    """A function that compiles a program of the folder programs or of the examples against an installation: build(name, published=False, folder=None, extra=[...])."""
+    """A function that compiles a program of the folder programs, or an example: build(name, published=False, folder=installation, extra=[...])."""
 
     def compiled(name: str, published: bool = False, folder: Path | None = None, extra: Sequence[str] = ()) -> Path:
         output = tmp_path_factory.mktemp("program") / Path(name).stem

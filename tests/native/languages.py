@@ -128,11 +128,11 @@ class Programs:
     def __init__(self, library: Path, folder: Path, artifacts: Path) -> None:
         self.library, self.folder, self.artifacts = library, folder, artifacts
 
-    def make(self, target: str, arguments: str = "") -> str:
-        """Run a target of examples/native/Makefile; return what it printed. Raises AssertionError with its errors where it fails."""
+    def make(self, target: str, arguments: str = "", **variables: object) -> str:
+        """Run a target of examples/native/Makefile with other values of its variables; return what it printed. Raises AssertionError where it fails."""
         settings = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ORTRAIN", "MAKE", "MFLAGS"))}
         command = ["make", "-s", "-C", str(EXAMPLES), target, f"LIB={self.library}", f"OUT={self.folder}", f"PUBLISHED={FOLDER}", f"PYTHON={sys.executable}",
-                   f"ARGS={arguments}"]
+                   f"ARGS={arguments}", *(f"{name}={value}" for name, value in variables.items())]
         done = subprocess.run(command, env=settings | {"OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, f"{target}: {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
         return done.stdout

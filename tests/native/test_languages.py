@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from tests.native.languages import LANGUAGES, SCENARIOS, Programs, train_in_python
+from tests.native.conftest import PROGRAMS
+from tests.native.languages import EXAMPLES, LANGUAGES, SCENARIOS, Programs, train_in_python
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +50,21 @@ def test_the_makefile_of_the_examples_installs_the_library_and_writes_the_artifa
     alone.make("prepare")
     epoch, refused = alone.train("c", tmp_path / "artifacts" / "checkpoint", tmp_path / "out")
     assert epoch.accuracy > 0.8 and "no such checkpoint" in refused
+
+
+@pytest.mark.parametrize("language", ["csharp", "java", "go"])
+def test_the_signals_of_a_virtual_machine_and_those_of_the_library_do_not_meet(programs, epochs, tmp_path, language):
+    if LANGUAGES[language].missing:
+        pytest.skip(f"{LANGUAGES[language].title}: {LANGUAGES[language].missing}")
+    arguments = f"{programs.artifacts} {programs.artifacts / 'checkpoint'} {tmp_path}"
+    if language == "go":
+        for source in (EXAMPLES / "train_digits.go", PROGRAMS / "stress.go"):
+            shutil.copy(source, tmp_path)
+        variables = {"GO_SOURCES": f"{tmp_path}/train_digits.go {tmp_path}/stress.go"}
+        folders = [tmp_path]
+    else:
+        variables = {"MAIN": "Stress", "EXTRA": PROGRAMS / ("Stress.cs" if language == "csharp" else "Stress.java")}
+        folders = [tmp_path / str(number) for number in range(4)]
+    printed = programs.make(f"run-{language}", arguments, OUT=tmp_path / "built", **variables)
+    assert language == "go" or "disturbed true" in printed.lower()
+    assert {(folder / "trained.checkpoint").read_bytes() for folder in folders} == {epochs[0].checkpoint.read_bytes()}
