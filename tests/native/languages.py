@@ -49,7 +49,7 @@ class Language:
 LANGUAGES = {
     "c": Language("C", ("cc",)),
     "cpp": Language("C++", ("c++",), published=True),
-    "csharp": Language("C#", ("mcs", "mono"), published=True),
+    "csharp": Language("C#", ("mcs", "mono")),
     "java": Language("Java", ("javac", "java", "cc"), published=True),
     "rust": Language("Rust", ("rustc", "cc")),
     "go": Language("Go", ("go", "cc")),

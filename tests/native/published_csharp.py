@@ -10,8 +10,7 @@ from pathlib import Path
 
 REWRITTEN = {
     r"\bis null\b": "== null",
-    r"\bis not null\b": "!= null",
-    r"([\w.]+) is not (?!null)(\w+)": r"!(\1 is \2)",
+    r"([\w.]+) is not (\w+)": r"!(\1 is \2)",
     r"(where \w+ : )unmanaged": r"\1struct",
     r"\busing var (\w+) = (.*);$": r"using (var \1 = \2)",                              # each stands before one statement
     r"\b([A-Z]\w+(?:<[\w, ]+>)?) (\w+) = new\(": r"\1 \2 = new \1(",
