@@ -13,6 +13,7 @@ import pytest
 
 from ortrain._native.installation import flags, install, library
 from ortrain.errors import ArtifactNotFoundError
+from tests.native.languages import EXAMPLES, write_artifacts
 from tests.native.published import INCLUDE
 
 NATIVE = Path(__file__).resolve().parents[2] / "ortrain" / "_native"
@@ -45,6 +46,14 @@ def compiler(name: str) -> str:
 
 
 @pytest.fixture(scope="session")
+def artifacts(tmp_path_factory) -> Path:
+    """A folder with the artifacts and the data of the digits programs."""
+    folder = tmp_path_factory.mktemp("artifacts")
+    write_artifacts(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def sanitizer(tmp_path_factory) -> list[str]:
     """The compiler's flags for the address sanitizer, none where it does not have one."""
     source = tmp_path_factory.mktemp("sanitizer") / "empty.c"
@@ -72,14 +81,15 @@ def sanitized(installation, sanitizer, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def build(installation, tmp_path_factory) -> Build:
-    """A function that compiles a program of the folder programs against an installation: build(name, published=False, folder=None, extra=[...])."""
+    """A function that compiles a program of the folder programs, or an example: build(name, published=False, folder=installation, extra=[...])."""
 
     def compiled(name: str, published: bool = False, folder: Path | None = None, extra: Sequence[str] = ()) -> Path:
         output = tmp_path_factory.mktemp("program") / Path(name).stem
         tool, standard = (compiler("c++"), "-std=c++17") if name.endswith(".cpp") else (compiler("cc"), "-std=gnu11")
         headers = ["-DPUBLISHED", f"-I{INCLUDE}"] if published else []
         linked = flags(folder or installation).split()
-        command = [tool, standard, "-O1", "-Wall", *headers, str(PROGRAMS / name), "-o", str(output), *(SANITIZER if folder else []), *extra, *linked,
+        source = next(place / name for place in (PROGRAMS, EXAMPLES) if (place / name).exists())
+        command = [tool, standard, "-O1", "-Wall", *headers, str(source), "-o", str(output), *(SANITIZER if folder else []), *extra, *linked,
                    "-lpthread", "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
         return output

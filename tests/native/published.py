@@ -2,7 +2,8 @@
 
 They are those of Debian's source package onnxruntime (version 1.21.0, MIT licence), from the mirror that the machine's package manager uses. Version 1.21
 still has the training interface, and its tables begin with those of 1.19; the copies of the headers say 19 as ORT_API_VERSION, as those of 1.19 do.
-Nothing of them is kept in the project: tests that need them are skipped by name where they have not been fetched."""
+Nothing of them is kept in the project: tests that need them are skipped by name where they have not been fetched. The C# sources are rewritten for mono's
+compiler, see published_csharp.py."""
 
 from __future__ import annotations
 
@@ -15,15 +16,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.published_csharp import copy_csharp
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "published"
 SOURCES = FOLDER / "onnxruntime-1.21.0"
 INCLUDE = FOLDER / "include"
+CSHARP = FOLDER / "csharp"
+CONFIGURATION = FOLDER / "config"
+"""A header that the published build makes, and that the C of its JNI shim includes."""
 ARCHIVE = "onnxruntime_1.21.0+dfsg.orig.tar.xz"
 SUITE = "trixie"
 HEADERS = ("include/onnxruntime/core/session/*.h", "include/onnxruntime/core/providers/cpu/*.h", "orttraining/orttraining/training_api/include/*.h")
 
-needs_published = pytest.mark.skipif(not INCLUDE.is_dir(), reason="the published sources are not there: python -m tests.native.published fetches them")
+needs_published = pytest.mark.skipif(not CSHARP.is_dir(), reason="the published sources are not there: python -m tests.native.published fetches them")
 
 
 def mirror() -> tuple[str, str]:
@@ -70,7 +76,10 @@ def main() -> int:
     if not SOURCES.is_dir():
         download()
     copy_headers()
-    print(f"{SOURCES}\n{INCLUDE}: {len(list(INCLUDE.iterdir()))} headers")
+    copy_csharp(SOURCES, CSHARP)
+    CONFIGURATION.mkdir(exist_ok=True)
+    (CONFIGURATION / "onnxruntime_config.h").write_text('#define ORT_VERSION "1.19.2"\n', encoding="utf-8")
+    print(f"{SOURCES}\n{INCLUDE}: {len(list(INCLUDE.iterdir()))} headers\n{CSHARP}: {len(list(CSHARP.iterdir()))} sources")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Programs in C and C++ against the library: training, inference, misuse, threads."""
+"""Programs in C against the library: training, inference, misuse, threads."""
 
 from __future__ import annotations
 
@@ -9,86 +9,29 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortrain.artifacts import LossType, OptimType, generate_artifacts
-from ortrain.runtime.inference_session import InferenceSession
-from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.state import TrainingState
-from ortrain.training.schedules import LinearSchedule
 from ortrain.training.session import TrainingSession
-from tests.documents import models
 from tests.native.conftest import ARTIFACTS
+from tests.native.languages import train_in_python
 from tests.native.published import needs_published
-
-BATCH = 32
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    """A folder with the artifacts of a network for handwritten digits and the images and labels."""
-    from sklearn.datasets import load_digits
-
-    folder = tmp_path_factory.mktemp("digits")
-    images, labels = load_digits(return_X_y=True)
-    (images / 16).astype(np.float32).tofile(folder / "images.bin")
-    labels.astype(np.int64).tofile(folder / "labels.bin")
-    models.perceptron(str(folder / "forward.onnx"), [64, 32, 10], "pixels", "logits", ["fc1", "fc2"])
-    names = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
-    generate_artifacts(str(folder / "forward.onnx"), requires_grad=names, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW,
-                       artifact_directory=str(folder), additional_output_names=None)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def expected(digits):
-    """What the programs should have computed: the flat parameters, the eval loss, the learning rate."""
-    images = np.fromfile(digits / "images.bin", np.float32).reshape(-1, 64)
-    labels = np.fromfile(digits / "labels.bin", np.int64)
-    state = TrainingState.load(digits / "checkpoint")
-    with TrainingSession(digits / "training_model.onnx", state, digits / "eval_model.onnx", digits / "optimizer_model.onnx",
-                         options=SessionOptions(intra_op_num_threads=1)) as session:
-        session.register_schedule(LinearSchedule(10, 100, float(np.float32(0.01))))
-        for start in range(0, len(labels) - BATCH + 1, BATCH):
-            session.train_step(images[start : start + BATCH], labels[start : start + BATCH])
-            session.optimizer_step()
-            session.schedule_step()
-            session.lazy_reset_grad()
-        return session.to_buffer(), float(session.eval_step(images, labels)[0]), session.learning_rate
-
-
-def check_training(digits: Path, out: Path, printed: str, expected) -> None:
-    """Compare what a program has printed and written with the Python API's results."""
-    parameters, loss, rate = expected
-    assert np.fromfile(out / "parameters.bin", np.float32).tobytes() == parameters.tobytes()
-    assert [float(word) for word in printed.split()] == [pytest.approx(loss, rel=1e-7), pytest.approx(rate, rel=1e-7)]
-    saved = TrainingState.load(out / "trained.checkpoint")
-    assert saved.properties == {"epoch": 1, "name": "digits"} and saved.groups
-    images, labels = np.fromfile(digits / "images.bin", np.float32).reshape(-1, 64), np.fromfile(digits / "labels.bin", np.int64)
-    (logits,) = InferenceSession(out / "trained.onnx").run(["logits"], {"pixels": images})
-    assert np.mean(logits.argmax(1) == labels) > 0.8
 
 
 @pytest.mark.parametrize("published", [False, pytest.param(True, marks=needs_published)], ids=["own header", "published header"])
-def test_a_program_in_c_trains_the_digits_to_the_bits_of_the_python_api(build, run, sanitized, digits, expected, tmp_path, published):
-    program = build("train_digits.c", published, sanitized)
-    printed = run(program, digits, digits / "images.bin", digits / "labels.bin", tmp_path)
-    check_training(digits, tmp_path, printed, expected)
+def test_the_digits_program_in_c_has_no_error_of_memory_and_trains_to_the_bits_of_the_python_api(build, run, sanitized, artifacts, tmp_path, published):
+    run(build("train_digits.c", published, sanitized), artifacts, artifacts / "checkpoint", tmp_path)
+    expected = train_in_python(artifacts, artifacts / "checkpoint", tmp_path / "python")
+    assert (tmp_path / "trained.checkpoint").read_bytes() == expected.checkpoint.read_bytes()
 
 
-@needs_published
-def test_a_program_in_cpp_trains_the_digits_through_the_published_headers(build, run, digits, expected, tmp_path):
-    program = build("train_digits.cpp", published=True)
-    printed = run(program, digits, digits / "images.bin", digits / "labels.bin", tmp_path)
-    check_training(digits, tmp_path, printed, expected)
-
-
-def test_what_a_c_program_saved_can_be_trained_on_in_python(build, run, digits, tmp_path):
-    program = build("train_digits.c")
-    run(program, digits, digits / "images.bin", digits / "labels.bin", tmp_path)
-    state = TrainingState.load(tmp_path / "trained.checkpoint")
-    with TrainingSession(digits / "training_model.onnx", state, None, digits / "optimizer_model.onnx") as session:
-        session.train_step(np.zeros((2, 64), np.float32), np.array([1, 2]))
-        session.optimizer_step()
-    assert state.optimizer_step == 1797 // BATCH + 1
+def test_parameters_are_copied_to_a_buffer_of_the_program_and_back(build, run, sanitized, tmp_path):
+    run(build("buffers.c", folder=sanitized), ARTIFACTS, tmp_path)
+    state = TrainingState.load(ARTIFACTS / "checkpoint")
+    with TrainingSession(ARTIFACTS / "training_model.onnx", state):
+        expected = state.to_buffer(False)
+    assert np.fromfile(tmp_path / "before.bin", np.float32).tobytes() == expected.tobytes()
+    assert np.fromfile(tmp_path / "after.bin", np.float32).tobytes() == (2 * expected).tobytes()
+    saved = TrainingState.load(tmp_path / "changed.checkpoint")
+    assert saved.properties["epoch"] == 1 and saved.properties["name"] == "digits"
 
 
 def test_every_misuse_that_can_be_seen_is_a_status(build, run, sanitized):

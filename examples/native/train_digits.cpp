@@ -1,14 +1,16 @@
-// The program train_digits.c through the published C++ headers.
+// Trains a classifier of handwritten digits for an epoch and runs the exported model: train_digits ARTIFACTS CHECKPOINT OUT.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "onnxruntime_training_cxx_api.h"
 
-constexpr int64_t PIXELS = 64, BATCH = 32;
+constexpr int64_t PIXELS = 64, BATCH = 32, CLASSES = 10;
 
 template <typename T>
 static std::vector<T> read(const std::string &path) {
@@ -27,17 +29,23 @@ static std::vector<Ort::Value> batch(const Ort::MemoryInfo &memory, float *image
     return inputs;
 }
 
+static float epochs_of(Ort::CheckpointState &state) {
+    try {
+        return std::get<float>(state.GetProperty("epochs"));
+    } catch (const Ort::Exception &) {
+        return 0;
+    }
+}
+
 int main(int, char **argv) {
-    const std::string folder = argv[1], out = argv[4];
-    auto images = read<float>(argv[2]);
-    auto labels = read<int64_t>(argv[3]);
+    const std::string folder = argv[1], out = argv[3], model = out + "/trained.onnx";
+    auto images = read<float>(folder + "/images.bin");
+    auto labels = read<int64_t>(folder + "/labels.bin");
     const auto rows = static_cast<int64_t>(labels.size());
-    Ort::SetSeed(7);
-    Ort::Env env(ORT_LOGGING_LEVEL_WARNING, "test");
+    Ort::Env env(ORT_LOGGING_LEVEL_WARNING, "digits");
     Ort::SessionOptions options;
-    options.SetIntraOpNumThreads(1);
     const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
-    auto state = Ort::CheckpointState::LoadCheckpoint(folder + "/checkpoint");
+    auto state = Ort::CheckpointState::LoadCheckpoint(argv[2]);
     Ort::TrainingSession session(env, options, state, folder + "/training_model.onnx", folder + "/eval_model.onnx", folder + "/optimizer_model.onnx");
     session.RegisterLinearLRScheduler(10, 100, 0.01f);
     for (int64_t start = 0; start + BATCH <= rows; start += BATCH) {
@@ -47,26 +55,26 @@ int main(int, char **argv) {
         session.LazyResetGrad();
     }
     auto results = session.EvalStep(batch(memory, images.data(), labels.data(), rows));
-    std::printf("%.9g %.9g\n", *results[0].GetTensorData<float>(), session.GetLearningRate());
-    state.AddProperty("epoch", int64_t{1});
-    state.AddProperty("name", std::string("digits"));
+    std::printf("loss %.9g\nrate %.9g\n", *results[0].GetTensorData<float>(), session.GetLearningRate());
+    const float epochs = epochs_of(state) + 1;
+    state.AddProperty("epochs", epochs);
     Ort::CheckpointState::SaveCheckpoint(state, out + "/trained.checkpoint", true);
-    session.ExportModelForInferencing(out + "/trained.onnx", {"logits"});
-    auto buffer = session.ToBuffer(false);
-    const auto size = buffer.GetTensorTypeAndShapeInfo().GetElementCount();
-    std::ofstream(out + "/parameters.bin", std::ios::binary).write(reinterpret_cast<const char *>(buffer.GetTensorData<float>()), size * sizeof(float));
-    // the exported model, in the same library
-    Ort::Session inference(env, (out + "/trained.onnx").c_str(), options);
-    Ort::AllocatorWithDefaultOptions allocator;
-    const auto name = inference.GetInputNameAllocated(0, allocator);
-    const char *input_names[] = {name.get()}, *output_names[] = {"logits"};
+    session.ExportModelForInferencing(model, {"logits"});
+
+    Ort::Session inference(env, model.c_str(), options);
+    const char *input_names[] = {"pixels"}, *output_names[] = {"logits"};
     auto inputs = batch(memory, images.data(), labels.data(), rows);
     auto logits = inference.Run(Ort::RunOptions{}, input_names, inputs.data(), 1, output_names, 1);
     int64_t right = 0;
     for (int64_t row = 0; row < rows; row++) {
-        const float *scores = logits[0].GetTensorData<float>() + row * 10;
-        right += std::max_element(scores, scores + 10) - scores == labels[row];
+        const float *scores = logits[0].GetTensorData<float>() + row * CLASSES;
+        right += std::max_element(scores, scores + CLASSES) - scores == labels[row];
     }
-    std::fprintf(stderr, "%.3f\n", static_cast<double>(right) / static_cast<double>(rows));
+    std::printf("accuracy %.9g\nepochs %g\n", static_cast<double>(right) / static_cast<double>(rows), epochs);
+    try {
+        Ort::CheckpointState::LoadCheckpoint("no such checkpoint");
+    } catch (const Ort::Exception &error) {
+        std::printf("refused %s\n", error.what());
+    }
     return 0;
 }
