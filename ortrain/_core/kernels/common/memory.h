@@ -49,6 +49,12 @@ static inline void copy_columns(char *to, int64_t to_step, const char *from, int
     for (; rows > 0; rows--, to += to_step, from += from_step) memcpy(to, from, (size_t)width);
 }
 
+/* Pairs of words: block [n, 2] = (a [n], b [n]), or back. Loops of GCC's that it vectorizes. */
+static inline void interleave_words(uint32_t *restrict block, const uint32_t *restrict a, const uint32_t *restrict b, int64_t n)
+{ for (int64_t i = 0; i < n; i++) { block[2 * i] = a[i]; block[2 * i + 1] = b[i]; } }
+static inline void separate_words(const uint32_t *restrict block, uint32_t *restrict a, uint32_t *restrict b, int64_t n)
+{ for (int64_t i = 0; i < n; i++) { a[i] = block[2 * i]; b[i] = block[2 * i + 1]; } }
+
 /* A copy of `bytes` bytes, or a fill of them with the element of `size` bytes at `from`. */
 typedef struct { char *to; const char *from; int64_t bytes; int64_t size; } Block;
 
