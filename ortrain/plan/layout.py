@@ -3,7 +3,13 @@ a region.
 
 In this layout a 1 x 1 convolution is a matrix multiplication, and the other operators of a region run along
 contiguous channels. Weights and values whose shape is not that of images, [n, c, h, w] or [n, c, d, h, w], keep their
-layout."""
+layout.
+
+A region begins at a convolution and goes on through batch normalization, pools with any number of channels,
+elementwise operators, reductions, pads, resampling, and Concat and Split along channels. Where a reduction drops axes,
+only its result is transposed. A Reshape that divides the channels, a Transpose of the parts and a Reshape that unites
+them (a channel shuffle) remain in the region as well: they move channels within each pixel, and ortrain.plan.transposes
+makes them a part of the Concat or Split beside them."""
 
 from __future__ import annotations
 

@@ -126,3 +126,32 @@ def test_a_concatenation_that_is_read_elsewhere_stays():
     np.testing.assert_array_equal(whole, np.concatenate([parts["a"], parts["b"]], 1))
     np.testing.assert_array_equal(mixed, whole.reshape(2, 2, 12).transpose(0, 2, 1))
     assert kernels.count("concat") == kernels.count("strided_copy") == 1
+
+
+SIDES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 33, 50)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8"])
+@pytest.mark.parametrize("rows", SIDES)
+def test_planes_of_any_size_are_transposed(rows, dtype):
+    """Blocks at the edges overlap others or are parts; the planes next to a plane show whether one writes beyond it."""
+    for columns in SIDES:
+        x = np.arange(5 * rows * columns).reshape(5, rows, columns).astype(dtype)
+        found = planned([Node("Transpose", ["x"], ["y"], "t", "", {"perm": (0, 2, 1)})], {"x": x}, ["y"], {})[1][0]
+        np.testing.assert_array_equal(found, x.transpose(0, 2, 1))
+
+
+LARGE = {"planes that are prefetched": ((2, 96, 56 * 57), (0, 2, 1)), "more rows than are prefetched": ((1, 300, 1050), (0, 2, 1)),
+         "pixels of two channels": ((2, 300, 301, 2), (0, 3, 1, 2)), "pixels of three channels": ((2, 300, 301, 3), (0, 3, 1, 2)),
+         "few heads": ((64, 16, 3, 16), (0, 2, 1, 3)), "heads of few positions": ((64, 3, 16, 16), (0, 2, 1, 3)),
+         "wide heads": ((4, 128, 12, 64), (0, 2, 1, 3)), "windows": ((8, 8, 4, 8, 4, 5), (0, 1, 3, 2, 4, 5))}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_copies_in_several_pieces_do_not_depend_on_the_number_of_threads(name):
+    shape, order = LARGE[name]
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    for threads in (1, 2, 3):
+        kernels, (found,) = planned([Node("Transpose", ["x"], ["y"], "t", "", {"perm": order})], {"x": x}, ["y"], {}, threads)
+        np.testing.assert_array_equal(found, x.transpose(order))
+        assert kernels == ["strided_copy"]

@@ -1,4 +1,5 @@
-/* Pooling in vectors of POOL_LANES channels, of which x [n, d, h, w, c] has at least one; included by pool.h once per width, therefore without an include guard.
+/* Pooling in vectors of POOL_LANES channels, of which x [n, d, h, w, c] has at least one. Included by pool.h once per width, therefore without an include
+ * guard.
  *
  * The last vector of channels starts at c - POOL_LANES, so some channels are computed twice. The gradients are computed per pixel of dx from the outputs whose
  * windows cover it, so dx is written once and needs no zeroing. */
