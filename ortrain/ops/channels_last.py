@@ -1,4 +1,4 @@
-"""Convolution, batch normalization and max pooling on channels-last data, which plans substitute for the ONNX operators on [n, c, h, w] and [n, c, d, h, w].
+"""Convolution, batch normalization and pooling on channels-last data, which plans substitute for the ONNX operators on [n, c, h, w] and [n, c, d, h, w].
 
 No model file contains them: ortrain.plan.layout creates them. Data are [n, h, w, c], or [n, d, h, w, c] if they are three-dimensional, which is not repeated
 below. Weights keep ONNX's layout [k, c / group, kh, kw]."""
@@ -15,7 +15,7 @@ from ortrain.ops.conv_transpose import gradient_windows
 from ortrain.ops.registry.constants import symbolic_max, symbolic_min
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_gradient, check_inputs, check_shape, operator
 from ortrain.ops.shared.conv_algorithms import (
-    MIN_CHANNELS,
+    MAX_TAPS,
     SPREAD,
     Geometry,
     Method,
@@ -263,10 +263,12 @@ def lower_max_pool_grad(c: LoweringContext) -> KernelCall:
 
 
 def pooled_shape(c: InferenceContext, data: Shape) -> Shape:
-    """Return the shape of the pooled data. Raises ShapeInferenceError for windows or channels that the kernels do not support."""
-    if len(data) not in RANKS or int(data[-1]) < MIN_CHANNELS:
-        raise c.error(f"expected x [n, h, w, c] with at least {MIN_CHANNELS} channels, got {list(data)}")
+    """Return the shape of the pooled data. Raises ShapeInferenceError for windows that the kernels do not support."""
+    if len(data) not in RANKS:
+        raise c.error(f"expected x [n, h, w, c], got {list(data)}")
     windows = pool_windows(c, data[1:-1])
+    if prod(windows.kernel) > MAX_TAPS:
+        raise c.error(f"expected a kernel of at most {MAX_TAPS} taps, got {list(windows.kernel)}")
     if any(int(pad or 0) >= size for pads in (windows.begins, windows.ends) for pad, size in zip(pads, windows.kernel, strict=True)):
         raise c.error(f"expected pads smaller than the kernel {list(windows.kernel)}, got {list(windows.begins)} and {list(windows.ends)}")
     return (data[0], *windows.output, data[-1])
@@ -286,4 +288,33 @@ def max_pool_grad(c: InferenceContext) -> list[TensorType]:
     data = (*dims[:1], *integers(c, "spatial", len(dims) - 2, 1), *dims[-1:])
     check_shape(c, "a gradient", dims, pooled_shape(c, data))
     check_inputs(c, dims, *((1, 2) if c.has(2) else (1,)))
+    return [TensorType(c.dtype(0), data)]
+
+
+def average_call(c: LoweringContext, kernel: str, data: tuple[int, ...]) -> KernelCall:
+    """Return the call of an average pool, or of its gradient, over data [n, h, w, c]."""
+    windows = pool_windows(c, data[1:-1])
+    counts_pads = bool(c.attribute("count_include_pad", 0)) or not any(windows.padded() or ())
+    return KernelCall(kernel, (*geometry_of(data, data[-1], 1, windows).ints(), int(counts_pads)))
+
+
+def averaged_shape(c: InferenceContext, data: Shape) -> Shape:
+    """Return the shape of averages over data. Raises ShapeInferenceError for windows that may extend beyond the pads, whose divisors differ."""
+    if c.attribute("ceil_mode", 0):
+        raise c.error("expected ceil_mode 0, got 1")
+    return pooled_shape(c, data)
+
+
+@operator("ChannelsLastAveragePool", domain=ORTRAIN, lower=lambda c: average_call(c, "channels_last_average_pool", c.dims(0)))
+def average_pool(c: InferenceContext) -> list[TensorType]:
+    """AveragePool of x [n, h, w, c]"""
+    return [TensorType(c.dtype(0), averaged_shape(c, c.shape(0)))]
+
+
+@operator("ChannelsLastAveragePoolGrad", domain=ORTRAIN, lower=lambda c: average_call(c, "channels_last_average_pool_grad", c.output_dims(0)))
+def average_pool_grad(c: InferenceContext) -> list[TensorType]:
+    """dx of dy; attribute spatial: h and w of x"""
+    dims = c.shape(0)
+    data = (*dims[:1], *integers(c, "spatial", len(dims) - 2, 1), *dims[-1:])
+    check_shape(c, "a gradient", dims, averaged_shape(c, data))
     return [TensorType(c.dtype(0), data)]

@@ -3,7 +3,13 @@ a region.
 
 In this layout a 1 x 1 convolution is a matrix multiplication, and the other operators of a region run along
 contiguous channels. Weights and values whose shape is not that of images, [n, c, h, w] or [n, c, d, h, w], keep their
-layout."""
+layout.
+
+A region begins at a convolution and goes on through batch normalization, pools with any number of channels,
+elementwise operators, reductions, pads, resampling, and Concat and Split along channels. Where a reduction drops axes,
+only its result is transposed. A Reshape that divides the channels, a Transpose of the parts and a Reshape that unites
+them (a channel shuffle) remain in the region as well: they move channels within each pixel, and ortrain.plan.transposes
+makes them a part of the Concat or Split beside them."""
 
 from __future__ import annotations
 
@@ -13,35 +19,21 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.ir import Node, TensorType
+from ortrain.ir import Node
 from ortrain.ops.channels_last import RANKS, input_gradient_geometry
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.padding import pad_mode, pads_of
-from ortrain.ops.pool import gradient_type, pool_windows
+from ortrain.ops.pool import gradient_type, kernel_of, pool_windows
 from ortrain.ops.reduce import axes_of
 from ortrain.ops.registry.node_builder import GraphBuilder
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, canonical_domain, is_elementwise
-from ortrain.ops.shared.conv_algorithms import MAX_TAPS, MIN_CHANNELS, geometry_of, is_supported
-from ortrain.ops.shared.windows import Windows
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain, is_elementwise
+from ortrain.ops.shared.conv_algorithms import MAX_TAPS, geometry_of, is_supported
+from ortrain.ops.shared.windows import Windows, windows_of
 from ortrain.plan.epilogue_fusion.conv import fuse_epilogues
+from ortrain.plan.layout_values import LaidOutValues, last, to_first, to_last
 from ortrain.plan.promotion import REDUCTIONS, with_axes
 
 LOSS, LOSS_GRAD = "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"
-
-
-def to_last(rank: int) -> tuple[int, ...]:
-    """Return the permutation of axes from [n, c, h, w] to [n, h, w, c]."""
-    return 0, *range(2, rank), 1
-
-
-def to_first(rank: int) -> tuple[int, ...]:
-    """Return the permutation of axes from [n, h, w, c] to [n, c, h, w]."""
-    return 0, rank - 1, *range(1, rank - 1)
-
-
-def last(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return [n, h, w, c] of [n, c, h, w]."""
-    return tuple(shape[axis] for axis in to_last(len(shape)))
 
 
 def convert_to_channels_last(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str], direct: bool) -> list[Node]:
@@ -55,18 +47,12 @@ def convert_to_channels_last(nodes: Sequence[Node], builder: GraphBuilder, outpu
     return fuse_epilogues(LayoutConversion(nodes, builder, direct).run(nodes, outputs), builder.inference, outputs)
 
 
-class LayoutConversion:
-    """One pass over the nodes. Each value of the shape of images exists in ONNX's layout, channels-last under another
-    name, or both."""
+class LayoutConversion(LaidOutValues):
+    """One pass over the nodes."""
 
     def __init__(self, nodes: Sequence[Node], builder: GraphBuilder, direct: bool) -> None:
-        self.builder, self.direct = builder, direct
-        self.inference = builder.inference
-        self.channels_last: dict[str, str] = {}
-        """Value -> its channels-last name."""
-        self.only_channels_last: set[str] = set()
-        """Values that exist channels-last only."""
-        self.converted: list[Node] = []
+        super().__init__(builder)
+        self.direct = direct
         self.consumers: dict[str, list[Node]] = {}
         for node in nodes:
             for name in node.inputs:
@@ -79,6 +65,7 @@ class LayoutConversion:
             "Conv": self.conv, "ConvGrad": self.conv_grad, "ConvInputGrad": self.conv_input_grad,
             "BatchNormalization": self.batch_norm, "BatchNormInternal": self.batch_norm,
             "BatchNormalizationGrad": self.batch_norm_grad, "MaxPool": self.max_pool, "MaxPoolGrad": self.max_pool_grad,
+            "AveragePool": self.average_pool, "AveragePoolGrad": self.average_pool_grad, "Reshape": self.reshape,
             "GlobalAveragePool": self.global_pool, "Expand": self.expand, "Concat": self.concat, "Split": self.split, "SplitTraining": self.split,
             "Pad": self.pad, "ResampleAxis": self.resample, "ResampleAxisGrad": self.resample,
             "Identity": self.identity, "Transpose": self.transposed, LOSS: self.loss, LOSS_GRAD: self.loss_grad,
@@ -105,61 +92,6 @@ class LayoutConversion:
             return False
         rule = self.rules.get(node.op_type, self.elementwise if is_elementwise(node) else None)
         return rule is not None and rule(node)
-
-    # ---- values
-
-    def kind(self, name: str) -> TensorType | None:
-        return self.inference.types.get(name) if name else None
-
-    def sizes(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a value if it is static, else ()."""
-        kind = self.kind(name)
-        return kind.sizes if kind is not None and kind.is_static else ()
-
-    def image_sizes(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a value if it is that of images, else ()."""
-        sizes = self.sizes(name)
-        return sizes if len(sizes) in RANKS else ()
-
-    def emit(self, op_type: str, inputs: list[str], outputs: list[str], original: Node, domain: str = ORTRAIN, **attributes: object) -> None:
-        node = Node(op_type, inputs, outputs, original.name, domain, attributes)
-        self.inference.visit(node)
-        self.converted.append(node)
-
-    def new_channels_last(self, name: str) -> str:
-        """Register a value that is only computed channels-last; return its new name."""
-        if not name:
-            return ""
-        self.channels_last[name] = self.builder.names.unique(f"{name}::channels_last")
-        self.only_channels_last.add(name)
-        return self.channels_last[name]
-
-    def to_channels_last(self, name: str) -> str:
-        """Return the channels-last name of a value, transposing the value if necessary."""
-        if name not in self.channels_last:
-            self.channels_last[name] = self.builder.names.unique(f"{name}::channels_last")
-            self.transpose(name, self.channels_last[name], to_last(len(self.sizes(name))))
-        return self.channels_last[name]
-
-    def ensure_channels_first(self, name: str) -> None:
-        """Transpose a value back to ONNX's layout if it only exists channels-last."""
-        if name in self.only_channels_last:
-            self.only_channels_last.discard(name)
-            self.transpose(self.channels_last[name], name, to_first(len(self.sizes(name))))
-
-    def transpose(self, source: str, target: str, permutation: tuple[int, ...]) -> None:
-        """Add a Transpose, or a Reshape where it would not reorder elements (a single channel or a single pixel)."""
-        dims = self.sizes(source)
-        transposed_shape = [dims[axis] for axis in permutation]
-        channels, pixels = (dims[1], prod(dims[2:])) if permutation == to_last(len(dims)) else (dims[-1], prod(dims[1:-1]))
-        original = Node("Transpose", [], [], target)
-        if channels == 1 or pixels == 1:
-            self.emit("Reshape", [source, self.builder.integer_constant(transposed_shape, "shape")], [target], original, "")
-        else:
-            self.emit("Transpose", [source], [target], original, "", perm=permutation)
-
-    def context(self, node: Node) -> InferenceContext:
-        return self.inference.context(node)
 
     # ---- operators
 
@@ -257,10 +189,10 @@ class LayoutConversion:
         x = node.inputs[0]
         dims, indices = self.image_sizes(x), node.outputs[1] if len(node.outputs) > 1 else ""
         readers = self.consumers.get(indices, []) if indices else []
-        if not dims or not self.is_channels_last(x) or dims[1] < MIN_CHANNELS or any(r.op_type != "MaxPoolGrad" for r in readers):
+        if not dims or not self.is_channels_last(x) or any(r.op_type != "MaxPoolGrad" for r in readers):
             return False
         windows = pool_windows(self.context(node))
-        if prod(windows.kernel) > MAX_TAPS or prod(dims) == 0 or node.attributes.get("ceil_mode", 0) or self.may_have_empty_windows(windows):
+        if not self.is_supported_pool(node, windows, dims):
             return False
         outputs = [self.new_channels_last(node.outputs[0])]
         if readers:
@@ -271,10 +203,11 @@ class LayoutConversion:
         return True
 
     @staticmethod
-    def may_have_empty_windows(windows: Windows) -> bool:
-        """Return whether some window may cover padding only."""
+    def is_supported_pool(node: Node, windows: Windows, dims: tuple[int, ...]) -> bool:
+        """Return whether the channels-last kernels compute a pool over x of shape `dims`: no window may cover padding only. Channels may be any number."""
         axes = zip(windows.kernel, windows.begins, windows.ends, windows.dilations, strict=True)
-        return any(max(begin or 0, end or 0) >= kernel or dilation > 1 for kernel, begin, end, dilation in axes)
+        may_be_empty = any(max(begin or 0, end or 0) >= kernel or dilation > 1 for kernel, begin, end, dilation in axes)
+        return prod(windows.kernel) <= MAX_TAPS and prod(dims) > 0 and not node.attributes.get("ceil_mode", 0) and not may_be_empty
 
     def max_pool_grad(self, node: Node) -> bool:
         dy, indices = node.inputs
@@ -283,6 +216,30 @@ class LayoutConversion:
         spatial = gradient_type(self.context(node)).sizes[2:]
         inputs = [self.to_channels_last(dy), self.channels_last[indices]]
         self.emit("ChannelsLastMaxPoolGrad", inputs, [self.new_channels_last(node.outputs[0])], node, **node.attributes, spatial=spatial)
+        return True
+
+    def average_pool(self, node: Node) -> bool:
+        x = node.inputs[0]
+        dims = self.image_sizes(x)
+        if not dims or not self.is_channels_last(x):
+            return False
+        windows = pool_windows(self.context(node))
+        if not self.is_supported_pool(node, windows, dims):
+            return False
+        attributes = {**node.attributes, "kernel_shape": windows.kernel}
+        self.emit("ChannelsLastAveragePool", [self.to_channels_last(x)], [self.new_channels_last(node.outputs[0])], node, **attributes)
+        return True
+
+    def average_pool_grad(self, node: Node) -> bool:
+        """Convert the gradient of an average pool whose own gradient is channels-last already."""
+        dy, dx = node.inputs[0], node.outputs[0]
+        data = self.image_sizes(dx)
+        if not data or not self.image_sizes(dy) or not self.is_channels_last(dy):
+            return False
+        windows = windows_of(self.context(node), data[2:], kernel_of(self.context(node), len(data)))
+        if not self.is_supported_pool(node, windows, data):
+            return False
+        self.emit("ChannelsLastAveragePoolGrad", [self.to_channels_last(dy)], [self.new_channels_last(dx)], node, **node.attributes, spatial=data[2:])
         return True
 
     def global_pool(self, node: Node) -> bool:
@@ -297,9 +254,12 @@ class LayoutConversion:
         return True
 
     def expand(self, node: Node) -> bool:
-        """Convert an Expand of one value per channel over a feature map: the gradient of global average pooling."""
+        """Convert an Expand along spatial axes, the gradient of a mean over them: of one value per channel, or where a reader works on channels-last data."""
         dims, out = self.image_sizes(node.inputs[0]), self.image_sizes(node.outputs[0])
-        if not dims or len(out) != len(dims) or set(dims[2:]) != {1} or dims[:2] != out[:2] or set(out[2:]) == {1} or not self.channels_last:
+        if not dims or len(out) != len(dims) or dims[:2] != out[:2] or dims == out or not self.channels_last:
+            return False
+        readers = self.consumers.get(node.outputs[0], [])
+        if set(dims[2:]) != {1} and not any(name in self.channels_last for reader in readers for name in reader.inputs):
             return False
         shape = self.builder.integer_constant(list(last(out)), "shape")
         self.emit("Expand", [self.to_channels_last(node.inputs[0]), shape], [self.new_channels_last(node.outputs[0])], node, "")
@@ -326,14 +286,21 @@ class LayoutConversion:
         return True
 
     def reduce(self, node: Node) -> bool:
-        """Convert a reduction over all spatial axes."""
+        """Convert a reduction. Where it drops axes, and the result has channels and positions, the result is transposed, which is smaller than the data."""
         x, y = node.inputs[0], node.outputs[0]
-        rank = len(self.image_sizes(x))
-        if not rank or not self.is_channels_last(x) or axes_of(self.context(node)) != tuple(range(2, rank)):
+        dims = self.image_sizes(x)
+        axes = axes_of(self.context(node)) if dims and self.is_channels_last(x) else None
+        if not axes or prod(dims[axis] for axis in axes) < 2:
             return False
-        found = with_axes(node, range(1, rank - 1), self.builder)
-        target = self.new_channels_last(y) if node.attributes.get("keepdims", 1) else y
+        order = to_last(len(dims))
+        found = with_axes(node, sorted(order.index(axis) for axis in axes), self.builder)
+        kept = [axis for axis in order if axis not in axes]
+        target = y if kept == sorted(kept) else self.builder.names.unique(f"{y}::channels_last")
+        if node.attributes.get("keepdims", 1):
+            target = self.new_channels_last(y)
         self.emit(node.op_type, [self.to_channels_last(x), *found.inputs[1:]], [target], node, node.domain, **found.attributes)
+        if target not in (y, self.channels_last.get(y)):
+            self.emit("Transpose", [target], [y], node, "", perm=tuple(kept.index(axis) for axis in sorted(kept)))
         return True
 
     def pad(self, node: Node) -> bool:
@@ -372,8 +339,15 @@ class LayoutConversion:
         return True
 
     def transposed(self, node: Node) -> bool:
-        """Convert a Transpose between both layouts: its result exists already."""
+        """Convert a Transpose of axes that divide the channels, or one between both layouts, whose result exists already."""
         x, y, order = node.inputs[0], node.outputs[0], tuple(node.attributes.get("perm", ()))
+        if x in self.divided and self.permutes_channels(node, self.channel_axes(x)):
+            source, count = self.divided[x]
+            spatial = len(order) - count - 1
+            self.divided[y] = self.builder.names.unique(f"{y}::channels_last"), count
+            self.emit("Transpose", [source], [self.divided[y][0]], node, "", perm=(*range(spatial + 1), *(axis + spatial for axis in order[1 : count + 1])))
+            self.inference.visit(node)
+            return True
         if len(order) not in RANKS:
             return False
         if order == to_last(len(order)) and x in self.channels_last:
@@ -385,6 +359,32 @@ class LayoutConversion:
             self.inference.visit(node)
             return True
         return False
+
+    @staticmethod
+    def permutes_channels(node: Node, count: int) -> bool:
+        """Return whether a node is a Transpose that changes the order of the `count` axes after the first only."""
+        order = tuple(node.attributes.get("perm", ()))
+        return node.op_type == "Transpose" and order[:1] == (0,) and order[count + 1 :] == tuple(range(count + 1, len(order)))
+
+    def reshape(self, node: Node) -> bool:
+        """Convert a Reshape that divides channels into axes which then change places, or unites them: channels are shuffled within each pixel."""
+        x, y = node.inputs[0], node.outputs[0]
+        dims, out, count = self.sizes(x), self.sizes(y), self.channel_axes(x)
+        spatial = dims[count + 1 :]
+        united = len(out) - 1 - len(spatial)
+        if not count or united < 1 or out[:1] != dims[:1] or out[united + 1 :] != spatial or y in self.outputs:
+            return False
+        if united > 1 and not all(self.permutes_channels(reader, united) for reader in self.consumers.get(y, [])):
+            return False
+        source = self.channels_last[x] if count == 1 else self.divided[x][0]
+        shape = self.builder.integer_constant([out[0], *spatial, *out[1 : united + 1]], "shape")
+        if united == 1:
+            target = self.new_channels_last(y)
+        else:
+            target = self.builder.names.unique(f"{y}::channels_last")
+            self.divided[y] = target, united
+        self.emit("Reshape", [source, shape], [target], node, "")
+        return True
 
     def loss(self, node: Node) -> bool:
         """Convert a reduced loss of scores for every pixel to one of rows of scores."""
@@ -423,8 +423,7 @@ class LayoutConversion:
         return True
 
     def elementwise(self, node: Node) -> bool:
-        """Convert if an operand is channels-last and the others have its shape, one value per channel, or one
-        element."""
+        """Convert if an operand is channels-last and the others are broadcast along axes of size 1, have one value per channel, or one element."""
         converted_inputs = [name for name in node.inputs if self.is_channels_last(name)]
         shape = self.image_sizes(node.outputs[0])
         if not converted_inputs or not shape or any(len(self.sizes(name)) != len(shape) for name in node.outputs):
@@ -432,8 +431,7 @@ class LayoutConversion:
         present, ones = [name for name in node.inputs if name], (1,) * (len(shape) - 2)
         non_scalar = [name for name in present if prod(self.sizes(name)) > 1 or len(self.sizes(name)) == len(shape)]
         per_channel = [name for name in non_scalar if self.sizes(name) == (shape[1], *ones)]
-        whole = (shape, (shape[0], shape[1], *ones), (1, shape[1], *ones), (1, 1, *ones))
-        if not all(self.sizes(name) in whole for name in non_scalar if name not in per_channel):
+        if not all(len(self.sizes(name)) == len(shape) for name in non_scalar if name not in per_channel):
             return False
         inputs = [self.channel_vector(name, node) if name in per_channel else self.to_channels_last(name) if name in non_scalar else name
                   for name in node.inputs]

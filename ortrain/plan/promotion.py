@@ -202,12 +202,14 @@ class Promotion:
         return True
 
     def reduce(self, node: Node) -> bool:
-        """Promote a reduction over the positions."""
+        """Promote a reduction, of the positions at least if it drops axes."""
         x, y = node.inputs[0], node.outputs[0]
-        if self.rank(x) != 3 or x not in self.promoted_only or axes_of(self.inference.context(node)) != (2,):
+        axes = axes_of(self.inference.context(node)) if self.rank(x) == 3 and x in self.promoted_only else None
+        if not axes or 2 not in axes and not node.attributes.get("keepdims", 1):
             return False
         target = self.new_2d(y) if node.attributes.get("keepdims", 1) else y
-        self.emit(with_axes(replace(node, inputs=[self.to_2d(x), *node.inputs[1:]], outputs=[target]), (2, 3), self.builder))
+        promoted = [*axes, 3] if 2 in axes else list(axes)
+        self.emit(with_axes(replace(node, inputs=[self.to_2d(x), *node.inputs[1:]], outputs=[target]), promoted, self.builder))
         return True
 
     def expand(self, node: Node) -> bool:

@@ -1,7 +1,10 @@
 """Merging of chains of transposes and reshapes.
 
 Where regions of two layouts meet, a value is transposed, divided into more axes and transposed again, although the result has the elements of the first
-value in one other order, often the same one. Such a chain becomes one Transpose between two Reshapes, which move nothing, or none at all."""
+value in one other order, often the same one. Such a chain becomes one Transpose between two Reshapes, which move nothing, or none at all.
+
+A chain that makes the parts of a Concat take turns, or undoes it before a Split (the channel shuffle of ShuffleNet and its gradient), is no copy of its own:
+the Concat or Split works on smaller parts."""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from math import prod
 
 from ortrain.ir import Node
 from ortrain.ops.registry.node_builder import GraphBuilder
-from ortrain.ops.registry.record import canonical_domain
+from ortrain.ops.registry.record import MICROSOFT, canonical_domain
 
 RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 """Operators that keep the order of elements."""
@@ -72,11 +75,21 @@ def merged(factors: Iterable[Factor]) -> list[Factor]:
     return result
 
 
+def piece_of(factors: Sequence[Factor]) -> int:
+    """Return the number of elements at the end of a chain's value that follow each other in its source."""
+    return factors[-1].size if factors and factors[-1].stride == 1 else 1
+
+
+def worth_turns(count: int, piece: int) -> bool:
+    """Return whether `count` parts that take turns by pieces are concatenated as fast as by large parts: single elements are interleaved in pairs only."""
+    return piece >= MIN_RUN or (count, piece) == (2, 1)
+
+
 def merge_transposes(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> list[Node]:
     """Return the nodes with each chain of transposes and reshapes that ends in a Transpose as one Transpose, or as a Reshape where it keeps the order.
 
     builder: adds constants to the plan. outputs: values that must still be computed. Transposes in the middle of a chain stay where others read them."""
-    if sum(node.op_type == "Transpose" for node in nodes) < 2:
+    if all(node.op_type != "Transpose" for node in nodes):
         return list(nodes)
     return TransposeMerger(nodes, builder, outputs).run()
 
@@ -92,12 +105,13 @@ class TransposeMerger:
         for node in nodes:
             for name in set(node.inputs):
                 self.readers[name] = self.readers.get(name, 0) + 1
+        self.concatenations = {node.outputs[0]: node for node in nodes if node.op_type == "Concat" and canonical_domain(node.domain) == ""}
         self.result: list[Node] = []
 
     def run(self) -> list[Node]:
         for node in self.nodes:
             chain = self._extended(node)
-            if chain is None or not self._replaced(node, *chain):
+            if not (self._deals_out(node) if chain is None else self._takes_turns(node, *chain) or self._replaced(node, *chain)):
                 self.result.append(node)
         return self._without_unread()
 
@@ -133,31 +147,82 @@ class TransposeMerger:
         sizes = self._sizes(y)
         assert sizes is not None
         if len(factors) == 1:
-            self._emit("Reshape", [source, self.builder.integer_constant(list(sizes), "shape")], y, node)
+            self._emit("Reshape", [source, self._shape(*sizes)], [y], node)
             return True
         ordered = sorted(factors, key=lambda factor: -factor.stride)
         if not alone or ordered[-1].size < MIN_RUN:
             return False
         divided, moved = (self.builder.names.unique(f"{y}::{part}") for part in ("divided", "transposed"))
-        self._emit("Reshape", [source, self.builder.integer_constant([factor.size for factor in ordered], "shape")], divided, node)
-        self._emit("Transpose", [divided], moved, node, perm=tuple(ordered.index(factor) for factor in factors))
-        self._emit("Reshape", [moved, self.builder.integer_constant(list(sizes), "shape")], y, node)
+        self._emit("Reshape", [source, self._shape(*(factor.size for factor in ordered))], [divided], node)
+        self._emit("Transpose", [divided], [moved], node, perm=tuple(ordered.index(factor) for factor in factors))
+        self._emit("Reshape", [moved, self._shape(*sizes)], [y], node)
         return True
+
+    def _takes_turns(self, node: Node, source: str, factors: list[Factor], alone: bool) -> bool:
+        """Replace a Transpose that only moves the parts of a Concat inwards by a Concat of pieces of the parts; return False for another."""
+        concat = self.concatenations.get(source)
+        if node.op_type != "Transpose" or concat is None or not alone or self.readers[source] != 1 or source in self.outputs:
+            return False
+        y, count, part = node.outputs[0], len(concat.inputs), self._part(concat.inputs, concat)
+        piece = piece_of(factors)
+        if not part or not worth_turns(count, piece) or factors != self._order(y, count * part, Factor(part // piece, piece), Factor(count, part), piece):
+            return False
+        shape, parts = self._shape(prod(self._sizes(y) or ()) // count // piece, piece), []
+        for name in concat.inputs:
+            parts.append(self.builder.names.unique(f"{name}::pieces"))
+            self._emit("Reshape", [name, shape], [parts[-1]], concat)
+        joined = self.builder.names.unique(f"{y}::pieces")
+        self._emit("Concat", parts, [joined], concat, axis=1)
+        self._emit("Reshape", [joined, self._shape(*(self._sizes(y) or ()))], [y], node)
+        return True
+
+    def _deals_out(self, node: Node) -> bool:
+        """Replace a Split of a Transpose that gathers the pieces of parts which took turns by a Split into the pieces; return False for another."""
+        if node.op_type not in ("Split", "SplitTraining") or canonical_domain(node.domain) not in ("", MICROSOFT) or node.inputs[0] not in self.chains:
+            return False
+        x, (source, factors, alone) = node.inputs[0], self.chains[node.inputs[0]]
+        count, part, piece = len(node.outputs), self._part(node.outputs, node), piece_of(factors)
+        if not alone or not part or not worth_turns(count, piece) or self.readers[x] != 1 or x in self.outputs:
+            return False
+        if factors != self._order(x, count * part, Factor(count, piece), Factor(part // piece, count * piece), piece):
+            return False
+        divided, parts = self.builder.names.unique(f"{x}::pieces"), [self.builder.names.unique(f"{name}::pieces") for name in node.outputs]
+        self._emit("Reshape", [source, self._shape(prod(self._sizes(x) or ()) // count // piece, count * piece)], [divided], node)
+        lengths = [self._shape(*[piece] * count)] if len(node.inputs) > 1 else []
+        attributes = {key: value for key, value in node.attributes.items() if key not in ("axis", "split")}
+        self._emit(node.op_type, [divided, *lengths], parts, node, node.domain, **attributes, axis=1)
+        for name, found in zip(node.outputs, parts, strict=True):
+            self._emit("Reshape", [found, self._shape(*(self._sizes(name) or ()))], [name], node)
+        return True
+
+    def _part(self, names: Sequence[str], node: Node) -> int:
+        """Return the number of elements side by side of each of the parts of a Concat or Split; 0 where they differ or are unknown."""
+        sizes = {self._sizes(name) if name else None for name in names}
+        alike = sizes.pop()
+        return prod(alike[int(node.attributes.get("axis", 0)):]) if alike and not sizes else 0
+
+    def _order(self, name: str, row: int, first: Factor, second: Factor, piece: int) -> list[Factor]:
+        """Return the factors of a value that consists of rows, each of them divided into the two given factors and pieces."""
+        rows = Factor(prod(self._sizes(name) or ()) // row, row)
+        return [factor for factor in (rows, first, second, Factor(piece, 1)) if factor.size > 1]
+
+    def _shape(self, *sizes: int) -> str:
+        return self.builder.integer_constant(list(sizes), "shape")
 
     def _has_transpose(self, name: str, source: str) -> bool:
         """Return whether a value differs from the source of its chain by more than its shape."""
         return len(self.chains[name][1]) > 1 if name in self.chains else name != source
 
-    def _emit(self, op_type: str, inputs: list[str], output: str, original: Node, **attributes: object) -> None:
-        node = Node(op_type, inputs, [output], original.name, "", attributes)
+    def _emit(self, op_type: str, inputs: list[str], outputs: list[str], original: Node, domain: str = "", **attributes: object) -> None:
+        node = Node(op_type, inputs, outputs, original.name, domain, attributes)
         self.inference.visit(node)
         self.result.append(node)
 
     def _without_unread(self) -> list[Node]:
-        """Return the result without transposes and reshapes that nothing reads any more."""
+        """Return the result without transposes, reshapes and concatenations that nothing reads any more."""
         needed, kept = set(self.outputs), []
         for node in reversed(self.result):
-            is_copy = canonical_domain(node.domain) == "" and node.op_type in RESHAPES | {"Transpose"}
+            is_copy = canonical_domain(node.domain) == "" and node.op_type in RESHAPES | {"Transpose", "Concat"}
             if is_copy and not any(name in needed for name in node.outputs):
                 continue
             needed.update(node.inputs)

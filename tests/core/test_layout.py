@@ -1,5 +1,7 @@
 """Channels-last regions: operators between convolutions need no transposes, and gradients equal central differences."""
 
+from math import prod
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -31,8 +33,12 @@ def model_of(body, initializers=(), opset=17, shape=(2, 3, 8, 6), output=(2, CLA
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def train_and_check(model, labels):
-    """Train one step, compare the gradients of the input with central differences; return the operators of the training program."""
+def operators_of(plan):
+    return [step.node.op_type for step in plan.steps]
+
+
+def train_and_check(model, labels, found=operators_of):
+    """Train one step, compare the gradients of the input with central differences; return what is `found` in the plan of the train step."""
     shape = tuple(axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim)
     rng = np.random.default_rng(6)
     x, direction = rng.standard_normal(shape), rng.standard_normal(shape)
@@ -47,9 +53,9 @@ def train_and_check(model, labels):
         assert loss == pytest.approx(float(session.eval_step(x, labels)[0]), rel=1e-12)
         session.optimizer_step()
         gradients = {name: before[name] - session.state.array(name) for name in before}
-        operators = [step.node.op_type for step in session._train_runner.last.plan.steps]
+        result = found(session._train_runner.last.plan)
     check_weight_gradients(model, x, labels, before, gradients)
-    return operators
+    return result
 
 
 def check_weight_gradients(model, x, labels, weights, gradients):
@@ -82,6 +88,15 @@ BODIES = {
                       node("Transpose", ["v"], ["w"], perm=[0, 3, 1, 2]), node("Add", ["a", "w"], ["b"])], {"scale": np.linspace(0.5, 1.5, CHANNELS)}),
     "reductions": ([node("ReduceMax", ["a"], ["m"], axes=[2, 3], keepdims=1), node("ReduceSum", ["a", "axes"], ["s"], keepdims=1),
                     node("Add", ["m", "s"], ["t"]), node("Tanh", ["t"], ["u"]), node("Mul", ["a", "u"], ["b"])], {"axes": np.array([2, 3])}),
+    "max pools of few channels": ([node("MaxPool", ["a"], ["t"], kernel_shape=[2, 2], strides=[2, 2]),
+                                   node("MaxPool", ["t"], ["b"], kernel_shape=[3, 2], pads=[1, 1, 1, 0])], {}),
+    "disjoint windows that leave pixels uncovered": ([node("MaxPool", ["a"], ["b"], kernel_shape=[3, 4], strides=[3, 4])], {}),
+    "average pools": ([node("AveragePool", ["a"], ["t"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
+                       node("AveragePool", ["t"], ["u"], kernel_shape=[2, 2], strides=[2, 2]),
+                       node("AveragePool", ["u"], ["b"], kernel_shape=[2, 3], pads=[1, 1, 0, 1])], {}),
+    "values of each position": ([node("Mul", ["a", "map"], ["t"]), node("ReduceMean", ["t"], ["m"], axes=[1], keepdims=1), node("Sub", ["t", "m"], ["u"]),
+                                 node("ReduceMean", ["u"], ["r"], axes=[3], keepdims=1), node("Add", ["u", "r"], ["b"])],
+                                {"map": np.random.default_rng(9).standard_normal((1, CHANNELS, 8, 6))}),
     "identity": ([node("Identity", ["a"], ["t"]), node("Tanh", ["t"], ["b"])], {}),
     "frozen normalization": ([node("BatchNormalization", ["a", "gain", "bias", "mean", "variance"], ["n"]), node("Relu", ["n"], ["b"])], NORMALIZATION),
 }
@@ -93,6 +108,50 @@ def test_operators_between_convolutions_need_no_transposes(name):
     operators = train_and_check(model_of(body, initializers), np.array([0, 3]))
     assert operators.count("ChannelsLastConv") == 2
     assert operators.count("Transpose") <= 2                       # of the input: once forward, and once more where it is recomputed
+
+
+SHUFFLES = {
+    "channel shuffle": ([node("Reshape", ["a", "parts"], ["p"]), node("Transpose", ["p"], ["q"], perm=[0, 2, 1, 3, 4]), node("Reshape", ["q", "whole"], ["s"]),
+                         node("Tanh", ["s"], ["b"])], {"parts": np.array([2, 3, 4, 8, 6]), "whole": np.array([2, CHANNELS, 8, 6])}),
+    "shuffle of three axes": ([node("Reshape", ["a", "parts"], ["p"]), node("Transpose", ["p"], ["q"], perm=[0, 3, 1, 2, 4, 5]),
+                               node("Reshape", ["q", "whole"], ["s"]), node("Tanh", ["s"], ["b"])],
+                              {"parts": np.array([0, 2, 3, 2, 8, 6]), "whole": np.array([0, -1, 8, 6])}),
+    "split, units and shuffle": ([node("Split", ["a"], ["l", "r"], axis=1), node("Tanh", ["r"], ["t"]), node("Concat", ["l", "t"], ["j"], axis=1),
+                                  node("Reshape", ["j", "parts"], ["p"]), node("Transpose", ["p"], ["q"], perm=[0, 2, 1, 3, 4]),
+                                  node("Reshape", ["q", "whole"], ["s"]), node("Tanh", ["s"], ["b"])],
+                                 {"parts": np.array([2, 2, 6, 8, 6]), "whole": np.array([2, CHANNELS, 8, 6])}),
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_a_channel_shuffle_moves_channels_within_pixels_only(name):
+    """Only the input is laid out; where the shuffled parts were concatenated, or are split in the gradient, nothing is transposed at all."""
+    body, initializers = SHUFFLES[name]
+    steps = train_and_check(model_of(body, initializers), np.array([0, 3]), lambda plan: [
+        (step.node.attributes["perm"], plan.types[step.inputs[0]].sizes) for step in plan.steps if step.node.op_type == "Transpose"])
+    within = [prod(size for axis, size in enumerate(sizes) if list(perm[: axis + 1]) != list(range(axis + 1))) for perm, sizes in steps]
+    assert [size for size in within if size != CHANNELS] == [3 * 8 * 6] * (len(within) - within.count(CHANNELS))
+    assert within.count(CHANNELS) == (0 if "Concat" in {node.op_type for node in body} else 2)
+
+
+def test_a_mean_that_drops_rows_transposes_only_the_means():
+    body = [node("Tanh", ["a"], ["t"]), node("ReduceMean", ["t"], ["m"], axes=[2], keepdims=0), node("Unsqueeze", ["m", "axis"], ["e"]),
+            node("Add", ["t", "e"], ["b"])]
+    session = TrainingSession.from_model(model_of(body, {"axis": np.array([2])}), loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD,
+                                         requires_grad=["w0", "w1"])
+    with session:
+        session.train_step(np.zeros((2, 3, 8, 6)), np.array([0, 3]))
+        plan = session._train_runner.last.plan
+        moved = [prod(plan.types[step.inputs[0]].sizes) for step in plan.steps if step.node.op_type == "Transpose"]
+    assert max(moved) <= 2 * 3 * 8 * 6                             # the input; no map of CHANNELS channels
+    train_and_check(model_of(body, {"axis": np.array([2])}), np.array([0, 3]))
+
+
+def test_divided_channels_that_a_position_reads_are_laid_out_again():
+    body = [node("Reshape", ["a", "parts"], ["p"]), node("Transpose", ["p"], ["q"], perm=[0, 2, 1, 3, 4]), node("Mul", ["q", "scale"], ["r"]),
+            node("Reshape", ["r", "whole"], ["b"])]
+    values = {"parts": np.array([2, 3, 4, 8, 6]), "whole": np.array([2, CHANNELS, 8, 6]), "scale": np.linspace(0.5, 1.5, 4 * 3 * 8 * 6).reshape(4, 3, 8, 6)}
+    train_and_check(model_of(body, values), np.array([0, 3]))
 
 
 def test_a_loss_of_every_pixel_reads_rows_of_channels():

@@ -1,6 +1,7 @@
 """Samples of the channels-last operators; the oracles are those of the ONNX operators on transposed data."""
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -282,7 +283,48 @@ POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 4, 4, 16), {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (1, 1, 0, 0)}),
     ((1, 4, 6, 8, 19), {"kernel_shape": (2, 3, 2), "strides": (2, 3, 2)}),
     ((1, 5, 6, 7, 16), {"kernel_shape": (3, 2, 3), "strides": (2, 1, 2), "pads": (1, 0, 1, 1, 1, 1)}),
+    ((2, 9, 11, 13), {"kernel_shape": (2, 2), "strides": (2, 2)}),
+    ((2, 7, 9, 9), {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+    ((2, 7, 9, 5), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (0, 1, 1, 0)}),
+    ((2, 7, 9, 3), {"kernel_shape": (3, 2), "pads": (2, 0, 0, 1)}),
+    ((2, 6, 4, 1), {"kernel_shape": (2, 3), "strides": (1, 2)}),
+    ((2, 5, 7, 8, 7), {"kernel_shape": (2, 3, 2), "strides": (2, 3, 2)}),
+    ((1, 4, 3, 2, 2), {"kernel_shape": (3, 2, 2), "pads": (1, 1, 1, 1, 0, 0)}),
 ]
+
+
+def average_pool(x, kernel_shape, strides=None, pads=None, count_include_pad=0):
+    rank = len(kernel_shape)
+    strides, pads = strides or (1,) * rank, pads or (0,) * 2 * rank
+    seen = windows(x, kernel_shape, strides, pads)
+    inside = np.isfinite(seen)
+    return np.where(inside, seen, 0).sum(-2) / (prod(kernel_shape) if count_include_pad else inside.sum(-2))
+
+
+def average_pool_grad(dy, kernel_shape, spatial, strides=None, pads=None, count_include_pad=0):
+    rank = len(kernel_shape)
+    strides, pads = strides or (1,) * rank, pads or (0,) * 2 * rank
+    inside = np.isfinite(windows(np.zeros((1, *spatial, 1)), kernel_shape, strides, pads))
+    share = dy / (prod(kernel_shape) if count_include_pad else inside.sum(-2))
+    padded = np.zeros((len(dy), *(spatial[i] + pads[i] + pads[i + rank] for i in range(rank)), dy.shape[-1]))
+    for tap in np.ndindex(*kernel_shape):
+        cut = tuple(slice(t, t + (o - 1) * s + 1, s) for t, o, s in zip(tap, dy.shape[1:-1], strides, strict=True))
+        padded[(slice(None), *cut)] += share
+    return padded[(slice(None), *(slice(pads[i], pads[i] + spatial[i]) for i in range(rank)))]
+
+
+def average_samples(shape, attributes):
+    x = normal(*shape)
+    for count in (0, 1) if attributes.get("pads") else (0,):
+        both = attributes | {"count_include_pad": count}
+        label, y = f"pads counted: {count}", average_pool(x, **both)
+        yield Sample("ChannelsLastAveragePool", [x], lambda x, both=both: average_pool(x, **both), both, domain=ORTRAIN, gradient=False, label=label)
+        dy = normal(*y.shape)
+
+        def gradient(dy, both=both):
+            return average_pool_grad(dy, **both, spatial=shape[1:-1])
+
+        yield Sample("ChannelsLastAveragePoolGrad", [dy], gradient, both | {"spatial": shape[1:-1]}, domain=ORTRAIN, gradient=False, label=label)
 
 
 def pool_samples(shape, attributes):
@@ -347,7 +389,7 @@ SAMPLES: list[Sample] = [
     norm_grad_sample("ReLU", (2, 5, 6, 35), RELU),
     norm_grad_sample("ReLU6", (2, 5, 6, 35), RELU6),
     norm_grad_sample("ReLU behind a residual", (2, 5, 6, 35), RELU, of_y=True),
-    *(sample for case in POOLS for sample in pool_samples(*case)),
+    *(sample for case in POOLS for sample in (*pool_samples(*case), *average_samples(*case))),
 ]
 
 X = normal(1, 4, 4, 3)
@@ -357,5 +399,7 @@ REFUSALS: list[Refusal] = [
     Refusal("ChannelsLastConvGrad", [X, X, normal(2, 4, 3, 3)], domain=ORTRAIN, match="weight"),
     Refusal("ChannelsLastConvInputGrad", [X, None, normal(2, 4, 3, 3)], {"output_shape": (6, 6)}, domain=ORTRAIN, match="support"),
     Refusal("ChannelsLastMaxPool", [normal(1, 4, 4, 16)], {"kernel_shape": (2, 2), "pads": (2, 0, 0, 0)}, domain=ORTRAIN, match="pads smaller"),
+    Refusal("ChannelsLastMaxPool", [normal(1, 20, 20, 2)], {"kernel_shape": (12, 11)}, domain=ORTRAIN, match="at most 128 taps"),
+    Refusal("ChannelsLastAveragePool", [normal(1, 4, 4, 3)], {"kernel_shape": (2, 2), "ceil_mode": 1}, domain=ORTRAIN, match="ceil_mode"),
     Refusal("ChannelsLastBatchNormalization", [X, normal(4), normal(4), normal(4), normal(4)], domain=ORTRAIN, match="input 1 of shape"),
 ]

@@ -12,7 +12,7 @@
 #include "channels_last/depthwise.h"
 #include "channels_last/grouped.h"
 #include "channels_last/batch_norm.h"
-#include "channels_last/max_pool.h"
+#include "channels_last/pool.h"
 #include "channels_last/implicit_gemm_conv.h"
 #include "channels_last/conv.h"
 #undef INPUT

@@ -28,4 +28,8 @@ static int channels_last_norm_again(const KernelArgs *args) { return SINGLE ? ch
 static int channels_last_max_pool(const KernelArgs *args) { return SINGLE ? channels_last_max_pool_float(args) : channels_last_max_pool_double(args); }
 static int channels_last_max_pool_grad(const KernelArgs *args)
 { return SINGLE ? channels_last_max_pool_grad_float(args) : channels_last_max_pool_grad_double(args); }
+static int channels_last_average_pool(const KernelArgs *args)
+{ return SINGLE ? channels_last_average_pool_float(args) : channels_last_average_pool_double(args); }
+static int channels_last_average_pool_grad(const KernelArgs *args)
+{ return SINGLE ? channels_last_average_pool_grad_float(args) : channels_last_average_pool_grad_double(args); }
 #endif

@@ -1,5 +1,5 @@
 """Concat, Split, Gather and Scatter kernels, and the guard of indices. A scatter adds in the order of the indices, each destination in one work item, so results have fixed bits."""
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport uint32_t, int32_t, int64_t
 from libc.string cimport memcpy, memset
 from ortrain._core.kernel cimport (DTYPE_FLOAT32, DTYPE_FLOAT64, DTYPE_INT32, Engine, KernelArgs, STATUS_INDEX_OUT_OF_RANGE, STATUS_OK,
                                    Tensor, WorkItem)
@@ -10,6 +10,8 @@ cdef extern from "common/memory.h" nogil:
     int64_t min_i64(int64_t a, int64_t b)
     int64_t ceil_div(int64_t n, int64_t d)
     void run_items(const Engine *engine, WorkItem work, void *context, int64_t items)
+    void interleave_words(uint32_t *block, const uint32_t *a, const uint32_t *b, int64_t n)
+    void separate_words(const uint32_t *block, uint32_t *a, uint32_t *b, int64_t n)
     void copy_bytes(char *to, const char *from_, int64_t n)
     void copy_columns(char *to, int64_t to_step, const char *from_, int64_t from_step, int64_t rows, int64_t width)
     void copy_block(const Engine *engine, void *to, const void *from_, int64_t bytes)
@@ -82,6 +84,12 @@ cdef void concatenation_rows_item(void *context, int64_t item, int64_t worker) n
     cdef int64_t per_item = MEMORY_PIECE // s.row, first = item * per_item, rows = min_i64(per_item, s.bytes // s.row - first), k, width
     cdef char *block = s.block + first * s.row
     cdef char *part
+    if s.count == 2 and s.row == 8 and s.widths[0] == 4 and s.parts[0].data != NULL and s.parts[1].data != NULL:
+        if s.concatenating:
+            interleave_words(<uint32_t *>block, <uint32_t *>s.parts[0].data + first, <uint32_t *>s.parts[1].data + first, rows)
+        else:
+            separate_words(<uint32_t *>block, <uint32_t *>s.parts[0].data + first, <uint32_t *>s.parts[1].data + first, rows)
+        return
     for k in range(s.count):
         width = s.widths[k]
         if s.parts[k].data != NULL:
