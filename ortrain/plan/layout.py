@@ -6,7 +6,7 @@ contiguous channels. Weights and values whose shape is not that of images, [n, c
 layout.
 
 A region begins at a convolution and goes on through batch normalization, pools with any number of channels,
-elementwise operators, reductions, pads, resampling, and Concat and Split along channels. Where a reduction drops axes,
+elementwise operators, dropout, reductions, pads, slices, resampling, and Concat and Split along channels. Where a reduction drops axes,
 only its result is transposed. A Reshape that divides the channels, a Transpose of the parts and a Reshape that unites
 them (a channel shuffle) remain in the region as well: they move channels within each pixel, and ortrain.plan.transposes
 makes them a part of the Concat or Split beside them."""
@@ -22,6 +22,7 @@ import numpy as np
 from ortrain.ir import Node
 from ortrain.ops.channels_last import RANKS, input_gradient_geometry
 from ortrain.ops.conv import conv_windows
+from ortrain.ops.indexing import slice_bounds
 from ortrain.ops.padding import pad_mode, pads_of
 from ortrain.ops.pool import gradient_type, kernel_of, pool_windows
 from ortrain.ops.reduce import axes_of
@@ -67,6 +68,7 @@ class LayoutConversion(LaidOutValues):
             "BatchNormalizationGrad": self.batch_norm_grad, "MaxPool": self.max_pool, "MaxPoolGrad": self.max_pool_grad,
             "AveragePool": self.average_pool, "AveragePoolGrad": self.average_pool_grad, "Reshape": self.reshape,
             "GlobalAveragePool": self.global_pool, "Expand": self.expand, "Concat": self.concat, "Split": self.split, "SplitTraining": self.split,
+            "Slice": self.slice, "SliceGrad": self.slice, "Dropout": self.dropout, "DropoutGrad": self.dropout_grad,
             "Pad": self.pad, "ResampleAxis": self.resample, "ResampleAxisGrad": self.resample,
             "Identity": self.identity, "Transpose": self.transposed, LOSS: self.loss, LOSS_GRAD: self.loss_grad,
             **dict.fromkeys(REDUCTIONS, self.reduce)}
@@ -283,6 +285,43 @@ class LayoutConversion(LaidOutValues):
             return False
         inputs = [self.to_channels_last(node.inputs[0]), *node.inputs[1:]]
         self.emit(node.op_type, inputs, [self.new_channels_last(name) for name in node.outputs], node, node.domain, **node.attributes | {"axis": rank - 1})
+        return True
+
+    def slice(self, node: Node) -> bool:
+        """Convert a Slice or SliceGrad with limits that are known before running."""
+        x, y, is_gradient = node.inputs[0], node.outputs[0], node.op_type == "SliceGrad"
+        rank = len(self.image_sizes(x))
+        if not rank or not self.is_channels_last(x) or not self.image_sizes(y):
+            return False
+        bounds = slice_bounds(self.context(node), 2 if is_gradient else 1, rank)
+        if bounds is None:
+            return False
+        order = to_last(rank)
+        starts, ends, axes, steps = (list(limits) for limits in zip(*((start, end, order.index(axis), step) for axis, start, end, step in bounds), strict=True))
+        if self.builder.opset < 10 and not is_gradient:
+            self.emit("Slice", [self.to_channels_last(x)], [self.new_channels_last(y)], node, "", starts=tuple(starts), ends=tuple(ends), axes=tuple(axes))
+            return True
+        limits = [self.builder.integer_constant(numbers, "limits") for numbers in (starts, ends, axes, steps)]
+        shape = [self.builder.integer_constant(list(last(self.sizes(y))), "shape")] if is_gradient else []
+        self.emit(node.op_type, [self.to_channels_last(x), *shape, *limits], [self.new_channels_last(y)], node, node.domain)
+        return True
+
+    def dropout(self, node: Node) -> bool:
+        """Convert a Dropout, whose mask then is channels-last, too."""
+        x = node.inputs[0]
+        if not self.image_sizes(x) or not self.is_channels_last(x):
+            return False
+        outputs = [self.new_channels_last(name) for name in node.outputs]
+        self.emit("Dropout", [self.to_channels_last(x), *node.inputs[1:]], outputs, node, node.domain, **node.attributes)
+        return True
+
+    def dropout_grad(self, node: Node) -> bool:
+        """Convert the gradient of a Dropout that was converted."""
+        dy, mask = node.inputs[:2]
+        if mask not in self.only_channels_last:
+            return False
+        inputs = [self.to_channels_last(dy), self.channels_last[mask], *node.inputs[2:]]
+        self.emit("DropoutGrad", inputs, [self.new_channels_last(node.outputs[0])], node, node.domain, **node.attributes)
         return True
 
     def reduce(self, node: Node) -> bool:

@@ -97,6 +97,13 @@ BODIES = {
     "values of each position": ([node("Mul", ["a", "map"], ["t"]), node("ReduceMean", ["t"], ["m"], axes=[1], keepdims=1), node("Sub", ["t", "m"], ["u"]),
                                  node("ReduceMean", ["u"], ["r"], axes=[3], keepdims=1), node("Add", ["u", "r"], ["b"])],
                                 {"map": np.random.default_rng(9).standard_normal((1, CHANNELS, 8, 6))}),
+    "slices": ([node("Slice", ["a", "zero", "eight", "one"], ["l"]), node("Slice", ["a", "two", "ten", "one"], ["o"]),
+                node("Slice", ["a", "eight", "end", "one"], ["r"]), node("Mul", ["l", "o"], ["p"]), node("Concat", ["p", "r"], ["j"], axis=1),
+                node("Slice", ["j", "starts", "ends", "axes", "steps"], ["b"])],
+               {"zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "eight": np.array([8]), "ten": np.array([10]), "end": np.array([2**40]),
+                "starts": np.array([-1, 1]), "ends": np.array([-99, 6]), "axes": np.array([-2, 3]), "steps": np.array([-2, 1])}),
+    "dropout": ([node("Dropout", ["a", "ratio", "training"], ["d", "mask"]), node("Tanh", ["d"], ["b"])],
+                {"ratio": np.array(0.0), "training": np.array(True)}),
     "identity": ([node("Identity", ["a"], ["t"]), node("Tanh", ["t"], ["b"])], {}),
     "frozen normalization": ([node("BatchNormalization", ["a", "gain", "bias", "mean", "variance"], ["n"]), node("Relu", ["n"], ["b"])], NORMALIZATION),
 }
@@ -108,6 +115,20 @@ def test_operators_between_convolutions_need_no_transposes(name):
     operators = train_and_check(model_of(body, initializers), np.array([0, 3]))
     assert operators.count("ChannelsLastConv") == 2
     assert operators.count("Transpose") <= 2                       # of the input: once forward, and once more where it is recomputed
+
+
+def test_the_gradient_of_a_dropout_between_convolutions_is_zero_where_its_result_is():
+    body = [node("Dropout", ["a", "ratio", "training"], ["d", "mask"]), node("Mul", ["d", "scale"], ["b"])]
+    model = model_of(body, {"ratio": np.array(0.5), "training": np.array(True), "scale": np.ones((1, CHANNELS, 1, 1))})
+    with TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD, requires_grad=["w0", "scale"]) as session:
+        session.learning_rate = 1.0
+        before = {name: session.state.array(name).copy() for name in ("w0", "scale")}
+        session.train_step(np.random.default_rng(1).standard_normal((2, 3, 8, 6)), np.array([0, 3]))
+        session.optimizer_step()
+        moved = {name: before[name] - session.state.array(name) for name in before}
+        assert "ChannelsLastConv" in operators_of(session._train_runner.last.plan)
+    # a = w0 * x is linear and b = scale · mask · 2 · a, so that <gradient of w0, w0> = <gradient of scale, scale> only for one mask
+    assert np.vdot(moved["w0"], before["w0"]) == pytest.approx(np.vdot(moved["scale"], before["scale"]), rel=1e-9)
 
 
 SHUFFLES = {
