@@ -1,4 +1,4 @@
-"""Conformance ports in C and C#, which answer by way of the native library. `python -m tests.native.ports` builds them and prints the table with their columns."""
+"""Conformance ports in C and C#, which answer by way of the native library. `python -m tests.native.ports` builds them and prints the table of cases."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def as_markdown() -> str:
         return ", ".join(f"`{case}`" for case in cases) or "none"
 
     lines = ["| absent | cases in C | cases in C# |", "|---|---|---|"]
-    for reason in sorted({reason for reasons in ports.values() for reason in reasons}):
-        lines.append(f"| {reason} | " + " | ".join(cell(ports[port].get(reason, [])) for port in TOOLS) + " |")
+    reasons = sorted({reason for found in ports.values() for reason in found})
+    lines += [f"| {reason} | " + " | ".join(cell(ports[port].get(reason, [])) for port in TOOLS) + " |" for reason in reasons]
     return "\n".join(lines) + "\n"
