@@ -1,4 +1,4 @@
-"""`python -m benchmarks native` measures what the C interface adds to a train step of a tiny network, and how long the start of the library takes."""
+"""`python -m benchmarks native`: what the C interface adds to a train step and to inference of a tiny network, and how long the library takes to start."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import numpy as np
 
 import ortrain
 from ortrain._native.installation import flags, install
+from ortrain.runtime.inference_session import InferenceSession
 from ortrain.runtime.options import SessionOptions
 from ortrain.training.session import TrainingSession
 
 ARTIFACTS = Path(ortrain.__file__).parent / "conformance" / "artifacts" / "classifier"
-SOURCE = Path(__file__).with_name("native_step.c")
+HERE = Path(__file__).parent
 ROUNDS, STEPS = 7, 100_000
 
 
@@ -31,14 +32,46 @@ def engine_step(session: TrainingSession, values: tuple[np.ndarray, ...]) -> flo
     return (time.thread_time() - start) / STEPS * 1e6
 
 
+def engine_run(session: InferenceSession, values: np.ndarray, out: np.ndarray | None) -> float:
+    """Return microseconds of processor time of an inference run by the Python API, with an output of its own or into an array."""
+    feed, places = {"x": values}, None if out is None else [out]
+    session.run(["scores"], feed, out=places)
+    start = time.thread_time()
+    for _ in range(STEPS):
+        session.run(["scores"], feed, out=places)
+    return (time.thread_time() - start) / STEPS * 1e6
+
+
+def build(folder: Path, name: str) -> Path:
+    """Compile a program of this folder against the library in a folder."""
+    program = folder / name
+    subprocess.run([os.environ.get("CC", "cc"), "-O2", str(HERE / f"{name}.c"), "-o", str(program), *flags(folder).split()], check=True)
+    return program
+
+
+def print_runs(folder: Path) -> None:
+    """Print what inference takes by the Python API and through C, the medians of rounds in which they take turns."""
+    values, out = np.zeros((4, 3), np.float32), np.zeros((4, 3), np.float32)
+    program, model = build(folder, "native_run"), ARTIFACTS / "forward.onnx"
+    session = InferenceSession(model, SessionOptions(intra_op_num_threads=1))
+    rows = []
+    for _ in range(ROUNDS):
+        printed = subprocess.run([str(program), str(model), str(STEPS)], check=True, capture_output=True, text=True).stdout
+        rows.append((engine_run(session, values, None), engine_run(session, values, out), *map(float, printed.split())))
+    engine, engine_given, made, given = (statistics.median(column) for column in zip(*rows, strict=True))
+    added, added_given = (statistics.median(row[place + 2] - row[place] for row in rows) for place in (0, 1))
+    print(f"inference by the Python API, outputs made / given        {engine:6.2f} µs  {engine_given:6.2f} µs")
+    print(f"the same from C by Run, outputs made by each run         {made:6.2f} µs ({added:+.2f})")
+    print(f"the same from C by Run, outputs of the program           {given:6.2f} µs ({added_given:+.2f})")
+
+
 def main() -> None:
     """Print the medians of rounds in which the engine and a C program take turns."""
     values = np.zeros((4, 3), np.float32), np.array([0, 1, 2, 1])
     values[0].reshape(-1)[:4] = 1, -1, 2, 0.5
     with tempfile.TemporaryDirectory() as folder, TrainingSession.from_artifacts(ARTIFACTS, options=SessionOptions(intra_op_num_threads=1)) as session:
         install(folder)
-        program = Path(folder) / "native_step"
-        subprocess.run([os.environ.get("CC", "cc"), "-O2", str(SOURCE), "-o", str(program), *flags(folder).split()], check=True)
+        program = build(Path(folder), "native_step")
         session.train_step(*values)
         rows = []
         for _ in range(ROUNDS):
@@ -53,3 +86,4 @@ def main() -> None:
         print(f"reset of the gradients from C                            {reset:6.2f} µs")
         print(f"loading the library, Python and the first checkpoint     {load:6.3f} s")
         print(f"the first training session                               {opened:6.3f} s")
+        print_runs(Path(folder))

@@ -10,7 +10,7 @@ cimport cython
 cimport numpy as cnp
 from ortrain._core.fast_path cimport FastPath
 from ortrain._native.values cimport (Call, Content, Description, Descriptions, Failure, Metadata, ModelInterface, PropertyValue, Settings, Source, Strings,
-                                     TrainingNames, array_of, cbool, content_of, describe, set_strings, text_copy, value_of)
+                                     TrainingNames, array_of, cbool, content_of, describe, set_strings, text_copy, value_of, view_of)
 
 import atexit
 import gc
@@ -92,10 +92,10 @@ cdef object source_of(const Source *source):
 
 cdef object settings_of(const Settings *given):
     """Return the options of a session."""
-    initializers = {text_of(given.initializers.items[i]): array_of(given.initializer_values[i]) for i in range(given.initializers.count)}
+    values = {text_of(given.initializers.items[i]): array_of(given.initializer_values[i]) for i in range(given.initializers.count)}
     dimensions = [(text_of(given.dimensions.items[i]), given.sizes[i], bool(given.by_denotation[i])) for i in range(given.dimensions.count)]
-    entries = dict(zip(texts_of(&given.keys), texts_of(&given.values), strict=True))
-    return sessions.Settings(given.threads, bool(given.profiles), entries, dimensions, initializers)
+    files = {text_of(given.files.items[i]): view_of(&given.file_contents[i]) for i in range(given.files.count)}
+    return sessions.Settings(given.threads, bool(given.profiles), dict(zip(texts_of(&given.keys), texts_of(&given.values))), dimensions, values, files)
 
 
 cdef object run_options_of(const uint8_t *terminate):

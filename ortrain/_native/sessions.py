@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal  # noqa: F401  it replaces the handler of SIGINT, which the library puts back after its start and could not put back after a later import
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from ortrain._facade_runtime import sessions
-from ortrain.errors import ArtifactNotFoundError, InputNameError, InvalidArgumentError, InvalidStateError, OutputNotFoundError
+from ortrain.dtypes import NAMES, NUMBERS, name_of
+from ortrain.errors import (
+    ArtifactNotFoundError,
+    InputNameError,
+    InvalidArgumentError,
+    InvalidModelError,
+    InvalidStateError,
+    OutputNotFoundError,
+)
 from ortrain.formats.onnx_files import proto_of, read_model
 from ortrain.ir import Dim, Model, TensorType
 from ortrain.loading.loader import load_model
@@ -38,6 +47,8 @@ class Settings:
     dimensions: list[tuple[str, int, bool]] = field(default_factory=list)
     """(symbol or denotation, the size that replaces it, whether it is a denotation)."""
     initializers: dict[str, np.ndarray] = field(default_factory=dict)
+    files: dict[str, memoryview] = field(default_factory=dict)
+    """Files of external data in the program's memory: location in the model -> content."""
 
     def options(self) -> SessionOptions:
         """Return the engine's options. Raises InvalidArgumentError for an entry that is not accepted."""
@@ -105,7 +116,7 @@ class Inference:
 
     def __init__(self, settings: Settings, source: str | bytes) -> None:
         proto = _proto(source)
-        self._model = load_model(source)
+        self._model = load_model(_with_external_data(proto, source, settings) if settings.initializers or settings.files else source)
         self.producer, self.graph_name, self.domain = proto.producer_name, proto.graph.name, proto.domain
         self.description, self.graph_description, self.version = proto.doc_string, proto.graph.doc_string, proto.model_version
         self.metadata = {entry.key: entry.value for entry in proto.metadata_props}
@@ -188,6 +199,40 @@ def _proto(source: str | bytes) -> Any:
         read_model(data)
         raise
     return read
+
+
+def _with_external_data(proto: Any, source: str | bytes, settings: Settings) -> Any:
+    """Return a model whose external data are those that the program has given; others are read from files beside the model.
+
+    Raises InvalidModelError when a file in memory is too short, InvalidArgumentError when a given initializer has another shape or type."""
+    from onnx import external_data_helper
+
+    for tensor in proto.graph.initializer:
+        if not external_data_helper.uses_external_data(tensor):
+            continue
+        where = external_data_helper.ExternalDataInfo(tensor)
+        if tensor.name in settings.initializers:
+            tensor.raw_data = _fitting(tensor, settings.initializers[tensor.name]).tobytes()
+        elif where.location in settings.files:
+            file, offset = settings.files[where.location], where.offset or 0
+            length = len(file) - offset if where.length is None else where.length
+            if offset < 0 or length < 0 or offset + length > len(file):
+                raise InvalidModelError(f"expected bytes {offset} to {offset + length} of {where.location!r} for tensor {tensor.name!r}, got {len(file)} bytes")
+            tensor.raw_data = bytes(file[offset : offset + length])
+        elif isinstance(source, str):
+            external_data_helper.load_external_data_for_tensor(tensor, os.path.dirname(source))
+        else:
+            continue                    # the loader refuses it
+        del tensor.external_data[:]
+        tensor.data_location = tensor.DEFAULT
+    return proto
+
+
+def _fitting(tensor: Any, value: np.ndarray) -> np.ndarray:
+    if (NUMBERS[name_of(value.dtype)], list(value.shape)) != (tensor.data_type, list(tensor.dims)):
+        raise InvalidArgumentError(f"expected {NAMES[tensor.data_type]}{list(tensor.dims)} for initializer {tensor.name!r}, "
+                                   f"got {value.dtype}{list(value.shape)}")
+    return value
 
 
 def _replace_initializers(model: Model, values: Mapping[str, np.ndarray]) -> None:

@@ -71,6 +71,8 @@ cdef extern from "bridge.h":
         cbool *by_denotation
         Strings initializers
         Content **initializer_values
+        Strings files
+        Source *file_contents
 
     ctypedef struct PropertyValue:
         int type
@@ -87,6 +89,7 @@ cdef extern from "bridge.h":
         const char **output_names
 
 cdef object array_of(Content *content)
+cdef object view_of(const Source *source)
 cdef object value_of(Content *content)
 cdef Content *content_of(object value) except NULL
 cdef char *text_copy(str text) except NULL

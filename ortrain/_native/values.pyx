@@ -1,4 +1,6 @@
 """Conversions between the C library's contents of values and arrays."""
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.ref cimport Py_INCREF
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, strdup
@@ -54,6 +56,11 @@ cdef void describe(Description *description, str name, object kind) except *:
 
 
 # ---- contents to arrays
+
+cdef object view_of(const Source *source):
+    """Return a view of bytes in the program's memory."""
+    return PyMemoryView_FromMemory(<char *>source.data, source.size, PyBUF_READ) if source.size else memoryview(b"")
+
 
 cdef object array_of(Content *content):
     """Return a tensor as an array that shares its memory; strings are copied."""

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import itertools
 import shlex
 import sys
+from collections.abc import Container
 
 from ortrain.conformance.cases import Case, known_failures, load_cases
 from ortrain.conformance.drivers import LANGUAGES, driver_for
@@ -26,7 +28,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     run_ = actions.add_parser("run", help="Runs the cases and prints a table.")
-    run_.add_argument("--port", metavar="COMMAND", help="A port that answers requests on its standard input; it becomes a column of its own.")
+    run_.add_argument("--port", metavar="COMMAND", action="append", default=[], dest="ports",
+                      help="A port that answers requests on its standard input; it becomes a column of its own. May be given several times.")
     run_.add_argument("--only", metavar="PATTERN", default="*", help="Run the cases whose names match the pattern. Default: *.")
     run_.add_argument("--errors", action="store_true", help="Also print every refused call as each language shows it.")
     serve_ = actions.add_parser("serve", help="Answers requests, one JSON object per line.")
@@ -49,10 +52,10 @@ def run(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace, cases: list[Case]) -> None:
     columns = {language: run_cases(Service(driver_for(language)), cases) for language in LANGUAGES}
-    if options.port:
-        port = Port(shlex.split(options.port))
+    for command in options.ports:
+        port = Port(shlex.split(command))
         try:
-            columns["port"] = run_cases(port, cases)
+            columns[_column_of(port, columns)] = run_cases(port, cases)
         finally:
             port.close()
     surprises = judged(columns)
@@ -63,12 +66,19 @@ def _run(options: argparse.Namespace, cases: list[Case]) -> None:
         raise ConformanceError(f"expected every case to pass or to fail as known, {len(surprises)} did not: {'; '.join(surprises)}")
 
 
+def _column_of(port: Port, taken: Container[str]) -> str:
+    """Return the name that a port gives itself in its reply to `hello`, or port, port-2 and so on."""
+    reply = port.request({"call": "hello"}).get("result")
+    name = str(reply.get("name", "port")) if isinstance(reply, dict) else "port"
+    return next(column for column in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2))) if column not in taken)
+
+
 def judged(columns: dict[str, dict[str, Outcome]]) -> list[str]:
     """Return the outcomes that differ from known_failures.toml; those that agree with it become "known"."""
     surprises = []
     for language, known in known_failures().items():
         surprises += [f"{language}: known_failures.toml names {name!r}, which is no case that was run" for name in known
-                      if name not in columns[language] and len(columns[language]) == len(load_cases())]
+                      if language in columns and name not in columns[language] and len(columns[language]) == len(load_cases())]
     for language, outcomes in columns.items():
         known = known_failures().get(language, {})
         for name, outcome in outcomes.items():
@@ -86,7 +96,8 @@ def print_table(cases: list[Case], columns: dict[str, dict[str, Outcome]]) -> No
     width = max((len(case.name) for case in cases), default=4)
     print(f"{'case':<{width}}  " + "  ".join(f"{language:<7}" for language in columns))
     for case in cases:
-        print(f"{case.name:<{width}}  " + "  ".join(f"{MARKS[outcomes[case.name].verdict]:<7}" for outcomes in columns.values()).rstrip())
+        marks = (f"{MARKS[outcomes[case.name].verdict]:<{max(7, len(language))}}" for language, outcomes in columns.items())
+        print(f"{case.name:<{width}}  " + "  ".join(marks).rstrip())
     for language, outcomes in columns.items():
         counts = {verdict: sum(outcome.verdict == verdict for outcome in outcomes.values()) for verdict in MARKS}
         print(f"{language}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))

@@ -87,6 +87,8 @@ typedef struct Settings {
     bool *by_denotation;
     Strings initializers;
     Content **initializer_values;
+    Strings files;              /* names of files of external data whose bytes are in the program's memory */
+    Source *file_contents;
 } Settings;
 
 typedef struct PropertyValue {

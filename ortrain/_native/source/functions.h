@@ -159,6 +159,7 @@ const char* ORT_API_CALL api_GetBuildInfoString(void);
 OrtStatus* ORT_API_CALL api_RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names, const OrtValue* const* input, size_t input_len, const char* const* output_names, size_t output_names_len, OrtValue** output, RunAsyncCallbackFn run_async_callback, void* user_data);
 OrtStatus* ORT_API_CALL api_SetUserLoggingFunction(OrtSessionOptions* options, OrtLoggingFunction user_logging_function, void* user_logging_param);
 OrtStatus* ORT_API_CALL api_SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length);
+OrtStatus* ORT_API_CALL api_AddExternalInitializersFromFilesInMemory(OrtSessionOptions* options, const ORTCHAR_T* const* external_initializer_file_names, char* const* external_initializer_file_buffer_array, const size_t* external_initializer_file_lengths, size_t num_external_initializer_files);
 OrtStatus* ORT_API_CALL training_LoadCheckpoint(const ORTCHAR_T* checkpoint_path, OrtCheckpointState** checkpoint_state);
 OrtStatus* ORT_API_CALL training_SaveCheckpoint(OrtCheckpointState* checkpoint_state, const ORTCHAR_T* checkpoint_path, const bool include_optimizer_state);
 OrtStatus* ORT_API_CALL training_CreateTrainingSession(const OrtEnv* env, const OrtSessionOptions* options, OrtCheckpointState* checkpoint_state, const ORTCHAR_T* train_model_path, const ORTCHAR_T* eval_model_path, const ORTCHAR_T* optimizer_model_path, OrtTrainingSession** out);

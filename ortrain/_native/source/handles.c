@@ -87,8 +87,9 @@ OrtStatus *wrong_handle(const void *object, Kind kind, const char *name, const c
         return make_status(ORT_INVALID_ARGUMENT, "expected an %s as %s of %s, got a pointer that is not aligned", wanted, name, function);
     uint32_t magic = ((const Handle *)object)->magic;
     if (magic - RELEASED_MAGIC < N_KINDS)
-        return make_status(ORT_INVALID_ARGUMENT, "expected an open %s as %s of %s, got an %s that was released", wanted, name, function,
-                           pools[magic - RELEASED_MAGIC].name);
+        return make_status(ORT_INVALID_ARGUMENT, "expected an open %s as %s of %s, got an %s that was released%s", wanted, name, function,
+                           pools[magic - RELEASED_MAGIC].name,
+                           magic - RELEASED_MAGIC == KIND_CheckpointState ? " (a session that was made with it keeps the parameters and goes on)" : "");
     const char *found = magic - HANDLE_MAGIC < N_KINDS ? pools[magic - HANDLE_MAGIC].name : "object of no known kind";
     return make_status(ORT_INVALID_ARGUMENT, "expected an %s as %s of %s, got an %s", wanted, name, function, found);
 }

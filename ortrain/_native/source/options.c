@@ -30,7 +30,9 @@ static void clear_options(OrtSessionOptions *options) {
     free(settings->initializer_values);
     free(settings->sizes);
     free(settings->by_denotation);
+    free(settings->file_contents);
     free_texts(&settings->initializers);
+    free_texts(&settings->files);
     free_texts(&settings->dimensions);
     free_texts(&settings->keys);
     free_texts(&settings->values);
@@ -89,6 +91,16 @@ static OrtStatus *set_initializer(Settings *settings, const char *name, Content 
     return NULL;
 }
 
+static OrtStatus *set_file(Settings *settings, const char *name, Source content) {
+    size_t count = settings->files.count;
+    if (find_text(&settings->files, name) < count)
+        return make_status(ORT_INVALID_ARGUMENT, "expected each file of external data once, got %s twice", name);
+    if (!grow(&settings->file_contents, count, sizeof(Source)) || !append_text(&settings->files, name))
+        return out_of_memory();
+    settings->file_contents[count] = content;
+    return NULL;
+}
+
 OrtStatus *ORT_API_CALL api_CloneSessionOptions(const OrtSessionOptions *in_options, OrtSessionOptions **out_options) {
     REQUIRE(SessionOptions, in_options);
     REQUIRE_POINTER(out_options);
@@ -108,6 +120,8 @@ OrtStatus *ORT_API_CALL api_CloneSessionOptions(const OrtSessionOptions *in_opti
         status = set_dimension(&copy->settings, from->dimensions.items[i], from->sizes[i], from->by_denotation[i]);
     for (size_t i = 0; status == NULL && i < from->initializers.count; i++)
         status = set_initializer(&copy->settings, from->initializers.items[i], from->initializer_values[i]);
+    for (size_t i = 0; status == NULL && i < from->files.count; i++)
+        status = set_file(&copy->settings, from->files.items[i], from->file_contents[i]);
     if (status == NULL && in_options->log_id != NULL)
         status = set_text(&copy->log_id, in_options->log_id);
     if (status == NULL && in_options->profile_prefix != NULL)
@@ -181,6 +195,24 @@ OrtStatus *ORT_API_CALL api_AddExternalInitializers(OrtSessionOptions *options, 
         REQUIRE_POINTER(initializer_names);
         REQUIRE_POINTER(initializers);
         RETURN_IF(api_AddInitializer(options, initializer_names[i], initializers[i]));
+    }
+    return NULL;
+}
+
+OrtStatus *ORT_API_CALL api_AddExternalInitializersFromFilesInMemory(OrtSessionOptions *options, const ORTCHAR_T *const *external_initializer_file_names,
+                                                                     char *const *external_initializer_file_buffer_array,
+                                                                     const size_t *external_initializer_file_lengths, size_t num_external_initializer_files) {
+    REQUIRE(SessionOptions, options);
+    for (size_t i = 0; i < num_external_initializer_files; i++) {
+        REQUIRE_POINTER(external_initializer_file_names);
+        REQUIRE_POINTER(external_initializer_file_buffer_array);
+        REQUIRE_POINTER(external_initializer_file_lengths);
+        const char *name = external_initializer_file_names[i], *bytes = external_initializer_file_buffer_array[i];
+        if (name == NULL || *name == '\0')
+            return make_status(ORT_INVALID_ARGUMENT, "expected the name of a file of external data, element %zu is empty", i);
+        if (bytes == NULL && external_initializer_file_lengths[i] > 0)
+            return make_status(ORT_INVALID_ARGUMENT, "expected the bytes of the file of external data %s, got a null pointer", name);
+        RETURN_IF(set_file(&options->settings, name, (Source){ NULL, bytes, external_initializer_file_lengths[i] }));
     }
     return NULL;
 }

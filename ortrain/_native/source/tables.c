@@ -646,12 +646,6 @@ static OrtStatus* ORT_API_CALL api_KernelInfoGetAllocator(const OrtKernelInfo* i
     return refuse("KernelInfoGetAllocator", "custom operators are Python files, which RegisterCustomOpsLibrary loads");
 }
 
-static OrtStatus* ORT_API_CALL api_AddExternalInitializersFromFilesInMemory(OrtSessionOptions* options, const ORTCHAR_T* const* external_initializer_file_names, char* const* external_initializer_file_buffer_array, const size_t* external_initializer_file_lengths, size_t num_external_initializer_files) {
-    (void)options; (void)external_initializer_file_names; (void)external_initializer_file_buffer_array; (void)external_initializer_file_lengths;
-    (void)num_external_initializer_files;
-    return refuse("AddExternalInitializersFromFilesInMemory", "external data are read from files");
-}
-
 const OrtApi api_table = {
     api_CreateStatus,
     api_GetErrorCode,

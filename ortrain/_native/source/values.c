@@ -126,8 +126,8 @@ OrtStatus *ORT_API_CALL api_CreateTensorWithDataAsOrtValue(const OrtMemoryInfo *
     RETURN_IF(new_tensor(shape, shape_len, type, "CreateTensorWithDataAsOrtValue", &content));
     OrtStatus *status = NULL;
     if (p_data_len < content->bytes)
-        status = make_status(ORT_INVALID_ARGUMENT, "not enough space: expected %zu bytes for the shape of CreateTensorWithDataAsOrtValue, got %zu",
-                             content->bytes, p_data_len);
+        status = make_status(ORT_INVALID_ARGUMENT, "not enough space: expected %zu bytes for the %zu elements of CreateTensorWithDataAsOrtValue, got %zu bytes for %zu",
+                             content->bytes, content->count, p_data_len, p_data_len / element_size(type));
     else if (p_data == NULL && content->bytes > 0)
         status = missing("p_data", "CreateTensorWithDataAsOrtValue");
     if (status != NULL) {
