@@ -85,6 +85,7 @@ native: $(VENV)/built
 	$(RUN) -m tests.native.published || echo "the published sources cannot be fetched: tests that need them are skipped"
 	$(RUN) -m pytest -v -rs tests/native
 	$(RUN) -m tests.native
+	$(RUN) -m tests.native.ports
 	$(RUN) -m benchmarks native
 
 models: $(VENV)/built
