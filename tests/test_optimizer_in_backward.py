@@ -100,7 +100,7 @@ def test_parameters_are_updated_right_after_their_last_reader():
     for name, index in updated_at.items():
         assert max(reader for reader, step in enumerate(plan) if reader != index and name in step.inputs) < index
     kernels = kernels_of(fused)
-    assert updated_at["fc.weight"] < kernels.index("max_pool_grad") < updated_at["bn.weight"]
+    assert updated_at["fc.weight"] < kernels.index("channels_last_max_pool_grad") < updated_at["bn.weight"]
     assert updated_at["bn.weight"] < kernels.index("channels_last_conv_grad") < updated_at["conv.weight"]
 
 
