@@ -89,6 +89,6 @@ cdef class Program:
     cdef int run_steps_timed(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *terminate_flag, int64_t *timestamps) noexcept nogil
     cdef int run_nested(self, void **inputs) noexcept nogil
     cdef void *output_data(self, Py_ssize_t index, void **inputs) noexcept nogil
-    cdef bint fits_outputs(self, list out) noexcept
+    cpdef bint fits_outputs(self, list out) noexcept
     cdef bint fits_output(self, Py_ssize_t i, object array) noexcept
     cdef list results(self, tuple values, list out_arrays)

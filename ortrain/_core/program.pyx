@@ -390,7 +390,7 @@ cdef class Program:
                 return i, NAMES[self.outputs[i].dtype], tuple([self.outputs[i].dims[d] for d in range(self.outputs[i].rank)])
         return None
 
-    cdef bint fits_outputs(self, list out) noexcept:
+    cpdef bint fits_outputs(self, list out) noexcept:
         """Return True if there is one array, or None, per output, and each can receive its output."""
         cdef Py_ssize_t i
         if len(out) != self.n_outputs:

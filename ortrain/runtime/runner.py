@@ -123,9 +123,10 @@ class Runner:
         TerminatedError when run_options request it."""
         terminate = None if run_options is None else run_options.terminate_flag
         program = self.repeatable
-        if program is not None and out is None:
+        targets = None if out is None else list(out)
+        if program is not None and (targets is None or program.fits_outputs(targets)):
             try:
-                result = program.try_run(values, overwrite, terminate, all_gradients=complete)
+                result = program.try_run(values, overwrite, terminate, targets, complete)
             except RuntimeError:
                 raise self.refusal(program, values) from program.python_error()
             if result is not None:
