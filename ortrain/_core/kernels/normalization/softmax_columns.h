@@ -1,6 +1,6 @@
 /* Softmax for one element type; included by softmax.h once per type, therefore without an include guard.
  *
- * Rows of at least LONG_ROW elements that are contiguous are computed one at a time, all others in panels. Sums along columns are of blocks of SUMMED_ROWS,
+ * Long rows that are contiguous are computed one at a time, all others in panels. Sums along columns are of blocks of SUMMED_ROWS,
  * added in order. */
 
 /* Return the sum of the lanes, which are overwritten: the upper half is added to the lower one until one lane is left. */
@@ -32,14 +32,14 @@ static inline REAL NAMED(row_max)(const REAL *x, int64_t n)
 static void NAMED(softmax_row)(const REAL *a, const REAL *b, REAL *y, int64_t n)
 {
     REAL largest = NAMED(row_max)(a, n); (void)b;
-    ROW_SUM(sum, SOFT_EXP(a[i] - largest), y[i] = value)
+    ROW_SUM(sum, EXP_OF_NEGATIVE(a[i] - largest), y[i] = value)
     REAL scale = 1 / sum;
     for (int64_t i = 0; i < n; i++) y[i] *= scale;
 }
 static void NAMED(log_softmax_row)(const REAL *a, const REAL *b, REAL *y, int64_t n)
 {
     REAL largest = NAMED(row_max)(a, n); (void)b;
-    ROW_SUM(sum, SOFT_EXP(a[i] - largest), )
+    ROW_SUM(sum, EXP_OF_NEGATIVE(a[i] - largest), )
     REAL shift = largest + SOFT_LOG(sum);
     for (int64_t i = 0; i < n; i++) y[i] = a[i] - shift;
 }
@@ -93,7 +93,7 @@ static void NAMED(softmax_columns)(const NAMED(Columns) *c)
 {
     REAL largest[PANEL_COLUMNS];
     NAMED(column_max)(c, largest);
-    COLUMN_SUM(SOFT_EXP(a[i] - largest[i]), t[i] = value)
+    COLUMN_SUM(EXP_OF_NEGATIVE(a[i] - largest[i]), t[i] = value)
     for (int64_t i = 0; i < c->n; i++) sum[i] = 1 / sum[i];
     COLUMN_RESULTS(t[i] * sum[i])
 }
@@ -101,7 +101,7 @@ static void NAMED(log_softmax_columns)(const NAMED(Columns) *c)
 {
     REAL largest[PANEL_COLUMNS];
     NAMED(column_max)(c, largest);
-    COLUMN_SUM(SOFT_EXP(a[i] - largest[i]), )
+    COLUMN_SUM(EXP_OF_NEGATIVE(a[i] - largest[i]), )
     for (int64_t i = 0; i < c->n; i++) sum[i] = largest[i] + SOFT_LOG(sum[i]);
     COLUMN_RESULTS(a[i] - sum[i])
 }
@@ -149,7 +149,7 @@ static void NAMED(softmax_panels_item)(void *context, int64_t item, int64_t work
 static void NAMED(run_softmax)(NAMED(Softmax) s)
 {
     const int64_t *p = s.args->ints; const Engine *engine = s.args->engine;
-    if (p[2] == 1 && p[1] >= LONG_ROW) { engine->parallel_for(engine, NAMED(softmax_rows_item), &s, ceil_div(p[0], ROWS_PER_ITEM(p[1]))); return; }
+    if (p[2] == 1 && p[1] >= (s.inputs > 1 ? LONG_GRADIENT_ROW : LONG_ROW)) { engine->parallel_for(engine, NAMED(softmax_rows_item), &s, ceil_div(p[0], ROWS_PER_ITEM(p[1]))); return; }
     s.panels = panels_of(p[0], p[1], p[2], sizeof(REAL), s.inputs, 0);
     engine->parallel_for(engine, NAMED(softmax_panels_item), &s, panel_items(&s.panels));
 }
