@@ -50,7 +50,8 @@ SAMPLES += [
     Sample("Hardmax", [x], lambda x, a=axis, n=opset: hardmax(x, a, n < 13), {"axis": axis}, opset=opset, gradient=False)
     for x in (X, np.round(X)) for axis in (-1, 1, 0) for opset in (7, 11, 13) if axis >= 0 or opset > 7
 ]
-LAYOUTS = {"transposed slices": (rng.standard_normal((37, 5, 3)), 1), "short rows": (rng.standard_normal((70, 6)), 1), "long rows": (rng.standard_normal((3, 200)), 1),
+LAYOUTS = {"transposed slices": (rng.standard_normal((37, 5, 3)), 1), "short rows": (rng.standard_normal((70, 6)), 1), "rows that are long in gradients": (rng.standard_normal((3, 200)), 1),
+           "long rows": (rng.standard_normal((3, 300)), 1),
            "blocks of columns": (rng.standard_normal((2, 70, 500)), 1), "one narrow slice": (rng.standard_normal((1, 90, 3)), 1),
            "columns longer than the workspace": (rng.standard_normal((1, 9000, 33)), 1)}
 """Label -> an array and an axis, one for each way to divide an array into panels (common/panels.h)."""
