@@ -1,11 +1,10 @@
 """Comparison tables of the documents, rendered from recorded results.
 
-    python -m benchmarks.documents            write the tables into README.md and docs/performance.md
+    python -m benchmarks.documents            write the tables into README.md, docs/performance.md and docs/benchmarks.md
     python -m benchmarks.documents --check    exit with status 1 if a table differs from the results
 
-A document marks the place of a table with `<!-- results: NAME -->` and `<!-- end of results -->`, where NAME is a file in benchmarks/results. The table
-compares ortrain with the best peer, on one thread and on two; `<!-- results: NAME runtimes -->` lists every runtime on two threads instead.
-`python -m benchmarks --record NAME` writes such a file.
+A document marks the place of a table with `<!-- KIND: NAME -->` and `<!-- end of results -->`, where KIND is a key of TABLES and NAME a file in
+benchmarks/results, which the option `--record NAME` of `python -m benchmarks`, of its `networks` and of its `operators` writes.
 """
 
 from __future__ import annotations
@@ -13,18 +12,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
-from math import exp, log
 from pathlib import Path
 from typing import Any
 
+from benchmarks.networks.tables import networks_table
+from benchmarks.operators.tables import operators_table, slower_operators_table
 from benchmarks.peers.environments import LOWEST_MEMORY, OURS
+from benchmarks.tables import geometric_mean, round_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md")
-TABLE = re.compile(r"(<!-- results: (?P<name>[\w-]+)(?P<runtimes> runtimes)? -->\n).*?(<!-- end of results -->)", re.DOTALL)
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "benchmarks.md")
 DISPLAY_NAMES = {OURS: OURS, "onnxruntime": "onnxruntime-training", "torch-eager": "PyTorch eager", "torch-compile": "PyTorch compiled", "jax": "JAX"}
 """Runtime -> its name in recorded results, in the order of the table's columns."""
 COLUMN_TITLES = {"onnxruntime-training": "ort-training", "PyTorch eager": "PyTorch", "PyTorch compiled": "torch.compile"}
@@ -46,19 +46,9 @@ def load(name: str) -> Results:
     return dict(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")))
 
 
-def format_number(value: float) -> str:
-    """Format milliseconds with at most three significant digits below 1000: 0.0238, 0.42, 50.9, 189, 1351."""
-    return f"{value:.3g}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
 def best_peer(times: Mapping[str, float]) -> tuple[str, float]:
     """Return the fastest runtime other than ortrain, and its time."""
     return min(((name, value) for name, value in times.items() if name != OURS), key=lambda pair: pair[1])
-
-
-def geometric_mean(values: list[float]) -> float:
-    """Return the geometric mean of positive numbers."""
-    return exp(sum(map(log, values)) / len(values))
 
 
 def best_peer_table(results: Results) -> str:
@@ -73,7 +63,7 @@ def best_peer_table(results: Results) -> str:
             times = row["step_ms"][threads]
             name, best = best_peer(times)
             ratios.append(times[OURS] / best)
-            cells += [format_number(times[OURS]), f"{format_number(best)} ({name})", f"{ratios[-1]:.2f}"]
+            cells += [round_figure(times[OURS]), f"{round_figure(best)} ({name})", f"{ratios[-1]:.2f}"]
         cells += [f"{row['over_best_peer'][key]:.2f}" if key in row["over_best_peer"] else "-" for key in ratio_keys]
         lines.append(f"| {' | '.join(cells)} |")
     means = [f"{geometric_mean(ratios):.2f}" for ratios in time_ratios.values()]
@@ -91,14 +81,21 @@ def runtimes_table(results: Results) -> str:
     lines = [f"| {' | '.join(columns)} |", "|---|" + "---:|" * (len(columns) - 1)]
     for workload, row in results["workloads"].items():
         times, peaks = [row["step_ms"]["2"].get(name) for name in runtimes], [row["peak_mb"].get(name) for name in with_memory]
-        cells = [*("-" if value is None else format_number(value) for value in times), *("-" if value is None else f"{value:.0f}" for value in peaks)]
+        cells = [*("-" if value is None else round_figure(value) for value in times), *("-" if value is None else f"{value:.0f}" for value in peaks)]
         lines.append(f"| {workload} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
+TABLES: dict[str, Callable[[Results], str]] = {
+    "results": best_peer_table, "results of all runtimes": runtimes_table, "networks": networks_table, "operators": operators_table,
+    "slower operators": slower_operators_table}
+"""Kind of a table, as it stands in a document -> what renders it."""
+TABLE = re.compile(rf"(<!-- (?P<kind>{'|'.join(TABLES)}): (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
 def render(text: str) -> str:
     """Return the text of a document with its tables replaced by freshly rendered ones."""
-    return TABLE.sub(lambda match: match[1] + (runtimes_table if match["runtimes"] else best_peer_table)(load(match["name"])) + match[4], text)
+    return TABLE.sub(lambda match: match[1] + TABLES[match["kind"]](load(match["name"])) + match[4], text)
 
 
 def record(path: Path, machine: Mapping[str, Any], rounds: int, summary: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> None:

@@ -1,6 +1,7 @@
 """Comparison of runtimes: fresh processes in alternating rounds, medians, and ratios to the best peer.
 
-    python -m benchmarks [--workloads mlp-mnist ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--avx2] [--record NAME] [--out FILE]
+    python -m benchmarks [--workloads mlp-mnist ...] [--runtimes ortrain torch-eager ...] [--threads 1 2] [--rounds 3] [--instruction-set avx2] [--record NAME]
+                         [--out FILE]
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import documents, tables
-from benchmarks.peers.environments import AVX2_ONLY, OURS, RUNTIMES, NotInstalled, Runtime, python_for
+from benchmarks.peers.environments import OURS, RESTRICTIONS, RUNTIMES, NotInstalled, Runtime, python_for
 from benchmarks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,12 +52,14 @@ def run_process(python: str, runtime: Runtime, workload: str, folder: Path, limi
     return {"status": "failed", "reason": lines[-1][:300] if lines else f"exit status {done.returncode}"}
 
 
-def find_runtimes(names: list[str], folder: Path, avx2: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Return (runtime -> its Python, runtime -> why it is left out), creating environments in the folder where needed."""
+def find_runtimes(names: list[str], folder: Path, restricted_to: str | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Return (runtime -> its Python, runtime -> why it is left out), creating environments in the folder where needed.
+
+    restricted_to: key of RESTRICTIONS; None for the instructions that each runtime chooses."""
     pythons, missing = {}, {}
     for name in names:
         try:
-            if avx2 and not RUNTIMES[name].can_restrict_isa:
+            if restricted_to and not RUNTIMES[name].can_restrict_isa:
                 raise NotInstalled("it has no switch that restricts its instruction set")
             pythons[name] = python_for(RUNTIMES[name], folder)
         except NotInstalled as error:
@@ -75,7 +78,7 @@ def prepare(workload: str, pythons: dict[str, str], folder: Path, limit: float, 
 def measure(options: argparse.Namespace, pythons: dict[str, str], cache: Path) -> dict[Cell, list[Result]]:
     """Measure every cell once per round; a cell that failed is not run again."""
     runs: dict[Cell, list[Result]] = {}
-    isa_variables = AVX2_ONLY if options.avx2 else {}
+    isa_variables = RESTRICTIONS[options.instruction_set] if options.instruction_set else {}
     for workload in options.workloads:
         prepared = prepare(workload, pythons, cache / workload, options.limit, isa_variables)
         for number in range(options.rounds):
@@ -122,13 +125,18 @@ def processor_name() -> str:
     return name or platform.processor() or platform.machine()
 
 
-def instruction_set(avx2: bool) -> str:
+def instruction_set(restricted_to: str | None) -> str:
     """Return the instruction set of the kernels that ortrain uses here."""
-    if avx2:
-        return "avx2 for every runtime"
+    if restricted_to:
+        return f"{restricted_to} for every runtime"
     from ortrain._core.kernel_table import instruction_set as selected
 
     return selected()
+
+
+def describe_machine(restricted_to: str | None) -> dict[str, Any]:
+    """Return what reports say about this machine."""
+    return {"processor": processor_name(), "cpus": os.cpu_count(), "instruction set": instruction_set(restricted_to), "python": platform.python_version()}
 
 
 def main() -> None:
@@ -140,15 +148,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="duration of the timed steps of each process")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a process is stopped")
     parser.add_argument("--pin", action="store_true", help="with two threads: pin each to a CPU of its own")
-    parser.add_argument("--avx2", action="store_true", help="restrict every runtime to AVX2")
+    parser.add_argument("--instruction-set", choices=RESTRICTIONS, help="restrict every runtime to these instructions")
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-bench", help="folder for the environments of the peers")
     parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/NAME.json, from which the tables of the documents are rendered")
     parser.add_argument("--out", type=Path, help="write the JSON to this file instead of standard output")
     options = parser.parse_args()
-    pythons, missing = find_runtimes(options.runtimes, options.environments, options.avx2)
+    pythons, missing = find_runtimes(options.runtimes, options.environments, options.instruction_set)
     with tempfile.TemporaryDirectory(prefix="ortrain_bench_") as cache:
         runs = measure(options, pythons, Path(cache))
-    machine = {"processor": processor_name(), "cpus": os.cpu_count(), "instruction set": instruction_set(options.avx2), "python": platform.python_version()}
+    machine = describe_machine(options.instruction_set)
     summary = summarize(runs)
     print(tables.report(summary, machine, missing, options.rounds))
     if options.record:

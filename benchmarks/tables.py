@@ -1,8 +1,9 @@
-"""The report of a benchmark run as markdown."""
+"""The report of a benchmark run as markdown, and how figures are formatted in all reports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import exp, log
 from typing import Any
 
 from benchmarks.peers.environments import LOWEST_MEMORY, OURS
@@ -17,6 +18,16 @@ def format_number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def round_figure(value: float) -> str:
+    """Format milliseconds with at most three significant digits below 1000: 0.0238, 0.42, 50.9, 189, 1351."""
+    return f"{value:.3g}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def geometric_mean(values: list[float]) -> float:
+    """Return the geometric mean of positive numbers."""
+    return exp(sum(map(log, values)) / len(values))
 
 
 def describe(result: Result) -> str:

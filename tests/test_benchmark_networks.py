@@ -13,6 +13,7 @@ import pytest
 from benchmarks import measure, one
 from benchmarks.networks import NETWORKS, floor, run
 from benchmarks.networks.builder import NetworkBuilder
+from benchmarks.networks.tables import networks_table
 from ortrain import SessionOptions, TrainingSession
 from ortrain.artifacts import LossType, OptimType
 
@@ -127,3 +128,14 @@ def test_a_step_meets_the_target_by_its_ratio_or_by_the_lower_bound(ours, peer, 
 def test_the_report_says_that_first_losses_differ_and_what_was_not_measured(monkeypatch, tmp_path):
     assert run.notes("vit", row_of(1.0, 2.0, 2.0001, monkeypatch, tmp_path)) == ["- vit, onnxruntime, unsupported: no gradient"]
     assert run.notes("vit", row_of(1.0, 2.0, 2.001, monkeypatch, tmp_path))[1].startswith("- vit: the first losses differ: ")
+
+
+def test_recorded_networks_are_rendered_with_their_best_peer(monkeypatch, tmp_path):
+    rows = row_of(2.0, 3.00001234, 2.0, monkeypatch, tmp_path)
+    run.record(tmp_path / "chip.json", {"processor": "chip"}, 1, {"vit": rows})
+    recorded = json.loads((tmp_path / "chip.json").read_text())
+    assert recorded["networks"]["vit"]["1"]["step_ms"]["torch-eager"] == 3.0 and recorded["rounds"] == 1
+    lines = networks_table(recorded).splitlines()
+    assert lines[2] == "| vit | 2.00 | 3.00 (eager) | 0.67 | 2.00 | - | - | - | - | 25% | `gemm` 50% |"
+    assert lines[3] == "| geometric mean | | | 0.67 | | | | - | | | |"
+    assert {line.count("|") for line in lines} == {12}

@@ -1,12 +1,15 @@
 """The operator benchmark covers every compiled kernel, measures, and renders its table."""
 
+import json
+
 import pytest
 
 from benchmarks.operators.case import Case
 from benchmarks.operators.cases import CASES, select
 from benchmarks.operators.engine import prepare
 from benchmarks.operators.roofline import Roofline
-from benchmarks.operators.run import Row, measure_cases, table
+from benchmarks.operators.run import Row, measure_cases, record, table
+from benchmarks.operators.tables import operators_table, slower_operators_table
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
 from ortrain.ops.registry.optimizers import ALGORITHMS
@@ -54,6 +57,17 @@ def test_the_row_farthest_from_its_bound_comes_first():
     assert [line.split("|")[1].strip() for line in lines[2:5]] == ["far + gradient", "alone", "near"]
     assert lines[2] == "| far + gradient | 9.0 | 900.000 | 100.000 | 9.00 | 450.000 | 2.00 | k |"
     assert lines[-1] == "2 rows beside PyTorch: geometric mean 1.00, slower in 1"
+
+
+def test_recorded_operators_are_rendered_by_operator_and_the_slower_ones_by_case(tmp_path):
+    rows = [Row("Relu rows", "forward", 10, 2e-6, 1e-6, "relu", 4e-6), Row("Relu rows", "both", 10, 9.00001e-6, 1e-6, "relu_grad", 4.5e-6),
+            Row("Abs rows", "forward", 10, 3e-6, 1e-6, "abs")]
+    record(tmp_path / "chip.json", {"1": (rows, "rates", "2.13"), "2": (rows[:1], "rates", "2.13")})
+    recorded = json.loads((tmp_path / "chip.json").read_text())
+    assert recorded["PyTorch"] == "2.13" and recorded["threads"]["1"]["rows"][1]["seconds"] == 9e-6
+    assert operators_table(recorded).splitlines()[2:] == [
+        "| Abs | 1 | - | - | 3.0 | - | - |", "| Relu | 2 | 1.00 | 2.00 | 4.2 | 0.50 | 0.50 |", "| geometric mean of all cases | | 1.00 | | | 0.50 | |"]
+    assert slower_operators_table(recorded).splitlines()[2:] == ["| Relu rows + gradient | 1 | 9.0 | 4.5 | 2.00 | 9.0 | `relu_grad` |"]
 
 
 def test_a_bound_is_the_largest_of_its_parts():

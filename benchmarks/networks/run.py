@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import tempfile
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from benchmarks import documents, run
 from benchmarks.networks import NETWORKS
 from benchmarks.networks.floor import lower_bound_ms
-from benchmarks.peers.environments import OURS, RUNTIMES, Runtime
+from benchmarks.peers.environments import OURS, RESTRICTIONS, RUNTIMES, Runtime
 from benchmarks.tables import format_number
 
 PEERS = ("torch-eager", "torch-compile", "onnxruntime")
@@ -32,13 +31,15 @@ TARGET_RATIO, TARGET_OVER_FLOOR = 0.67, 1.10
 
 def network_rows(options: argparse.Namespace, name: str, pythons: dict[str, str], cache: Path) -> dict[str, Any]:
     """Measure one network and return, by number of threads, the times and first losses of the runtimes, and what the lower bound consists of."""
-    settings = argparse.Namespace(**vars(options) | {"workloads": [name], "avx2": False, "pin": False})
+    settings = argparse.Namespace(**vars(options) | {"workloads": [name], "pin": False})
     summary = run.summarize(run.measure(settings, pythons, cache))[name]
+    isa_variables = RESTRICTIONS[options.instruction_set] if options.instruction_set else {}
     rows: dict[str, Any] = {}
     for threads, by_runtime in summary.items():
         times = {runtime: result["median_ms"] for runtime, result in by_runtime.items() if result["status"] == "ok"}
         losses = {runtime: result["first_loss"] for runtime, result in by_runtime.items() if result["status"] == "ok"}
-        floor = run.run_process(sys.executable, FLOOR, name, cache / name, options.limit, {}, "--threads", threads, "--seconds", str(options.seconds))
+        floor = run.run_process(sys.executable, FLOOR, name, cache / name, options.limit, isa_variables, "--threads", threads,
+                                "--seconds", str(options.seconds))
         rows[threads] = {
             "step_ms": times, "first_loss": losses, "floor": floor, "losses_agree": agree(losses),
             "not_measured": {runtime: f"{result['status']}: {result['reason']}" for runtime, result in by_runtime.items() if result["status"] != "ok"}}
@@ -89,6 +90,18 @@ def notes(name: str, rows: dict[str, Any]) -> list[str]:
     return sorted(lines)
 
 
+def record(path: Path, machine: dict[str, Any], rounds: int, found: dict[str, Any]) -> None:
+    """Write what was measured, one network a line, so that differences stay readable. Numbers have five digits."""
+    def shorten(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: shorten(item) for key, item in value.items()}
+        return float(f"{value:.5g}") if isinstance(value, float) else value
+
+    lines = [f"{json.dumps(name)}: {json.dumps(shorten(rows))}" for name, rows in found.items()]
+    head = json.dumps({"machine": machine, "rounds": rounds, "date": date.today().isoformat()})
+    path.write_text(head[:-1] + ', "networks": {\n' + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks networks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NAME", help=", ".join(NETWORKS))
@@ -97,11 +110,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="duration of the timed steps of each process")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a process is stopped")
+    parser.add_argument("--instruction-set", choices=RESTRICTIONS, help="restrict every runtime to these instructions")
     parser.add_argument("--environments", type=Path, default=run.ROOT / ".venv-bench", help="folder for the environments of the peers")
-    parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/NAME.json")
+    parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/networks-NAME.json, from which docs/benchmarks.md is rendered")
     options = parser.parse_args(arguments)
-    pythons, missing = run.find_runtimes(options.runtimes, options.environments, False)
-    machine = {"processor": run.processor_name(), "cpus": os.cpu_count(), "instruction set": run.instruction_set(False), "python": platform.python_version()}
+    pythons, missing = run.find_runtimes(options.runtimes, options.environments, options.instruction_set)
+    machine = run.describe_machine(options.instruction_set)
     found: dict[str, Any] = {}
     for name in options.only:
         with tempfile.TemporaryDirectory(prefix="ortrain_networks_") as cache:
@@ -110,8 +124,7 @@ def main(arguments: list[str]) -> None:
         for threads, row in found[name].items():
             print(table_row(name, threads, row, list(pythons)), file=sys.stderr, flush=True)
         if options.record:
-            text = json.dumps({"machine": machine, "rounds": options.rounds, "networks": found}, indent=1)
-            (documents.RESULTS / f"{options.record}.json").write_text(text + "\n", encoding="utf-8")
+            record(documents.RESULTS / f"networks-{options.record}.json", machine, options.rounds, found)
     print(f"{machine['processor']}, {machine['cpus']} CPUs, {machine['instruction set']}; medians of {options.rounds} rounds\n\n{title(list(pythons))}")
     for name, rows in found.items():
         print("\n".join(table_row(name, threads, row, list(pythons)) for threads, row in rows.items()))

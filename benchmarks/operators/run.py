@@ -1,6 +1,6 @@
 """Times of operators over their lower bounds and beside PyTorch's, those farthest from their bounds first.
 
-    python -m benchmarks operators [--only Softmax Resize ...] [--threads 1] [--seconds 0.1] [--no-peer] [--steps] [--record NAME]
+    python -m benchmarks operators [--only Softmax Resize ...] [--threads 1 2] [--seconds 0.1] [--no-peer] [--steps] [--record NAME]
 
 A row is one operator at one size, without or with its gradient. `over bound` is its time over a lower bound from rates that are measured here
 (benchmarks/operators/roofline.py); `over PyTorch` its time over that of PyTorch's eager operator in a process of its own. Both runtimes have their shortest
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from datetime import date
-from math import exp, log, prod
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,14 @@ from benchmarks.operators.case import Case
 from benchmarks.operators.cases import select
 from benchmarks.operators.engine import prepare
 from benchmarks.operators.roofline import Roofline
+from benchmarks.operators.tables import PASS_TITLES
 from benchmarks.peers.environments import RUNTIMES, NotInstalled, python_for
 from benchmarks.run import ROOT, UNSET_VARIABLES, instruction_set, processor_name
+from benchmarks.tables import geometric_mean
 from ortrain._core.engine import EngineHandle
 from ortrain.errors import MissingGradientError, MissingKernelError, ShapeInferenceError
 
 PEER_MODULE = "benchmarks.peers.run_torch_operators"
-PASSES = ("forward", "both")
-"""The forward pass alone, and the forward pass with the gradient."""
-TITLES = {"forward": "", "both": " + gradient"}
 
 
 @dataclass
@@ -63,7 +62,7 @@ class Row:
             return "-" if seconds is None else f"{seconds * 1e9 / self.elements:.3f}"
 
         ratio = "-" if self.over_peer is None else f"{self.over_peer:.2f}"
-        return [self.name + TITLES[self.part], f"{self.seconds * 1e6:.1f}", per_element(self.seconds), per_element(self.bound), f"{self.over_bound:.2f}",
+        return [self.name + PASS_TITLES[self.part], f"{self.seconds * 1e6:.1f}", per_element(self.seconds), per_element(self.bound), f"{self.over_bound:.2f}",
                 per_element(self.peer), ratio, self.slowest]
 
 
@@ -74,7 +73,7 @@ def measure_case(case: Case, handle: EngineHandle, roofline: Roofline, seconds: 
     """Return the rows of a case: the forward pass, and with the gradient where there is one."""
     rows = []
     elements = max(prod(x.shape) for x in case.arrays() if x is not None)
-    for part in PASSES:
+    for part in PASS_TITLES:
         prepared = prepare(case, part == "both", handle)
         if prepared is None:
             continue
@@ -83,7 +82,7 @@ def measure_case(case: Case, handle: EngineHandle, roofline: Roofline, seconds: 
         for kernel, duration in zip(prepared.kernels, steps, strict=True):
             by_kernel[kernel] = by_kernel.get(kernel, 0.0) + duration
             if show_steps:
-                print(f"  {case.name}{TITLES[part]}: {kernel} {duration * 1e6:.1f} µs", file=sys.stderr)
+                print(f"  {case.name}{PASS_TITLES[part]}: {kernel} {duration * 1e6:.1f} µs", file=sys.stderr)
         slowest = max(by_kernel, key=by_kernel.__getitem__, default="")
         rows.append(Row(case.name, part, elements, sum(steps), roofline.bound(prepared.work), slowest))
     return rows
@@ -130,33 +129,49 @@ def table(rows: list[Row]) -> str:
     lines += [f"| {' | '.join(row.cells())} |" for row in sorted(rows, key=lambda row: -row.over_bound)]
     ratios = [row.over_peer for row in rows if row.over_peer is not None]
     if ratios:
-        mean = exp(sum(map(log, ratios)) / len(ratios))
-        lines.append(f"\n{len(ratios)} rows beside PyTorch: geometric mean {mean:.2f}, slower in {sum(ratio > 1 for ratio in ratios)}")
+        lines.append(f"\n{len(ratios)} rows beside PyTorch: geometric mean {geometric_mean(ratios):.2f}, slower in {sum(ratio > 1 for ratio in ratios)}")
     return "\n".join(lines)
+
+
+def measure(cases: dict[str, Case], threads: int, options: argparse.Namespace) -> tuple[list[Row], str, str]:
+    """Measure the cases, print their table, and return (rows, measured rates, version of PyTorch)."""
+    rows, failed, rates = measure_cases(cases, threads, options.seconds, options.steps)
+    peers = {} if options.no_peer else measure_peer(cases, threads, options.seconds, options.environments)
+    for row in rows:
+        row.peer = peers.get(row.name, {}).get(row.part)
+    for name, reason in failed.items():
+        print(f"{name} is left out: {reason}", file=sys.stderr)
+    print(f"{processor_name()}, {instruction_set(None)}, {threads} thread{'s' if threads > 1 else ''}; {rates}\n\n{table(rows)}", flush=True)
+    return rows, rates, next((str(peer["version"]) for peer in peers.values() if "version" in peer), "")
+
+
+def record(path: Path, found: dict[str, tuple[list[Row], str, str]]) -> None:
+    """Write what was measured, by number of threads, with four digits and one row a line, so that files stay small and differences readable."""
+    def figure(seconds: float | None) -> float | None:
+        return None if seconds is None else float(f"{seconds:.4g}")
+
+    threads = []
+    for count, (rows, rates, _) in found.items():
+        lines = [json.dumps(asdict(row) | {"seconds": figure(row.seconds), "bound": figure(row.bound), "peer": figure(row.peer)}) for row in rows]
+        threads.append(f'"{count}": {{"rates": {json.dumps(rates)}, "rows": [\n' + ",\n".join(lines) + "\n]}")
+    head = {"chip": processor_name(), "instruction_set": instruction_set(None), "date": date.today().isoformat(),
+            "PyTorch": next((version for _, _, version in found.values()), "")}
+    path.write_text(json.dumps(head)[:-1] + ', "threads": {\n' + ",\n".join(threads) + "}}\n", encoding="utf-8")
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks operators", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases whose names contain one of these texts")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", nargs="+", type=int, default=[1])
     parser.add_argument("--seconds", type=float, default=0.1, help="duration of the timed runs of each row")
     parser.add_argument("--no-peer", action="store_true", help="measure without PyTorch")
     parser.add_argument("--steps", action="store_true", help="also print the time of every kernel to standard error")
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-bench", help="folder for the environment of PyTorch")
-    parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/operators-NAME.json")
+    parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/operators-NAME.json, from which docs/benchmarks.md is rendered")
     options = parser.parse_args(arguments)
     cases = select(options.only)
     if not cases:
         parser.error(f"expected --only to name a case, got {options.only}")
-    rows, failed, rates = measure_cases(cases, options.threads, options.seconds, options.steps)
-    peers = {} if options.no_peer else measure_peer(cases, options.threads, options.seconds, options.environments)
-    for row in rows:
-        row.peer = peers.get(row.name, {}).get(row.part)
-    for name, reason in failed.items():
-        print(f"{name} is left out: {reason}", file=sys.stderr)
-    print(f"{processor_name()}, {instruction_set(False)}, {options.threads} thread{'s' if options.threads > 1 else ''}; {rates}\n\n{table(rows)}")
+    found = {str(threads): measure(cases, threads, options) for threads in options.threads}
     if options.record:
-        versions = {str(peer["version"]) for peer in peers.values() if "version" in peer}
-        results = {"chip": processor_name(), "instruction_set": instruction_set(False), "threads": options.threads, "date": date.today().isoformat(),
-                   "rates": rates, "PyTorch": sorted(versions), "rows": [asdict(row) for row in rows]}
-        (RESULTS / f"operators-{options.record}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        record(RESULTS / f"operators-{options.record}.json", found)

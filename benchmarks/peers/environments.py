@@ -67,9 +67,13 @@ RUNTIMES = {
     "jax": Runtime("jax", "benchmarks.peers.run_jax", pin=False),
 }
 
-AVX2_ONLY = {"ORTRAIN_INSTRUCTION_SET": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-             "XLA_FLAGS": "--xla_cpu_max_isa=AVX2"}
-"""Environment variables that restrict ortrain, PyTorch with its libraries, and JAX to AVX2."""
+RESTRICTIONS = {
+    "avx2": {"ORTRAIN_INSTRUCTION_SET": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+             "XLA_FLAGS": "--xla_cpu_max_isa=AVX2"},
+    "baseline": {"ORTRAIN_INSTRUCTION_SET": "baseline", "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41",
+                 "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"},
+}
+"""Instruction set -> environment variables that restrict ortrain, PyTorch with its libraries, and JAX to it, or to the nearest one that they know."""
 
 
 class NotInstalled(Exception):

@@ -1,0 +1,41 @@
+"""The table of the twenty-four networks in docs/benchmarks.md, from recorded results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.peers.environments import OURS
+from benchmarks.tables import geometric_mean, round_figure
+
+COLUMNS = ["network", "1 thread, ms", "best peer", "ratio", "over floor", "2 threads, ms", "best peer", "ratio", "over floor", "copies", "slowest kernels"]
+SHORT_NAMES = {"torch-eager": "eager", "torch-compile": "compiled", "onnxruntime": "ort-training"}
+"""Peer -> its name in the table."""
+SLOWEST_KERNELS = 3
+
+
+def networks_table(results: dict[str, Any]) -> str:
+    """Render step times beside the best peer and the lower bound, the share of layout copies, and the kernels that take longest on one thread."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---|" + "---:|" * (len(COLUMNS) - 2) + "---|"]
+    ratios: dict[str, list[float]] = {"1": [], "2": []}
+    for name, by_threads in results["networks"].items():
+        cells = [name]
+        for threads, found in ratios.items():
+            row = by_threads.get(threads)
+            cells += threads_cells(row)
+            if row and row["ratio"]:
+                found.append(row["ratio"])
+        floor = by_threads["1"]["floor"]
+        cells += [f"{floor['strided_copy']:.0%}", ", ".join(f"`{kernel}` {share:.0%}" for kernel, share in list(floor["top"].items())[:SLOWEST_KERNELS])]
+        lines.append(f"| {' | '.join(cells)} |")
+    means = [f"{geometric_mean(found):.2f}" if found else "-" for found in ratios.values()]
+    lines.append(f"| geometric mean | | | {means[0]} | | | | {means[1]} | | | |")
+    return "\n".join(lines) + "\n"
+
+
+def threads_cells(row: dict[str, Any] | None) -> list[str]:
+    """Return the cells of one number of threads: step time, best peer, ratio and step time over the lower bound."""
+    if row is None or row["ratio"] is None:
+        return ["-"] * 4
+    peer = min((name for name in row["step_ms"] if name != OURS), key=row["step_ms"].__getitem__)
+    return [round_figure(row["step_ms"][OURS]), f"{round_figure(row['step_ms'][peer])} ({SHORT_NAMES.get(peer, peer)})", f"{row['ratio']:.2f}",
+            f"{row['over_floor']:.2f}" if row["over_floor"] else "-"]
