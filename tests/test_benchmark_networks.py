@@ -101,6 +101,21 @@ def test_the_lower_bound_counts_products_updates_and_memory(name):
     assert 0 < floor.lower_bound_ms(found, 2 * found["rate"]) < floor.lower_bound_ms(found, found["rate"])
 
 
+def test_the_lower_bound_counts_a_program_once_that_the_optimizer_step_goes_on_with(monkeypatch):
+    sizes = {**NETWORKS["llama"].sizes, "layers": 1}                 # large enough for gradients to be deferred
+    monkeypatch.setitem(NETWORKS, "llama", replace(NETWORKS["llama"], tiny=sizes))
+    session, (x, labels) = tiny_session("llama")
+    with session:
+        found = floor.measure_floor(session, [(x, labels)], 0.0)
+        with session.profile() as profile:
+            session.train_step(x, labels)
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        deferred = session._train_runner.last.deferred_names
+    assert deferred
+    assert found["operations"] == sum(row.operations or 0 for row in profile.steps if row.operator in floor.PRODUCTS)
+
+
 def row_of(ours, peer, loss, monkeypatch, tmp_path):
     """Return the row of a network measured with these times in ms, this loss of the peer beside 2.0, and a lower bound of 1 ms."""
     results = {"ortrain": {"status": "ok", "median_ms": ours, "first_loss": 2.0}, "torch-eager": {"status": "ok", "median_ms": peer, "first_loss": loss},

@@ -107,7 +107,8 @@ def measure_floor(session: TrainingSession, data: list[tuple[Any, Any]], seconds
         step(number)
     handle.recording = []
     step(0)
-    programs, handle.recording = [source for source, _ in handle.recording if isinstance(source, Program)], None
+    # the train step and the optimizer step run two parts of one program where gradients are deferred
+    programs, handle.recording = list(dict.fromkeys(source for source, _ in handle.recording if isinstance(source, Program))), None
     with session.profile() as profile:
         until, number = time.perf_counter() + seconds, 0
         while number < measure.WARM_UP_STEPS or time.perf_counter() < until:
