@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ortrain.ir import Node
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, canonical_domain
-from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter
+from ortrain.plan.epilogue_fusion.rewriter import InsertingRewriter
 
 SUMS = frozenset({"Sum", "Add"})
 PARTS = frozenset({"GatherGrad", "SliceGrad"})
@@ -37,21 +37,15 @@ class Part:
     missing: bool
 
 
-class JoinedGradients(EpilogueRewriter):
+class JoinedGradients(InsertingRewriter):
     """One pass over the nodes of a plan."""
-
-    def __init__(self, nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> None:
-        super().__init__(nodes, builder.inference, outputs)
-        self.builder = builder
-        self.added: dict[int, list[Node]] = {}
-        """Index of a node -> the nodes before it."""
 
     def run(self) -> list[Node]:
         """Return the nodes after the pass."""
         for index, node in enumerate(self.nodes):
             if node.op_type in SUMS and canonical_domain(node.domain) == "":
                 self._join(index, node)
-        return [new for index, node in enumerate(self.result) if node is not None for new in (*self.added.get(index, ()), node)]
+        return self.remaining()
 
     def _join(self, index: int, node: Node) -> None:
         """Replace the parts among the operands of a sum by one operand, if they cover an axis."""
@@ -67,7 +61,7 @@ class JoinedGradients(EpilogueRewriter):
         name = self.builder.names.unique(f"{node.outputs[0]}::joined") if others else node.outputs[0]
         concat = Node("Concat", joined, [name], node.name, "", {"axis": axis})
         if others:
-            self._add(index, concat)
+            self._insert(index, concat)
             self._replace(index, replace(node, inputs=[name, *others]))
         else:
             self._replace(index, concat)
@@ -119,9 +113,5 @@ class JoinedGradients(EpilogueRewriter):
             node = Node("Unsqueeze", [part.gradient, self.builder.integer_constant([part.axis], "axes")], [name])
         else:
             node = Node("Unsqueeze", [part.gradient], [name], attributes={"axes": (part.axis,)})
-        self._add(index, node)
+        self._insert(index, node)
         return name
-
-    def _add(self, index: int, node: Node) -> None:
-        self.inference.visit(node)
-        self.added.setdefault(index, []).append(node)

@@ -14,7 +14,7 @@ from ortrain.ops.registry.record import ORTRAIN, canonical_domain
 from ortrain.ops.strided_products import SIDES, View
 from ortrain.plan.epilogue_fusion.products import PRODUCTS, is_batched_product
 from ortrain.plan.epilogue_fusion.products import SIDES as TRANSPOSITIONS
-from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter
+from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter, InsertingRewriter
 
 COPIES = frozenset({"Transpose", "Split", "Slice", "Gather"})
 """Operators that move elements, and whose result can be a view."""
@@ -193,16 +193,10 @@ class StridedProducts(EpilogueRewriter):
         return None if axes is None else {node.outputs[0]: lambda view: view.with_new(sorted(axis % rank for axis in axes))}
 
 
-class TransposedParts(EpilogueRewriter):
+class TransposedParts(InsertingRewriter):
     """Transposes the parts of a Concat instead of the whole where all of them are products, which can write transposed results.
 
     The gradient of a packed projection of queries, keys and values has this form."""
-
-    def __init__(self, nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> None:
-        super().__init__(nodes, builder.inference, outputs)
-        self.builder = builder
-        self.added: dict[int, list[Node]] = {}
-        """Index of a node -> the nodes before it."""
 
     def run(self) -> list[Node]:
         """Return the nodes after the pass."""
@@ -210,7 +204,7 @@ class TransposedParts(EpilogueRewriter):
             reader = self._sole_reader(node.outputs[0]) if node.op_type == "Concat" and canonical_domain(node.domain) == "" else None
             if reader is not None and self.nodes[reader].op_type == "Transpose" and canonical_domain(self.nodes[reader].domain) == "":
                 self._transpose_parts(index, reader, tuple(self.nodes[reader].attributes["perm"]))
-        return [new for index, node in enumerate(self.result) if node is not None for new in (*self.added.get(index, ()), node)]
+        return self.remaining()
 
     def _transpose_parts(self, index: int, reader: int, perm: tuple[int, ...]) -> None:
         """Transpose the parts of a Concat, which `reader` transposes."""
@@ -248,16 +242,12 @@ class TransposedParts(EpilogueRewriter):
     def _transposed(self, index: int, source: str, order: tuple[int, ...], new_axes: list[int]) -> str:
         """Add a Transpose of a source before a node, and the new axes of its result; return the name of the result."""
         name = self.builder.names.unique(f"{source}::transposed")
-        self._add(index, Node("Transpose", [source], [name], "", "", {"perm": order}))
+        self._insert(index, Node("Transpose", [source], [name], "", "", {"perm": order}))
         if not new_axes:
             return name
         shape = list(self.types[name].shape or ())
         for axis in sorted(new_axes):
             shape.insert(axis, 1)
         result = self.builder.names.unique(f"{source}::part")
-        self._add(index, Node("Reshape", [name, self.builder.integer_constant(shape, "shape")], [result]))  # type: ignore[arg-type]
+        self._insert(index, Node("Reshape", [name, self.builder.integer_constant(shape, "shape")], [result]))  # type: ignore[arg-type]
         return result
-
-    def _add(self, index: int, node: Node) -> None:
-        self.inference.visit(node)
-        self.added.setdefault(index, []).append(node)

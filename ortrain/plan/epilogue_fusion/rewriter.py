@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ortrain.ir import Node
+from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.shape_inference import ShapeInference
 
 
@@ -46,3 +47,22 @@ class EpilogueRewriter:
         """Put a fused node at an index."""
         self.inference.visit(node)
         self.result[index] = node
+
+
+class InsertingRewriter(EpilogueRewriter):
+    """A pass that also inserts nodes before others. builder: adds constants and names."""
+
+    def __init__(self, nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> None:
+        super().__init__(nodes, builder.inference, outputs)
+        self.builder = builder
+        self.inserted: dict[int, list[Node]] = {}
+        """Index of a node -> the nodes before it."""
+
+    def remaining(self) -> list[Node]:
+        """Return the nodes after the pass."""
+        return [new for index, node in enumerate(self.result) if node is not None for new in (*self.inserted.get(index, ()), node)]
+
+    def _insert(self, index: int, node: Node) -> None:
+        """Put a node before the one at an index."""
+        self.inference.visit(node)
+        self.inserted.setdefault(index, []).append(node)
