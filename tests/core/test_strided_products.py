@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortrain import TrainingSession
+from ortrain import InferenceSession, TrainingSession
 from ortrain.artifacts import LossType, OptimType
 from ortrain.plan import planner
 
@@ -128,6 +128,22 @@ def test_gradients_of_parts_that_cover_an_axis_are_joined(operator, monkeypatch)
     _, expected, filling = train(body, BATCH)
     assert f"{operator}Grad" in filling
     np.testing.assert_allclose(gradients["wq"], expected["wq"], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("heads", "copied"), [(256, True), (255, False)])
+def test_rows_that_fall_into_the_same_sets_of_the_caches_are_copied(heads, copied):
+    """The rows of a head are 4 · heads elements apart."""
+    width = 4 * heads
+    nodes = [node("Reshape", ["x", "heads"], "divided"), node("Transpose", ["divided"], "q", perm=[0, 2, 1, 3]), node("MatMul", ["q", "w"], "y")]
+    values = {"heads": np.array([1, ROWS, heads, 4]), "w": np.ones((1, heads, 4, 2), np.float32)}
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, ROWS, width])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, heads, ROWS, 2])],
+                              [numpy_helper.from_array(array, name) for name, array in values.items()])
+    session = InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    x = np.random.default_rng(1).standard_normal((1, ROWS, width)).astype(np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], x.reshape(1, ROWS, heads, 4).transpose(0, 2, 1, 3) @ values["w"], rtol=1e-5, atol=1e-5)
+    operators = [step.node.op_type for step in next(iter(session._runners.values())).last.plan.steps]
+    assert ("Transpose" in operators) == copied and ("StridedMatMul" in operators) != copied
 
 
 def test_gradients_of_parts_that_overlap_are_added():

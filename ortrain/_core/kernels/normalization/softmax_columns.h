@@ -149,7 +149,10 @@ static void NAMED(softmax_panels_item)(void *context, int64_t item, int64_t work
 static void NAMED(run_softmax)(NAMED(Softmax) s)
 {
     const int64_t *p = s.args->ints; const Engine *engine = s.args->engine;
-    if (p[2] == 1 && p[1] >= (s.inputs > 1 ? LONG_GRADIENT_ROW : LONG_ROW)) { engine->parallel_for(engine, NAMED(softmax_rows_item), &s, ceil_div(p[0], ROWS_PER_ITEM(p[1]))); return; }
+    if (p[2] == 1 && p[1] >= (s.inputs > 1 ? LONG_GRADIENT_ROW : LONG_ROW)) {
+        engine->parallel_for(engine, NAMED(softmax_rows_item), &s, ceil_div(p[0], ROWS_PER_ITEM(p[1])));
+        return;
+    }
     s.panels = panels_of(p[0], p[1], p[2], sizeof(REAL), s.inputs, 0);
     engine->parallel_for(engine, NAMED(softmax_panels_item), &s, panel_items(&s.panels));
 }
