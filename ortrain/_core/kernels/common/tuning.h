@@ -72,7 +72,7 @@ enum {
     MIN_PRODUCTS = 1 << 20,                         /* multiplications, about 20 µs: below that a second thread gains nothing */
     MAX_ITEMS = 16,
     FEW_ITEMS = 4,                                  /* up to this many items are of equal size (256 columns on two threads: 128 + 128, not 144 + 112) */
-    MIN_ROWS = 4 * TILE_ROWS, MIN_COLUMNS = TILE_COLUMNS > 32 ? 2 * TILE_COLUMNS : 4 * TILE_COLUMNS,     /* of an item */
+    MIN_ITEM_ROWS = 4 * TILE_ROWS, MIN_ITEM_COLUMNS = TILE_COLUMNS > 32 ? 2 * TILE_COLUMNS : 4 * TILE_COLUMNS,     /* of an item */
     COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, SIZE_OF_THIN_ITEM = 512,
     SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time, which fits into the L3 cache */
     /* Packed B that all items read: half of an L2 cache, because the L3 cache may be slow (1024^3: 141 GFLOP/s with 4 MiB, 164 with 1 MiB). With fewer than

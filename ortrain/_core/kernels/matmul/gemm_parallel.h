@@ -186,7 +186,7 @@ static void split_rows(ParallelGemm *p)
 {
     Gemm *g = &p->gemm;
     const Engine *e = p->engine;
-    int64_t items = min_i64(MAX_ITEMS, (g->m + MIN_ROWS - 1) / MIN_ROWS);
+    int64_t items = min_i64(MAX_ITEMS, (g->m + MIN_ITEM_ROWS - 1) / MIN_ITEM_ROWS);
     p->step = ((g->m + items - 1) / items + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     if (p->step > BLOCK_ROWS) p->step = BLOCK_ROWS;
     g->rows = p->step;
@@ -276,7 +276,7 @@ static void split_columns(ParallelGemm *p)
 {
     Gemm *g = &p->gemm;
     const Engine *e = p->engine;
-    int64_t items = min_i64(MAX_ITEMS, (g->n + MIN_COLUMNS - 1) / MIN_COLUMNS);
+    int64_t items = min_i64(MAX_ITEMS, (g->n + MIN_ITEM_COLUMNS - 1) / MIN_ITEM_COLUMNS);
     if (items > 1) items -= items % 2;              /* two threads get the same number each */
     int64_t grain = items > FEW_ITEMS ? TILE_COLUMNS : LANES;
     p->step = ((g->n + items - 1) / items + grain - 1) / grain * grain;

@@ -6,6 +6,7 @@
 #include "kernel.h"
 #include "common/integers.h"
 #include "common/panels.h"
+#include "common/tuning.h"
 
 #if defined(_MSC_VER)
 #define RESTRICT __restrict
@@ -56,7 +57,7 @@ ADD_ROW(add_row_float64, double)
 
 /* ---- panels of planes */
 
-enum { LANES = 16, PANEL_TENSORS = 3 };
+enum { PANEL_PLANES = 16, PANEL_TENSORS = 3 };
 
 /* The ints of the pooling kernels: planes, then input sizes, output sizes, kernel, strides, pads at the beginning and dilations along depth, height and width;
  * whether averages count pads, and the pads at the end that they count. */
@@ -97,13 +98,13 @@ static inline int64_t counted_taps(Taps t, int64_t size, int64_t end, int64_t ke
 #undef INTEGER
 #undef NAMED
 
-/* Run an item for each panel of planes and return 1; return 0, without doing anything, where a plane does not fit into the workspace LANES times. */
+/* Run an item for each panel of planes and return 1; return 0, without doing anything, where a plane does not fit into the workspace PANEL_PLANES times. */
 static int run_pool_panels(const KernelArgs *args, WorkItem float32_item, WorkItem float64_item)
 {
     const PoolGeometry *v = (const PoolGeometry *)args->ints; int is_float32 = args->inputs[0].dtype == DTYPE_FLOAT32;
     PoolPanels s = { args, v, v->id * v->ih * v->iw, v->od * v->oh * v->ow };
-    if (max_i64(s.input, s.output) * LANES * (is_float32 ? 4 : 8) > PANEL_BYTES_LIMIT / PANEL_TENSORS) return 0;
-    args->engine->parallel_for(args->engine, is_float32 ? float32_item : float64_item, &s, ceil_div(v->planes, LANES));
+    if (max_i64(s.input, s.output) * PANEL_PLANES * (is_float32 ? 4 : 8) > PANEL_BYTES_LIMIT / PANEL_TENSORS) return 0;
+    args->engine->parallel_for(args->engine, is_float32 ? float32_item : float64_item, &s, ceil_div(v->planes, PANEL_PLANES));
     return 1;
 }
 static int max_pool_panels(const KernelArgs *args) { return run_pool_panels(args, max_panel_item_float32, max_panel_item_float64); }
