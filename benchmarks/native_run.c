@@ -1,32 +1,13 @@
 /* Times inference of the tiny network through the C interface: native_run MODEL RUNS. Prints microseconds of processor time of a Run with new outputs, and of one
    with the program's outputs. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
-#include "ortrain_c_api.h"
-
-static const OrtApi *ort;
-
-static void check(OrtStatus *status) {
-    if (status != NULL) {
-        fprintf(stderr, "%s\n", ort->GetErrorMessage(status));
-        exit(1);
-    }
-}
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
+#include "native_timing.h"
 
 /* Return microseconds per run; new outputs are released after each run. */
 static double time_runs(OrtSession *session, const OrtValue *input, long runs, bool makes_outputs) {
     const char *const input_names[1] = { "x" }, *const output_names[1] = { "scores" };
     OrtValue *output = NULL;
     check(ort->Run(session, NULL, input_names, &input, 1, output_names, 1, &output));
-    double start = now();
+    double start = now(CLOCK_THREAD_CPUTIME_ID);
     for (long run = 0; run < runs; run++) {
         if (makes_outputs) {
             ort->ReleaseValue(output);
@@ -34,7 +15,7 @@ static double time_runs(OrtSession *session, const OrtValue *input, long runs, b
         }
         check(ort->Run(session, NULL, input_names, &input, 1, output_names, 1, &output));
     }
-    double spent = now() - start;
+    double spent = now(CLOCK_THREAD_CPUTIME_ID) - start;
     ort->ReleaseValue(output);
     return spent / (double)runs * 1e6;
 }

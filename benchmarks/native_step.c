@@ -1,27 +1,8 @@
 /* Times the tiny network through the C interface: native_step ARTIFACTS STEPS. Prints seconds to the first state and to the first session, and microseconds of
    a train step with new outputs, of one with the program's outputs, and of a reset of the gradients. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#include "native_timing.h"
 
-#include "ortrain_c_api.h"
-
-static const OrtApi *ort;
 static const OrtTrainingApi *training;
-
-static void check(OrtStatus *status) {
-    if (status != NULL) {
-        fprintf(stderr, "%s\n", ort->GetErrorMessage(status));
-        exit(1);
-    }
-}
-
-static double now(clockid_t clock) {
-    struct timespec time;
-    clock_gettime(clock, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
 static OrtTrainingSession *session;
 static OrtValue *inputs[2];
 
