@@ -114,8 +114,12 @@ cdef Content *content_of(object value) except NULL:
 
 
 cdef void fill_tensor(Content *content, object value) except *:
-    cdef cnp.ndarray array = np.ascontiguousarray(value).reshape(np.shape(value))
+    cdef cnp.ndarray array
     cdef int axis
+    if cnp.PyArray_CheckExact(value) and cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray>value):
+        array = value                   # outputs of the engine; the conversion takes more than a microsecond
+    else:
+        array = np.ascontiguousarray(value).reshape(np.shape(value))
     if array.ndim > MAX_RANK:
         raise OutputShapeError(f"expected at most {MAX_RANK} dimensions, got {array.ndim}")
     content.kind = ONNX_TYPE_TENSOR
