@@ -115,15 +115,27 @@ ALWAYS_INLINE NAMED(Vector) NAMED(select)(NAMED(Mask) mask, NAMED(Vector) a, NAM
 /* The epilogue of an output: y = min(max(y * scale + shift, low), high) with scale and shift [channels], which may be NULL; the limits apply if `clamped`. */
 typedef struct NAMED(Epilogue) { const REAL *scale, *shift; REAL low, high; int clamped; } NAMED(Epilogue);
 
-ALWAYS_INLINE NAMED(Vector) NAMED(apply_epilogue)(const NAMED(Epilogue) *f, NAMED(Vector) v, int64_t channel)
+ALWAYS_INLINE void NAMED(apply_epilogue_to)(const NAMED(Epilogue) *f, NAMED(Vector) *v, int count, int64_t channel)
 {
-    if (f->scale) v *= LOAD(f->scale + channel);
-    if (f->shift) v += LOAD(f->shift + channel);
+    if (f->scale) {
+        NAMED(Vector) scale = LOAD(f->scale + channel);
+        _Pragma("GCC unroll 4") for (int i = 0; i < count; i++) v[i] *= scale;
+    }
+    if (f->shift) {
+        NAMED(Vector) shift = LOAD(f->shift + channel);
+        _Pragma("GCC unroll 4") for (int i = 0; i < count; i++) v[i] += shift;
+    }
     if (f->clamped) {
         NAMED(Vector) low = f->low - (NAMED(Vector)){0}, high = f->high - (NAMED(Vector)){0};
-        v = NAMED(select)(v < low, low, v);              /* NaN is kept */
-        v = NAMED(select)(v > high, high, v);
+        _Pragma("GCC unroll 4") for (int i = 0; i < count; i++) {
+            v[i] = NAMED(select)(v[i] < low, low, v[i]);              /* NaN is kept */
+            v[i] = NAMED(select)(v[i] > high, high, v[i]);
+        }
     }
+}
+ALWAYS_INLINE NAMED(Vector) NAMED(apply_epilogue)(const NAMED(Epilogue) *f, NAMED(Vector) v, int64_t channel)
+{
+    NAMED(apply_epilogue_to)(f, &v, 1, channel);
     return v;
 }
 

@@ -144,6 +144,7 @@ enum { STEP_ROWS = TILE_VECTORS == 3 ? TILE_ROWS : 4, STEP_VECTORS = 3 };
 #define WEIGHT_PAD 16
 
 /* depthwise.h */
+#define COLUMN_BLOCK 4                  /* outputs of a depthwise convolution that share taps in registers, and what they read */
 #define DEPTHWISE_SLICES 16              /* maximum number of partial sums of the weight gradient */
 #define DEPTHWISE_MIN_ROWS 8             /* minimum rows of outputs per slice: with fewer, adding the slices took longer than 24 rows of 3 pixels */
 
