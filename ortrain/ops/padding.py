@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from ortrain.ir import Dim, Node, TensorType
+from ortrain.ir import Shape, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, Alias, InferenceContext, KernelCall, LoweringContext, check_scalars, normalize_axis, operator
+from ortrain.ops.registry.record import ORTRAIN, Alias, InferenceContext, KernelCall, LoweringContext, check_scalars, check_shape, normalize_axis, operator
 from ortrain.ops.shape import Gradients, constant_dims, first_input_gradient
 from ortrain.ops.shared.broadcasting import contiguous_strides
 from ortrain.ops.shared.strides import pack_strided_copy, symbolic_shape
@@ -16,11 +17,12 @@ from ortrain.ops.shared.strides import pack_strided_copy, symbolic_shape
 PAD_MODES = ("constant", "edge", "reflect", "wrap")
 
 
-def pads_of(c: InferenceContext) -> list[tuple[int, int]] | None:
-    """Return (before, after) of each axis, None when unknown. The pads are an attribute before opset 11 and an input since."""
+def pads_of(c: InferenceContext, index: int = 1) -> list[tuple[int, int]] | None:
+    """Return (before, after) of each axis, None when unknown. The pads are an attribute (before opset 11) or input `index`."""
     rank = len(c.shape(0))
-    pads = [int(p) for p in c.attribute("pads")] if c.opset < 11 else constant_dims(c, 1)
-    axes = constant_dims(c, 3) if c.has(3) else list(range(rank))
+    given = c.attribute("pads")
+    pads = constant_dims(c, index) if given is None else [int(p) for p in given]
+    axes = constant_dims(c, index + 2) if c.has(index + 2) else list(range(rank))
     if pads is None or axes is None:
         return None
     if len(pads) != 2 * len(axes):
@@ -53,58 +55,54 @@ def pad_gradient(g: GradientBuilder) -> Gradients:
     return first_input_gradient(g, dx)
 
 
-def border_indices(size: int, before: int, after: int, mode: str) -> np.ndarray:
-    """Return the source index along an axis of `size` for each element of the padded axis."""
-    positions = np.arange(-before, size + after)
-    if mode == "edge":
-        return np.clip(positions, 0, size - 1)
-    if mode == "wrap":
-        return positions % size
-    period = max(1, 2 * (size - 1))                      # reflect: 0 1 2 1 0 1 …
-    positions = np.abs(positions) % period
-    return np.where(positions < size, positions, period - positions)
+def pack_pads(dims: Sequence[int], out: Sequence[int], pads: Sequence[tuple[int, int]], mode: str) -> tuple[int, ...]:
+    """Pack (mode, elements of a position of the line, number of axes, (size, size in y, before) of each) for the kernels of Pad.
+
+    The last padded axis is the line, a position of which is all elements of the unpadded axes after it. Unpadded axes side by side become one; there are two
+    axes at least."""
+    last = max((axis for axis, pair in enumerate(pads) if pair != (0, 0)), default=len(dims) - 1)
+    axes: list[tuple[int, int, int]] = []
+    was_padded = True
+    for size, padded_size, pair in zip(dims[:last + 1], out, pads, strict=False):
+        if pair == (0, 0) and not was_padded:
+            axes[-1] = (axes[-1][0] * size, axes[-1][1] * size, 0)
+        else:
+            axes.append((size, padded_size, pair[0]))
+        was_padded = pair != (0, 0)
+    if len(axes) == 1:
+        axes.insert(0, (1, 1, 0))
+    return (PAD_MODES.index(mode), math.prod(dims[last + 1:]), len(axes), *(value for axis in axes for value in axis))
 
 
-def border_sources(c: InferenceContext, dims: Sequence[int]) -> list[tuple[int, np.ndarray]] | None:
-    """Return (axis, source indices) of each axis with pads, for the modes that repeat elements of x of shape `dims`; None when the pads are unknown."""
-    pads, mode = pads_of(c), pad_mode(c)
+def padded_shape(c: InferenceContext, dims: Shape, pads: Sequence[tuple[int, int]], unknown: Shape) -> Shape:
+    """Return the shape of y, with sizes of `unknown` where a padded axis has a symbol. Raises if one would be negative."""
+    out = tuple(d + before + after if isinstance(d, int) else d if before + after == 0 else symbol
+                for d, (before, after), symbol in zip(dims, pads, unknown, strict=True))
+    if any(isinstance(d, int) and d < 0 for d in out):
+        raise c.error(f"expected pads that leave no negative size, got {pads} for shape {list(dims)}")
+    return out
+
+
+def check_repeated(c: InferenceContext, dims: Sequence[int], pads: Sequence[tuple[int, int]]) -> None:
+    """Raise if an axis that is padded has no element to repeat."""
+    if any(size < 1 for size, pair in zip(dims, pads, strict=True) if pair != (0, 0)):
+        raise c.error(f"expected elements to repeat along the axes that are padded, got shape {list(dims)} and pads {list(pads)}")
+
+
+def lower_pad_grad(c: LoweringContext) -> KernelCall:
+    pads = pads_of(c, 2)
     if pads is None:
-        return None
-    padded_axes = [(axis, size, *pair) for axis, (pair, size) in enumerate(zip(pads, dims, strict=True)) if pair != (0, 0)]
-    if any(size < 1 for _, size, _, _ in padded_axes):
-        raise c.error(f"expected elements to repeat along the axes that are padded, got shape {list(dims)} and pads {pads}")
-    return [(axis, border_indices(size, before, after, mode).astype(np.int64)) for axis, size, before, after in padded_axes]
+        raise c.error(f"expected pads that are known before running, got {c.node.inputs[2:]}")
+    check_repeated(c, c.dims(1), pads)
+    return KernelCall("pad_grad", pack_pads(c.dims(1), c.dims(0), pads, pad_mode(c)), shape_only_inputs=(1,))
 
 
-def pad_decomposition(g: NodeBuilder) -> list[str] | None:
-    """Return one Gather per padded axis in the modes edge, reflect and wrap."""
-    kind, y = g.type(g.inputs[0]), g.inputs[0]
-    sources = border_sources(g.context(), kind.sizes) if pad_mode(g) != "constant" and kind.is_static else None
-    if sources is None:
-        return None
-    for axis, indices in sources:
-        y = g.op("Gather", y, g.constant(indices), axis=axis)
-    return [y]
-
-
-def pad_grad_decomposition(g: NodeBuilder) -> list[str] | None:
-    """Return the GatherGrads of the Gathers of pad_decomposition, the last one first."""
-    dy, x = g.inputs[:2]
-    c, kind = g.context(), g.type(x)
-    node = Node("Pad", c.node.inputs[1:], c.node.outputs, c.node.name, "", c.node.attributes)
-    sources = border_sources(InferenceContext(node, c.types[1:], c.values[1:], g.opset), kind.sizes) if kind.is_static else None
-    if sources is None:
-        raise g.error(f"expected a shape and pads that are known before running, got {kind.shape}")
-    for axis, indices in reversed(sources):
-        shape = list(g.shape(dy))
-        shape[axis] = kind.sizes[axis]
-        dy = g.op("GatherGrad", g.constant([int(size) for size in shape]), g.constant(indices), dy, domain=MICROSOFT, axis=axis)
-    return [dy]
-
-
-@operator("PadGrad", domain=ORTRAIN, decompose=pad_grad_decomposition)
+@operator("PadGrad", domain=ORTRAIN, lower=lower_pad_grad)
 def pad_grad(c: InferenceContext) -> list[TensorType]:
     """dx = dY summed over the copies of each element of x, of (dY, inputs of Pad) in the modes edge, reflect and wrap"""
+    pads = pads_of(c, 2)
+    if pads is not None:
+        check_shape(c, "dy", c.shape(0), padded_shape(c, c.shape(1), pads, c.shape(0)))
     return [c.type(1)]
 
 
@@ -125,22 +123,23 @@ def lower_computed_pad(c: LoweringContext) -> KernelCall:
 
 
 def lower_pad(c: LoweringContext) -> KernelCall | Alias:
-    pads, dims, out = pads_of(c), c.dims(0), c.output_dims(0)
-    if pad_mode(c) != "constant":
-        raise c.error("expected pads that are known before running and axes with elements to repeat, got others")
+    pads, mode, dims, out = pads_of(c), pad_mode(c), c.dims(0), c.output_dims(0)
     if pads is None:
+        if mode != "constant":
+            raise c.error("expected pads that are known before running in the modes that repeat elements, got others")
         return lower_computed_pad(c)
-    strides, to_strides = contiguous_strides(dims), contiguous_strides(out)
-    sizes = [max(0, min(n - max(0, -before), m - max(0, before))) for n, m, (before, _) in zip(dims, out, pads, strict=True)]
-    from_at = sum(max(0, -before) * s for (before, _), s in zip(pads, strides, strict=True))
-    to_at = sum(max(0, before) * s for (before, _), s in zip(pads, to_strides, strict=True))
-    ints = pack_strided_copy(sizes, to_strides, strides, to_at, from_at)
-    if tuple(sizes) == out:
-        return Alias(0) if out == dims else KernelCall("strided_copy", ints)
-    return KernelCall("strided_pad", ints, floats=(float(c.attribute("value", 0.0)) if c.opset < 11 else 0.0,))
+    if all(pair == (0, 0) for pair in pads):
+        return Alias(0)
+    if mode != "constant":
+        check_repeated(c, dims, pads)
+    if all(before <= 0 and after <= 0 for before, after in pads):
+        strides = contiguous_strides(dims)
+        from_at = sum(-before * stride for (before, _), stride in zip(pads, strides, strict=True))
+        return KernelCall("strided_copy", pack_strided_copy(out, contiguous_strides(out), strides, 0, from_at))
+    return KernelCall("pad", pack_pads(dims, out, pads, mode), floats=(float(c.attribute("value", 0.0)) if c.opset < 11 else 0.0,))
 
 
-@operator("Pad", lower=lower_pad, gradient=pad_gradient, stop_gradient=(1, 2, 3), decompose=pad_decomposition)
+@operator("Pad", lower=lower_pad, gradient=pad_gradient, stop_gradient=(1, 2, 3))
 def pad(c: InferenceContext) -> list[TensorType]:
     """y = x with a border of a constant or (modes edge, reflect, wrap) of elements of x; negative pads remove elements"""
     check_scalars(c, 2)
@@ -148,9 +147,4 @@ def pad(c: InferenceContext) -> list[TensorType]:
     unknown = symbolic_shape(c, len(dims))
     if pads is None:
         return [TensorType(c.dtype(0), unknown)]
-    out: list[Dim] = []
-    for d, (before, after), symbol in zip(dims, pads, unknown, strict=True):
-        out.append(d + before + after if isinstance(d, int) else d if before + after == 0 else symbol)
-    if any(isinstance(d, int) and d < 0 for d in out):
-        raise c.error(f"expected pads that leave no negative size, got {pads} for shape {list(dims)}")
-    return [TensorType(c.dtype(0), tuple(out))]
+    return [TensorType(c.dtype(0), padded_shape(c, dims, pads, unknown))]

@@ -23,7 +23,7 @@ from ortrain.ir import Node
 from ortrain.ops.channels_last import RANKS, input_gradient_geometry
 from ortrain.ops.conv import conv_windows
 from ortrain.ops.indexing import slice_bounds
-from ortrain.ops.padding import pad_mode, pads_of
+from ortrain.ops.padding import pads_of
 from ortrain.ops.pool import gradient_type, kernel_of, pool_windows
 from ortrain.ops.reduce import axes_of
 from ortrain.ops.registry.node_builder import GraphBuilder
@@ -69,7 +69,7 @@ class LayoutConversion(LaidOutValues):
             "AveragePool": self.average_pool, "AveragePoolGrad": self.average_pool_grad, "Reshape": self.reshape,
             "GlobalAveragePool": self.global_pool, "Expand": self.expand, "Concat": self.concat, "Split": self.split, "SplitTraining": self.split,
             "Slice": self.slice, "SliceGrad": self.slice, "Dropout": self.dropout, "DropoutGrad": self.dropout_grad,
-            "Pad": self.pad, "ResampleAxis": self.resample, "ResampleAxisGrad": self.resample,
+            "Pad": self.pad, "PadGrad": self.pad, "ResampleAxis": self.resample, "ResampleAxisGrad": self.resample,
             "Identity": self.identity, "Transpose": self.transposed, LOSS: self.loss, LOSS_GRAD: self.loss_grad,
             **dict.fromkeys(REDUCTIONS, self.reduce)}
         self.loss_rows: dict[str, tuple[str, str]] = {}
@@ -343,21 +343,22 @@ class LayoutConversion(LaidOutValues):
         return True
 
     def pad(self, node: Node) -> bool:
-        """Convert a Pad with a constant whose pads are known before running."""
-        x = node.inputs[0]
-        if not self.image_sizes(x) or not self.is_channels_last(x) or not self.sizes(node.outputs[0]) or pad_mode(self.context(node)) != "constant":
+        """Convert a Pad or PadGrad whose pads are known before running."""
+        first = 2 if node.op_type == "PadGrad" else 1
+        data, context = node.inputs[:first], self.context(node)
+        if any(not self.image_sizes(x) or not self.is_channels_last(x) for x in data) or not self.sizes(node.outputs[0]):
             return False
-        pads = pads_of(self.context(node))
+        pads = pads_of(context, first)
         if pads is None:
             return False
         reordered = [pads[axis][end] for end in (0, 1) for axis in to_last(len(pads))]
         attributes = {key: value for key, value in node.attributes.items() if key != "pads"}
-        inputs = [self.to_channels_last(x)]
-        if self.builder.opset < 11:
+        inputs = [self.to_channels_last(x) for x in data]
+        if "pads" in node.attributes:
             attributes["pads"] = tuple(reordered)
         else:
-            inputs += [self.builder.integer_constant(reordered, "pads"), *node.inputs[2:3]]
-        self.emit("Pad", inputs, [self.new_channels_last(node.outputs[0])], node, "", **attributes)
+            inputs += [self.builder.integer_constant(reordered, "pads"), *node.inputs[first + 1:first + 2]]
+        self.emit(node.op_type, inputs, [self.new_channels_last(node.outputs[0])], node, node.domain, **attributes)
         return True
 
     def resample(self, node: Node) -> bool:

@@ -83,6 +83,8 @@ BODIES = {
                 {"scales": np.array([1, 1, 2, 2], np.float32)}),
     "bilinear": ([node("Resize", ["a", "", "scales"], ["b"], mode="linear")], {"scales": np.array([1, 1, 2, 3], np.float32)}),
     "pads": ([node("Pad", ["a", "pads"], ["b"])], {"pads": np.array([0, 0, 1, 2, 0, 0, 3, 0])}),
+    **{f"pads that repeat elements, {mode}": ([node("Pad", ["a", "pads"], ["b"], mode=mode)], {"pads": np.array([0, 0, 1, 2, 0, 0, 3, 0])})
+       for mode in ("edge", "reflect", "wrap")},
     "crops": ([node("Pad", ["a", "pads", "value"], ["b"])], {"pads": np.array([0, 1, -1, 0, 0, -1, 0, -2]), "value": np.array(0.5)}),
     "permutations": ([node("Transpose", ["a"], ["t"], perm=[0, 2, 3, 1]), node("Tanh", ["t"], ["u"]), node("Mul", ["u", "scale"], ["v"]),
                       node("Transpose", ["v"], ["w"], perm=[0, 3, 1, 2]), node("Add", ["a", "w"], ["b"])], {"scale": np.linspace(0.5, 1.5, CHANNELS)}),

@@ -40,7 +40,7 @@ INPUT_TYPES: dict[tuple[str, str], InputTypes] = {
     (ORTRAIN, "GemmUpdate"): {4: FLOAT, 5: BOOL},
     (ORTRAIN, "SoftmaxFocalLoss"): INDEX_SECOND, (ORTRAIN, "SoftmaxFocalLossGrad"): {3: INDEX},
     (ORTRAIN, "CTCLoss"): dict.fromkeys(range(1, 4), INDEX),
-    (ORTRAIN, "RNNGrad"): {3: INDEX}, (ORTRAIN, "DFTGrad"): {2: INDEX, 3: INDEX},
+    (ORTRAIN, "PadGrad"): {2: INDEX, 4: INDEX}, (ORTRAIN, "RNNGrad"): {3: INDEX}, (ORTRAIN, "DFTGrad"): {2: INDEX, 3: INDEX},
 }
 """(domain, op_type) -> the inputs whose element type may differ from that of the other inputs."""
 

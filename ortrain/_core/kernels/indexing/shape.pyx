@@ -9,6 +9,10 @@ cdef extern from "common/memory.h" nogil:
     void zero_block(const Engine *engine, void *to, int64_t bytes)
     void copy_strided(const Engine *engine, void *to, const void *from_, int64_t size, const int64_t *ints)
 
+cdef extern from "indexing/padding.h" nogil:
+    void pad_tensor(const Engine *engine, char *y, const char *x, int64_t size, const int64_t *ints, const void *value)
+    int pad_grad(const KernelArgs *a)
+
 
 cdef int strided_copy(const KernelArgs *a) noexcept nogil:
     """y[to + i * to_strides] = x[from + i * from_strides] for each index i of a box that covers y; ints as in common/memory.h."""
@@ -40,8 +44,8 @@ cdef void store(void *data, int32_t dtype, int64_t index, int64_t integer, doubl
         (<uint8_t *>data)[index] = <uint8_t>integer
 
 
-cdef int strided_pad(const KernelArgs *a) noexcept nogil:
-    """y = the scalar of input 2, or floats[0] if it is absent, with x copied to a strided box as in strided_copy."""
+cdef int pad(const KernelArgs *a) noexcept nogil:
+    """y = x padded as indexing/padding.h says; the constant is the scalar of input 2, or floats[0] if it is absent."""
     cdef int64_t size = element_size(a.inputs[0].dtype)
     cdef double element = 0
     cdef void *value = &element
@@ -49,8 +53,7 @@ cdef int strided_pad(const KernelArgs *a) noexcept nogil:
         value = a.inputs[2].data
     else:
         store(&element, a.inputs[0].dtype, 0, 0, a.floats[0])
-    fill_block(a.engine, a.outputs[0].data, value, size, a.outputs[0].count)
-    copy_strided(a.engine, a.outputs[0].data, a.inputs[0].data, size, a.ints)
+    pad_tensor(a.engine, <char *>a.outputs[0].data, <const char *>a.inputs[0].data, size, a.ints, value)
     return STATUS_OK
 
 
@@ -107,7 +110,8 @@ ALL = ("float32", "float64", "int32", "int64", "bool", "uint8", "int8")
 KERNELS = {
     "strided_copy": (<size_t>&strided_copy, ALL),
     "strided_place": (<size_t>&strided_place, ALL),
-    "strided_pad": (<size_t>&strided_pad, ALL),
+    "pad": (<size_t>&pad, ALL),
+    "pad_grad": (<size_t>&pad_grad, ("float32", "float64")),
     "write_constant": (<size_t>&write_constant, ALL),
     "fill_constant": (<size_t>&fill_constant, ALL),
     "range_values": (<size_t>&range_values, ("float32", "float64", "int32", "int64")),
