@@ -149,6 +149,12 @@ static inline void move_row(char *to_, const char *from_, int64_t size, int64_t 
 }
 
 #define TILE 16
+#define PLANE_TILE 64
+
+/* Return whether a plane is transposed in tiles of PLANE_TILE x PLANE_TILE elements, which are copied first: many rows a multiple of 1 KiB apart share sets of
+ * the caches, so that cache lines are evicted before all of their elements are read (1024 x 1024: 0.80 ms in blocks of 8, 0.42 in tiles; 512 x 512: 94 and
+ * 59 µs; but 300 x 900: 50 and 65). */
+static inline int is_tiled(int64_t m, int64_t n, int64_t from_n) { return m >= PLANE_TILE && n > 256 && from_n % 256 == 0; }
 
 /* to[i * to_m + j] = from[i + j * from_n], i < m, j < n, in tiles that fit in registers or the L1 cache. Expands to a braced block. */
 #define TRANSPOSE_LOOP(T)                                                                                         \
@@ -268,6 +274,18 @@ static __attribute__((noinline)) void NAME(uint32_t *to, int64_t to_m, const uin
 TRANSPOSE_BAND(transpose_band, transpose_whole)
 TRANSPOSE_BAND(transpose_band_ahead, transpose_ahead)
 
+/* TRANSPOSE_LOOP for elements of 4 bytes through a copy of PLANE_TILE x PLANE_TILE of them. The last tile overlaps the one before. */
+static __attribute__((noinline)) void transpose_tiled(uint32_t *to, const uint32_t *from, int64_t m, int64_t n, int64_t to_m, int64_t from_n) {
+    uint32_t tile[PLANE_TILE * PLANE_TILE];
+    for (int64_t j = 0; j < n; j += PLANE_TILE)
+        for (int64_t i = 0; i < m; i += PLANE_TILE) {
+            int64_t a = min_i64(i, m - PLANE_TILE), b = min_i64(j, n - PLANE_TILE);
+            for (int64_t k = 0; k < PLANE_TILE; k++) memcpy(tile + k * PLANE_TILE, from + a + (b + k) * from_n, PLANE_TILE * 4);
+            for (int64_t k = 0; k < PLANE_TILE; k += WORDS)
+                transpose_band(to + (a + k) * to_m + b, to_m, tile + k, PLANE_TILE, PLANE_TILE);
+        }
+}
+
 /* TRANSPOSE_LOOP for elements of 4 bytes: in blocks of WORDS, which write whole cache lines with AVX-512. The last block overlaps the one before. */
 static inline void transpose_words(uint32_t *to, const uint32_t *from, int64_t m, int64_t n, int64_t to_m, int64_t from_n) {
     if (n == 2 && to_m == 2) INTERLEAVE(2)
@@ -286,6 +304,7 @@ static inline void transpose_words(uint32_t *to, const uint32_t *from, int64_t m
             }
         return;
     }
+    if (is_tiled(m, n, from_n)) { transpose_tiled(to, from, m, n, to_m, from_n); return; }
     int prefetches = n <= TRANSPOSE_ROWS && from_n >= TRANSPOSE_STEP;
     for (int64_t i = 0; i < m; i += WORDS) {
         int64_t a = min_i64(i, m - WORDS);
@@ -413,6 +432,7 @@ static inline void copy_strided(const Engine *engine, void *to, const void *from
     } else if (s.m > 1) {          /* a piece of a plane is a band of whole rows of `to`, a multiple of TILE of them */
         s.piece = MEMORY_PIECE / size / s.n / TILE * TILE;
         if (s.piece < TILE) s.piece = TILE;
+        if (size == 4 && is_tiled(s.m, s.n, s.from_n)) s.piece = round_up(s.piece, PLANE_TILE);
         s.pieces = (s.m + s.piece - 1) / s.piece;
         unit = min_i64(s.piece, s.m) * s.n;
     } else {
