@@ -56,6 +56,7 @@ SAMPLES = [
            gradient=False),
     expanded(ROW, 3, 4, 5), expanded(ROW, 2, 3, 4, 1), expanded(rng.standard_normal((4, 1)), 4, 6), expanded(X, 1, 1),
     expanded(np.array(2.5), 3, 4),
+    *[expanded(rng.standard_normal((3, 5, 1)), 3, 5, n) for n in (2, 3, 4, 7, 8, 13, 16, 63, 64, 65)], expanded(rng.standard_normal((5, 1, 1)), 5, 9, 11),
     expanded(rng.standard_normal((1, 300)), 200, 300), expanded(np.zeros((0, 1)), 0, 3),
     expanded(rng.standard_normal((5, 1, 1, 1)), 5, 3, 70, 70),
     transposed(X), transposed(X, 0, 2, 1), transposed(X, 1, 0, 2), transposed(X, 2, 0, 1), transposed(EMPTY), transposed(BIG, 0, 2, 1),

@@ -148,6 +148,20 @@ static inline void move_row(char *to_, const char *from_, int64_t size, int64_t 
     else MOVE_LOOP(uint8_t)
 }
 
+/* to [rows, n], rows of it to_step apart, = n times the element of each row of `from`, from_step apart, in elements of 4 bytes. A call for every row took 10 ns
+ * (65536 rows of 16: 538 and 88 µs). */
+#define SPREAD(count)                                                                                                          \
+    case count: for (; rows > 0; rows--, to += to_step, from += from_step) { uint32_t v = *from; for (int k = 0; k < count; k++) to[k] = v; } return;
+static inline void spread_words(uint32_t *to, int64_t to_step, const uint32_t *from, int64_t from_step, int64_t rows, int64_t n) {
+    switch (n) { SPREAD(2) SPREAD(3) SPREAD(4) SPREAD(5) SPREAD(6) SPREAD(7) }
+    for (; rows > 0; rows--, to += to_step, from += from_step) {
+        uint32_t v = *from;
+        if (n < 8) { for (int64_t k = 0; k < n; k++) to[k] = v; continue; }
+        for (int64_t k = 0; k + 8 <= n; k += 8) for (int l = 0; l < 8; l++) to[k + l] = v;
+        for (int l = 0; l < 8; l++) to[n - 8 + l] = v;             /* may overlap */
+    }
+}
+
 #define TILE 16
 #define PLANE_TILE 64
 
@@ -356,6 +370,10 @@ static void move_units(void *context, int64_t item, int64_t worker) {
             d = s->rank - 1;
             rows = min_i64(s->dims[d] - index[d], end - unit);
             copy_columns(s->to + to * s->size, s->to_strides[d] * s->size, s->from + from * s->size, s->from_strides[d] * s->size, rows, s->n * s->size);
+        } else if (s->rank > 0 && s->to_n == 1 && s->from_n == 0 && s->size == 4 && s->n * 4 <= SHORT_ROW_BYTES) {
+            d = s->rank - 1;
+            rows = min_i64(s->dims[d] - index[d], end - unit);
+            spread_words((uint32_t *)s->to + to, s->to_strides[d], (const uint32_t *)s->from + from, s->from_strides[d], rows, s->n);
         } else
             move_row(s->to + (to + at * s->to_n) * s->size, s->from + (from + at * s->from_n) * s->size, s->size,
                      min_i64(s->piece, s->n - at), s->to_n, s->from_n);
