@@ -21,6 +21,8 @@ from ortrain.ops.registry.record import (
 )
 
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+ROWS_PER_ITEM = 64
+"""LOSS_ROWS of training/loss.h."""
 DEFAULT_IGNORE_INDEX = -1
 """ONNX Runtime training 1.19 ignores the label -1 if the attribute ignore_index is absent."""
 
@@ -46,12 +48,14 @@ def pack_loss(c: LoweringContext, scores: int, labels: int) -> KernelCall:
     return KernelCall("", (dims[0], dims[1], inner, reduction_of(c), ignored), guards=guards)
 
 
+def partial_sums(call: KernelCall) -> int:
+    """Return the bytes of the sums of losses and weights of each work item."""
+    return 16 * (call.ints[0] * call.ints[2] // ROWS_PER_ITEM + 1)
+
+
 def lower_loss(c: LoweringContext) -> KernelCall:
     call = pack_loss(c, 0, 1)
-    rows = call.ints[0] * call.ints[2]
-    log_probabilities = 0 if c.has_output(1) else rows * call.ints[1]          # elements; in scratch memory unless they are an output
-    return KernelCall("softmax_cross_entropy_loss", call.ints, scratch=8 * (2 * rows + log_probabilities), guards=call.guards,
-                      in_place={1: 0})
+    return KernelCall("softmax_cross_entropy_loss", call.ints, scratch=partial_sums(call), guards=call.guards, in_place={1: 0})
 
 
 def loss_gradient(g: GradientBuilder) -> Sequence[str | None]:
@@ -102,7 +106,7 @@ def softmax_cross_entropy_loss_grad(c: InferenceContext) -> list[TensorType]:
 
 def lower_loss_and_gradient(c: LoweringContext) -> KernelCall:
     call = pack_loss(c, 0, 1)
-    return KernelCall("loss_and_gradient", call.ints, (float(c.attribute("dloss")),), scratch=8 * 2 * call.ints[0] * call.ints[2], guards=call.guards,
+    return KernelCall("loss_and_gradient", call.ints, (float(c.attribute("dloss")),), scratch=partial_sums(call), guards=call.guards,
                       in_place={1: 0})
 
 

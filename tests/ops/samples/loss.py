@@ -102,7 +102,8 @@ def focal_gradient(inputs, gamma=0.0, reduction="mean", label_smoothing=0.0):
 
 SAMPLE_WEIGHT = np.array([0.5, 2.0, 0.0, 1.0, 3.0, 0.25])
 SHIFT = np.log(np.exp(SCORES).sum(1))
-ONE, WIDE = np.array(1.5), rng.standard_normal((70, 50)) * 4
+ONE, WIDE, LONG = np.array(1.5), rng.standard_normal((70, 50)) * 4, rng.standard_normal((70, 100)) * 4      # rows in panels and alone
+WIDE_LABELS, WIDE_WEIGHT = rng.integers(0, 50, 70), rng.uniform(0.5, 2, 50)
 SAMPLES = [
     *[Sample("SoftmaxCrossEntropyLoss", [SCORES, LABELS], lambda *a, r=r: cross_entropy(r)(*a)[0], {"reduction": r}, label=f"one-output-{r}")
       for r in ("mean", "sum", "none")],
@@ -111,13 +112,20 @@ SAMPLES = [
     Sample("SoftmaxCrossEntropyLoss", [SCORES, LABELS.astype(np.int32), WEIGHT], lambda *a: cross_entropy()(*a)[0], indices=[0], label="weighted"),
     Sample("SoftmaxCrossEntropyLoss", [SCORES, np.full(6, -1)], lambda x, t: np.zeros(()), label="all-ignored"),
     Sample("SoftmaxCrossEntropyLoss", [SCORES, LABELS], cross_entropy(), outputs=2, gradient=False, label="two-outputs"),
+    *[Sample("SoftmaxCrossEntropyLoss", [x, WIDE_LABELS], cross_entropy(r, 7), {"reduction": r, "ignore_index": 7}, outputs=2, gradient=False,
+             label=f"{r}-{x.shape}") for x in (WIDE, LONG) for r in ("mean", "none")],
+    *[Sample("SoftmaxCrossEntropyLoss", [x, WIDE_LABELS], lambda *a: cross_entropy()(*a)[0], label=f"one-output-{x.shape}") for x in (WIDE, LONG)],
+    gradient([ONE, log_softmax(WIDE), WIDE_LABELS, WIDE_WEIGHT], ignore_index=7),
+    gradient([ONE, log_softmax(LONG), WIDE_LABELS]),
     gradient([ONE, log_softmax(SCORES), LABELS]),
     gradient([ONE, log_softmax(DEEP), DEEP_LABELS], "sum", ignore_index=2),
     gradient([rng.standard_normal(6), log_softmax(SCORES), LABELS, WEIGHT], "none"),
     loss_and_gradient([SCORES, LABELS]),
     loss_and_gradient([SCORES, LABELS, WEIGHT], ignore_index=2),
     loss_and_gradient([DEEP, DEEP_LABELS.astype(np.int32)], "sum", ignore_index=2),
-    loss_and_gradient([WIDE, rng.integers(0, 50, 70)]),
+    loss_and_gradient([WIDE, WIDE_LABELS]),
+    loss_and_gradient([WIDE[:, :13], WIDE_LABELS.clip(0, 12).astype(np.int32)], ignore_index=12),
+    loss_and_gradient([LONG, WIDE_LABELS], ignore_index=7),
     Sample("LossAndGradient", [SCORES, np.full(6, -1)], lambda x, t: (np.zeros(()), np.zeros_like(x)), {"dloss": 1.0}, "ortrain", outputs=2, gradient=False,
            label="all-ignored"),
     focal([SCORES, LABELS]),
