@@ -10,6 +10,7 @@ import numpy as np
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops import gathering as gathering  # the import registers its records
+from ortrain.ops.padding import pack_pads
 from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, normalize_axes, normalize_axis, operator
 from ortrain.ops.shape import Gradients, constant_dims, first_input_gradient, shape_value
@@ -243,12 +244,22 @@ def slice_(c: InferenceContext) -> list[TensorType]:
 
 
 def lower_slice_grad(c: LoweringContext) -> KernelCall | Alias:
+    """Lower to a border of zeros, which is written in one pass, where elements side by side are taken."""
     out = c.output_dims(0)
-    sizes, strides, offset = slice_region(c, out, slice_bounds(c, 2, len(out)))
+    bounds = slice_bounds(c, 2, len(out))
+    sizes, strides, offset = slice_region(c, out, bounds)
     if tuple(sizes) != c.dims(0):
         raise c.error(f"expected dy with the shape {sizes} of the slice, got {list(c.dims(0))}")
     ints = pack_strided_copy(sizes, strides, contiguous_strides(sizes), offset, 0)
-    return Alias(0) if is_full_copy(ints) and out == c.dims(0) else KernelCall("strided_place", ints)
+    if is_full_copy(ints) and out == c.dims(0):
+        return Alias(0)
+    if bounds is None or any(step != 1 for *_, step in bounds):
+        return KernelCall("strided_place", ints)
+    pads = [(0, 0)] * len(out)
+    for axis, start, end, step in bounds:
+        first, size = slice_range(out[axis], start, end, step)
+        pads[axis] = first, out[axis] - first - size
+    return KernelCall("place", pack_pads(sizes, out, pads, "constant"))
 
 
 @operator("SliceGrad", domain=MICROSOFT, lower=lower_slice_grad, differentiable=False)

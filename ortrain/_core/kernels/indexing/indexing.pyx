@@ -13,6 +13,7 @@ cdef extern from "common/memory.h" nogil:
     void interleave_words(uint32_t *block, const uint32_t *a, const uint32_t *b, int64_t n)
     void separate_words(const uint32_t *block, uint32_t *a, uint32_t *b, int64_t n)
     void copy_bytes(char *to, const char *from_, int64_t n)
+    void copy_row(char *to, const char *from_, int64_t n)
     void copy_columns(char *to, int64_t to_step, const char *from_, int64_t from_step, int64_t rows, int64_t width)
     void copy_block(const Engine *engine, void *to, const void *from_, int64_t bytes)
     void fill_block(const Engine *engine, void *to, const void *value, int64_t size, int64_t count)
@@ -37,6 +38,7 @@ cdef extern from "indexing/rows.h" nogil:
 cdef enum:
     ADD = 1
     ASSIGN = 2
+    WIDE_PART = 64               # bytes of a part that is copied row by row
     ROWS_PER_ITEM = 16           # of a concatenation, at least; longer rows are cut
 
 
@@ -48,6 +50,7 @@ cdef struct Concatenation:
     const int64_t *widths
     int64_t count
     int64_t row
+    int64_t narrowest            # width of a part
     int64_t bytes
     int concatenating                  # 1: copy the parts to the block, 0: copy the block to the parts
 
@@ -79,11 +82,25 @@ cdef void concatenation_item(void *context, int64_t item, int64_t worker) noexce
 
 
 cdef void concatenation_rows_item(void *context, int64_t item, int64_t worker) noexcept nogil:
-    """Copy some rows of the block from or to the parts, one part after another. Absent parts are skipped."""
+    """Copy some rows of the block from or to the parts: narrow parts one after another, wide ones row by row, in the order of memory. Absent parts are skipped.
+
+    1024 rows of two parts of 2 KiB that are in no cache took 730 µs part by part with memcpy and 590 row by row in vectors."""
     cdef Concatenation *s = <Concatenation *>context
-    cdef int64_t per_item = MEMORY_PIECE // s.row, first = item * per_item, rows = min_i64(per_item, s.bytes // s.row - first), k, width
+    cdef int64_t per_item = MEMORY_PIECE // s.row, first = item * per_item, rows = min_i64(per_item, s.bytes // s.row - first), k, i, width
     cdef char *block = s.block + first * s.row
     cdef char *part
+    if s.narrowest >= WIDE_PART:
+        for i in range(first, first + rows):
+            for k in range(s.count):
+                width = s.widths[k]
+                if s.parts[k].data != NULL:
+                    part = <char *>s.parts[k].data + i * width
+                    if s.concatenating:
+                        copy_row(block, part, width)
+                    else:
+                        copy_row(part, block, width)
+                block += width
+        return
     if s.count == 2 and s.row == 8 and s.widths[0] == 4 and s.parts[0].data != NULL and s.parts[1].data != NULL:
         if s.concatenating:
             interleave_words(<uint32_t *>block, <uint32_t *>s.parts[0].data + first, <uint32_t *>s.parts[1].data + first, rows)
@@ -110,9 +127,11 @@ cdef void copy_parts(const KernelArgs *a, Tensor *block, Tensor *parts, int conc
     s.count = a.ints[0]
     s.widths = a.ints + 1
     s.row = 0
+    s.narrowest = WIDE_PART
     s.concatenating = concatenating
     for k in range(s.count):
         s.row += s.widths[k]
+        s.narrowest = min_i64(s.narrowest, s.widths[k])
     s.bytes = block.count * element_size(block.dtype)
     if s.bytes > 0 and s.row * ROWS_PER_ITEM <= MEMORY_PIECE:
         run_items(a.engine, concatenation_rows_item, &s, ceil_div(s.bytes // s.row, MEMORY_PIECE // s.row))

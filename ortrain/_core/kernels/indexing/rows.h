@@ -3,6 +3,7 @@
 #define ORTRAIN_ROWS_H
 #include <stdint.h>
 #include <string.h>
+#include "common/memory.h"
 
 enum { NARROW_ROW_BYTES = 64, MIN_SPAN = 8 };
 
@@ -16,7 +17,7 @@ static inline void gather_run(const char *table, char *rows, const int64_t *inde
     if (width == 4) GATHER_ROWS(uint32_t, 1)
     else if (width == 8) GATHER_ROWS(uint64_t, 1)
     else if (width % 4 == 0 && width <= NARROW_ROW_BYTES) GATHER_ROWS(uint32_t, width / 4)
-    else for (int64_t i = 0; i < n; i++) memcpy(rows + i * width, table + index[i] * width, (size_t)width);
+    else for (int64_t i = 0; i < n; i++) copy_row(rows + i * width, table + index[i] * width, width);
 }
 
 /* gather_run for `batches` tables that are `step` bytes apart. Where most indices continue the one before, as those of a Pad do, whole spans are copied: an
@@ -56,6 +57,6 @@ SCATTER_RUN(scatter_add_run_double, double)
 static inline void scatter_assign_run(char *table, const char *rows, const int64_t *index, int64_t n, int64_t width, int64_t low, int64_t high)
 {
     for (int64_t i = 0; i < n; i++)
-        if (index[i] >= low && index[i] < high) memcpy(table + index[i] * width, rows + i * width, (size_t)width);
+        if (index[i] >= low && index[i] < high) copy_row(table + index[i] * width, rows + i * width, width);
 }
 #endif

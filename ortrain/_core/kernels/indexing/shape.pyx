@@ -57,6 +57,13 @@ cdef int pad(const KernelArgs *a) noexcept nogil:
     return STATUS_OK
 
 
+cdef int place(const KernelArgs *a) noexcept nogil:
+    """y = zeros around x, as indexing/padding.h says."""
+    cdef double zero = 0
+    pad_tensor(a.engine, <char *>a.outputs[0].data, <const char *>a.inputs[0].data, element_size(a.inputs[0].dtype), a.ints, &zero)
+    return STATUS_OK
+
+
 cdef int write_constant(const KernelArgs *a) noexcept nogil:
     """outputs = the elements in floats or ints (by the dtype of each output), consecutively."""
     cdef int64_t i, at = 0
@@ -111,6 +118,7 @@ KERNELS = {
     "strided_copy": (<size_t>&strided_copy, ALL),
     "strided_place": (<size_t>&strided_place, ALL),
     "pad": (<size_t>&pad, ALL),
+    "place": (<size_t>&place, ALL),
     "pad_grad": (<size_t>&pad_grad, ("float32", "float64")),
     "write_constant": (<size_t>&write_constant, ALL),
     "fill_constant": (<size_t>&fill_constant, ALL),
