@@ -50,6 +50,8 @@ SAMPLES = [
     *[sample("ReduceSum", X, axes, 0, 11) for axes in (None, (0,), (1, 2))], *[sample("ReduceMean", X, axes, 0, 18) for axes in (None, (0,), (1, 2))],
     *[sample("ReduceSumTraining", X, axes, keep, 1, "com.microsoft") for axes in ((0,), (0, 2), (3,)) for keep in (0, 1)],
     *[sample(op, LARGE, axes, 0) for op in ("ReduceSum", "ReduceMean") for axes in (None, (0,), (2,), (0, 2), (1,))],
+    *[sample(op, x, axes, 0) for op in ("ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare") for x, axes in
+      ((rng.permutation(19 * 600).reshape(19, 600) / 7000.0 + 0.1, (0,)), (rng.permutation(3 * 21 * 530).reshape(3, 21, 530) / 2e4 + 0.5, (1,)))],
     *[sample(op, (10 * X).astype(np.int64), (1,), 0) for op in ("ReduceSum", "ReduceMax", "ReduceMin")],
     Sample("ReduceAllL2", [X, LARGE, X[0]], lambda *xs: np.sqrt(sum(np.sum(x * x) for x in xs)), domain="com.microsoft"),
     Sample("ReduceSum", [X, np.zeros(0, np.int64)], lambda x, a: x, {"noop_with_empty_axes": 1}, constants=(1,)),
