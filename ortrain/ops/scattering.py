@@ -28,7 +28,7 @@ def reduction_of(c: InferenceContext | NodeBuilder) -> str:
 def scatter_call(kernel: str, c: LoweringContext, ints: tuple[int, ...], short: tuple[int, ...], scratch: int, guards: tuple[Guard, ...]) -> KernelCall:
     """Return the kernel call for the node's reduction.
 
-    ints: attributes for none and add. short: attributes for mul, max and min, whose scratch memory holds a row number per update."""
+    ints: attributes for none and add. short: attributes for mul, max and min."""
     reduction = reduction_of(c)
     if reduction in REDUCTIONS:
         return KernelCall(f"{kernel}_reduce", (REDUCTIONS[reduction], *short), scratch=scratch, in_place={0: 0}, guards=guards)
@@ -39,7 +39,7 @@ def lower_elements(c: LoweringContext) -> KernelCall:
     dims = c.dims(0)
     axis = check_element_indices(c, dims, c.dims(1))
     ints = pack_elements(dims, c.dims(1), axis)
-    return scatter_call("scatter_elements", c, ints, ints, 8 * c.type(1).count if reduction_of(c) in REDUCTIONS else 0, (Guard(1, -dims[axis], dims[axis]),))
+    return scatter_call("scatter_elements", c, ints, ints, 0, (Guard(1, -dims[axis], dims[axis]),))
 
 
 def lower_tuples(c: LoweringContext) -> KernelCall:
@@ -89,20 +89,21 @@ def extreme_gradient(g: GradientBuilder, gather_op: str, axis: dict[str, Any]) -
             g.op("Mul", is_from_updates, g.op(gather_op, share, indices, **axis)) if g.needs(2) else None]
 
 
-def product_grad_scratch(c: LoweringContext, n: int) -> int:
-    """Return the scratch bytes of a product gradient: a row number for each of n updates and a tensor of the size of data."""
-    return 8 * n + numpy_dtype(c.dtype(0)).itemsize * c.type(1).count
+def product_bytes(c: LoweringContext) -> int:
+    """Return the bytes of the products of a product gradient, a tensor of the size of data."""
+    return numpy_dtype(c.dtype(0)).itemsize * c.type(1).count
 
 
 def lower_elements_product_grad(c: LoweringContext) -> KernelCall:
     dims, axis = c.dims(1), normalize_axis(c, c.attribute("axis", 0), len(c.dims(1)))
-    return KernelCall("scatter_elements_product_grad", (0, *pack_elements(dims, c.dims(2), axis)), scratch=product_grad_scratch(c, c.type(2).count),
+    return KernelCall("scatter_elements_product_grad", pack_elements(dims, c.dims(2), axis), scratch=product_bytes(c),
                       guards=(Guard(2, -dims[axis], dims[axis]),))
 
 
 def lower_tuples_product_grad(c: LoweringContext) -> KernelCall:
+    """Lower with scratch for a row number of each update and for the products."""
     ints, _ = pack_tuples(c.dims(1), c.dims(2), 0)
-    return KernelCall("scatter_nd_product_grad", (0, ints[1], ints[2], ints[3], *ints[5:]), scratch=product_grad_scratch(c, ints[2]))
+    return KernelCall("scatter_nd_product_grad", (0, ints[1], ints[2], ints[3], *ints[5:]), scratch=8 * ints[2] + product_bytes(c))
 
 
 def infer_product_grad(c: InferenceContext) -> list[TensorType]:

@@ -4,8 +4,9 @@
 #define ORTRAIN_CHECK_RANGE_H
 #include "kernel.h"
 #include "common/integers.h"
+#include "common/memory.h"
 
-enum { CHECKED_BLOCK = 4096 };
+enum { CHECKED_BLOCK = 4096, CHECKED_PER_ITEM = 16 * CHECKED_BLOCK };
 
 #define CHECK_RANGE(NAME, I)                                                                                            \
 static inline int NAME(const I *x, int64_t n, int64_t low, int64_t high, int64_t has_ignored, int64_t ignored)          \
@@ -24,10 +25,23 @@ static inline int NAME(const I *x, int64_t n, int64_t low, int64_t high, int64_t
 CHECK_RANGE(check_range_int32, int32_t)
 CHECK_RANGE(check_range_int64, int64_t)
 
+typedef struct { const KernelArgs *args; int status; } RangeCheck;
+
+/* Items only ever set the status to the same value. */
+static void check_range_item(void *context, int64_t item, int64_t worker)
+{
+    RangeCheck *c = context; const Tensor *x = &c->args->inputs[0]; const int64_t *p = c->args->ints;
+    const int64_t first = item * CHECKED_PER_ITEM, n = min_i64(CHECKED_PER_ITEM, x->count - first);
+    int status = x->dtype == DTYPE_INT32 ? check_range_int32((const int32_t *)x->data + first, n, p[0], p[1], p[2], p[3])
+                                         : check_range_int64((const int64_t *)x->data + first, n, p[0], p[1], p[2], p[3]);
+    (void)worker;
+    if (status != STATUS_OK) c->status = status;
+}
+
 static int check_range(const KernelArgs *args)
 {
-    const Tensor *x = &args->inputs[0]; const int64_t *p = args->ints;
-    return x->dtype == DTYPE_INT32 ? check_range_int32(x->data, x->count, p[0], p[1], p[2], p[3])
-                                   : check_range_int64(x->data, x->count, p[0], p[1], p[2], p[3]);
+    RangeCheck c = { args, STATUS_OK };
+    run_items(args->engine, check_range_item, &c, ceil_div(args->inputs[0].count, CHECKED_PER_ITEM));
+    return c.status;
 }
 #endif

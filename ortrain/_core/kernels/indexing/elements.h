@@ -16,10 +16,11 @@ typedef struct Elements Elements;
 typedef void (*ElementRun)(const Elements *e, int64_t at, int64_t first, int64_t n, int64_t step);
 
 /* data and other [index dims]; strides: of data; size: of data along the axis; length, inner: of the indices along and after the axis; row: of a run, if the
- * axis is not the last one. A unit is a block of `block` elements of inner at one index before the axis. */
+ * axis is not the last one; third: like other; reversed: whether later indices come first. A unit is a block of `block` elements of inner at one index before
+ * the axis. */
 struct Elements {
-    void *data, *other; const Tensor *indices; const int64_t *dims, *strides;
-    int64_t rank, axis, size, length, inner, row, block, blocks, units, per_item;
+    void *data, *other; const void *third; const Tensor *indices; const int64_t *dims, *strides;
+    int64_t rank, axis, size, length, inner, row, block, blocks, units, per_item, reversed;
     ElementRun run;
 };
 
@@ -37,8 +38,9 @@ static void elements_item(void *context, int64_t item, int64_t worker)
         int64_t outer = unit / e->blocks, low = unit % e->blocks * e->block, high = min_i64(low + e->block, e->inner);
         int64_t base = elements_offset(e, outer, 0, e->axis);
         if (e->inner == 1) { e->run(e, base, outer * e->length, e->length, 0); continue; }
-        for (int64_t j = 0; j < e->length; j++)
+        for (int64_t k = 0, j; k < e->length; k++)
             for (int64_t q = low, n; q < high; q += n) {
+                j = e->reversed ? e->length - 1 - k : k;
                 n = min_i64(e->row - q % e->row, high - q);
                 e->run(e, base + elements_offset(e, q, e->axis + 1, e->rank), (outer * e->length + j) * e->inner + q, n, 1);
             }
@@ -62,25 +64,21 @@ ELEMENT_RUN(gather_1, uint8_t, *o = *d) ELEMENT_RUN(gather_4, uint32_t, *o = *d)
 ELEMENT_RUN(assign_1, uint8_t, *d = *o) ELEMENT_RUN(assign_4, uint32_t, *d = *o) ELEMENT_RUN(assign_8, uint64_t, *d = *o)
 #define REDUCING_RUNS(T)                                                                                \
 ELEMENT_RUN(add_##T, T, *d += *o) ELEMENT_RUN(multiply_##T, T, *d *= *o)                                \
-ELEMENT_RUN(maximum_##T, T, T a = *o; T b = *d; *d = a > b ? a : a != a ? a : b)      /* NaN is kept */ \
-ELEMENT_RUN(minimum_##T, T, T a = *o; T b = *d; *d = a < b ? a : a != a ? a : b)
+/* NaN is kept. As one expression, GCC compared by a branch that no processor predicts: 8 ns per element. */ \
+ELEMENT_RUN(maximum_##T, T, T a = *o; T b = *d; T m = a > b ? a : b; if (a != a) m = a; *d = m)         \
+ELEMENT_RUN(minimum_##T, T, T a = *o; T b = *d; T m = a < b ? a : b; if (a != a) m = a; *d = m)
 REDUCING_RUNS(float) REDUCING_RUNS(double) REDUCING_RUNS(int32_t) REDUCING_RUNS(int64_t)
-/* other = the position in data */
-static inline void store_positions(const Elements *e, int64_t at, int64_t first, int64_t n, int64_t step)
-{
-    int64_t *other = (int64_t *)e->other + first, *data = other; const int64_t size = e->size, stride = e->strides[e->axis];
-    if (e->indices->dtype == DTYPE_INT32) INDEX_LOOP(int32_t, int64_t, (void)d; *o = at + v) else INDEX_LOOP(int64_t, int64_t, (void)d; *o = at + v)
-}
 
 /* The run for an operation by the dtype of data: RUN_BY_SIZE for moves, RUN_BY_TYPE for arithmetic. */
 #define RUN_BY_SIZE(NAME, size) ((size) == 4 ? NAME##_4 : (size) == 8 ? NAME##_8 : NAME##_1)
 #define RUN_BY_TYPE(NAME, d) ((d) == DTYPE_FLOAT32 ? NAME##_float : (d) == DTYPE_FLOAT64 ? NAME##_double : (d) == DTYPE_INT32 ? NAME##_int32_t : NAME##_int64_t)
 
 /* ints: rank, axis, size of data along it, index dims [rank], data strides [rank] */
-static void along_axis(const Engine *engine, const int64_t *ints, void *data, const Tensor *indices, void *other, ElementRun run)
+static void along_axis_with(const Engine *engine, const int64_t *ints, void *data, const Tensor *indices, void *other, const void *third, int reversed,
+                            ElementRun run)
 {
-    Elements e = { .data = data, .other = other, .indices = indices, .dims = ints + 3, .strides = ints + 3 + ints[0], .rank = ints[0], .axis = ints[1],
-                   .size = ints[2], .length = ints[3 + ints[1]], .inner = 1, .row = ints[2 + ints[0]], .run = run };
+    Elements e = { .data = data, .other = other, .third = third, .indices = indices, .dims = ints + 3, .strides = ints + 3 + ints[0], .rank = ints[0],
+                   .axis = ints[1], .size = ints[2], .length = ints[3 + ints[1]], .inner = 1, .row = ints[2 + ints[0]], .reversed = reversed, .run = run };
     int64_t outer = 1;
     if (indices->count == 0) return;
     for (int64_t d = 0; d < e.rank; d++) { if (d < e.axis) outer *= e.dims[d]; else if (d > e.axis) e.inner *= e.dims[d]; }
@@ -91,6 +89,9 @@ static void along_axis(const Engine *engine, const int64_t *ints, void *data, co
     e.per_item = max_i64(1, ELEMENTS_PER_WORK_ITEM / (e.length * e.block));
     run_items(engine, elements_item, &e, ceil_div(e.units, e.per_item));
 }
+
+static void along_axis(const Engine *engine, const int64_t *ints, void *data, const Tensor *indices, void *other, ElementRun run)
+{ along_axis_with(engine, ints, data, indices, other, NULL, 0, run); }
 
 /* (data, indices) -> y [index dims] = data at the same position, except along the axis, where indices give it; ints as along_axis. */
 static inline int gather_elements(const KernelArgs *a)

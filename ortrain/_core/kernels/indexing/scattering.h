@@ -26,16 +26,6 @@ static inline void choose_ranges(Scatter *s)
     if (s->ranges < 1) s->ranges = 1;
 }
 
-/* ints: mode, rank, axis, size of data along it, index dims [rank], data strides [rank]; scratch: n int64. Every element is a row of its own. */
-static Scatter scatter_elements_from_args(const KernelArgs *args, const Tensor *data, const Tensor *indices)
-{
-    const int64_t *p = args->ints;
-    Scatter s = { args, p[0], data->count, indices->count, 1, 1, args->scratch };
-    along_axis(args->engine, p + 1, NULL, indices, s.row_index, store_positions);
-    choose_ranges(&s);
-    return s;
-}
-
 /* ints: mode, rows, n, inner, k, dims [k], strides [k]; scratch: n int64. A row is named by k indices; n is set to -1 if one is out of range. */
 static Scatter scatter_nd_from_args(const KernelArgs *args, const Tensor *indices)
 {
@@ -109,7 +99,34 @@ static int scatter_product_grad(Scatter s)
     a->engine->parallel_for(a->engine, a->inputs[0].dtype == DTYPE_FLOAT32 ? scatter_product_grad_float_item : scatter_product_grad_double_item, &s, s.ranges);
     return STATUS_OK;
 }
-static int scatter_elements_product_grad(const KernelArgs *args)
-{ return scatter_product_grad(scatter_elements_from_args(args, &args->inputs[1], &args->inputs[2])); }
+/* The gradient of products: other = data before, times (in reverse) or instead of what it was; data *= third. */
+#define PRODUCT_LOOP(I, T, STATEMENT)                                                                                                             \
+    { const I *index = (const I *)e->indices->data + first;                                                                                       \
+      for (int64_t k = 0; k < n; k++) {                                                                                                           \
+          int64_t i = e->reversed ? n - 1 - k : k, v = index[i];                                                                                  \
+          T *d = data + (v < 0 ? v + size : v) * stride + i * step; STATEMENT; *d *= third[i]; } }
+#define PRODUCT_RUN(NAME, T, STATEMENT)                                                                                      \
+static void NAME(const Elements *e, int64_t at, int64_t first, int64_t n, int64_t step)                                      \
+{                                                                                                                            \
+    T *data = (T *)e->data + at, *other = (T *)e->other + first; const T *third = (const T *)e->third + first;               \
+    const int64_t size = e->size, stride = e->strides[e->axis];                                                              \
+    if (e->indices->dtype == DTYPE_INT32) PRODUCT_LOOP(int32_t, T, STATEMENT) else PRODUCT_LOOP(int64_t, T, STATEMENT)       \
+}
+PRODUCT_RUN(before_product_float, float, other[i] = *d) PRODUCT_RUN(before_product_double, double, other[i] = *d)
+PRODUCT_RUN(after_product_float, float, other[i] *= *d) PRODUCT_RUN(after_product_double, double, other[i] *= *d)
+
+/* The same for elements, whose units have destinations of their own: with ranges, of which each reads all indices, 1024 x 1024 elements took 27 ms.
+ * scratch: the products [data]; ints as along_axis. */
+static int scatter_elements_product_grad(const KernelArgs *a)
+{
+    const Tensor *dy = &a->inputs[0], *data = &a->inputs[1], *indices = &a->inputs[2]; const void *updates = a->inputs[3].data;
+    void *ddata = a->outputs[0].data, *dupdates = a->outputs[1].data;
+    const int is_float = dy->dtype == DTYPE_FLOAT32; const int64_t bytes = dy->count * element_size(dy->dtype);
+    copy_block(a->engine, a->scratch, data->data, bytes);
+    along_axis_with(a->engine, a->ints, a->scratch, indices, dupdates, updates, 0, is_float ? before_product_float : before_product_double);
+    copy_block(a->engine, ddata, dy->data, bytes);
+    along_axis_with(a->engine, a->ints, ddata, indices, dupdates, updates, 1, is_float ? after_product_float : after_product_double);
+    return STATUS_OK;
+}
 static int scatter_nd_product_grad(const KernelArgs *args) { return scatter_product_grad(scatter_nd_from_args(args, &args->inputs[2])); }
 #endif
