@@ -46,6 +46,14 @@ def adjoint(dy, indices, weights):
     return dx
 
 
+def repeated(n, factor, inner):
+    """Return samples of ResampleAxis and of its gradient that repeat n rows of `inner` elements."""
+    table = {"axis": 1, "indices": np.arange(n).repeat(factor)[:, None], "weights": np.ones((n * factor, 1))}
+    dy = rng.standard_normal((3, n * factor, inner))
+    return [Sample("ResampleAxis", [rng.standard_normal((3, n, inner))], lambda x: x.repeat(factor, 1), {**table, "size": n * factor}, "ortrain", gradient=n < 9),
+            Sample("ResampleAxisGrad", [dy], lambda dy: dy.reshape(3, n, factor, inner).sum(2), {**table, "size": n}, "ortrain", gradient=False)]
+
+
 INDICES, WEIGHTS = np.array([[0, 1], [1, 2], [2, 2], [0, 2]]), np.array([[0.5, 0.5], [0.25, 0.75], [1.0, 0.0], [2.0, -1.0]])
 TABLE = {"axis": 1, "indices": INDICES, "weights": WEIGHTS}
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
@@ -62,6 +70,9 @@ SAMPLES = [
     Sample("Resize", [X, np.array([1.0, 1, 2, 2])], lambda x, s: x.repeat(2, 2).repeat(2, 3), opset=10, constants=(1,)),
     Sample("Upsample", [X, np.array([1.0, 1, 2, 2])], lambda x, s: x.repeat(2, 2).repeat(2, 3), opset=9, constants=(1,)),
     Sample("Upsample", [X], lambda x: x.repeat(3, 2), {"scales": (1.0, 1.0, 3.0, 1.0)}, opset=8),
+    *[sample for n, factor, inner in ((5, 2, 1), (5, 3, 1), (5, 4, 1), (5, 2, 33), (5, 3, 70), (5, 2, 7), (9001, 2, 1), (700, 2, 33)) for sample in repeated(n, factor, inner)],
+    Sample("ResampleAxis", [X[:, :, 0]], lambda x: x[:, [0, 0, 1, 1, 1, 2]], {"axis": 1, "indices": np.array([[0], [0], [1], [1], [1], [2]]), "weights": np.ones((6, 1)), "size": 6},
+           "ortrain"),
     Sample("ResampleAxis", [X[:, :, 0]], lambda x: along(x, INDICES, WEIGHTS).astype(x.dtype), {**TABLE, "size": 4}, "ortrain"),
     Sample("ResampleAxisGrad", [rng.standard_normal((2, 4, 5))], lambda dy: adjoint(dy, INDICES, WEIGHTS), {**TABLE, "size": 3}, "ortrain", gradient=False),
     Sample("ResizeGrad", [rng.standard_normal((2, 3, 10, 7)), X, None, np.array([1.0, 1, 2, 1])], lambda dy, x, r, s: dy.reshape(2, 3, 5, 2, 7).sum(3), {}, "ortrain",

@@ -13,7 +13,7 @@
 #include "common/integers.h"
 #include "common/vector_math.h"
 
-enum { LANES = 16, LONG_NORM_ROW = 384, ROW_NORM_CHUNK = 8192 };
+enum { ROW_LANES = 16, LONG_NORM_ROW = 384, ROW_NORM_CHUNK = 8192 };
 #ifdef _MSC_VER
 #define OUT_OF_LINE static __declspec(noinline)
 #else

@@ -1,28 +1,28 @@
 /* Layer and RMS normalization of rows for one element type (common/float_types.h). */
 
-/* Sums over a row of n elements, in LANES lanes. Of a long row, the part WHOLE, a multiple of 4 LANES elements, has four times as many lanes, which hide the
+/* Sums over a row of n elements, in ROW_LANES lanes. Of a long row, the part WHOLE, a multiple of 4 ROW_LANES elements, has four times as many lanes, which hide the
  * latency of additions, and the part REST follows. The functions are small and not inlined: in others, GCC keeps the lanes in memory, which takes three times
  * as long. */
-#define ADD_TO(LANES_OF_SUM, VALUE) for (int l = 0; l < LANES; l++, k++) LANES_OF_SUM[l] += VALUE;
+#define ADD_TO(LANES_OF_SUM, VALUE) for (int l = 0; l < ROW_LANES; l++, k++) LANES_OF_SUM[l] += VALUE;
 #define ROW_SUM_FUNCTION(NAME, PARAMETERS, WHOLE, REST, VALUE)                                                                     \
 OUT_OF_LINE REAL NAMED(NAME##_short) PARAMETERS                                                                                    \
 {                                                                                                                                  \
-    REAL result = 0, lanes[LANES] = {0}; int64_t k = 0;                                                                            \
-    for (; k + LANES <= n; ) ADD_TO(lanes, VALUE)                                                                                  \
+    REAL result = 0, lanes[ROW_LANES] = {0}; int64_t k = 0;                                                                            \
+    for (; k + ROW_LANES <= n; ) ADD_TO(lanes, VALUE)                                                                                  \
     for (; k < n; k++) result += VALUE;                                                                                            \
-    for (int l = 0; l < LANES; l++) result += lanes[l];                                                                            \
+    for (int l = 0; l < ROW_LANES; l++) result += lanes[l];                                                                            \
     return result;                                                                                                                 \
 }                                                                                                                                  \
 OUT_OF_LINE REAL NAMED(NAME##_long) PARAMETERS                                                                                     \
 {                                                                                                                                  \
-    REAL first[LANES] = {0}, second[LANES] = {0}, third[LANES] = {0}, fourth[LANES] = {0}, result = 0;                             \
+    REAL first[ROW_LANES] = {0}, second[ROW_LANES] = {0}, third[ROW_LANES] = {0}, fourth[ROW_LANES] = {0}, result = 0;                             \
     for (int64_t k = 0; k < n; ) { ADD_TO(first, VALUE) ADD_TO(second, VALUE) ADD_TO(third, VALUE) ADD_TO(fourth, VALUE) }         \
-    for (int l = 0; l < LANES; l++) result += (first[l] + second[l]) + (third[l] + fourth[l]);                                     \
+    for (int l = 0; l < ROW_LANES; l++) result += (first[l] + second[l]) + (third[l] + fourth[l]);                                     \
     return result;                                                                                                                 \
 }                                                                                                                                  \
 static inline REAL NAMED(NAME) PARAMETERS                                                                                          \
 {                                                                                                                                  \
-    int64_t whole = n / (4 * LANES) * (4 * LANES);                                                                                 \
+    int64_t whole = n / (4 * ROW_LANES) * (4 * ROW_LANES);                                                                                 \
     if (n < LONG_NORM_ROW) return NAMED(NAME##_short) REST(0);                                                                     \
     return NAMED(NAME##_long) WHOLE(whole) + (whole < n ? NAMED(NAME##_short) REST(whole) : 0);                                    \
 }

@@ -42,9 +42,9 @@ static int NAMED(deformable_columns)(const KernelArgs *args)
 /* dx of one block of channels of one image and group, summed over all kernel taps and windows in order. */
 static void NAMED(deformable_columns_dx_item)(void *context, int64_t item, int64_t worker)
 {
-    const DeformableColumns *s = context; int64_t channel_blocks = ceil_div(s->group_channels, LANES), kernel = s->taps,
+    const DeformableColumns *s = context; int64_t channel_blocks = ceil_div(s->group_channels, CHANNEL_LANES), kernel = s->taps,
         group = item / channel_blocks;
-    int64_t first = item % channel_blocks * LANES, last = min_i64(first + LANES, s->group_channels); (void)worker;
+    int64_t first = item % channel_blocks * CHANNEL_LANES, last = min_i64(first + CHANNEL_LANES, s->group_channels); (void)worker;
     const Tensor *in = s->args->inputs;
     const REAL *dy = (const REAL *)in[0].data + group * s->group_channels * kernel * s->positions;
     REAL *dx = (REAL *)s->args->outputs[0].data + group * s->group_channels * s->plane;
@@ -91,7 +91,7 @@ static int NAMED(deformable_columns_grad)(const KernelArgs *args)
 {
     DeformableColumns s = columns_from_args(args); int64_t groups = s.images * s.groups;
     if (args->outputs[0].data)
-        args->engine->parallel_for(args->engine, NAMED(deformable_columns_dx_item), &s, groups * ceil_div(s.group_channels, LANES));
+        args->engine->parallel_for(args->engine, NAMED(deformable_columns_dx_item), &s, groups * ceil_div(s.group_channels, CHANNEL_LANES));
     if ((args->n_outputs > 1 && args->outputs[1].data) || (args->n_outputs > 2 && args->outputs[2].data))
         args->engine->parallel_for(args->engine, NAMED(deformable_columns_doffset_item), &s,
                                    groups * s.taps * ceil_div(s.positions, s.block));

@@ -52,7 +52,7 @@ static void NAMED(grid_sample_chunk)(void *context, int64_t item, int64_t worker
 static int NAMED(grid_sample)(const KernelArgs *args)
 {
     Grid g = grid_from_args(args);
-    if (g.fits && g.channels >= LANES / 2 && g.taps > 1 && g.positions * g.taps >= g.plane) {
+    if (g.fits && g.channels >= CHANNEL_LANES / 2 && g.taps > 1 && g.positions * g.taps >= g.plane) {
         args->engine->parallel_for(args->engine, NAMED(grid_sample_chunk), &g, g.images * ceil_div(g.channels, g.chunk));
         return STATUS_OK;
     }

@@ -1,13 +1,14 @@
 /* Interpolation along one axis and its gradient: y[o, j, i] = sum over k of weight[j, k] x[o, index[j, k], i].
  *
  * ints: outer, size of x, size of y, inner, taps, then index [size of y, taps]; floats: weight [size of y, taps]. Rows of y (or dx) are sums of rows of x (or
- * dy), in panels (common/panels.h), so that the last axis is as fast as the others: one row of x after another took 70 ns per element there. */
+ * dy), in panels (common/panels.h), so that the last axis is as fast as the others: one row of x after another took 70 ns per element there. Where every
+ * element is repeated a whole number of times, as by mode nearest, it is copied directly (8 images of 15 x 122 x 67 to 134 columns: 1.37 ms in panels). */
 #ifndef ORTRAIN_RESIZE_H
 #define ORTRAIN_RESIZE_H
 #include "kernel.h"
 #include "common/panels.h"
 
-enum { TAPS_AT_A_TIME = 4 };
+enum { TAPS_AT_A_TIME = 4, REPEATED_ROW_BYTES = 128 };
 
 /* from, to: the panels of input and output, which differ in the size of the axis */
 typedef struct { const KernelArgs *args; Panels from, to; int64_t taps; const int64_t *index; const double *weight; } Resample;
@@ -68,9 +69,56 @@ static void resample_grad_##R##_item(void *context, int64_t item, int64_t worker
 RESAMPLE(float)
 RESAMPLE(double)
 
+/* Where every row is repeated `factor` times, in whole multiples of the size: the numbers of rows and of their elements, whatever the axis. */
+typedef struct { const KernelArgs *args; int64_t factor, rows, inner, per_item; } Repetition;
+
+static inline Repetition repetition_of(const KernelArgs *args)
+{
+    const int64_t *p = args->ints, *index = p + 5; int64_t factor = p[1] > 0 ? p[2] / p[1] : 0, bytes = p[3] * (args->inputs[0].dtype == DTYPE_FLOAT32 ? 4 : 8);
+    Repetition r = { args, factor, p[0] * p[1], p[3], max_i64(1, ELEMENTS_PER_ITEM / max_i64(1, p[3])) };
+    if (p[4] != 1 || factor < 2 || factor * p[1] != p[2] || (p[3] > 1 && bytes < REPEATED_ROW_BYTES)) r.factor = 0;
+    for (int64_t j = 0; j < p[2] && r.factor; j++) if (index[j] != j / factor || args->floats[j] != 1) r.factor = 0;
+    return r;
+}
+
+/* Elements that are repeated, and the sums of their repetitions, in order. */
+#define REPEAT(R)                                                                                                                                  \
+static void repeat_##R##_item(void *context, int64_t item, int64_t worker)                                                                         \
+{                                                                                                                                                  \
+    const Repetition *s = context; int64_t f = s->factor, inner = s->inner, first = item * s->per_item, n = min_i64(s->per_item, s->rows - first); (void)worker;\
+    const R *restrict x = (const R *)s->args->inputs[0].data + first * inner; R *restrict y = (R *)s->args->outputs[0].data + first * f * inner;   \
+    if (inner > 1) for (int64_t i = 0; i < n * f; i++) copy_lines((char *)(y + i * inner), (const char *)(x + i / f * inner), inner * (int64_t)sizeof(R));\
+    else if (f == 2) for (int64_t i = 0; i < n; i++) for (int k = 0; k < 2; k++) y[i * 2 + k] = x[i];                                              \
+    else if (f == 4) for (int64_t i = 0; i < n; i++) for (int k = 0; k < 4; k++) y[i * 4 + k] = x[i];                                              \
+    else for (int64_t i = 0; i < n; i++) for (int64_t k = 0; k < f; k++) y[i * f + k] = x[i];                                                      \
+}                                                                                                                                                  \
+static void repeat_grad_##R##_item(void *context, int64_t item, int64_t worker)                                                                    \
+{                                                                                                                                                  \
+    const Repetition *s = context; int64_t f = s->factor, inner = s->inner, first = item * s->per_item, n = min_i64(s->per_item, s->rows - first); (void)worker;\
+    const R *restrict dy = (const R *)s->args->inputs[0].data + first * f * inner; R *restrict dx = (R *)s->args->outputs[0].data + first * inner; \
+    if (f == 2 && inner > 1)                                                                                                                       \
+        for (int64_t j = 0; j < n; j++)                                                                                                            \
+            for (int64_t i = 0; i < inner; i++) dx[j * inner + i] = 0 + dy[j * 2 * inner + i] + dy[(j * 2 + 1) * inner + i];                       \
+    else if (inner > 1)                                                                                                                            \
+        for (int64_t j = 0; j < n; j++) {                                                                                                          \
+            memset(dx + j * inner, 0, (size_t)inner * sizeof(R));                                                                                  \
+            for (int64_t k = 0; k < f; k++) for (int64_t i = 0; i < inner; i++) dx[j * inner + i] += dy[(j * f + k) * inner + i];                  \
+        }                                                                                                                                          \
+    else if (f == 2) for (int64_t i = 0; i < n; i++) dx[i] = 0 + dy[i * 2] + dy[i * 2 + 1];                                                        \
+    else for (int64_t i = 0; i < n; i++) { R sum = 0; for (int64_t k = 0; k < f; k++) sum += dy[i * f + k]; dx[i] = sum; }                         \
+}
+REPEAT(float)
+REPEAT(double)
+
 static int run_resample(const KernelArgs *args, int backward, WorkItem float_item, WorkItem double_item)
 {
     const int64_t *p = args->ints; int is_float32 = args->inputs[0].dtype == DTYPE_FLOAT32;
+    Repetition r = repetition_of(args);
+    if (r.factor) {
+        WorkItem item = backward ? is_float32 ? repeat_grad_float_item : repeat_grad_double_item : is_float32 ? repeat_float_item : repeat_double_item;
+        args->engine->parallel_for(args->engine, item, &r, ceil_div(r.rows, r.per_item));
+        return STATUS_OK;
+    }
     Panels all = panels_of(p[0], max_i64(p[1], p[2]), p[3], is_float32 ? 4 : 8, 2, 1);
     Resample s = { args, all, all, p[4], p + 5, args->floats };
     s.from.size = p[backward ? 2 : 1]; s.to.size = p[backward ? 1 : 2];

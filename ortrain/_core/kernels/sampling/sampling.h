@@ -13,13 +13,13 @@
 enum { NEAREST = 0, LINEAR = 1, CUBIC = 2 };
 enum { ZEROS = 0, BORDER = 1, REFLECTION = 2 };
 enum { TAP_TABLE_SIZE = 1024, MAX_TAPS_PER_AXIS = 4 };   /* a table of 20 or 36 KiB, which fits into the L1 or L2 cache */
-enum { LANES = 16, MAX_CHUNK = 64, MIN_CHUNKS = 8 };
+enum { CHANNEL_LANES = 16, MAX_CHUNK = 64, MIN_CHUNKS = 8 };
 
 /* ints: images, channels, depth, height, width, positions per image, axes, mode, padding, align_corners */
 typedef struct Grid {
     const KernelArgs *args;
     int64_t images, channels, sizes[3], positions, axes, mode, padding, align, plane, taps, block;
-    int64_t chunk;                 /* channels that a work item reads or writes side by side, a multiple of LANES */
+    int64_t chunk;                 /* channels that a work item reads or writes side by side, a multiple of CHANNEL_LANES */
     int fits;                      /* whether a plane of a chunk fits into the workspace */
 } Grid;
 
@@ -29,10 +29,10 @@ static Grid grid_from_args(const KernelArgs *args)
     Grid g = { args, p[0], p[1], { p[2], p[3], p[4] }, p[5], p[6], p[7], p[8], p[9], p[2] * p[3] * p[4], 1, 0 };
     for (int64_t axis = 0; axis < g.axes; axis++) g.taps *= g.mode == NEAREST ? 1 : g.mode == LINEAR ? 2 : 4;
     g.block = TAP_TABLE_SIZE / g.taps;
-    int64_t limit = PANEL_BYTES_LIMIT / max_i64(1, max_i64(g.plane, g.block) * element_size(args->inputs[0].dtype)) / LANES * LANES;
+    int64_t limit = PANEL_BYTES_LIMIT / max_i64(1, max_i64(g.plane, g.block) * element_size(args->inputs[0].dtype)) / CHANNEL_LANES * CHANNEL_LANES;
     g.fits = limit > 0;
-    g.chunk = max_i64(LANES, min_i64(min_i64(limit, MAX_CHUNK), round_up(g.channels, LANES)));
-    while (g.chunk > LANES && g.images * ceil_div(g.channels, g.chunk) < MIN_CHUNKS) g.chunk -= LANES;    /* items for several threads */
+    g.chunk = max_i64(CHANNEL_LANES, min_i64(min_i64(limit, MAX_CHUNK), round_up(g.channels, CHANNEL_LANES)));
+    while (g.chunk > CHANNEL_LANES && g.images * ceil_div(g.channels, g.chunk) < MIN_CHUNKS) g.chunk -= CHANNEL_LANES;    /* items for several threads */
     return g;
 }
 

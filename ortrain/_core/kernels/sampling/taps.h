@@ -96,12 +96,12 @@ static inline void NAMED(scatter_taps)(const NAMED(Taps) *t, int64_t taps, int64
 static inline void NAMED(gather_channels)(const NAMED(Taps) *t, int64_t taps, int64_t block, int64_t n, const REAL *plane, int64_t chunk, REAL *y)
 {
     for (int64_t p = 0; p < n; p++)
-        for (int64_t first = 0; first < chunk; first += LANES) {
-            REAL sum[LANES];
-            for (int c = 0; c < LANES; c++) sum[c] = t->weight[p] * plane[t->offset[p] * chunk + first + c];
+        for (int64_t first = 0; first < chunk; first += CHANNEL_LANES) {
+            REAL sum[CHANNEL_LANES];
+            for (int c = 0; c < CHANNEL_LANES; c++) sum[c] = t->weight[p] * plane[t->offset[p] * chunk + first + c];
             for (int64_t k = p + block; k < p + taps * block; k += block)
-                for (int c = 0; c < LANES; c++) sum[c] += t->weight[k] * plane[t->offset[k] * chunk + first + c];
-            for (int c = 0; c < LANES; c++) y[p * chunk + first + c] = sum[c];
+                for (int c = 0; c < CHANNEL_LANES; c++) sum[c] += t->weight[k] * plane[t->offset[k] * chunk + first + c];
+            for (int c = 0; c < CHANNEL_LANES; c++) y[p * chunk + first + c] = sum[c];
         }
 }
 
@@ -110,10 +110,10 @@ static inline void NAMED(scatter_channels)(const NAMED(Taps) *t, int64_t taps, i
 {
     for (int64_t p = 0; p < n; p++)
         for (int64_t k = p; k < p + taps * block; k += block)
-            for (int64_t first = 0; first < chunk; first += LANES) {
+            for (int64_t first = 0; first < chunk; first += CHANNEL_LANES) {
                 REAL *restrict to = plane + t->offset[k] * chunk + first, weight = t->weight[k];
                 const REAL *restrict from = dy + p * chunk + first;
-                for (int c = 0; c < LANES; c++) to[c] += weight * from[c];
+                for (int c = 0; c < CHANNEL_LANES; c++) to[c] += weight * from[c];
             }
 }
 
