@@ -27,6 +27,9 @@ only: an operator that is part of a gradient or of a plan and is not differentia
 GRADIENT_OPERATOR = re.compile(r"\w+Grad(_\w+)?")
 """The names of operators that gradients consist of; ONNX has none."""
 
+NUMPY_NAMES = {"float": "float32", "double": "float64"}
+"""ONNX's names of types -> NumPy's, where they differ."""
+
 PLANNED = re.compile(r"ChannelsLast\w+")
 """Operators that plans substitute after differentiation."""
 
@@ -46,11 +49,20 @@ class Operator:
 def operators() -> list[Operator]:
     """Return every operator of the default domain that the installed onnx defines, and those of other domains that ortrain supports, by name."""
     versions: dict[tuple[str, str], list[int]] = {}
+    allowed: dict[tuple[str, str], set[str]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "" and not schema.deprecated or (schema.domain, schema.name) in REGISTRY:
             versions.setdefault((schema.domain, schema.name), []).append(schema.since_version)
+            allowed.setdefault((schema.domain, schema.name), set()).update(_data_types(schema))
     keys = {*versions, *(key for key, record in REGISTRY.items() if record.infer.__module__ != "ortrain.ops.custom")} - {(CUSTOM, "CustomGradient")}
-    return [_row(domain, name, tuple(sorted(versions.get((domain, name), ())))) for domain, name in sorted(keys)]
+    return [_row(domain, name, tuple(sorted(versions.get((domain, name), ()))), allowed.get((domain, name))) for domain, name in sorted(keys)]
+
+
+def _data_types(schema: Any) -> set[str]:
+    """Return the dtypes of an operator's data: the widest of its type constraints, as others are of indices or conditions."""
+    found = [{NUMPY_NAMES.get(name, name) for text in constraint.allowed_type_strs for name in re.findall(r"\w+", text)}
+             for constraint in schema.type_constraints]
+    return max(found, key=len, default=set())
 
 
 def counts() -> dict[str, int]:
@@ -64,12 +76,14 @@ def counts() -> dict[str, int]:
     return found
 
 
-def _row(domain: str, name: str, opsets: tuple[int, ...]) -> Operator:
+def _row(domain: str, name: str, opsets: tuple[int, ...], allowed: set[str] | None) -> Operator:
+    """Return the row of an operator. allowed: the dtypes that ONNX gives its data (a kernel may have more), None for operators that ONNX does not define."""
     own = REGISTRY.get((domain, name))
     record = own or onnx_record(domain, name)
     if record is None:
         return Operator(domain, name, opsets, (), NONE, NOT_YET)
-    return Operator(domain, name, opsets, _dtypes(record) if own else (), _kernel(record, own is not None), _gradient(record, own is not None, domain, name))
+    dtypes = tuple(dtype for dtype in _dtypes(record) if not allowed or dtype in allowed) if own else ()
+    return Operator(domain, name, opsets, dtypes, _kernel(record, own is not None), _gradient(record, own is not None, domain, name))
 
 
 def _kernel(record: OpRecord, own: bool) -> str:
