@@ -13,7 +13,7 @@
 #define MEMORY_PIECE 131072        /* bytes that one work item moves */
 #define COPIED_ROW_BYTES 4096      /* rows up to this are copied in vectors: 36 bytes took 3.5 ns by memcpy and 1.9 so, 2 KiB in no cache 360 and 300 */
 #define SHORT_ROW_BYTES 256        /* rows shorter than this that repeat are copied by doubling: rows of 3 elements took 0.8 ns per element one by one */
-#define ORDERED_ROW_BYTES 128      /* rows from this size on are copied in the order of `from`: transposed heads of 128 elements took 1.2 times as long otherwise */
+#define ORDERED_ROW_BYTES 128      /* rows from this size on are copied in the order of `from`: heads of 128 elements took 1.2 times as long otherwise */
 #define FEW_ROWS 8                 /* fewer short rows are not worth a loop of their own: 3 heads of 16 elements took twice the time of 16 rows of 3 heads */
 #define STRIDED_MAX_RANK 16        /* Tile splits each of 8 dimensions in two */
 

@@ -10,8 +10,8 @@
 enum {
     LOSS_ROWS = 64,              /* rows of a work item; ops/loss.py repeats it */
     LOSS_LANES = 16,             /* partial sums of a row, and positions that are computed at once */
-    /* Rows of at most so many classes are transposed to panels: 65 classes take 0.86 ns an element, 2.07 one row at a time. The gradient has no sums: 10 classes
-       take 1.5 ns and 4.9, 32 the same. */
+    /* Rows of at most so many classes are transposed to panels: 65 classes take 0.86 ns an element, 2.07 one row at a time. The gradient has no sums: 10
+       classes take 1.5 ns and 4.9, 32 the same. */
     SHORT_CLASSES = 96, SHORT_GRADIENT_CLASSES = 32
 };
 
