@@ -21,8 +21,8 @@ from ortrain.ops.registry.record import (
 )
 
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
-ROWS_PER_ITEM = 64
-"""LOSS_ROWS of training/loss.h."""
+LOSS_ROWS = 64
+"""Rows of a work item, equal to the constant in training/loss.h."""
 DEFAULT_IGNORE_INDEX = -1
 """ONNX Runtime training 1.19 ignores the label -1 if the attribute ignore_index is absent."""
 
@@ -50,7 +50,7 @@ def pack_loss(c: LoweringContext, scores: int, labels: int) -> KernelCall:
 
 def partial_sums(call: KernelCall) -> int:
     """Return the bytes of the sums of losses and weights of each work item."""
-    return 16 * (call.ints[0] * call.ints[2] // ROWS_PER_ITEM + 1)
+    return 16 * (call.ints[0] * call.ints[2] // LOSS_ROWS + 1)
 
 
 def lower_loss(c: LoweringContext) -> KernelCall:

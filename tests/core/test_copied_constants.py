@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import ortrain
+from ortrain.ops import loss, padding
 from ortrain.ops.shared import conv_algorithms
 
 KERNELS = Path(ortrain.__file__).parent / "_core" / "kernels"
@@ -33,6 +34,15 @@ PYTHON_ONLY = {"BLOCK_PIXELS", "DEPTHWISE_COLUMNS", "DEPTHWISE_TAPS", "DIRECT_WE
 @pytest.mark.parametrize("name", sorted(COPIED.keys() - PYTHON_ONLY))
 def test_a_constant_is_equal_in_the_kernels(name):
     assert numbers_in_c().get(name) == {COPIED[name]}
+
+
+def test_a_work_item_of_a_loss_has_the_rows_that_planning_assumes():
+    assert numbers_in_c()["LOSS_ROWS"] == {loss.LOSS_ROWS}
+
+
+def test_modes_of_pad_have_the_same_numbers_in_the_kernels():
+    listed = re.search(r"enum \{ (PAD_CONSTANT = .*?) \};", (KERNELS / "indexing" / "padding.h").read_text(encoding="utf-8"))
+    assert listed is not None and listed[1] == ", ".join(f"PAD_{mode.upper()} = {number}" for number, mode in enumerate(padding.PAD_MODES))
 
 
 def test_a_worker_has_the_workspace_that_planning_assumes():

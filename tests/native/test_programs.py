@@ -34,6 +34,11 @@ def test_parameters_are_copied_to_a_buffer_of_the_program_and_back(build, run, s
     assert saved.properties["epoch"] == 1 and saved.properties["name"] == "digits"
 
 
+def test_steps_and_inference_copy_no_input_of_the_program_and_each_output_once(build, run):
+    printed = run(build("copies.c", extra=["-rdynamic", "-fno-builtin"]), ARTIFACTS)
+    assert printed == "training: 0 of inputs, 1.0 times the output\ninference: 0 of inputs, 1.0 times the output\n"
+
+
 def test_every_misuse_that_can_be_seen_is_a_status(build, run, sanitized):
     assert run(build("misuse.c", folder=sanitized), ARTIFACTS) == "refused\n"
 

@@ -46,56 +46,50 @@ NOINLINE void NAMED(depthwise_pixel)(int count, const REAL **values, const REAL 
     else NAMED(multiply_taps)(count, values, w, taps, channels, out, epilogue);
 }
 
-/* The rows of taps of a row of outputs: tap t of output i multiplies the channels at x[row] + (i * stride + t * dilation) * x_step and w[row] + t * w_step. */
+/* The rows of taps of a row of outputs: tap t of output i multiplies the channels of pixel i * stride + t * dilation of x[row] and of tap t of w[row]. */
 typedef struct NAMED(TapRows) {
-    int64_t rows, taps, stride, dilation, x_step, w_step;
+    int64_t rows, taps, stride, dilation, channels;
     const REAL *x[MAX_TAPS], *w[MAX_TAPS];
 } NAMED(TapRows);
 
-/* COLUMN_BLOCK outputs, `step` apart, from output `first` on, whose taps are all there; channels innermost, because a row of one vector of channels after the
- * other falls into few sets of the L1 cache, with its results among them (3 x 3 on 64 channels, 32 x 32: 41 to 33 µs). Neighbouring
- * outputs share what they read where `taps` and `stride` are constants. */
-ALWAYS_INLINE void NAMED(multiply_columns)(const NAMED(TapRows) *s, int64_t taps, int64_t stride, int64_t dilation, int64_t first, int64_t channels,
-                                           REAL *out, int64_t step, const NAMED(Epilogue) *epilogue)
+/* COLUMN_BLOCK outputs from output `first` on, whose taps are all there; channels innermost, because a row of one vector of channels after the
+ * other falls into few sets of the L1 cache, with its results among them (3 x 3 on 64 channels, 32 x 32, with AVX2: 41 to 33 µs). Neighbouring outputs share what they
+ * read where `taps` and `stride` are constants. */
+ALWAYS_INLINE void NAMED(multiply_columns)(const NAMED(TapRows) *s, int64_t taps, int64_t stride, int64_t dilation, int64_t first, REAL *out,
+                                           const NAMED(Epilogue) *epilogue)
 {
-    int64_t x_step = s->x_step, w_step = s->w_step, rows = s->rows, from = first * stride * x_step;
+    int64_t channels = s->channels, rows = s->rows, from = first * stride * channels;
     for (int64_t at = 0; at < channels; at += W) {
         int64_t c = min_i64(at, channels - W);
         V sum[COLUMN_BLOCK] = {{0}};
         for (int64_t r = 0; r < rows; r++) {
             const REAL *x = s->x[r] + from + c, *w = s->w[r] + c;
-            _Pragma("GCC unroll 7") for (int64_t t = 0; t < taps; t++) {
-                V tap = LOAD(w + t * w_step);
-                _Pragma("GCC unroll 4") for (int i = 0; i < COLUMN_BLOCK; i++) sum[i] += LOAD(x + (i * stride + t * dilation) * x_step) * tap;
+            _Pragma("GCC unroll 3") for (int64_t t = 0; t < taps; t++) {
+                V tap = LOAD(w + t * channels);
+                _Pragma("GCC unroll 4") for (int i = 0; i < COLUMN_BLOCK; i++) sum[i] += LOAD(x + (i * stride + t * dilation) * channels) * tap;
             }
         }
         if (epilogue) NAMED(apply_epilogue_to)(epilogue, sum, COLUMN_BLOCK, c);
-        _Pragma("GCC unroll 4") for (int i = 0; i < COLUMN_BLOCK; i++) STORE(out + (first + i) * step + c, sum[i]);
+        _Pragma("GCC unroll 4") for (int i = 0; i < COLUMN_BLOCK; i++) STORE(out + (first + i) * channels + c, sum[i]);
     }
 }
 
 /* `count` outputs, at least COLUMN_BLOCK; the last block overlaps the one before. */
-#define DEPTHWISE_COLUMNS(NAME, TAPS, STRIDE, DILATION)                                                                              \
-    NOINLINE void NAME(const NAMED(TapRows) *s, int64_t count, int64_t channels, REAL *out, int64_t step, const NAMED(Epilogue) *e)   \
-    {                                                                                                                                \
-        for (int64_t o = 0; o < count; o += COLUMN_BLOCK)                                                                            \
-            NAMED(multiply_columns)(s, TAPS, STRIDE, DILATION, min_i64(o, count - COLUMN_BLOCK), channels, out, step, e);            \
+#define DEPTHWISE_COLUMNS(NAME, TAPS, STRIDE, DILATION)                                                                    \
+    NOINLINE void NAME(const NAMED(TapRows) *s, int64_t count, REAL *out, const NAMED(Epilogue) *e)                        \
+    {                                                                                                                      \
+        for (int64_t o = 0; o < count; o += COLUMN_BLOCK)                                                                  \
+            NAMED(multiply_columns)(s, TAPS, STRIDE, DILATION, min_i64(o, count - COLUMN_BLOCK), out, e);                  \
     }
 DEPTHWISE_COLUMNS(NAMED(depthwise_columns), s->taps, s->stride, s->dilation)
 DEPTHWISE_COLUMNS(NAMED(depthwise_columns_3_1), 3, 1, 1)
-DEPTHWISE_COLUMNS(NAMED(depthwise_columns_5_1), 5, 1, 1)
-DEPTHWISE_COLUMNS(NAMED(depthwise_columns_7_1), 7, 1, 1)
 DEPTHWISE_COLUMNS(NAMED(depthwise_columns_3_2), 3, 2, 1)
-DEPTHWISE_COLUMNS(NAMED(depthwise_columns_5_2), 5, 2, 1)
 
-typedef void (*NAMED(DepthwiseColumns))(const NAMED(TapRows) *, int64_t, int64_t, REAL *, int64_t, const NAMED(Epilogue) *);
+typedef void (*NAMED(DepthwiseColumns))(const NAMED(TapRows) *, int64_t, REAL *, const NAMED(Epilogue) *);
 static inline NAMED(DepthwiseColumns) NAMED(depthwise_columns_for)(int64_t taps, int64_t stride, int64_t dilation)
 {
-    if (dilation != 1) return NAMED(depthwise_columns);
-    if (stride == 2) return taps == 3 ? NAMED(depthwise_columns_3_2) : taps == 5 ? NAMED(depthwise_columns_5_2) : NAMED(depthwise_columns);
-    if (stride != 1) return NAMED(depthwise_columns);
-    return taps == 3 ? NAMED(depthwise_columns_3_1) : taps == 5 ? NAMED(depthwise_columns_5_1) : taps == 7 ? NAMED(depthwise_columns_7_1)
-        : NAMED(depthwise_columns);
+    if (taps != 3 || dilation != 1 || stride > 2) return NAMED(depthwise_columns);
+    return stride == 1 ? NAMED(depthwise_columns_3_1) : NAMED(depthwise_columns_3_2);
 }
 
 /* One row of outputs: the columns whose windows are inside the image in blocks, the others one by one. */
@@ -109,14 +103,15 @@ static void NAMED(depthwise_row_item)(void *context, int64_t item, int64_t worke
     REAL *out = s->y + item * g->out_columns * channels;
     interior_columns(g, &low, &high);
     if (high - low >= COLUMN_BLOCK) {
-        NAMED(TapRows) rows = { .taps = g->kernel_x, .stride = g->stride_x, .dilation = g->dilation_x, .x_step = channels, .w_step = channels };
+        NAMED(TapRows) rows;                        /* without an initializer, which would write 2 KiB of zeros */
+        rows.rows = 0; rows.taps = g->kernel_x; rows.stride = g->stride_x; rows.dilation = g->dilation_x; rows.channels = channels;
         for (int64_t r = 0; r < g->kernel_y; r++) {
             int64_t y = oy * g->stride_y - g->pad_y + r * g->dilation_y;
             if (y < 0 || y >= g->rows) continue;
             rows.x[rows.rows] = s->x + ((image * g->rows + y) * g->columns + low * g->stride_x - g->pad_x) * channels;
             rows.w[rows.rows++] = s->taps + r * g->kernel_x * channels;
         }
-        NAMED(depthwise_columns_for)(g->kernel_x, g->stride_x, g->dilation_x)(&rows, high - low, channels, out + low * channels, channels, epilogue);
+        NAMED(depthwise_columns_for)(g->kernel_x, g->stride_x, g->dilation_x)(&rows, high - low, out + low * channels, epilogue);
     } else high = low;
     for (int64_t ox = low == 0 ? high : 0; ox < g->out_columns; ox = ox + 1 == low ? high : ox + 1) {
         int count = NAMED(window_inputs)(g, s->x, image, 0, oy, ox, channels, values, taps);

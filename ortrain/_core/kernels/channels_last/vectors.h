@@ -115,6 +115,7 @@ ALWAYS_INLINE NAMED(Vector) NAMED(select)(NAMED(Mask) mask, NAMED(Vector) a, NAM
 /* The epilogue of an output: y = min(max(y * scale + shift, low), high) with scale and shift [channels], which may be NULL; the limits apply if `clamped`. */
 typedef struct NAMED(Epilogue) { const REAL *scale, *shift; REAL low, high; int clamped; } NAMED(Epilogue);
 
+/* The epilogue of `count` vectors of the same channels. */
 ALWAYS_INLINE void NAMED(apply_epilogue_to)(const NAMED(Epilogue) *f, NAMED(Vector) *v, int count, int64_t channel)
 {
     if (f->scale) {

@@ -2,6 +2,7 @@
  * value. ints: low, high, has_ignored, ignored. Blocks are checked without a branch per element, which took 0.23 ns. */
 #ifndef ORTRAIN_CHECK_RANGE_H
 #define ORTRAIN_CHECK_RANGE_H
+#include <stdatomic.h>
 #include "kernel.h"
 #include "common/integers.h"
 #include "common/memory.h"
@@ -25,9 +26,8 @@ static inline int NAME(const I *x, int64_t n, int64_t low, int64_t high, int64_t
 CHECK_RANGE(check_range_int32, int32_t)
 CHECK_RANGE(check_range_int64, int64_t)
 
-typedef struct { const KernelArgs *args; int status; } RangeCheck;
+typedef struct { const KernelArgs *args; atomic_int status; } RangeCheck;
 
-/* Items only ever set the status to the same value. */
 static void check_range_item(void *context, int64_t item, int64_t worker)
 {
     RangeCheck *c = context; const Tensor *x = &c->args->inputs[0]; const int64_t *p = c->args->ints;
@@ -35,13 +35,14 @@ static void check_range_item(void *context, int64_t item, int64_t worker)
     int status = x->dtype == DTYPE_INT32 ? check_range_int32((const int32_t *)x->data + first, n, p[0], p[1], p[2], p[3])
                                          : check_range_int64((const int64_t *)x->data + first, n, p[0], p[1], p[2], p[3]);
     (void)worker;
-    if (status != STATUS_OK) c->status = status;
+    if (status != STATUS_OK) atomic_store_explicit(&c->status, status, memory_order_relaxed);
 }
 
 static int check_range(const KernelArgs *args)
 {
-    RangeCheck c = { args, STATUS_OK };
+    RangeCheck c = { .args = args };
+    atomic_init(&c.status, STATUS_OK);
     run_items(args->engine, check_range_item, &c, ceil_div(args->inputs[0].count, CHECKED_PER_ITEM));
-    return c.status;
+    return atomic_load_explicit(&c.status, memory_order_relaxed);
 }
 #endif

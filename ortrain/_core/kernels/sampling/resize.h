@@ -89,7 +89,7 @@ static void repeat_##R##_item(void *context, int64_t item, int64_t worker)      
     int64_t n = min_i64(s->per_item, s->rows - first);                                                                                             \
     const R *restrict x = (const R *)s->args->inputs[0].data + first * inner; R *restrict y = (R *)s->args->outputs[0].data + first * f * inner;   \
     if (inner > 1)                                                                                                                                 \
-        for (int64_t i = 0; i < n * f; i++) copy_lines((char *)(y + i * inner), (const char *)(x + i / f * inner), inner * (int64_t)sizeof(R));    \
+        for (int64_t i = 0; i < n * f; i++) copy_row((char *)(y + i * inner), (const char *)(x + i / f * inner), inner * (int64_t)sizeof(R));      \
     else if (f == 2) for (int64_t i = 0; i < n; i++) for (int k = 0; k < 2; k++) y[i * 2 + k] = x[i];                                              \
     else if (f == 4) for (int64_t i = 0; i < n; i++) for (int k = 0; k < 4; k++) y[i * 4 + k] = x[i];                                              \
     else for (int64_t i = 0; i < n; i++) for (int64_t k = 0; k < f; k++) y[i * f + k] = x[i];                                                      \
