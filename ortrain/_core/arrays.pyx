@@ -91,6 +91,11 @@ cdef bint is_same_dtype(int numpy_type, int32_t dtype) noexcept:
     return numpy_type_number(dtype) == numpy_type
 
 
+cdef Py_ssize_t tensor_bytes(const Tensor *t) except -1:
+    """Return the bytes of the elements of a tensor."""
+    return t.count * cnp.PyArray_DescrFromType(numpy_type_number(t.dtype)).itemsize
+
+
 cdef object array_view(const Tensor *t):
     """Return a view of a tensor as an array."""
     cdef cnp.npy_intp dims[8]

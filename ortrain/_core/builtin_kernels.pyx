@@ -1,7 +1,7 @@
 """Kernels that the planner inserts: copies, and calls of Python functions."""
 from libc.string cimport memcpy, memset
 cimport numpy as cnp
-from ortrain._core.arrays cimport array_copy, array_view, numpy_type_number
+from ortrain._core.arrays cimport array_copy, array_view, tensor_bytes
 from ortrain._core.kernel cimport STATUS_OK, KernelArgs, Tensor
 
 import numpy as np
@@ -39,7 +39,7 @@ cdef class PythonStep:
             if t.data == NULL:
                 continue
             if results[i] is None:
-                memset(t.data, 0, t.count * cnp.PyArray_DescrFromType(numpy_type_number(t.dtype)).itemsize)
+                memset(t.data, 0, tensor_bytes(t))
                 continue
             target = <cnp.ndarray>array_view(t)
             value = np.asarray(results[i])

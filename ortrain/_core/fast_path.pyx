@@ -145,6 +145,7 @@ cdef class FastPath:
         None also if an array cannot receive its output, or the byte is set at the start."""
         cdef Program program = self.program
         cdef bint overwrite
+        cdef list results
         make_error = self.make_error
         if program is None or not self.lock.try_acquire():
             return None
@@ -157,12 +158,13 @@ cdef class FastPath:
             if not self.begin_train_step() or self.pending is not None and not overwrite:
                 return None
             (<uint8_t *>cnp.PyArray_DATA(self.reset_flag))[0] = overwrite
-            if program.execute(values, overwrite, terminate_flag, self.needs_all_gradients()) != 0:
+            results = program.run_into(values, out, overwrite, terminate_flag, self.needs_all_gradients())
+            if results is None:
                 self.fail_train_step(program)
                 raise make_error(program, values) from program.python_error()
             self.program = program
             self.finish_train_step(program, overwrite)
-            return program.results(values, out)
+            return results
         finally:
             self.lock.release()
 

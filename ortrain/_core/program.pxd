@@ -32,6 +32,10 @@ cdef class Program:
     cdef Tensor *outputs                  # dtype, dims and, for fixed ones, address of the user outputs
     cdef int64_t *output_source           # >= 0: arena offset; -1: fixed address; -2 - i: user input i
     cdef Py_ssize_t *output_block         # -1 for an output outside of the arena
+    cdef Py_ssize_t *movable_slot         # slots of the blocks that hold one output and nothing that deferred steps read, in the order of the outputs
+    cdef Py_ssize_t *movable_end          # per output: the end of its slots among them
+    cdef void **moved_to                  # per output: the caller's memory that its slots point to, NULL for the arena
+    cdef Py_ssize_t n_movable_slots
     cdef Py_ssize_t *elidable_step        # gradient accumulations that are skipped while gradients are overwritten
     cdef Kernel *elidable_function        # their kernels
     cdef Py_ssize_t *gradient_slot        # slots that then point to the gradient itself instead of the arena
@@ -67,8 +71,6 @@ cdef class Program:
     cdef public Py_ssize_t first_clobbering_step   # the first step that overwrites what an earlier run retained there
     cdef public Py_ssize_t n_interruptible_steps   # a run may be stopped before any of the first n steps; the rest run as a whole
 
-    cdef object slot_layout(self, Py_ssize_t slot)
-    cdef object tensor_layout(self, const Tensor *t, int64_t offset)
     cdef size_t lay_out_arrays(self, char *memory) noexcept
     cdef void *relocate(self, void *data, Program base) noexcept
     cdef void copy_from(self, Program base) except *
@@ -80,7 +82,7 @@ cdef class Program:
     cdef Py_ssize_t arena_start(self) noexcept
     cdef bint is_bound(self) noexcept
     cdef bint accepts(self, tuple values) noexcept
-    cdef int execute(self, tuple values, bint overwrite, const uint8_t *terminate_flag, bint all_gradients=*) except -1
+    cdef int execute(self, bint overwrite, const uint8_t *terminate_flag, bint all_gradients=*) except -1
     cdef int run_deferred(self, Py_ssize_t first, Py_ssize_t end) except -1
     cdef int run_step(self, Py_ssize_t i, FloatMode caller_mode, FloatMode *mode) noexcept nogil
     cdef int run_range(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *terminate_flag, int64_t *timestamps) except -1
@@ -91,4 +93,10 @@ cdef class Program:
     cdef void *output_data(self, Py_ssize_t index, void **inputs) noexcept nogil
     cpdef bint fits_outputs(self, list out) noexcept
     cdef bint fits_output(self, Py_ssize_t i, object array) noexcept
-    cdef list results(self, tuple values, list out_arrays)
+    cdef void point_inputs(self, tuple values) noexcept
+    cdef list make_outputs(self, list out)
+    cdef bint overlaps_state(self, const char *start, Py_ssize_t size) except -1
+    cdef bint can_compute_in(self, Py_ssize_t index, cnp.ndarray array, tuple values, list outputs) except -1
+    cdef void move_outputs(self, tuple values, list out, list outputs) except *
+    cdef list run_into(self, tuple values, list out, bint overwrite, const uint8_t *terminate_flag, bint all_gradients)
+    cdef void copy_outputs(self, tuple values, list outputs) noexcept

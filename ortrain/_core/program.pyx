@@ -3,11 +3,12 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memmove
 cimport numpy as cnp
+from cpython.list cimport PyList_GET_ITEM
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
-from ortrain._core.arrays cimport numpy_type_number, is_same_dtype
+from ortrain._core.arrays cimport numpy_type_number, is_same_dtype, tensor_bytes
 from ortrain._core.engine cimport MAX_ELEMENTS_WITH_GIL, EngineHandle
 from ortrain._core.builtin_kernels cimport STATUS_PYTHON_FAILED, no_op
-from ortrain._core.kernel cimport DTYPE_INT64, ORTRAIN_MAX_RANK, STATUS_OK, Kernel, KernelArgs, Tensor
+from ortrain._core.kernel cimport STATUS_OK, Kernel, KernelArgs, Tensor
 from ortrain._core.memory_planner cimport Block, aligned, assign_offsets
 
 from ortrain.dtypes import NAMES
@@ -24,12 +25,24 @@ cdef enum:
     STATUS_TERMINATED = 100
 TERMINATED = STATUS_TERMINATED
 
+cdef enum:
+    MAX_COPY = 64               # bytes of an output that is copied: that takes less time than to let its steps compute it elsewhere
+
 
 cdef inline void *take_array(char *memory, size_t *end, Py_ssize_t count, size_t size) noexcept nogil:
     """Return memory for `count` elements at `end`, which moves behind them, rounded up to 64 bytes; NULL if memory is NULL."""
     cdef size_t begin = end[0]
     end[0] = (begin + count * size + 63) & ~<size_t>63
     return NULL if memory == NULL else memory + begin
+
+
+cdef inline bint overlap(const char *a, Py_ssize_t a_size, const char *b, Py_ssize_t b_size) noexcept nogil:
+    """Return True if two ranges of bytes share any."""
+    return a < b + b_size and b < a + a_size
+
+
+cdef inline bint array_overlaps(cnp.ndarray array, const char *start, Py_ssize_t size) noexcept:
+    return overlap(<const char *>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array), start, size)
 
 
 cdef class Program:
@@ -65,38 +78,6 @@ cdef class Program:
         """(offset, size) of all blocks of the arena in bytes; sizes are not rounded up."""
         return [(self.blocks[i].offset, self.blocks[i].size) for i in range(self.n_blocks)]
 
-    cdef object tensor_layout(self, const Tensor *t, int64_t offset):
-        return t.dtype, tuple([t.dims[i] for i in range(t.rank)]), t.count, offset
-
-    cdef object slot_layout(self, Py_ssize_t slot):
-        """Describe the tensor of a slot; for constant shapes including their elements."""
-        cdef Tensor *t = &self.slots[slot]
-        cdef bint constant = self.arena_offset[slot] < 0 and t.dtype == DTYPE_INT64 and t.count <= ORTRAIN_MAX_RANK and t.data != NULL
-        for i in range(self.n_input_slots):
-            constant = constant and self.input_slot[i] != slot
-        contents = [(<int64_t *>t.data)[i] for i in range(t.count)] if constant else []
-        return self.tensor_layout(t, self.arena_offset[slot]), contents
-
-    @property
-    def layout(self):
-        """A comparable description of steps, tensors and memory. It leaves out the addresses of constants and objects, and needs a program that has not run."""
-        cdef Py_ssize_t i, j, slot
-        cdef KernelArgs *a
-        steps = []
-        for i in range(self.n_steps):
-            a = &self.args[i]
-            slot = a.inputs - self.slots
-            tensors = [self.slot_layout(j) for j in range(slot, slot + a.n_inputs + a.n_outputs)]
-            end = self.args[i + 1].ints if i + 1 < self.n_steps else self.ints + self.n_ints
-            ints = [] if i in self.python_steps else [a.ints[j] for j in range(end - a.ints)]
-            steps.append((self.step_names[i], tensors, ints, self.scratch_offset[i]))
-        inputs = [self.tensor_layout(&self.inputs[i], 0) for i in range(self.n_inputs)]
-        outputs = [self.tensor_layout(&self.outputs[i], self.output_source[i]) for i in range(self.n_outputs)]
-        floats = [self.floats[i] for i in range(self.n_floats)]
-        gradient_slots = [(self.gradient_slot[i], self.gradient_offset[i]) for i in range(self.n_gradient_slots)]
-        return (steps, inputs, outputs, floats, gradient_slots, self.block_extents, self.arena_bytes, self.retained_bytes, self.first_clobbering_step,
-                self.keeps_gil)
-
     cdef size_t lay_out_arrays(self, char *memory) noexcept:
         """Point all arrays into one allocation and return the bytes that it needs.
 
@@ -115,6 +96,9 @@ cdef class Program:
         self.outputs = <Tensor *>take_array(memory, &end, self.n_outputs, sizeof(Tensor))
         self.output_source = <int64_t *>take_array(memory, &end, self.n_outputs, sizeof(int64_t))
         self.output_block = <Py_ssize_t *>take_array(memory, &end, self.n_outputs, sizeof(Py_ssize_t))
+        self.movable_slot = <Py_ssize_t *>take_array(memory, &end, self.n_movable_slots, sizeof(Py_ssize_t))
+        self.movable_end = <Py_ssize_t *>take_array(memory, &end, self.n_outputs, sizeof(Py_ssize_t))
+        self.moved_to = <void **>take_array(memory, &end, self.n_outputs, sizeof(void *))
         self.elidable_step = <Py_ssize_t *>take_array(memory, &end, self.n_elidable, sizeof(Py_ssize_t))
         self.elidable_function = <Kernel *>take_array(memory, &end, self.n_elidable, sizeof(Kernel))
         self.gradient_slot = <Py_ssize_t *>take_array(memory, &end, self.n_gradient_slots, sizeof(Py_ssize_t))
@@ -140,7 +124,7 @@ cdef class Program:
         self.n_steps, self.n_slots, self.n_ints, self.n_floats = base.n_steps, base.n_slots, base.n_ints, base.n_floats
         self.n_size_constants = base.n_size_constants
         self.n_inputs, self.n_outputs, self.n_blocks, self.n_input_slots = base.n_inputs, base.n_outputs, base.n_blocks, base.n_input_slots
-        self.n_elidable, self.n_gradient_slots = base.n_elidable, base.n_gradient_slots
+        self.n_elidable, self.n_gradient_slots, self.n_movable_slots = base.n_elidable, base.n_gradient_slots, base.n_movable_slots
         self.n_immediate_elidable, self.n_immediate_gradient_slots = base.n_immediate_elidable, base.n_immediate_gradient_slots
         self.first_write_step, self.n_interruptible_steps = base.first_write_step, base.n_interruptible_steps
         self.deferred_updates_start, self.deferred_gradients_start = base.deferred_updates_start, base.deferred_gradients_start
@@ -213,6 +197,8 @@ cdef class Program:
                 self.slots[i].data = self.arena + self.arena_offset[i]
         for i in range(self.n_steps):
             self.args[i].scratch = self.arena + self.scratch_offset[i] if self.scratch_offset[i] >= 0 else NULL
+        for i in range(self.n_outputs):
+            self.moved_to[i] = NULL
         self.set_gradient_overwrite(False, False)
 
     cdef void set_gradient_overwrite(self, bint immediate, bint deferred) noexcept nogil:
@@ -260,27 +246,41 @@ cdef class Program:
         """Run the program and return its outputs; None if accepts() is False for the inputs.
 
         overwrite: overwrite gradients instead of accumulating them. terminate: one byte that another thread may set to 1; the run then stops before its next
-        interruptible step. out: arrays that receive the outputs, checked by find_output_mismatch(); None for new arrays.
-        all_gradients: compute deferred gradients too.
+        interruptible step. out: arrays that receive the outputs, checked by find_output_mismatch(); None for new arrays. Where they share no memory with what the
+        program reads, it computes in them, so that they hold anything after an error. all_gradients: compute deferred gradients too.
 
         Raises RuntimeError when a guard refuses the inputs, a Python step fails or the run is terminated; `failed_step` and `failed_status` tell which."""
         if not self.accepts(values):
             return None
-        if self.execute(values, overwrite, NULL if terminate is None else &terminate[0], all_gradients) != STATUS_OK:
+        results = self.run_into(values, out, overwrite, NULL if terminate is None else &terminate[0], all_gradients)
+        if results is None:
             raise RuntimeError(self.step_names[self.failed_step])
-        return self.results(values, out)
+        return results
 
-    cdef int execute(self, tuple values, bint overwrite, const uint8_t *terminate_flag, bint all_gradients=True) except -1:
-        """Run the steps on accepted inputs; return the status, after setting `failed_step` and `failed_status` if it is not 0.
+    cdef list run_into(self, tuple values, list out, bint overwrite, const uint8_t *terminate_flag, bint all_gradients):
+        """Run the steps on accepted inputs; return the outputs, in the arrays of `out` where it has any. None if a step failed, as execute() describes."""
+        cdef list outputs = self.make_outputs(out)
+        self.point_inputs(values)
+        self.move_outputs(values, out, outputs)
+        if self.execute(overwrite, terminate_flag, all_gradients) != STATUS_OK:
+            return None
+        self.copy_outputs(values, outputs)
+        return outputs
+
+    cdef void point_inputs(self, tuple values) noexcept:
+        """Point the steps to accepted inputs."""
+        cdef Py_ssize_t i
+        for i in range(self.n_input_slots):
+            self.slots[self.input_slot[i]].data = cnp.PyArray_DATA(<cnp.ndarray>PyTuple_GET_ITEM(values, self.input_index[i]))
+
+    cdef int execute(self, bint overwrite, const uint8_t *terminate_flag, bint all_gradients=True) except -1:
+        """Run the steps on their inputs; return the status, after setting `failed_step` and `failed_status` if it is not 0.
 
         all_gradients: compute deferred gradients too."""
-        cdef Py_ssize_t i
         cdef int status
         cdef int64_t *timestamps = self.handle.timestamp_buffer(self, self.n_steps)
         if overwrite != self.is_overwriting or (overwrite and all_gradients) != self.is_overwriting_deferred:
             self.set_gradient_overwrite(overwrite, overwrite and all_gradients)
-        for i in range(self.n_input_slots):
-            self.slots[self.input_slot[i]].data = cnp.PyArray_DATA(<cnp.ndarray>PyTuple_GET_ITEM(values, self.input_index[i]))
         status = self.run_range(0, self.deferred_updates_start, terminate_flag, timestamps)
         if status == STATUS_OK and all_gradients and self.deferred_gradients_start < self.n_steps:
             status = self.run_range(self.deferred_gradients_start, self.n_steps, NULL, timestamps)
@@ -413,27 +413,80 @@ cdef class Program:
                 return False
         return True
 
-    cdef list results(self, tuple values, list out_arrays):
-        """Return copies of the outputs, in the given arrays (checked by find_output_mismatch) or in new ones."""
+    cdef list make_outputs(self, list out):
+        """Return one array per output: those of `out`, new ones for None."""
         cdef Py_ssize_t i
         cdef cnp.npy_intp dims[8]
         cdef int d
-        cdef cnp.ndarray out
-        cdef void *source
-        cdef list copies = []
+        cdef list outputs = []
         for i in range(self.n_outputs):
+            if out is not None and out[i] is not None:
+                outputs.append(out[i])
+                continue
             for d in range(self.outputs[i].rank):
                 dims[d] = self.outputs[i].dims[d]
-            if out_arrays is not None and out_arrays[i] is not None:
-                out = <cnp.ndarray>out_arrays[i]
-            else:
-                out = cnp.PyArray_EMPTY(self.outputs[i].rank, dims, numpy_type_number(self.outputs[i].dtype), 0)
+            outputs.append(cnp.PyArray_EMPTY(self.outputs[i].rank, dims, numpy_type_number(self.outputs[i].dtype), 0))
+        return outputs
+
+    cdef bint overlaps_state(self, const char *start, Py_ssize_t size) except -1:
+        """Return True if memory overlaps that of a constant, a parameter or a gradient of the program."""
+        cdef Py_ssize_t i
+        for i in range(self.n_slots):
+            if self.slot_block[i] < 0 and self.slots[i].data != NULL and overlap(start, size, <char *>self.slots[i].data, tensor_bytes(&self.slots[i])):
+                return True
+        for i in range(self.n_gradient_slots):
+            if overlap(start, size, <char *>self.gradient_address[i], tensor_bytes(&self.slots[self.gradient_slot[i]])):
+                return True
+        return False
+
+    cdef bint can_compute_in(self, Py_ssize_t index, cnp.ndarray array, tuple values, list outputs) except -1:
+        """Return True if steps may write an output to the caller's array, before they have read everything: it shares no memory with anything else."""
+        cdef Py_ssize_t i
+        cdef char *start = <char *>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t size = cnp.PyArray_NBYTES(array)
+        for i in range(self.n_inputs):
+            if array_overlaps(<cnp.ndarray>PyTuple_GET_ITEM(values, i), start, size):
+                return False
+        for i in range(self.n_outputs):
+            if i != index and array_overlaps(<cnp.ndarray>PyList_GET_ITEM(outputs, i), start, size):
+                return False
+        return self.moved_to[index] == start or not self.overlaps_state(start, size)
+
+    cdef void move_outputs(self, tuple values, list out, list outputs) except *:
+        """Point the steps that compute an output to the array that receives it, where they can compute there.
+
+        Copies of at most MAX_COPY bytes cost less than pointers that change."""
+        cdef Py_ssize_t i, k, begin, end = 0
+        cdef cnp.ndarray array
+        cdef void *target
+        cdef uint8_t *place
+        for i in range(self.n_outputs):
+            begin, end = end, self.movable_end[i]
+            array = <cnp.ndarray>PyList_GET_ITEM(outputs, i)
+            if begin == end or cnp.PyArray_NBYTES(array) <= MAX_COPY or cnp.PyArray_NBYTES(array) != self.blocks[self.output_block[i]].size:
+                continue
+            is_new = out is None or out[i] is None
+            target = cnp.PyArray_DATA(array) if is_new or self.can_compute_in(i, array, values, outputs) else NULL
+            if self.moved_to[i] == target:
+                continue
+            place = <uint8_t *>target if target != NULL else self.arena + self.output_source[i]
+            for k in range(begin, end):
+                self.slots[self.movable_slot[k]].data = place
+            self.moved_to[i] = target
+
+    cdef void copy_outputs(self, tuple values, list outputs) noexcept:
+        """Copy the outputs that were not computed in their arrays."""
+        cdef Py_ssize_t i
+        cdef cnp.ndarray array
+        cdef void *source
+        for i in range(self.n_outputs):
+            array = <cnp.ndarray>PyList_GET_ITEM(outputs, i)
+            if self.moved_to[i] != NULL:
+                continue
             if self.output_source[i] >= 0:
                 source = self.arena + self.output_source[i]
             elif self.output_source[i] == -1:
                 source = self.outputs[i].data
             else:
                 source = cnp.PyArray_DATA(<cnp.ndarray>PyTuple_GET_ITEM(values, -2 - self.output_source[i]))
-            memmove(cnp.PyArray_DATA(out), source, cnp.PyArray_NBYTES(out))     # memmove: an output array may also be an input
-            copies.append(out)
-        return copies
+            memmove(cnp.PyArray_DATA(array), source, cnp.PyArray_NBYTES(array))     # memmove: an output array may also be an input

@@ -12,5 +12,6 @@ cdef class ProgramBuilder:
     cdef object write_tensor(self, Tensor *t, tuple spec)
     cdef object set_counts(self)
     cdef dict write_steps(self)
+    cdef set movable_blocks(self)
     cdef object write_inputs_and_outputs(self)
     cdef object write_elidable(self, dict slots)

@@ -135,6 +135,14 @@ cdef class ProgramBuilder:
                     uses[number] += 1
         p.n_input_slots = sum([n_uses for n_uses, tensor in zip(uses, self.tensors) if tensor[4] >= 0])
         p.n_gradient_slots = sum([uses[number] for _, ids, _ in self.elidable for number in ids])
+        movable = self.movable_blocks()
+        p.n_movable_slots = sum([n_uses for n_uses, tensor in zip(uses, self.tensors) if tensor[2] in movable])
+
+    cdef set movable_blocks(self):
+        """Return the blocks that hold one output, no gradient that may be written in place, and nothing that deferred steps read."""
+        written = [self.tensors[number][2] for number in self.output_ids]
+        gradients = {self.tensors[number][2] for _, ids, _ in self.elidable for number in ids}
+        return {block for block in written if block >= 0 and written.count(block) == 1 and block not in gradients and not self.blocks[block][3]}
 
     cdef dict write_steps(self):
         """Write the steps; return tensor number -> its slots."""
@@ -169,9 +177,10 @@ cdef class ProgramBuilder:
         return slots
 
     cdef object write_inputs_and_outputs(self):
-        """Write the descriptions of the user inputs and outputs."""
+        """Write the descriptions of the user inputs and outputs, and the slots of outputs that may be computed in the caller's memory."""
         cdef Program p = self.program
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, slot, n = 0
+        movable = self.movable_blocks()
         for i in range(p.n_inputs):
             self.write_tensor(&p.inputs[i], self.tensors[self.input_ids[i]])
         for i in range(p.n_outputs):
@@ -179,6 +188,11 @@ cdef class ProgramBuilder:
             self.write_tensor(&p.outputs[i], spec)
             p.output_source[i] = -2 - spec[4] if spec[4] >= 0 else -1
             p.output_block[i] = spec[2]
+            for slot in range(p.n_slots if spec[2] in movable else 0):
+                if p.slot_block[slot] == spec[2]:
+                    p.movable_slot[n] = slot
+                    n += 1
+            p.movable_end[i] = n
 
     cdef object write_elidable(self, dict slots):
         """Write the elidable accumulations, in the order of their steps, and the slots of their gradients."""

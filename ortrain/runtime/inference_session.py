@@ -67,7 +67,8 @@ class InferenceSession:
             out: Sequence[Any] | None = None) -> list[np.ndarray]:
         """Return the named outputs (None: all) for inputs by name. Threads that share the session take turns.
 
-        out: arrays or OrtValues that receive the outputs, None for an output that is to be allocated. Raises OutputShapeError when one does not fit.
+        out: arrays or OrtValues that receive the outputs, None for an output that is to be allocated. Raises OutputShapeError when one does not fit. They hold
+        anything after a TerminatedError or OperatorFailedError, or an index out of range that the model has computed.
 
         Raises the input errors of TrainingSession.train_step, InvalidStateError when called from a Python operator that the session is running."""
         names = tuple(output_names or self._model.graph.outputs)

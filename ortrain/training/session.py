@@ -145,7 +145,8 @@ class TrainingSession(Optimization, CopyableSession):
         """Run forward and backward on one batch and accumulate the gradients; return the loss and the additional outputs.
 
         inputs: arrays, OrtValues or anything with __array__ or __dlpack__, in the order of input_names(), or by name.
-        out: arrays or OrtValues that receive the outputs, None for an output that is to be allocated. Raises OutputShapeError when one does not fit.
+        out: arrays or OrtValues that receive the outputs, None for an output that is to be allocated. Raises OutputShapeError when one does not fit. They hold
+        anything after a TerminatedError or OperatorFailedError, or an index out of range that the model has computed.
 
         Raises InputCountError, InputNameError, InputTypeError, InputRankError, InputShapeError, EmptyBatchError, LabelRangeError or IndexRangeError,
         after which nothing has changed. With optimizer_in_backward, raises InvalidStateError without an optimizer step and a gradient reset since the

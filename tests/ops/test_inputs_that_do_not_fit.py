@@ -12,7 +12,7 @@ import pytest
 
 from ortrain.errors import OrtrainError
 from ortrain.ops.training import WRITTEN
-from tests.ops.harness import cast, program_of, redzone_ranges, redzones
+from tests.ops.harness import MARGIN, cast, program_of, redzone_ranges, redzones, run_between_guards
 from tests.ops.test_kernels import all_samples
 
 MAX_ELEMENTS = 1 << 22
@@ -21,8 +21,6 @@ NUMBER_CHANGES = (lambda number: number + 1, lambda number: -number - 1, lambda 
 OTHER_VALUES = ("text", 1.5, float("nan"), (), (1, 2), (-1,) * 8, ("text",), np.ones((2, 2), np.float32))
 """Attribute values of every kind that model files can hold."""
 DTYPES = ("float64", "int64", "int32", "int8", "bool")
-MARGIN = 4096
-"""Guard bytes before and after each array and arena."""
 PATTERNS = (0x3F, 0xC1)
 """Guard bytes, which read as floats are positive and negative numbers; a result that depends on them has read them."""
 
@@ -49,16 +47,17 @@ def with_margins(array: np.ndarray, pattern: int) -> np.ndarray:
     return inner
 
 
-def run_between_guards(program, given, pattern: int) -> list[bytes] | None:
+def run_surrounded(program, given, pattern: int) -> list[bytes] | None:
     """Return the outputs of a program as bytes, None where it refuses its inputs.
 
-    All memory around and between the program's blocks and inputs holds `pattern`; asserts that the program leaves it unchanged."""
+    All memory around and between the program's blocks, inputs and outputs holds `pattern`; asserts that the program leaves it unchanged."""
     raw = np.full(program.arena_bytes + 64 + 2 * MARGIN, pattern, np.uint8)
     start = MARGIN + -(raw.ctypes.data + MARGIN) % 64
     arena = raw[start : start + program.arena_bytes]
     program.bind_arena(arena)
+    surrounded = tuple(with_margins(x, pattern) for x in given)
     try:
-        results = [np.asarray(y).tobytes() for y in program.try_run(tuple(with_margins(x, pattern) for x in given))]
+        results = run_between_guards(program, surrounded, program.try_run(surrounded), pattern)
     except RuntimeError:
         results = None
     guards = [raw[:start], raw[start + program.arena_bytes :], *(arena[zone] for zone in redzone_ranges(program))]
@@ -67,7 +66,7 @@ def run_between_guards(program, given, pattern: int) -> list[bytes] | None:
 
 
 def check_harmless(program, given) -> None:
-    first, second = (run_between_guards(program, given, pattern) for pattern in PATTERNS)
+    first, second = (run_surrounded(program, given, pattern) for pattern in PATTERNS)
     assert first == second, "read outside its memory"
 
 

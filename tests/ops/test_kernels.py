@@ -8,7 +8,20 @@ import pytest
 
 from ortrain.ops import FAMILIES
 from ortrain.ops.registry.record import REGISTRY
-from tests.ops.harness import arena_for, cast, expected_outputs, in_place_outputs, program_of, redzone_ranges, redzones, run_in_place, run_kernel, run_program
+from tests.ops.harness import (
+    arena_for,
+    cast,
+    expected_outputs,
+    in_place_outputs,
+    program_of,
+    redzone_ranges,
+    redzones,
+    run_between_guards,
+    run_in_place,
+    run_kernel,
+    run_program,
+)
+from tests.ops.resized import Resized, plan_or_none
 
 NAN_BYTE = 0xFF
 """Memory filled with this byte reads as not-a-number in every floating-point type."""
@@ -74,11 +87,36 @@ def test_a_kernel_stays_within_its_memory(sample, dtype):
     """It writes only outputs and scratch memory, and reads no uninitialized memory, which is filled with not-a-number."""
     arrays = cast(sample, dtype)
     expected = run_program(sample, arrays, 1)
+    program, arena, given = program_between_redzones(sample, arrays)
+    for actual, usual in zip(program.try_run(given), expected, strict=True):
+        assert actual.tobytes() == usual.tobytes()
+    assert all((arena[zone] == NAN_BYTE).all() for zone in redzone_ranges(program))
+
+
+def program_between_redzones(sample, arrays):
+    """Return a program whose memory is filled with not-a-number, this memory, and the inputs of the program."""
     with redzones():
         program, given = program_of(sample, arrays, 1)
     arena = arena_for(program)
     arena[:] = NAN_BYTE
     program.bind_arena(arena)
-    for actual, usual in zip(program.try_run(given), expected, strict=True):
-        assert actual.tobytes() == usual.tobytes()
+    return program, arena, given
+
+
+@pytest.mark.parametrize("sample", all_samples())
+def test_a_kernel_computes_in_the_memory_of_the_caller(sample):
+    """Outputs of more than 64 bytes, which most samples have after they are enlarged, are computed at any address that suits their element type."""
+    arrays = cast(sample, "float32")
+    for these in (arrays, Resized(sample, arrays).resize(lambda size: size + 2)):
+        if plan_or_none(sample, these) is not None:
+            check_in_memory_of_the_caller(sample, these)
+
+
+def check_in_memory_of_the_caller(sample, arrays) -> None:
+    try:
+        expected = run_program(sample, arrays, 1)
+    except RuntimeError:
+        return
+    program, arena, given = program_between_redzones(sample, arrays)
+    assert run_between_guards(program, given, expected, NAN_BYTE) == [y.tobytes() for y in expected]
     assert all((arena[zone] == NAN_BYTE).all() for zone in redzone_ranges(program))

@@ -1,0 +1,5 @@
+from typing import Any
+
+from ortrain._core.program import Program
+
+def layout_of(p: Program) -> tuple[Any, ...]: ...
