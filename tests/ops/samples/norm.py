@@ -136,15 +136,21 @@ def rms_norm_gradient(axis):
     return oracle
 
 
-ROWS = [rng.standard_normal(shape) + 0.5 for shape in ((3, 6, 21), (2, 5, 16), (5, 100), (3, 384), (2, 2, 470))]
-"""Rows of fewer and of more elements than sums have lanes, and long ones, which have more lanes, with and without elements that are left."""
+ROWS = [rng.standard_normal(shape) + 0.5 for shape in ((3, 6, 21), (2, 5, 16), (5, 100), (3, 384), (2, 2, 470), (20, 3), (4, 8), (3, 33), (2, 64))]
+"""Rows of less than a vector, of some vectors with and without elements that are left, of fewer and of more elements than sums have lanes, and long ones, which
+have more lanes."""
+WIDTHS = {3: 600, 7: 20, 8: 9, 13: 40, 16: 5, 31: 3, 64: 4, 65: 3, 130: 3}
+"""Rows of gradients by their elements."""
+NORMAL = [rng.standard_normal((rows, width)) + 0.5 for width, rows in WIDTHS.items()]
 SAMPLES += [
     *[Sample("LayerNormalization", [x, rng.uniform(0.5, 1.5, x.shape[-1]), rng.standard_normal(x.shape[-1])], first_output(layer(1e-5, -1))) for x in ROWS],
     *[Sample("SimplifiedLayerNormalization", [x, rng.uniform(0.5, 1.5, x.shape[-1])], first_output(rms_norm(1e-5, -1))) for x in ROWS],
+    *[Sample("LayerNormalizationGrad", [rng.standard_normal(x.shape), x, rng.standard_normal(x.shape[1]), *layer_statistics(x, -1)], layer_gradient(-1), {},
+             MICROSOFT, 3, gradient=False) for x in NORMAL],
     Sample("SimplifiedLayerNormalization", [Y, S2], rms_norm(1e-3, 1), {"epsilon": 1e-3, "axis": 1}, outputs=2, gradient=False),
     Sample("SimplifiedLayerNormalization", [Y, S2], first_output(rms_norm(1e-5, 1)), {"axis": 1}),
     *[Sample("SimplifiedLayerNormalizationGrad", [rng.standard_normal(x.shape), x, s, rms_norm(1e-5, axis)(x, s)[1]], rms_norm_gradient(axis), {"axis": axis},
-             MICROSOFT, 2, gradient=False) for x, s, axis in ((Y, S, -1), (Y, S2, 1), (ROWS[4], rng.standard_normal(470), 2))],
+             MICROSOFT, 2, gradient=False) for x, s, axis in ((Y, S, -1), (Y, S2, 1), (ROWS[4], rng.standard_normal(470), 2), *((x, rng.standard_normal(x.shape[1]), 1) for x in NORMAL))],
     *[Sample("RMSNormalization", [Y, scale], first_output(rms_norm(1e-5, axis)), {"axis": axis}, opset=23)
       for axis, scale in ((-1, S), (1, S2), (1, S), (-1, S[:1]))],
 ]

@@ -50,11 +50,12 @@ SAMPLES += [
     Sample("Hardmax", [x], lambda x, a=axis, n=opset: hardmax(x, a, n < 13), {"axis": axis}, opset=opset, gradient=False)
     for x in (X, np.round(X)) for axis in (-1, 1, 0) for opset in (7, 11, 13) if axis >= 0 or opset > 7
 ]
-LAYOUTS = {"transposed slices": (rng.standard_normal((37, 5, 3)), 1), "short rows": (rng.standard_normal((70, 6)), 1), "rows that are long in gradients": (rng.standard_normal((3, 200)), 1),
-           "long rows": (rng.standard_normal((3, 300)), 1),
+LAYOUTS = {"transposed slices": (rng.standard_normal((37, 5, 3)), 1), "short rows": (rng.standard_normal((70, 6)), 1),
+           "rows that are long in gradients": (rng.standard_normal((3, 200)), 1), "long rows": (rng.standard_normal((3, 300)), 1),
            "blocks of columns": (rng.standard_normal((2, 70, 500)), 1), "one narrow slice": (rng.standard_normal((1, 90, 3)), 1),
-           "columns longer than the workspace": (rng.standard_normal((1, 9000, 33)), 1)}
-"""Label -> an array and an axis, one for each way to divide an array into panels (common/panels.h)."""
+           "columns longer than the workspace": (rng.standard_normal((1, 9000, 33)), 1),
+           **{f"rows of {n}": (rng.standard_normal((3, n)), 1) for n in (4, 5, 8, 13, 16, 25, 31, 33, 64, 65, 100, 128)}}
+"""Label -> an array and an axis, one for each way to divide an array into panels (common/panels.h) and rows into vectors (common/row_vectors.h)."""
 for label, (x, axis) in LAYOUTS.items():
     ys = {"Softmax": softmax(x, (axis,)), "LogSoftmax": log_softmax(x, (axis,))}
     SAMPLES += [Sample(name, [x], lambda x, f=f, a=axis: f(x, (a,)), {"axis": axis}, gradient=x.size < 1000, label=label)

@@ -11,9 +11,16 @@
 #include <math.h>
 #include "kernel.h"
 #include "common/integers.h"
+#include "common/memory.h"
+#include "common/row_vectors.h"
 #include "common/vector_math.h"
 
-enum { ROW_LANES = 16, LONG_NORM_ROW = 384, ROW_NORM_CHUNK = 8192 };
+/* Rows of one to MAX_ROW_VECTORS vectors are computed in registers: with AVX2, rows of 16 elements took 3 times as long in memory, those of 64 2.5 times. Shorter
+ * rows are computed in transposed panels: those of 3 elements took 9 times as long. */
+enum {
+    ROW_LANES = 16, LONG_NORM_ROW = 384, ROW_NORM_CHUNK = 8192,
+    NORM_PANEL_ROWS = 256
+};
 #ifdef _MSC_VER
 #define OUT_OF_LINE static __declspec(noinline)
 #else
@@ -25,6 +32,10 @@ enum { ROW_LANES = 16, LONG_NORM_ROW = 384, ROW_NORM_CHUNK = 8192 };
 static inline int64_t norm_rows_per_item(int64_t size) { return ROW_NORM_CHUNK / max_i64(size, 1) + 1; }
 static inline void *norm_output(const KernelArgs *args, int64_t i) { return args->n_outputs > i ? args->outputs[i].data : NULL; }
 
+#define TEMPLATE "normalization/layer_norm_panels.h"
+#include "common/float_types.h"
+#define TEMPLATE "normalization/layer_norm_vectors.h"
+#include "common/float_types.h"
 #define TEMPLATE "normalization/layer_norm_by_type.h"
 #include "common/float_types.h"
 

@@ -40,11 +40,13 @@ ROW_SUM_FUNCTION(norm_product, (const REAL *a, const REAL *b, int64_t n), TWO_TO
 ROW_SUM_FUNCTION(norm_triple_product, (const REAL *a, const REAL *b, const REAL *x, REAL mean, int64_t n), THREE_TO, THREE_FROM, a[k] * b[k] * (x[k] - mean))
 
 /* Rows of work item `item`. is_centered: whether the mean is subtracted; a constant. */
-ALWAYS_INLINE void NAMED(normalize_rows)(const KernelArgs *args, int64_t item, const int is_centered)
+ALWAYS_INLINE void NAMED(normalize_rows)(const KernelArgs *args, int64_t item, int64_t worker, const int is_centered)
 {
     int64_t rows = args->ints[0], n = args->ints[1], per_item = norm_rows_per_item(n), end = min_i64((item + 1) * per_item, rows);
     const REAL *scale = args->inputs[1].data, *bias = is_centered && args->n_inputs > 2 ? args->inputs[2].data : NULL;
     REAL *means = is_centered ? norm_output(args, 1) : NULL, *inverses = norm_output(args, is_centered ? 2 : 1);
+    if (NAMED(is_row_of_vectors)(n)) { NAMED(normalize_rows_of_vectors)(args, item * per_item, end, is_centered); return; }
+    if (n < NAMED(ROW_WIDTH)) { NAMED(normalize_short_rows)(args, item * per_item, end, worker, is_centered); return; }
     for (int64_t r = item * per_item; r < end; r++) {
         const REAL *x = (const REAL *)args->inputs[0].data + r * n; REAL *y = (REAL *)args->outputs[0].data + r * n, mean = 0;
         if (is_centered) mean = NAMED(norm_sum)(x, n) / n;
@@ -55,16 +57,18 @@ ALWAYS_INLINE void NAMED(normalize_rows)(const KernelArgs *args, int64_t item, c
         if (inverses) inverses[r] = inverse;
     }
 }
-static void NAMED(layer_norm)(void *args, int64_t item, int64_t worker) { (void)worker; NAMED(normalize_rows)(args, item, 1); }
-static void NAMED(rms_norm)(void *args, int64_t item, int64_t worker) { (void)worker; NAMED(normalize_rows)(args, item, 0); }
+static void NAMED(layer_norm)(void *args, int64_t item, int64_t worker) { NAMED(normalize_rows)(args, item, worker, 1); }
+static void NAMED(rms_norm)(void *args, int64_t item, int64_t worker) { NAMED(normalize_rows)(args, item, worker, 0); }
 
 /* Gradients of the rows of block `item`; its parts of dscale and dbias go to scratch. */
-ALWAYS_INLINE void NAMED(normalize_rows_grad)(const KernelArgs *args, int64_t item, const int is_centered)
+ALWAYS_INLINE void NAMED(normalize_rows_grad)(const KernelArgs *args, int64_t item, int64_t worker, const int is_centered)
 {
     int64_t rows = args->ints[0], n = args->ints[1], per_item = args->ints[2], end = min_i64((item + 1) * per_item, rows), parts = is_centered ? 2 : 1;
     const REAL *scale = args->inputs[2].data, *means = is_centered ? args->inputs[3].data : NULL, *inverses = args->inputs[is_centered ? 4 : 3].data;
     REAL *ds = (REAL *)args->scratch + parts * n * item, *db = ds + n;
     for (int64_t k = 0; k < parts * n; k++) ds[k] = 0;
+    if (NAMED(is_row_of_vectors)(n)) { NAMED(grad_of_rows_of_vectors)(args, item * per_item, end, ds, db, is_centered); return; }
+    if (n < NAMED(ROW_WIDTH)) { NAMED(short_rows_grad)(args, item * per_item, end, worker, ds, db, is_centered); return; }
     for (int64_t r = item * per_item; r < end; r++) {
         const REAL *dy = (const REAL *)args->inputs[0].data + r * n, *x = (const REAL *)args->inputs[1].data + r * n;
         REAL mean = is_centered ? means[r] : 0, inverse = inverses[r], offset = 0, *dx = norm_output(args, 0);
@@ -81,8 +85,8 @@ ALWAYS_INLINE void NAMED(normalize_rows_grad)(const KernelArgs *args, int64_t it
         } else NORM_INDEPENDENT for (int64_t k = 0; k < n; k++) { ds[k] += dy[k] * (x[k] - mean) * inverse; if (is_centered) db[k] += dy[k]; }
     }
 }
-static void NAMED(layer_norm_grad)(void *args, int64_t item, int64_t worker) { (void)worker; NAMED(normalize_rows_grad)(args, item, 1); }
-static void NAMED(rms_norm_grad)(void *args, int64_t item, int64_t worker) { (void)worker; NAMED(normalize_rows_grad)(args, item, 0); }
+static void NAMED(layer_norm_grad)(void *args, int64_t item, int64_t worker) { NAMED(normalize_rows_grad)(args, item, worker, 1); }
+static void NAMED(rms_norm_grad)(void *args, int64_t item, int64_t worker) { NAMED(normalize_rows_grad)(args, item, worker, 0); }
 
 /* Add up the parts of dscale and dbias in the order of the blocks. */
 static void NAMED(add_norm_parts)(const KernelArgs *args, int64_t blocks, int64_t parts)

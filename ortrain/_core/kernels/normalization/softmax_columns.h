@@ -1,7 +1,7 @@
 /* Softmax for one element type; included by softmax.h once per type, therefore without an include guard.
  *
- * Long rows that are contiguous are computed one at a time, all others in panels. Sums along columns are of blocks of SUMMED_ROWS,
- * added in order. */
+ * Contiguous rows of some vectors are computed in registers (softmax_vectors.h), longer ones one at a time, all others in panels. Sums along columns are of
+ * blocks of SUMMED_ROWS, added in order. */
 
 /* Return the sum of the lanes, which are overwritten: the upper half is added to the lower one until one lane is left. */
 static inline REAL NAMED(sum_of_lanes)(REAL *lanes)
@@ -121,15 +121,17 @@ static void NAMED(log_softmax_grad_columns)(const NAMED(Columns) *c)
 
 typedef struct NAMED(Softmax) {
     const KernelArgs *args; Panels panels; int64_t inputs;
-    void (*row)(const REAL *a, const REAL *b, REAL *y, int64_t n); void (*columns)(const NAMED(Columns) *c);
+    void (*row)(const REAL *a, const REAL *b, REAL *y, int64_t n); void (*vectors)(const REAL *a, const REAL *b, REAL *y, int64_t rows, int64_t n);
+    void (*columns)(const NAMED(Columns) *c);
 } NAMED(Softmax);
 
 static void NAMED(softmax_rows_item)(void *context, int64_t item, int64_t worker)
 {
-    const NAMED(Softmax) *s = context; const KernelArgs *args = s->args; int64_t n = args->ints[1], per_item = ROWS_PER_ITEM(n); (void)worker;
-    for (int64_t row = item * per_item; row < min_i64((item + 1) * per_item, args->ints[0]); row++)
-        s->row((const REAL *)args->inputs[0].data + row * n, (const REAL *)args->inputs[s->inputs - 1].data + row * n,
-               (REAL *)args->outputs[0].data + row * n, n);
+    const NAMED(Softmax) *s = context; const KernelArgs *args = s->args; int64_t n = args->ints[1], per_item = ROWS_PER_ITEM(n);
+    int64_t first = item * per_item, end = min_i64(first + per_item, args->ints[0]); (void)worker;
+    const REAL *a = args->inputs[0].data, *b = args->inputs[s->inputs - 1].data; REAL *y = args->outputs[0].data;
+    if (NAMED(is_row_of_vectors)(n)) s->vectors(a + first * n, b + first * n, y + first * n, end - first, n);
+    else for (int64_t row = first; row < end; row++) s->row(a + row * n, b + row * n, y + row * n, n);
 }
 static void NAMED(softmax_panels_item)(void *context, int64_t item, int64_t worker)
 {
@@ -149,7 +151,8 @@ static void NAMED(softmax_panels_item)(void *context, int64_t item, int64_t work
 static void NAMED(run_softmax)(NAMED(Softmax) s)
 {
     const int64_t *p = s.args->ints; const Engine *engine = s.args->engine;
-    if (p[2] == 1 && p[1] >= (s.inputs > 1 ? LONG_GRADIENT_ROW : LONG_ROW)) {
+    int is_gradient = s.inputs > 1, in_registers = NAMED(is_row_of_vectors)(p[1]) && (is_gradient || p[1] > PANEL_VECTORS * NAMED(ROW_WIDTH));
+    if (p[2] == 1 && (in_registers || p[1] >= (is_gradient ? LONG_GRADIENT_ROW : LONG_ROW))) {
         engine->parallel_for(engine, NAMED(softmax_rows_item), &s, ceil_div(p[0], ROWS_PER_ITEM(p[1])));
         return;
     }
@@ -158,6 +161,10 @@ static void NAMED(run_softmax)(NAMED(Softmax) s)
 }
 #define SOFTMAX(NAME, INPUTS)                                                                                                              \
 static int NAMED(NAME)(const KernelArgs *args)                                                                                             \
-{ NAMED(run_softmax)((NAMED(Softmax)){ .args = args, .inputs = INPUTS, .row = NAMED(NAME##_row), .columns = NAMED(NAME##_columns) }); return STATUS_OK; }
+{                                                                                                                                          \
+    NAMED(run_softmax)((NAMED(Softmax)){ .args = args, .inputs = INPUTS, .row = NAMED(NAME##_row), .vectors = NAMED(NAME##_rows_of_vectors), \
+                                         .columns = NAMED(NAME##_columns) });                                                              \
+    return STATUS_OK;                                                                                                                      \
+}
 SOFTMAX(softmax, 1) SOFTMAX(log_softmax, 1) SOFTMAX(softmax_grad, 2) SOFTMAX(log_softmax_grad, 2)
 #undef SOFTMAX
