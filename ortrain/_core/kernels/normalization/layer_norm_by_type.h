@@ -1,61 +1,112 @@
-/* Layer and RMS normalization of rows for one element type (common/float_types.h). */
+/* Layer and RMS normalization of rows for one element type (common/float_types.h). Rows of up to MAX_ROW_VECTORS vectors are in layer_norm_vectors.h, those of less
+ * than one in layer_norm_panels.h. */
 
-/* Sums over a row of n elements, in ROW_LANES lanes. Of a long row, the part WHOLE, a multiple of 4 ROW_LANES elements, has four times as many lanes, which hide the
- * latency of additions, and the part REST follows. The functions are small and not inlined: in others, GCC keeps the lanes in memory, which takes three times
- * as long. */
-#define ADD_TO(LANES_OF_SUM, VALUE) for (int l = 0; l < ROW_LANES; l++, k++) LANES_OF_SUM[l] += VALUE;
-#define ROW_SUM_FUNCTION(NAME, PARAMETERS, WHOLE, REST, VALUE)                                                                     \
-OUT_OF_LINE REAL NAMED(NAME##_short) PARAMETERS                                                                                    \
-{                                                                                                                                  \
-    REAL result = 0, lanes[ROW_LANES] = {0}; int64_t k = 0;                                                                            \
-    for (; k + ROW_LANES <= n; ) ADD_TO(lanes, VALUE)                                                                                  \
-    for (; k < n; k++) result += VALUE;                                                                                            \
-    for (int l = 0; l < ROW_LANES; l++) result += lanes[l];                                                                            \
-    return result;                                                                                                                 \
-}                                                                                                                                  \
-OUT_OF_LINE REAL NAMED(NAME##_long) PARAMETERS                                                                                     \
-{                                                                                                                                  \
-    REAL first[ROW_LANES] = {0}, second[ROW_LANES] = {0}, third[ROW_LANES] = {0}, fourth[ROW_LANES] = {0}, result = 0;                             \
-    for (int64_t k = 0; k < n; ) { ADD_TO(first, VALUE) ADD_TO(second, VALUE) ADD_TO(third, VALUE) ADD_TO(fourth, VALUE) }         \
-    for (int l = 0; l < ROW_LANES; l++) result += (first[l] + second[l]) + (third[l] + fourth[l]);                                     \
-    return result;                                                                                                                 \
-}                                                                                                                                  \
-static inline REAL NAMED(NAME) PARAMETERS                                                                                          \
-{                                                                                                                                  \
-    int64_t whole = n / (4 * ROW_LANES) * (4 * ROW_LANES);                                                                                 \
-    if (n < LONG_NORM_ROW) return NAMED(NAME##_short) REST(0);                                                                     \
-    return NAMED(NAME##_long) WHOLE(whole) + (whole < n ? NAMED(NAME##_short) REST(whole) : 0);                                    \
+#define V NAMED(RowVector)
+#define W NAMED(ROW_WIDTH)
+
+/* SUM = the sum over a row of n elements of the vectors OF(at), in four accumulators, which hide the latency of additions; `end` as in common/row_vectors.h. */
+#define LONG_ROW_SUM(SUM, OF)                                                                                       \
+    REAL SUM; {                                                                                                     \
+        V first = {0}, second = {0}, third = {0}, fourth = {0}; int64_t k = 0, last = n - W;                        \
+        for (; k + 4 * W <= last; k += 4 * W) { first += OF(k); second += OF(k + W); third += OF(k + 2 * W); fourth += OF(k + 3 * W); } \
+        for (; k < last; k += W) first += OF(k);                                                                    \
+        second += NAMED(row_masked)(OF(last), end);                                                                 \
+        SUM = NAMED(lane_sum)((first + second) + (third + fourth)); }
+#define ELEMENTS_AT(at) NAMED(row_load)(x + (at))
+#define DEVIATION_AT(at) (NAMED(row_load)(x + (at)) - mean)
+#define SQUARES_AT(at) (DEVIATION_AT(at) * DEVIATION_AT(at))
+#define SLOPES_AT(at) (NAMED(row_load)(dy + (at)) * NAMED(row_load)(scale + (at)))
+#define PRODUCTS_AT(at) (SLOPES_AT(at) * DEVIATION_AT(at))
+
+ALWAYS_INLINE void NAMED(store_normal)(REAL *y, V normal, const REAL *scale, const REAL *bias, int64_t at)
+{
+    normal *= NAMED(row_load)(scale + at);
+    if (bias) normal += NAMED(row_load)(bias + at);
+    NAMED(row_store)(y + at, normal);
 }
-#define ONE_TO(m) (x, m)
-#define ONE_FROM(m) (x + (m), n - (m))
-#define CENTERED_TO(m) (x, mean, m)
-#define CENTERED_FROM(m) (x + (m), mean, n - (m))
-#define TWO_TO(m) (a, b, m)
-#define TWO_FROM(m) (a + (m), b + (m), n - (m))
-#define THREE_TO(m) (a, b, x, mean, m)
-#define THREE_FROM(m) (a + (m), b + (m), x + (m), mean, n - (m))
-ROW_SUM_FUNCTION(norm_sum, (const REAL *x, int64_t n), ONE_TO, ONE_FROM, x[k])
-ROW_SUM_FUNCTION(norm_squares, (const REAL *x, REAL mean, int64_t n), CENTERED_TO, CENTERED_FROM, (x[k] - mean) * (x[k] - mean))
-ROW_SUM_FUNCTION(norm_product, (const REAL *a, const REAL *b, int64_t n), TWO_TO, TWO_FROM, a[k] * b[k])
-ROW_SUM_FUNCTION(norm_triple_product, (const REAL *a, const REAL *b, const REAL *x, REAL mean, int64_t n), THREE_TO, THREE_FROM, a[k] * b[k] * (x[k] - mean))
+
+/* Rows begin..stop-1. is_centered: whether the mean is subtracted; a constant. */
+ALWAYS_INLINE void NAMED(normalize_long_rows)(const KernelArgs *args, int64_t begin, int64_t stop, const int is_centered)
+{
+    int64_t n = args->ints[1];
+    const REAL *scale = args->inputs[1].data, *bias = is_centered && args->n_inputs > 2 ? args->inputs[2].data : NULL;
+    REAL *means = is_centered ? norm_output(args, 1) : NULL, *inverses = norm_output(args, is_centered ? 2 : 1);
+    const NAMED(RowMask) end = NAMED(lanes_of_end)(n, ceil_div(n, W));
+    for (int64_t r = begin; r < stop; r++) {
+        const REAL *x = (const REAL *)args->inputs[0].data + r * n; REAL *y = (REAL *)args->outputs[0].data + r * n, mean = 0;
+        if (is_centered) { LONG_ROW_SUM(sum, ELEMENTS_AT) mean = sum / n; }
+        LONG_ROW_SUM(squares, SQUARES_AT)
+        REAL inverse = 1 / NORM_SQRT(squares / n + (REAL)args->floats[0]);
+        V rest = DEVIATION_AT(n - W);                           /* before y overwrites x */
+        for (int64_t at = 0; at < n - W; at += W) NAMED(store_normal)(y, DEVIATION_AT(at) * inverse, scale, bias, at);
+        NAMED(store_normal)(y, rest * inverse, scale, bias, n - W);
+        if (means) means[r] = mean;
+        if (inverses) inverses[r] = inverse;
+    }
+}
+
+/* A group of rows of x and dx, NULL for none, what their gradients consist of, and the sums of dscale and dbias. */
+typedef struct NAMED(NormRows) {
+    const REAL *x, *scale; REAL *dx, *ds, *db, mean[GROUP_ROWS], inverse[GROUP_ROWS], offset[GROUP_ROWS], factor[GROUP_ROWS]; int64_t n;
+} NAMED(NormRows);
+
+/* The vectors `dy` of the rows at `at`: their parts of dscale and dbias, in the lanes `counted`, and dx. count: rows, a constant. */
+ALWAYS_INLINE void NAMED(norm_grad_vectors)(const NAMED(NormRows) *g, const V *dy, int64_t at, NAMED(RowMask) counted, const int count, const int is_centered)
+{
+    V scale = NAMED(row_load)(g->scale + at), ds = {0}, db = {0};
+    _Pragma("GCC unroll 4") for (int i = 0; i < count; i++) {
+        V deviation = (NAMED(row_load)(g->x + i * g->n + at) - g->mean[i]) * g->inverse[i];
+        ds += dy[i] * deviation;
+        db += dy[i];
+        if (g->dx) NAMED(row_store)(g->dx + i * g->n + at, g->inverse[i] * (dy[i] * scale - g->offset[i] - deviation * g->factor[i]));
+    }
+    NAMED(row_store)(g->ds + at, NAMED(row_load)(g->ds + at) + NAMED(row_masked)(ds, counted));
+    if (is_centered) NAMED(row_store)(g->db + at, NAMED(row_load)(g->db + at) + NAMED(row_masked)(db, counted));
+}
+
+/* Gradients of `count` rows from r on. */
+ALWAYS_INLINE void NAMED(norm_grad_of_rows)(const KernelArgs *args, int64_t r, REAL *ds, REAL *db, const int count, const int is_centered)
+{
+    int64_t n = args->ints[1]; REAL *dx = norm_output(args, 0);
+    const REAL *scale = args->inputs[2].data, *slopes = (const REAL *)args->inputs[0].data + r * n, *inverses = args->inputs[is_centered ? 4 : 3].data;
+    const NAMED(RowMask) end = NAMED(lanes_of_end)(n, ceil_div(n, W)), all = NAMED(lanes_of_end)(W, 1);
+    NAMED(NormRows) g = { .x = (const REAL *)args->inputs[1].data + r * n, .scale = scale, .dx = dx ? dx + r * n : NULL, .ds = ds, .db = db, .n = n };
+    V last[GROUP_ROWS], here[GROUP_ROWS];
+    _Pragma("GCC unroll 4") for (int i = 0; i < count; i++) {
+        const REAL *dy = slopes + i * n, *x = g.x + i * n, mean = is_centered ? ((const REAL *)args->inputs[3].data)[r + i] : 0;
+        g.mean[i] = mean; g.inverse[i] = inverses[r + i]; g.offset[i] = 0;
+        last[i] = NAMED(row_load)(dy + n - W);                  /* before dx overwrites dy */
+        if (!dx) continue;
+        if (is_centered) { LONG_ROW_SUM(sum, SLOPES_AT) g.offset[i] = sum / n; }
+        LONG_ROW_SUM(products, PRODUCTS_AT)
+        g.factor[i] = products * g.inverse[i] / n;
+    }
+    for (int64_t at = 0; at < n - W; at += W) {
+        _Pragma("GCC unroll 4") for (int i = 0; i < count; i++) here[i] = NAMED(row_load)(slopes + i * n + at);
+        NAMED(norm_grad_vectors)(&g, here, at, all, count, is_centered);
+    }
+    NAMED(norm_grad_vectors)(&g, last, n - W, end, count, is_centered);
+}
+
+ALWAYS_INLINE void NAMED(long_rows_grad)(const KernelArgs *args, int64_t first, int64_t stop, REAL *ds, REAL *db, const int is_centered)
+{
+    for (; first + GROUP_ROWS <= stop; first += GROUP_ROWS) NAMED(norm_grad_of_rows)(args, first, ds, db, GROUP_ROWS, is_centered);
+    for (; first < stop; first++) NAMED(norm_grad_of_rows)(args, first, ds, db, 1, is_centered);
+}
+#undef LONG_ROW_SUM
+#undef ELEMENTS_AT
+#undef DEVIATION_AT
+#undef SQUARES_AT
+#undef SLOPES_AT
+#undef PRODUCTS_AT
 
 /* Rows of work item `item`. is_centered: whether the mean is subtracted; a constant. */
 ALWAYS_INLINE void NAMED(normalize_rows)(const KernelArgs *args, int64_t item, int64_t worker, const int is_centered)
 {
-    int64_t rows = args->ints[0], n = args->ints[1], per_item = norm_rows_per_item(n), end = min_i64((item + 1) * per_item, rows);
-    const REAL *scale = args->inputs[1].data, *bias = is_centered && args->n_inputs > 2 ? args->inputs[2].data : NULL;
-    REAL *means = is_centered ? norm_output(args, 1) : NULL, *inverses = norm_output(args, is_centered ? 2 : 1);
-    if (NAMED(is_row_of_vectors)(n)) { NAMED(normalize_rows_of_vectors)(args, item * per_item, end, is_centered); return; }
-    if (n < NAMED(ROW_WIDTH)) { NAMED(normalize_short_rows)(args, item * per_item, end, worker, is_centered); return; }
-    for (int64_t r = item * per_item; r < end; r++) {
-        const REAL *x = (const REAL *)args->inputs[0].data + r * n; REAL *y = (REAL *)args->outputs[0].data + r * n, mean = 0;
-        if (is_centered) mean = NAMED(norm_sum)(x, n) / n;
-        REAL inverse = 1 / NORM_SQRT(NAMED(norm_squares)(x, mean, n) / n + (REAL)args->floats[0]);
-        if (bias) NORM_INDEPENDENT for (int64_t k = 0; k < n; k++) y[k] = (x[k] - mean) * inverse * scale[k] + bias[k];
-        else NORM_INDEPENDENT for (int64_t k = 0; k < n; k++) y[k] = (x[k] - mean) * inverse * scale[k];
-        if (means) means[r] = mean;
-        if (inverses) inverses[r] = inverse;
-    }
+    int64_t n = args->ints[1], per_item = norm_rows_per_item(n), first = item * per_item, end = min_i64(first + per_item, args->ints[0]);
+    if (n < W) NAMED(normalize_short_rows)(args, first, end, worker, is_centered);
+    else if (NAMED(is_row_of_vectors)(n)) NAMED(normalize_rows_of_vectors)(args, first, end, is_centered);
+    else NAMED(normalize_long_rows)(args, first, end, is_centered);
 }
 static void NAMED(layer_norm)(void *args, int64_t item, int64_t worker) { NAMED(normalize_rows)(args, item, worker, 1); }
 static void NAMED(rms_norm)(void *args, int64_t item, int64_t worker) { NAMED(normalize_rows)(args, item, worker, 0); }
@@ -63,27 +114,12 @@ static void NAMED(rms_norm)(void *args, int64_t item, int64_t worker) { NAMED(no
 /* Gradients of the rows of block `item`; its parts of dscale and dbias go to scratch. */
 ALWAYS_INLINE void NAMED(normalize_rows_grad)(const KernelArgs *args, int64_t item, int64_t worker, const int is_centered)
 {
-    int64_t rows = args->ints[0], n = args->ints[1], per_item = args->ints[2], end = min_i64((item + 1) * per_item, rows), parts = is_centered ? 2 : 1;
-    const REAL *scale = args->inputs[2].data, *means = is_centered ? args->inputs[3].data : NULL, *inverses = args->inputs[is_centered ? 4 : 3].data;
+    int64_t n = args->ints[1], first = item * args->ints[2], end = min_i64(first + args->ints[2], args->ints[0]), parts = is_centered ? 2 : 1;
     REAL *ds = (REAL *)args->scratch + parts * n * item, *db = ds + n;
     for (int64_t k = 0; k < parts * n; k++) ds[k] = 0;
-    if (NAMED(is_row_of_vectors)(n)) { NAMED(grad_of_rows_of_vectors)(args, item * per_item, end, ds, db, is_centered); return; }
-    if (n < NAMED(ROW_WIDTH)) { NAMED(short_rows_grad)(args, item * per_item, end, worker, ds, db, is_centered); return; }
-    for (int64_t r = item * per_item; r < end; r++) {
-        const REAL *dy = (const REAL *)args->inputs[0].data + r * n, *x = (const REAL *)args->inputs[1].data + r * n;
-        REAL mean = is_centered ? means[r] : 0, inverse = inverses[r], offset = 0, *dx = norm_output(args, 0);
-        if (dx) {
-            if (is_centered) offset = NAMED(norm_product)(dy, scale, n) / n;
-            REAL factor = NAMED(norm_triple_product)(dy, scale, x, mean, n) * inverse * inverse / n;
-            dx += r * n;
-            NORM_INDEPENDENT for (int64_t k = 0; k < n; k++) {
-                REAL slope = dy[k], deviation = x[k] - mean;
-                ds[k] += slope * deviation * inverse;
-                if (is_centered) db[k] += slope;
-                dx[k] = inverse * (slope * scale[k] - offset - deviation * factor);
-            }
-        } else NORM_INDEPENDENT for (int64_t k = 0; k < n; k++) { ds[k] += dy[k] * (x[k] - mean) * inverse; if (is_centered) db[k] += dy[k]; }
-    }
+    if (n < W) NAMED(short_rows_grad)(args, first, end, worker, ds, db, is_centered);
+    else if (NAMED(is_row_of_vectors)(n)) NAMED(grad_of_rows_of_vectors)(args, first, end, ds, db, is_centered);
+    else NAMED(long_rows_grad)(args, first, end, ds, db, is_centered);
 }
 static void NAMED(layer_norm_grad)(void *args, int64_t item, int64_t worker) { NAMED(normalize_rows_grad)(args, item, worker, 1); }
 static void NAMED(rms_norm_grad)(void *args, int64_t item, int64_t worker) { NAMED(normalize_rows_grad)(args, item, worker, 0); }
@@ -98,13 +134,5 @@ static void NAMED(add_norm_parts)(const KernelArgs *args, int64_t blocks, int64_
         for (int64_t i = 0; sum && i < blocks; i++) for (int64_t k = 0; k < n; k++) sum[k] += from[parts * n * i + k];
     }
 }
-#undef ROW_SUM_FUNCTION
-#undef ADD_TO
-#undef ONE_TO
-#undef ONE_FROM
-#undef CENTERED_TO
-#undef CENTERED_FROM
-#undef TWO_TO
-#undef TWO_FROM
-#undef THREE_TO
-#undef THREE_FROM
+#undef V
+#undef W
