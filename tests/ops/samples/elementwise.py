@@ -50,6 +50,9 @@ def div_grad(dy, a, b):
     return to(dy / b, a.shape), to(-dy * a / b**2, b.shape)
 
 
+BLOCKS = {"small integers": np.arange(-50, 50), "large integers": np.arange(-50, 50) ** 7 * 3 + 1, "one large integer": np.append(np.arange(99), 2**31),
+          "small numbers": np.linspace(-99.5, 99.5, 100), "large numbers": np.linspace(-5e9, 5e9, 100).round(-3)}
+"""Casts of int64 take blocks of 32 elements by way of int32 where these fit."""
 SAMPLES = [
     *[Sample("DivGrad", [operand(3, 4, 5), a, b], div_grad, {}, "com.microsoft", outputs=2) for a, b in ((X, X + 2), (X, operand(5)), (operand(4, 1), X))],
     *binary("Add", np.add), *binary("Sub", np.subtract), *binary("Mul", np.multiply), *binary("Div", divide),
@@ -77,6 +80,8 @@ SAMPLES = [
       for t, n in ((np.float32, 1), (np.float64, 11), (np.int64, 7), (np.int32, 6))],
     Sample("Cast", [X * INTS[0, 0]], lambda x: x.astype(bool), {"to": 9}, gradient=False),
     Sample("Cast", [X], lambda x: x.astype(np.float64), {"to": 11}, gradient=False),
+    *[Sample("Cast", [x], lambda x, t=t: x.astype(t), {"to": n}, gradient=False, label=f"{label} to {t}")
+      for label, x in BLOCKS.items() for n, t in ((7, "int64"),) * (x.dtype.kind == "f") + ((1, "float32"), (11, "float64")) * (x.dtype.kind == "i")],
     *[Sample("Scale", [X, s], lambda x, s: x * s.reshape(()), domain="com.microsoft") for s in (np.array([2.5]), np.array(3))],
     Sample("Scale", [X, np.array([4])], lambda x, s: x / 4, {"scale_down": 1}, "com.microsoft"),
 ]
