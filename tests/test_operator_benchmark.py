@@ -7,6 +7,7 @@ import pytest
 from benchmarks.operators.case import Case
 from benchmarks.operators.cases import CASES, select
 from benchmarks.operators.engine import prepare
+from benchmarks.operators.peer import TorchOperators
 from benchmarks.operators.roofline import Roofline
 from benchmarks.operators.run import Row, measure_cases, record, table
 from benchmarks.operators.tables import operators_table, slower_operators_table
@@ -46,7 +47,7 @@ def test_a_gradient_moves_more_bytes_than_the_forward_pass():
 
 
 def test_a_case_is_measured_with_its_bound():
-    rows, failed, rates = measure_cases({"Relu 8x16": Case("Relu", [(8, 16)])}, threads=1, seconds=0.0, show_steps=False)
+    rows, failed, rates = measure_cases({"Relu 8x16": Case("Relu", [(8, 16)])}, threads=1, torch=TorchOperators(1, None), seconds=0.0, show_steps=False)
     assert [row.part for row in rows] == ["forward", "both"] and not failed and "GB/s" in rates
     assert all(row.seconds > 0 and row.bound > 0 for row in rows)
 

@@ -18,7 +18,7 @@ from ortrain.ir import Graph, Model, Node, TensorType
 from ortrain.ops.registry.shape_inference import infer
 from ortrain.plan import plan_program
 
-MIN_RUNS = 5
+MIN_RUNS = 3
 FACTORS = 2
 """Factors of a product: its gradient has as many products for each of them as the forward pass."""
 
@@ -34,9 +34,10 @@ class Work:
 
 @dataclass
 class Prepared:
-    """A planned program and the arrays to run it with."""
+    """A planned program and the arrays to run it with. arena: of its own, so that several programs can run in turns."""
 
     program: Program
+    arena: np.ndarray
     values: tuple[np.ndarray, ...]
     handle: EngineHandle
     work: Work
@@ -48,6 +49,7 @@ class Prepared:
 
     def best_times(self, seconds: float) -> list[float]:
         """Return the times of the steps of the fastest run within so many seconds; copies of the outputs do not count."""
+        self.program.bind_arena(self.arena)               # again, because a program that was planned since may have moved the engine's buffers
         best, runs, until = [float("inf")], 0, time.perf_counter() + seconds
         while runs < MIN_RUNS or time.perf_counter() < until:
             self.handle.recording = []
@@ -104,10 +106,14 @@ def plan(model: Model, values: dict[str, np.ndarray], outputs: list[str], handle
     """Return the program that computes these outputs, and its arguments."""
     given = tuple(np.ascontiguousarray(values[name]).reshape(values[name].shape) for name in model.graph.inputs)
     program = plan_program(model, {name: TensorType.of(x) for name, x in zip(model.graph.inputs, given, strict=True)}, {}, outputs, handle)
+    return program, given
+
+
+def make_arena(program: Program) -> np.ndarray:
+    """Return memory for the program's values, aligned to a cache line."""
     raw = np.zeros(program.arena_bytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    program.bind_arena(raw[start:start + program.arena_bytes])
-    return program, given
+    return raw[start:start + program.arena_bytes]
 
 
 def prepare(case: Case, backward: bool, handle: EngineHandle) -> Prepared | None:
@@ -127,7 +133,7 @@ def prepare(case: Case, backward: bool, handle: EngineHandle) -> Prepared | None
         outputs += add_backward(model, node, wanted)
     program, given = plan(model, values, outputs, handle)
     work = required_work(case, node, model, program.plan.types, wanted if backward else [], forward_count)
-    return Prepared(program, given, handle, work)
+    return Prepared(program, make_arena(program), given, handle, work)
 
 
 def size_in_bytes(kind: TensorType) -> int:

@@ -1,37 +1,36 @@
 """Times of operators over their lower bounds and beside PyTorch's, those farthest from their bounds first.
 
-    python -m benchmarks operators [--only Softmax Resize ...] [--threads 1 2] [--seconds 0.1] [--no-peer] [--steps] [--record NAME]
+    python -m benchmarks operators [--only Softmax Resize ...] [--threads 1 2] [--seconds 0.2] [--no-peer] [--steps] [--record NAME]
 
 A row is one operator at one size, without or with its gradient. `over bound` is its time over a lower bound from rates that are measured here
-(benchmarks/operators/roofline.py); `over PyTorch` its time over that of PyTorch's eager operator in a process of its own. Both runtimes have their shortest
-time of many, because other processes disturb single ones."""
+(benchmarks/operators/roofline.py); `over PyTorch` its time over that of PyTorch's eager operator in a process of its own, in turns with ours. Both runtimes
+have their shortest time of many, because other processes disturb single ones."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import os
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from datetime import date
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from benchmarks.documents import RESULTS
 from benchmarks.operators.case import Case
 from benchmarks.operators.cases import select
 from benchmarks.operators.engine import prepare
+from benchmarks.operators.peer import TorchOperators
 from benchmarks.operators.roofline import Roofline
 from benchmarks.operators.tables import PASS_TITLES
-from benchmarks.peers.environments import RUNTIMES, NotInstalled, python_for
-from benchmarks.run import ROOT, UNSET_VARIABLES, instruction_set, processor_name
+from benchmarks.run import ROOT, instruction_set, processor_name
 from benchmarks.tables import geometric_mean
 from ortrain._core.engine import EngineHandle
 from ortrain.errors import MissingGradientError, MissingKernelError, ShapeInferenceError
 
-PEER_MODULE = "benchmarks.peers.run_torch_operators"
+TURNS = 4
+"""Times that a case changes between the runtimes, because the rate of a shared machine drifts: products ran at 61 or 85 GFLOP/s, seconds apart."""
 
 
 @dataclass
@@ -69,58 +68,39 @@ class Row:
 HEADER = ["operator", "µs", "ns per element", "bound", "over bound", "PyTorch", "over PyTorch", "slowest kernel"]
 
 
-def measure_case(case: Case, handle: EngineHandle, roofline: Roofline, seconds: float, show_steps: bool) -> list[Row]:
+def measure_case(case: Case, handle: EngineHandle, roofline: Roofline, torch: TorchOperators, seconds: float, show_steps: bool) -> list[Row]:
     """Return the rows of a case: the forward pass, and with the gradient where there is one."""
-    rows = []
     elements = max(prod(x.shape) for x in case.arrays() if x is not None)
-    for part in PASS_TITLES:
-        prepared = prepare(case, part == "both", handle)
-        if prepared is None:
-            continue
-        steps = prepared.best_times(seconds)
+    parts = {part: prepared for part in PASS_TITLES if (prepared := prepare(case, part == "both", handle)) is not None}
+    steps: dict[str, list[float]] = {}
+    peers: dict[str, float] = {}
+    for _, part in itertools.product(range(TURNS), parts):
+        steps[part] = min(steps.get(part, [float("inf")]), parts[part].best_times(seconds / TURNS), key=sum)
+        theirs = torch.best_time(case.name, part, seconds / TURNS) if case.peer is not None else None
+        if theirs is not None:
+            peers[part] = min(peers.get(part, theirs), theirs)
+    rows = []
+    for part, prepared in parts.items():
         by_kernel: dict[str, float] = {}
-        for kernel, duration in zip(prepared.kernels, steps, strict=True):
+        for kernel, duration in zip(prepared.kernels, steps[part], strict=True):
             by_kernel[kernel] = by_kernel.get(kernel, 0.0) + duration
             if show_steps:
                 print(f"  {case.name}{PASS_TITLES[part]}: {kernel} {duration * 1e6:.1f} µs", file=sys.stderr)
         slowest = max(by_kernel, key=by_kernel.__getitem__, default="")
-        rows.append(Row(case.name, part, elements, sum(steps), roofline.bound(prepared.work), slowest))
+        rows.append(Row(case.name, part, elements, sum(steps[part]), roofline.bound(prepared.work), slowest, peers.get(part)))
     return rows
 
 
-def measure_cases(cases: dict[str, Case], threads: int, seconds: float, show_steps: bool) -> tuple[list[Row], dict[str, str], str]:
+def measure_cases(cases: dict[str, Case], threads: int, torch: TorchOperators, seconds: float, show_steps: bool) -> tuple[list[Row], dict[str, str], str]:
     """Return (rows, case -> why it could not be measured, the measured rates)."""
     handle, rows, failed = EngineHandle(threads), [], {}
     roofline = Roofline(handle)
     for name, case in cases.items():
         try:
-            rows += measure_case(case, handle, roofline, seconds, show_steps)
+            rows += measure_case(case, handle, roofline, torch, seconds, show_steps)
         except (MissingGradientError, MissingKernelError, ShapeInferenceError) as error:
             failed[name] = f"{type(error).__name__}: {error}"
     return rows, failed, roofline.description()
-
-
-def measure_peer(cases: dict[str, Case], threads: int, seconds: float, environments: Path) -> dict[str, dict[str, Any]]:
-    """Return case -> PyTorch's times, measured in its own environment; an empty table where it cannot be installed."""
-    names = [name for name, case in cases.items() if case.peer is not None]
-    if not names:
-        return {}
-    try:
-        python = python_for(RUNTIMES["torch-eager"], environments)
-    except NotInstalled as error:
-        print(f"PyTorch is left out: {error}", file=sys.stderr)
-        return {}
-    variables = {name: value for name, value in os.environ.items() if name not in UNSET_VARIABLES}
-    variables |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    done = subprocess.run([python, "-m", PEER_MODULE, "--threads", str(threads), "--seconds", str(seconds), *names], cwd=ROOT, env=variables,
-                          capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"PyTorch is left out: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-    results = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
-    for row in results.values():
-        if "error" in row:
-            print(f"PyTorch, {row['name']}: {row['error']}", file=sys.stderr)
-    return results
 
 
 def table(rows: list[Row]) -> str:
@@ -135,14 +115,12 @@ def table(rows: list[Row]) -> str:
 
 def measure(cases: dict[str, Case], threads: int, options: argparse.Namespace) -> tuple[list[Row], str, str]:
     """Measure the cases, print their table, and return (rows, measured rates, version of PyTorch)."""
-    rows, failed, rates = measure_cases(cases, threads, options.seconds, options.steps)
-    peers = {} if options.no_peer else measure_peer(cases, threads, options.seconds, options.environments)
-    for row in rows:
-        row.peer = peers.get(row.name, {}).get(row.part)
+    with TorchOperators(threads, None if options.no_peer else options.environments) as torch:
+        rows, failed, rates = measure_cases(cases, threads, torch, options.seconds, options.steps)
     for name, reason in failed.items():
         print(f"{name} is left out: {reason}", file=sys.stderr)
     print(f"{processor_name()}, {instruction_set(None)}, {threads} thread{'s' if threads > 1 else ''}; {rates}\n\n{table(rows)}", flush=True)
-    return rows, rates, next((str(peer["version"]) for peer in peers.values() if "version" in peer), "")
+    return rows, rates, torch.version
 
 
 def record(path: Path, found: dict[str, tuple[list[Row], str, str]]) -> None:
@@ -163,7 +141,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks operators", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases whose names contain one of these texts")
     parser.add_argument("--threads", nargs="+", type=int, default=[1])
-    parser.add_argument("--seconds", type=float, default=0.1, help="duration of the timed runs of each row")
+    parser.add_argument("--seconds", type=float, default=0.2, help="duration of the timed runs of each row")
     parser.add_argument("--no-peer", action="store_true", help="measure without PyTorch")
     parser.add_argument("--steps", action="store_true", help="also print the time of every kernel to standard error")
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-bench", help="folder for the environment of PyTorch")

@@ -1,11 +1,13 @@
-"""Measure PyTorch's operators; print one JSON line per case: name, best times of the forward pass and of forward pass and gradient in seconds.
+"""Measure PyTorch's operators on request: read one JSON line {"name", "part", "seconds"} at a time from standard input, and answer each with one JSON line
+{"seconds": best time, None where the case has no gradient; "version"} or {"error"}.
 
-    python -m benchmarks.peers.run_torch_operators --threads N --seconds S NAME ..."""
+    python -m benchmarks.peers.run_torch_operators --threads N"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 from benchmarks.operators.case import Case, output_gradient
 from benchmarks.operators.cases import CASES
 
-MIN_RUNS = 5
+MIN_RUNS = 3
 
 
 def best_time(work: Callable[[], Any], seconds: float) -> float:
@@ -28,46 +30,52 @@ def best_time(work: Callable[[], Any], seconds: float) -> float:
     return best
 
 
-def measure(torch: Any, case: Case, seconds: float) -> tuple[float, float | None]:
-    """Return the times of the forward pass, and of forward pass and gradient; None where the case has no gradient."""
-    assert case.peer is not None
-    arrays = case.arrays()
-    differentiated = case.differentiated(arrays)
-    tensors = {i: torch.from_numpy(x) for i, x in enumerate(arrays) if x is not None and not case.is_constant(i)}
-    with torch.no_grad():
-        forward = best_time(lambda: case.peer(torch, *tensors.values()), seconds)
-    if not differentiated:
-        return forward, None
-    for i in differentiated:
-        tensors[i].requires_grad_()
-    y = case.peer(torch, *tensors.values())
-    if not y.requires_grad:
-        return forward, None
-    dy = torch.from_numpy(output_gradient(y.shape))
+class PreparedCase:
+    """The tensors of a case and the calls to time."""
 
-    def both() -> Any:
-        result = case.peer(torch, *tensors.values())
-        return result, torch.autograd.grad(result, [tensors[i] for i in differentiated], dy)
+    def __init__(self, torch: Any, case: Case) -> None:
+        assert case.peer is not None
+        arrays = case.arrays()
+        differentiated = case.differentiated(arrays)
+        tensors = {i: torch.from_numpy(x) for i, x in enumerate(arrays) if x is not None and not case.is_constant(i)}
+        wanted = [tensors[i] for i in differentiated]
+        peer = case.peer
 
-    return forward, best_time(both, seconds)
+        def forward() -> Any:
+            with torch.no_grad():
+                return peer(torch, *tensors.values())
+
+        def both() -> Any:
+            result = peer(torch, *tensors.values())
+            return result, torch.autograd.grad(result, wanted, dy)
+
+        for x in wanted:
+            x.requires_grad_()
+        y = peer(torch, *tensors.values())
+        dy = torch.from_numpy(output_gradient(y.shape))
+        self.calls: dict[str, Callable[[], Any] | None] = {"forward": forward, "both": both if wanted and y.requires_grad else None}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="+")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=0.1)
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(options.threads)
-    for name in options.names:
+    name, prepared = "", None
+    for line in sys.stdin:
+        request = json.loads(line)
         try:
-            forward, both = measure(torch, CASES[name], options.seconds)
+            if request["name"] != name:
+                prepared = None                           # frees the tensors of the last case before the next ones are made
+                name, prepared = request["name"], PreparedCase(torch, CASES[request["name"]])
+            assert prepared is not None
+            call = prepared.calls[request["part"]]
+            answer = {"seconds": None if call is None else best_time(call, request["seconds"]), "version": torch.__version__}
         except Exception as error:                        # one operator that PyTorch refuses must not end the comparison
-            print(json.dumps({"name": name, "error": f"{type(error).__name__}: {error}"[:300]}), flush=True)
-            continue
-        print(json.dumps({"name": name, "forward": forward, "both": both, "version": torch.__version__}), flush=True)
+            name, answer = "", {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
