@@ -5,10 +5,11 @@
 #include <string.h>
 #include "common/memory.h"
 
-enum { NARROW_ROW_BYTES = 64, MIN_SPAN = 8 };
+enum { NARROW_ROW_BYTES = 64, MIN_SPAN = 8, PREFETCHED_TABLE = 16384 };
 
 #define GATHER_ROWS(T, words)                                                                                                  \
     { const T *from = (const T *)table; T *to = (T *)rows;                                                                     \
+      _Pragma("GCC unroll 4")                                                                                                  \
       for (int64_t i = 0; i < n; i++) for (int64_t k = 0; k < (words); k++) to[i * (words) + k] = from[index[i] * (words) + k]; }
 
 /* rows [n, width bytes] = table [index [n], width bytes] */
@@ -27,7 +28,11 @@ static inline void gather_batches(const char *table, int64_t step, char *rows, c
     int64_t spans = 1;
     for (int64_t i = 1; i < n; i++) spans += index[i] != index[i - 1] + 1;
     if (batches < 2 || spans * MIN_SPAN > n) {
-        for (int64_t b = 0; b < batches; b++) gather_run(table + b * step, rows + b * n * width, index, n, width);
+        for (int64_t b = 0; b < batches; b++) {
+            if (b + 1 < batches && step <= PREFETCHED_TABLE)         /* which the run reads in any order */
+                for (int64_t i = 0; i < step; i += 64) __builtin_prefetch(table + (b + 1) * step + i);
+            gather_run(table + b * step, rows + b * n * width, index, n, width);
+        }
         return;
     }
     for (int64_t i = 0, end; i < n; i = end) {
