@@ -11,8 +11,8 @@ Environment variables:
 """
 
 import os
-import platform
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -33,6 +33,7 @@ X86_SETS = {
     "avx2": ["/arch:AVX2"] if MSVC else ["-march=x86-64-v3"],
     "avx512": ["/arch:AVX512"] if MSVC else ["-march=x86-64-v4", "-mprefer-vector-width=512"],
 }
+ARM_SETS = {"neon": [] if MSVC else ["-march=armv8-a"]}
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -47,17 +48,24 @@ def enabled(switch: str) -> bool:
     return os.environ.get(switch, "0") not in ("", "0")
 
 
+def target_sets() -> dict[str, list[str]]:
+    """Return instruction set -> compiler flags for the processors to build for, which are not this one's when cross-compiling."""
+    target = sysconfig.get_platform().lower()
+    if target.endswith(("x86_64", "amd64")):
+        return X86_SETS
+    return ARM_SETS if target.endswith(("aarch64", "arm64")) else {"baseline": []}
+
+
 def instruction_sets() -> dict[str, list[str]]:
-    """Return instruction set -> compiler flags for the sets to build; other processors than x86 have only the compiler's default (NEON on ARM)."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return {"baseline": []}
+    """Return instruction set -> compiler flags for the sets to build."""
+    sets = target_sets()
     chosen = os.environ.get("ORTRAIN_ISA")
     if not chosen:
-        return X86_SETS
-    unknown = set(chosen.split(",")) - set(X86_SETS)
+        return sets
+    unknown = set(chosen.split(",")) - set(sets)
     if unknown:
-        raise SystemExit(f"expected ORTRAIN_ISA to name instruction sets among {sorted(X86_SETS)}, got {sorted(unknown)}")
-    return {name: X86_SETS[name] for name in chosen.split(",")}
+        raise SystemExit(f"expected ORTRAIN_ISA to name instruction sets among {sorted(sets)}, got {sorted(unknown)}")
+    return {name: sets[name] for name in chosen.split(",")}
 
 
 def flags() -> tuple[list[str], list[str]]:

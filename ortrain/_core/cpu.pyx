@@ -2,22 +2,30 @@
 
 cdef extern from *:
     """
-    static int ortrain_supports(int level) {
-    #if (defined(__x86_64__) || defined(_M_X64)) && defined(__GNUC__)
+    #include <string.h>
+    /* Whether this processor runs code of an instruction set, by its name in kernel_table.py. */
+    static int ortrain_supports(const char *name) {
+    #if defined(__x86_64__) || defined(_M_X64)
+    #if defined(__GNUC__)
         __builtin_cpu_init();
-        if (level == 4)
+        if (!strcmp(name, "avx512"))
             return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd")
                 && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2");
-        if (level == 3)
+        if (!strcmp(name, "avx2"))
             return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi")
                 && __builtin_cpu_supports("bmi2");
     #endif
-        return level <= 1;
+        return !strcmp(name, "baseline");
+    #elif defined(__aarch64__) || defined(_M_ARM64)
+        return !strcmp(name, "neon");
+    #else
+        return !strcmp(name, "baseline");
+    #endif
     }
     """
-    int ortrain_supports(int level)
+    int ortrain_supports(const char *name)
 
 
-def supports(name: str) -> bool:
-    """Return True if this processor runs code of the instruction set "baseline", "avx2" or "avx512"."""
-    return bool(ortrain_supports({"baseline": 1, "avx2": 3, "avx512": 4}[name]))
+def supports(str name):
+    """Return True if this processor runs code of an instruction set named in kernel_table.py."""
+    return bool(ortrain_supports(name.encode()))

@@ -14,7 +14,13 @@ typedef uint32_t FloatMode;
 enum { FLUSH_SUBNORMALS = 0x8040 };    /* results (bit 15) and operands (bit 6) */
 static inline FloatMode float_mode(void) { return _mm_getcsr(); }
 static inline void set_float_mode(FloatMode mode) { _mm_setcsr(mode); }
-#else                                   /* other processors slow down little or not at all */
+#elif defined(__aarch64__)
+/* ARM's processors slow down little or not at all, but results are to be those of x86: bit 24 of the control register flushes results and operands. Only the
+ * lower half of the register has a meaning. */
+enum { FLUSH_SUBNORMALS = 1 << 24 };
+static inline FloatMode float_mode(void) { uint64_t mode; __asm__ volatile("mrs %0, fpcr" : "=r"(mode)); return (FloatMode)mode; }
+static inline void set_float_mode(FloatMode mode) { uint64_t wide = mode; __asm__ volatile("msr fpcr, %0" : : "r"(wide)); }
+#else
 enum { FLUSH_SUBNORMALS = 0 };
 static inline FloatMode float_mode(void) { return 0; }
 static inline void set_float_mode(FloatMode mode) { (void)mode; }

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ortrain.errors import InvalidArgumentError
 
-INSTRUCTION_SETS = ("avx512", "avx2", "baseline")
-"""All instruction sets, best first."""
+INSTRUCTION_SETS = ("avx512", "avx2", "neon", "baseline")
+"""All instruction sets, best first. A processor supports those of its own architecture."""
 
 MATMUL_KERNELS = frozenset({"gemm", "matmul", "channels_last_conv", "attention", "lstm", "gru", "rnn"})
 """Kernels whose results are sums of products."""

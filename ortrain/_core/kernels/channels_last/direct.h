@@ -51,9 +51,11 @@ NOINLINE void NAMED(direct_tile_##ROWS##_##VECTORS)(const NAMED(DirectTile) *s, 
         const REAL *x = a + s->segments->a_offset[segment], *y = b + s->segments->b_offset[segment];                                                   \
         for (int64_t p = 0; p < length; p++, x += a_step, y += b_step) {                                                                               \
             V row[VECTORS];                                                                                                                            \
+            LOAD_COLUMN(V, W, ROWS, a_row, x)                                                                                                          \
             _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(y + (j + 1 < VECTORS ? j * W : b_last));                           \
             _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) {                                                                                   \
-                V element = x[i * a_row] - (V){0};                                                                                                     \
+                NEXT_ROW_OF_COLUMN(i)                                                                                                                  \
+                V element = ELEMENT_OF_COLUMN(V, W, a_row, x, i);                                                                                      \
                 _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                                               \
             }                                                                                                                                          \
         }                                                                                                                                              \
@@ -72,12 +74,12 @@ NOINLINE void NAMED(direct_tile_##ROWS##_##VECTORS)(const NAMED(DirectTile) *s, 
 #define DIRECT_TILE_TABLE_ROW(ROWS) { NAMED(direct_tile_##ROWS##_1), NAMED(direct_tile_##ROWS##_2), NAMED(direct_tile_##ROWS##_3) }
 typedef void (*NAMED(DirectTileKernel))(const NAMED(DirectTile) *, const REAL *, const REAL *, int64_t, REAL *, int64_t, int64_t);
 DIRECT_TILES(1) DIRECT_TILES(2) DIRECT_TILES(3) DIRECT_TILES(4)
-#if VECTOR_BYTES == 64
+#if VECTOR_REGISTERS == 32
 DIRECT_TILES(5) DIRECT_TILES(6) DIRECT_TILES(7) DIRECT_TILES(8)
 #endif
 static const NAMED(DirectTileKernel) NAMED(direct_tiles)[DIRECT_TILE_ROWS][DIRECT_TILE_VECTORS] = {
     DIRECT_TILE_TABLE_ROW(1), DIRECT_TILE_TABLE_ROW(2), DIRECT_TILE_TABLE_ROW(3), DIRECT_TILE_TABLE_ROW(4),
-#if VECTOR_BYTES == 64
+#if VECTOR_REGISTERS == 32
     DIRECT_TILE_TABLE_ROW(5), DIRECT_TILE_TABLE_ROW(6), DIRECT_TILE_TABLE_ROW(7), DIRECT_TILE_TABLE_ROW(8),
 #endif
 };

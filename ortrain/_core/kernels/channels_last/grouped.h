@@ -68,6 +68,8 @@ static int64_t grouped_block_planes(const GroupedAxis *z, const GroupedAxis *y, 
 /* Keep a compiler from loading a value again for each use, which exceeds the two loads per cycle of most processors. */
 #if defined(__GNUC__) && defined(__AVX512F__)
 #define KEEP_IN_REGISTER(value) __asm__("" : "+v"(value))
+#elif defined(__GNUC__) && defined(__aarch64__)
+#define KEEP_IN_REGISTER(value) __asm__("" : "+w"(value))
 #elif defined(__GNUC__) && defined(__SSE2__)
 #define KEEP_IN_REGISTER(value) __asm__("" : "+x"(value))
 #else

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "kernel.h"
 #include "common/integers.h"
+#include "common/tile_columns.h"
 #include "common/tuning.h"
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
@@ -59,9 +60,11 @@ NOINLINE void NAME(int64_t depth, const REAL *restrict a, int64_t a_step, const 
             sum[i][j] = accumulate ? LOAD(c + i * ldc + j * NAMED(WIDTH)) : (NAMED(Vector)){0};                                     \
     for (int64_t p = 0; p < depth; p++) {                                                                                           \
         NAMED(Vector) row[VECTORS];                                                                                                 \
+        LOAD_COLUMN(NAMED(Vector), NAMED(WIDTH), ROWS, ROW_STEP, a)                                                                 \
         _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(b + j * NAMED(WIDTH));                              \
         _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                   \
-            NAMED(Vector) element = a[i * (ROW_STEP)] - (NAMED(Vector)){0};                                                         \
+            NEXT_ROW_OF_COLUMN(i)                                                                                                   \
+            NAMED(Vector) element = ELEMENT_OF_COLUMN(NAMED(Vector), NAMED(WIDTH), ROW_STEP, a, i);                                 \
             _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                                \
         }                                                                                                                           \
         a += (DEPTH_STEP); b += b_step;                                                                                             \

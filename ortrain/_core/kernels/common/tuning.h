@@ -6,13 +6,15 @@
 #ifndef ORTRAIN_TUNING_H
 #define ORTRAIN_TUNING_H
 
-/* ---- by instruction set: vectors, and the register tiles and cache blocks of GEMMs
+/* ---- by instruction set: vectors and their registers, and the register tiles and cache blocks of GEMMs
  *
  * TILE_ROWS x TILE_VECTORS is the register tile of the GEMM: 8 x 48, 12 x 32 and 14 x 32 are within 3 % with 64-byte vectors, and 8 rows make the transposing
  * store exact; 6 x 16 is best with 32-byte vectors. BLOCK_DEPTH 512 beats 384 and 256 by 3 to 10 % with 64-byte vectors. FULL_ROWS is the tile of
- * channels-last convolutions, always two vectors wide: 12 rows use 24 of 32 registers for sums, 6 rows 12 of 16 (8 rows spill, at half the speed). */
+ * channels-last convolutions, always two vectors wide: 12 rows use 24 of 32 registers for sums, 6 rows 12 of 16 (8 rows spill, at half the speed).
+ * ARM's vectors are short but many: 8 x 12 has 24 products to 5 or 11 loads (docs/arm.md). */
 #if defined(__AVX512F__)
 #  define VECTOR_BYTES 64
+#  define VECTOR_REGISTERS 32
 #  define TILE_ROWS 8
 #  define TILE_VECTORS 3
 #  define BLOCK_DEPTH 512
@@ -20,13 +22,23 @@
 #  define FULL_ROWS 12
 #elif defined(__AVX2__)
 #  define VECTOR_BYTES 32
+#  define VECTOR_REGISTERS 16
 #  define TILE_ROWS 6
 #  define TILE_VECTORS 2
 #  define BLOCK_DEPTH 256
 #  define BLOCK_ROWS 144
 #  define FULL_ROWS 6
+#elif defined(__aarch64__) || defined(_M_ARM64)
+#  define VECTOR_BYTES 16
+#  define VECTOR_REGISTERS 32
+#  define TILE_ROWS 8
+#  define TILE_VECTORS 3
+#  define BLOCK_DEPTH 256
+#  define BLOCK_ROWS 128
+#  define FULL_ROWS 12
 #else
 #  define VECTOR_BYTES 16
+#  define VECTOR_REGISTERS 16
 #  define TILE_ROWS 4
 #  define TILE_VECTORS 3
 #  define BLOCK_DEPTH 256
@@ -119,8 +131,8 @@ enum { STEP_ROWS = TILE_VECTORS == 3 ? TILE_ROWS : 4, STEP_VECTORS = 3 };
 #define TAP_CHANNELS 128                 /* from so many channels on, the data gradient has one GEMM per tap */
 
 /* direct.h */
-#define DIRECT_TILE_VECTORS 3            /* a tile is 4 outputs, 8 with 64-byte vectors, by up to 3 vectors of filters: */
-#define DIRECT_TILE_ROWS (VECTOR_BYTES == 64 ? 8 : 4)     /* feature maps are multiples of 4 more often than of 6 */
+#define DIRECT_TILE_VECTORS 3            /* a tile is 4 outputs, 8 with 32 registers, by up to 3 vectors of filters: */
+#define DIRECT_TILE_ROWS (VECTOR_REGISTERS == 32 ? 8 : 4) /* feature maps are multiples of 4 more often than of 6 */
 #define MAX_SEGMENTS 64
 #define PANEL_BYTES 16384                /* packed filters in use: half of the L1 cache */
 #define PADDED_COPY_BYTES 131072         /* padded copy of an image's rows: a part of the L2 cache */
