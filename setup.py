@@ -11,6 +11,7 @@ Environment variables:
 """
 
 import os
+import platform
 import sys
 import sysconfig
 import tomllib
@@ -33,7 +34,9 @@ X86_SETS = {
     "avx2": ["/arch:AVX2"] if MSVC else ["-march=x86-64-v3"],
     "avx512": ["/arch:AVX512"] if MSVC else ["-march=x86-64-v4", "-mprefer-vector-width=512"],
 }
-ARM_SETS = {"neon": [] if MSVC else ["-march=armv8-a"]}
+ARM_SETS = {
+    "neon": [] if MSVC else ["-march=armv8-a"],
+}
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -51,6 +54,8 @@ def enabled(switch: str) -> bool:
 def target_sets() -> dict[str, list[str]]:
     """Return instruction set -> compiler flags for the processors to build for, which are not this one's when cross-compiling."""
     target = sysconfig.get_platform().lower()
+    if target.endswith("universal2"):                       # a Python of macOS for both processors builds for the one that it runs on
+        target = platform.machine().lower()
     if target.endswith(("x86_64", "amd64")):
         return X86_SETS
     return ARM_SETS if target.endswith(("aarch64", "arm64")) else {"baseline": []}

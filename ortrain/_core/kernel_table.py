@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ortrain.errors import InvalidArgumentError
 
-INSTRUCTION_SETS = ("avx512", "avx2", "neon", "baseline")
-"""All instruction sets, best first. A processor supports those of its own architecture."""
+INSTRUCTION_SETS = ("avx512", "avx2", "baseline", "neon")
+"""All instruction sets, of each architecture the best first. A processor supports those of its own."""
 
 MATMUL_KERNELS = frozenset({"gemm", "matmul", "channels_last_conv", "attention", "lstm", "gru", "rnn"})
 """Kernels whose results are sums of products."""

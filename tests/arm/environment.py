@@ -6,7 +6,6 @@ Needs Debian's package manager, aarch64-linux-gnu-gcc and qemu-aarch64-static, b
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys

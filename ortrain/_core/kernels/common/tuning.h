@@ -11,7 +11,7 @@
  * TILE_ROWS x TILE_VECTORS is the register tile of the GEMM: 8 x 48, 12 x 32 and 14 x 32 are within 3 % with 64-byte vectors, and 8 rows make the transposing
  * store exact; 6 x 16 is best with 32-byte vectors. BLOCK_DEPTH 512 beats 384 and 256 by 3 to 10 % with 64-byte vectors. FULL_ROWS is the tile of
  * channels-last convolutions, always two vectors wide: 12 rows use 24 of 32 registers for sums, 6 rows 12 of 16 (8 rows spill, at half the speed).
- * ARM's vectors are short but many: 8 x 12 has 24 products to 5 or 11 loads (docs/arm.md). */
+ * ARM's vectors are short but many: 8 x 12 has 24 products to 5 or 11 loads. */
 #if defined(__AVX512F__)
 #  define VECTOR_BYTES 64
 #  define VECTOR_REGISTERS 32
