@@ -17,6 +17,7 @@ from ortrain.gradient import BackwardPass
 from ortrain.ir import Graph, Model, Node, TensorType
 from ortrain.ops.registry.shape_inference import infer
 from ortrain.plan import plan_program
+from ortrain.runtime.state import aligned_zeros
 
 MIN_RUNS = 3
 FACTORS = 2
@@ -113,13 +114,6 @@ def plan(model: Model, values: dict[str, np.ndarray], outputs: list[str], handle
     return program, given
 
 
-def make_arena(program: Program) -> np.ndarray:
-    """Return memory for the program's values, aligned to a cache line."""
-    raw = np.zeros(program.arena_bytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start:start + program.arena_bytes]
-
-
 def prepare(case: Case, backward: bool, handle: EngineHandle) -> Prepared | None:
     """Plan a case; with `backward` its gradient too, None if it has none."""
     arrays = case.arrays()
@@ -137,7 +131,7 @@ def prepare(case: Case, backward: bool, handle: EngineHandle) -> Prepared | None
         outputs += add_backward(model, node, wanted)
     program, given = plan(model, values, outputs, handle)
     work = required_work(case, node, model, program.plan.types, wanted if backward else [], forward_count)
-    return Prepared(program, make_arena(program), given, handle, work)
+    return Prepared(program, aligned_zeros(program.arena_bytes, np.dtype(np.uint8)), given, handle, work)
 
 
 def size_in_bytes(kind: TensorType) -> int:

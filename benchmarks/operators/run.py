@@ -115,7 +115,8 @@ def table(rows: list[Row]) -> str:
 
 def measure(cases: dict[str, Case], threads: int, options: argparse.Namespace) -> tuple[list[Row], str, str]:
     """Measure the cases, print their table, and return (rows, measured rates, version of PyTorch)."""
-    with TorchOperators(threads, None if options.no_peer else options.environments) as torch:
+    compared = not options.no_peer and any(case.peer for case in cases.values())
+    with TorchOperators(threads, options.environments if compared else None) as torch:
         rows, failed, rates = measure_cases(cases, threads, torch, options.seconds, options.steps)
     for name, reason in failed.items():
         print(f"{name} is left out: {reason}", file=sys.stderr)

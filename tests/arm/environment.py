@@ -1,4 +1,4 @@
-"""Makes a folder with an arm64 Python and the wheels that the tests need, in which an emulator runs them, and cross-compiles ortrain for it.
+"""Makes a folder with an arm64 Python and the wheels that the tests need, in which an emulator runs them.
 
     python -m tests.arm.environment FOLDER
 

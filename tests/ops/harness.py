@@ -18,6 +18,7 @@ from ortrain.ops.registry.record import REGISTRY, Alias, InferenceContext, Kerne
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.training import WRITTEN
 from ortrain.plan import plan_program
+from ortrain.runtime.state import aligned_zeros
 from tests.ops.samples import Sample
 
 
@@ -84,9 +85,7 @@ def run_program(sample: Sample, arrays, workers: int) -> list[np.ndarray]:
 
 def arena_for(program) -> np.ndarray:
     """Return zeroed memory of the size of the program's arena, aligned to 64 bytes."""
-    raw = np.zeros(program.arena_bytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start:start + program.arena_bytes]
+    return aligned_zeros(program.arena_bytes, np.dtype(np.uint8))
 
 
 REDZONE_BYTES = 256

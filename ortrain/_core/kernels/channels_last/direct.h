@@ -1,7 +1,7 @@
 /* Direct convolution: windows are read in place, without im2col.
  *
  * Kernel row r of a window is kernel_x * c contiguous elements, and that of the next output starts stride_x * c elements later, so a GEMM can read the rows of
- * the im2col matrix directly from x; with dilations along the width, each tap is c contiguous elements. A tile is 4 outputs (8 with 64-byte vectors) by up to 3
+ * the im2col matrix directly from x; with dilations along the width, each tap is c contiguous elements. A tile is 4 outputs (8 with 32 registers) by up to 3
  * vectors of filters, because feature maps are multiples of 4 more often than of 6. The last vector of filters starts at filters - WIDTH: some filters are
  * computed twice, and none are padded, except that fewer filters than a vector has, without groups, are padded to one vector. Only where windows extend beyond
  * the left or right edge, or where there are groups, the rows of the image, or the channels of a group in them, are copied with zero padding first; rows above

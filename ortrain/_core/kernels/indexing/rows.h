@@ -5,7 +5,7 @@
 #include <string.h>
 #include "common/memory.h"
 
-enum { NARROW_ROW_BYTES = 64, MIN_SPAN = 8, PREFETCHED_TABLE = 16384 };
+enum { NARROW_ROW_BYTES = 64, MIN_SPAN = 8, LINE_BYTES = 64, AHEAD_BYTES = 16384 };
 
 #define GATHER_ROWS(T, words)                                                                                                  \
     { const T *from = (const T *)table; T *to = (T *)rows;                                                                     \
@@ -28,9 +28,11 @@ static inline void gather_batches(const char *table, int64_t step, char *rows, c
     int64_t spans = 1;
     for (int64_t i = 1; i < n; i++) spans += index[i] != index[i - 1] + 1;
     if (batches < 2 || spans * MIN_SPAN > n) {
+        /* The next table is fetched where it fits into half of the first-level cache and as many lines of it are read as it has: 4096 tables of 64 rows of 64
+         * bytes took 0.82 ns per element without and 0.50 with it, but a single row of each table 0.16 and 2.0. */
+        const int64_t ahead = step <= AHEAD_BYTES && n * ceil_div(width, LINE_BYTES) * LINE_BYTES >= step ? step : 0;
         for (int64_t b = 0; b < batches; b++) {
-            if (b + 1 < batches && step <= PREFETCHED_TABLE)         /* which the run reads in any order */
-                for (int64_t i = 0; i < step; i += 64) __builtin_prefetch(table + (b + 1) * step + i);
+            for (int64_t i = 0; i < ahead && b + 1 < batches; i += LINE_BYTES) __builtin_prefetch(table + (b + 1) * step + i);
             gather_run(table + b * step, rows + b * n * width, index, n, width);
         }
         return;

@@ -121,11 +121,11 @@ static int scatter_elements_product_grad(const KernelArgs *a)
 {
     const Tensor *dy = &a->inputs[0], *data = &a->inputs[1], *indices = &a->inputs[2]; const void *updates = a->inputs[3].data;
     void *ddata = a->outputs[0].data, *dupdates = a->outputs[1].data;
-    const int is_float = dy->dtype == DTYPE_FLOAT32; const int64_t size = element_size(dy->dtype), bytes = dy->count * size;
+    const int is_float = dy->dtype == DTYPE_FLOAT32; const int64_t bytes = dy->count * element_size(dy->dtype);
     copy_block(a->engine, a->scratch, data->data, bytes);
-    along_axis_with(a->engine, a->ints, a->scratch, size, indices, dupdates, updates, 0, is_float ? before_product_float : before_product_double);
+    along_axis_with(a->engine, a->ints, a->scratch, indices, dupdates, updates, 0, is_float ? before_product_float : before_product_double);
     copy_block(a->engine, ddata, dy->data, bytes);
-    along_axis_with(a->engine, a->ints, ddata, size, indices, dupdates, updates, 1, is_float ? after_product_float : after_product_double);
+    along_axis_with(a->engine, a->ints, ddata, indices, dupdates, updates, 1, is_float ? after_product_float : after_product_double);
     return STATUS_OK;
 }
 static int scatter_nd_product_grad(const KernelArgs *args) { return scatter_product_grad(scatter_nd_from_args(args, &args->inputs[2])); }
