@@ -13,7 +13,7 @@ from ortrain.runtime.inference_session import InferenceSession
 from ortrain.runtime.options import SessionOptions
 
 SUBNORMAL = np.float32(1e-39)
-pytestmark = pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="only x86 has this mode")
+pytestmark = pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64", "aarch64", "arm64"), reason="x86 and ARM have this mode")
 
 
 def outputs(op_types, x, other, threads=1):
