@@ -29,34 +29,75 @@ cdef extern from "Python.h":
 cdef extern from "stdlib.h" nogil:
     void *aligned_alloc(size_t alignment, size_t size)
 
-ctypedef void (*SingleGemm)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *, float *, float *, int *) noexcept nogil
-ctypedef void (*DoubleGemm)(char *, char *, int *, int *, int *, double *, double *, int *, double *, int *, double *, double *, int *) noexcept nogil
+ctypedef void (*SingleBlas)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *, float *, float *, int *) noexcept nogil
+ctypedef void (*DoubleBlas)(char *, char *, int *, int *, int *, double *, double *, int *, double *, int *, double *, double *, int *) noexcept nogil
 
-cdef SingleGemm sgemm = NULL
-cdef DoubleGemm dgemm = NULL
+ctypedef void (*SinglePackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+                                  int accumulate, float *c, int64_t ldc, const float *bias, int relu, float *workspace) noexcept nogil
+
+ctypedef void (*DoublePackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b, int64_t ldb,
+                                  int accumulate, double *c, int64_t ldc, const double *bias, int relu, double *workspace) noexcept nogil
+
+ctypedef void (*SingleParallelGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                                    const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
+
+ctypedef void (*DoubleParallelGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
+                                    const double *b, int64_t ldb, int accumulate, double *c, int64_t ldc, const double *bias, int relu) noexcept nogil
+
+ctypedef int (*AmxGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
+
+cdef SingleBlas sgemm = NULL
+cdef DoubleBlas dgemm = NULL
+cdef SinglePackedGemm packed_float32 = NULL
+cdef DoublePackedGemm packed_float64 = NULL
+cdef SingleParallelGemm parallel_float32 = NULL
+cdef DoubleParallelGemm parallel_float64 = NULL
+cdef AmxGemm amx_float32 = NULL
+cdef int64_t packed_floats = 0
+cdef bint has_amx = False
+cdef void *implicit_gemm = NULL
 
 
 def load_blas():
-    """Load the GEMM routines of SciPy's BLAS once.
+    """Load the GEMM routines of SciPy's BLAS.
 
-    Importing it takes longer than importing ortrain, so the first float64 GEMM does it."""
+    Raises InvalidArgumentError without SciPy."""
     global sgemm, dgemm
-    if sgemm != NULL:
-        return
-    from scipy.linalg import cython_blas
-    capsules = cython_blas.__pyx_capi__
-    dgemm = <DoubleGemm>PyCapsule_GetPointer(capsules["dgemm"], PyCapsule_GetName(capsules["dgemm"]))
-    sgemm = <SingleGemm>PyCapsule_GetPointer(capsules["sgemm"], PyCapsule_GetName(capsules["sgemm"]))
-
-
-cdef void ensure_blas() noexcept with gil:
-    """Load BLAS from a kernel, which cannot raise: a failed import ends the process."""
     try:
+        from scipy.linalg import cython_blas
+    except ImportError as error:
+        raise InvalidArgumentError(f"ORTRAIN_GEMM=blas needs SciPy (pip install 'ortrain[blas]'), which cannot be imported: {error}") from error
+    capsules = cython_blas.__pyx_capi__
+    dgemm = <DoubleBlas>PyCapsule_GetPointer(capsules["dgemm"], PyCapsule_GetName(capsules["dgemm"]))
+    sgemm = <SingleBlas>PyCapsule_GetPointer(capsules["sgemm"], PyCapsule_GetName(capsules["sgemm"]))
+
+
+def load_gemm():
+    """Load the GEMM of the instruction set in use, once.
+
+    ORTRAIN_GEMM=blas uses SciPy's BLAS instead; ORTRAIN_GEMM=vectors uses vector units even if the processor has AMX tiles.
+    Raises InvalidArgumentError for another value, and for blas without SciPy."""
+    global packed_float32, packed_float64, parallel_float32, parallel_float64, amx_float32, implicit_gemm, packed_floats, has_amx
+    if packed_float32 != NULL:
+        return
+    import importlib
+
+    from ortrain._core.kernel_table import instruction_set
+    single, double = (importlib.import_module(f"ortrain._core.instruction_sets.{instruction_set()}.{name}").GEMM for name in ("gemm", "gemm_float64"))
+    requested = os.environ.get("ORTRAIN_GEMM", "")
+    if requested not in ("", "blas", "vectors"):
+        raise InvalidArgumentError(f"expected ORTRAIN_GEMM to be blas or vectors, got {requested!r}")
+    if requested == "blas":
         load_blas()
-    except BaseException:
-        import traceback
-        traceback.print_exc()
-        Py_FatalError("ortrain: SciPy's BLAS, which float64 needs, cannot be imported")
+    packed_floats = max(single["workspace_floats"], double["workspace_floats"])
+    has_amx = single["amx"] and not requested
+    amx_float32 = <AmxGemm><size_t>single["amx_gemm"]
+    implicit_gemm = <void *><size_t>single["implicit_gemm"]
+    parallel_float32 = <SingleParallelGemm><size_t>single["parallel_gemm"]
+    parallel_float64 = <DoubleParallelGemm><size_t>double["parallel_gemm"]
+    packed_float64 = <DoublePackedGemm><size_t>double["packed_gemm"]
+    packed_float32 = <SinglePackedGemm><size_t>single["packed_gemm"]
 
 
 cdef inline void epilogue(real *c, int64_t ldc, int64_t m, int64_t n, const real *bias, int relu) noexcept nogil:
@@ -73,6 +114,20 @@ cdef inline void epilogue(real *c, int64_t ldc, int64_t m, int64_t n, const real
                 row[j] = row[j] if row[j] > 0 else <real>0
 
 
+cdef inline void scale(real *c, int64_t ldc, int64_t m, int64_t n, real factor) noexcept nogil:
+    """c [m, n] *= factor, but zeros where factor is 0"""
+    cdef int64_t i, j
+    for i in range(m):
+        for j in range(n):
+            c[i * ldc + j] = c[i * ldc + j] * factor if factor != 0 else <real>0
+
+
+cdef inline void empty_gemm(int64_t m, int64_t n, real beta, real *c, int64_t ldc, const real *bias, int relu) noexcept nogil:
+    """A GEMM of depth 0: c [m, n] = beta c, then bias and ReLU."""
+    scale(c, ldc, m, n, beta)
+    epilogue(c, ldc, m, n, bias, relu)
+
+
 cdef inline void blas_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, real alpha, const real *a, int64_t lda, const real *b,
                            int64_t ldb, real beta, real *c, int64_t ldc, const real *bias, int relu) noexcept nogil:
     """Compute c [m, n] = alpha op(a) op(b) + beta c, row-major. BLAS is column-major and computes the transpose."""
@@ -80,98 +135,57 @@ cdef inline void blas_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, real
     cdef char transpose_b = b'T' if tb else b'N'
     cdef int rows = <int>m, columns = <int>n, inner = <int>k
     cdef int stride_a = <int>max(lda, 1), stride_b = <int>max(ldb, 1), stride_c = <int>max(ldc, 1)
-    if m == 0 or n == 0:
-        return
-    if sgemm == NULL:
-        ensure_blas()
     if real is float:
         sgemm(&transpose_b, &transpose_a, &columns, &rows, &inner, &alpha, <float *>b, &stride_b, <float *>a, &stride_a, &beta, c, &stride_c)
     else:
         dgemm(&transpose_b, &transpose_a, &columns, &rows, &inner, &alpha, <double *>b, &stride_b, <double *>a, &stride_a, &beta, c, &stride_c)
-    if bias != NULL or relu:
-        epilogue(c, ldc, m, n, bias, relu)
-
-
-ctypedef void (*PackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate,
-                            float *c, int64_t ldc, const float *bias, int relu, float *workspace) noexcept nogil
-
-ctypedef void (*ParallelGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                              const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
-
-ctypedef int (*AmxGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
-
-cdef PackedGemm packed_sgemm = NULL
-cdef ParallelGemm parallel_sgemm = NULL
-cdef AmxGemm amx_sgemm = NULL
-cdef int64_t packed_floats = 0
-cdef bint use_blas = False
-cdef bint has_amx = False
-cdef void *implicit_gemm = NULL
-
-
-def load_gemm():
-    """Load the packed GEMM of the instruction set in use, once.
-
-    ORTRAIN_GEMM=blas uses SciPy's BLAS for float32 too; ORTRAIN_GEMM=vectors uses vector units even if the processor has AMX tiles.
-    Raises InvalidArgumentError for another value."""
-    global packed_sgemm, parallel_sgemm, amx_sgemm, implicit_gemm, packed_floats, use_blas, has_amx
-    if packed_sgemm != NULL:
-        return
-    import importlib
-
-    from ortrain._core.kernel_table import instruction_set
-    table = importlib.import_module(f"ortrain._core.instruction_sets.{instruction_set()}.gemm").GEMM
-    requested = os.environ.get("ORTRAIN_GEMM", "")
-    if requested not in ("", "blas", "vectors"):
-        raise InvalidArgumentError(f"expected ORTRAIN_GEMM to be blas or vectors, got {requested!r}")
-    use_blas = requested == "blas"
-    packed_floats = table["workspace_floats"]
-    has_amx = table["amx"] and not requested
-    amx_sgemm = <AmxGemm><size_t>table["amx_sgemm"]
-    implicit_gemm = <void *><size_t>table["implicit_gemm"]
-    parallel_sgemm = <ParallelGemm><size_t>table["parallel_sgemm"]
-    packed_sgemm = <PackedGemm><size_t>table["packed_sgemm"]
-
-
-cdef inline bint needs_blas(int64_t m, int64_t n, int64_t k, float alpha, float beta, const float *bias, int relu) noexcept nogil:
-    """Return True for a GEMM that the packed one does not support: an empty one, or one with alpha != 1 and an addend or ReLU.
-
-    The packed GEMM applies alpha to its finished result."""
-    return use_blas or k == 0 or m == 0 or n == 0 or (alpha != 1 and (beta != 0 or bias != NULL or relu))
+    epilogue(c, ldc, m, n, bias, relu)
 
 
 cdef void gemm_float32(const Engine *e, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil:
-    if needs_blas(m, n, k, alpha, beta, bias, relu):
+    if k == 0 or m == 0 or n == 0:
+        empty_gemm(m, n, beta, c, ldc, bias, relu)
+    elif sgemm != NULL:
         blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
-    elif not amx_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu):
-        parallel_sgemm(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
+    elif not amx_float32(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu):
+        parallel_float32(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
 
 
 cdef void gemm_float64(const Engine *e, int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
                        const double *b, int64_t ldb, double beta, double *c, int64_t ldc, const double *bias, int relu) noexcept nogil:
-    blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+    if k == 0 or m == 0 or n == 0:
+        empty_gemm(m, n, beta, c, ldc, bias, relu)
+    elif dgemm != NULL:
+        blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+    else:
+        parallel_float64(e, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu)
 
 
 cdef void gemm_float32_serial(const Engine *e, int64_t worker, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                               int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const float *bias,
                               int relu) noexcept nogil:
-    cdef int64_t i, j
-    if needs_blas(m, n, k, alpha, beta, bias, relu):
+    if k == 0 or m == 0 or n == 0:
+        empty_gemm(m, n, beta, c, ldc, bias, relu)
+    elif sgemm != NULL:
         blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
-        return
-    packed_sgemm(ta, tb, m, n, k, a, lda, b, ldb, beta != 0, c, ldc, bias, relu, e.workspaces + worker * e.workspace_floats)
-    if alpha != 1:
-        for i in range(m):
-            for j in range(n):
-                c[i * ldc + j] *= alpha
+    else:
+        packed_float32(ta, tb, m, n, k, a, lda, b, ldb, beta != 0, c, ldc, bias, relu, e.workspaces + worker * e.workspace_floats)
+        if alpha != 1:
+            scale(c, ldc, m, n, alpha)
 
 
 cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha,
                               const double *a, int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc,
                               const double *bias, int relu) noexcept nogil:
-    blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+    if k == 0 or m == 0 or n == 0:
+        empty_gemm(m, n, beta, c, ldc, bias, relu)
+    elif dgemm != NULL:
+        blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
+    else:
+        packed_float64(ta, tb, m, n, k, a, lda, b, ldb, beta != 0, c, ldc, bias, relu, <double *>(e.workspaces + worker * e.workspace_floats))
+        if alpha != 1:
+            scale(c, ldc, m, n, alpha)
 
 
 # floats per worker that lowering assumes (ROOM in ops/shared/conv_algorithms.py)

@@ -34,7 +34,7 @@ typedef struct Engine {
     /* runs work(context, i, worker) for i in 0..items-1 and waits for all; inline if items is 1 or the pool is NULL */
     void (*parallel_for)(const struct Engine *engine, WorkItem work, void *context, int64_t items);
     /* C[m,n] (ldc) = alpha * op(A) op(B) + beta * C, row-major; op(X) is X^T when the flag is set; float32 and float64.
-     * bias [n] or NULL is added to each row, then negative values become 0 if relu. beta is 0 or 1. */
+     * bias [n] or NULL is added to each row, then negative values become 0 if relu. beta is 0 or 1. alpha is 1 with beta, bias or ReLU. */
     void (*gemm_float32)(const struct Engine *engine, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
                          const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc,
                          const float *bias, int relu);

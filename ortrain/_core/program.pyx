@@ -338,7 +338,7 @@ cdef class Program:
     cdef int run_steps_with_gil(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *terminate_flag) noexcept:
         """Run steps with the GIL held, and therefore on this thread only.
 
-        A worker thread might need the GIL: the first float64 GEMM imports SciPy's BLAS."""
+        Programs that keep the GIL are small: waking a worker takes longer than its part of a step."""
         cdef void *pool = self.handle.engine.pool
         self.handle.engine.pool = NULL
         status = self.run_steps(first, end, terminate_flag)

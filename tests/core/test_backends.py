@@ -15,10 +15,31 @@ OTHERS = [{"ORTRAIN_GEMM": "blas"}, *([{"ORTRAIN_GEMM": "vectors"}] if EngineHan
           *({"ORTRAIN_INSTRUCTION_SET": name} for name in supported_instruction_sets() if name != instruction_set())]
 
 
-def test_an_unknown_gemm_backend_is_rejected():
-    process = subprocess.run([sys.executable, "-c", "from ortrain._core.engine import EngineHandle; EngineHandle()"], cwd=ROOT,
-                          env=os.environ | {"ORTRAIN_GEMM": "mkl"}, capture_output=True, text=True, check=False)
-    assert process.returncode == 1 and "expected ORTRAIN_GEMM to be blas or vectors, got 'mkl'" in process.stderr
+def multiply_without_scipy(**variables):
+    """Multiply matrices of float64 in a process that cannot import SciPy."""
+    code = """
+import sys
+sys.modules["scipy"] = None
+import numpy as np
+from ortrain._core.engine import EngineHandle, call_kernel
+from ortrain._core.kernel_table import kernels
+a, b, y = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4), np.empty((2, 4))
+call_kernel(kernels()["gemm", "float64"], [a, b, None], [y], (2, 4, 3, 0, 0, 4, 1, 0), (1.0, 1.0), 0, EngineHandle())
+np.testing.assert_array_equal(y, a @ b)
+"""
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False)
+
+
+def test_float64_needs_no_scipy():
+    process = multiply_without_scipy()
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize("backend, message", [("mkl", "expected ORTRAIN_GEMM to be blas or vectors, got 'mkl'"),
+                                              ("blas", "ORTRAIN_GEMM=blas needs SciPy (pip install 'ortrain[blas]')")])
+def test_a_gemm_backend_that_is_not_there_is_refused(backend, message):
+    process = multiply_without_scipy(ORTRAIN_GEMM=backend)
+    assert process.returncode == 1 and message in process.stderr
 
 
 @pytest.mark.parametrize("choice", OTHERS, ids=lambda choice: "=".join(*choice.items()))

@@ -55,16 +55,18 @@ def test_gemm_agrees_with_numpy_for_any_number_of_workers(m, n, k, make_engine):
         for tb in (0, 1):
             a, b = rng.standard_normal((k, m) if ta else (m, k)), rng.standard_normal((n, k) if tb else (k, n))
             exact = (a.T if ta else a) @ (b.T if tb else b)
-            single = [x.astype(np.float32) for x in (a, b)]
             row, full = rng.standard_normal(n), rng.standard_normal((m, n))
-            for c, expected, bias in ((None, exact, False), (row, exact + row, True), (full, exact + full, False)):
-                c32 = None if c is None else c.astype(np.float32)
-                results = [gemm(handle, *single, c32, m, n, k, ta, tb, bias=bias) for handle in handles]
-                np.testing.assert_allclose(results[0], expected, atol=2e-6 * (k + 1) + 1e-6 * np.abs(expected).max())
-                for other in results[1:]:
-                    np.testing.assert_array_equal(results[0], other)
-            np.testing.assert_allclose(gemm(handles[1], *single, None, m, n, k, ta, tb, alpha=0.5), 0.5 * exact, atol=2e-6 * (k + 1))
-            np.testing.assert_allclose(gemm(handles[1], a, b, full, m, n, k, ta, tb, 0.5, 2.0), 0.5 * exact + 2 * full, atol=1e-10 * (k + 1))
+            for dtype, unit in ((np.float32, 1e-6), (np.float64, 1e-15)):
+                first, second = (x.astype(dtype) for x in (a, b))
+                for c, expected, bias in ((None, exact, False), (row, exact + row, True), (full, exact + full, False)):
+                    addend = None if c is None else c.astype(dtype)
+                    results = [gemm(handle, first, second, addend, m, n, k, ta, tb, bias=bias) for handle in handles]
+                    np.testing.assert_allclose(results[0], expected, atol=2 * unit * (k + 1) + unit * np.abs(expected).max())
+                    for other in results[1:]:
+                        np.testing.assert_array_equal(results[0], other)
+                for c, expected in ((None, 0.5 * exact), (full, 0.5 * exact + 2 * full)):
+                    addend = None if c is None else c.astype(dtype)
+                    np.testing.assert_allclose(gemm(handles[1], first, second, addend, m, n, k, ta, tb, 0.5, 2.0), expected, atol=4 * unit * (k + 2))
 
 
 def spoiled_products(m, n, k, spoil, handles):

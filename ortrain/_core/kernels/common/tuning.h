@@ -2,9 +2,12 @@
  *
  * The compiler's predefined macros say for which instruction set a file is compiled (setup.py compiles every kernel once per set). All sizes were measured;
  * the comment of each names what decided it. Sizes are in elements unless their name ends in BYTES. Constants that only cut an elementwise loop into work
- * items stand beside their loop. */
+ * items stand beside their loop. Those of GEMMs are for elements of SCALAR_BYTES, which is 8 where matmul/gemm_float64.h is compiled and 4 elsewhere. */
 #ifndef ORTRAIN_TUNING_H
 #define ORTRAIN_TUNING_H
+#ifndef SCALAR_BYTES
+#define SCALAR_BYTES 4
+#endif
 
 /* ---- by instruction set: vectors and their registers, and the register tiles and cache blocks of GEMMs
  *
@@ -18,7 +21,7 @@
 #  define TILE_ROWS 8
 #  define TILE_VECTORS 3
 #  define BLOCK_DEPTH 512
-#  define BLOCK_ROWS 192
+#  define BLOCK_ROWS (768 / SCALAR_BYTES)
 #  define FULL_ROWS 12
 #elif defined(__AVX2__)
 #  define VECTOR_BYTES 32
@@ -26,7 +29,7 @@
 #  define TILE_ROWS 6
 #  define TILE_VECTORS 2
 #  define BLOCK_DEPTH 256
-#  define BLOCK_ROWS 144
+#  define BLOCK_ROWS (576 / SCALAR_BYTES)
 #  define FULL_ROWS 6
 #elif defined(__aarch64__) || defined(_M_ARM64)
 #  define VECTOR_BYTES 16
@@ -34,7 +37,7 @@
 #  define TILE_ROWS 8
 #  define TILE_VECTORS 3
 #  define BLOCK_DEPTH 256
-#  define BLOCK_ROWS 128
+#  define BLOCK_ROWS (512 / SCALAR_BYTES)
 #  define FULL_ROWS 12
 #else
 #  define VECTOR_BYTES 16
@@ -42,12 +45,13 @@
 #  define TILE_ROWS 4
 #  define TILE_VECTORS 3
 #  define BLOCK_DEPTH 256
-#  define BLOCK_ROWS 128
+#  define BLOCK_ROWS (512 / SCALAR_BYTES)
 #  define FULL_ROWS 6
 #endif
-#define BLOCK_COLUMNS 3072
-#define LANES (VECTOR_BYTES / 4)
+#define BLOCK_COLUMNS (12288 / SCALAR_BYTES)
+#define LANES (VECTOR_BYTES / SCALAR_BYTES)
 #define TILE_COLUMNS (TILE_VECTORS * LANES)
+#define TILE_BYTES (TILE_VECTORS * VECTOR_BYTES)    /* of a row of a tile */
 
 /* ---- GEMM on one thread (matmul/gemm.h, matmul/gemm_packing.h) */
 enum {
@@ -60,7 +64,7 @@ enum {
      * few rows (share of the peak, 16 x 1024 x 256: 52 to 69 %, 64 x 500 x 784: 82 to 86 %, but 192 x 768 x 768: 87 to 85 %) and where weights can be read in
      * place: rows 16 KiB apart share sets of the L2 cache, hence SWAP_STEP. */
     SWAP_ROWS = TILE_ROWS == 8 ? 192 : TILE_ROWS == 6 ? 64 : 1,
-    SWAP_STEP = TILE_ROWS == 8 ? 1 << 30 : 4095,
+    SWAP_STEP = TILE_ROWS == 8 ? 1 << 30 : (16 << 10) / SCALAR_BYTES - 1,
     /* Depth of the blocks of swapped products: a tile that covers the whole depth is stored once (64 x 500 x 784: 84 % of the peak in blocks of 256, 92 % in
      * one; 128 x 4096 x 4096 with 64-byte vectors: 138 GFLOP/s in blocks of 512, 150 in blocks of 1024). */
     SWAPPED_DEPTH = TILE_ROWS == 4 ? BLOCK_DEPTH : 1024,
@@ -72,11 +76,11 @@ enum {
     /* Rows of B that a GEMV adds at a time, so that it reads B in the order of memory (1 x 2048 x 2048: 20 GFLOP/s in columns of 4 vectors). Up to GEMV_COLUMNS
      * columns, sums stay in registers instead. With more than GEMV_ROWS rows, the packed GEMM is faster. */
     GEMV_DEPTH = 8, GEMV_COLUMNS = 128, GEMV_ROWS = 3,
-    OUTER_STREAM_FROM = 1 << 20,                    /* outer products of 4 MiB and more bypass the caches */
-    DOT_BLOCK = 1 << 16,                            /* elements of the rows that more than one group of columns reads */
-    STREAM_FROM = 1 << 21,                          /* results of 8 MiB and more bypass the caches with non-temporal stores */
+    OUTER_STREAM_FROM = (4 << 20) / SCALAR_BYTES,   /* outer products of 4 MiB and more bypass the caches */
+    DOT_BLOCK = (256 << 10) / SCALAR_BYTES,         /* elements of the rows that more than one group of columns reads */
+    STREAM_FROM = (8 << 20) / SCALAR_BYTES,         /* results of 8 MiB and more bypass the caches with non-temporal stores */
     /* Panels packed side by side, 144 or 128 columns: 295 or 128 KiB of the L2 cache, and two such runs are in use at a time. */
-    PANELS_PER_RUN = TILE_COLUMNS > 32 ? 3 : 8, TILES_PER_RUN = 8
+    PANELS_PER_RUN = TILE_BYTES > 128 ? 3 : 8, TILES_PER_RUN = 8
 };
 
 /* ---- GEMM on all threads (matmul/gemm_parallel.h) */
@@ -84,16 +88,16 @@ enum {
     MIN_PRODUCTS = 1 << 20,                         /* multiplications, about 20 µs: below that a second thread gains nothing */
     MAX_ITEMS = 16,
     FEW_ITEMS = 4,                                  /* up to this many items are of equal size (256 columns on two threads: 128 + 128, not 144 + 112) */
-    MIN_ITEM_ROWS = 4 * TILE_ROWS, MIN_ITEM_COLUMNS = TILE_COLUMNS > 32 ? 2 * TILE_COLUMNS : 4 * TILE_COLUMNS,     /* of an item */
+    MIN_ITEM_ROWS = 4 * TILE_ROWS, MIN_ITEM_COLUMNS = TILE_BYTES > 128 ? 2 * TILE_COLUMNS : 4 * TILE_COLUMNS,     /* of an item */
     COLUMNS_PER_PACKING = 8 * TILE_COLUMNS, SIZE_OF_THIN_ITEM = 512,
-    SHARED_FLOATS = 1 << 20,                        /* 4 MiB of packed operand at a time, which fits into the L3 cache */
+    SHARED_ELEMENTS = (4 << 20) / SCALAR_BYTES,     /* of packed operand at a time, which fit into the L3 cache */
     /* Packed B that all items read: half of an L2 cache, because the L3 cache may be slow (1024^3: 141 GFLOP/s with 4 MiB, 164 with 1 MiB). With fewer than
      * CHUNK_COLUMNS columns a chunk is cut by depth instead. */
-    CHUNK_FLOATS = 1 << 18, CHUNK_COLUMNS = COLUMNS_PER_PACKING,
+    CHUNK_ELEMENTS = (1 << 20) / SCALAR_BYTES, CHUNK_COLUMNS = COLUMNS_PER_PACKING,
     /* Multiplying all panels by one tile of A after another keeps the tile in the L1 cache, whose rows may share sets, and writes lines of C side by side
      * (3136 x 512 x 128, cold caches: 125 GFLOP/s panel by panel, 155 tile by tile). A panel that is small enough stays in the cache instead, for all rows of
      * an item, where C is small (1600 x 512 x 128: 179 against 171). */
-    SMALL_PANEL_BYTES = 32 * 1024, SMALL_RESULT = 1 << 20, SHARED_SET_STEP = 4096
+    SMALL_PANEL_BYTES = 32 * 1024, SMALL_RESULT = (4 << 20) / SCALAR_BYTES, SHARED_SET_STEP = (16 << 10) / SCALAR_BYTES
 };
 
 /* ---- float32 products on AMX tiles (matmul/amx_eligibility.h, matmul/amx_gemm.h) */

@@ -15,7 +15,7 @@ enum {
     AMX_WORKSPACE_FLOATS = STAYING_ELEMENTS + RUN_ELEMENTS + KEPT_BLOCKS * BLOCK_ELEMENTS      /* two packed buffers per operand, elements of 2 bytes */
 };
 _Static_assert(SLICES * SLICED_BLOCKS <= KEPT_BLOCKS, "the blocks of all slices are kept");
-_Static_assert(AMX_WORKSPACE_FLOATS + (1 << 16) <= PACKED_FLOATS, "a block that is out of range needs room for packed_sgemm");
+_Static_assert(AMX_WORKSPACE_FLOATS + (1 << 16) <= PACKED_FLOATS, "a block that is out of range needs room for packed_gemm");
 
 typedef struct AmxGemm {
     const Engine *engine;
@@ -49,7 +49,7 @@ typedef struct AmxItem {
     const Operand *staying, *passing;
     int64_t run_panels;
     bfloat16 *stay[2], *run[2];
-    float *blocks, *workspace;                      /* the kept blocks, and packing space for packed_sgemm */
+    float *blocks, *workspace;                      /* the kept blocks, and packing space for packed_gemm */
     float sums[BLOCK_ELEMENTS] __attribute__((aligned(64)));
     uint8_t stay_out_of_range[2][STAYING_PANELS], run_out_of_range[2][RUN_PANELS];
     BlockPacking stay_packing, run_packing;

@@ -84,7 +84,7 @@ static void multiply_block(AmxItem *t, int64_t steps, const bfloat16 *a, const b
     store_block(t->sums);
 }
 
-/* Return a panel of an operand at one chunk in the layout that packed_sgemm reads, with its row stride in *step: in place, or copied to `copies`. */
+/* Return a panel of an operand at one chunk in the layout that packed_gemm reads, with its row stride in *step: in place, or copied to `copies`. */
 static const float *panel_of(const Operand *o, int64_t index, int64_t k0, int64_t depth, float *copies, int64_t *step)
 {
     float tile[TILE_ELEMENTS] __attribute__((aligned(64)));
@@ -111,7 +111,7 @@ static __attribute__((noinline)) void multiply_block_in_vectors(AmxItem *t, int6
     finish_rows(t, PANEL_SIZE);
     release_tiles();
     const float *a = panel_of(&p->a, row, k0, depth, copies, &a_step), *b = panel_of(&p->b, column, k0, depth, others, &b_step);
-    packed_sgemm(!p->a.k_contiguous, p->b.k_contiguous, rows, columns, depth, a, a_step, b, b_step, 0, t->sums, PANEL_SIZE, 0, 0, workspace);
+    packed_gemm(!p->a.k_contiguous, p->b.k_contiguous, rows, columns, depth, a, a_step, b, b_step, 0, t->sums, PANEL_SIZE, 0, 0, workspace);
     configure_tiles();
 }
 
@@ -323,8 +323,8 @@ static void run_amx_gemm(AmxGemm *p)
     if (p->slices > 1) p->engine->parallel_for(p->engine, add_slices_item, p, p->staying * p->passing);
 }
 
-/* Compute a GEMM with the arguments of parallel_sgemm on AMX tiles and return 1, or return 0 if the shape does not suit them. */
-static int amx_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+/* Compute a GEMM with the arguments of parallel_gemm on AMX tiles and return 1, or return 0 if the shape does not suit them. */
+static int amx_gemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                      const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
 {
     if (!suits_amx(engine, m, n, k)) return 0;
@@ -353,7 +353,7 @@ static void implicit_gemm(const Engine *engine, const ImplicitGemm *w)
     run_amx_gemm(&p);
 }
 #else
-static int amx_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+static int amx_gemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                      const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
 {
     (void)engine; (void)transposed_a; (void)transposed_b; (void)m; (void)n; (void)k; (void)alpha; (void)a; (void)lda; (void)b; (void)ldb; (void)accumulate;

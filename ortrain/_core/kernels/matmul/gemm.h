@@ -1,4 +1,4 @@
-/* Float32 GEMM on one thread: C [m, n] = op(A) op(B) (+ C), row-major, with bias and ReLU applied while a tile is in registers.
+/* GEMM on one thread, in float32 or in float64 (matmul/gemm_float64.h): C [m, n] = op(A) op(B) (+ C), row-major, with bias and ReLU applied while a tile is in registers.
  *
  * The loops are those of GotoBLAS and BLIS: blocks of BLOCK_COLUMNS columns of B, BLOCK_DEPTH of the depth and BLOCK_ROWS rows of A; panels of B of
  * TILE_COLUMNS columns; micro-kernels (gemm_micro_kernels.h) of TILE_ROWS rows. What it does beyond that, by gain:
@@ -7,7 +7,7 @@
  *   - operands stored the other way are packed by vector shuffles (gemm_packing.h);
  *   - few columns, or few rows, are computed by dot products;
  *   - on all threads, panels are packed while the previous ones are multiplied (gemm_parallel.h).
- * All limits are in common/tuning.h. One core reaches 250 of 272 GFLOP/s with 64-byte vectors at 1024^3. */
+ * All limits are in common/tuning.h. One core reaches 250 of 272 GFLOP/s with 64-byte vectors at 1024^3 in float32. */
 #ifndef ORTRAIN_GEMM_H
 #define ORTRAIN_GEMM_H
 #include <string.h>
@@ -15,8 +15,10 @@
 #include "matmul/gemm_micro_kernels.h"
 #include "matmul/gemv.h"
 
-/* Floats of packing space per worker: a block of A with up to 1.5 BLOCK_ROWS rows and one of B, both with up to 1.25 BLOCK_DEPTH of the depth. */
-#define PACKED_FLOATS ((size_t)(BLOCK_DEPTH + BLOCK_DEPTH / 4) * (BLOCK_ROWS + BLOCK_ROWS / 2 + TILE_ROWS + BLOCK_COLUMNS + TILE_COLUMNS) + 128)
+/* Packing space per worker: a block of A with up to 1.5 BLOCK_ROWS rows and one of B, both with up to 1.25 BLOCK_DEPTH of the depth. Workspaces are
+ * measured in floats. */
+#define PACKED_ELEMENTS ((size_t)(BLOCK_DEPTH + BLOCK_DEPTH / 4) * (BLOCK_ROWS + BLOCK_ROWS / 2 + TILE_ROWS + BLOCK_COLUMNS + TILE_COLUMNS) + 128)
+#define PACKED_FLOATS (PACKED_ELEMENTS * (SCALAR_BYTES / 4))
 
 /* A matrix multiplication and its blocking.
  *
@@ -25,14 +27,14 @@
 typedef struct Gemm {
     int transposed_a, transposed_b, accumulate, relu, swapped, a_in_place, b_in_place, stream;
     int64_t m, n, k, lda, ldb, ldc;
-    const float *a, *b, *bias;
-    float *c;
+    const scalar *a, *b, *bias;
+    scalar *c;
     int64_t depth, rows, columns;                   /* block sizes along k, m and n */
-    float *packed_a, *packed_b;
+    scalar *packed_a, *packed_b;
 } Gemm;
 
 /* Add bias [columns] unless it is NULL, then apply ReLU if `relu`, to c [rows, columns] in memory. */
-static void apply_epilogue(const float *bias, int relu, float *c, int64_t ldc, int64_t rows, int64_t columns)
+static void apply_epilogue(const scalar *bias, int relu, scalar *c, int64_t ldc, int64_t rows, int64_t columns)
 {
     for (int64_t i = 0; i < rows; i++, c += ldc) {
         if (bias) for (int64_t j = 0; j < columns; j++) c[j] += bias[j];
@@ -45,59 +47,56 @@ static void apply_epilogue(const float *bias, int relu, float *c, int64_t ldc, i
  * Vectors run along k, where both operands are contiguous, and nothing is packed. A dot kernel computes a tile of ROWS x COLUMNS = LANES dot products, one
  * vector of partial sums each; these LANES vectors are reduced to one vector in log2(LANES) rounds of interleave and add. k >= LANES. */
 #if VECTOR_BYTES >= 32
-#if VECTOR_BYTES == 64
-#define DOT_LOW INTERLEAVE_LOW
-#define DOT_HIGH INTERLEAVE_HIGH
-#else
-#define DOT_LOW (int_vector){0,8,1,9,2,10,3,11}
-#define DOT_HIGH (int_vector){4,12,5,13,6,14,7,15}
-#endif
-#define DOT(ROWS, COLUMNS)                                                                                                             \
-static __attribute__((noinline)) void dot_##ROWS##_##COLUMNS(int64_t k, const float *restrict a, int64_t lda, const float *restrict b, \
-                                                             int64_t ldb, float *restrict out)                                         \
-{                                                                                                                                      \
-    vector sum[LANES];                                                                                                                 \
-    int64_t p = 0;                                                                                                                     \
-    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) sum[i] = (vector){0};                                                     \
-    for (; p + LANES <= k; p += LANES) {                                                                                               \
-        vector y[COLUMNS];                                                                                                             \
-        _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) y[j] = *(const unaligned_vector *)(b + j * ldb + p);                \
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                      \
-            vector x = *(const unaligned_vector *)(a + i * lda + p);                                                                   \
-            _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) sum[i * COLUMNS + j] += x * y[j];                               \
-        }                                                                                                                              \
-    }                                                                                                                                  \
-    if (p < k) {                /* the last vector overlaps the one before; lanes already added are masked */                          \
-        static const int32_t lanes[32] = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1};            \
-        int_vector mask; memcpy(&mask, lanes + 16 - LANES + (k - p), VECTOR_BYTES);                                                    \
-        int64_t o = k - LANES;                                                                                                         \
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                      \
-            vector x = (vector)((int_vector)*(const unaligned_vector *)(a + i * lda + o) & mask);                                      \
-            _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) {                                                               \
-                vector y = (vector)((int_vector)*(const unaligned_vector *)(b + j * ldb + o) & mask);                                  \
-                sum[i * COLUMNS + j] += x * y;                                                                                         \
-            }                                                                                                                          \
-        }                                                                                                                              \
-    }                                                                                                                                  \
-    _Pragma("GCC unroll 4") for (int half = LANES / 2; half >= 1; half /= 2)                                                           \
-        _Pragma("GCC unroll 8") for (int i = 0; i < half; i++)                                                                         \
-            sum[i] = __builtin_shuffle(sum[i], sum[i + half], DOT_LOW) + __builtin_shuffle(sum[i], sum[i + half], DOT_HIGH);           \
-    *(unaligned_vector *)out = sum[0];                                                                                                 \
+#define DOT(ROWS, COLUMNS)                                                                                                               \
+static __attribute__((noinline)) void dot_##ROWS##_##COLUMNS(int64_t k, const scalar *restrict a, int64_t lda, const scalar *restrict b, \
+                                                             int64_t ldb, scalar *restrict out)                                          \
+{                                                                                                                                        \
+    vector sum[LANES];                                                                                                                   \
+    int64_t p = 0;                                                                                                                       \
+    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) sum[i] = (vector){0};                                                       \
+    for (; p + LANES <= k; p += LANES) {                                                                                                 \
+        vector y[COLUMNS];                                                                                                               \
+        _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) y[j] = *(const unaligned_vector *)(b + j * ldb + p);                  \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                        \
+            vector x = *(const unaligned_vector *)(a + i * lda + p);                                                                     \
+            _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) sum[i * COLUMNS + j] += x * y[j];                                 \
+        }                                                                                                                                \
+    }                                                                                                                                    \
+    if (p < k) {                /* the last vector overlaps the one before; lanes already added are masked */                            \
+        static const scalar_bits lanes[32] = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1};          \
+        int_vector mask; memcpy(&mask, lanes + 16 - LANES + (k - p), VECTOR_BYTES);                                                      \
+        int64_t o = k - LANES;                                                                                                           \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                        \
+            vector x = (vector)((int_vector)*(const unaligned_vector *)(a + i * lda + o) & mask);                                        \
+            _Pragma("GCC unroll 16") for (int j = 0; j < COLUMNS; j++) {                                                                 \
+                vector y = (vector)((int_vector)*(const unaligned_vector *)(b + j * ldb + o) & mask);                                    \
+                sum[i * COLUMNS + j] += x * y;                                                                                           \
+            }                                                                                                                            \
+        }                                                                                                                                \
+    }                                                                                                                                    \
+    _Pragma("GCC unroll 4") for (int half = LANES / 2; half >= 1; half /= 2)                                                             \
+        _Pragma("GCC unroll 8") for (int i = 0; i < half; i++)                                                                           \
+            sum[i] = __builtin_shuffle(sum[i], sum[i + half], INTERLEAVED_LOW)                                                           \
+                   + __builtin_shuffle(sum[i], sum[i + half], INTERLEAVED_HIGH);                                                         \
+    *(unaligned_vector *)out = sum[0];                                                                                                   \
 }
-#if VECTOR_BYTES == 64
+#if LANES == 16
 DOT(4, 4) DOT(8, 2) DOT(16, 1)
 #define DOTS { dot_16_1, dot_8_2, dot_4_4 }
-#else
+#elif LANES == 8
 DOT(2, 4) DOT(4, 2) DOT(8, 1)
 #define DOTS { dot_8_1, dot_4_2, dot_2_4 }
+#else
+DOT(1, 4) DOT(2, 2) DOT(4, 1)
+#define DOTS { dot_4_1, dot_2_2, dot_1_4 }
 #endif
 
 /* C [m, n] (+)= a [m, k] b^T with b [n, k]; element (i, j) of C is at c + i * row_step + j * column_step. m >= LANES, k >= LANES. */
-static void gemm_by_dot_products(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate, float *c,
+static void gemm_by_dot_products(int64_t m, int64_t n, int64_t k, const scalar *a, int64_t lda, const scalar *b, int64_t ldb, int accumulate, scalar *c,
                                  int64_t row_step, int64_t column_step)
 {
-    static void (*const dots[3])(int64_t, const float *restrict, int64_t, const float *restrict, int64_t, float *restrict) = DOTS;
-    float tile[LANES] __attribute__((aligned(64)));
+    static void (*const dots[3])(int64_t, const scalar *restrict, int64_t, const scalar *restrict, int64_t, scalar *restrict) = DOTS;
+    scalar tile[LANES] __attribute__((aligned(64)));
     const int one_group = n == 1 || n == 2 || n == 4;
     const int64_t block = one_group ? m : (DOT_BLOCK / k / LANES + 1) * LANES;      /* rows of a that stay in L2 for all groups of columns */
     for (int64_t start = 0; start < m; start += block) {
@@ -110,7 +109,7 @@ static void gemm_by_dot_products(int64_t m, int64_t n, int64_t k, const float *a
                 dots[columns / 2](k, a + first * lda, lda, b + j * ldb, ldb, tile);
                 for (int64_t y = i - first; y < rows; y++)
                     for (int64_t x = 0; x < columns; x++) {
-                        float *to = c + (first + y) * row_step + (j + x) * column_step;
+                        scalar *to = c + (first + y) * row_step + (j + x) * column_step;
                         *to = tile[y * columns + x] + (accumulate ? *to : 0);
                     }
             }
@@ -158,14 +157,14 @@ static void choose_orientation(Gemm *g)
 }
 
 /* Choose the block sizes, which operands are read in place, and where blocks of them are packed in the workspace. */
-static void choose_blocks(Gemm *g, float *workspace)
+static void choose_blocks(Gemm *g, scalar *workspace)
 {
     int64_t max_depth = g->swapped && g->n <= SWAP_ROWS ? SWAPPED_DEPTH : BLOCK_DEPTH, blocks = (g->k + max_depth - 1) / max_depth;
     g->depth = g->k <= max_depth + max_depth / 4 ? g->k : (g->k + blocks - 1) / blocks;
     g->rows = g->m <= MAX_SHARED_ROWS ? g->m : BLOCK_ROWS;
     g->columns = min_i64(g->n, BLOCK_COLUMNS);
-    g->a_in_place = !g->transposed_a || g->m * g->depth * 4 <= DIRECT_A_BYTES || g->n <= DIRECT_TRANSPOSED_A_COLUMNS;
-    g->b_in_place = !g->transposed_b && (g->m <= DIRECT_B_ROWS || g->k * g->ldb * 4 <= DIRECT_B_BYTES);
+    g->a_in_place = !g->transposed_a || g->m * g->depth * SCALAR_BYTES <= DIRECT_A_BYTES || g->n <= DIRECT_TRANSPOSED_A_COLUMNS;
+    g->b_in_place = !g->transposed_b && (g->m <= DIRECT_B_ROWS || g->k * g->ldb * SCALAR_BYTES <= DIRECT_B_BYTES);
     g->stream = !g->swapped && !g->accumulate && g->k <= g->depth && g->m * g->n >= STREAM_FROM && g->ldc % LANES == 0 && (uintptr_t)g->c % VECTOR_BYTES == 0;
     g->packed_a = workspace;
     g->packed_b = workspace + (g->a_in_place ? 0 : ((g->rows + TILE_ROWS) * g->depth + 15) / 16 * 16);
@@ -178,8 +177,8 @@ static void pack_block_of_a(const Gemm *g, int64_t row, int64_t k0, int64_t dept
         pack_tiles(g->a + k0 * g->lda + row, g->lda, depth, tiles, g->packed_a);
         return;
     }
-    const float *from = g->a + row * g->lda + k0;
-    float *panel = g->packed_a;
+    const scalar *from = g->a + row * g->lda + k0;
+    scalar *panel = g->packed_a;
     for (int64_t t = 0; t < tiles.count; t++) {
         int64_t rows = rows_of_tile(tiles, t);
         pack_transposed(from, g->lda, rows, depth, panel, rows);
@@ -187,18 +186,18 @@ static void pack_block_of_a(const Gemm *g, int64_t row, int64_t k0, int64_t dept
     }
 }
 
-/* A panel of B, packed or in place: rows [k0, k0 + depth) of B, `step` floats apart, and `columns` columns from `column`, round_to_lanes to `width`. */
-typedef struct Panel { const float *rows; int64_t step, column, columns, width, k0, depth; } Panel;
+/* A panel of B, packed or in place: rows [k0, k0 + depth) of B, `step` elements apart, and `columns` columns from `column`, round_to_lanes to `width`. */
+typedef struct Panel { const scalar *rows; int64_t step, column, columns, width, k0, depth; } Panel;
 
 /* C (+)= rows [row + i, row + i + rows) of A times a panel, with the epilogue after the last block of the depth. The block of A starts at `row`. */
 static __attribute__((noinline)) void multiply_tile(const Gemm *g, int64_t row, int64_t i, int64_t rows, const Panel *panel, const Prefetch *prefetch)
 {
-    float edge[TILE_ROWS * TILE_COLUMNS] __attribute__((aligned(64)));
+    scalar edge[TILE_ROWS * TILE_COLUMNS] __attribute__((aligned(64)));
     const int64_t k0 = panel->k0, depth = panel->depth, width = panel->width, columns = panel->columns;
     const int accumulate = g->accumulate || k0 > 0, last = k0 + depth == g->k;
-    const float *bias = last && g->bias ? g->bias + panel->column : 0;
+    const scalar *bias = last && g->bias ? g->bias + panel->column : 0;
     const int relu = last && g->relu;
-    const float *a = !g->a_in_place ? g->packed_a + i * depth : g->transposed_a ? g->a + k0 * g->lda + row + i : g->a + (row + i) * g->lda + k0;
+    const scalar *a = !g->a_in_place ? g->packed_a + i * depth : g->transposed_a ? g->a + k0 * g->lda + row + i : g->a + (row + i) * g->lda + k0;
     TileKernel multiply = (g->a_in_place && !g->transposed_a ? in_place_tiles : packed_tiles)[rows][width / LANES - 1];
     int64_t a_step = g->a_in_place ? g->lda : rows;
     if (g->swapped) {
@@ -206,14 +205,14 @@ static __attribute__((noinline)) void multiply_tile(const Gemm *g, int64_t row, 
         store_transposed(edge, width, g->c + panel->column * g->ldc + row + i, g->ldc, rows, columns, accumulate);
         return;
     }
-    float *c = g->c + (row + i) * g->ldc + panel->column;
+    scalar *c = g->c + (row + i) * g->ldc + panel->column;
     if (columns == width) {
         multiply(depth, a, a_step, panel->rows, panel->step, c, g->ldc, accumulate ? ADD_TILE : g->stream ? STREAM_TILE : STORE_TILE, bias, relu, prefetch);
         return;
     }
     multiply(depth, a, a_step, panel->rows, panel->step, edge, width, STORE_TILE, 0, 0, prefetch);
     for (int64_t y = 0; y < rows; y++)
-        for (int64_t x = 0; x < columns; x++) c[y * g->ldc + x] = edge[y * width + x] + (accumulate ? c[y * g->ldc + x] : 0.0f);
+        for (int64_t x = 0; x < columns; x++) c[y * g->ldc + x] = edge[y * width + x] + (accumulate ? c[y * g->ldc + x] : 0);
     if (bias || relu) apply_epilogue(bias, relu, c, g->ldc, rows, columns);
 }
 
@@ -239,7 +238,7 @@ static void multiply_column_block(const Gemm *g, int64_t start, int64_t columns,
         int64_t rows = min_i64(g->rows, g->m - row);
         Tiles tiles = tiles_of(rows);
         if (!g->a_in_place) pack_block_of_a(g, row, k0, depth, tiles);
-        float *packed = g->packed_b;
+        scalar *packed = g->packed_b;
         for (int64_t j = 0, used; j < columns; j += used) {
             int64_t width = panel_width(columns, j), column = start + j;
             used = min_i64(width, columns - j);
@@ -256,10 +255,10 @@ static void multiply_column_block(const Gemm *g, int64_t start, int64_t columns,
     }
 }
 
-/* c [m, n] = op(a) op(b) (+ c if `accumulate`), then + bias [n] unless it is NULL, then ReLU if `relu`, on the calling thread. workspace: PACKED_FLOATS floats.
- * m, n, k >= 1. */
-static void packed_sgemm(int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
-                         int accumulate, float *c, int64_t ldc, const float *bias, int relu, float *workspace)
+/* c [m, n] = op(a) op(b) (+ c if `accumulate`), then + bias [n] unless it is NULL, then ReLU if `relu`, on the calling thread. workspace: PACKED_ELEMENTS
+ * elements. m, n, k >= 1. */
+static void packed_gemm(int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, const scalar *a, int64_t lda, const scalar *b, int64_t ldb,
+                         int accumulate, scalar *c, int64_t ldc, const scalar *bias, int relu, scalar *workspace)
 {
     if (gemv_or_outer_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu)) return;
     Gemm g = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n, .k = k,

@@ -1,4 +1,4 @@
-/* Micro-kernels of the float32 GEMM: one tile of C [ROWS, VECTORS * LANES], held in registers while the loop runs over the depth k.
+/* Micro-kernels of GEMMs in float32, or in float64 where SCALAR_BYTES is 8: one tile of C [ROWS, VECTORS * LANES], held in registers while the loop runs over the depth k.
  *
  * They are written with GCC vector extensions. Every loop over the tile is unrolled, so the compiler keeps the whole tile in registers. There is a micro-kernel
  * for every tile of 1 to TILE_ROWS rows and 1 to TILE_VECTORS vectors; common/tuning.h chooses these sizes by instruction set. */
@@ -12,29 +12,51 @@
 #  include <immintrin.h>
 #endif
 
-typedef float vector __attribute__((vector_size(VECTOR_BYTES)));
-typedef float unaligned_vector __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));    /* unaligned loads and stores */
-typedef int32_t int_vector __attribute__((vector_size(VECTOR_BYTES)));
+#if SCALAR_BYTES == 8
+typedef double scalar;
+typedef int64_t scalar_bits;
+#else
+typedef float scalar;
+typedef int32_t scalar_bits;
+#endif
+typedef scalar vector __attribute__((vector_size(VECTOR_BYTES)));
+typedef scalar unaligned_vector __attribute__((vector_size(VECTOR_BYTES), aligned(SCALAR_BYTES), may_alias));   /* unaligned loads and stores */
+typedef scalar_bits int_vector __attribute__((vector_size(VECTOR_BYTES)));
+
+/* The indices of shuffles that interleave the first halves of two vectors, and their second halves. */
+#if VECTOR_BYTES / SCALAR_BYTES == 16
+#define INTERLEAVED_LOW (int_vector){0,16,1,17,2,18,3,19,4,20,5,21,6,22,7,23}
+#define INTERLEAVED_HIGH (int_vector){8,24,9,25,10,26,11,27,12,28,13,29,14,30,15,31}
+#elif VECTOR_BYTES / SCALAR_BYTES == 8
+#define INTERLEAVED_LOW (int_vector){0,8,1,9,2,10,3,11}
+#define INTERLEAVED_HIGH (int_vector){4,12,5,13,6,14,7,15}
+#elif VECTOR_BYTES / SCALAR_BYTES == 4
+#define INTERLEAVED_LOW (int_vector){0,4,1,5}
+#define INTERLEAVED_HIGH (int_vector){2,6,3,7}
+#else
+#define INTERLEAVED_LOW (int_vector){0,2}
+#define INTERLEAVED_HIGH (int_vector){1,3}
+#endif
 
 /* How a micro-kernel stores its tile: C = tile, C += tile, or C = tile with non-temporal stores. Non-temporal stores save reading each line before it is
  * overwritten (4096 x 4096 x 128: 131 to 180 GFLOP/s, 1024 x 8192 x 256: 141 to 162) and are for results larger than the caches. STREAM_TILE requires rows of C
  * aligned to VECTOR_BYTES, and end_stream() afterwards. */
 enum { STORE_TILE, ADD_TILE, STREAM_TILE };
 #if VECTOR_BYTES == 64
-static inline void stream_vector(float *to, vector value) { _mm512_stream_ps(to, (__m512)value); }
+static inline void stream_vector(scalar *to, vector value) { _mm512_stream_si512((void *)to, (__m512i)value); }
 static inline void end_stream(void) { _mm_sfence(); }
 #elif VECTOR_BYTES == 32
-static inline void stream_vector(float *to, vector value) { _mm256_stream_ps(to, (__m256)value); }
+static inline void stream_vector(scalar *to, vector value) { _mm256_stream_si256((__m256i *)to, (__m256i)value); }
 static inline void end_stream(void) { _mm_sfence(); }
 #else
-static inline void stream_vector(float *to, vector value) { *(vector *)to = value; }
+static inline void stream_vector(scalar *to, vector value) { *(vector *)to = value; }
 static inline void end_stream(void) {}
 #endif
 
-/* Memory to prefetch into the L2 cache while a micro-kernel runs: `rows` rows of `lines` cache lines, `step` floats apart. The micro-kernel prefetches one line
+/* Memory to prefetch into the L2 cache while a micro-kernel runs: `rows` rows of `lines` cache lines, `step` elements apart. The micro-kernel prefetches one line
  * per FETCH_STEPS steps of the depth; all lines at once would delay its own loads. */
-typedef struct Prefetch { const float *from; int64_t step, rows, lines; } Prefetch;
-enum { FETCH_STEPS = 4, LINE = 16 };                /* LINE: floats per cache line */
+typedef struct Prefetch { const scalar *from; int64_t step, rows, lines; } Prefetch;
+enum { FETCH_STEPS = 4, LINE = 64 / SCALAR_BYTES };     /* LINE: elements per cache line */
 
 /* One step of the depth: the tile's sums += a column of A times a row of B. */
 #define TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP) {                                                               \
@@ -64,47 +86,47 @@ enum { FETCH_STEPS = 4, LINE = 16 };                /* LINE: floats per cache li
  *
  * Element (i, p) of A [ROWS, k] is a[i * ROW_STEP + p * DEPTH_STEP]; one of the two steps is the constant 1 and the other a_step, so that the compiler folds
  * the offsets. Row p of B [k, VECTORS * LANES] is b + p * b_step. prefetch: or NULL. */
-#define TILE_KERNEL(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                           \
-static __attribute__((noinline)) void NAME(int64_t k, const float *restrict a, int64_t a_step, const float *restrict b, int64_t b_step,  \
-                                           float *restrict c, int64_t ldc, int store_mode, const float *restrict bias, int relu,         \
-                                           const Prefetch *prefetch)                                                                     \
-{                                                                                                                                        \
-    vector sum[ROWS][VECTORS]; (void)a_step;                                                                                             \
-    Prefetch next = prefetch ? *prefetch : (Prefetch){0};                                                                                \
-    int64_t p = 0, left = next.lines;                                                                                                    \
-    _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                              \
-        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] = (vector){0};                                               \
-    for (; p + FETCH_STEPS <= k; p += FETCH_STEPS) {                                                                                     \
-        if (next.rows > 0) {                                                                                                             \
-            __builtin_prefetch(next.from, 0, 2);                                                                                         \
-            next.from += LINE;                                                                                                           \
-            if (--left == 0) { left = next.lines; next.rows--; next.from += next.step - next.lines * LINE; }                             \
-        }                                                                                                                                \
-        STEPS_UNROLLED(ROW_STEP)                                                                                                         \
-        for (int q = 0; q < FETCH_STEPS; q++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                             \
-    }                                                                                                                                    \
-    for (; p < k; p++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                    \
-    /* the epilogue runs in registers, before the only store */                                                                          \
-    if (store_mode == ADD_TILE)                                                                                                          \
-        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                          \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] += *(const unaligned_vector *)(c + i * ldc + j * LANES); \
-    if (bias)                                                                                                                            \
-        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) {                                                                      \
-            vector columns = *(const unaligned_vector *)(bias + j * LANES);                                                              \
-            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) sum[i][j] += columns;                                                \
-        }                                                                                                                                \
-    if (relu)                                                                                                                            \
-        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                          \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++)                                                                    \
-                sum[i][j] = (vector)((int_vector)sum[i][j] & ~(sum[i][j] < (vector){0}));         /* keeps NaN */                        \
-    if (store_mode == STREAM_TILE)                                                                                                       \
-        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                          \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) stream_vector(c + i * ldc + j * LANES, sum[i][j]);                 \
-    else                                                                                                                                 \
-        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                          \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) *(unaligned_vector *)(c + i * ldc + j * LANES) = sum[i][j];        \
+#define TILE_KERNEL(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                            \
+static __attribute__((noinline)) void NAME(int64_t k, const scalar *restrict a, int64_t a_step, const scalar *restrict b, int64_t b_step, \
+                                           scalar *restrict c, int64_t ldc, int store_mode, const scalar *restrict bias, int relu,        \
+                                           const Prefetch *prefetch)                                                                      \
+{                                                                                                                                         \
+    vector sum[ROWS][VECTORS]; (void)a_step;                                                                                              \
+    Prefetch next = prefetch ? *prefetch : (Prefetch){0};                                                                                 \
+    int64_t p = 0, left = next.lines;                                                                                                     \
+    _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                               \
+        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] = (vector){0};                                                \
+    for (; p + FETCH_STEPS <= k; p += FETCH_STEPS) {                                                                                      \
+        if (next.rows > 0) {                                                                                                              \
+            __builtin_prefetch(next.from, 0, 2);                                                                                          \
+            next.from += LINE;                                                                                                            \
+            if (--left == 0) { left = next.lines; next.rows--; next.from += next.step - next.lines * LINE; }                              \
+        }                                                                                                                                 \
+        STEPS_UNROLLED(ROW_STEP)                                                                                                          \
+        for (int q = 0; q < FETCH_STEPS; q++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                              \
+    }                                                                                                                                     \
+    for (; p < k; p++) TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                     \
+    /* the epilogue runs in registers, before the only store */                                                                           \
+    if (store_mode == ADD_TILE)                                                                                                           \
+        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                           \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] += *(const unaligned_vector *)(c + i * ldc + j * LANES);  \
+    if (bias)                                                                                                                             \
+        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) {                                                                       \
+            vector columns = *(const unaligned_vector *)(bias + j * LANES);                                                               \
+            _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) sum[i][j] += columns;                                                 \
+        }                                                                                                                                 \
+    if (relu)                                                                                                                             \
+        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                           \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++)                                                                     \
+                sum[i][j] = (vector)((int_vector)sum[i][j] & ~(sum[i][j] < (vector){0}));         /* keeps NaN */                         \
+    if (store_mode == STREAM_TILE)                                                                                                        \
+        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                           \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) stream_vector(c + i * ldc + j * LANES, sum[i][j]);                  \
+    else                                                                                                                                  \
+        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                           \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) *(unaligned_vector *)(c + i * ldc + j * LANES) = sum[i][j];         \
 }
-typedef void (*TileKernel)(int64_t, const float *, int64_t, const float *, int64_t, float *, int64_t, int, const float *, int, const Prefetch *);
+typedef void (*TileKernel)(int64_t, const scalar *, int64_t, const scalar *, int64_t, scalar *, int64_t, int, const scalar *, int, const Prefetch *);
 
 /* Micro-kernels of all tile sizes, so that edges of C are never padded to full tiles, in two tables indexed by [rows][vectors - 1]:
  *   packed_tiles    A with the rows of a tile adjacent in memory: packed, or read in place where A is transposed

@@ -1,4 +1,4 @@
-/* Packing for the float32 GEMM: blocks of A and B copied into panels that a micro-kernel reads sequentially, and tiles of C stored transposed.
+/* Packing for GEMMs: blocks of A and B copied into panels that a micro-kernel reads sequentially, and tiles of C stored transposed.
  *
  * A panel of B [depth, width] holds up to TILE_COLUMNS adjacent columns, depth-major; a panel of A [depth, rows] holds the rows of one tile, depth-major.
  * Operands that are stored the other way are transposed with vector shuffles: copying single elements took 8 % of the time of a GEMM. */
@@ -7,122 +7,11 @@
 #include <string.h>
 #include "common/integers.h"
 #include "matmul/gemm_micro_kernels.h"
-
-#if VECTOR_BYTES == 64
-#define SQUARE 16
-typedef vector square_vector; typedef unaligned_vector unaligned_square_vector; typedef int_vector square_index;
-#define INTERLEAVE_LOW (square_index){0,16,1,17,2,18,3,19,4,20,5,21,6,22,7,23}
-#define INTERLEAVE_HIGH (square_index){8,24,9,25,10,26,11,27,12,28,13,29,14,30,15,31}
+#if SCALAR_BYTES == 8
+#include "matmul/gemm_transposes_float64.h"
 #else
-#define SQUARE 4
-typedef float square_vector __attribute__((vector_size(16)));
-typedef float unaligned_square_vector __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t square_index __attribute__((vector_size(16)));
-#define INTERLEAVE_LOW (square_index){0,4,1,5}
-#define INTERLEAVE_HIGH (square_index){2,6,3,7}
+#include "matmul/gemm_transposes_float32.h"
 #endif
-
-/* target = source^T, SQUARE x SQUARE, in log2(SQUARE) rounds that interleave the first half of the rows with the second */
-static inline __attribute__((always_inline)) void transpose_square(const float *source, int64_t source_step, float *target, int64_t target_step)
-{
-    square_vector r[SQUARE], q[SQUARE];
-#pragma GCC unroll 16
-    for (int i = 0; i < SQUARE; i++) r[i] = *(const unaligned_square_vector *)(source + i * source_step);
-#pragma GCC unroll 4
-    for (int round = SQUARE; round > 1; round /= 2) {
-#pragma GCC unroll 16
-        for (int i = 0; i < SQUARE / 2; i++) {
-            q[2 * i] = __builtin_shuffle(r[i], r[i + SQUARE / 2], INTERLEAVE_LOW);
-            q[2 * i + 1] = __builtin_shuffle(r[i], r[i + SQUARE / 2], INTERLEAVE_HIGH);
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < SQUARE; i++) r[i] = q[i];
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < SQUARE; i++) *(unaligned_square_vector *)(target + i * target_step) = r[i];
-}
-
-typedef float float32x8 __attribute__((vector_size(32)));
-typedef float unaligned_float32x8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int32_t int32x8 __attribute__((vector_size(32)));
-
-/* Transpose r [8, 8] in registers: 32-bit unpack within 128-bit lanes, 64-bit unpack within lanes, exchange of lanes. */
-static inline __attribute__((always_inline)) void transpose_8x8(float32x8 *r)
-{
-    float32x8 q[8];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        q[2 * i] = __builtin_shuffle(r[2 * i], r[2 * i + 1], (int32x8){0, 8, 1, 9, 4, 12, 5, 13});
-        q[2 * i + 1] = __builtin_shuffle(r[2 * i], r[2 * i + 1], (int32x8){2, 10, 3, 11, 6, 14, 7, 15});
-    }
-    float32x8 u[8];
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; h++)
-#pragma GCC unroll 2
-        for (int i = 0; i < 2; i++) {
-            u[4 * h + 2 * i] = __builtin_shuffle(q[4 * h + i], q[4 * h + i + 2], (int32x8){0, 1, 8, 9, 4, 5, 12, 13});
-            u[4 * h + 2 * i + 1] = __builtin_shuffle(q[4 * h + i], q[4 * h + i + 2], (int32x8){2, 3, 10, 11, 6, 7, 14, 15});
-        }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        r[i] = __builtin_shuffle(u[i], u[i + 4], (int32x8){0, 1, 2, 3, 8, 9, 10, 11});
-        r[i + 4] = __builtin_shuffle(u[i], u[i + 4], (int32x8){4, 5, 6, 7, 12, 13, 14, 15});
-    }
-}
-
-/* Transpose 8 rows of the source into 8 columns of a panel of this width. Returns the depth that was packed: `depth` rounded down to a multiple of 8. */
-static __attribute__((noinline, unused)) int64_t pack_transposed_8_rows(const float *source, int64_t step, int64_t depth, float *panel, int64_t width)
-{
-    int64_t p = 0;
-    for (; p + 8 <= depth; p += 8) {
-        float32x8 r[8];
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) r[i] = *(const unaligned_float32x8 *)(source + i * step + p);
-        transpose_8x8(r);
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) *(unaligned_float32x8 *)(panel + (p + i) * width) = r[i];
-    }
-    return p;
-}
-
-/* c[j, i] = tile[i, j], or += if `accumulate`, for i < rows, j < columns; width: row stride of the tile */
-static __attribute__((noinline, unused)) void store_transposed(const float *tile, int64_t width, float *c, int64_t ldc, int64_t rows, int64_t columns,
-                                                       int accumulate)
-{
-    if (rows == 8) {
-        for (int64_t j = 0; j + 8 <= columns; j += 8) {
-            float32x8 r[8];
-#pragma GCC unroll 8
-            for (int i = 0; i < 8; i++) r[i] = *(const unaligned_float32x8 *)(tile + i * width + j);
-            transpose_8x8(r);
-#pragma GCC unroll 8
-            for (int i = 0; i < 8; i++) {
-                unaligned_float32x8 *target = (unaligned_float32x8 *)(c + (j + i) * ldc);
-                if (accumulate) *target += r[i]; else *target = r[i];
-            }
-        }
-        int64_t done = columns / 8 * 8;
-        tile += done; c += done * ldc; columns -= done;
-    }
-#if TILE_ROWS == 6 && VECTOR_BYTES == 32
-    for (; rows == 6 && columns >= 8; columns -= 8, tile += 8, c += 8 * ldc) {
-        float32x8 r[8];
-#pragma GCC unroll 8
-        for (int i = 0; i < 6; i++) r[i] = *(const unaligned_float32x8 *)(tile + i * width);
-        r[6] = r[7] = (float32x8){0};
-        transpose_8x8(r);
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) {                   /* a row of c takes 6 of the 8 elements */
-            float *target = c + i * ldc, line[8];
-            *(unaligned_float32x8 *)line = r[i];
-            if (accumulate) for (int x = 0; x < 6; x++) target[x] += line[x];
-            else memcpy(target, line, 6 * sizeof(float));
-        }
-    }
-#endif
-    for (int64_t j = 0; j < columns; j++)
-        for (int64_t i = 0; i < rows; i++) c[j * ldc + i] = tile[i * width + j] + (accumulate ? c[j * ldc + i] : 0.0f);
-}
 
 static inline int64_t round_to_lanes(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
@@ -138,67 +27,8 @@ static inline int64_t balanced_width(int64_t rest, int64_t max_vectors)
 /* Return the width of the panel of B at column j of n. */
 static inline int64_t panel_width(int64_t n, int64_t j) { return balanced_width(n - j, TILE_VECTORS); }
 
-#if TILE_ROWS < 8 && VECTOR_BYTES == 32
-/* Transpose fewer than 8 rows of the source into a panel of width `rows`. It stores vectors of 8 whose surplus elements the next store overwrites; therefore
- * the last steps of the depth are left to the caller. Returns the depth that was packed. */
-static inline __attribute__((always_inline)) int64_t pack_transposed_tile(const float *source, int64_t step, int64_t depth, float *panel, const int rows)
-{
-    int64_t p = 0;
-    for (; p + 8 < depth; p += 8) {
-        float32x8 r[8];
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) r[i] = *(const unaligned_float32x8 *)(source + i * step + p);
-        for (int i = rows; i < 8; i++) r[i] = (float32x8){0};
-        transpose_8x8(r);
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) *(unaligned_float32x8 *)(panel + (p + i) * rows) = r[i];
-    }
-    return p;
-}
-#endif
-
-/* panel[p, j] = source[j, p] for p < depth, j < n, and 0 for n <= j < width; step: row stride of the source */
-static __attribute__((noinline)) void pack_transposed(const float *source, int64_t step, int64_t n, int64_t depth, float *panel, int64_t width)
-{
-    int64_t j = 0;
-#if TILE_ROWS < 8 && VECTOR_BYTES == 32
-    if (n == width && (n == TILE_ROWS || n == TILE_ROWS - 1)) {
-        int64_t p = n == TILE_ROWS ? pack_transposed_tile(source, step, depth, panel, TILE_ROWS)
-                                   : pack_transposed_tile(source, step, depth, panel, TILE_ROWS - 1);
-        for (; p < depth; p++)
-            for (int64_t i = 0; i < n; i++) panel[p * n + i] = source[i * step + p];
-        return;
-    }
-#endif
-#if SQUARE > 8
-    for (; j + SQUARE <= n; j += SQUARE) {
-        int64_t p = 0;
-        for (; p + SQUARE <= depth; p += SQUARE) transpose_square(source + j * step + p, step, panel + p * width + j, width);
-        for (; p < depth; p++)
-            for (int i = 0; i < SQUARE; i++) panel[p * width + j + i] = source[(j + i) * step + p];
-    }
-#endif
-#if VECTOR_BYTES >= 32
-    for (; j + 8 <= n; j += 8)
-        for (int64_t p = pack_transposed_8_rows(source + j * step, step, depth, panel + j, width); p < depth; p++)
-            for (int i = 0; i < 8; i++) panel[p * width + j + i] = source[(j + i) * step + p];
-#endif
-    for (; SQUARE == 4 && j + 4 <= n; j += 4) {
-        int64_t p = 0;
-        for (; p + 4 <= depth; p += 4) transpose_square(source + j * step + p, step, panel + p * width + j, width);
-        for (; p < depth; p++)
-            for (int i = 0; i < 4; i++) panel[p * width + j + i] = source[(j + i) * step + p];
-    }
-    if (j < width)
-        for (int64_t p = 0; p < depth; p++) {
-            int64_t i = j;
-            for (; i < n; i++) panel[p * width + i] = source[i * step + p];
-            for (; i < width; i++) panel[p * width + i] = 0;
-        }
-}
-
 /* panel[p, j] = source[p, j] for p < depth, j < n, and 0 for n <= j < width; step: row stride of the source */
-static __attribute__((noinline)) void pack_rows(const float *source, int64_t step, int64_t n, int64_t depth, float *panel, int64_t width)
+static __attribute__((noinline)) void pack_rows(const scalar *source, int64_t step, int64_t n, int64_t depth, scalar *panel, int64_t width)
 {
     if (n == width && n % LANES == 0) {
         for (int64_t p = 0; p < depth; p++)
@@ -213,7 +43,7 @@ static __attribute__((noinline)) void pack_rows(const float *source, int64_t ste
 }
 
 /* Copy `rows` rows of B into `count` adjacent full panels [depth, TILE_COLUMNS]: panel[i][p, j] = source[p, i * TILE_COLUMNS + j]. */
-static __attribute__((noinline, unused)) void pack_row_panels(const float *source, int64_t step, int64_t rows, int64_t count, float *panel, int64_t depth)
+static __attribute__((noinline, unused)) void pack_row_panels(const scalar *source, int64_t step, int64_t rows, int64_t count, scalar *panel, int64_t depth)
 {
     for (int64_t p = 0; p < rows; p++, source += step, panel += TILE_COLUMNS)
         for (int64_t i = 0; i < count; i++)
@@ -223,11 +53,11 @@ static __attribute__((noinline, unused)) void pack_row_panels(const float *sourc
 
 /* Copy `rows` rows of transposed A into `count` adjacent panels [depth, width] of tiles with `width` rows. Inlined per width, so that memcpy becomes a few
  * moves. */
-static inline __attribute__((always_inline)) void pack_equal_tiles(const float *source, int64_t step, int64_t rows, int64_t count, const int64_t width,
-                                                                   float *panel, int64_t depth)
+static inline __attribute__((always_inline)) void pack_equal_tiles(const scalar *source, int64_t step, int64_t rows, int64_t count, const int64_t width,
+                                                                   scalar *panel, int64_t depth)
 {
     for (int64_t p = 0; p < rows; p++, source += step)
-        for (int64_t t = 0; t < count; t++) memcpy(panel + (p + t * depth) * width, source + t * width, width * sizeof(float));
+        for (int64_t t = 0; t < count; t++) memcpy(panel + (p + t * depth) * width, source + t * width, width * sizeof(scalar));
 }
 
 /* Panels that are packed while the previous ones are multiplied: after each tile, `slice` more rows of B or of transposed A. The rows are prefetched while the
@@ -235,7 +65,7 @@ static inline __attribute__((always_inline)) void pack_equal_tiles(const float *
  * spent a fifth of its time on packing, and prefetching all panels of an item gained nothing).
  *
  * count, width: of the panels; done: rows of `depth` that are packed. */
-typedef struct PanelPacking { const float *source; int64_t step, depth, count, width, done, slice; float *panel; } PanelPacking;
+typedef struct PanelPacking { const scalar *source; int64_t step, depth, count, width, done, slice; scalar *panel; } PanelPacking;
 
 /* Return the part of the source that follows the next slice. */
 static inline Prefetch prefetch_for(const PanelPacking *next)
@@ -247,8 +77,8 @@ static inline Prefetch prefetch_for(const PanelPacking *next)
 /* Pack the next `rows` rows, or those that remain. */
 static __attribute__((unused)) void pack_slice(PanelPacking *next, int64_t rows)
 {
-    const float *source = next->source + next->done * next->step;
-    float *panel = next->panel + next->done * next->width;
+    const scalar *source = next->source + next->done * next->step;
+    scalar *panel = next->panel + next->done * next->width;
     rows = min_i64(rows, next->depth - next->done);
     if (next->width == TILE_ROWS) pack_equal_tiles(source, next->step, rows, next->count, TILE_ROWS, panel, next->depth);
     else pack_row_panels(source, next->step, rows, next->count, panel, next->depth);
@@ -268,7 +98,7 @@ static inline int64_t rows_of_tile(Tiles tiles, int64_t tile) { return tiles.bas
 
 /* Pack a block of transposed A [depth, rows] into one panel per tile. Panels of equal width are packed TILES_PER_RUN at a time: panels are often a multiple of
  * 4 KiB apart, the span of one way of the L1 cache, so more write streams would evict each other (8192 x 256 x 1024: 196 against 225 GFLOP/s). */
-static __attribute__((noinline, unused)) void pack_tiles(const float *source, int64_t step, int64_t depth, Tiles tiles, float *panel)
+static __attribute__((noinline, unused)) void pack_tiles(const scalar *source, int64_t step, int64_t depth, Tiles tiles, scalar *panel)
 {
     for (int64_t first = 0, count; first < tiles.count; first += count) {
         int64_t rows = rows_of_tile(tiles, first), end = first < tiles.extra ? tiles.extra : tiles.count;

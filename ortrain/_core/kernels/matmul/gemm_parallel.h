@@ -1,4 +1,4 @@
-/* Float32 GEMM on all threads: the operand that all work items read is packed once, in parallel, into a shared buffer; then each item computes rows or
+/* GEMM on all threads: the operand that all work items read is packed once, in parallel, into a shared buffer; then each item computes rows or
  * columns of C.
  *
  * split_rows (many rows of A): B is packed as a whole, in chunks that fit in the L2 cache. An item reads its rows of A in place, or packs them in runs of
@@ -14,15 +14,15 @@
 typedef struct ParallelGemm {
     const Engine *engine;
     Gemm gemm;
-    float alpha;
-    float *shared;                                  /* packed panels of the shared operand */
+    scalar alpha;
+    scalar *shared;                                  /* packed panels of the shared operand */
     int64_t step;                                   /* rows or columns of an item */
     int by_tiles;                                   /* the outer loop of an item runs over tiles of A and the inner one over panels of B, else the reverse */
     int64_t start, columns, k0, end;              /* the chunk in `shared`: columns [start, start + columns), depths [k0, end) */
 } ParallelGemm;
 
 /* Return the packing buffer of a worker, or the shared one for engine->shared_workspace. */
-static inline float *workspace_of(const Engine *engine, int64_t worker) { return engine->workspaces + worker * engine->workspace_floats; }
+static inline scalar *workspace_of(const Engine *engine, int64_t worker) { return (scalar *)(engine->workspaces + worker * engine->workspace_floats); }
 
 /* Return the GEMM of `rows` rows of A from `row` and `columns` columns of B from `column`. */
 static Gemm part_of_gemm(const ParallelGemm *p, int64_t row, int64_t rows, int64_t column, int64_t columns)
@@ -37,7 +37,7 @@ static Gemm part_of_gemm(const ParallelGemm *p, int64_t row, int64_t rows, int64
 }
 
 /* c [rows, columns] *= alpha */
-static void scale_rows(float alpha, int64_t rows, int64_t columns, float *c, int64_t ldc)
+static void scale_rows(scalar alpha, int64_t rows, int64_t columns, scalar *c, int64_t ldc)
 {
     for (int64_t i = 0; i < rows; i++, c += ldc)
         for (int64_t j = 0; j < columns; j++) c[j] *= alpha;
@@ -68,11 +68,11 @@ static inline int64_t full_panels(int64_t n, int64_t column, int64_t end)
  *
  * Full panels are packed PANELS_PER_RUN at a time: a panel takes only a few cache lines of each row, and rows of wide matrices are on different pages
  * (128 x 4096 x 4096: 73 to 86 GFLOP/s). */
-static int64_t pack_panels(const Gemm *g, int64_t first, int64_t k0, int64_t depth, int64_t n, int64_t column, int64_t end, float *panels)
+static int64_t pack_panels(const Gemm *g, int64_t first, int64_t k0, int64_t depth, int64_t n, int64_t column, int64_t end, scalar *panels)
 {
     while (column < end) {
         int64_t width = panel_width(n, column), used = min_i64(width, n - column);
-        float *panel = panels + column * depth;
+        scalar *panel = panels + column * depth;
         int64_t full = g->transposed_b ? 0 : min_i64(full_panels(n, column, end), PANELS_PER_RUN);
         if (full > 1) {
             used = full * TILE_COLUMNS;
@@ -129,16 +129,16 @@ static void multiply_by_tiles(const ParallelGemm *p, const Gemm *g, Tiles tiles,
 }
 
 /* Return the packing, into `panels`, of up to TILES_PER_RUN tiles from `tile` on of transposed A, whose rows are whole tiles. */
-static PanelPacking tiles_from(const Gemm *g, int64_t k0, int64_t tile, float *panels)
+static PanelPacking tiles_from(const Gemm *g, int64_t k0, int64_t tile, scalar *panels)
 {
     int64_t count = min_i64(g->m / TILE_ROWS - tile, TILES_PER_RUN);
     return (PanelPacking){ g->a + k0 * g->lda + tile * TILE_ROWS, g->lda, min_i64(g->depth, g->k - k0), count, TILE_ROWS, 0, 0, panels };
 }
 
 /* Multiply transposed A in runs of tiles; a run is packed while the previous one is multiplied. panels: room for two runs. */
-static void multiply_by_runs(const ParallelGemm *p, Gemm *g, float *panels)
+static void multiply_by_runs(const ParallelGemm *p, Gemm *g, scalar *panels)
 {
-    float *others = panels + TILES_PER_RUN * TILE_ROWS * g->depth;
+    scalar *others = panels + TILES_PER_RUN * TILE_ROWS * g->depth;
     PanelPacking run = tiles_from(g, p->k0, 0, panels), next;
     pack_slice(&run, run.depth);
     for (int64_t k0 = p->k0, tile = 0, row = 0; k0 < p->end; run = next, row = tile * TILE_ROWS, others = g->packed_a) {
@@ -190,12 +190,12 @@ static void split_rows(ParallelGemm *p)
     p->step = ((g->m + items - 1) / items + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     if (p->step > BLOCK_ROWS) p->step = BLOCK_ROWS;
     g->rows = p->step;
-    g->a_in_place = !g->transposed_a || (p->step * g->depth * 4 <= DIRECT_A_BYTES && g->n <= 2 * TILE_COLUMNS);
-    g->b_in_place = !g->transposed_b && g->k * g->ldb * 4 <= DIRECT_B_BYTES;
-    p->by_tiles = !g->transposed_a && (g->depth * TILE_COLUMNS * 4 > SMALL_PANEL_BYTES || g->m * g->n > SMALL_RESULT || g->lda >= SHARED_SET_STEP);
-    int64_t columns = CHUNK_FLOATS / g->k / COLUMNS_PER_PACKING * COLUMNS_PER_PACKING;
+    g->a_in_place = !g->transposed_a || (p->step * g->depth * SCALAR_BYTES <= DIRECT_A_BYTES && g->n <= 2 * TILE_COLUMNS);
+    g->b_in_place = !g->transposed_b && g->k * g->ldb * SCALAR_BYTES <= DIRECT_B_BYTES;
+    p->by_tiles = !g->transposed_a && (g->depth * TILE_BYTES > SMALL_PANEL_BYTES || g->m * g->n > SMALL_RESULT || g->lda >= SHARED_SET_STEP);
+    int64_t columns = CHUNK_ELEMENTS / g->k / COLUMNS_PER_PACKING * COLUMNS_PER_PACKING;
     columns = min_i64(g->n, columns > CHUNK_COLUMNS ? columns : CHUNK_COLUMNS);
-    int64_t depths = CHUNK_FLOATS / round_to_lanes(columns) / g->depth * g->depth;
+    int64_t depths = CHUNK_ELEMENTS / round_to_lanes(columns) / g->depth * g->depth;
     if (depths < g->depth) depths = g->depth;
     for (p->start = 0; p->start < g->n; p->start += columns)
         for (p->k0 = 0; p->k0 < g->k; p->k0 = p->end) {
@@ -240,7 +240,7 @@ static inline Run run_after(const ParallelGemm *p, const Gemm *g, Run run)
 }
 
 /* Pack a whole run into `panels`. */
-static void pack_run(const Gemm *g, const Run *run, float *panels)
+static void pack_run(const Gemm *g, const Run *run, scalar *panels)
 { pack_panels(g, 0, run->k0, run->depth, g->n, run->column, run->column + run->columns, panels - run->column * run->depth); }
 
 /* Compute the columns [item * step, (item + 1) * step) of C with the chunk in `shared`. */
@@ -250,7 +250,7 @@ static void multiply_columns_item(void *context, int64_t item, int64_t worker)
     int64_t start = item * p->step;
     Gemm g = part_of_gemm(p, 0, p->gemm.m, start, min_i64(p->step, p->gemm.n - start));
     Tiles tiles = tiles_of(g.m);
-    float *panels = workspace_of(p->engine, worker), *others = panels + PANELS_PER_RUN * TILE_COLUMNS * g.depth;
+    scalar *panels = workspace_of(p->engine, worker), *others = panels + PANELS_PER_RUN * TILE_COLUMNS * g.depth;
     Run run = run_at(p, &g, p->k0, 0);
     if (!run.in_place) pack_run(&g, &run, panels);
     for (Run after; run.columns; run = after) {
@@ -266,7 +266,7 @@ static void multiply_columns_item(void *context, int64_t item, int64_t worker)
         }
         if (by_slices) pack_slice(&next, next.depth);
         else if (after.columns && !after.in_place) pack_run(&g, &after, others);
-        float *packed = others; others = panels; panels = packed;
+        scalar *packed = others; others = panels; panels = packed;
     }
     finish_part(p, &g, 0);
 }
@@ -281,9 +281,9 @@ static void split_columns(ParallelGemm *p)
     int64_t grain = items > FEW_ITEMS ? TILE_COLUMNS : LANES;
     p->step = ((g->n + items - 1) / items + grain - 1) / grain * grain;
     g->rows = g->m;
-    g->a_in_place = g->transposed_a ? g->m * g->depth * 4 <= DIRECT_A_BYTES : g->lda * g->m * 4 <= DIRECT_A_BYTES;
-    g->b_in_place = !g->transposed_b && (g->m <= DIRECT_B_ROWS || g->k * g->ldb * 4 <= DIRECT_B_BYTES);
-    int64_t depths = SHARED_FLOATS / g->m / g->depth * g->depth;
+    g->a_in_place = (g->transposed_a ? g->depth : g->lda) * g->m * SCALAR_BYTES <= DIRECT_A_BYTES;
+    g->b_in_place = !g->transposed_b && (g->m <= DIRECT_B_ROWS || g->k * g->ldb * SCALAR_BYTES <= DIRECT_B_BYTES);
+    int64_t depths = SHARED_ELEMENTS / g->m / g->depth * g->depth;
     p->columns = g->n;
     for (p->k0 = 0; p->k0 < g->k; p->k0 = p->end) {
         p->end = min_i64(p->k0 + depths, g->k);
@@ -323,12 +323,12 @@ static void split_thin_gemm(ParallelGemm *p)
 
 /* c [m, n] = alpha op(a) op(b) (+ c if `accumulate`), then + bias [n] unless it is NULL, then ReLU if `relu`, on all workers. alpha is 1 with `accumulate`,
  * bias or ReLU. m, n, k >= 1. */
-static void parallel_sgemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-                           int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
+static void parallel_gemm(const Engine *engine, int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, scalar alpha, const scalar *a,
+                           int64_t lda, const scalar *b, int64_t ldb, int accumulate, scalar *c, int64_t ldc, const scalar *bias, int relu)
 {
     if (m * n * k < MIN_PRODUCTS) {
         if (!gemv_or_outer_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu))
-            packed_sgemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
+            packed_gemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
         if (alpha != 1) scale_rows(alpha, m, n, c, ldc);
         return;
     }

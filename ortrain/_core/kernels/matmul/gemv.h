@@ -1,4 +1,4 @@
-/* Float32 matrix multiplications that need neither packing nor blocks: one or a few row vectors times a matrix (GEMV), and the outer product of two vectors.
+/* Matrix multiplications that need neither packing nor blocks: one or a few row vectors times a matrix (GEMV), and the outer product of two vectors.
  *
  * A network trained on single samples computes nothing else. The choice of blocks for the packed GEMM takes 0.2 µs, such a multiplication 0.04 µs or more. Each
  * runs on the calling thread; gemm_parallel.h splits large ones by columns or rows of C. */
@@ -10,7 +10,7 @@
 enum { ROW_VECTORS = 4 };                           /* vectors of columns at a time: with two accumulators each, they hide the latency of an addition */
 
 /* Return what c[0 .. LANES) becomes: sum (+ c if `accumulate`) (+ bias unless NULL), then ReLU if `relu`. */
-static inline __attribute__((always_inline)) vector apply_vector_epilogue(vector sum, int accumulate, const float *c, const float *bias, int relu)
+static inline __attribute__((always_inline)) vector apply_vector_epilogue(vector sum, int accumulate, const scalar *c, const scalar *bias, int relu)
 {
     if (accumulate) sum += *(const unaligned_vector *)c;
     if (bias) sum += *(const unaligned_vector *)bias;
@@ -18,18 +18,18 @@ static inline __attribute__((always_inline)) vector apply_vector_epilogue(vector
 }
 
 /* The same epilogue for `count` < LANES sums, stored to c. */
-static inline void store_partial_vector(const float *sum, int64_t count, int accumulate, float *restrict c, const float *restrict bias, int relu)
+static inline void store_partial_vector(const scalar *sum, int64_t count, int accumulate, scalar *restrict c, const scalar *restrict bias, int relu)
 {
     for (int64_t j = 0; j < count; j++) {
-        float y = sum[j] + (accumulate ? c[j] : 0.0f) + (bias ? bias[j] : 0.0f);
-        c[j] = relu && y < 0 ? 0.0f : y;
+        scalar y = sum[j] + (accumulate ? c[j] : 0) + (bias ? bias[j] : 0);
+        c[j] = relu && y < 0 ? 0 : y;
     }
 }
 
 /* Return the vector whose lane i is the sum of all lanes of sum[i]; overwrites sum [LANES]. */
 static inline __attribute__((always_inline)) vector reduce_lanes(vector *sum)
 {
-#if VECTOR_BYTES == 32              /* two rounds within 128-bit lanes, then one across: 21 instructions; the general form takes 35 */
+#if LANES == 8 && VECTOR_BYTES == 32   /* two rounds within 128-bit lanes, then one across: 21 instructions; the general form takes 35 */
     const int_vector low = {0, 8, 1, 9, 4, 12, 5, 13}, high = {2, 10, 3, 11, 6, 14, 7, 15};
     const int_vector front = {0, 1, 8, 9, 4, 5, 12, 13}, back = {2, 3, 10, 11, 6, 7, 14, 15};
 #pragma GCC unroll 4
@@ -39,23 +39,19 @@ static inline __attribute__((always_inline)) vector reduce_lanes(vector *sum)
     return __builtin_shuffle(sum[0], sum[1], (int_vector){0, 1, 2, 3, 8, 9, 10, 11})
          + __builtin_shuffle(sum[0], sum[1], (int_vector){4, 5, 6, 7, 12, 13, 14, 15});
 #else
-#if VECTOR_BYTES == 64
-    const int_vector low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}, high = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-#else
-    const int_vector low = {0, 4, 1, 5}, high = {2, 6, 3, 7};
-#endif
 #pragma GCC unroll 4
     for (int half = LANES / 2; half >= 1; half /= 2)
 #pragma GCC unroll 8
-        for (int i = 0; i < half; i++) sum[i] = __builtin_shuffle(sum[i], sum[i + half], low) + __builtin_shuffle(sum[i], sum[i + half], high);
+        for (int i = 0; i < half; i++)
+            sum[i] = __builtin_shuffle(sum[i], sum[i + half], INTERLEAVED_LOW) + __builtin_shuffle(sum[i], sum[i + half], INTERLEAVED_HIGH);
     return sum[0];
 #endif
 }
 
 /* Return the dot products of x [k] with LANES rows: lane i is x . row[i]. k >= LANES. */
-static inline __attribute__((always_inline)) vector dot_products(int64_t k, const float *restrict x, const float *const *row)
+static inline __attribute__((always_inline)) vector dot_products(int64_t k, const scalar *restrict x, const scalar *const *row)
 {
-    static const int32_t lanes[32] = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1};
+    static const scalar_bits lanes[32] = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1,-1};
     vector sum[LANES];
     int64_t p = LANES;
 #pragma GCC unroll 16
@@ -76,10 +72,10 @@ static inline __attribute__((always_inline)) vector dot_products(int64_t k, cons
 }
 
 /* c [n] (+)= x [k] b^T with b [n, k], then bias and ReLU; k >= LANES */
-static void gemv_transposed(int64_t n, int64_t k, const float *restrict x, const float *restrict b, int64_t ldb, int accumulate, float *restrict c,
-                           const float *restrict bias, int relu)
+static void gemv_transposed(int64_t n, int64_t k, const scalar *restrict x, const scalar *restrict b, int64_t ldb, int accumulate, scalar *restrict c,
+                           const scalar *restrict bias, int relu)
 {
-    const float *row[LANES];
+    const scalar *row[LANES];
     int64_t j = 0;
     for (; j + LANES <= n; j += LANES, b += LANES * ldb) {
 #pragma GCC unroll 16
@@ -89,7 +85,7 @@ static void gemv_transposed(int64_t n, int64_t k, const float *restrict x, const
     if (j == n) return;
     for (int i = 0; i < LANES; i++) row[i] = b + (j + i < n ? i : n - 1 - j) * ldb;         /* missing rows repeat the last one; their results are not stored */
     vector sum = dot_products(k, x, row);
-    store_partial_vector((const float *)&sum, n - j, accumulate, c + j, bias ? bias + j : 0, relu);
+    store_partial_vector((const scalar *)&sum, n - j, accumulate, c + j, bias ? bias + j : 0, relu);
 }
 
 /* Declares even[v] and odd[v], the sums over even and odd p of x[p] b[p, j + v * LANES ..], for VECTORS vectors of columns from j. */
@@ -97,7 +93,7 @@ static void gemv_transposed(int64_t n, int64_t k, const float *restrict x, const
     vector even[VECTORS], odd[VECTORS];                                                       \
     _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) even[v] = odd[v] = (vector){0}; \
     for (int64_t p = 0; p + 2 <= k; p += 2) {                                                 \
-        const float *row = b + p * ldb + j;                                                   \
+        const scalar *row = b + p * ldb + j;                                                  \
         vector first = x[p] - (vector){0}, second = x[p + 1] - (vector){0};                   \
         _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) {                           \
             even[v] += first * *(const unaligned_vector *)(row + v * LANES);                  \
@@ -108,15 +104,15 @@ static void gemv_transposed(int64_t n, int64_t k, const float *restrict x, const
         _Pragma("GCC unroll 4") for (int v = 0; v < VECTORS; v++) even[v] += x[k - 1] * *(const unaligned_vector *)(b + (k - 1) * ldb + j + v * LANES);
 
 /* c [n] (+)= x [k] b with b [k, n], then bias and ReLU, in columns of ROW_VECTORS vectors whose sums stay in registers: for few columns */
-static void gemv_by_columns(int64_t n, int64_t k, const float *restrict x, const float *restrict b, int64_t ldb, int accumulate, float *restrict c,
-                        const float *restrict bias, int relu)
+static void gemv_by_columns(int64_t n, int64_t k, const scalar *restrict x, const scalar *restrict b, int64_t ldb, int accumulate, scalar *restrict c,
+                        const scalar *restrict bias, int relu)
 {
     int64_t j = 0;
     for (; j + ROW_VECTORS * LANES <= n; j += ROW_VECTORS * LANES) {
         ACCUMULATE_COLUMNS(ROW_VECTORS)
 #pragma GCC unroll 4
         for (int v = 0; v < ROW_VECTORS; v++) {
-            float *to = c + j + v * LANES;
+            scalar *to = c + j + v * LANES;
             *(unaligned_vector *)to = apply_vector_epilogue(even[v] + odd[v], accumulate, to, bias ? bias + j + v * LANES : 0, relu);
         }
     }
@@ -125,7 +121,7 @@ static void gemv_by_columns(int64_t n, int64_t k, const float *restrict x, const
         *(unaligned_vector *)(c + j) = apply_vector_epilogue(even[0] + odd[0], accumulate, c + j, bias ? bias + j : 0, relu);
     }
     if (j < n) {
-        float sum[LANES] = {0};
+        scalar sum[LANES] = {0};
         for (int64_t p = 0; p < k; p++)
             for (int64_t i = j; i < n; i++) sum[i - j] += x[p] * b[p * ldb + i];
         store_partial_vector(sum, n - j, accumulate, c + j, bias ? bias + j : 0, relu);
@@ -133,10 +129,10 @@ static void gemv_by_columns(int64_t n, int64_t k, const float *restrict x, const
 }
 
 /* c [n] (+)= x [GEMV_DEPTH] b with b [GEMV_DEPTH, n], after which bias and ReLU follow if `last`. The next rows of b are prefetched unless `last`. */
-static void add_rows(int64_t n, const float *restrict x, const float *restrict b, int64_t ldb, int accumulate, float *restrict c, const float *restrict bias,
+static void add_rows(int64_t n, const scalar *restrict x, const scalar *restrict b, int64_t ldb, int accumulate, scalar *restrict c, const scalar *restrict bias,
                      int relu, int last)
 {
-    const float *next = b + (last ? 0 : GEMV_DEPTH * ldb);
+    const scalar *next = b + (last ? 0 : GEMV_DEPTH * ldb);
     int64_t j = 0;
     for (; j + LANES <= n; j += LANES) {
         vector even = {0}, odd = {0};
@@ -150,15 +146,15 @@ static void add_rows(int64_t n, const float *restrict x, const float *restrict b
         *(unaligned_vector *)(c + j) = apply_vector_epilogue(even + odd, accumulate, c + j, last && bias ? bias + j : 0, last && relu);
     }
     if (j == n) return;
-    float sum[LANES] = {0};
+    scalar sum[LANES] = {0};
     for (int q = 0; q < GEMV_DEPTH; q++)
         for (int64_t i = j; i < n; i++) sum[i - j] += x[q] * b[q * ldb + i];
     store_partial_vector(sum, n - j, accumulate, c + j, last && bias ? bias + j : 0, last && relu);
 }
 
 /* c [m, n] (+)= a [m, k] b with b [k, n], then bias and ReLU: rows of b are read once, in the order of memory, GEMV_DEPTH at a time. */
-static void gemv_by_rows(int64_t m, int64_t n, int64_t k, const float *restrict a, int64_t lda, const float *restrict b, int64_t ldb, int accumulate,
-                         float *restrict c, int64_t ldc, const float *restrict bias, int relu)
+static void gemv_by_rows(int64_t m, int64_t n, int64_t k, const scalar *restrict a, int64_t lda, const scalar *restrict b, int64_t ldb, int accumulate,
+                         scalar *restrict c, int64_t ldc, const scalar *restrict bias, int relu)
 {
     int64_t whole = k / GEMV_DEPTH * GEMV_DEPTH;
     for (int64_t p = 0; p < whole; p += GEMV_DEPTH)
@@ -168,15 +164,15 @@ static void gemv_by_rows(int64_t m, int64_t n, int64_t k, const float *restrict 
     for (int64_t i = 0; i < m; i++) gemv_by_columns(n, k - whole, a + i * lda + whole, b + whole * ldb, ldb, accumulate || whole > 0, c + i * ldc, bias, relu);
 }
 
-static void gemv(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc,
-                 const float *bias, int relu)
+static void gemv(int64_t m, int64_t n, int64_t k, const scalar *a, int64_t lda, const scalar *b, int64_t ldb, int accumulate, scalar *c, int64_t ldc,
+                 const scalar *bias, int relu)
 {
     if (n >= GEMV_COLUMNS) { gemv_by_rows(m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu); return; }
     for (int64_t i = 0; i < m; i++) gemv_by_columns(n, k, a + i * lda, b, ldb, accumulate, c + i * ldc, bias, relu);
 }
 
-/* c [m, n] (+)= a [m] b [n]^T: the weight gradient of a dense layer for one sample. a_step: floats between elements of a. Large results are streamed. */
-static void outer_product(int64_t m, int64_t n, const float *restrict a, int64_t a_step, const float *restrict b, int accumulate, float *restrict c,
+/* c [m, n] (+)= a [m] b [n]^T: the weight gradient of a dense layer for one sample. a_step: elements between elements of a. Large results are streamed. */
+static void outer_product(int64_t m, int64_t n, const scalar *restrict a, int64_t a_step, const scalar *restrict b, int accumulate, scalar *restrict c,
                           int64_t ldc)
 {
     int stream = !accumulate && m * n >= OUTER_STREAM_FROM && ldc % LANES == 0 && (uintptr_t)c % VECTOR_BYTES == 0;
@@ -186,7 +182,7 @@ static void outer_product(int64_t m, int64_t n, const float *restrict a, int64_t
         if (stream) for (; j + LANES <= n; j += LANES) stream_vector(c + j, factor * *(const unaligned_vector *)(b + j));
         else if (accumulate) for (; j + LANES <= n; j += LANES) *(unaligned_vector *)(c + j) += factor * *(const unaligned_vector *)(b + j);
         else for (; j + LANES <= n; j += LANES) *(unaligned_vector *)(c + j) = factor * *(const unaligned_vector *)(b + j);
-        for (; j < n; j++) c[j] = a[i * a_step] * b[j] + (accumulate ? c[j] : 0.0f);
+        for (; j < n; j++) c[j] = a[i * a_step] * b[j] + (accumulate ? c[j] : 0);
     }
     if (stream) end_stream();
 }
@@ -200,13 +196,13 @@ static inline int is_gemv(int transposed_a, int transposed_b, int64_t m, int64_t
 }
 
 /* Return whether the depth is 1 and there is no epilogue. */
-static inline int is_outer_product(int transposed_b, int64_t k, int64_t ldb, const float *bias, int relu)
+static inline int is_outer_product(int transposed_b, int64_t k, int64_t ldb, const scalar *bias, int relu)
 { return k == 1 && !bias && !relu && (!transposed_b || ldb == 1); }
 
 /* Compute c [m, n] = op(a) op(b) (+ c if `accumulate`), then bias [n] and ReLU, where it is a GEMV or an outer product. Returns 1 if it was, else 0 and c is
  * unchanged. */
-static inline int gemv_or_outer_product(int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
-                               int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
+static inline int gemv_or_outer_product(int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, const scalar *a, int64_t lda, const scalar *b,
+                               int64_t ldb, int accumulate, scalar *c, int64_t ldc, const scalar *bias, int relu)
 {
     if (is_outer_product(transposed_b, k, ldb, bias, relu)) outer_product(m, n, a, transposed_a ? 1 : lda, b, accumulate, c, ldc);
     else if (!is_gemv(transposed_a, transposed_b, m, n, k, lda)) return 0;

@@ -75,12 +75,12 @@ cdef int matmul(const KernelArgs *args) noexcept nogil:
     return STATUS_OK
 
 
-cdef inline void broadcast_into(real *y, const real *c, real beta, int64_t m, int64_t n, int64_t row, int64_t column) noexcept nogil:
-    """y [m, n] = beta * c, with c broadcast by its strides along rows and columns"""
+cdef inline void broadcast_into(real *y, const real *c, real beta, int64_t m, int64_t n, int64_t row, int64_t column, bint add) noexcept nogil:
+    """y [m, n] = beta * c, or += if `add`, with c broadcast by its strides along rows and columns"""
     cdef int64_t i, j
     for i in range(m):
         for j in range(n):
-            y[i * n + j] = beta * c[i * row + j * column]
+            y[i * n + j] = beta * c[i * row + j * column] + (y[i * n + j] if add else <real>0)
 
 
 cdef int gemm(const KernelArgs *args) noexcept nogil:
@@ -91,26 +91,31 @@ cdef int gemm(const KernelArgs *args) noexcept nogil:
     cdef const int64_t *s = args.ints
     cdef int64_t m = s[0], n = s[1], k = s[2], lda, ldb
     cdef int transpose_a = s[3], transpose_b = s[4]
-    cdef bint has_c = s[7] != 0
-    # A bias row is added in the epilogue of the GEMM; any other c is first broadcast into y, to which the GEMM adds.
-    cdef bint is_bias_row = has_c and s[5] == 0 and (s[6] == 1 or n == 1) and args.floats[1] == 1.0
-    cdef bint broadcast_first = has_c and not is_bias_row
+    cdef bint has_c = s[7] != 0, is_scaled = args.floats[0] != 1.0
+    # A bias row is added in the epilogue of the GEMM; any other c is first broadcast into y, to which the GEMM adds. A scaled result is complete before c
+    # is added to it.
+    cdef bint is_bias_row = has_c and s[5] == 0 and (s[6] == 1 or n == 1) and args.floats[1] == 1.0 and not is_scaled
+    cdef bint broadcast_first = has_c and not is_bias_row and not is_scaled
     if m == 0 or n == 0:
         return STATUS_OK
     lda = m if transpose_a else k
     ldb = k if transpose_b else n
     if args.inputs[0].dtype == DTYPE_FLOAT32:
         if broadcast_first:
-            broadcast_into(<float *>args.outputs[0].data, <const float *>args.inputs[2].data, <float>args.floats[1], m, n, s[5], s[6])
+            broadcast_into(<float *>args.outputs[0].data, <const float *>args.inputs[2].data, <float>args.floats[1], m, n, s[5], s[6], False)
         args.engine.gemm_float32(args.engine, transpose_a, transpose_b, m, n, k, <float>args.floats[0], <float *>args.inputs[0].data, lda,
                                  <float *>args.inputs[1].data, ldb, <float>1 if broadcast_first else <float>0, <float *>args.outputs[0].data, n,
                                  <float *>args.inputs[2].data if is_bias_row else NULL, <int>s[8])
+        if has_c and is_scaled:
+            broadcast_into(<float *>args.outputs[0].data, <const float *>args.inputs[2].data, <float>args.floats[1], m, n, s[5], s[6], True)
     else:
         if broadcast_first:
-            broadcast_into(<double *>args.outputs[0].data, <const double *>args.inputs[2].data, args.floats[1], m, n, s[5], s[6])
+            broadcast_into(<double *>args.outputs[0].data, <const double *>args.inputs[2].data, args.floats[1], m, n, s[5], s[6], False)
         args.engine.gemm_float64(args.engine, transpose_a, transpose_b, m, n, k, args.floats[0], <double *>args.inputs[0].data, lda,
                                  <double *>args.inputs[1].data, ldb, 1.0 if broadcast_first else 0.0, <double *>args.outputs[0].data, n,
                                  <double *>args.inputs[2].data if is_bias_row else NULL, <int>s[8])
+        if has_c and is_scaled:
+            broadcast_into(<double *>args.outputs[0].data, <const double *>args.inputs[2].data, args.floats[1], m, n, s[5], s[6], True)
     return STATUS_OK
 
 
