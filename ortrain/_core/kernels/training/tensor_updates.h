@@ -210,8 +210,8 @@ static R *OF(orthogonalized)(const KernelArgs *args, R *x, R *y, R *square, R *p
     const Engine *engine = args->engine; const int wide = m <= n; const int64_t k = wide ? m : n;
     for (int64_t step = 0; step < steps; step++) {
         OF(GEMM)(engine, !wide, wide, k, k, wide ? n : m, 1, x, n, x, n, 0, square, k, 0, 0);
-        OF(combine)(args, k * k, -4.7750, square, 0, polynomial);
-        OF(GEMM)(engine, 0, 0, k, k, k, (R)2.0315, square, k, square, k, 1, polynomial, k, 0, 0);
+        OF(GEMM)(engine, 0, 0, k, k, k, 1, square, k, square, k, 0, polynomial, k, 0, 0);
+        OF(combine)(args, k * k, -4.7750, square, 2.0315, polynomial);
         OF(combine)(args, m * n, 3.4445, x, 0, y);
         if (wide) OF(GEMM)(engine, 0, 0, m, n, k, 1, polynomial, k, x, n, 1, y, n, 0, 0);
         else OF(GEMM)(engine, 0, 0, m, n, k, 1, x, n, polynomial, k, 1, y, n, 0, 0);
