@@ -1,7 +1,9 @@
-"""Thread pool: results are bitwise equal for any number of threads, pools survive a fork, and closed sessions release their threads."""
+"""Thread pool: results are bitwise equal for any number of threads, threads that wait leave processors to those that work, pools survive a fork, and closed
+sessions release their threads."""
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,12 @@ DATA = Path(__file__).parents[1] / "data" / "ort_golden"
 
 def start(model, options):
     return ortrain.TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, options=options)
+
+
+def large_batch(case):
+    """Return a batch that is large enough for several threads."""
+    inputs = np.load(DATA / case / "inputs.npz")
+    return [np.concatenate([inputs[f"train0.{name}"]] * 24) for name in inputs["input_order"]]
 
 
 def train(case, threads, steps=4):
@@ -50,12 +58,33 @@ def thread_count():
     return len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else threading.active_count()
 
 
+@pytest.fixture
+def one_processor():
+    """Let the threads of this test, and those that they start, run on one processor only."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs threads that can be bound to a processor")
+def test_threads_that_share_a_processor_wait_without_using_it(one_processor):
+    pauses, used = 20, 0.0
+    with start(DATA / "cnn" / "forward.onnx", ortrain.SessionOptions(intra_op_num_threads=4)) as session:
+        arrays = large_batch("cnn")
+        for _ in range(pauses):
+            session.train_step(*arrays)
+            before = time.process_time()
+            time.sleep(0.01)
+            used += time.process_time() - before
+    assert used < pauses * 0.0005                      # threads that spin after a step do so for 1.5 ms
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_starts_its_own_threads():
-    inputs = np.load(DATA / "cnn" / "inputs.npz")
     options = ortrain.SessionOptions(intra_op_num_threads=3)
     with start(DATA / "cnn" / "forward.onnx", options) as session:
-        arrays = [np.concatenate([inputs[f"train0.{name}"]] * 24) for name in inputs["input_order"]]
+        arrays = large_batch("cnn")
         session.train_step(*arrays)
         expected = session.eval_step(*arrays)[0]
         child = os.fork()
