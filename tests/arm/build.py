@@ -18,6 +18,11 @@ CONFIGURATION = "_sysconfigdata__aarch64-linux-gnu"
 COPIED = ["ortrain", "bindings_spec", "tests", "benchmarks", "docs", "examples", "README.md", "CHANGELOG.md", "pyproject.toml", "setup.py", "Makefile"]
 
 
+def package(folder: Path) -> Path:
+    """Return where the package and the tests are in the folder of an environment."""
+    return folder.resolve() / "ortrain"
+
+
 def copy_sources(target: Path) -> None:
     """Copy what the build and the tests read, without compiled modules; unchanged files keep their times, so that only changed modules are compiled again."""
     for name in COPIED:
@@ -34,7 +39,7 @@ def copy_sources(target: Path) -> None:
 def build(folder: Path, **variables: str) -> Path:
     """Compile ortrain for the environment in `folder` and return the folder with the package and the tests."""
     folder = folder.resolve()
-    target, configuration, headers = folder / "ortrain", folder / "configuration", folder / "root" / "usr" / "include"
+    target, configuration, headers = package(folder), folder / "configuration", folder / "root" / "usr" / "include"
     copy_sources(target)
     configuration.mkdir(exist_ok=True)
     shutil.copy2(folder / "root" / "usr" / "lib" / f"python{VERSION}" / f"{CONFIGURATION}.py", configuration)

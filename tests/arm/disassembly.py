@@ -50,7 +50,7 @@ class Instruction:
 
 @dataclass
 class Loop:
-    """The instructions of an innermost loop, from the target of its branch to the branch."""
+    """The instructions of an innermost loop in the order of memory, from the target of its branch to the branch."""
 
     function: str
     instructions: list[Instruction]
@@ -58,6 +58,11 @@ class Loop:
     def count(self, kind: str) -> int:
         """Return how many instructions have a property `is_KIND`."""
         return sum(getattr(instruction, f"is_{kind}") for instruction in self.instructions)
+
+    def assembly(self) -> str:
+        """Return the loop in the assembler's language; its branches lead to one name, since addresses mean nothing outside of the module."""
+        operands = (re.sub(r"[0-9a-f]+ <.*", "target", i.operands) if i.target is not None else i.operands for i in self.instructions)
+        return "".join(f"{i.name} {text.partition('//')[0]}\n" for i, text in zip(self.instructions, operands, strict=True))
 
     def __str__(self) -> str:
         return (f"{self.function}: {len(self.instructions)} instructions, {self.count('vector_product')} vector and {self.count('scalar_product')} scalar "
@@ -80,12 +85,34 @@ def functions(module: Path) -> Iterator[tuple[str, list[Instruction]]]:
         yield name, found
 
 
+def natural_loop(instructions: list[Instruction], predecessors: dict[int, list[int]], first: int, last: int) -> frozenset[int]:
+    """Return the addresses of the loop that a branch at `last` to `first` closes: all from which `last` is reached without passing `first`.
+
+    Empty if one of them is the entry of the function, or cannot be reached: such a branch leads back from code that the compiler put behind a loop."""
+    body, unvisited = {first}, [last]
+    while unvisited:
+        address = unvisited.pop()
+        if address in body:
+            continue
+        if address == instructions[0].address or address not in predecessors:
+            return frozenset()
+        body.add(address)
+        unvisited += predecessors[address]
+    return frozenset(body)
+
+
 def innermost_loops(name: str, instructions: list[Instruction]) -> Iterator[Loop]:
     """Yield the loops that contain no other loop."""
-    backward = sorted({(i.target, i.address) for i in instructions if i.target is not None and instructions[0].address <= i.target <= i.address})
-    for start, end in backward:
-        if not any((start, end) != (s, e) and start <= s and e <= end for s, e in backward):
-            yield Loop(name, [i for i in instructions if start <= i.address <= end])
+    predecessors: dict[int, list[int]] = {}
+    for instruction, following in zip(instructions, instructions[1:] + [None], strict=True):
+        if following is not None and instruction.name not in ("b", "br", "ret"):
+            predecessors.setdefault(following.address, []).append(instruction.address)
+        if instruction.target is not None:
+            predecessors.setdefault(instruction.target, []).append(instruction.address)
+    bodies = {natural_loop(instructions, predecessors, i.target, i.address) for i in instructions if i.target is not None and i.target <= i.address}
+    for body in sorted(bodies - {frozenset()}, key=min):
+        if not any(other < body for other in bodies - {frozenset()}):
+            yield Loop(name, [i for i in instructions if i.address in body])
 
 
 def loops(module: Path, names: str = "") -> list[Loop]:

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+FOLDER = Path(__file__).resolve().parents[2] / "build" / "arm"
+"""Where `make arm` keeps the environment and the build."""
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
 VERSION = "3.11"
 """Of the Python in Debian stable."""

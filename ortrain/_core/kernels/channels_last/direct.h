@@ -54,7 +54,7 @@ NOINLINE void NAMED(direct_tile_##ROWS##_##VECTORS)(const NAMED(DirectTile) *s, 
             LOAD_COLUMN(V, W, ROWS, a_row, x)                                                                                                          \
             _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(y + (j + 1 < VECTORS ? j * W : b_last));                           \
             _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++) {                                                                                   \
-                NEXT_ROW_OF_COLUMN(i)                                                                                                                  \
+                NEXT_ROW_OF_COLUMN(V, W, x, i)                                                                                                         \
                 V element = ELEMENT_OF_COLUMN(V, W, a_row, x, i);                                                                                      \
                 _Pragma("GCC unroll 3") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                                               \
             }                                                                                                                                          \

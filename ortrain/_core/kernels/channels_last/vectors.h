@@ -63,7 +63,7 @@ NOINLINE void NAME(int64_t depth, const REAL *restrict a, int64_t a_step, const 
         LOAD_COLUMN(NAMED(Vector), NAMED(WIDTH), ROWS, ROW_STEP, a)                                                                 \
         _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) row[j] = LOAD(b + j * NAMED(WIDTH));                              \
         _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                                   \
-            NEXT_ROW_OF_COLUMN(i)                                                                                                   \
+            NEXT_ROW_OF_COLUMN(NAMED(Vector), NAMED(WIDTH), a, i)                                                                   \
             NAMED(Vector) element = ELEMENT_OF_COLUMN(NAMED(Vector), NAMED(WIDTH), ROW_STEP, a, i);                                 \
             _Pragma("GCC unroll 2") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                                \
         }                                                                                                                           \

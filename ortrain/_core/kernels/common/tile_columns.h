@@ -1,26 +1,33 @@
 /* How a register tile reads the column of A by which it multiplies a row of B, in one step of its depth.
  *
- * x86 broadcasts each element from memory as part of a multiplication or of a load. ARM multiplies by a lane of a vector instead, so that adjacent elements take
- * one load and one register for four. A tile then uses 29 of 32 registers, and no load may move to an earlier step: GCC moved them, and in each step stored
- * seven of the 24 sums of an 8 x 12 tile on the stack and loaded them again. */
+ * x86 broadcasts each element from memory as part of a multiplication or of a load. ARM multiplies by a lane of a vector instead, so that adjacent elements
+ * take one load and one register for four, or for two of float64. A tile then uses 29 of 32 registers, and no load may move to an earlier step: GCC moved them,
+ * and in each step stored seven of the 24 sums of an 8 x 12 tile on the stack and loaded them again. */
 #ifndef ORTRAIN_TILE_COLUMNS_H
 #define ORTRAIN_TILE_COLUMNS_H
 
 #if defined(__aarch64__) && defined(__GNUC__)
 #define KEEP_LOADS_HERE __asm__ volatile("" : : : "memory");
+#define EARLY_LANES 2        /* vectors of a column that are loaded at once; others are where their rows follow, lest registers run out with float64 */
 /* Declares and loads the column a[i * STEP], i < ROWS. VECTOR: an unaligned vector of WIDTH elements. STEP: the constant 1, or a variable. */
 #define LOAD_COLUMN(VECTOR, WIDTH, ROWS, STEP, a)                                              \
     VECTOR lanes[(ROWS) / (WIDTH) + 1];                                                        \
     const int adjacent = __builtin_constant_p(STEP) ? (ROWS) / (WIDTH) * (WIDTH) : 0;          \
+    const int early = adjacent / (WIDTH) < EARLY_LANES ? adjacent / (WIDTH) : EARLY_LANES;     \
     KEEP_LOADS_HERE                                                                            \
-    _Pragma("GCC unroll 16") for (int i = 0; i < adjacent / (WIDTH); i++) lanes[i] = *(const VECTOR *)((a) + i * (WIDTH));
+    _Pragma("GCC unroll 2") for (int i = 0; i < early; i++) lanes[i] = *(const VECTOR *)((a) + i * (WIDTH));
 /* Element i of the column, times 1 in all lanes. */
 #define ELEMENT_OF_COLUMN(VECTOR, WIDTH, STEP, a, i) ((i < adjacent ? lanes[i / (WIDTH)][i % (WIDTH)] : (a)[i * (STEP)]) - (VECTOR){0})
-/* Between the rows of a column that is not adjacent in memory, whose elements are loaded two at a time. */
-#define NEXT_ROW_OF_COLUMN(i) if (i >= adjacent && i % 2 == 0) KEEP_LOADS_HERE
+/* Before row i: where elements are not adjacent in memory, two are loaded at a time. */
+#define NEXT_ROW_OF_COLUMN(VECTOR, WIDTH, a, i)                                                \
+    if (i >= adjacent && i % 2 == 0) KEEP_LOADS_HERE                                           \
+    if (i < adjacent && i >= EARLY_LANES * (WIDTH) && i % (WIDTH) == 0) {                      \
+        KEEP_LOADS_HERE                                                                        \
+        lanes[i / (WIDTH)] = *(const VECTOR *)((a) + i);                                       \
+    }
 #else
 #define LOAD_COLUMN(VECTOR, WIDTH, ROWS, STEP, a)
 #define ELEMENT_OF_COLUMN(VECTOR, WIDTH, STEP, a, i) ((a)[i * (STEP)] - (VECTOR){0})
-#define NEXT_ROW_OF_COLUMN(i)
+#define NEXT_ROW_OF_COLUMN(VECTOR, WIDTH, a, i)
 #endif
 #endif

@@ -64,7 +64,7 @@ enum { FETCH_STEPS = 4, LINE = 64 / SCALAR_BYTES };     /* LINE: elements per ca
         LOAD_COLUMN(unaligned_vector, LANES, ROWS, ROW_STEP, a)                                                        \
         _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) row[j] = *(const unaligned_vector *)(b + j * LANES); \
         _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) {                                                      \
-            NEXT_ROW_OF_COLUMN(i)                                                                                      \
+            NEXT_ROW_OF_COLUMN(unaligned_vector, LANES, a, i)                                                          \
             vector element = ELEMENT_OF_COLUMN(vector, LANES, ROW_STEP, a, i);                                         \
             _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                   \
         }                                                                                                              \
