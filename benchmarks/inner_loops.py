@@ -1,0 +1,27 @@
+"""The table of inner loops on ARM in docs/arm.md, from recorded results of python -m tests.arm.throughput."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TILE_TITLES = {"packed": "product, packed", "in_place": "product, read in place", "direct": "direct convolution", "nn": "other convolutions",
+               "tn": "their weight gradients"}
+"""Kind of a tile -> its name in the table."""
+
+
+def inner_loops_table(results: dict[str, Any]) -> str:
+    """Render the share of possible products per cycle that tiles of each kind and width reach, from the lowest to the highest over their numbers of rows."""
+    lines = ["| tile | rows | " + " | ".join(f"{name}, {peak:.0f} a cycle" for name, peak in results["possible"].items()) + " |",
+             "|---|---|" + "---:|" * len(results["possible"])]
+    for row in results["tiles"]:
+        plural = "s" if row["vectors"] > 1 else ""
+        rows = f"{row['rows'][0]} to {row['rows'][-1]}" if len(row["rows"]) > 2 else " and ".join(map(str, row["rows"]))
+        cells = [f"{TILE_TITLES[row['kind']]}, {row['vectors']} vector{plural}", rows, *(share_cell(*share) for share in row["share"].values())]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def share_cell(lowest: float, highest: float) -> str:
+    """Render a range of shares; more than all is the rounding of a whole number of cycles."""
+    low, high = (f"{min(share, 1) * 100:.0f}" for share in (lowest, highest))
+    return f"{low} %" if low == high else f"{low} to {high} %"
