@@ -5,7 +5,7 @@ Environment variables:
     ORTRAIN_ISA=avx2,...          build only these instruction sets (default: all; baseline runs on every processor)
     ORTRAIN_ONLY=conv,engine      build only the modules with these names; native is the library libonnxruntime
     ORTRAIN_DEBUG=1               check the bounds of array accesses
-    ORTRAIN_SANITIZE=1            compile with the address and undefined-behavior sanitizers
+    ORTRAIN_SANITIZE=address      compile with the address and undefined-behavior sanitizers; thread: with the thread sanitizer
     ORTRAIN_ANNOTATE=1            write Cython's annotated HTML
     ORTRAIN_BUILD_JOBS=N          compile N files at a time (default: the number of processors)
 """
@@ -37,6 +37,7 @@ X86_SETS = {
 ARM_SETS = {
     "neon": [] if MSVC else ["-march=armv8-a"],
 }
+SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -44,6 +45,7 @@ DIRECTIVES = {
     "cdivision": True,
     "initializedcheck": False,
     "embedsignature": True,
+    "freethreading_compatible": True,               # sessions take a lock (_core/session_lock.pyx) and share nothing else that changes
 }
 
 
@@ -75,8 +77,10 @@ def instruction_sets() -> dict[str, list[str]]:
 
 def flags() -> tuple[list[str], list[str]]:
     """Return (compile flags, link flags) of every extension."""
-    if enabled("ORTRAIN_SANITIZE"):
-        sanitize = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
+    if chosen := os.environ.get("ORTRAIN_SANITIZE"):
+        if chosen not in SANITIZERS:
+            raise SystemExit(f"expected ORTRAIN_SANITIZE to be one of {sorted(SANITIZERS)}, got {chosen!r}")
+        sanitize = [f"-fsanitize={SANITIZERS[chosen]}", "-fno-omit-frame-pointer"]
         return ["-O1", "-g", *sanitize], sanitize
     return BASE_FLAGS, [] if MSVC else ["-pthread"]
 
@@ -103,7 +107,7 @@ def extensions() -> list[Extension]:
     for isa, isa_flags in instruction_sets().items():
         for source in sorted(KERNELS.rglob("*.pyx")):
             stub = GENERATED / isa / f"{source.stem}.pyx"
-            write_if_changed(stub, f'include "{source.resolve().as_posix()}"\n')
+            write_if_changed(stub, f'include "{source.relative_to(KERNELS).as_posix()}"\n')
             found.append(Extension(f"ortrain._core.instruction_sets.{isa}.{source.stem}", [str(stub)], depends=[*headers, str(source)],
                                    extra_compile_args=[*compile_flags, *isa_flags], **common))
     only = os.environ.get("ORTRAIN_ONLY")

@@ -7,6 +7,7 @@ from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
 from ortrain._core.kernel cimport ORTRAIN_MAX_RANK, Engine, Kernel, KernelArgs, Tensor, WorkItem, real
 
 import os
+import threading
 
 from ortrain._core.fork_handlers import register_after_fork
 from ortrain.dtypes import NUMBERS, name_of
@@ -22,9 +23,6 @@ cdef extern from "threads.h" nogil:
     void pool_reset(Pool *pool, int workers)
     void pool_free(Pool *pool)
     void pool_parallel_for(const Engine *engine, WorkItem work, void *context, int64_t items)
-
-cdef extern from "Python.h":
-    void Py_FatalError(const char *message)
 
 cdef extern from "stdlib.h" nogil:
     void *aligned_alloc(size_t alignment, size_t size)
@@ -57,6 +55,7 @@ cdef AmxGemm amx_float32 = NULL
 cdef int64_t packed_floats = 0
 cdef bint has_amx = False
 cdef void *implicit_gemm = NULL
+LOADING = threading.Lock()
 
 
 def load_blas():
@@ -74,7 +73,7 @@ def load_blas():
 
 
 def load_gemm():
-    """Load the GEMM of the instruction set in use, once.
+    """Load the GEMM of the instruction set in use, once. The caller holds the lock LOADING.
 
     ORTRAIN_GEMM=blas uses SciPy's BLAS instead; ORTRAIN_GEMM=vectors uses vector units even if the processor has AMX tiles.
     Raises InvalidArgumentError for another value, and for blas without SciPy."""
@@ -197,7 +196,8 @@ cdef class EngineHandle:
     """An Engine with its thread pool and packing buffers."""
 
     def __cinit__(self, int workers=1, seed=0):
-        load_gemm()
+        with LOADING:
+            load_gemm()
         memset(&self.engine, 0, sizeof(Engine))
         self.engine.pool = pool_make(workers) if workers > 1 else NULL
         self.engine.workers = (<Pool *>self.engine.pool).workers if self.engine.pool != NULL else 1

@@ -143,15 +143,14 @@ cdef class FastPath:
         """As train(), with arrays that receive outputs (None for new ones) and a byte that stops the step when another thread sets it; NULL for none.
 
         None also if an array cannot receive its output, or the byte is set at the start."""
-        cdef Program program = self.program
+        cdef Program program
         cdef bint overwrite
         cdef list results
-        make_error = self.make_error
-        if program is None or not self.lock.try_acquire():
+        if not self.lock.try_acquire():
             return None
         try:
-            overwrite = self.overwrite
-            if not program.accepts(values):
+            program, overwrite, make_error = self.program, self.overwrite, self.make_error
+            if program is not None and not program.accepts(values):
                 program = find_ready_program(program, values)
             if program is None or out is not None and not program.fits_outputs(out) or terminate_flag != NULL and terminate_flag[0]:
                 return None
@@ -170,12 +169,15 @@ cdef class FastPath:
 
     def update(self):
         """Run an optimizer step with the last update; False for the slow path."""
-        cdef OptimizerUpdate optimizer_update = self.optimizer_update
-        if self.program is not None and self.consume_backward_update():
-            return True
-        if optimizer_update is None or not self.gradients_valid or not self.lock.try_acquire():
+        cdef OptimizerUpdate optimizer_update
+        if not self.lock.try_acquire():
             return False
         try:
+            optimizer_update = self.optimizer_update
+            if self.program is not None and self.consume_backward_update():
+                return True
+            if optimizer_update is None or not self.gradients_valid:
+                return False
             if self.state.masked != self.mask or deferred_names_of(self.pending) != self.updated_names:
                 return False
             self.run_deferred_updates()

@@ -1,6 +1,8 @@
 """Repeated steps: sessions shared by threads, and equal results on the fast path and the slow path."""
 
 import os
+import sys
+import sysconfig
 import threading
 import weakref
 
@@ -161,3 +163,29 @@ def test_a_closed_session_does_not_take_the_fast_path():
     for call in (lambda: session.train_step(*arrays), session.optimizer_step):
         with pytest.raises(ortrain.errors.InvalidStateError):
             call()
+
+
+def trained_parameters(results, index):
+    """Train a session of one thread for some steps, and store its parameters in results[index]."""
+    session, arrays = start(), batch()
+    for _ in range(100):
+        session.train_step(*arrays)
+        session.optimizer_step()
+    results[index] = np.concatenate([segment.array for segment in session.state.trainable_segments])
+
+
+def test_sessions_in_several_threads_train_with_the_bits_of_one():
+    results = [None] * 5
+    trained_parameters(results, 0)
+    threads = [threading.Thread(target=trained_parameters, args=(results, index)) for index in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    for found in results[1:]:
+        np.testing.assert_array_equal(results[0], found)
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="needs a Python without a GIL")
+def test_a_python_without_a_gil_keeps_it_disabled():
+    assert not sys._is_gil_enabled()
