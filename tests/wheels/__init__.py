@@ -1,0 +1,1 @@
+"""Builds wheels with several Pythons, and runs the tests with what they install."""
