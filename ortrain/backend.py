@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.checker
-from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 from ortrain.errors import OrtrainError
+from ortrain.packages import require_onnx
 from ortrain.runtime.inference_session import InferenceSession
+
+require_onnx("the ONNX Backend interface")
+import onnx  # noqa: E402  the line above says what to install where it is missing
+import onnx.checker  # noqa: E402
+from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict  # noqa: E402
 
 
 class OrtrainRep(BackendRep):

@@ -14,7 +14,7 @@ NAMES: dict[int, str] = {
 NUMBERS: dict[str, int] = {name: number for number, name in NAMES.items()}
 
 EXTENSIONS = frozenset(name for number, name in NAMES.items() if number >= NUMBERS["bfloat16"])
-"""The dtypes that NumPy supports through ml_dtypes, a dependency of onnx from 1.19 on."""
+"""The dtypes that NumPy supports through ml_dtypes, which onnx 1.19 and newer install."""
 
 DIFFERENTIABLE = frozenset({"float32", "float64"})
 """The dtypes through which gradients flow."""
@@ -33,7 +33,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
             found: np.dtype = np.dtype(getattr(ml_dtypes, name))
         except (ImportError, AttributeError) as error:
-            raise TypeError(f"expected ml_dtypes with {name}, which onnx installs from version 1.19 on: {error}") from error
+            raise TypeError(f"expected the package ml_dtypes with {name}, which onnx 1.19 and newer install: {error}") from error
         return found
     return np.dtype(object) if name == "string" else np.dtype(name)
 

@@ -187,3 +187,9 @@ class UseAfterRelease(InvalidStateError):
     """An object is used, or released again, after it was released, disposed or closed."""
 
     code = 2
+
+
+class MissingPackageError(InvalidStateError, ImportError):
+    """A package is missing that ortrain does not depend on and that the call needs; the message says how to install it."""
+
+    code = 1

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-import onnx.defs
-
 from ortrain._core.kernel_table import kernels
 from ortrain.loading.sequences import RULES as SEQUENCE_RULES
 from ortrain.ops import REGISTRY
@@ -17,6 +15,7 @@ from ortrain.ops.custom import DOMAIN as CUSTOM
 from ortrain.ops.registry.onnx_definitions import onnx_record
 from ortrain.ops.registry.optimizers import OptimizerAlgorithm
 from ortrain.ops.registry.record import ORTRAIN, ElementwiseLowering, OpRecord
+from ortrain.packages import require_onnx
 
 COMPILED, COMPOSED, FUNCTION, REFERENCE, NONE = "compiled", "composed", "function", "reference", "none"
 """Kinds of kernels: its own; a composition of other operators by ortrain or by ONNX's function body; ONNX's reference implementation in a Python step."""
@@ -50,7 +49,7 @@ def operators() -> list[Operator]:
     """Return every operator of the default domain that the installed onnx defines, and those of other domains that ortrain supports, by name."""
     versions: dict[tuple[str, str], list[int]] = {}
     allowed: dict[tuple[str, str], set[str]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
+    for schema in require_onnx("the list of its operators", "onnx.defs").get_all_schemas_with_history():
         if schema.domain == "" and not schema.deprecated or (schema.domain, schema.name) in REGISTRY:
             versions.setdefault((schema.domain, schema.name), []).append(schema.since_version)
             allowed.setdefault((schema.domain, schema.name), set()).update(_data_types(schema))
@@ -111,7 +110,7 @@ def _gradient(record: OpRecord, own: bool, domain: str, name: str) -> str:
 
 
 def _has_body(record: OpRecord) -> bool:
-    schema: Any = onnx.defs.get_schema(record.op_type, domain=record.domain)
+    schema: Any = require_onnx("the bodies of its functions", "onnx.defs").get_schema(record.op_type, domain=record.domain)
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 

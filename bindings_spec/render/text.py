@@ -22,7 +22,9 @@ OUTSIDE = {
     "Parameter": "ortrain.runtime.parameters", "Parameters": "ortrain.runtime.parameters", "Properties": "ortrain.runtime.parameters",
     "as_array": "ortrain.runtime.values",
 }
-MODULES = {"np": "import numpy as np", "os": "import os", "onnx": "import onnx"}
+MODULES = {"np": "import numpy as np", "os": "import os"}
+HINTED = {"onnx": "import onnx"}
+"""Modules that only type hints use: they are not imported, since their packages may be missing."""
 
 
 def wrapped(text: str, indent: str) -> str:
@@ -105,7 +107,8 @@ def imports_for(body: str, homes: dict[str, str], own: set[str]) -> str:
     used = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", code)) - own
     used -= {name for name in used if homes.get(name) == "ortrain._facade_runtime" and not re.search(rf"(?<![\w.]){name}\.\w", code)}
     plain = sorted(line for name, line in MODULES.items() if re.search(rf"(?<![\w.]){name}\.", code))
-    sources: dict[str, set[str]] = {}
+    hinted = sorted(f"    {line}" for name, line in HINTED.items() if re.search(rf"(?<![\w.]){name}\.", code))
+    sources: dict[str, set[str]] = {"typing": {"TYPE_CHECKING"}} if hinted else {}
     for name in used:
         module = homes.get(name) or OUTSIDE.get(name)
         if module:
@@ -116,6 +119,7 @@ def imports_for(body: str, homes: dict[str, str], own: set[str]) -> str:
     for module, names in sorted(sources.items()):
         listed = sorted(names, key=lambda name: order(name, fold=True))
         groups[2 if module.startswith("ortrain") else 0].append(_import(module, listed))
+    groups.append(["if TYPE_CHECKING:", *hinted] if hinted else [])
     return "\n\n".join("\n".join(group) for group in groups if group)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from ortrain.errors import ArgumentTypeError, InvalidStateError, UseAfterRelease
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.state import TrainingState
 from ortrain.runtime.values import OrtValue
-from ortrain.training.session import TrainingSession
+
+if TYPE_CHECKING:
+    from ortrain.training.session import TrainingSession
 
 T = TypeVar("T")
 
@@ -54,7 +56,7 @@ class Holder(Generic[T]):
             self._release()
 
 
-class SessionHolder(Holder[TrainingSession]):
+class SessionHolder(Holder["TrainingSession"]):
     """Holds a training session, and through it the state that it trains."""
 
     @property

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ortrain._facade_runtime.lifetime import Holder, StateHolder
 from ortrain.errors import ArgumentTypeError
 from ortrain.runtime.state import TrainingState
 from ortrain.runtime.values import OrtValue
-from ortrain.training.session import TrainingSession
+
+if TYPE_CHECKING:
+    from ortrain.training.session import TrainingSession
 
 
 class StateBase(StateHolder):
@@ -21,7 +23,7 @@ class StateBase(StateHolder):
         self._hold(state)
 
 
-class PartOfSession(Holder[TrainingSession]):
+class PartOfSession(Holder["TrainingSession"]):
     """A Python object for a part of a session. The plain attribute avoids a property call in every step."""
 
     _session: TrainingSession

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.seed import set_seed
 from ortrain.runtime.state import TrainingState
 from ortrain.runtime.values import OrtValue
-from ortrain.training.schedules import LinearSchedule
-from ortrain.training.session import TrainingSession
+
+if TYPE_CHECKING:
+    from ortrain.training.session import TrainingSession
 
 __all__ = ["set_seed"]
 
@@ -23,6 +24,8 @@ __all__ = ["set_seed"]
 def create_session(state: TrainingState, train_model: Any, eval_model: Any = None, optimizer_model: Any = None, options: SessionOptions | None = None,
                    environment: Environment | None = None, device: str = "cpu") -> TrainingSession:
     """Create a session over a state; models are paths or bytes. The environment is accepted and ignored."""
+    from ortrain.training.session import TrainingSession  # with it come all operators and the planner: importing a facade stays quick
+
     return TrainingSession(train_model, state, eval_model, optimizer_model, options=options, device=device)
 
 
@@ -66,6 +69,8 @@ def set_learning_rate(session: TrainingSession, learning_rate: float) -> None:
 
 def register_linear_lr_scheduler(session: TrainingSession, warmup_step_count: int, total_step_count: int, initial_lr: float) -> TrainingSession:
     """Register the linear schedule and apply it at once. Raises InvalidArgumentError for negative counts."""
+    from ortrain.training.schedules import LinearSchedule
+
     for name, count in (("warm-up", warmup_step_count), ("total", total_step_count)):
         if count < 0:
             raise InvalidArgumentError(f"expected a {name} step count of at least 0, got {count}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal  # noqa: F401  it replaces the handler of SIGINT, which the library puts back after its start and could not put back after a later import
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,9 @@ from ortrain.errors import (
     InvalidStateError,
     OutputNotFoundError,
 )
-from ortrain.formats.onnx_files import proto_of, read_model
+from ortrain.formats.onnx_files import folder_of, read_message
+from ortrain.formats.onnx_messages import TensorProto
+from ortrain.formats.onnx_tensors import external_data, external_range, uses_external_data
 from ortrain.ir import Dim, Model, TensorType
 from ortrain.loading.loader import load_model
 from ortrain.ops.custom import load_operators
@@ -106,7 +107,7 @@ def export(session: TrainingSession, path: str, names: Sequence[str]) -> None:
 
 
 def overridable_initializers(model: Any) -> list[str]:
-    """Return the initializers of an onnx.ModelProto that are also inputs, which a run may replace."""
+    """Return the initializers of a ModelProto that are also inputs, which a run may replace."""
     weights = {tensor.name for tensor in model.graph.initializer}
     return [value.name for value in model.graph.input if value.name in weights] if model.ir_version >= 4 else []
 
@@ -115,7 +116,7 @@ class Inference:
     """A model ready to run, with what the C interface tells about it."""
 
     def __init__(self, settings: Settings, source: str | bytes) -> None:
-        proto = _proto(source)
+        proto = _message(source)
         self._model = load_model(_with_external_data(proto, source, settings) if settings.initializers or settings.files else source)
         self.producer, self.graph_name, self.domain = proto.producer_name, proto.graph.name, proto.domain
         self.description, self.graph_description, self.version = proto.doc_string, proto.graph.doc_string, proto.model_version
@@ -176,56 +177,38 @@ class Inference:
             session._handle.close()
 
 
-def _proto(source: str | bytes) -> Any:
-    """Return the onnx.ModelProto of a model, without its external data."""
-    import onnx
-
-    from ortrain.formats.ort_format import is_ort_model
-
-    if isinstance(source, str):
-        try:
-            with open(source, "rb") as file:
-                data = file.read()
-        except (OSError, ValueError) as error:
-            raise ArtifactNotFoundError(f"Load model from {source} failed: File doesn't exist ({error})") from error
-    else:
-        data = source
-    if is_ort_model(data):
-        return proto_of(data)
-    read = onnx.ModelProto()
+def _message(source: str | bytes) -> Any:
+    """Return the ModelProto of a model, without its external data."""
     try:
-        read.ParseFromString(data)
-    except Exception:                   # the loader reports what cannot be parsed
-        read_model(data)
-        raise
-    return read
+        return read_message(source)
+    except ArtifactNotFoundError as error:
+        raise ArtifactNotFoundError(f"Load model from {source!r} failed: File doesn't exist ({error})") from error
 
 
 def _with_external_data(proto: Any, source: str | bytes, settings: Settings) -> Any:
     """Return a model whose external data are those that the program has given; others are read from files beside the model.
 
     Raises InvalidModelError when a file in memory is too short, InvalidArgumentError when a given initializer has another shape or type."""
-    from onnx import external_data_helper
-
-    for tensor in proto.graph.initializer:
-        if not external_data_helper.uses_external_data(tensor):
-            continue
-        where = external_data_helper.ExternalDataInfo(tensor)
+    for tensor in filter(uses_external_data, proto.graph.initializer):
         if tensor.name in settings.initializers:
             tensor.raw_data = _fitting(tensor, settings.initializers[tensor.name]).tobytes()
-        elif where.location in settings.files:
-            file, offset = settings.files[where.location], where.offset or 0
-            length = len(file) - offset if where.length is None else where.length
-            if offset < 0 or length < 0 or offset + length > len(file):
-                raise InvalidModelError(f"expected bytes {offset} to {offset + length} of {where.location!r} for tensor {tensor.name!r}, got {len(file)} bytes")
-            tensor.raw_data = bytes(file[offset : offset + length])
+        elif (location := external_range(tensor)[0]) in settings.files:
+            tensor.raw_data = _part_of(settings.files[location], tensor)
         elif isinstance(source, str):
-            external_data_helper.load_external_data_for_tensor(tensor, os.path.dirname(source))
+            tensor.raw_data = external_data(tensor, folder_of(source))
         else:
             continue                    # the loader refuses it
-        del tensor.external_data[:]
-        tensor.data_location = tensor.DEFAULT
+        tensor.external_data, tensor.data_location = (), TensorProto.DataLocation.DEFAULT
     return proto
+
+
+def _part_of(file: memoryview, tensor: TensorProto) -> memoryview:
+    """Return the data of a tensor in a file that the program has in memory."""
+    location, offset, length = external_range(tensor)
+    stop = len(file) if length is None else offset + length
+    if not offset <= stop <= len(file):
+        raise InvalidModelError(f"expected bytes {offset} to {stop} of {location!r} for tensor {tensor.name!r}, got {len(file)} bytes")
+    return memoryview(bytes(file[offset:stop]))
 
 
 def _fitting(tensor: Any, value: np.ndarray) -> np.ndarray:

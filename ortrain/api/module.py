@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import onnx
 
 from ortrain._facade_runtime import arguments, lifetime, sessions
 from ortrain._facade_runtime.modules import ModuleBase
 from ortrain.api.checkpoint_state import CheckpointState
 from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.values import OrtValue, as_array
+
+if TYPE_CHECKING:
+    import onnx
 
 
 class Module(ModuleBase):

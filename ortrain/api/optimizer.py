@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
-
-import onnx
+from typing import TYPE_CHECKING
 
 from ortrain._facade_runtime import arguments, modules, sessions
 from ortrain._facade_runtime.modules import PartOfSession
 from ortrain.api.module import Module
+
+if TYPE_CHECKING:
+    import onnx
 
 
 class Optimizer(PartOfSession):

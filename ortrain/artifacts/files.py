@@ -9,7 +9,7 @@ from pathlib import Path
 from ortrain.formats.artifact_names import CHECKPOINT, EVAL_MODEL, NOMINAL_CHECKPOINT, OPTIMIZER_MODEL, TRAINING_MODEL
 from ortrain.formats.checkpoint import write_checkpoint
 from ortrain.formats.checkpoint_contents import Checkpoint
-from ortrain.formats.onnx_files import to_proto, write_model
+from ortrain.formats.onnx_files import to_message, write_model
 from ortrain.formats.ort_writer import required_operators, serialize_ort_model
 from ortrain.ir import Model
 
@@ -45,7 +45,7 @@ class Artifacts:
         Returns file name -> content. Raises InvalidModelError for operators that onnxruntime-training does not have."""
         files: dict[str, bytes] = {}
         for file_name, model in self.models().items():
-            proto, name = to_proto(model), f"{prefix}{Path(file_name).stem}"
-            files[f"{name}.ort"] = serialize_ort_model(proto)
-            files[f"{name}.required_operators.config"] = required_operators(proto, f"{name}.ort").encode()
+            message, name = to_message(model), f"{prefix}{Path(file_name).stem}"
+            files[f"{name}.ort"] = serialize_ort_model(message)
+            files[f"{name}.required_operators.config"] = required_operators(message, f"{name}.ort").encode()
         return files

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto
 
 from ortrain._core.arrays import release_free_memory
 from ortrain.artifacts.files import Artifacts
@@ -33,6 +31,7 @@ from ortrain.onnxblock.training import output_names
 from ortrain.onnxblock.training_graph import make_training_graphs
 from ortrain.ops.custom import load_operators
 from ortrain.ops.registry.shape_inference import infer
+from ortrain.packages import MAKING_ARTIFACTS, onnx, require_onnx
 from ortrain.passes.half_precision import convert_to_float32
 from ortrain.passes.head import HEAD, head_parameters
 from ortrain.passes.specialization import InputShapes, specialize
@@ -113,7 +112,7 @@ def generate_artifacts(
     then takes any number of samples.
 
     Nothing is written on an error. Raises ArtifactNotFoundError, InvalidModelError, InvalidArgumentError, ArgumentTypeError, ParameterNotFoundError,
-    OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError, ShapeInferenceError."""
+    OutputNotFoundError, UnreachableParameterError, MissingGradientError, MissingKernelError, ShapeInferenceError, MissingPackageError (the package onnx)."""
     folder = Path(artifact_directory) if artifact_directory is not None else Path.cwd()
     if not folder.is_dir():
         raise ArtifactNotFoundError(f"expected an artifact_directory that exists, got {str(folder)!r}")
@@ -147,6 +146,7 @@ def build_artifacts(
     """Return the artifacts in memory. Parameters and errors are those of generate_artifacts; the model may also be an ortrain.ir.Model.
 
     name_loss: call the loss "loss", where the model has no value of that name, instead of "onnx::loss::2" as onnxruntime-training does."""
+    require_onnx(MAKING_ARTIFACTS)
     loss_block, optimizer_block = _loss_block(loss), _optimizer_block(optimizer)
     trained, frozen = _names("requires_grad", requires_grad), _names("frozen_params", frozen_params) or []
     loss_inputs, additional = _names("loss_input_names", loss_input_names), _additional_names(additional_output_names)
@@ -337,7 +337,7 @@ def _expanded(trained: list[str] | None, frozen: list[str], forward: Model, comp
 
 def _optimizer_model(block: Block, forward: Model, checkpoint: Checkpoint) -> Model:
     # an optimizer block uses only the number and the types of the parameters
-    parameters = [TensorProto(name=name, data_type=NUMBERS[str(array.dtype)], dims=array.shape)
+    parameters = [onnx.TensorProto(name=name, data_type=NUMBERS[str(array.dtype)], dims=array.shape)
                   for name, array in checkpoint.trainable.items()]
     with empty_base(forward.opset) as accessor:
         block(parameters)

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import argparse
 
-import onnx
-
 from ortrain.operator_support import NOT_YET, Operator, counts, operators
 from ortrain.ops.registry.unsupported import UNSUPPORTED_OPERATORS
+from ortrain.packages import require_onnx
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -45,7 +44,7 @@ def opsets(row: Operator) -> str:
 
 def page() -> str:
     """Return the page docs/operators.md."""
-    lines = ["# Operators", "", f"With onnx {onnx.__version__}; rendered by `python -m ortrain ops --markdown`.", "",
+    lines = ["# Operators", "", f"With onnx {require_onnx('the list of operators').__version__}; rendered by `python -m ortrain ops --markdown`.", "",
              "Kernels: *compiled*; *composed* of other operators' by ortrain; of the *function* body that ONNX defines; ONNX's *reference*",
              "implementation as a Python step. A dtype without a compiled kernel runs by the reference implementation. Gradients: by a rule of the",
              "operator's own, of its parts, none by nature, first order only (operators that are parts of gradients), or not yet.", "",

@@ -13,7 +13,7 @@ import numpy as np
 from ortrain import lora
 from ortrain.cli.common import session_options
 from ortrain.cli.options import NO_DECAY
-from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError
+from ortrain.errors import ArgumentTypeError, InvalidArgumentError, MissingPackageError
 from ortrain.ir import Model
 from ortrain.loading.loader import load_model
 from ortrain.onnxblock.optim import OPTIMIZERS
@@ -43,7 +43,7 @@ def forward_model(settings: Mapping[str, Any]) -> Model:
     if not settings["lora"]:
         return model
     if importlib.util.find_spec("safetensors") is None:
-        raise InvalidStateError("expected the package safetensors for --lora: pip install 'ortrain[lora]'")
+        raise MissingPackageError("expected the package safetensors for --lora: pip install 'ortrain[lora]'")
     return lora.add(model, settings["lora"], settings["lora_rank"], alpha=settings["lora_alpha"], seed=settings["seed"],
                     modules_to_save=settings["requires_grad"])
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ortrain.data.conversion import as_array
 from ortrain.data.sources import Blocks, check_lengths
-from ortrain.errors import ArgumentTypeError, InputTypeError, InvalidArgumentError, InvalidStateError
+from ortrain.errors import ArgumentTypeError, InputTypeError, InvalidArgumentError, MissingPackageError
 
 Columns = dict[str, np.ndarray]
 
@@ -29,11 +29,11 @@ Block = tuple[int, Callable[[list[str], int], Iterator[Any]]]
 
 
 def import_pyarrow() -> Any:
-    """Return the package pyarrow. Raises InvalidStateError where it is not installed."""
+    """Return the package pyarrow. Raises MissingPackageError where it is not installed."""
     try:
         import pyarrow
     except ImportError as error:
-        raise InvalidStateError("expected pyarrow for Parquet files and Arrow tables: pip install 'ortrain[tables]'") from error
+        raise MissingPackageError("expected pyarrow for Parquet files and Arrow tables: pip install 'ortrain[tables]'") from error
     return pyarrow
 
 
@@ -249,7 +249,7 @@ def _plain_column(value: Any, name: str) -> np.ndarray:
 def open_parquet(path: str | os.PathLike[str]) -> Any:
     """Return the ParquetFile of a path, which reads no more than it is asked for.
 
-    Raises InvalidStateError where pyarrow is not installed, InvalidArgumentError for a file that is no Parquet file."""
+    Raises MissingPackageError where pyarrow is not installed, InvalidArgumentError for a file that is no Parquet file."""
     arrow = import_pyarrow()
     from pyarrow.parquet import ParquetFile
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ortrain.data.augmentation import Augment
 from ortrain.data.sources import Key, RandomAccess
-from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidStateError
+from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, MissingPackageError
 
 __all__ = ["Augment", "ImageFolder"]
 
@@ -27,11 +27,11 @@ Values = float | Sequence[float]
 
 
 def import_pillow() -> Any:
-    """Return the module PIL.Image. Raises InvalidStateError where Pillow is not installed."""
+    """Return the module PIL.Image. Raises MissingPackageError where Pillow is not installed."""
     try:
         from PIL import Image
     except ImportError as error:
-        raise InvalidStateError("expected Pillow to read images: pip install 'ortrain[images]'") from error
+        raise MissingPackageError("expected Pillow to read images: pip install 'ortrain[images]'") from error
     return Image
 
 
@@ -46,7 +46,7 @@ class ImageFolder:
     augment: random changes in training; `without_augmentation` returns the same images without them.
 
     Images are float32, labels int64. Raises ArtifactNotFoundError when there is no folder, InvalidArgumentError for a folder without classes, for files that
-    are no images, which the error names, and for settings out of range; InvalidStateError where Pillow is not installed."""
+    are no images, which the error names, and for settings out of range; MissingPackageError where Pillow is not installed."""
 
     def __init__(self, path: str | os.PathLike[str], size: tuple[int, int] | None = None, channels: int = 3, layout: Literal["NCHW", "NHWC"] = "NCHW",
                  mean: Values = 0.0, std: Values = 1.0, scale: float = 1 / 255, resize: Literal["squash", "crop", "pad"] = "squash",

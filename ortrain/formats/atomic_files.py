@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -29,7 +28,7 @@ def replace_files(files: Mapping[str | os.PathLike[str], Iterable[bytes | memory
         if target.is_dir():
             raise InvalidArgumentError(f"expected the path of a file to write, got the folder {str(target)!r}")
     # the short random name fits wherever the target's name does
-    temporaries = [target.with_name(f".{secrets.token_hex(8)}.tmp") for target in targets]
+    temporaries = [target.with_name(f".{os.urandom(8).hex()}.tmp") for target in targets]
     try:
         for temporary, chunks in zip(temporaries, files.values(), strict=True):
             with os.fdopen(os.open(temporary, _FLAGS, 0o666), "wb") as file:

@@ -52,7 +52,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     Raises ArtifactNotFoundError when a file does not exist, InvalidCheckpointError when it is not a checkpoint."""
     source = Path(path)
     if source.is_dir():
-        from ortrain.formats.checkpoint_folder import read_folder  # imported here because it is rare and needs onnx
+        from ortrain.formats.checkpoint_folder import read_folder  # imported here because it is rare
 
         return read_folder(source)
     try:

@@ -1,6 +1,6 @@
 """The checkpoints of 1.15, read only: folders of protobuf sequences (`*.pbseq`).
 
-A sequence is the number of messages, then each message (an onnx.TensorProto) preceded by its length, both as varints. `paramtrain_tensors.pbseq` and
+A sequence is the number of messages, then each message (ONNX's TensorProto) preceded by its length, both as varints. `paramtrain_tensors.pbseq` and
 `paramfrozen_tensors.pbseq` hold the parameters, `custom_properties.pbseq` the user's properties, `optim_<group>_<moment>_tensors.pbseq` and
 `optim_<group>_properties.pbseq` the optimizer's state."""
 
@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnx.numpy_helper
 
-from ortrain.errors import InvalidCheckpointError
+from ortrain.errors import InvalidCheckpointError, InvalidModelError
 from ortrain.formats.checkpoint_contents import Checkpoint, OptimizerGroup, Property
+from ortrain.formats.onnx_messages import TensorProto
+from ortrain.formats.onnx_tensors import to_array, uses_external_data
+from ortrain.formats.protobuf_reader import Reader, parse
 
 TENSORS = "tensors.pbseq"
 PROPERTIES = "properties.pbseq"
 MOMENT_FILE = re.compile(rf"optim_(?P<group>.+)_(?P<moment>momentum\d+)_{re.escape(TENSORS)}")
 STEP, INITIAL_LEARNING_RATE = "builtin.step", "builtin.initial_learning_rate"
-MAX_BYTES_OF_VARINT = 10
 
 
 def read_folder(folder: Path) -> Checkpoint:
@@ -68,43 +68,31 @@ def _properties(path: Path) -> dict[str, Property]:
     return found
 
 
-def _array(tensor: onnx.TensorProto, path: Path) -> np.ndarray:
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+def _array(tensor: TensorProto, path: Path) -> np.ndarray:
+    if uses_external_data(tensor):
         raise InvalidCheckpointError(f"expected tensor {tensor.name!r} in {path.name!r} with its data inside, got a reference to another file")
     try:
-        return np.array(onnx.numpy_helper.to_array(tensor))
-    except (ValueError, TypeError, KeyError, UnicodeDecodeError, MemoryError) as error:
+        return np.array(to_array(tensor, None))
+    except (InvalidModelError, MemoryError) as error:
         raise InvalidCheckpointError(f"expected a tensor {tensor.name!r} that can be read in {path.name!r}: {error}") from error
 
 
-def _messages(path: Path) -> Iterator[onnx.TensorProto]:
+def _messages(path: Path) -> Iterator[TensorProto]:
     """Yield the messages of a sequence; none when the file does not exist."""
     if not path.exists():
         return
     data = path.read_bytes()
-    count, at = _varint(data, 0, path)
+
+    def fail(what: str) -> InvalidCheckpointError:
+        return InvalidCheckpointError(f"expected {what} of {path.name!r}, the file has {len(data)} bytes")
+
+    sizes = Reader(memoryview(data), fail)
+    count, at = sizes.varint(0, len(data))
     for _ in range(count):
-        size, at = _varint(data, at, path)
+        size, at = sizes.varint(at, len(data))
         if size > len(data) - at:
             raise InvalidCheckpointError(f"expected a message of {size} bytes at byte {at} of {path.name!r}, the file has {len(data)}")
-        tensor = onnx.TensorProto()
-        try:
-            tensor.ParseFromString(data[at : at + size])
-        except Exception as error:      # protobuf's own DecodeError, whose module differs between its implementations
-            raise InvalidCheckpointError(f"expected a tensor at byte {at} of {path.name!r}: {error}") from error
-        yield tensor
+        yield parse(TensorProto, memoryview(data)[at : at + size], fail)
         at += size
     if at != len(data):
         raise InvalidCheckpointError(f"expected {path.name!r} to end after {count} tensors at byte {at}, it has {len(data)} bytes")
-
-
-def _varint(data: bytes, at: int, path: Path) -> tuple[int, int]:
-    """Return (value, position of the first byte after it) of the varint at a position."""
-    value = 0
-    for i in range(MAX_BYTES_OF_VARINT):
-        if at + i >= len(data):
-            break
-        value |= (data[at + i] & 0x7F) << (7 * i)
-        if data[at + i] < 0x80:
-            return value, at + i + 1
-    raise InvalidCheckpointError(f"expected a number at byte {at} of {path.name!r}, the file has {len(data)} bytes")

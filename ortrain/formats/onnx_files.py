@@ -1,38 +1,52 @@
-"""Reading and writing ONNX models: onnx.ModelProto and files <-> ortrain.ir."""
+"""Reading and writing ONNX models: files and onnx.ModelProto <-> ortrain.ir.
+
+Files are read and written without the onnx package. An onnx.ModelProto is read as well, since its attributes are those of this package's messages."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-from onnx import external_data_helper, numpy_helper
 
-from ortrain.dtypes import NAMES, NUMBERS, name_of
+from ortrain.dtypes import NAMES, NUMBERS
 from ortrain.errors import ArtifactNotFoundError, InvalidModelError
 from ortrain.formats.atomic_files import replace_files
+from ortrain.formats.onnx_messages import (
+    AttributeProto,
+    AttributeType,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    StringStringEntryProto,
+    TensorProto,
+    TensorShapeProto,
+    TypeProto,
+    ValueInfoProto,
+)
+from ortrain.formats.onnx_tensors import ExternalData, from_array, to_array
 from ortrain.formats.ort_format import is_ort_model, parse_ort_model
+from ortrain.formats.protobuf import serialize
+from ortrain.formats.protobuf_reader import Fail, parse, parse_file
 from ortrain.ir import Attribute, Dim, Graph, Model, Node, TensorType
+from ortrain.packages import require_onnx
+
+if TYPE_CHECKING:
+    import onnx
 
 MAX_INLINE = 2**31 - 2**24
 """Bytes: protobuf refuses messages of 2 GiB, and the graph itself needs some."""
-
-MIN_EXTERNAL_BYTES = 1024
-"""Bytes: smaller tensors stay in the model file when the others go to the external data file."""
-PAGE = 4096
-"""Bytes: tensors in an external data file begin on a page, so that readers can map them."""
 MAX_SPARSE = 2**30
 """Bytes of a sparse initializer added dense; the size of the file does not bound it."""
 
 _UNNAMED = re.compile(r"unk__\d+")
 """Symbols for dimensions without a name."""
-
-A = onnx.AttributeProto
 
 
 def read_model(source: Any) -> Model:
@@ -40,47 +54,56 @@ def read_model(source: Any) -> Model:
 
     Model-local functions are omitted; ortrain.loading.loader inlines them.
     Raises ArtifactNotFoundError when the file does not exist, InvalidModelError when it is not an ONNX model."""
-    if isinstance(source, onnx.ModelProto):
-        return _model(source, "the given ModelProto", None)
+    return _model(read_message(source), _name_of(source), folder_of(source))
+
+
+def folder_of(source: Any) -> Path | None:
+    """Return the folder of a source of a model, in which its external data are; None for one that is not a path."""
+    return Path(source).parent if isinstance(source, str | os.PathLike) else None
+
+
+def read_message(source: Any) -> Any:
+    """Read a source of read_model as a ModelProto without the external data of its tensors; an onnx.ModelProto is returned as it is. Raises as read_model."""
+    if isinstance(source, ModelProto) or _is_of_onnx(source):
+        return source
+    where = _name_of(source)
+
+    def fail(what: str) -> InvalidModelError:
+        return InvalidModelError(f"expected an ONNX model in {where}: expected {what}")
+
     if isinstance(source, bytes | bytearray | memoryview):
-        where = "the given bytes"
-        return _model(_parse(bytes(source), where), where, None)
+        data = bytes(source)
+        return parse_ort_model(data, where) if is_ort_model(data) else parse(ModelProto, data, fail)
     if not isinstance(source, str | os.PathLike):
         raise InvalidModelError(f"Please pass in either a path, bytes or an ONNX ModelProto for the model: got {type(source).__name__}")
-    path = Path(source)
-    return _model(_parse(_read(path), str(path)), str(path), path.parent)      # the bytes of the file are freed before arrays are made
+    return _read_file(Path(source), where, fail)
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path, where: str, fail: Fail) -> ModelProto:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            head = file.read(8)
+            return parse_ort_model(head + file.read(), where) if is_ort_model(head) else parse_file(ModelProto, file, fail)
+    except InvalidModelError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise ArtifactNotFoundError(f"expected a model file, found none that can be read at {str(path)!r}: {error}") from error
 
 
-def proto_of(source: Any) -> onnx.ModelProto:
-    """Return the onnx.ModelProto of a source that read_model has read, external data included."""
-    if isinstance(source, onnx.ModelProto):
-        return source
+def _name_of(source: Any) -> str:
+    """Return what errors call a source of a model."""
     if isinstance(source, bytes | bytearray | memoryview):
-        return _parse(bytes(source), "the given bytes")
-    proto = _parse(Path(source).read_bytes(), str(source))
-    external_data_helper.load_external_data_for_model(proto, str(Path(source).parent))
-    return proto
+        return "the given bytes"
+    return str(source) if isinstance(source, str | os.PathLike) else "the given ModelProto"
 
 
-def _parse(data: bytes, where: str) -> onnx.ModelProto:
-    if is_ort_model(data):
-        return parse_ort_model(data, where)
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(data)
-    except Exception as error:
-        raise InvalidModelError(f"expected an ONNX model in {where}, got {len(data)} bytes that cannot be parsed") from error
-    return proto
+def _is_of_onnx(source: Any) -> bool:
+    """Return whether a source is a ModelProto of the onnx package, which whoever made it has imported."""
+    onnx = sys.modules.get("onnx")
+    return onnx is not None and isinstance(source, onnx.ModelProto)
 
 
-def _model(proto: onnx.ModelProto, where: str, folder: Path | None) -> Model:
+def _model(proto: Any, where: str, folder: Path | None) -> Model:
     if not proto.HasField("graph") or not proto.opset_import:
         raise InvalidModelError(f"expected an ONNX model with a graph and opset imports in {where}, got none")
     opsets = {"" if o.domain == "ai.onnx" else _utf8(o.domain, "the domain of an opset import"): o.version for o in proto.opset_import}
@@ -90,13 +113,13 @@ def _model(proto: onnx.ModelProto, where: str, folder: Path | None) -> Model:
 
 
 def _utf8(text: str | bytes, what: str) -> str:
-    """Return a text of the model, which protobuf gives as bytes where it is not UTF-8. Raises InvalidModelError for those."""
+    """Return a text of the model, which is bytes where it is not UTF-8. Raises InvalidModelError for those."""
     if not isinstance(text, str):
         raise InvalidModelError(f"expected text in UTF-8 as {what}, got {text!r}")
     return text
 
 
-def _symbols(graph: onnx.GraphProto) -> Iterator[str]:
+def _symbols(graph: Any) -> Iterator[str]:
     """Yield the names of dimensions in a graph and its subgraphs."""
     for value in (*graph.input, *graph.output, *graph.value_info):
         kind = value.type.optional_type.elem_type if value.type.HasField("optional_type") else value.type
@@ -104,19 +127,19 @@ def _symbols(graph: onnx.GraphProto) -> Iterator[str]:
         yield from (dim.dim_param for dim in kind.tensor_type.shape.dim if dim.dim_param)
     for node in graph.node:
         for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _symbols(inner)
 
 
 class _Reader:
-    """Converts protos to the IR. folder: where external data is. symbols: names of dimensions that are in use."""
+    """Converts messages to the IR. folder: where external data is. symbols: names of dimensions that are in use."""
 
     def __init__(self, folder: Path | None, symbols: set[str]) -> None:
         self.folder = folder
         self.symbols = symbols
         self.unknown = 0
 
-    def graph(self, proto: onnx.GraphProto) -> Graph:
+    def graph(self, proto: Any) -> Graph:
         initializers: dict[str, np.ndarray] = {}
         arrays = [(tensor.name, self.array(tensor)) for tensor in proto.initializer]
         for name, array in [*arrays, *((tensor.values.name, self.dense(tensor)) for tensor in proto.sparse_initializer)]:
@@ -134,7 +157,7 @@ class _Reader:
             types={name: kind for name, kind in types.items() if name not in initializers},
         )
 
-    def node(self, proto: onnx.NodeProto) -> Node:
+    def node(self, proto: Any) -> Node:
         def text(value: str | bytes, what: str) -> str:
             return value if isinstance(value, str) else _utf8(value, f"{what} of node {proto.name or list(proto.output)!r}")
 
@@ -143,34 +166,21 @@ class _Reader:
         inputs, outputs = [text(name, "an input") for name in proto.input], [text(name, "an output") for name in proto.output]
         return Node(text(proto.op_type, "the operator"), inputs, outputs, text(proto.name, "the name"), domain, attributes)
 
-    def attribute(self, a: onnx.AttributeProto) -> Attribute:
-        single = {A.INT: lambda: a.i, A.FLOAT: lambda: a.f, A.STRING: lambda: _text(a.s),
-                  A.TENSOR: lambda: self.array(a.t), A.GRAPH: lambda: self.graph(a.g)}
-        several = {A.INTS: lambda: tuple(a.ints), A.FLOATS: lambda: tuple(a.floats), A.STRINGS: lambda: tuple(map(_text, a.strings)),
-                   A.TENSORS: lambda: tuple(map(self.array, a.tensors)), A.GRAPHS: lambda: tuple(map(self.graph, a.graphs))}
+    def attribute(self, a: Any) -> Attribute:
+        kinds = AttributeType
+        single = {kinds.INT: lambda: a.i, kinds.FLOAT: lambda: a.f, kinds.STRING: lambda: _text(a.s),
+                  kinds.TENSOR: lambda: self.array(a.t), kinds.GRAPH: lambda: self.graph(a.g)}
+        several = {kinds.INTS: lambda: tuple(a.ints), kinds.FLOATS: lambda: tuple(a.floats), kinds.STRINGS: lambda: tuple(map(_text, a.strings)),
+                   kinds.TENSORS: lambda: tuple(map(self.array, a.tensors)), kinds.GRAPHS: lambda: tuple(map(self.graph, a.graphs))}
         convert = (single | several).get(a.type)
         if convert is None:
             raise InvalidModelError(f"expected an attribute of a known kind, got kind {a.type} (attribute {a.name!r})")
         return convert()
 
-    def array(self, tensor: onnx.TensorProto) -> np.ndarray:
-        if any(dim < 0 for dim in tensor.dims):
-            raise InvalidModelError(f"expected dimensions >= 0, got {list(tensor.dims)} (tensor {tensor.name!r})")
-        try:
-            if external_data_helper.uses_external_data(tensor):
-                if self.folder is None:
-                    raise InvalidModelError(f"expected a path for a model with external data (tensor {tensor.name!r}), got the model alone")
-                external_data_helper.load_external_data_for_tensor(tensor, str(self.folder))
-            array = numpy_helper.to_array(tensor)
-            if tensor.data_type in NAMES and name_of(array.dtype) != NAMES[tensor.data_type]:
-                raise InvalidModelError(f"expected ml_dtypes for {NAMES[tensor.data_type]}, which onnx installs from version 1.19 on (tensor {tensor.name!r})")
-        except InvalidModelError:
-            raise
-        except Exception as error:
-            raise InvalidModelError(f"expected tensor {tensor.name!r} to hold {list(tensor.dims)} elements, got: {error}") from error
-        return np.ascontiguousarray(array).reshape(array.shape)
+    def array(self, tensor: Any) -> np.ndarray:
+        return to_array(tensor, self.folder)
 
-    def dense(self, proto: onnx.SparseTensorProto) -> np.ndarray:
+    def dense(self, proto: Any) -> np.ndarray:
         """Convert a sparse tensor to a dense array: values [n] at indices [n] into the flat tensor, or [n, rank]."""
         values, indices, dims = self.array(proto.values), self.array(proto.indices), tuple(proto.dims)
         name = proto.values.name
@@ -189,7 +199,7 @@ class _Reader:
             raise InvalidModelError(f"expected indices inside {list(dims)}, got others (tensor {name!r}): {error}") from error
         return result
 
-    def type(self, proto: onnx.TypeProto) -> TensorType | None:
+    def type(self, proto: Any) -> TensorType | None:
         optional = proto.HasField("optional_type")
         proto = proto.optional_type.elem_type if optional else proto
         sequence = proto.HasField("sequence_type")
@@ -200,7 +210,7 @@ class _Reader:
         shape = tuple(map(self.dim, tensor.shape.dim)) if tensor.HasField("shape") else None
         return TensorType(name, shape, sequence, optional)
 
-    def dim(self, proto: onnx.TensorShapeProto.Dimension) -> Dim:
+    def dim(self, proto: Any) -> Dim:
         if proto.HasField("dim_value") and proto.dim_value >= 0:
             return int(proto.dim_value)
         if proto.dim_param and proto.dim_param != "?":    # "?" means unknown, not "the same as every other ?"
@@ -211,139 +221,111 @@ class _Reader:
         return symbol
 
 
-def _text(value: bytes) -> str | bytes:
+def _text(value: bytes | memoryview) -> str | bytes:
     try:
-        return value.decode("utf-8")
+        return str(value, "utf-8")
     except UnicodeDecodeError:
-        return value
+        return bytes(value)
 
 
-class _ExternalData:
-    """Collects the tensors of an external data file."""
-
-    def __init__(self, location: str) -> None:
-        self.location = location
-        self.size = 0
-        self.chunks: list[bytes | memoryview] = []
-
-    def tensor(self, array: np.ndarray, name: str) -> onnx.TensorProto:
-        """Return a tensor whose data is in the file; small tensors and strings contain their data."""
-        number = NUMBERS.get(name_of(array.dtype))
-        if array.nbytes < MIN_EXTERNAL_BYTES or array.dtype.hasobject or number is None:
-            return _tensor(array, name)
-        gap = -self.size % PAGE
-        self.chunks += [bytes(gap), np.ascontiguousarray(array).reshape(-1).view(np.uint8).data]
-        proto = onnx.TensorProto(dims=array.shape, data_type=number, name=name, data_location=onnx.TensorProto.EXTERNAL)
-        for key, value in (("location", self.location), ("offset", str(self.size + gap)), ("length", str(array.nbytes))):
-            proto.external_data.add(key=key, value=value)
-        self.size += gap + array.nbytes
-        return proto
-
-
-def to_proto(model: Model) -> onnx.ModelProto:
-    """Convert a model to an onnx.ModelProto."""
-    return _proto(model, None)
-
-
-def _proto(model: Model, external: _ExternalData | None) -> onnx.ModelProto:
-    proto = onnx.ModelProto(ir_version=model.ir_version, producer_name=model.producer)
-    for domain, version in model.opsets.items():
-        proto.opset_import.add(domain=domain, version=version)
-    for key, value in model.metadata.items():
-        proto.metadata_props.add(key=key, value=value)
-    _write_graph(model.graph, proto.graph, external)
-    return proto
-
-
-def _write_graph(graph: Graph, proto: onnx.GraphProto, external: _ExternalData | None = None) -> None:
-    proto.name = graph.name
-    store = external.tensor if external else _tensor
-    proto.initializer.extend(store(array, name) for name, array in graph.initializers.items())
-    for node in graph.nodes:
-        added = proto.node.add(op_type=node.op_type, name=node.name, domain=node.domain or None, input=node.own_inputs, output=node.outputs)
-        added.attribute.extend(_attribute(name, value) for name, value in node.attributes.items())
-    interface = {*graph.inputs, *graph.outputs}
-    _write_values(graph, graph.inputs, proto.input)
-    _write_values(graph, graph.outputs, proto.output)
-    _write_values(graph, [name for name in graph.types if name not in interface and name not in graph.initializers], proto.value_info)
-
-
-def _write_values(graph: Graph, names: Iterable[str], values: Any) -> None:
-    for name in names:
-        value = values.add(name=name)
-        kind = graph.types.get(name)
-        if kind is None and name in graph.initializers:
-            kind = TensorType.of(graph.initializers[name])
-        if kind is None:
-            continue
-        outer = value.type.optional_type.elem_type if kind.optional else value.type
-        tensor = outer.sequence_type.elem_type.tensor_type if kind.sequence else outer.tensor_type
-        tensor.elem_type = NUMBERS[kind.dtype]
-        if kind.shape is not None:
-            tensor.shape.SetInParent()
-            for dim in kind.shape:
-                if isinstance(dim, int):
-                    tensor.shape.dim.add(dim_value=dim)
-                elif _UNNAMED.fullmatch(dim):
-                    tensor.shape.dim.add()
-                else:
-                    tensor.shape.dim.add(dim_param=dim)
-
-
-def _tensor(array: np.ndarray, name: str = "") -> onnx.TensorProto:
-    if name_of(array.dtype) == "string":
-        proto = onnx.TensorProto(dims=array.shape, data_type=onnx.TensorProto.STRING, name=name)
-        proto.string_data.extend(v if isinstance(v, bytes) else str(v).encode() for v in array.ravel())
-        return proto
-    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-
-
-def _attribute(name: str, value: Attribute) -> onnx.AttributeProto:
-    proto = A(name=name)
-    if isinstance(value, bool | int | np.integer):
-        proto.type, proto.i = A.INT, int(value)
-    elif isinstance(value, float | np.floating):
-        proto.type, proto.f = A.FLOAT, float(value)
-    elif isinstance(value, str | bytes):
-        proto.type, proto.s = A.STRING, value.encode() if isinstance(value, str) else value
-    elif isinstance(value, np.ndarray):
-        proto.type = A.TENSOR
-        proto.t.CopyFrom(_tensor(value))
-    elif isinstance(value, Graph):
-        proto.type = A.GRAPH
-        _write_graph(value, proto.g)
-    else:
-        _list_attribute(proto, tuple(value))
-    return proto
-
-
-def _list_attribute(proto: onnx.AttributeProto, values: tuple[Any, ...]) -> None:
-    if all(isinstance(v, int | np.integer) for v in values):
-        proto.type = A.INTS
-        proto.ints.extend(map(int, values))
-    elif all(isinstance(v, int | float | np.number) for v in values):
-        proto.type = A.FLOATS
-        proto.floats.extend(map(float, values))
-    elif all(isinstance(v, str | bytes) for v in values):
-        proto.type = A.STRINGS
-        proto.strings.extend(v.encode() if isinstance(v, str) else v for v in values)
-    elif all(isinstance(v, np.ndarray) for v in values):
-        proto.type = A.TENSORS
-        proto.tensors.extend(map(_tensor, values))
-    else:
-        proto.type = A.GRAPHS
-        for value in values:
-            _write_graph(value, proto.graphs.add())
+# ---- writing
 
 
 def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     """Write a model file atomically; above 2 GB its tensors go to `<path>.data`."""
     target = Path(path)
     size = sum(array.nbytes for array in model.graph.initializers.values())
-    external = _ExternalData(f"{target.name}.data") if size > MAX_INLINE else None
-    data = _proto(model, external).SerializeToString()
+    external = ExternalData(f"{target.name}.data") if size > MAX_INLINE else None
+    content = serialize(to_message(model, from_array if external is None else external.tensor))
     files: dict[str | os.PathLike[str], Sequence[bytes | memoryview]] = {}
     if external:
         files[target.with_name(external.location)] = external.chunks
-    files[target] = (data,)
+    files[target] = content
     replace_files(files)
+
+
+def to_proto(model: Model) -> onnx.ModelProto:
+    """Convert a model to an onnx.ModelProto. Raises MissingPackageError where the onnx package is missing."""
+    return as_proto(to_message(model))
+
+
+def as_proto(message: Any, folder: Path | None = None) -> onnx.ModelProto:
+    """Return a message of read_message as an onnx.ModelProto. folder: where the external data are that become part of it, None to leave them out.
+
+    Raises MissingPackageError, InvalidModelError where there is no such data."""
+    if _is_of_onnx(message):
+        found: onnx.ModelProto = message
+        return found
+    proto: onnx.ModelProto = require_onnx("models as objects of onnx").ModelProto()
+    proto.ParseFromString(b"".join(serialize(message)))
+    if folder is not None:
+        try:
+            require_onnx("external data", "onnx.external_data_helper").load_external_data_for_model(proto, str(folder))
+        except Exception as error:                             # the onnx package raises several types
+            raise InvalidModelError(f"expected external data that can be read in {str(folder)!r}: {error}") from error
+    return proto
+
+
+def to_message(model: Model, store: Callable[[np.ndarray, str], TensorProto] = from_array) -> ModelProto:
+    """Convert a model to a message of ONNX's file format. store: makes the tensors of its initializers from arrays and names."""
+    return ModelProto(
+        ir_version=model.ir_version, producer_name=model.producer, graph=_graph(model.graph, store),
+        opset_import=[OperatorSetIdProto(domain=domain, version=version) for domain, version in model.opsets.items()],
+        metadata_props=[StringStringEntryProto(key=key, value=value) for key, value in model.metadata.items()])
+
+
+def _graph(graph: Graph, store: Callable[[np.ndarray, str], TensorProto] = from_array) -> GraphProto:
+    interface = {*graph.inputs, *graph.outputs}
+    return GraphProto(
+        name=graph.name, initializer=[store(array, name) for name, array in graph.initializers.items()],
+        node=[NodeProto(op_type=node.op_type, name=node.name, domain=node.domain or None, input=node.own_inputs, output=node.outputs,
+                        attribute=[_attribute(name, value) for name, value in node.attributes.items()]) for node in graph.nodes],
+        input=_values(graph, graph.inputs), output=_values(graph, graph.outputs),
+        value_info=_values(graph, [name for name in graph.types if name not in interface and name not in graph.initializers]))
+
+
+def _values(graph: Graph, names: Iterable[str]) -> list[ValueInfoProto]:
+    kinds = {name: graph.types.get(name) or (TensorType.of(graph.initializers[name]) if name in graph.initializers else None) for name in names}
+    return [ValueInfoProto(name=name, type=None if kind is None else _type(kind)) for name, kind in kinds.items()]
+
+
+def _type(kind: TensorType) -> TypeProto:
+    shape = None if kind.shape is None else TensorShapeProto(dim=[_dimension(dim) for dim in kind.shape])
+    proto = TypeProto(tensor_type=TypeProto.Tensor(elem_type=NUMBERS[kind.dtype], shape=shape))
+    if kind.sequence:
+        proto = TypeProto(sequence_type=TypeProto.Sequence(elem_type=proto))
+    return TypeProto(optional_type=TypeProto.Optional(elem_type=proto)) if kind.optional else proto
+
+
+def _dimension(dim: Dim) -> TensorShapeProto.Dimension:
+    if isinstance(dim, int):
+        return TensorShapeProto.Dimension(dim_value=dim)
+    return TensorShapeProto.Dimension(dim_param=None if _UNNAMED.fullmatch(dim) else dim)
+
+
+def _attribute(name: str, value: Attribute) -> AttributeProto:
+    kinds = AttributeType
+    if isinstance(value, bool | int | np.integer):
+        return AttributeProto(name=name, type=kinds.INT, i=int(value))
+    if isinstance(value, float | np.floating):
+        return AttributeProto(name=name, type=kinds.FLOAT, f=float(value))
+    if isinstance(value, str | bytes):
+        return AttributeProto(name=name, type=kinds.STRING, s=_encoded(value))
+    if isinstance(value, np.ndarray):
+        return AttributeProto(name=name, type=kinds.TENSOR, t=from_array(value))
+    if isinstance(value, Graph):
+        return AttributeProto(name=name, type=kinds.GRAPH, g=_graph(value))
+    values = tuple(value)
+    if all(isinstance(v, int | np.integer) for v in values):
+        return AttributeProto(name=name, type=kinds.INTS, ints=list(map(int, values)))
+    if all(isinstance(v, int | float | np.number) for v in values):
+        return AttributeProto(name=name, type=kinds.FLOATS, floats=list(map(float, values)))
+    if all(isinstance(v, str | bytes) for v in values):
+        return AttributeProto(name=name, type=kinds.STRINGS, strings=list(map(_encoded, values)))
+    if all(isinstance(v, np.ndarray) for v in values):
+        return AttributeProto(name=name, type=kinds.TENSORS, tensors=list(map(from_array, values)))
+    return AttributeProto(name=name, type=kinds.GRAPHS, graphs=list(map(_graph, values)))
+
+
+def _encoded(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text

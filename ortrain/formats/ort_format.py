@@ -1,4 +1,4 @@
-"""ONNX Runtime's own model format (`.ort` files): a FlatBuffer with the identifier ORTM, read into an onnx.ModelProto.
+"""ONNX Runtime's own model format (`.ort` files): a FlatBuffer with the identifier ORTM, read into the messages of ONNX's format.
 
 Tables, with their fields in the order of the vtable's slots:
     session (format version, model, -, kernel type strings)
@@ -13,11 +13,25 @@ Tables, with their fields in the order of the vtable's slots:
 
 from __future__ import annotations
 
-import onnx
-from onnx import AttributeProto, TensorProto
+from collections.abc import Callable
+from typing import Any
 
+from ortrain.dtypes import NUMBERS
 from ortrain.errors import InvalidModelError
 from ortrain.formats.flatbuffer import Buffer, Table
+from ortrain.formats.onnx_messages import (
+    AttributeProto,
+    AttributeType,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    StringStringEntryProto,
+    TensorProto,
+    TensorShapeProto,
+    TypeProto,
+    ValueInfoProto,
+)
 
 IDENTIFIER = b"ORTM"
 MAX_DEPTH = 16
@@ -31,7 +45,7 @@ def is_ort_model(data: bytes) -> bool:
     return data[4:8] == IDENTIFIER
 
 
-def parse_ort_model(data: bytes, where: str) -> onnx.ModelProto:
+def parse_ort_model(data: bytes, where: str) -> ModelProto:
     """Read the model in an `.ort` file's bytes. Raises InvalidModelError when they are malformed."""
     buffer = Buffer(data, InvalidModelError, f"expected an ORT-format model in {where}")
     root = Table(buffer, buffer.uint32(0))
@@ -39,74 +53,50 @@ def parse_ort_model(data: bytes, where: str) -> onnx.ModelProto:
     graph = source.table(7) if source is not None else None
     if source is None or graph is None:
         raise buffer.fail("a model with a graph")
-    model = onnx.ModelProto(ir_version=int(source.number(0, "<q")), producer_name=source.text_or(2), domain=source.text_or(4))
-    for table in source.tables(1):
-        model.opset_import.add(domain=table.text_or(0), version=int(table.number(1, "<q")))
-    for table in source.tables(9):
-        model.metadata_props.add(key=table.text_or(0), value=table.text_or(1))
-    _fill_graph(model.graph, graph, 0)
-    return model
+    return ModelProto(
+        ir_version=int(source.number(0, "<q")), producer_name=source.text_or(2), domain=source.text_or(4), graph=_graph(graph, 0),
+        opset_import=[OperatorSetIdProto(domain=table.text_or(0), version=int(table.number(1, "<q"))) for table in source.tables(1)],
+        metadata_props=[StringStringEntryProto(key=table.text_or(0), value=table.text_or(1)) for table in source.tables(9)])
 
 
-def _fill_graph(graph: onnx.GraphProto, table: Table, depth: int) -> None:
+def _graph(table: Table, depth: int) -> GraphProto:
     if depth > MAX_DEPTH:
         raise table.buffer.fail(f"graphs nested at most {MAX_DEPTH} deep")
     kinds = {info.text(0): info.table(2) for info in table.tables(1)}
-    graph.name = "graph"
-    for tensor in table.tables(0):
-        _fill_tensor(graph.initializer.add(), tensor)
-    for node in table.tables(2):
-        _fill_node(graph.node.add(), node, depth)
     inputs, outputs = table.texts(5), table.texts(6)
-    made = {*inputs, *outputs}
-    for values, names in ((graph.input, inputs), (graph.output, outputs), (graph.value_info, [name for name in kinds if name and name not in made])):
-        for name in names:
-            kind = kinds.get(name)
-            if kind is not None or values is not graph.value_info:
-                value = values.add(name=name)
-                if kind is not None:
-                    _fill_type(value.type, kind, 0)
+    interface = {*inputs, *outputs}
+
+    def value(name: str) -> ValueInfoProto:
+        kind = kinds.get(name)
+        return ValueInfoProto(name=name, type=None if kind is None else _type(kind, 0))
+
+    graph = GraphProto(
+        name="graph", initializer=[_tensor(tensor) for tensor in table.tables(0)], node=[_node(node, depth) for node in table.tables(2)],
+        input=list(map(value, inputs)), output=list(map(value, outputs)),
+        value_info=[value(name) for name, kind in kinds.items() if name and name not in interface and kind is not None])
     if table.tables(7):
         raise table.buffer.fail("no sparse initializers")
+    return graph
 
 
-def _fill_node(node: onnx.NodeProto, table: Table, depth: int) -> None:
-    node.name, node.domain, node.op_type = table.text_or(0), table.text_or(2), table.text(5)
-    node.input.extend(table.texts(8))
-    node.output.extend(table.texts(9))
-    for attribute in table.tables(10):
-        _fill_attribute(node.attribute.add(), attribute, depth)
+def _node(table: Table, depth: int) -> NodeProto:
+    return NodeProto(name=table.text_or(0), domain=table.text_or(2), op_type=table.text(5), input=table.texts(8), output=table.texts(9),
+                     attribute=[_attribute(attribute, depth) for attribute in table.tables(10)])
 
 
-def _fill_attribute(attribute: AttributeProto, table: Table, depth: int) -> None:
-    attribute.name = table.text(0)
-    kind = int(table.number(2, "<i"))
-    a = AttributeProto
-    if kind in a.AttributeType.values():
-        attribute.type = kind  # type: ignore[assignment]
-    if kind == a.FLOAT:
-        attribute.f = table.number(3, "<f")
-    elif kind == a.INT:
-        attribute.i = int(table.number(4, "<q"))
-    elif kind == a.STRING:
-        attribute.s = table.text_or(5).encode()
-    elif kind == a.FLOATS:
-        attribute.floats.extend(table.numbers(8, "f"))
-    elif kind == a.INTS:
-        attribute.ints.extend(table.numbers(9, "q"))
-    elif kind == a.STRINGS:
-        attribute.strings.extend(text.encode() for text in table.texts(10))
-    elif kind in (a.TENSOR, a.TENSORS):
-        for target, source in zip([attribute.t] if kind == a.TENSOR else [attribute.tensors.add() for _ in table.tables(11)],
-                                  [_present(table, 6)] if kind == a.TENSOR else table.tables(11), strict=True):
-            _fill_tensor(target, source)
-    elif kind == a.GRAPH:
-        _fill_graph(attribute.g, _present(table, 7), depth + 1)
-    elif kind == a.GRAPHS:
-        for graph in table.tables(12):
-            _fill_graph(attribute.graphs.add(), graph, depth + 1)
-    else:
-        raise table.buffer.fail(f"an attribute of a known type for {attribute.name!r}, not {kind},")
+def _attribute(table: Table, depth: int) -> AttributeProto:
+    name, kind = table.text(0), int(table.number(2, "<i"))
+    kinds = AttributeType
+    readers: dict[int, Callable[[], dict[str, Any]]] = {
+        kinds.FLOAT: lambda: {"f": float(table.number(3, "<f"))}, kinds.INT: lambda: {"i": int(table.number(4, "<q"))},
+        kinds.STRING: lambda: {"s": table.text_or(5).encode()}, kinds.TENSOR: lambda: {"t": _tensor(_present(table, 6))},
+        kinds.GRAPH: lambda: {"g": _graph(_present(table, 7), depth + 1)}, kinds.FLOATS: lambda: {"floats": table.numbers(8, "f")},
+        kinds.INTS: lambda: {"ints": table.numbers(9, "q")}, kinds.STRINGS: lambda: {"strings": [text.encode() for text in table.texts(10)]},
+        kinds.TENSORS: lambda: {"tensors": [_tensor(tensor) for tensor in table.tables(11)]},
+        kinds.GRAPHS: lambda: {"graphs": [_graph(graph, depth + 1) for graph in table.tables(12)]}}
+    if kind not in readers:
+        raise table.buffer.fail(f"an attribute of a known type for {name!r}, not {kind},")
+    return AttributeProto(name=name, type=kind, **readers[kind]())
 
 
 def _present(table: Table, index: int) -> Table:
@@ -116,46 +106,35 @@ def _present(table: Table, index: int) -> Table:
     return found
 
 
-def _fill_tensor(tensor: TensorProto, table: Table) -> None:
-    tensor.name, tensor.data_type = table.text_or(0), int(table.number(3, "<i"))
-    tensor.dims.extend(table.numbers(2, "q"))
+def _tensor(table: Table) -> TensorProto:
+    tensor = TensorProto(name=table.text_or(0), data_type=int(table.number(3, "<i")), dims=table.numbers(2, "q"))
     if int(table.number(6, "<q", -1)) >= 0:
         raise table.buffer.fail(f"tensor {tensor.name!r} with its data inside the file, not in another,")
-    if tensor.data_type == TensorProto.STRING:
-        tensor.string_data.extend(text.encode() for text in table.texts(5))
-        return
-    at = table.target(4)
-    tensor.raw_data = b"" if at is None else bytes(table.buffer.bytes(at))
+    if tensor.data_type == NUMBERS["string"]:
+        tensor.string_data = [text.encode() for text in table.texts(5)]
+    else:
+        at = table.target(4)
+        tensor.raw_data = b"" if at is None else table.buffer.bytes(at)
+    return tensor
 
 
-def _fill_type(kind: onnx.TypeProto, table: Table, depth: int) -> None:
+def _type(table: Table, depth: int) -> TypeProto:
     which, value = int(table.number(1, "<B")), table.table(2)
     if value is None or depth > MAX_DEPTH:
-        return
+        return TypeProto()
     if which == TENSOR_TYPE:
-        kind.tensor_type.elem_type = int(value.number(0, "<i"))
         shape = value.table(1)
-        if shape is not None:
-            kind.tensor_type.shape.SetInParent()
-            for dimension in shape.tables(0):
-                _fill_dimension(kind.tensor_type.shape.dim.add(), dimension.table(0))
-    elif which == SEQUENCE_TYPE:
-        kind.sequence_type.SetInParent()
-        element = value.table(0)
-        if element is not None:
-            _fill_type(kind.sequence_type.elem_type, element, depth + 1)
-    elif which == MAP_TYPE:
-        kind.map_type.key_type = int(value.number(0, "<i"))
-        element = value.table(1)
-        if element is not None:
-            _fill_type(kind.map_type.value_type, element, depth + 1)
+        dims = None if shape is None else TensorShapeProto(dim=[_dimension(dimension.table(0)) for dimension in shape.tables(0)])
+        return TypeProto(tensor_type=TypeProto.Tensor(elem_type=int(value.number(0, "<i")), shape=dims))
+    element = value.table(0) if which == SEQUENCE_TYPE else value.table(1) if which == MAP_TYPE else None
+    inner = None if element is None else _type(element, depth + 1)
+    if which == SEQUENCE_TYPE:
+        return TypeProto(sequence_type=TypeProto.Sequence(elem_type=inner))
+    return TypeProto(map_type=TypeProto.Map(key_type=int(value.number(0, "<i")), value_type=inner)) if which == MAP_TYPE else TypeProto()
 
 
-def _fill_dimension(dimension: onnx.TensorShapeProto.Dimension, value: Table | None) -> None:
-    if value is None:
-        return
-    which = int(value.number(0, "<b"))
-    if which == DIMENSION_SIZE:
-        dimension.dim_value = int(value.number(1, "<q"))
-    elif which == DIMENSION_NAME:
-        dimension.dim_param = value.text_or(2)
+def _dimension(value: Table | None) -> TensorShapeProto.Dimension:
+    which = 0 if value is None else int(value.number(0, "<b"))
+    if value is not None and which == DIMENSION_SIZE:
+        return TensorShapeProto.Dimension(dim_value=int(value.number(1, "<q")))
+    return TensorShapeProto.Dimension(dim_param=value.text_or(2) if value is not None and which == DIMENSION_NAME else None)

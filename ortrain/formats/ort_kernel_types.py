@@ -5,7 +5,7 @@ every input, then of every output, "-" where the type is fixed and nothing is st
 
 from __future__ import annotations
 
-import onnx.defs
+from ortrain.packages import require_onnx
 
 ArgumentTypes = dict[str, list[tuple[int, int]]]
 """Type name -> (0 for inputs or 1 for outputs, number) of the arguments that have it."""
@@ -32,9 +32,10 @@ def argument_types(op_type: str, domain: str, opset: int) -> ArgumentTypes | Non
     if op_type in OWN_OPERATORS and domain in ("", "com.microsoft"):
         sides = [side.split() for side in OWN_OPERATORS[op_type].split(" -> ")]
     else:
+        definitions = require_onnx("the types of operators in the ORT format", "onnx.defs")
         try:
-            schema = onnx.defs.get_schema(op_type, opset, domain)
-        except onnx.defs.SchemaError:
+            schema = definitions.get_schema(op_type, opset, domain)
+        except definitions.SchemaError:
             return None
         constraints = {constraint.type_param_str for constraint in schema.type_constraints}
         # an argument of a fixed type is listed under its own name

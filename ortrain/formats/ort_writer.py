@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import flatbuffers
-import onnx
-import onnx.defs
-from onnx import AttributeProto, TensorProto
 
+from ortrain.dtypes import NUMBERS
 from ortrain.errors import InvalidModelError
+from ortrain.formats.onnx_messages import (
+    AttributeProto,
+    AttributeType,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TensorShapeProto,
+    TypeProto,
+    ValueInfoProto,
+)
+from ortrain.formats.onnx_tensors import from_array, to_array
 from ortrain.formats.ort_format import DIMENSION_NAME, DIMENSION_SIZE, IDENTIFIER, MAP_TYPE, SEQUENCE_TYPE, TENSOR_TYPE
 from ortrain.formats.ort_kernel_types import argument_types
+from ortrain.packages import require_onnx
 
 FORMAT_VERSION = "6"
 """The version that 1.15 to 1.19 write."""
@@ -23,7 +34,7 @@ Field = tuple[int, Offset] | tuple[int, int | float, Callable[..., None]]
 """(slot, offset), or (slot, value, the builder's method that stores it)."""
 
 
-def required_operators(model: onnx.ModelProto, name: str) -> str:
+def required_operators(model: ModelProto, name: str) -> str:
     """Return the list of operators that a reduced build of onnxruntime needs for a model (`.required_operators.config`)."""
     writer = _Writer(model)
     found: dict[tuple[str, int], set[str]] = {}
@@ -33,12 +44,12 @@ def required_operators(model: onnx.ModelProto, name: str) -> str:
     return "\n".join(["# Generated from model/s:", f"# - {name}", *lines, ""])
 
 
-def serialize_ort_model(model: onnx.ModelProto) -> bytes:
+def serialize_ort_model(model: ModelProto) -> bytes:
     """Serialize a model as an `.ort` file. Raises InvalidModelError for what the format cannot hold."""
     return _Writer(model).write()
 
 
-def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
     """Yield all nodes, those of subgraphs included."""
     for node in graph.node:
         yield node
@@ -51,10 +62,17 @@ def operator_id(key: tuple[str, str, int]) -> str:
     return ":".join(map(str, key))
 
 
+def _value_of(tensor: TensorProto) -> ValueInfoProto:
+    """Return the description of an initializer as a value."""
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dimension(dim_value=dim) for dim in tensor.dims])
+    return ValueInfoProto(name=tensor.name, type=TypeProto(tensor_type=TypeProto.Tensor(elem_type=tensor.data_type, shape=shape)))
+
+
 class _Writer:
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: ModelProto) -> None:
         self.model = model
         self.builder = flatbuffers.Builder(1 << 16)
+        self.definitions = require_onnx("the versions of operators in the ORT format", "onnx.defs")
         self.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
 
     def write(self) -> bytes:
@@ -82,8 +100,8 @@ class _Writer:
                 b.PrependUOffsetTRelativeSlot(slot, value, 0)
         return int(b.EndObject())
 
-    def text(self, text: str | bytes) -> Offset:
-        return int(self.builder.CreateSharedString(text.decode() if isinstance(text, bytes) else text))
+    def text(self, text: str | bytes | memoryview) -> Offset:
+        return int(self.builder.CreateSharedString(text if isinstance(text, str) else str(text, "utf-8")))
 
     def vector(self, offsets: Sequence[Offset]) -> Offset:
         b = self.builder
@@ -92,7 +110,7 @@ class _Writer:
             b.PrependUOffsetTRelative(offset)
         return int(b.EndVector())
 
-    def texts(self, names: Iterable[str | bytes]) -> Offset:
+    def texts(self, names: Iterable[str | bytes | memoryview]) -> Offset:
         return self.vector([self.text(name) for name in names])
 
     def numbers(self, values: Sequence[int | float], size: int, prepend: Callable[..., None]) -> Offset:
@@ -104,7 +122,7 @@ class _Writer:
 
     # ---- tables
 
-    def graph(self, graph: onnx.GraphProto) -> Offset:
+    def graph(self, graph: GraphProto) -> Offset:
         b = self.builder
         initializers = self.vector([self.tensor(tensor) for tensor in graph.initializer])
         values = self.vector([self.value_info(value) for value in self.all_values(graph)])
@@ -113,24 +131,24 @@ class _Writer:
         inputs, outputs = self.texts(v.name for v in graph.input), self.texts(v.name for v in graph.output)
         return self.table(9, (0, initializers), (1, values), (2, nodes), (3, len(graph.node), b.PrependUint32Slot), (4, edges), (5, inputs), (6, outputs))
 
-    def all_values(self, graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    def all_values(self, graph: GraphProto) -> list[ValueInfoProto]:
         """Yield every value of the graph with its type, initializers and absent ones ("") included."""
         found = {value.name: value for value in (*graph.input, *graph.output, *graph.value_info)}
         for tensor in graph.initializer:
-            found.setdefault(tensor.name, onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+            found.setdefault(tensor.name, _value_of(tensor))
         for node in graph.node:
             for name in (*node.input, *node.output):
                 if name not in found:
                     if name:
                         raise InvalidModelError(f"expected every value to have a type in the ORT format, {name!r} has none")
-                    found[name] = onnx.ValueInfoProto(name="")
+                    found[name] = ValueInfoProto(name="")
         return list(found.values())
 
-    def value_info(self, value: onnx.ValueInfoProto) -> Offset:
+    def value_info(self, value: ValueInfoProto) -> Offset:
         kind = self.type(value.type) if value.type.WhichOneof("value") else 0
         return self.table(3, (0, self.text(value.name)), (1, self.text("")), (2, kind))
 
-    def type(self, kind: onnx.TypeProto) -> Offset:
+    def type(self, kind: TypeProto) -> Offset:
         b = self.builder
         which = kind.WhichOneof("value")
         if which == "tensor_type":
@@ -145,10 +163,10 @@ class _Writer:
             raise InvalidModelError(f"expected tensors, sequences and maps in the ORT format, got {which}")
         return self.table(3, (0, self.text(kind.denotation)), (1, code, b.PrependUint8Slot), (2, value))
 
-    def shape(self, shape: onnx.TensorShapeProto) -> Offset:
+    def shape(self, shape: TensorShapeProto) -> Offset:
         return self.table(1, (0, self.vector([self.dimension(dim) for dim in shape.dim])))
 
-    def dimension(self, dim: onnx.TensorShapeProto.Dimension) -> Offset:
+    def dimension(self, dim: TensorShapeProto.Dimension) -> Offset:
         b = self.builder
         if dim.HasField("dim_value"):
             value = self.table(3, (0, DIMENSION_SIZE, b.PrependInt8Slot), (1, dim.dim_value, b.PrependInt64Slot))
@@ -162,10 +180,10 @@ class _Writer:
     def tensor(self, tensor: TensorProto) -> Offset:
         b = self.builder
         strings = data = 0
-        if tensor.data_type == TensorProto.STRING:
+        if tensor.data_type == NUMBERS["string"]:
             strings = self.texts(tensor.string_data)
         else:
-            raw = tensor.raw_data if tensor.HasField("raw_data") else onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
+            raw = tensor.raw_data if tensor.HasField("raw_data") else from_array(to_array(tensor, None)).raw_data
             b.StartVector(1, len(raw), ALIGNMENT_OF_DATA)
             b.head = b.Head() - len(raw)
             b.Bytes[b.Head() : b.Head() + len(raw)] = raw
@@ -174,7 +192,7 @@ class _Writer:
         return self.table(7, (0, self.text(tensor.name)), (1, self.text("")), (2, dims), (3, tensor.data_type, b.PrependInt32Slot), (4, data), (5, strings),
                           (6, -1, lambda slot, value, default: b.PrependInt64Slot(slot, value, -1)))
 
-    def node(self, node: onnx.NodeProto, index: int) -> Offset:
+    def node(self, node: NodeProto, index: int) -> Offset:
         b = self.builder
         attributes = self.vector([self.attribute(attribute) for attribute in node.attribute])
         counts = self.numbers([1] * len(node.input), 4, b.PrependInt32)
@@ -182,17 +200,17 @@ class _Writer:
                           (4, index, b.PrependUint32Slot), (5, self.text(node.op_type)), (7, self.text("")), (8, self.texts(node.input)),
                           (9, self.texts(node.output)), (10, attributes), (11, counts), (12, self.texts(())))
 
-    def since(self, node: onnx.NodeProto) -> int:
+    def since(self, node: NodeProto) -> int:
         """Return the version in which the node's operator got the form that the model's opset selects."""
         if node.domain not in ("", "ai.onnx"):
             return 1
         try:
-            return int(onnx.defs.get_schema(node.op_type, self.opsets.get("", 1), "").since_version)
-        except onnx.defs.SchemaError:
+            return int(self.definitions.get_schema(node.op_type, self.opsets.get("", 1), "").since_version)
+        except self.definitions.SchemaError:
             return DEFAULT_DOMAIN_SINCE.get(node.op_type, 1)
 
     def attribute(self, attribute: AttributeProto) -> Offset:
-        b, a = self.builder, AttributeProto
+        b, a = self.builder, AttributeType
         kind = attribute.type
         makers: dict[int, Callable[[], Field]] = {
             a.FLOAT: lambda: (3, attribute.f, b.PrependFloat32Slot), a.INT: lambda: (4, attribute.i, b.PrependInt64Slot),
@@ -205,7 +223,7 @@ class _Writer:
         value = makers[kind]()
         return self.table(13, (0, self.text(attribute.name)), (1, self.text("")), (2, kind, b.PrependInt32Slot), value)
 
-    def kernel_types(self, graph: onnx.GraphProto) -> Offset:
+    def kernel_types(self, graph: GraphProto) -> Offset:
         """Write, for every operator of the graph, which of its arguments share a type; sorted, for the reader uses binary search."""
         b = self.builder
         entries = []
@@ -220,7 +238,7 @@ class _Writer:
             entries.append(self.table(2, (0, self.text(operator_id((domain, op_type, since)))), (1, self.vector(rows))))
         return self.table(1, (0, self.vector(entries)))
 
-    def edges(self, graph: onnx.GraphProto) -> Offset:
+    def edges(self, graph: GraphProto) -> Offset:
         """Return, per node, the nodes of its inputs and outputs, each edge with both argument numbers."""
         producers = {name: (index, k) for index, node in enumerate(graph.node) for k, name in enumerate(node.output) if name}
         into: list[list[tuple[int, int, int]]] = [[] for _ in graph.node]

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from ortrain.errors import InvalidModelError
-from ortrain.formats.onnx_files import proto_of, read_model, to_proto
+from ortrain.formats.onnx_files import as_proto, folder_of, read_message, read_model, to_proto
 from ortrain.ir import Graph, Model, NameSource, Node
 from ortrain.loading.sequences import resolve_sequences
 from ortrain.ops.registry.record import canonical_domain, record_of
 from ortrain.ops.registry.subgraphs import GRAPH_ATTRIBUTES, captured_values, is_control_flow, rename_values
+from ortrain.packages import require_onnx
 
-OLDEST_OPSET = 7
+OLDEST_OPSET, NEWEST_OPSET = 7, 28
+"""The versions of ONNX's operators that the records know."""
 OLDEST_IR = 4
 """The first IR version in which an initializer need not be a graph input."""
 
@@ -56,27 +58,26 @@ def load_with_constants(source: ModelSource, opset_version: int | None = None) -
 
 def _convert_opset(model: Model, opset_version: int) -> Model:
     """Return the model converted by onnx.version_converter. Raises InvalidModelError if that fails."""
-    import onnx.version_converter
-
+    converter = require_onnx(f"the conversion from opset {model.opset} to {opset_version}", "onnx.version_converter")
+    checker = require_onnx("the errors of the conversion", "onnx.checker")
     try:
-        return read_model(onnx.version_converter.convert_version(to_proto(model), opset_version))
-    except (RuntimeError, ValueError, TypeError, onnx.checker.ValidationError) as error:
+        return read_model(converter.convert_version(to_proto(model), opset_version))
+    except (RuntimeError, ValueError, TypeError, checker.ValidationError) as error:
         raise InvalidModelError(f"expected a model that can be converted from opset {model.opset} to {opset_version}: {error}") from error
 
 
 def _inline_functions(model: Model, source: Any) -> Model:
     """Return the model with calls of model-local functions replaced by their bodies.
 
-    The IR has no functions, so the proto is read again if a node is not a known operator."""
+    The IR has no functions, so the source is read again if a node is not a known operator."""
     if all(record_of(node) is not None for node in model.graph.nodes):
         return model
-    import onnx.inliner
-
-    proto = proto_of(source)
-    if not proto.functions:
+    message = read_message(source)
+    if not message.functions:
         return model
+    inliner = require_onnx(f"the functions of a model, such as {message.functions[0].name!r}", "onnx.inliner")
     try:
-        inlined = onnx.inliner.inline_local_functions(proto)
+        inlined = inliner.inline_local_functions(as_proto(message, folder_of(source)))
     except Exception as error:                                 # pybind11 turns C++ exceptions into several Python types
         raise InvalidModelError(f"expected functions that can be inlined: {error}") from error
     return read_model(inlined)
@@ -87,11 +88,8 @@ def _check_opset(model: Model) -> None:
         return
     if "" not in model.opsets:
         raise InvalidModelError(f"expected an opset import of the default domain, got those of {sorted(model.opsets)}")
-    import onnx.defs
-
-    newest = onnx.defs.onnx_opset_version()
-    if not OLDEST_OPSET <= model.opset <= newest:
-        raise InvalidModelError(f"expected opset {OLDEST_OPSET} to {newest}, got {model.opset} (onnx.version_converter may convert the model)")
+    if not OLDEST_OPSET <= model.opset <= NEWEST_OPSET:
+        raise InvalidModelError(f"expected opset {OLDEST_OPSET} to {NEWEST_OPSET}, got {model.opset} (onnx.version_converter may convert the model)")
 
 
 # ---- constants

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidModelError, InvalidStateError
+from ortrain.errors import ArtifactNotFoundError, InvalidArgumentError, InvalidModelError, MissingPackageError
 from ortrain.formats.atomic_files import replace_files
 from ortrain.ir import Model
 from ortrain.loading.loader import ModelSource, as_model
@@ -30,7 +30,7 @@ def save(source: Any, folder: str | os.PathLike[str], name: str = "default") -> 
     source: a session, a trainer or a model. The weights in full are those of modules_to_save of lora.add, and all others that a session trains; running
     statistics of batch normalizations among them are written too.
 
-    Raises InvalidArgumentError when there is no such adapter, InvalidStateError without the package safetensors (extra "lora")."""
+    Raises InvalidArgumentError when there is no such adapter, MissingPackageError without the package safetensors (extra "lora")."""
     library = _safetensors()
     session = getattr(source, "session", source)
     model = session.inference_model() if hasattr(session, "inference_model") else as_model(session)
@@ -71,7 +71,7 @@ def load(model: ModelSource, folder: str | os.PathLike[str], name: str = "defaul
 
     Modules are found by their whole path or by its end. Raises ArtifactNotFoundError when a file is missing, InvalidModelError when a file is damaged,
     InvalidArgumentError when a module is not in the model, a shape does not fit, or the adapter is of a kind that is not supported (DoRA, other ranks for
-    some layers), InvalidStateError without the package safetensors (extra "lora")."""
+    some layers), MissingPackageError without the package safetensors (extra "lora")."""
     arrays, rank, alpha = _read(Path(folder))
     base = as_model(model)
     layers = {layer.module: layer for layer in adaptable_layers(base)}
@@ -156,5 +156,5 @@ def _safetensors() -> Any:
     try:
         import safetensors.numpy
     except ImportError as error:
-        raise InvalidStateError("expected the package safetensors for files of adapters: pip install 'ortrain[lora]'") from error
+        raise MissingPackageError("expected the package safetensors for files of adapters: pip install 'ortrain[lora]'") from error
     return safetensors.numpy

@@ -9,8 +9,6 @@ from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.helper
 
 from ortrain.errors import InvalidArgumentError
 from ortrain.onnxblock.building import (
@@ -25,6 +23,7 @@ from ortrain.onnxblock.building import (
     type_of,
 )
 from ortrain.onnxblock.model_accessor import current_model
+from ortrain.packages import onnx
 
 _depth: ContextVar[int] = ContextVar("ortrain.onnxblock.depth", default=0)
 

@@ -9,14 +9,10 @@ from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.checker
-import onnx.helper
-import onnx.numpy_helper
-import onnx.shape_inference
 
 from ortrain.errors import InvalidModelError, OutputNotFoundError
 from ortrain.onnxblock.model_accessor import current_model
+from ortrain.packages import onnx
 
 MICROSOFT = "com.microsoft"
 SMALL = 4096

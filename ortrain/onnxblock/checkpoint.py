@@ -6,16 +6,15 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-import onnx
-import onnx.numpy_helper
 
 from ortrain.dtypes import NAMES
 from ortrain.errors import InvalidArgumentError, InvalidCheckpointError, InvalidStateError
 from ortrain.formats.checkpoint import read_checkpoint, write_checkpoint
 from ortrain.formats.checkpoint_contents import Checkpoint
+from ortrain.packages import onnx
 from ortrain.passes.half_precision import round_to_half
 
-Tensors = Sequence[onnx.TensorProto]
+Tensors = Sequence["onnx.TensorProto"]
 
 
 def save_checkpoint(parameters: tuple[Tensors, Tensors], path: str | os.PathLike[str], nominal_checkpoint: bool = False) -> None:

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import onnx
-import onnx.defs
-
 from ortrain.errors import InvalidArgumentError, InvalidStateError
 from ortrain.ops.custom import load_operators
+from ortrain.packages import onnx
 
 NEWEST_IR, NEWEST_OPSET = 10, 21
 """The newest versions that onnxruntime-training 1.18 and 1.19 read; a new empty model uses none newer."""

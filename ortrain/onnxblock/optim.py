@@ -11,9 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import onnx
-import onnx.helper
-
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError
 from ortrain.onnxblock import blocks
 from ortrain.onnxblock.building import MICROSOFT, add_node
@@ -21,6 +18,7 @@ from ortrain.onnxblock.model_accessor import current_model
 from ortrain.onnxblock.training import ForwardBlock
 from ortrain.ops.registry import optimizers
 from ortrain.ops.registry.optimizers import GRADIENTS, LEARNING_RATE, STEP, OptimizerAlgorithm
+from ortrain.packages import onnx
 
 
 class ClipGradNorm(blocks.Block):

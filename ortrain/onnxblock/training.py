@@ -5,9 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-import onnx
-import onnx.numpy_helper
-
 from ortrain.errors import InvalidStateError
 from ortrain.formats.onnx_files import to_proto
 from ortrain.loading.loader import load_model
@@ -15,8 +12,9 @@ from ortrain.onnxblock.blocks import Block
 from ortrain.onnxblock.building import check, register_outputs
 from ortrain.onnxblock.model_accessor import current_model
 from ortrain.onnxblock.training_graph import TrainingGraphs, make_training_graphs
+from ortrain.packages import onnx
 
-Tensors = list[onnx.TensorProto]
+Tensors = list["onnx.TensorProto"]
 
 
 def output_names(output: Any) -> list[str]:

@@ -20,6 +20,7 @@ from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.loading.loader import all_names
 from ortrain.ops.registry.record import canonical_domain
 from ortrain.ops.registry.subgraphs import defined_values, rename_node_values, rename_values
+from ortrain.packages import require_onnx
 
 METADATA_KEY = "ortrain.float_types"
 """The metadata key of the original types: JSON, {"types": {type: [value names]}, "names": {name: original name}}."""
@@ -189,14 +190,13 @@ def _schema_output_types(node: Node, opsets: Mapping[str, int], found: Mapping[s
     """Return the types of the outputs of a node without subgraphs.
 
     For an operator that ONNX does not define this is the type of the first float input."""
-    import onnx.defs
-
+    definitions = require_onnx("the types of operators in a model of half precision", "onnx.defs")
     stated = [kind for _, kind in _type_attributes(node)]
     inputs = [found.get(name, "") for name in node.inputs]
     domain = canonical_domain(node.domain)
-    if not onnx.defs.has(node.op_type, opsets.get(domain, 1), domain):
+    if not definitions.has(node.op_type, opsets.get(domain, 1), domain):
         return [next(filter(None, inputs), "")] * len(node.outputs)
-    schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
+    schema = definitions.get_schema(node.op_type, opsets.get(domain, 1), domain)
 
     def formal(parameters: Sequence[Any], index: int) -> str:
         return parameters[min(index, len(parameters) - 1)].type_str if parameters else ""

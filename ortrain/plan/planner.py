@@ -22,9 +22,9 @@ from ortrain.ops.registry.constants import ConstantValues, is_symbolic
 from ortrain.ops.registry.cost_model import has_cost
 from ortrain.ops.registry.decomposition import decompose, rename_results
 from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
-from ortrain.ops.registry.onnx_definitions import onnx_record
+from ortrain.ops.registry.onnx_definitions import fallback_record
 from ortrain.ops.registry.optimizers import UPDATES
-from ortrain.ops.registry.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, apply_rule, canonical_domain, record_of
+from ortrain.ops.registry.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, apply_rule, record_of
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.registry.subgraphs import is_control_flow
 from ortrain.ops.training import ACCUMULATOR, UPDATED, WRITTEN
@@ -169,7 +169,7 @@ class Planner:
         except ShapeInferenceError as error:
             self.open_sizes.check_sizes(node, error)
             record = record_of(node)
-            if record is None or record.lower is None and onnx_record(canonical_domain(node.domain), node.op_type) is None:
+            if record is None or record.lower is None and fallback_record(node) is None:
                 raise
             return [node]
 
@@ -286,7 +286,7 @@ class Planner:
         try:
             lowered, address = self._kernel_call(node, record, context)
         except (ShapeInferenceError, MissingKernelError) as error:
-            reference = onnx_record(canonical_domain(node.domain), node.op_type)
+            reference = fallback_record(node)
             if reference is None or reference.lower is None:
                 self.open_sizes.check_sizes(node, error)
                 if is_control_flow(node):                     # an If in an unrolled loop whose condition the loop computes

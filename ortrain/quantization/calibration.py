@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ortrain.errors import InvalidArgumentError
-from ortrain.formats.onnx_files import to_proto
 from ortrain.ir import Model
 from ortrain.runtime.inference_session import InferenceSession
 
@@ -23,7 +22,7 @@ def value_ranges(model: Model, values: Sequence[str], batches: Iterable[Any]) ->
     observed.graph.outputs = list(dict.fromkeys([*values]))
     found = dict.fromkeys(values, (0.0, 0.0))
     count = 0
-    session = InferenceSession(to_proto(observed))
+    session = InferenceSession(observed)
     for batch in batches:
         count += 1
         for name, array in zip(observed.graph.outputs, session.run(None, _by_name(batch, observed.graph.inputs)), strict=True):

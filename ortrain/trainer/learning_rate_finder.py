@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ortrain.data import DataLoader
 from ortrain.errors import InvalidArgumentError, InvalidStateError
 from ortrain.formats.atomic_files import replace_file
-from ortrain.trainer.records import require
+from ortrain.packages import require
 from ortrain.training.session import TrainingSession
 
 SMOOTHING = 0.9

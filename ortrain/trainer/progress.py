@@ -13,9 +13,10 @@ from importlib.util import find_spec
 from typing import Any, Literal, TextIO, get_args
 
 from ortrain.errors import InvalidArgumentError
+from ortrain.packages import require
 from ortrain.trainer.callbacks import Callback, TrainerInterface
 from ortrain.trainer.html import figure_text, history_html
-from ortrain.trainer.records import EpochRecord, StepRecord, require
+from ortrain.trainer.records import EpochRecord, StepRecord
 
 Kind = Literal["auto", "notebook", "rich", "tqdm", "lines"]
 

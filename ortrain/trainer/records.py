@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from types import ModuleType
 from typing import Any
 
-from ortrain.errors import InvalidArgumentError, InvalidStateError
+from ortrain.errors import InvalidArgumentError
 from ortrain.formats.atomic_files import replace_file
+from ortrain.packages import require
 from ortrain.trainer.html import figure_text, history_html, panels
 
 LOSS = "loss"
 VALIDATION = "validation_"
 """Prefix of figures on validation data, where they stand beside those on training data."""
-
-
-def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import a package that ortrain does not depend on. Raises InvalidStateError, which names the extra that installs it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        raise InvalidStateError(f"expected the package {package} for {purpose}: pip install 'ortrain[{extra}]' ({error})") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ WARNING = 2
 
 
 class NotOffered(Exception):
-    """The language has no such operation; the specification states why."""
+    """The language has no such operation; the specification states why. Or a package is missing that it needs and that a device need not have."""
 
 
 class Failure(Exception):

@@ -10,9 +10,9 @@ import numpy as np
 import ortrain
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 from ortrain.api.checkpoint_state import Parameter, Parameters, Properties
-from ortrain.conformance.drivers.base import Driver, failure_of
+from ortrain.conformance.drivers.base import Driver, NotOffered, failure_of
 from ortrain.dtypes import NAMES, numpy_dtype
-from ortrain.errors import InvalidStateError, OrtrainError
+from ortrain.errors import InvalidStateError, MissingPackageError, OrtrainError
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.values import OrtValue
 
@@ -251,7 +251,10 @@ class PythonDriver(Driver):
     def training__generate_artifacts(self, model: str, directory: str) -> None:
         from ortrain.artifacts import LossType, OptimType, generate_artifacts
 
-        generate_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, artifact_directory=directory)
+        try:
+            generate_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, artifact_directory=directory)
+        except MissingPackageError as error:                    # a device that trains from artifacts only
+            raise NotOffered from error
 
 
 DRIVER = PythonDriver

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import onnx
-import onnx.helper
 
 from ortrain.errors import InvalidArgumentError, InvalidModelError
 from ortrain.onnxblock import blocks
 from ortrain.onnxblock.building import add_initializer, add_input, add_node, dtype_of, has_input, type_of
 from ortrain.onnxblock.model_accessor import current_model
 from ortrain.ops.registry.record import ORTRAIN
+from ortrain.packages import onnx
 
 REDUCTIONS = ("mean", "sum", "none")
 SAMPLE_WEIGHT = "sample_weight"

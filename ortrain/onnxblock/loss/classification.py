@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 
 from ortrain.errors import InvalidArgumentError, InvalidModelError
 from ortrain.onnxblock import blocks
@@ -23,6 +22,7 @@ from ortrain.onnxblock.loss.base import (
     unsqueeze,
 )
 from ortrain.ops.loss import DEFAULT_IGNORE_INDEX
+from ortrain.packages import onnx
 
 FIRST_OPSET = 12
 """The first opset with SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss."""

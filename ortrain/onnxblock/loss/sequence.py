@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 
 from ortrain.errors import InvalidModelError
 from ortrain.onnxblock.building import add_node, dtype_of, type_of
 from ortrain.onnxblock.loss.base import Loss, check_number, own_operator, rank_of, sample_weight_input, scalar, target_input, tensor_type
+from ortrain.packages import onnx
 
 
 class CTCLoss(Loss):

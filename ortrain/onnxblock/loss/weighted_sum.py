@@ -6,14 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import onnx
-import onnx.helper
-
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError
 from ortrain.onnxblock import blocks
 from ortrain.onnxblock.building import add_node, generate_name
 from ortrain.onnxblock.loss.base import Loss, scalar
 from ortrain.onnxblock.model_accessor import current_model
+from ortrain.packages import onnx
 
 
 class LossTerm(NamedTuple):

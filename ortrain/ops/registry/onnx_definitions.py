@@ -1,7 +1,7 @@
 """Records of the operators of ONNX that have none in ortrain, built from what the onnx package defines.
 
-Types come from ONNX's shape inference. An operator with a function body is decomposed into it; any other runs as a Python step that calls ONNX's reference
-implementation, which is correct and slow."""
+They need the onnx package, which is imported when a model has such an operator. Types come from ONNX's shape inference. An operator with a function body is
+decomposed into it; any other runs as a Python step that calls ONNX's reference implementation, which is correct and slow."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain.dtypes import NAMES, NUMBERS, name_of, numpy_dtype
-from ortrain.errors import MissingKernelError
+from ortrain.errors import MissingKernelError, MissingPackageError
 from ortrain.ir import Graph, Node, TensorType
 from ortrain.ops.registry.record import InferenceContext, KernelCall, LoweringContext, OpRecord, canonical_domain
+from ortrain.packages import require_onnx
 
 if TYPE_CHECKING:
     from ortrain.ops.registry.node_builder import NodeBuilder
@@ -36,18 +37,31 @@ RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLik
 
 @cache
 def onnx_record(domain: str, op_type: str) -> OpRecord | None:
-    """Return a record of an operator that ONNX defines; None for an operator that it does not define or that has subgraphs."""
-    import onnx.defs
+    """Return a record of an operator that ONNX defines; None for an operator that it does not define or that has subgraphs.
 
-    if domain not in ONNX_DOMAINS or not onnx.defs.has(op_type, domain=domain):
+    Raises MissingPackageError for an operator in a domain of ONNX where the onnx package is missing."""
+    if domain not in ONNX_DOMAINS:
         return None
-    schema = onnx.defs.get_schema(op_type, domain=domain)
-    if any(attribute.type in (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS) for attribute in schema.attributes.values()):
+    definitions = require_onnx(f"operator {op_type}, of which ortrain has no record", "onnx.defs")
+    if not definitions.has(op_type, domain=domain):
+        return None
+    schema = definitions.get_schema(op_type, domain=domain)
+    if any(attribute.type in (definitions.OpSchema.AttrType.GRAPH, definitions.OpSchema.AttrType.GRAPHS) for attribute in schema.attributes.values()):
         return None
     has_no_gradient = op_type in CONSTANT or op_type in RANDOM or domain == "ai.onnx.ml"
     summary = f"{op_type} as ONNX defines it"
     return OpRecord(op_type, domain, infer, lower, None, not has_no_gradient, None if op_type in RANDOM else evaluate, frozenset(), body, False,
                     op_type in RANDOM, summary=summary)
+
+
+def fallback_record(node: Node) -> OpRecord | None:
+    """Return the record of ONNX for a node that its own record refuses; None where ONNX defines none, or where the onnx package is missing.
+
+    The error of the node's own record is the one to report then."""
+    try:
+        return onnx_record(canonical_domain(node.domain), node.op_type)
+    except MissingPackageError:
+        return None
 
 
 # ---- conversion from the IR to ONNX
@@ -98,12 +112,15 @@ def _tensor_type(c: InferenceContext, proto: Any, output: int) -> TensorType:
 
 
 def _schema(c: InferenceContext) -> Any:
-    """Return the node's OpSchema at the model's opset. Raises ShapeInferenceError where that opset has no such operator."""
-    import onnx.defs
-
+    """Return the node's OpSchema at the model's opset. Raises ShapeInferenceError where that opset has no such operator, or where the onnx package does not
+    know that opset; MissingPackageError."""
+    domain = canonical_domain(c.node.domain)
+    definitions = require_onnx(f"types of operator {c.node.op_type} that its kernels do not compute", "onnx.defs")
+    if domain == "" and c.opset > definitions.onnx_opset_version():
+        raise c.error(f"expected a release of the package onnx that knows opset {c.opset}, got one that knows {definitions.onnx_opset_version()}")
     try:
-        return onnx.defs.get_schema(c.node.op_type, c.opset, canonical_domain(c.node.domain))
-    except onnx.defs.SchemaError as error:
+        return definitions.get_schema(c.node.op_type, c.opset, domain)
+    except definitions.SchemaError as error:
         raise c.error(f"expected an operator of opset {c.opset}, got one of a later opset") from error
 
 
@@ -143,16 +160,16 @@ def reference_function(node: Node, opset: int) -> Callable[..., list[Any]]:
     """Return a function that runs a node by ONNX's reference implementation.
 
     The function takes one array per input, None where it is absent, and returns one per output, None where it is unused. Raises whatever the onnx package
-    raises, for instance where it has no implementation."""
+    raises, for instance where it has no implementation; MissingPackageError where it is missing."""
+    reference = require_onnx(f"the reference implementation of operator {node.op_type}", "onnx.reference")
     import onnx.helper
-    import onnx.reference
 
     domain = canonical_domain(node.domain)
     inputs = [onnx.helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(node.inputs) if name]
     outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
     imports = [onnx.helper.make_opsetid(domain, opset), *([onnx.helper.make_opsetid("", 17)] if domain else [])]
     model = onnx.helper.make_model(onnx.helper.make_graph([node_proto(node)], "node", inputs, outputs), opset_imports=imports)
-    evaluator = onnx.reference.ReferenceEvaluator(model)
+    evaluator = reference.ReferenceEvaluator(model)
 
     def run(*values: Any) -> list[Any]:
         found = iter(evaluator.run(None, {name: value for name, value in zip(node.inputs, values, strict=True) if name}))
@@ -165,9 +182,9 @@ def check_types(c: InferenceContext) -> None:
     """Raise ShapeInferenceError for element types that ONNX does not define the operator for.
 
     The reference implementation would accept them and give wrong results or fail with an error that names no node."""
+    parameters, bound = _schema(c).inputs, dict[str, str]()
     import onnx.helper
 
-    parameters, bound = _schema(c).inputs, dict[str, str]()
     for index, kind in enumerate(c.types):
         parameter = parameters[min(index, len(parameters) - 1)]
         if kind is None or kind.sequence or kind.optional:
@@ -184,6 +201,8 @@ def lower(c: LoweringContext) -> KernelCall:
     check_types(c)
     try:
         run = reference_function(c.node, c.opset)
+    except MissingPackageError:
+        raise
     except Exception as error:
         raise MissingKernelError(f"expected a kernel or a reference implementation, found none: {error} (operator {c.node.op_type}, node {c.node.name!r})"
                                  ) from error

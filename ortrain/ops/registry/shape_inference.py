@@ -180,7 +180,7 @@ def _may_exceed_record(context: InferenceContext) -> bool:
 
 def _infer_by_onnx(context: InferenceContext) -> Sequence[TensorType] | None:
     """Return the output types according to ONNX's shape inference, None where ONNX does not define the operator."""
-    return None if onnx_definitions.onnx_record("", context.node.op_type) is None else onnx_definitions.infer(context)
+    return None if onnx_definitions.fallback_record(context.node) is None else onnx_definitions.infer(context)
 
 
 def union_type(c: InferenceContext, what: str, label: str, first: TensorType, second: TensorType) -> TensorType:

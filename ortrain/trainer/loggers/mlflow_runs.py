@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ortrain.packages import require
 from ortrain.trainer.callbacks import TrainerInterface
 from ortrain.trainer.loggers.base import RunLogger, flattened
-from ortrain.trainer.records import require
 
 BATCH = 500
 """Figures that are sent together: the server takes at most 1000, and a call takes as long as hundreds of figures."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ortrain.errors import InvalidArgumentError
+from ortrain.packages import require
 from ortrain.trainer.callbacks import TrainerInterface
 from ortrain.trainer.loggers.base import Logger, flattened
-from ortrain.trainer.records import require
 
 QUEUE, FLUSH_SECONDS = 1000, 10
 """Events that may wait for the writer's thread, and how often it flushes the file."""

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from ortrain.packages import require
 from ortrain.trainer.callbacks import TrainerInterface
 from ortrain.trainer.loggers.base import RunLogger
-from ortrain.trainer.records import require
 
 
 class WandbLogger(RunLogger):
