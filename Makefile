@@ -12,13 +12,14 @@
 #   native            fetch the published sources, test the native library with programs in seven languages, print what they do and its costs
 #   wheels            build a wheel with each of PYTHONS, twice, and run tests with what it installs
 #   models            train models that ship in PyPI packages
+#   arm               cross-compile for arm64 and run a part of the tests in an emulator
 #   clean             remove what the targets created, except .venv-bench
 
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate site tutorials integrations bench peer native wheels models clean
+.PHONY: demo test test-one lint generate site tutorials integrations bench peer native wheels models arm clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -99,6 +100,12 @@ models: $(VENV)/built
 	$(call install,peer)
 	$(RUN) -W ignore -m tests.real_models
 	$(RUN) -W ignore -m tests.real_models --halves
+
+BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
+arm: $(VENV)/built
+	$(call install,test)
+	$(RUN) -c '$(BUILD_REQUIREMENTS)' > $(VENV)/build.txt && $(RUN) -m pip install --quiet --requirement $(VENV)/build.txt
+	$(RUN) -m tests.arm
 
 clean:
 	rm -rf build .venv .venv-peer demo_output site ortrain.egg-info
