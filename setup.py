@@ -29,6 +29,8 @@ GENERATED = Path("build") / "instruction_sets"
 MSVC = sys.platform == "win32"
 # No -ffast-math, which changes the floating-point mode of the whole process. A fixed -ffp-contract gives the same bits in all builds of an instruction set.
 BASE_FLAGS = ["/O2"] if MSVC else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden", "-g0"]
+# Wheels have neither symbols, which disassemblies read in a checkout, nor padding between the sections of a file: 1.4 of 12 MB.
+WHEEL_LINK_FLAGS = ["-Wl,-s", "-Wl,-z,noseparate-code"] if sys.platform == "linux" else []
 X86_SETS = {
     "baseline": [] if MSVC else ["-march=x86-64"],
     "avx2": ["/arch:AVX2"] if MSVC else ["-march=x86-64-v3"],
@@ -129,10 +131,16 @@ class Build(build_ext):
         self.parallel = self.parallel or int(os.environ.get("ORTRAIN_BUILD_JOBS", os.cpu_count() or 1))
 
     def build_extensions(self) -> None:
+        for extension in self.extensions:
+            extension.extra_link_args = [*extension.extra_link_args, *self.wheel_link_flags()]
         super().build_extensions()
         only = os.environ.get("ORTRAIN_ONLY")
         if not MSVC and (not only or "native" in only.split(",")):
             self.build_library()
+
+    def wheel_link_flags(self) -> list[str]:
+        """Return the flags by which the files of a wheel differ from those of a checkout."""
+        return [] if self.inplace or enabled("ORTRAIN_SANITIZE") else WHEEL_LINK_FLAGS
 
     def library_path(self) -> Path:
         """Return where the native library goes: beside the bridge."""
@@ -162,7 +170,7 @@ class Build(build_ext):
         else:
             names = ["-shared", "-Wl,-soname,libonnxruntime.so.1", f"-Wl,--version-script={NATIVE / 'source' / 'exports.map'}", "-ldl"]
         output.parent.mkdir(parents=True, exist_ok=True)
-        self.spawn([*self.compiler.compiler_so[:1], *names, *objects, "-o", str(output), "-lm", *link_flags])
+        self.spawn([*self.compiler.compiler_so[:1], *names, *objects, "-o", str(output), "-lm", *link_flags, *self.wheel_link_flags()])
 
 
 debug = enabled("ORTRAIN_DEBUG")
