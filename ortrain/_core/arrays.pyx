@@ -77,11 +77,11 @@ cdef bint is_same_dtype(int numpy_type, int32_t dtype) noexcept:
     if dtype == 1:
         return numpy_type == cnp.NPY_FLOAT32
     if dtype == 7:          # NumPy has distinct type numbers for C types of equal size (int64: long and long long)
-        return numpy_type == cnp.NPY_INT64 or numpy_type == cnp.NPY_LONGLONG
+        return numpy_type == cnp.NPY_LONGLONG or sizeof(long) == 8 and numpy_type == cnp.NPY_LONG
     if dtype == 11:
         return numpy_type == cnp.NPY_FLOAT64
     if dtype == 6:
-        return numpy_type == cnp.NPY_INT32 or numpy_type == cnp.NPY_INT or sizeof(long) == 4 and numpy_type == cnp.NPY_LONG
+        return numpy_type == cnp.NPY_INT or sizeof(long) == 4 and numpy_type == cnp.NPY_LONG
     if dtype == 9:
         return numpy_type == cnp.NPY_BOOL
     if dtype == 2:

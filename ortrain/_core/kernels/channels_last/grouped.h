@@ -170,7 +170,7 @@ ALWAYS_INLINE void NAMED(spread_pixels)(const NAMED(Grouped) *s, int sources, co
             if (sources == 0) STORE(to, low);
             else
                 for (int64_t c = 0; c < steps; c++, at += s->plane, lane += one)
-                    STORE(at, sources == 1 ? __builtin_shuffle(low, lane) : __builtin_shuffle(low, high, lane));
+                    STORE(at, sources == 1 ? SHUFFLE(low, lane) : SHUFFLE_PAIR(low, high, lane));
         }
         to += width;
         if (++phase == step) { phase = 0; to += W - step * width; }

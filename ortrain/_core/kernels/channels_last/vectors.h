@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "kernel.h"
+#include "common/compiler.h"
 #include "common/integers.h"
 #include "common/tile_columns.h"
 #include "common/tuning.h"
@@ -43,8 +44,8 @@ ALWAYS_INLINE void NAMED(transpose)(NAMED(Vector) *r)
         _Pragma("GCC unroll 16") for (int i = 0; i < NAMED(WIDTH); i++)
             if (!(i & s)) {
                 NAMED(Vector) a = r[i], b = r[i + s];
-                r[i] = __builtin_shuffle(a, b, low);
-                r[i + s] = __builtin_shuffle(a, b, high);
+                r[i] = SHUFFLE_PAIR(a, b, low);
+                r[i + s] = SHUFFLE_PAIR(a, b, high);
             }
     }
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "kernel.h"
+#include "common/compiler.h"
 #include "common/integers.h"
 #include "common/tuning.h"
 
@@ -208,7 +209,7 @@ static inline int is_tiled(int64_t m, int64_t n, int64_t from_n) { return m >= P
               for (a = i; a < min_i64(i + TILE, m); a++) for (b = j; b < min_i64(j + TILE, n); b++)               \
                   to[a * to_m + b] = from[a + b * from_n]; } } }
 
-#if defined(__GNUC__) && !defined(__clang__)
+#if defined(__GNUC__)
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #define WORDS 16
@@ -235,8 +236,8 @@ static inline int is_tiled(int64_t m, int64_t n, int64_t from_n) { return m >= P
     _Pragma("GCC unroll 16") for (int i = 0; i < SIDE && S < SIDE; i++)                                           \
         if (!(i & S)) {                                                                                           \
             ROW x = r[i], y = r[i + S < SIDE ? i + S : 0];                                                        \
-            r[i] = __builtin_shuffle(x, y, (ROW){ INDICES_##SIDE(LOW, S, SIDE) });                                \
-            r[i + S < SIDE ? i + S : 0] = __builtin_shuffle(x, y, (ROW){ INDICES_##SIDE(HIGH, S, SIDE) });        \
+            r[i] = SHUFFLE_PAIR(x, y, (ROW){ INDICES_##SIDE(LOW, S, SIDE) });                                \
+            r[i + S < SIDE ? i + S : 0] = SHUFFLE_PAIR(x, y, (ROW){ INDICES_##SIDE(HIGH, S, SIDE) });        \
         }
 
 /* NAME transposes a SIDE x SIDE block in registers: to[i * to_m + j] = from[i + j * from_n]. Rounds of shuffles exchange blocks of 1, 2, 4, ... words.

@@ -129,8 +129,8 @@ AMX static void multiply_step_and_pack_tile(const bfloat16 *a, const bfloat16 *b
 #define READY(I) do { FETCH_ROWS(I); most = split_and_store(COMPLETE(I), COMPLETE((I) + 16), h->to + (I) * 32, most); } while (0)
 #define ROUND(TO, FROM) do {                                                      \
     _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {                         \
-        TO[2 * i] = __builtin_shuffle(FROM[i], FROM[i + 8], INTERLEAVED_LOW);      \
-        TO[2 * i + 1] = __builtin_shuffle(FROM[i], FROM[i + 8], INTERLEAVED_HIGH); \
+        TO[2 * i] = SHUFFLE_PAIR(FROM[i], FROM[i + 8], INTERLEAVED_LOW);      \
+        TO[2 * i + 1] = SHUFFLE_PAIR(FROM[i], FROM[i + 8], INTERLEAVED_HIGH); \
         __asm__ volatile ("" : "+v"(TO[2 * i]), "+v"(TO[2 * i + 1]));             \
     } } while (0)
 

@@ -76,8 +76,8 @@ static __attribute__((noinline)) void dot_##ROWS##_##COLUMNS(int64_t k, const sc
     }                                                                                                                                    \
     _Pragma("GCC unroll 4") for (int half = LANES / 2; half >= 1; half /= 2)                                                             \
         _Pragma("GCC unroll 8") for (int i = 0; i < half; i++)                                                                           \
-            sum[i] = __builtin_shuffle(sum[i], sum[i + half], INTERLEAVED_LOW)                                                           \
-                   + __builtin_shuffle(sum[i], sum[i + half], INTERLEAVED_HIGH);                                                         \
+            sum[i] = SHUFFLE_PAIR(sum[i], sum[i + half], INTERLEAVED_LOW)                                                           \
+                   + SHUFFLE_PAIR(sum[i], sum[i + half], INTERLEAVED_HIGH);                                                         \
     *(unaligned_vector *)out = sum[0];                                                                                                   \
 }
 #if LANES == 16

@@ -5,6 +5,7 @@
 #ifndef ORTRAIN_GEMM_MICRO_KERNELS_H
 #define ORTRAIN_GEMM_MICRO_KERNELS_H
 #include <stdint.h>
+#include "common/compiler.h"
 #include "common/tile_columns.h"
 #include "common/tuning.h"
 

@@ -29,8 +29,8 @@ static inline __attribute__((always_inline)) void transpose_square(const float *
     for (int round = SQUARE; round > 1; round /= 2) {
 #pragma GCC unroll 16
         for (int i = 0; i < SQUARE / 2; i++) {
-            q[2 * i] = __builtin_shuffle(r[i], r[i + SQUARE / 2], SQUARE_LOW);
-            q[2 * i + 1] = __builtin_shuffle(r[i], r[i + SQUARE / 2], SQUARE_HIGH);
+            q[2 * i] = SHUFFLE_PAIR(r[i], r[i + SQUARE / 2], SQUARE_LOW);
+            q[2 * i + 1] = SHUFFLE_PAIR(r[i], r[i + SQUARE / 2], SQUARE_HIGH);
         }
 #pragma GCC unroll 16
         for (int i = 0; i < SQUARE; i++) r[i] = q[i];
@@ -49,21 +49,21 @@ static inline __attribute__((always_inline)) void transpose_8x8(float32x8 *r)
     float32x8 q[8];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        q[2 * i] = __builtin_shuffle(r[2 * i], r[2 * i + 1], (int32x8){0, 8, 1, 9, 4, 12, 5, 13});
-        q[2 * i + 1] = __builtin_shuffle(r[2 * i], r[2 * i + 1], (int32x8){2, 10, 3, 11, 6, 14, 7, 15});
+        q[2 * i] = SHUFFLE_PAIR(r[2 * i], r[2 * i + 1], (int32x8){0, 8, 1, 9, 4, 12, 5, 13});
+        q[2 * i + 1] = SHUFFLE_PAIR(r[2 * i], r[2 * i + 1], (int32x8){2, 10, 3, 11, 6, 14, 7, 15});
     }
     float32x8 u[8];
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++)
 #pragma GCC unroll 2
         for (int i = 0; i < 2; i++) {
-            u[4 * h + 2 * i] = __builtin_shuffle(q[4 * h + i], q[4 * h + i + 2], (int32x8){0, 1, 8, 9, 4, 5, 12, 13});
-            u[4 * h + 2 * i + 1] = __builtin_shuffle(q[4 * h + i], q[4 * h + i + 2], (int32x8){2, 3, 10, 11, 6, 7, 14, 15});
+            u[4 * h + 2 * i] = SHUFFLE_PAIR(q[4 * h + i], q[4 * h + i + 2], (int32x8){0, 1, 8, 9, 4, 5, 12, 13});
+            u[4 * h + 2 * i + 1] = SHUFFLE_PAIR(q[4 * h + i], q[4 * h + i + 2], (int32x8){2, 3, 10, 11, 6, 7, 14, 15});
         }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        r[i] = __builtin_shuffle(u[i], u[i + 4], (int32x8){0, 1, 2, 3, 8, 9, 10, 11});
-        r[i + 4] = __builtin_shuffle(u[i], u[i + 4], (int32x8){4, 5, 6, 7, 12, 13, 14, 15});
+        r[i] = SHUFFLE_PAIR(u[i], u[i + 4], (int32x8){0, 1, 2, 3, 8, 9, 10, 11});
+        r[i + 4] = SHUFFLE_PAIR(u[i], u[i + 4], (int32x8){4, 5, 6, 7, 12, 13, 14, 15});
     }
 }
 

@@ -9,12 +9,12 @@
 static inline __attribute__((always_inline)) void transpose_square(vector *r)
 {
 #if LANES == 4                  /* within 128-bit lanes, then across: two instructions fewer for each vector than interleaving halves */
-    vector q[4] = { __builtin_shuffle(r[0], r[1], (int_vector){0, 4, 2, 6}), __builtin_shuffle(r[0], r[1], (int_vector){1, 5, 3, 7}),
-                    __builtin_shuffle(r[2], r[3], (int_vector){0, 4, 2, 6}), __builtin_shuffle(r[2], r[3], (int_vector){1, 5, 3, 7}) };
+    vector q[4] = { SHUFFLE_PAIR(r[0], r[1], (int_vector){0, 4, 2, 6}), SHUFFLE_PAIR(r[0], r[1], (int_vector){1, 5, 3, 7}),
+                    SHUFFLE_PAIR(r[2], r[3], (int_vector){0, 4, 2, 6}), SHUFFLE_PAIR(r[2], r[3], (int_vector){1, 5, 3, 7}) };
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++) {
-        r[i] = __builtin_shuffle(q[i], q[i + 2], (int_vector){0, 1, 4, 5});
-        r[i + 2] = __builtin_shuffle(q[i], q[i + 2], (int_vector){2, 3, 6, 7});
+        r[i] = SHUFFLE_PAIR(q[i], q[i + 2], (int_vector){0, 1, 4, 5});
+        r[i + 2] = SHUFFLE_PAIR(q[i], q[i + 2], (int_vector){2, 3, 6, 7});
     }
 #else
     vector q[LANES];
@@ -22,8 +22,8 @@ static inline __attribute__((always_inline)) void transpose_square(vector *r)
     for (int round = LANES; round > 1; round /= 2) {
 #pragma GCC unroll 8
         for (int i = 0; i < LANES / 2; i++) {
-            q[2 * i] = __builtin_shuffle(r[i], r[i + LANES / 2], INTERLEAVED_LOW);
-            q[2 * i + 1] = __builtin_shuffle(r[i], r[i + LANES / 2], INTERLEAVED_HIGH);
+            q[2 * i] = SHUFFLE_PAIR(r[i], r[i + LANES / 2], INTERLEAVED_LOW);
+            q[2 * i + 1] = SHUFFLE_PAIR(r[i], r[i + LANES / 2], INTERLEAVED_HIGH);
         }
 #pragma GCC unroll 8
         for (int i = 0; i < LANES; i++) r[i] = q[i];

@@ -33,17 +33,17 @@ static inline __attribute__((always_inline)) vector reduce_lanes(vector *sum)
     const int_vector low = {0, 8, 1, 9, 4, 12, 5, 13}, high = {2, 10, 3, 11, 6, 14, 7, 15};
     const int_vector front = {0, 1, 8, 9, 4, 5, 12, 13}, back = {2, 3, 10, 11, 6, 7, 14, 15};
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) sum[i] = __builtin_shuffle(sum[2 * i], sum[2 * i + 1], low) + __builtin_shuffle(sum[2 * i], sum[2 * i + 1], high);
+    for (int i = 0; i < 4; i++) sum[i] = SHUFFLE_PAIR(sum[2 * i], sum[2 * i + 1], low) + SHUFFLE_PAIR(sum[2 * i], sum[2 * i + 1], high);
 #pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) sum[i] = __builtin_shuffle(sum[2 * i], sum[2 * i + 1], front) + __builtin_shuffle(sum[2 * i], sum[2 * i + 1], back);
-    return __builtin_shuffle(sum[0], sum[1], (int_vector){0, 1, 2, 3, 8, 9, 10, 11})
-         + __builtin_shuffle(sum[0], sum[1], (int_vector){4, 5, 6, 7, 12, 13, 14, 15});
+    for (int i = 0; i < 2; i++) sum[i] = SHUFFLE_PAIR(sum[2 * i], sum[2 * i + 1], front) + SHUFFLE_PAIR(sum[2 * i], sum[2 * i + 1], back);
+    return SHUFFLE_PAIR(sum[0], sum[1], (int_vector){0, 1, 2, 3, 8, 9, 10, 11})
+         + SHUFFLE_PAIR(sum[0], sum[1], (int_vector){4, 5, 6, 7, 12, 13, 14, 15});
 #else
 #pragma GCC unroll 4
     for (int half = LANES / 2; half >= 1; half /= 2)
 #pragma GCC unroll 8
         for (int i = 0; i < half; i++)
-            sum[i] = __builtin_shuffle(sum[i], sum[i + half], INTERLEAVED_LOW) + __builtin_shuffle(sum[i], sum[i + half], INTERLEAVED_HIGH);
+            sum[i] = SHUFFLE_PAIR(sum[i], sum[i + half], INTERLEAVED_LOW) + SHUFFLE_PAIR(sum[i], sum[i + half], INTERLEAVED_HIGH);
     return sum[0];
 #endif
 }

@@ -1,0 +1,24 @@
+/* Shuffles of vectors, which GCC and Clang spell differently.
+ *
+ * The lanes of SHUFFLE(a, indices) are a[indices[l]], those of SHUFFLE_PAIR(a, b, indices) the same of a and b side by side. Indices are a vector of integers
+ * as wide as the elements, and lie within a, or within a and b. */
+#ifndef ORTRAIN_COMPILER_H
+#define ORTRAIN_COMPILER_H
+
+#if defined(__clang__)
+/* Clang shuffles by literal indices only, but recognizes lanes that are copied one by one by indices that become constants when loops are unrolled. */
+#define SHUFFLE_PAIR(a, b, ...) __extension__ ({                                                                       \
+    enum { shuffled_lanes = sizeof(a) / sizeof((a)[0]) };                                                              \
+    const __typeof__(a) shuffled_a = (a), shuffled_b = (b);                                                            \
+    const __typeof__(__VA_ARGS__) shuffled_indices = __VA_ARGS__;                                                      \
+    __typeof__(a) shuffled;                                                                                            \
+    _Pragma("GCC unroll 16") for (int l = 0; l < shuffled_lanes; l++)                                                  \
+        shuffled[l] = (int)shuffled_indices[l] < shuffled_lanes ? shuffled_a[shuffled_indices[l]]                      \
+                                                                : shuffled_b[shuffled_indices[l] - shuffled_lanes];    \
+    shuffled; })
+#define SHUFFLE(a, indices) SHUFFLE_PAIR(a, a, indices)
+#else
+#define SHUFFLE __builtin_shuffle
+#define SHUFFLE_PAIR __builtin_shuffle
+#endif
+#endif
