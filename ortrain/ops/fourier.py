@@ -157,8 +157,8 @@ def stft_decomposition(g: NodeBuilder) -> list[str] | None:
         return None
     step, length, window = options
     signal = g.inputs[0] if len(kind.shape or ()) == 3 else g.op("Reshape", g.inputs[0], g.constant([0, 0, 1]))
-    starts = np.arange(int(1 + (size - length) // step)) * step
-    frames = g.op("Gather", signal, g.constant(starts[:, None] + np.arange(int(window))), axis=1)          # [n, frames, window, parts]
+    starts = np.arange(int(1 + (size - length) // step), dtype=np.int64) * step
+    frames = g.op("Gather", signal, g.constant(starts[:, None] + np.arange(int(window), dtype=np.int64)), axis=1)          # [n, frames, window, parts]
     if g.has(2):
         frames = g.op("Mul", frames, g.op("Reshape", g.inputs[2], g.constant([window, 1])))
     attributes: dict[str, Any] = {"onesided": int(g.attribute("onesided", 1))}

@@ -203,7 +203,7 @@ def _evaluated_iteration_count(c: InferenceContext, signature: LoopSignature, ma
     if any(value is None for value in values.values()) or any(node.graphs for node in nodes):
         return None
     for k in range(MAX_EVALUATED_ITERATIONS if max_count is None else min(max_count, MAX_EVALUATED_ITERATIONS)):
-        inputs = {body.inputs[0]: np.array(k), body.inputs[1]: np.array(True), **values}
+        inputs = {body.inputs[0]: np.array(k, np.int64), body.inputs[1]: np.array(True), **values}
         inference = ShapeInference(outer.opsets, {}, outer.values | body.initializers | inputs)
         for node in nodes:
             if any(name and name not in inference.values for name in node.inputs):
@@ -264,9 +264,9 @@ def unroll(g: NodeBuilder, count: int) -> list[str]:
     for k in range(count):
         inputs = dict(zip(signature.state_inputs, states, strict=True))
         if signature.is_loop:
-            inputs |= {signature.body.inputs[0]: g.constant(np.array(k)), signature.body.inputs[1]: g.constant(np.array(True))}
+            inputs |= {signature.body.inputs[0]: g.constant(np.array(k, np.int64)), signature.body.inputs[1]: g.constant(np.array(True))}
         for name, source, reverse in zip(signature.slice_inputs, scan_inputs, signature.directions("input"), strict=True):
-            inputs[name] = g.op("Gather", source, g.constant(np.array(count - 1 - k if reverse else k)), axis=0)
+            inputs[name] = g.op("Gather", source, g.constant(np.array(count - 1 - k if reverse else k, np.int64)), axis=0)
         results = inline_graph(g, signature.body, inputs)[signature.first_state_output :]
         states = results[: signature.state_count]
         for index, name in enumerate(results[signature.state_count :]):

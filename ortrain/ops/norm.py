@@ -397,7 +397,7 @@ def local_response_decomposition(g: NodeBuilder) -> list[str]:
     if not isinstance(channels, int):
         raise g.error("expected a number of channels that is known, got a symbol")
     before, after = min((size - 1) // 2, channels), min(size // 2, channels)         # a wider window holds no further channels
-    window = np.arange(channels)[:, None] + np.arange(-before, after + 1)[None, :]
+    window = np.arange(channels, dtype=np.int64)[:, None] + np.arange(-before, after + 1, dtype=np.int64)[None, :]
     is_inside = ((window >= 0) & (window < channels)).astype(np.float64)
     squares = g.op("ResampleAxis", g.op("Mul", x, x), domain=ORTRAIN, axis=1, size=channels, indices=np.clip(window, 0, channels - 1), weights=is_inside)
     scaled = g.op("Mul", squares, g.scalar(float(g.attribute("alpha", 1e-4)) / size, x))

@@ -153,11 +153,11 @@ def tensor_scatter_decomposition(g: NodeBuilder) -> list[str] | None:
     if not isinstance(length, int) or not isinstance(size, int):
         return None
     rank = len(c.shape(0))
-    positions = g.constant(np.arange(int(length)).reshape([-1 if i == axis else 1 for i in range(rank)]))
+    positions = g.constant(np.arange(int(length), dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(rank)]))
     if g.has(2):
         positions = g.op("Add", positions, g.op("Reshape", g.inputs[2], g.constant([-1, *[1] * (rank - 1)])))
     if mode == "circular":
-        positions = g.op("Mod", positions, g.constant(np.array(int(size))))
+        positions = g.op("Mod", positions, g.constant(np.array(int(size), np.int64)))
     return [g.op("ScatterElements", g.inputs[0], g.op("Expand", positions, g.shape_of(g.inputs[1])), g.inputs[1], axis=axis)]
 
 

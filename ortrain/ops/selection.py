@@ -118,12 +118,13 @@ def compress_gradient(g: GradientBuilder) -> Gradients:
     axis, _ = axis_and_selection(g.context())
     if g.type(x).is_static:
         sizes = g.type(x).sizes if axis is not None else (g.type(x).count,)
-        shape, places = g.constant(sizes), g.constant(np.arange(sizes[axis or 0]))
+        shape, places = g.constant(sizes), g.constant(np.arange(sizes[axis or 0], dtype=np.int64))
     elif g.opset < 11:
         raise g.error("expected a known shape where a computed condition chooses, or opset 11, got symbols")
     else:
         shape = g.shape_of(x) if axis is not None else g.op("Reshape", g.op("Size", x), g.constant([1]))
-        places = g.op("Range", g.constant(np.array(0)), g.op("Gather", shape, g.constant(np.array(axis or 0))), g.constant(np.array(1)))
+        zero, one, counted = (g.constant(np.array(number, np.int64)) for number in (0, 1, axis or 0))
+        places = g.op("Range", zero, g.op("Gather", shape, counted), one)
     rows = g.op("Compress", places, g.inputs[1], axis=0)
     dx = g.op("GatherGrad", shape, rows, g.dy, domain=MICROSOFT, axis=axis or 0)
     return [dx if axis is not None else g.reshape_like(dx, x), None]

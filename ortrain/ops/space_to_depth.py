@@ -80,7 +80,7 @@ def depth_to_space_gradient(g: GradientBuilder) -> Sequence[str | None]:
     if not is_depth_first(g):
         if not isinstance(channels, int):
             raise g.error("expected a number of channels that is known where a gradient is taken, got a symbol")
-        order = np.arange(channels).reshape(block**2, -1).T.reshape(-1)
+        order = np.arange(channels, dtype=np.int64).reshape(block**2, -1).T.reshape(-1)
         dx = g.op("Gather", dx, g.constant(order), axis=1)
     g.declare(dx, g.type(g.inputs[0]))
     return [dx]

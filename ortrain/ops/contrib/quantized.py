@@ -270,13 +270,13 @@ def n_bits_decomposition(g: NodeBuilder) -> list[str]:
         zero = g.scalar(float(1 << (bits - 1)), numbers)
     elif g.type(g.inputs[3]).dtype == "uint8":
         rows = unpack_bits(g, g.op("Reshape", g.inputs[3], g.constant([n, -1])), bits, g.type(scales).dtype)
-        zero = g.unsqueeze(g.op("Gather", rows, g.constant(np.arange(blocks)), axis=1), [2])
+        zero = g.unsqueeze(g.op("Gather", rows, g.constant(np.arange(blocks, dtype=np.int64)), axis=1), [2])
     else:
         zero = g.op("Reshape", g.inputs[3], g.constant([n, blocks, 1]))
     weights = g.op("Mul", g.op("Sub", numbers, zero), g.op("Reshape", scales, g.constant([n, blocks, 1])))
     rows = g.op("Reshape", weights, g.constant([n, blocks * block]))
     if blocks * block != k:
-        rows = g.op("Gather", rows, g.constant(np.arange(k)), axis=1)
+        rows = g.op("Gather", rows, g.constant(np.arange(k, dtype=np.int64)), axis=1)
     return add_bias(g, g.op("MatMul", a, g.op("Transpose", rows, perm=(1, 0))), 5)
 
 
@@ -298,8 +298,9 @@ def bnb4_decomposition(g: NodeBuilder) -> list[str]:
     codes = g.op("Concat", high, g.op("Sub", byte, g.op("Mul", high, g.scalar(16.0, byte))), axis=1)
     values = g.op("Gather", g.constant(np.array(BNB4_VALUES[int(g.attribute("quant_type"))]), a), g.op("Cast", codes, to=NUMBERS["int64"]), axis=0)
     # one index per weight: the last block may be shorter than the others
-    scales = g.op("Gather", largest, g.constant(np.arange(n * k) // block), axis=0)
-    weights = g.op("Reshape", g.op("Mul", g.op("Gather", g.op("Reshape", values, g.constant([-1])), g.constant(np.arange(n * k)), axis=0), scales),
+    places = np.arange(n * k, dtype=np.int64)
+    scales = g.op("Gather", largest, g.constant(places // block), axis=0)
+    weights = g.op("Reshape", g.op("Mul", g.op("Gather", g.op("Reshape", values, g.constant([-1])), g.constant(places), axis=0), scales),
                    g.constant([n, k]))
     return [g.op("MatMul", a, g.op("Transpose", weights, perm=(1, 0)) if g.attribute("transB", 1) else weights)]
 

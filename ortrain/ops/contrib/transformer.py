@@ -242,7 +242,7 @@ def repeat_heads(g: NodeBuilder, value: str, times: int) -> str:
     if times == 1:
         return value
     heads = g.shape(value)[1]
-    return g.op("Gather", value, g.constant(np.arange(int(heads)).repeat(times)), axis=1)
+    return g.op("Gather", value, g.constant(np.arange(int(heads), dtype=np.int64).repeat(times)), axis=1)
 
 
 @operator("GroupQueryAttention", domain=MICROSOFT, decompose=grouped_decomposition, stop_gradient=(5, 6, 7, 8, 9))

@@ -189,7 +189,7 @@ def layer_decomposition(g: NodeBuilder, names: tuple[str, ...]) -> list[str]:
 
 def select_direction(g: NodeBuilder, value: str, index: int) -> str:
     """Return the part of a parameter or initial state that belongs to one direction, without the axis of directions."""
-    return g.op("Gather", value, g.constant(np.array(index)), axis=0)
+    return g.op("Gather", value, g.constant(np.array(index, np.int64)), axis=0)
 
 
 def scan_direction(g: NodeBuilder, index: int, functions: list[Activation], reverse: bool) -> list[str]:
@@ -243,7 +243,7 @@ def sequence_mask(g: NodeBuilder) -> str:
     if isinstance(steps, int):
         times = g.constant(np.arange(steps, dtype=np.int32))
     elif g.opset >= 11:
-        count = g.op("Gather", g.shape_of(g.inputs[0]), g.constant(np.array(0)))
+        count = g.op("Gather", g.shape_of(g.inputs[0]), g.constant(np.array(0, np.int64)))
         times = g.op("Cast", g.op("Range", g.constant(np.array(0)), count, g.constant(np.array(1))), to=dtypes.NUMBERS["int32"])
     else:
         raise g.error(f"expected opset 11 or newer for sequence lengths with a dynamic number of steps, got {g.opset}")
