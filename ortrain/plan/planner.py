@@ -24,7 +24,7 @@ from ortrain.ops.registry.decomposition import decompose, rename_results
 from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
 from ortrain.ops.registry.onnx_definitions import fallback_record
 from ortrain.ops.registry.optimizers import UPDATES
-from ortrain.ops.registry.record import Alias, Guard, KernelCall, LoweringContext, OpRecord, apply_rule, record_of
+from ortrain.ops.registry.record import ORTRAIN, Alias, Guard, KernelCall, LoweringContext, OpRecord, apply_rule, record_of
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.registry.subgraphs import is_control_flow
 from ortrain.ops.training import ACCUMULATOR, UPDATED, WRITTEN
@@ -403,7 +403,7 @@ class Planner:
         unchanged."""
         for value, target in self.commits.items():
             call = KernelCall("copy", (target.itemsize,))
-            node = Node(COMMIT, [value], [], f"commit of {value}")
+            node = Node(COMMIT, [value], [], f"commit of {value}", ORTRAIN)
             self.steps.append(Step(node, call, [value], [f"{value}::committed"], None, BUILTIN_KERNELS["copy"]))
 
     def _minimize_memory(self) -> None:
