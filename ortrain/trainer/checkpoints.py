@@ -187,6 +187,6 @@ def _link(source: Path, target: Path) -> None:
     partial.unlink(missing_ok=True)
     try:
         os.link(source, partial)
-    except OSError:
+    except (AttributeError, OSError):               # Python's os lacks what the system does: WebAssembly has no links
         shutil.copyfile(source, partial)
     os.replace(partial, target)

@@ -349,6 +349,12 @@ def test_a_run_is_resumed_in_the_middle_of_an_epoch(tmp_path, accumulate):
         assert_equal_weights(weights_of(resumed), weights_of(straight))
 
 
+def test_checkpoints_are_copied_where_the_system_has_no_links(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "link")
+    new_trainer(folder=tmp_path, keep_best=1).fit(X, Y, epochs=1, batch_size=16, validation=(X, Y))
+    assert (tmp_path / "checkpoint.best").read_bytes() == (tmp_path / "checkpoint").read_bytes()
+
+
 def test_the_folder_of_a_run_holds_the_latest_the_best_and_the_recent_checkpoints(tmp_path):
     trainer = new_trainer(folder=tmp_path, keep_last=2, keep_best=2)
     history = trainer.fit(X, Y, epochs=5, batch_size=16, validation=(X, Y))
