@@ -13,13 +13,14 @@
 #   wheels            build a wheel with each of PYTHONS, twice, and run tests with what it installs
 #   models            train models that ship in PyPI packages
 #   arm               cross-compile for arm64 and run a part of the tests in an emulator
+#   browser           compile to WebAssembly, run the conformance suite in Node, and train in headless Chromium
 #   clean             remove what the targets created, except .venv-bench
 
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate site tutorials integrations bench peer native wheels models arm clean
+.PHONY: demo test test-one lint generate site tutorials integrations bench peer native wheels models arm browser clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -106,6 +107,13 @@ arm: $(VENV)/built
 	$(call install,test)
 	$(RUN) -c '$(BUILD_REQUIREMENTS)' > $(VENV)/build.txt && $(RUN) -m pip install --quiet --requirement $(VENV)/build.txt
 	$(RUN) -m tests.arm
+
+browser: $(VENV)/built
+	$(call install,browser)
+	$(RUN) -m tests.browser.environment build/browser
+	$(RUN) -m tests.browser.build build/browser
+	$(RUN) -m ortrain conformance run --port "node tests/browser/port.mjs build/browser/site $(CURDIR) $${TMPDIR:-/tmp}"
+	$(RUN) -m pytest tests/browser/training.py
 
 clean:
 	rm -rf build .venv .venv-peer demo_output site ortrain.egg-info

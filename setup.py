@@ -27,6 +27,8 @@ NATIVE = Path("ortrain") / "_native"
 GENERATED = Path("build") / "instruction_sets"
 
 MSVC = sys.platform == "win32"
+WASM = sysconfig.get_platform().endswith("wasm32")           # compiled for a Python in a browser: one thread, and no programs that load a library
+HAS_LIBRARY = not MSVC and not WASM
 # No -ffast-math, which changes the floating-point mode of the whole process. A fixed -ffp-contract gives the same bits in all builds of an instruction set.
 BASE_FLAGS = ["/O2"] if MSVC else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden", "-g0"]
 # Wheels have neither symbols, which disassemblies read in a checkout, nor padding between the sections of a file: 1.4 of 12 MB.
@@ -38,6 +40,9 @@ X86_SETS = {
 }
 ARM_SETS = {
     "neon": [] if MSVC else ["-march=armv8-a"],
+}
+WASM_SETS = {
+    "simd128": ["-msimd128"],
 }
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 DIRECTIVES = {
@@ -57,6 +62,8 @@ def enabled(switch: str) -> bool:
 
 def target_sets() -> dict[str, list[str]]:
     """Return instruction set -> compiler flags for the processors to build for, which are not this one's when cross-compiling."""
+    if WASM:
+        return WASM_SETS
     target = sysconfig.get_platform().lower()
     if target.endswith("universal2"):                       # a Python of macOS for both processors builds for the one that it runs on
         target = platform.machine().lower()
@@ -84,7 +91,7 @@ def flags() -> tuple[list[str], list[str]]:
             raise SystemExit(f"expected ORTRAIN_SANITIZE to be one of {sorted(SANITIZERS)}, got {chosen!r}")
         sanitize = [f"-fsanitize={SANITIZERS[chosen]}", "-fno-omit-frame-pointer"]
         return ["-O1", "-g", *sanitize], sanitize
-    return BASE_FLAGS, [] if MSVC else ["-pthread"]
+    return BASE_FLAGS, [] if MSVC or WASM else ["-pthread"]
 
 
 def write_if_changed(path: Path, text: str) -> None:
@@ -103,7 +110,7 @@ def extensions() -> list[Extension]:
     found = [Extension(f"ortrain._core.{source.stem}", [str(source)], depends=headers, extra_compile_args=compile_flags, **common)
              for source in sorted(CORE.glob("*.pyx"))]
     native_headers = [str(p) for p in sorted([*NATIVE.rglob("*.h"), *NATIVE.rglob("*.pxd")])]
-    for source in [] if MSVC else sorted(NATIVE.glob("*.pyx")):
+    for source in sorted(NATIVE.glob("*.pyx")) if HAS_LIBRARY else []:
         own = common | {"include_dirs": [*common["include_dirs"], str(NATIVE / "source"), str(NATIVE / "include")]}
         found.append(Extension(f"ortrain._native.{source.stem}", [str(source)], depends=[*headers, *native_headers], extra_compile_args=compile_flags, **own))
     for isa, isa_flags in instruction_sets().items():
@@ -135,7 +142,7 @@ class Build(build_ext):
             extension.extra_link_args = [*extension.extra_link_args, *self.wheel_link_flags()]
         super().build_extensions()
         only = os.environ.get("ORTRAIN_ONLY")
-        if not MSVC and (not only or "native" in only.split(",")):
+        if HAS_LIBRARY and (not only or "native" in only.split(",")):
             self.build_library()
 
     def wheel_link_flags(self) -> list[str]:
@@ -152,7 +159,7 @@ class Build(build_ext):
             self.copy_file(str(self.library_path()), str(NATIVE / library_name()))
 
     def get_outputs(self) -> list[str]:
-        return super().get_outputs() + ([] if MSVC else [str(self.library_path())])
+        return super().get_outputs() + ([str(self.library_path())] if HAS_LIBRARY else [])
 
     def build_library(self) -> None:
         """Compile the native library; Python's headers are only needed for the layout of its configuration."""

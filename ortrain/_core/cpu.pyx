@@ -18,6 +18,8 @@ cdef extern from *:
         return !strcmp(name, "baseline");
     #elif defined(__aarch64__) || defined(_M_ARM64)
         return !strcmp(name, "neon");
+    #elif defined(__wasm__)
+        return !strcmp(name, "simd128");
     #else
         return !strcmp(name, "baseline");
     #endif

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ortrain.errors import InvalidArgumentError
 
-INSTRUCTION_SETS = ("avx512", "avx2", "baseline", "neon")
+INSTRUCTION_SETS = ("avx512", "avx2", "baseline", "neon", "simd128")
 """All instruction sets, of each architecture the best first. A processor supports those of its own."""
 
 MATMUL_KERNELS = frozenset({"gemm", "matmul", "channels_last_conv", "attention", "lstm", "gru", "rnn"})

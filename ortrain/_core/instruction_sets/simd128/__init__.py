@@ -1,0 +1,1 @@
+"""The kernel families compiled for the vectors of WebAssembly."""
