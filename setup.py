@@ -32,7 +32,7 @@ HAS_LIBRARY = not MSVC and not WASM
 # No -ffast-math, which changes the floating-point mode of the whole process. A fixed -ffp-contract gives the same bits in all builds of an instruction set.
 BASE_FLAGS = ["/O2"] if MSVC else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden", "-g0"]
 # Wheels have neither symbols, which disassemblies read in a checkout, nor padding between the sections of a file: 1.4 of 12 MB.
-WHEEL_LINK_FLAGS = ["-Wl,-s", "-Wl,-z,noseparate-code"] if sys.platform == "linux" else []
+WHEEL_LINK_FLAGS = ["-Wl,-s", "-Wl,-z,noseparate-code"] if sys.platform == "linux" and not WASM else []
 X86_SETS = {
     "baseline": [] if MSVC else ["-march=x86-64"],
     "avx2": ["/arch:AVX2"] if MSVC else ["-march=x86-64-v3"],

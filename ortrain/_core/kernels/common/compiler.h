@@ -1,7 +1,9 @@
-/* Shuffles of vectors, which GCC and Clang spell differently.
+/* What GCC and Clang spell differently.
  *
  * The lanes of SHUFFLE(a, indices) are a[indices[l]], those of SHUFFLE_PAIR(a, b, indices) the same of a and b side by side. Indices are a vector of integers
- * as wide as the elements, and lie within a, or within a and b. */
+ * as wide as the elements, and lie within a, or within a and b.
+ *
+ * INDEPENDENT stands before a loop over elements: an output is an input's memory or does not overlap it, so that the compiler need not check. */
 #ifndef ORTRAIN_COMPILER_H
 #define ORTRAIN_COMPILER_H
 
@@ -17,8 +19,10 @@
                                                                 : shuffled_b[shuffled_indices[l] - shuffled_lanes];    \
     shuffled; })
 #define SHUFFLE(a, indices) SHUFFLE_PAIR(a, a, indices)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define SHUFFLE __builtin_shuffle
 #define SHUFFLE_PAIR __builtin_shuffle
+#define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 #endif

@@ -4,13 +4,12 @@
 #ifndef ORTRAIN_LOOPS_H
 #define ORTRAIN_LOOPS_H
 #include "kernel.h"
+#include "common/compiler.h"
 #include "common/hyperbolic.h"
 #include "common/integers.h"
 #include "common/trigonometry.h"
 
 enum { CHUNK = 16384 };       /* elements of a work item: 64 KiB of float32 stay in the L2 cache, and a second thread pays from two items on */
-/* Before a loop over elements: an output is an input's memory or does not overlap it, so that the compiler need not check. */
-#define INDEPENDENT _Pragma("GCC ivdep")
 enum { CHECKED_BLOCK = 512 }; /* elements that are examined for rare ones before they are computed */
 
 ALWAYS_INLINE double ot_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }

@@ -40,7 +40,7 @@ static void NAMED(group_norm_grad_item)(void *context, int64_t item, int64_t wor
     REAL slope = total_dot * inv_std * inv_std * inv_std / (REAL)size, offset = total * inv_std / (REAL)size;
     for (int64_t c = 0; c < per_group; c++) {
         REAL a = scale[c] * inv_std; const REAL *d = dy + c * pixels, *v = x + c * pixels; REAL *to = dx + item * size + c * pixels;
-        _Pragma("GCC ivdep") for (int64_t k = 0; k < pixels; k++) to[k] = a * d[k] - (v[k] - mean) * slope - offset;
+        INDEPENDENT for (int64_t k = 0; k < pixels; k++) to[k] = a * d[k] - (v[k] - mean) * slope - offset;
     }
 }
 

@@ -10,6 +10,7 @@
 #define ORTRAIN_LAYER_NORM_H
 #include <math.h>
 #include "kernel.h"
+#include "common/compiler.h"
 #include "common/integers.h"
 #include "common/memory.h"
 #include "common/row_vectors.h"

@@ -1,7 +1,7 @@
 /* Layer and RMS normalization of rows shorter than a vector for one element type (common/float_types.h): rows of x [rows, n] are the columns of transposed panels
  * [n, columns], so that sums along a row are over vectors of rows. The results of a row do not depend on the others. */
 
-#define FOR_ROWS _Pragma("GCC ivdep") for (int64_t i = 0; i < columns; i++)
+#define FOR_ROWS INDEPENDENT for (int64_t i = 0; i < columns; i++)
 
 static inline REAL *NAMED(norm_buffer)(const Engine *engine, int64_t worker) { return (REAL *)(engine->workspaces + worker * engine->workspace_floats); }
 

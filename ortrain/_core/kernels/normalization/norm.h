@@ -3,6 +3,7 @@
 #define ORTRAIN_NORM_H
 #include <math.h>
 #include "kernel.h"
+#include "common/compiler.h"
 
 enum { NORM_LANES = 16 };
 

@@ -3,6 +3,7 @@
 #define ORTRAIN_SOFTMAX_H
 #include <math.h>
 #include "kernel.h"
+#include "common/compiler.h"
 #include "common/panels.h"
 #include "common/row_vectors.h"
 #include "common/vector_math.h"

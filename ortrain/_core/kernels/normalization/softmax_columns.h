@@ -58,7 +58,7 @@ static void NAMED(log_softmax_grad_row)(const REAL *a, const REAL *b, REAL *y, i
 /* A panel: rows of a, b and y are as, bs and ys apart; t [size, columns], rows ts apart, is working memory that may be a or y. */
 typedef struct NAMED(Columns) { const REAL *a, *b; REAL *t, *y; int64_t as, bs, ts, ys, size, n; } NAMED(Columns);
 
-#define FOR_COLUMNS _Pragma("GCC ivdep") for (int64_t i = 0; i < c->n; i++)
+#define FOR_COLUMNS INDEPENDENT for (int64_t i = 0; i < c->n; i++)
 
 /* Set largest [n] to the maxima of the columns. */
 static void NAMED(column_max)(const NAMED(Columns) *c, REAL *restrict largest)

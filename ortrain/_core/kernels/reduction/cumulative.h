@@ -5,6 +5,7 @@
 #ifndef ORTRAIN_CUMULATIVE_H
 #define ORTRAIN_CUMULATIVE_H
 #include "kernel.h"
+#include "common/compiler.h"
 #include "common/panels.h"
 
 typedef struct Cumulative { const KernelArgs *args; Panels panels; int64_t exclusive, reverse; } Cumulative;
@@ -15,7 +16,7 @@ static inline Cumulative cumulative_of(const KernelArgs *args, int64_t bytes, in
 #define FOR_PANELS(s) \
     for (int64_t index = item * s->panels.per_item; index < min_i64((item + 1) * s->panels.per_item, s->panels.count); index++)
 #define ROW_OF(s, j) (s->reverse ? s->panels.size - 1 - (j) : (j))
-#define ALONG_COLUMNS _Pragma("GCC ivdep") for (int64_t i = 0; i < b.columns; i++)
+#define ALONG_COLUMNS INDEPENDENT for (int64_t i = 0; i < b.columns; i++)
 
 /* y[o, j, i] = x[o, 0, i] op ... op x[o, j, i], without x[o, j, i] if exclusive, from the end if reverse. */
 #define CUMULATIVE(NAME, R, IDENTITY, OP)                                                                                               \
@@ -112,7 +113,7 @@ static void product_of_others_in_rows_##R(void *context, int64_t item, int64_t w
     for (int64_t j = 0; j < rows; j++) {                                                                                     \
         const R *from = x + j * PANEL_COLUMNS; R *to = y + j * PANEL_COLUMNS;                                                \
         int64_t n = min_i64(PANEL_COLUMNS, size - j * PANEL_COLUMNS);                                                        \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) { to[i] = total[i]; total[i] *= from[i]; }                      \
+        INDEPENDENT for (int64_t i = 0; i < n; i++) { to[i] = total[i]; total[i] *= from[i]; }                      \
     }                                                                                                                        \
     for (int64_t i = 0; i < PANEL_COLUMNS; i++) { others[i] = product; product *= total[i]; }                                \
     product = 1;                                                                                                             \
@@ -120,7 +121,7 @@ static void product_of_others_in_rows_##R(void *context, int64_t item, int64_t w
     for (int64_t j = rows - 1; j >= 0; j--) {                                                                                \
         const R *from = x + j * PANEL_COLUMNS; R *to = y + j * PANEL_COLUMNS;                                                \
         int64_t n = min_i64(PANEL_COLUMNS, size - j * PANEL_COLUMNS);                                                        \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) { to[i] *= others[i]; others[i] *= from[i]; }                   \
+        INDEPENDENT for (int64_t i = 0; i < n; i++) { to[i] *= others[i]; others[i] *= from[i]; }                   \
     }                                                                                                                        \
 }
 PRODUCT_OF_OTHERS_IN_ROWS(float) PRODUCT_OF_OTHERS_IN_ROWS(double)

@@ -5,6 +5,7 @@
 #ifndef ORTRAIN_EXTREMES_H
 #define ORTRAIN_EXTREMES_H
 #include "kernel.h"
+#include "common/compiler.h"
 #include "common/panels.h"
 
 enum { LONG_ROW = 64 };
@@ -32,7 +33,7 @@ static void extreme_shares_rows_##R(void *context, int64_t item, int64_t worker)
         for (; k < size; k++) lanes[0] += x[k] == y;                                                                                        \
         for (int l = 0; l < 16; l++) ties += (R)lanes[l];                                                                                   \
         R share = ((const R *)s->args->inputs[0].data)[r] / ties;                                                                           \
-        _Pragma("GCC ivdep") for (k = 0; k < size; k++) dx[k] = (R)(x[k] == y) * share;                                                     \
+        INDEPENDENT for (k = 0; k < size; k++) dx[k] = (R)(x[k] == y) * share;                                                     \
     }                                                                                                                                       \
 }                                                                                                                                           \
 static void extreme_shares_panels_##R(void *context, int64_t item, int64_t worker)                                                          \
@@ -51,7 +52,7 @@ static void extreme_shares_panels_##R(void *context, int64_t item, int64_t worke
             for (int64_t i = 0; i < n; i++) share[i] += (R)(x[j * x_step + i] == y[i]);                                                     \
         for (int64_t i = 0; i < n; i++) share[i] = dy[i] / share[i];                                                                        \
         for (int64_t j = 0; j < s->size; j++)                                                                                               \
-            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) dx[j * dx_step + i] = (R)(x[j * x_step + i] == y[i]) * share[i];           \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) dx[j * dx_step + i] = (R)(x[j * x_step + i] == y[i]) * share[i];           \
         panel_store(p, &b, s->args->outputs[0].data, sizeof(R), buffer);                                                                    \
     }                                                                                                                                       \
 }                                                                                                                                           \

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 #include "kernel.h"
+#include "common/compiler.h"
 #include "common/panels.h"
 
 enum { NEAREST = 0, LINEAR = 1, CUBIC = 2 };

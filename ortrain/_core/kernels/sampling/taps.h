@@ -80,9 +80,9 @@ static inline void NAMED(store_taps)(NAMED(Taps) *t, int64_t block, int64_t p, c
 /* y [n] = the samples of a plane at the first n columns of the table. */
 static inline void NAMED(gather_taps)(const NAMED(Taps) *t, int64_t taps, int64_t block, int64_t n, const REAL *plane, REAL *y)
 {
-    _Pragma("GCC ivdep") for (int64_t p = 0; p < n; p++) y[p] = t->weight[p] * plane[t->offset[p]];
+    INDEPENDENT for (int64_t p = 0; p < n; p++) y[p] = t->weight[p] * plane[t->offset[p]];
     for (int64_t k = block; k < taps * block; k += block)
-        _Pragma("GCC ivdep") for (int64_t p = 0; p < n; p++) y[p] += t->weight[k + p] * plane[t->offset[k + p]];
+        INDEPENDENT for (int64_t p = 0; p < n; p++) y[p] += t->weight[k + p] * plane[t->offset[k + p]];
 }
 
 /* Add dy [n] to the taps in a plane, the adjoint of gather_taps. */
@@ -122,7 +122,7 @@ static inline void NAMED(reduce_taps)(const NAMED(Taps) *t, const REAL *weight, 
                                       REAL *sums)
 {
     for (int64_t k = 0; k < taps * block; k += block)
-        _Pragma("GCC ivdep") for (int64_t p = 0; p < n; p++) sums[p] += weight[k + p] * plane[t->offset[k + p]] * dy[p];
+        INDEPENDENT for (int64_t p = 0; p < n; p++) sums[p] += weight[k + p] * plane[t->offset[k + p]] * dy[p];
 }
 
 /* sums [2, TAP_TABLE_SIZE] += dy times the samples taken with each of two weights, which are read once. */
@@ -130,7 +130,7 @@ static inline void NAMED(reduce_taps_twice)(const NAMED(Taps) *t, const REAL *fi
                                             const REAL *plane, const REAL *dy, REAL *sums)
 {
     for (int64_t k = 0; k < taps * block; k += block)
-        _Pragma("GCC ivdep") for (int64_t p = 0; p < n; p++) {
+        INDEPENDENT for (int64_t p = 0; p < n; p++) {
             REAL value = plane[t->offset[k + p]] * dy[p];
             sums[p] += first[k + p] * value; sums[TAP_TABLE_SIZE + p] += second[k + p] * value;
         }

@@ -4,6 +4,7 @@
 #define ORTRAIN_LOSS_H
 #include <math.h>
 #include "kernel.h"
+#include "common/compiler.h"
 #include "common/memory.h"
 #include "common/vector_math.h"
 

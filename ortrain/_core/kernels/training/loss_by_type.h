@@ -87,7 +87,7 @@ static inline void NAMED(store_panel)(const NAMED(Positions) *p, REAL *y, const 
     if (count == LOSS_LANES) for (int l = 0; l < LOSS_LANES; l++) { BODY } \
     else for (int64_t l = 0; l < count; l++) { BODY }
 #define FOR_CLASSES_AND_LANES(BODY)                                       \
-    if (count == LOSS_LANES) for (int64_t c = 0; c < p.classes; c++) _Pragma("GCC ivdep") for (int l = 0; l < LOSS_LANES; l++) { BODY } \
+    if (count == LOSS_LANES) for (int64_t c = 0; c < p.classes; c++) INDEPENDENT for (int l = 0; l < LOSS_LANES; l++) { BODY } \
     else for (int64_t c = 0; c < p.classes; c++) for (int64_t l = 0; l < count; l++) { BODY }
 
 /* Return the weight of a label: 0 where it is ignored. w: the weights of the classes, or NULL */
