@@ -225,7 +225,7 @@ class ConfusionMatrix(Metric):
 
 def counts(labels: np.ndarray, weights: np.ndarray | None, size: int) -> np.ndarray:
     """Return the number or weight of each label, float64 [size]."""
-    return np.bincount(labels, weights, size).astype(np.float64, copy=False)
+    return np.bincount(labels.astype(np.intp), weights, size).astype(np.float64, copy=False)
 
 
 def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

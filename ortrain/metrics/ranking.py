@@ -63,7 +63,7 @@ class AUROC(Metric):
             return float("nan")
         if self.average == "macro":
             return float(areas[counted].mean())
-        return float(np.average(areas[counted], weights=np.bincount(targets, weights, columns.shape[1])[counted]))
+        return float(np.average(areas[counted], weights=np.bincount(targets.astype(np.intp), weights, columns.shape[1])[counted]))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

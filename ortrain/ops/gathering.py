@@ -61,7 +61,7 @@ def evaluate_gather(c: InferenceContext) -> list[np.ndarray]:
     size = x.shape[normalize_axis(c, c.attribute("axis", 0), x.ndim)]
     if indices.size and not -size <= indices.min() <= indices.max() < size:
         raise c.error(f"expected indices in [{-size}, {size}), got {indices.min()} to {indices.max()}")
-    return [np.asarray(np.take(x, indices, c.attribute("axis", 0)))]
+    return [np.asarray(np.take(x, indices.astype(np.intp), c.attribute("axis", 0)))]
 
 
 @operator("Gather", lower=lower_gather, gradient=gather_gradient, evaluate=evaluate_gather, stop_gradient=(1,))
