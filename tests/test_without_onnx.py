@@ -44,6 +44,22 @@ trainer.fit(x, labels, epochs=2, batch_size=16)
 trainer.export(sys.argv[2])
 print(before, trainer.evaluate(x, labels)["loss"])
 """
+STEPS = """
+import sys
+import numpy as np
+from ortrain.api import CheckpointState, Module, Optimizer
+folder, inputs = sys.argv[1], np.load(sys.argv[2])
+batch = [inputs[f"train0.{name}"] for name in inputs["input_order"]]
+module = Module(f"{folder}/training_model.onnx", CheckpointState.load_checkpoint(f"{folder}/checkpoint"), f"{folder}/eval_model.onnx")
+optimizer = Optimizer(f"{folder}/optimizer_model.onnx", module)
+for _ in range(3):
+    module.train()
+    print(np.asarray(module(*batch)).tolist())
+    optimizer.step()
+    module.lazy_reset_grad()
+module.eval()
+print(np.asarray(module(*batch)).tolist())
+"""
 NATIVE = BLOCKED + """
 from ortrain._native.sessions import Inference, Settings
 import numpy as np
@@ -90,6 +106,13 @@ def test_a_trainer_fits_evaluates_and_exports(tmp_path):
     before, after = map(float, run(TRAINER, folder, tmp_path / "trained.onnx").split())
     assert after < before
     onnx.checker.check_model(str(tmp_path / "trained.onnx"), full_check=True)
+
+
+@pytest.mark.parametrize("network", ["cnn_bn", "transformer"])
+def test_networks_train_with_the_losses_that_they_have_with_the_package(network):
+    golden = Path(__file__).parent / "data" / "ort_golden" / network
+    with_package, without = (run(code, golden, golden / "inputs.npz") for code in (STEPS, BLOCKED + STEPS))
+    assert without == with_package and len(without.splitlines()) == 4
 
 
 def test_the_native_library_runs_a_model():
