@@ -136,6 +136,7 @@ class Build(build_ext):
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = self.parallel or int(os.environ.get("ORTRAIN_BUILD_JOBS", os.cpu_count() or 1))
+        self.is_in_place = bool(self.inplace)       # setuptools builds with `inplace` unset, and copies the files afterwards
 
     def build_extensions(self) -> None:
         for extension in self.extensions:
@@ -147,7 +148,7 @@ class Build(build_ext):
 
     def wheel_link_flags(self) -> list[str]:
         """Return the flags by which the files of a wheel differ from those of a checkout."""
-        return [] if self.inplace or enabled("ORTRAIN_SANITIZE") else WHEEL_LINK_FLAGS
+        return [] if self.is_in_place or self.editable_mode or enabled("ORTRAIN_SANITIZE") else WHEEL_LINK_FLAGS
 
     def library_path(self) -> Path:
         """Return where the native library goes: beside the bridge."""
