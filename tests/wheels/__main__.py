@@ -94,7 +94,7 @@ def run_tests(inner: Path, folder: Path, tests: list[str], result: Result) -> No
     """Run the conformance suite and tests in `folder`, which has no sources of ortrain."""
     copy(READ_BY_TESTS, folder)
     commands = {"conformance suite": [str(inner), *CONFORMANCE, f"{inner} -m ortrain conformance serve"]}
-    commands |= {name: [str(inner), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{name}"] for name in tests}
+    commands |= {name: [str(inner), "-m", "pytest", "-p", "no:cacheprovider", f"tests/{name}"] for name in tests}
     for name, command in commands.items():
         process = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
         last = (process.stdout.strip().splitlines() or [""])[-1].strip("= ")
@@ -118,7 +118,7 @@ def check(python: str, options: argparse.Namespace) -> Result:
             again = build(inner, copy(SOURCES, folder / "elsewhere" / "sources"), folder / "again")
             same = hashlib.sha256(wheel.read_bytes()).digest() == hashlib.sha256(again.read_bytes()).digest()
             (result.passed if same else result.failed).append("built twice with the same bytes")
-        subprocess.run([str(inner), "-m", "pip", "install", "--quiet", str(wheel), *REQUIREMENTS], check=True)
+        subprocess.run([str(inner), "-m", "pip", "install", "--quiet", f"{wheel}[artifacts]", *REQUIREMENTS], check=True)
         result.platform, result.installed = platform_of(inner, wheel), installed_size(inner)
         run_tests(inner, folder / "tests_only", options.tests, result)
         options.folder.mkdir(parents=True, exist_ok=True)
@@ -133,6 +133,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "wheels", help="where the wheels go")
     parser.add_argument("--reproduce", action="store_true", help="build every wheel twice and compare them")
     options = parser.parse_args()
+    os.environ.pop("PYTHONPATH", None)          # which would let tests import the sources instead of what was installed
     results = [check(shutil.which(python) or python, options) for python in options.pythons]
     print("| Python | wheel | runs from | MB | MB installed | passed |\n|---|---|---|---:|---:|---|")
     print("\n".join(result.row() for result in results))
