@@ -64,9 +64,10 @@ def test_gemm_agrees_with_numpy_for_any_number_of_workers(m, n, k, make_engine):
                     np.testing.assert_allclose(results[0], expected, atol=2 * unit * (k + 1) + unit * np.abs(expected).max())
                     for other in results[1:]:
                         np.testing.assert_array_equal(results[0], other)
-                for c, expected in ((None, 0.5 * exact), (full, 0.5 * exact + 2 * full)):
-                    addend = None if c is None else c.astype(dtype)
-                    np.testing.assert_allclose(gemm(handles[1], first, second, addend, m, n, k, ta, tb, 0.5, 2.0), expected, atol=4 * unit * (k + 2))
+                np.testing.assert_allclose(gemm(handles[1], first, second, None, m, n, k, ta, tb, alpha=0.5), 0.5 * exact, atol=2 * unit * (k + 1))
+                expected = 0.5 * exact + 2 * full
+                np.testing.assert_allclose(gemm(handles[1], first, second, full.astype(dtype), m, n, k, ta, tb, 0.5, 2.0), expected,
+                                           atol=2 * unit * (k + 1) + unit * np.abs(expected).max())
 
 
 def spoiled_products(m, n, k, spoil, handles):

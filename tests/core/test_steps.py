@@ -166,7 +166,7 @@ def test_a_closed_session_does_not_take_the_fast_path():
 
 
 def trained_parameters(results, index):
-    """Train a session of one thread for some steps, and store its parameters in results[index]."""
+    """Train a session for some steps, and store its parameters in results[index]."""
     session, arrays = start(), batch()
     for _ in range(100):
         session.train_step(*arrays)
