@@ -3,8 +3,10 @@
 import functools
 import importlib
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ortrain._core.kernel_modules import KERNEL_MODULES
 from ortrain.errors import InvalidArgumentError
 
 INSTRUCTION_SETS = ("avx512", "avx2", "baseline", "neon", "simd128")
@@ -14,6 +16,8 @@ MATMUL_KERNELS = frozenset({"gemm", "matmul", "channels_last_conv", "attention",
 """Kernels whose results are sums of products."""
 OPTIMIZER_KERNELS = frozenset({"adafactor", "adagrad", "adam", "adamw", "gemm_update", "lamb", "lion", "momentum", "muon", "rmsprop", "sgd"})
 """Kernels that update parameters."""
+MODULE_OF = {kernel: module for module, kernels in KERNEL_MODULES.items() for kernel in kernels}
+"""Kernel -> the module that has it."""
 
 
 def flushes_subnormals(kernel: str) -> bool:
@@ -43,21 +47,44 @@ def instruction_set() -> str:
     return requested or available[0]
 
 
-def load_kernels(name: str) -> dict[tuple[str, str], int]:
-    """Load all kernels of one instruction set: (kernel name, dtype of its first tensor) -> address."""
-    table: dict[tuple[str, str], int] = {}
-    folder = Path(__file__).with_name("instruction_sets") / name
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".so", ".pyd"):
-            module = importlib.import_module(f"ortrain._core.instruction_sets.{name}.{path.name.split('.')[0]}")
-            for kernel, (address, dtypes) in module.KERNELS.items():
-                for dtype in dtypes:
-                    assert (kernel, dtype) not in table, f"two kernels named {kernel!r} for {dtype}"
-                    table[kernel, dtype] = address
-    return table
+class KernelTable(Mapping[tuple[str, str], int]):
+    """The kernels of one instruction set: (kernel name, dtype of its first tensor) -> address.
+
+    A module of kernels is imported when one of its kernels is first looked up, which plans do and steps do not; iterating imports all modules."""
+
+    def __init__(self, name: str) -> None:
+        self.instruction_set = name
+        self._addresses: dict[tuple[str, str], int] = {}
+        """The kernels of the modules that were imported."""
+
+    def __getitem__(self, key: tuple[str, str]) -> int:
+        if key not in self._addresses:
+            self._load(MODULE_OF[key[0]])
+        return self._addresses[key]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for module in KERNEL_MODULES:
+            self._load(module)
+        return iter(tuple(self._addresses))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def name_of(self, address: int) -> str | None:
+        """Return the name of a kernel that was looked up; None for an address that is not of this table."""
+        return next((name for (name, _), known in tuple(self._addresses.items()) if known == address), None)
+
+    def _load(self, module: str) -> None:
+        kernels = importlib.import_module(f"ortrain._core.instruction_sets.{self.instruction_set}.{module}").KERNELS
+        self._addresses.update({(kernel, dtype): address for kernel, (address, dtypes) in kernels.items() for dtype in dtypes})
 
 
 @functools.cache
-def kernels() -> dict[tuple[str, str], int]:
-    """Return the kernels of the instruction set in use: (kernel name, dtype) -> address."""
+def load_kernels(name: str) -> KernelTable:
+    """Return the kernels of one instruction set."""
+    return KernelTable(name)
+
+
+def kernels() -> KernelTable:
+    """Return the kernels of the instruction set in use."""
     return load_kernels(instruction_set())

@@ -58,8 +58,8 @@ def register_operator(domain: str, op_type: str, forward: Callable[..., Any], *,
         if function is not None and not callable(function) or function is None and role == "forward":
             raise ArgumentTypeError(f"expected a callable for {role}, got {type(function).__name__}")
     _operators[key] = CustomOperator(forward, infer, gradient)
-    REGISTRY[key] = OpRecord(op_type, key[0], _infer, _lower, _gradient if gradient is not None else None, gradient is not None,
-                             random=True, is_custom=True, summary=(forward.__doc__ or f"{op_type}, registered by the user").strip())
+    REGISTRY.add(OpRecord(op_type, key[0], _infer, _lower, _gradient if gradient is not None else None, gradient is not None,
+                          random=True, is_custom=True, summary=(forward.__doc__ or f"{op_type}, registered by the user").strip()))
 
 
 def load_operators(path: str | os.PathLike[str]) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from ortrain.dtypes import numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
-from ortrain.ops import gathering as gathering  # the import registers its records
 from ortrain.ops.padding import pack_pads
 from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import MICROSOFT, Alias, InferenceContext, KernelCall, LoweringContext, normalize_axes, normalize_axis, operator

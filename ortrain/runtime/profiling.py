@@ -156,7 +156,7 @@ def _gather(profile: Profile, runs: Iterable[tuple[Program | BoundKernel, np.nda
 def _steps_of(source: Program | BoundKernel, number: int) -> list[StepProfile]:
     """Return the steps of program `number`, or the single step of an optimizer update."""
     if isinstance(source, BoundKernel):
-        kernel = next((name for (name, _), address in kernels().items() if address == source.address), "?")
+        kernel = kernels().name_of(source.address) or "?"
         weights = source.operands[0]
         size = 0 if weights is None else weights.size
         cost = KERNEL_COSTS.get(kernel)

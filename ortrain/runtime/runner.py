@@ -10,7 +10,6 @@ import numpy as np
 
 from ortrain._core.builtin_kernels import PYTHON_FAILED, PythonStep
 from ortrain._core.engine import EngineHandle
-from ortrain._core.kernel_table import kernels
 from ortrain._core.program import TERMINATED, Program
 from ortrain._core.program_template import ProgramTemplate, find_program
 from ortrain._core.symbolic import SymbolicSizes
@@ -91,7 +90,6 @@ class Runner:
     def __init__(self, model: Model, inputs: Sequence[str], outputs: Sequence[str], fixed: Mapping[str, np.ndarray], handle: EngineHandle,
                  where: str, commits: Mapping[str, np.ndarray] | None = None, empty: bool = False, known: Sequence[str] = (),
                  deferred: ParameterUpdates | None = None) -> None:
-        kernels()                           # loaded with the model, so that it is not part of the first step
         self.model = model
         self.deferred = deferred
         """The optimizer updates that gradients may be deferred to; None to compute all gradients in the train step."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ortrain.ops import FAMILIES
 from ortrain.ops.registry.record import REGISTRY
 from tests.ops.harness import (
     arena_for,
@@ -22,6 +21,7 @@ from tests.ops.harness import (
     run_program,
 )
 from tests.ops.resized import Resized, plan_or_none
+from tests.ops.samples import FAMILIES
 
 NAN_BYTE = 0xFF
 """Memory filled with this byte reads as not-a-number in every floating-point type."""

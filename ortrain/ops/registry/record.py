@@ -22,7 +22,8 @@ The two builders are in ortrain.ops.registry.node_builder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ import numpy as np
 from ortrain.errors import OrtrainError, ShapeInferenceError
 from ortrain.ir import Dim, Node, Shape, TensorType
 from ortrain.ops.registry.constants import ConstantInputs, is_one
+from ortrain.ops.registry.operator_modules import OPERATOR_MODULES
 
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's contrib and training operators."""
@@ -275,8 +277,47 @@ class OpRecord:
         return isinstance(self.lower, ElementwiseLowering)
 
 
-REGISTRY: dict[tuple[str, str], OpRecord] = {}
-"""(domain, op_type) -> record."""
+class Registry(Mapping[tuple[str, str], OpRecord]):
+    """The records: (domain, op_type) -> record.
+
+    The module of an operator is imported when its record is first looked up; iterating imports all modules of operators."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, str], OpRecord] = {}
+        """The records of the modules that were imported, and those of users."""
+
+    def __getitem__(self, key: tuple[str, str]) -> OpRecord:
+        found = self._records.get(key)
+        if found is None:
+            importlib.import_module(f"ortrain.ops.{MODULE_OF[key]}")
+            found = self._records[key]
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._records or key in MODULE_OF
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for module in OPERATOR_MODULES:
+            importlib.import_module(f"ortrain.ops.{module}")
+        return iter(tuple(self._records))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def registered(self) -> frozenset[tuple[str, str]]:
+        """Return the operators whose records exist already."""
+        return frozenset(self._records)
+
+    def add(self, record: OpRecord) -> None:
+        """Enter a record; that of a user's operator replaces an earlier one of the same operator."""
+        key = record.domain, record.op_type
+        assert record.is_custom or key not in self._records, f"two records for {key}"
+        self._records[key] = record
+
+
+REGISTRY = Registry()
+MODULE_OF = {(domain, op_type): module for module, names in OPERATOR_MODULES.items() for domain, _, op_type in (name.rpartition("::") for name in names)}
+"""(domain, op_type) -> the module that registers the operator."""
 
 
 def operator(
@@ -302,12 +343,10 @@ def operator(
     that needs no attributes. The other parameters are the fields of OpRecord."""
 
     def register(infer: InferenceRule) -> InferenceRule:
-        key = (domain, op_type)
-        assert key not in REGISTRY, f"two records for {key}"
         lowering = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
-        REGISTRY[key] = OpRecord(op_type, domain, infer, lowering, gradient, differentiable, evaluate, frozenset(stop_gradient), decompose, decompose_first,
-                                 random, required_outputs, is_custom, summary=(infer.__doc__ or "").strip().partition("\n\n")[0], rematerialize=rematerialize,
-                                 planned_as=planned_as)
+        REGISTRY.add(OpRecord(op_type, domain, infer, lowering, gradient, differentiable, evaluate, frozenset(stop_gradient), decompose, decompose_first,
+                              random, required_outputs, is_custom, summary=(infer.__doc__ or "").strip().partition("\n\n")[0], rematerialize=rematerialize,
+                              planned_as=planned_as))
         return infer
 
     return register

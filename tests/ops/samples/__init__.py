@@ -8,6 +8,11 @@ import numpy as np
 import onnx.reference
 from onnx import helper
 
+from ortrain.ops.registry.operator_modules import OPERATOR_MODULES
+
+FAMILIES = tuple(name for name in OPERATOR_MODULES if name not in ("custom", "gathering"))
+"""The modules of operators, each with samples in the module of the same name here. Those of gathering are in indexing; custom operators have their own tests."""
+
 
 @dataclass(frozen=True)
 class Sample:
