@@ -9,8 +9,6 @@ import numpy as np
 from ortrain import dtypes
 from ortrain.errors import InvalidModelError, MissingGradientError, UnreachableParameterError
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
-from ortrain.ops.integer import fuse_dynamic_products
-from ortrain.ops.quantization import fuse_quantize_pairs
 from ortrain.ops.registry.decomposition import decompose
 from ortrain.ops.registry.node_builder import GradientBuilder, GraphBuilder
 from ortrain.ops.registry.record import OpRecord, apply_rule, canonical_domain, record_of
@@ -41,7 +39,16 @@ def values_reaching(model: Model, loss: str) -> set[str]:
 
 def with_straight_through(nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes with rounding operators replaced by straight-through estimators."""
-    return fuse_dynamic_products(fuse_quantize_pairs(nodes))
+    op_types = {node.op_type for node in nodes}
+    if "DequantizeLinear" in op_types:
+        from ortrain.ops.quantization import fuse_quantize_pairs
+
+        nodes = fuse_quantize_pairs(nodes)
+    if "DynamicQuantizeLinear" in op_types:
+        from ortrain.ops.integer import fuse_dynamic_products
+
+        nodes = fuse_dynamic_products(nodes)
+    return list(nodes)
 
 
 def _is_differentiated_directly(record: OpRecord) -> bool:

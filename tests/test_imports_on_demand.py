@@ -91,6 +91,12 @@ def test_a_small_network_imports_only_the_operators_that_it_needs():
     assert not imported & {"attention", "recurrent", "resize", "sampling", "contrib.quantized"}
 
 
+def test_a_small_network_imports_only_the_passes_that_it_needs():
+    imported = imported_by_the_network("ortrain.plan.")
+    assert imported >= {"rewriting", "epilogue_fusion.dense"}
+    assert not imported & {"epilogue_fusion.conv", "epilogue_fusion.extremes", "layout", "promotion", "strided_products", "transposes"}
+
+
 def test_steps_import_nothing():
     code = f"{CODE_OF_A_NETWORK}\nbefore = set(sys.modules)\nfor _ in range(3):\n    step()\nprint(*(set(sys.modules) - before))"
     assert output_of("-c", code).split() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import translate
@@ -53,5 +52,7 @@ def expand(patterns: str | Iterable[str], names: Iterable[str], where: str, keyw
 
 
 def _suggestion(pattern: str, names: Sequence[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(pattern.strip("*"), names, 3, 0.3)
     return f": did you mean {' or '.join(map(repr, close))}?" if close else f", there are {len(names)} others"

@@ -11,7 +11,6 @@ import numpy as np
 from ortrain.dtypes import DIFFERENTIABLE, EXTENSIONS, HALVES, NAMES, NUMBERS, numpy_dtype
 from ortrain.errors import MissingKernelError
 from ortrain.ir import TensorType
-from ortrain.ops.registry import onnx_definitions
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import (
     MICROSOFT,
@@ -453,8 +452,11 @@ def lower_cast(c: LoweringContext) -> KernelCall | Alias:
 
 def evaluate_cast(c: InferenceContext) -> Sequence[np.ndarray]:
     name = NAMES[c.attribute("to")]
-    # types narrower than 16 bits saturate or not, depending on an attribute: onnx's reference implementation applies it
-    return onnx_definitions.evaluate(c) if name in EXTENSIONS - HALVES else [np.asarray(c.values[0]).astype(numpy_dtype(name))]
+    if name in EXTENSIONS - HALVES:
+        from ortrain.ops.registry import onnx_definitions
+
+        return onnx_definitions.evaluate(c)             # saturates these narrow types or not, depending on an attribute
+    return [np.asarray(c.values[0]).astype(numpy_dtype(name))]
 
 
 def element_type(c: InferenceContext) -> str:

@@ -19,7 +19,6 @@ from ortrain.ops.registry.decomposition import rename_results
 from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.registry.subgraphs import inline_graph
-from ortrain.passes.open_batch import open_batch
 
 InputShapes = Mapping[str, Sequence[Dim | EllipsisType]]
 """Input name -> its sizes: numbers, symbols, and at most one ... for the sizes that the model declares in between."""
@@ -46,8 +45,11 @@ def specialize(model: Model, input_shapes: InputShapes, input_values: Mapping[st
     # drop the types of intermediate values: they were declared for any size
     graph.types = {name: _with_sizes(graph.types[name], sizes) for name in graph.inputs if name in graph.types}
     _inline_branches(model)
-    for symbol, axes in opened.items():
-        open_batch(model, axes, symbol)
+    if opened:
+        from ortrain.passes.open_batch import open_batch
+
+        for symbol, axes in opened.items():
+            open_batch(model, axes, symbol)
 
 
 def _value(name: str, kind: TensorType, value: Any) -> np.ndarray:

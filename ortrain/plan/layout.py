@@ -42,8 +42,6 @@ def convert_to_channels_last(nodes: Sequence[Node], builder: GraphBuilder, outpu
 
     builder: adds constants to the plan. outputs: values that must be available in their original layout. direct:
     compute convolutions as direct sums, without Winograd or bfloat16 approximations (see SessionOptions)."""
-    if not any(canonical_domain(node.domain) in ("", MICROSOFT, ORTRAIN) and node.op_type in ("Conv", "ConvGrad", "ConvInputGrad") for node in nodes):
-        return list(nodes)
     outputs = list(outputs)
     return fuse_epilogues(LayoutConversion(nodes, builder, direct).run(nodes, outputs), builder.inference, outputs)
 

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ortrain._core.builtin_kernels import KERNELS as BUILTIN_KERNELS
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
-from ortrain._core.loop import KERNELS as ITERATION_KERNELS
-from ortrain._core.loop import LoopBody
 from ortrain._core.program import Program
 from ortrain.dtypes import FLOATS, numpy_dtype
 from ortrain.errors import IndexRangeError, InvalidModelError, MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, NameSource, Node, TensorType
-from ortrain.ops.loop import BodyInference, LoopSignature, infer_body, iteration_count, unroll
 from ortrain.ops.registry.constants import ConstantValues, is_symbolic
 from ortrain.ops.registry.cost_model import has_cost
 from ortrain.ops.registry.decomposition import decompose, rename_results
 from ortrain.ops.registry.node_builder import GraphBuilder, NodeBuilder
-from ortrain.ops.registry.onnx_definitions import fallback_record
 from ortrain.ops.registry.optimizers import UPDATES
 from ortrain.ops.registry.record import ORTRAIN, Alias, Guard, KernelCall, LoweringContext, OpRecord, apply_rule, record_of
 from ortrain.ops.registry.shape_inference import ShapeInference
@@ -32,20 +28,15 @@ from ortrain.plan.data_dependence import InputValuesRequired, OpenSizes, Partiti
 from ortrain.plan.deferred_gradients import DeferredGradients, ParameterUpdates, defer_gradients
 from ortrain.plan.elementwise_fusion import fuse_elementwise
 from ortrain.plan.emission import Emission
-from ortrain.plan.epilogue_fusion.dense import fuse_dense
-from ortrain.plan.epilogue_fusion.extremes import fuse_extremes
-from ortrain.plan.epilogue_fusion.optimizer_update import fuse_updates
-from ortrain.plan.epilogue_fusion.products import fuse_products
-from ortrain.plan.joined_gradients import join_gradients
-from ortrain.plan.layout import convert_to_channels_last
 from ortrain.plan.liveness import Lifetimes
-from ortrain.plan.promotion import promote_to_2d
 from ortrain.plan.rematerialization import rematerialize
+from ortrain.plan.rewriting import rewrite
 from ortrain.plan.scheduling import candidate_orders, update_early
-from ortrain.plan.simplification import simplify
 from ortrain.plan.steps import Step
-from ortrain.plan.strided_products import read_views_in_products
-from ortrain.plan.transposes import merge_transposes
+
+if TYPE_CHECKING:
+    from ortrain._core.loop import LoopBody
+    from ortrain.ops.loop import BodyInference, LoopSignature
 
 ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int8", "bool"})
 """Types that every kernel supports or only needs the size of; other types require a kernel listed for them. A kernel
@@ -106,14 +97,7 @@ class Planner:
 
     def build(self) -> Program:
         kept = *self.outputs, *self.commits
-        nodes = join_gradients(simplify(self._without_duplicates(self._live_nodes()), self.builder, kept), self.builder, kept)
-        promoted = promote_to_2d(nodes, self.builder, kept)
-        laid_out = convert_to_channels_last(promoted, self.builder, kept, not self.handle.winograd)
-        fused = laid_out
-        for fuse in (fuse_extremes, fuse_products, fuse_dense):
-            fused = fuse(fused, self.inference, kept)
-        merged = read_views_in_products(merge_transposes(fused, self.builder, kept), self.builder, kept)
-        for node in fuse_updates(merged, self.inference, kept):
+        for node in rewrite(self._without_duplicates(self._live_nodes()), self.builder, kept, not self.handle.winograd):
             self._lower(node)
         self._add_commits()
         self._hoist_guards()
@@ -169,6 +153,8 @@ class Planner:
         except ShapeInferenceError as error:
             self.open_sizes.check_sizes(node, error)
             record = record_of(node)
+            from ortrain.ops.registry.onnx_definitions import fallback_record
+
             if record is None or record.lower is None and fallback_record(node) is None:
                 raise
             return [node]
@@ -176,6 +162,8 @@ class Planner:
     def _expanded_loop(self, node: Node) -> list[Node]:
         """Return a Loop or Scan as it is if one program fits its body in every iteration; otherwise the nodes of all
         its iterations."""
+        from ortrain.ops.loop import LoopSignature, infer_body, iteration_count, unroll
+
         original, node = node, node.copy()
         signature = LoopSignature.of(node)
         context = self.inference.context(node)
@@ -206,6 +194,8 @@ class Planner:
         """Plan the body of a Loop or Scan; count: its number of iterations, None if unknown until it runs.
 
         The node's captured inputs are reduced to those that are neither constants nor fixed."""
+        from ortrain._core.loop import LoopBody
+
         graph, values = signature.body.copy(), self.inference.values
         captured = [name for name in dict.fromkeys(signature.node.inputs[signature.input_count :]) if name]
         graph.initializers |= {name: values[name] for name in captured if name in values}
@@ -280,12 +270,16 @@ class Planner:
         context = self._context(node)
         iteration = self.iterations.get(_first_output(node)) if node.op_type in ("Loop", "Scan") else None
         if iteration is not None:
+            from ortrain._core.loop import KERNELS as ITERATION_KERNELS
+
             call = KernelCall("iterate", (iteration.address,), scratch=iteration.scratch)
             self.steps.append(Step(node, call, list(node.inputs), list(node.outputs), None, ITERATION_KERNELS["iterate"], iteration=iteration))
             return
         try:
             lowered, address = self._kernel_call(node, record, context)
         except (ShapeInferenceError, MissingKernelError) as error:
+            from ortrain.ops.registry.onnx_definitions import fallback_record
+
             reference = fallback_record(node)
             if reference is None or reference.lower is None:
                 self.open_sizes.check_sizes(node, error)

@@ -14,6 +14,7 @@ from ortrain.ops.padding import pads_of
 from ortrain.ops.reduce import axes_of
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, canonical_domain, is_elementwise
+from ortrain.plan.operator_kinds import CONVOLUTIONS
 
 SPATIAL = {"kernel_shape": 1, "strides": 1, "dilations": 1}
 """Attribute with one number per spatial axis -> its number for the new axis."""
@@ -24,7 +25,7 @@ REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSqu
 def promote_to_2d(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> list[Node]:
     """Return the nodes with 1-D convolutional regions promoted to two dimensions. outputs: values that must be available in their original shape."""
     promotion = Promotion(builder)
-    if not any(node.op_type in ("Conv", "ConvGrad", "ConvInputGrad") and promotion.rank(node.inputs[0]) == 3 for node in nodes):
+    if not any(node.op_type in CONVOLUTIONS and promotion.rank(node.inputs[0]) == 3 for node in nodes):
         return list(nodes)
     return promotion.run(nodes, outputs)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ortrain._core.loop import LoopBody
 from ortrain.ir import Node, TensorType
 from ortrain.ops.registry.constants import is_symbolic
 from ortrain.ops.registry.cost_model import count_operations, memory_traffic
 from ortrain.ops.registry.record import Guard, KernelCall
 from ortrain.ops.training import ACCUMULATOR, WRITTEN
+
+if TYPE_CHECKING:
+    from ortrain._core.loop import LoopBody
 
 
 @dataclass(slots=True)

@@ -13,12 +13,10 @@ from ortrain.ir import Node
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import ORTRAIN, canonical_domain
 from ortrain.ops.strided_products import SIDES, View
-from ortrain.plan.epilogue_fusion.products import PRODUCTS, is_batched_product
 from ortrain.plan.epilogue_fusion.products import SIDES as TRANSPOSITIONS
+from ortrain.plan.epilogue_fusion.products import is_batched_product
 from ortrain.plan.epilogue_fusion.rewriter import EpilogueRewriter, InsertingRewriter
-
-COPIES = frozenset({"Transpose", "Split", "Slice", "Gather"})
-"""Operators that move elements, and whose result can be a view."""
+from ortrain.plan.operator_kinds import COPIES
 
 SHARED_SET_STEP = 1024
 """Elements between rows that fall into the same sets of the caches, which then hold few of them: products of 512 rows that are so far apart took 2.4 times as
@@ -30,8 +28,6 @@ Apply = Callable[[View], View]
 
 def read_views_in_products(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str]) -> list[Node]:
     """Return the nodes with multiplications that read views and write transposed results. outputs: values that must still be computed."""
-    if not any(node.op_type in PRODUCTS for node in nodes) or not any(node.op_type in COPIES for node in nodes):
-        return list(nodes)
     kept = tuple(outputs)
     return StridedProducts(TransposedParts(nodes, builder, kept).run(), builder.inference, kept).run()
 

@@ -89,8 +89,6 @@ def merge_transposes(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iter
     """Return the nodes with each chain of transposes and reshapes that ends in a Transpose as one Transpose, or as a Reshape where it keeps the order.
 
     builder: adds constants to the plan. outputs: values that must still be computed. Transposes in the middle of a chain stay where others read them."""
-    if all(node.op_type != "Transpose" for node in nodes):
-        return list(nodes)
     return TransposeMerger(nodes, builder, outputs).run()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,9 +30,11 @@ from ortrain.ops.shape import exposes_broadcast_axes
 from ortrain.plan import InputValuesRequired, PartitionRequired, plan_program
 from ortrain.plan.deferred_gradients import ParameterUpdates
 from ortrain.runtime.options import RunOptions
-from ortrain.runtime.partitions import Flag, Partition
 from ortrain.runtime.state import aligned_zeros
 from ortrain.runtime.values import as_array, as_object
+
+if TYPE_CHECKING:
+    from ortrain.runtime.partitions import Flag, Partition
 
 MIN_ARENA = 3 << 20
 """Bytes of the smallest arena. Untouched pages cost nothing, and an arena that is large enough need not grow for more rows, which takes 0.1 ms (30 steps
@@ -150,6 +152,8 @@ class Runner:
                     program = runner._program_for(given)
                     break
                 except PartitionRequired as cut:
+                    from ortrain.runtime.partitions import Partition
+
                     constants = {**runner.model.graph.initializers, **runner.fixed}
                     runner.partition = Partition.of(runner.model, runner.inputs, runner.outputs, list(runner.commits), constants, cut, runner._part)
             given = runner.partition.run(given, terminate)

@@ -20,11 +20,11 @@ from ortrain.training.numbers import check_learning_rate, check_number
 from ortrain.training.optimizer import Optimizer
 from ortrain.training.parameter_groups import PROPERTY, GroupSettings, ParameterGroup, from_json, to_json
 from ortrain.training.recipe import OptimizerRecipe, read_recipe
-from ortrain.training.schedules import Schedule
 from ortrain.training.update_nodes import Updates, check_recipe
 
 if TYPE_CHECKING:
     from ortrain.runtime.runner import Runner
+    from ortrain.training.schedules import Schedule
 
 
 class Optimization:

@@ -26,9 +26,6 @@ from ortrain.formats.artifact_names import CHECKPOINT, EVAL_MODEL, OPTIMIZER_MOD
 from ortrain.formats.onnx_files import write_model
 from ortrain.ir import Model
 from ortrain.loading.loader import ModelSource, as_model
-from ortrain.passes.half_precision import restore_output_types
-from ortrain.passes.inference_export import check_outputs, inference_model
-from ortrain.passes.specialization import InputShapes
 from ortrain.runtime.options import RunOptions, SessionOptions, check_share
 from ortrain.runtime.parameters import Parameters
 from ortrain.runtime.runner import Runner
@@ -37,12 +34,12 @@ from ortrain.runtime.state import DEFAULT_LEARNING_RATE, TrainingState
 from ortrain.runtime.values import check_device
 from ortrain.training.binding import bind_parameters, eval_runner, parameter_arrays, training_runner
 from ortrain.training.copying import CopyableSession
-from ortrain.training.input_gradients import with_input_gradients
 from ortrain.training.numbers import check_learning_rate
 from ortrain.training.optimization import Optimization
 
 if TYPE_CHECKING:
     from ortrain.artifacts import Artifacts
+    from ortrain.passes.specialization import InputShapes
     from ortrain.runtime.profiling import Profiling
 
 
@@ -208,6 +205,9 @@ class TrainingSession(Optimization, CopyableSession):
             self._ready(None)
             names = tuple(output_names or self._default_outputs())
             if names not in self._predictors:
+                from ortrain.passes.half_precision import restore_output_types
+                from ortrain.passes.inference_export import check_outputs
+
                 model = self._eval_or_fail().copy()
                 check_outputs(model, names)
                 restore_output_types(model, names)
@@ -232,6 +232,8 @@ class TrainingSession(Optimization, CopyableSession):
 
     def _input_gradient_runner(self, source: Model, names: tuple[str, ...] | None) -> tuple[Runner, list[str]]:
         if names not in self._input_gradient_runners:
+            from ortrain.training.input_gradients import with_input_gradients
+
             model, gradients = with_input_gradients(source, names, self._runner(training=False).inputs, self.state)
             runner = self._make_eval_runner(model, list(gradients.values()), "eval model's input gradients")
             self._input_gradient_runners[names] = runner, list(gradients)
@@ -338,6 +340,8 @@ class TrainingSession(Optimization, CopyableSession):
 
     def inference_model(self, output_names: Sequence[str] | None = None) -> Model:
         """Return the eval model cut to the named outputs, with the current parameters as initializers, in the element types of the forward model."""
+        from ortrain.passes.inference_export import inference_model
+
         source = self._eval_or_fail()
         names = list(output_names) if output_names is not None else self._default_outputs()
         if self.state.nominal:

@@ -10,8 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import SessionOptions, TrainingSession
 from ortrain._core.engine import EngineHandle
 from ortrain.artifacts import LossType, OptimType
-from ortrain.plan import planner
+from ortrain.plan import layout
 from ortrain.plan.layout import convert_to_channels_last
+from ortrain.plan.operator_kinds import CONVOLUTIONS, has_any
 from tests.ops.harness import run_kernel
 from tests.ops.samples.channels_last import SAMPLES, backward, forward
 
@@ -173,12 +174,13 @@ def kernels_of(trained: TrainingSession) -> list[str]:
 
 def convert_nodes_alone(nodes, builder, outputs, direct):
     """Return the nodes with convolutions channels-last, and every value between them in ONNX's layout."""
-    return [converted for node in nodes for converted in convert_to_channels_last([node], builder, node.outputs, direct)]
+    return [converted for node in nodes
+            for converted in (convert_to_channels_last([node], builder, node.outputs, direct) if has_any(CONVOLUTIONS, [node]) else [node])]
 
 
 def test_a_region_has_the_gradients_of_its_single_operators(monkeypatch):
     region = session()
-    monkeypatch.setattr(planner, "convert_to_channels_last", convert_nodes_alone)
+    monkeypatch.setattr(layout, "convert_to_channels_last", convert_nodes_alone)
     unfused = session()
     assert not any(kernel.startswith("channels_last_norm") for kernel in kernels_of(unfused))
     for name, expected in unfused.state.gradients.items():
@@ -263,7 +265,7 @@ def test_transposed_convolutions_in_a_region_have_the_gradients_of_single_operat
         return kernels_of(trained), trained.state.gradients
 
     kernels, actual = gradients()
-    monkeypatch.setattr(planner, "convert_to_channels_last", convert_nodes_alone)
+    monkeypatch.setattr(layout, "convert_to_channels_last", convert_nodes_alone)
     unfused, expected = gradients()
     assert kernels.count("strided_copy") < unfused.count("strided_copy")
     for name, wanted in expected.items():

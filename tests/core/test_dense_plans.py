@@ -10,7 +10,7 @@ from ortrain.artifacts import LossType, OptimType
 from ortrain.ir import Node, TensorType
 from ortrain.ops.registry.record import MICROSOFT
 from ortrain.ops.registry.shape_inference import ShapeInference
-from ortrain.plan import planner
+from ortrain.plan import rewriting
 from ortrain.plan.epilogue_fusion.dense import fuse_dense
 
 ROWS, DEPTH, COLUMNS = 6, 8, 5
@@ -123,7 +123,7 @@ def trained():
 
 def test_a_network_trains_equally_with_fewer_kernels(monkeypatch):
     losses, parameters, kernels = trained()
-    monkeypatch.setattr(planner, "fuse_dense", lambda nodes, inference, wanted: nodes)
+    monkeypatch.setattr(rewriting, "fuse_dense", lambda nodes, inference, wanted: nodes)
     expected, unfused, unfused_kernels = trained()
     separate = {"add", "relu", "softmax_cross_entropy_loss", "softmax_cross_entropy_loss_grad"}
     assert separate <= unfused_kernels and not separate & kernels and "loss_and_gradient" in kernels

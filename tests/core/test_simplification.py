@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortrain import InferenceSession, SessionOptions, TrainingSession
 from ortrain.artifacts import LossType, OptimType
-from ortrain.plan import planner
+from ortrain.plan import rewriting
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]> '
 
@@ -32,7 +32,7 @@ def operators_of(text, feeds, monkeypatch):
     model = parser.parse_model(HEADER + text)
     outputs, found = run(model, feeds)
     with monkeypatch.context() as patch:
-        patch.setattr(planner, "simplify", lambda nodes, builder, kept: list(nodes))
+        patch.setattr(rewriting, "simplify", lambda nodes, builder, kept: list(nodes))
         expected, _ = run(model, feeds)
     for output, value in zip(outputs, expected, strict=True):
         np.testing.assert_array_equal(output, value)
@@ -125,7 +125,7 @@ def test_simplified_graphs_have_the_values_of_the_graphs(model):
     feeds = {"x": X, "r": ROW, "c": values(5, seed=4)}
     outputs, found = run(model, feeds)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "simplify", lambda nodes, builder, kept: list(nodes))
+        patch.setattr(rewriting, "simplify", lambda nodes, builder, kept: list(nodes))
         expected, unsimplified = run(model, feeds)
     assert len(found) <= len(unsimplified)
     for output, value in zip(outputs, expected, strict=True):

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortrain import InferenceSession, TrainingSession
 from ortrain.artifacts import LossType, OptimType
-from ortrain.plan import planner
+from ortrain.plan import rewriting, strided_products
 
 BATCH, ROWS, HEADS, SIZE = 2, 6, 3, 4
 WIDTH = HEADS * SIZE
@@ -84,8 +84,8 @@ def train(body, batch):
 def test_products_read_and_write_views_with_the_same_gradients(name, batch, monkeypatch):
     loss, gradients, operators = train(CASES[name], batch)
     assert not COPIES.intersection(operators)
-    for rule in ("read_views_in_products", "fuse_products"):
-        monkeypatch.setattr(planner, rule, lambda nodes, *_: list(nodes))
+    monkeypatch.setattr(strided_products, "read_views_in_products", lambda nodes, *_: list(nodes))
+    monkeypatch.setattr(rewriting, "fuse_products", lambda nodes, *_: list(nodes))
     expected_loss, expected, copying = train(CASES[name], batch)
     assert COPIES.intersection(copying)
     assert loss == pytest.approx(expected_loss, rel=1e-12)
@@ -124,7 +124,7 @@ def test_gradients_of_parts_that_cover_an_axis_are_joined(operator, monkeypatch)
     body = [node("MatMul", ["x", "wq"], "q"), *PARTS[operator]]
     _, gradients, operators = train(body, BATCH)
     assert f"{operator}Grad" not in operators
-    monkeypatch.setattr(planner, "join_gradients", lambda nodes, *_: list(nodes))
+    monkeypatch.setattr(rewriting, "join_gradients", lambda nodes, *_: list(nodes))
     _, expected, filling = train(body, BATCH)
     assert f"{operator}Grad" in filling
     np.testing.assert_allclose(gradients["wq"], expected["wq"], rtol=1e-12)

@@ -13,7 +13,6 @@ import numpy as np
 from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, Node, Shape, TensorType
-from ortrain.ops.registry import onnx_definitions
 from ortrain.ops.registry.attributes import check_attributes
 from ortrain.ops.registry.constants import ConstantInputs, ConstantValues, is_symbolic
 from ortrain.ops.registry.record import InferenceContext, OpRecord, apply_rule, canonical_domain, record_of
@@ -180,6 +179,8 @@ def _may_exceed_record(context: InferenceContext) -> bool:
 
 def _infer_by_onnx(context: InferenceContext) -> Sequence[TensorType] | None:
     """Return the output types according to ONNX's shape inference, None where ONNX does not define the operator."""
+    from ortrain.ops.registry import onnx_definitions
+
     return None if onnx_definitions.fallback_record(context.node) is None else onnx_definitions.infer(context)
 
 

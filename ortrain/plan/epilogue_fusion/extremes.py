@@ -20,8 +20,6 @@ def fuse_extremes(nodes: Sequence[Node], inference: ShapeInference, outputs: Ite
     """Return the nodes with each Mul(mask, Div(dy, ReduceSum(mask))), where the mask is Cast(Equal(x, y)), as one ExtremeGrad of adjacent axes.
 
     outputs: values that must still be computed."""
-    if not any(node.op_type == "Equal" for node in nodes):
-        return list(nodes)
     return ExtremeRewriter(nodes, inference, outputs).run()
 
 

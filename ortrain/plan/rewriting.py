@@ -1,0 +1,44 @@
+"""The rewriting of a plan's nodes before they are lowered: simplification, layout, fusion.
+
+Small networks have few of the operators that the larger passes look for, and imported code takes memory in every process. So these passes are imported for
+graphs that have such operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ortrain.ir import Node
+from ortrain.ops.registry.node_builder import GraphBuilder
+from ortrain.plan.epilogue_fusion.dense import fuse_dense
+from ortrain.plan.epilogue_fusion.optimizer_update import fuse_updates
+from ortrain.plan.epilogue_fusion.products import PRODUCTS, fuse_products
+from ortrain.plan.joined_gradients import join_gradients
+from ortrain.plan.operator_kinds import CONVOLUTIONS, COPIES, has_any
+from ortrain.plan.simplification import simplify
+
+
+def rewrite(nodes: Sequence[Node], builder: GraphBuilder, outputs: Iterable[str], direct: bool) -> list[Node]:
+    """Return the nodes to lower for the live nodes of a plan.
+
+    builder: adds constants to the plan. outputs: values that must still be computed. direct: compute convolutions as direct sums (see SessionOptions)."""
+    kept = tuple(outputs)
+    found = join_gradients(simplify(nodes, builder, kept), builder, kept)
+    if has_any(CONVOLUTIONS, found):
+        from ortrain.plan.layout import convert_to_channels_last
+        from ortrain.plan.promotion import promote_to_2d
+
+        found = convert_to_channels_last(promote_to_2d(found, builder, kept), builder, kept, direct)
+    if has_any(("Equal",), found):
+        from ortrain.plan.epilogue_fusion.extremes import fuse_extremes
+
+        found = fuse_extremes(found, builder.inference, kept)
+    found = fuse_dense(fuse_products(found, builder.inference, kept), builder.inference, kept)
+    if has_any(("Transpose",), found):
+        from ortrain.plan.transposes import merge_transposes
+
+        found = merge_transposes(found, builder, kept)
+    if has_any(PRODUCTS, found) and has_any(COPIES, found):
+        from ortrain.plan.strided_products import read_views_in_products
+
+        found = read_views_in_products(found, builder, kept)
+    return fuse_updates(found, builder.inference, kept)
