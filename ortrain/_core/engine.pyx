@@ -18,7 +18,7 @@ cnp.import_array()
 
 cdef extern from "threads.h" nogil:
     ctypedef struct Pool:
-        int workers
+        int workers, spins
     Pool *pool_make(int workers)
     void pool_reset(Pool *pool, int workers)
     void pool_free(Pool *pool)
@@ -230,6 +230,11 @@ cdef class EngineHandle:
         self.engine.workers = 1
         with nogil:
             pool_free(pool)
+
+    @property
+    def spins(self):
+        """Whether threads that wait for work keep their processors for a while; they do where there is one for each thread."""
+        return self.engine.pool != NULL and bool((<Pool *>self.engine.pool).spins)
 
     @property
     def amx(self):
