@@ -44,6 +44,8 @@ ARM_SETS = {
 WASM_SETS = {
     "simd128": ["-msimd128"],
 }
+# Flags of a second build of gemm_bfloat16, for processors of a set that multiply bfloat16 numbers.
+NATIVE_BFLOAT16 = {} if MSVC else {"avx512": ["-mavx512bf16"]}
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 DIRECTIVES = {
     "language_level": 3,
@@ -114,11 +116,14 @@ def extensions() -> list[Extension]:
         own = common | {"include_dirs": [*common["include_dirs"], str(NATIVE / "source"), str(NATIVE / "include")]}
         found.append(Extension(f"ortrain._native.{source.stem}", [str(source)], depends=[*headers, *native_headers], extra_compile_args=compile_flags, **own))
     for isa, isa_flags in instruction_sets().items():
-        for source in sorted(KERNELS.rglob("*.pyx")):
-            stub = GENERATED / isa / f"{source.stem}.pyx"
+        modules = [(source.stem, source, isa_flags) for source in sorted(KERNELS.rglob("*.pyx"))]
+        if isa in NATIVE_BFLOAT16:
+            modules.append(("gemm_bfloat16_native", KERNELS / "matmul" / "gemm_bfloat16.pyx", [*isa_flags, *NATIVE_BFLOAT16[isa]]))
+        for name, source, module_flags in modules:
+            stub = GENERATED / isa / f"{name}.pyx"
             write_if_changed(stub, f'include "{source.relative_to(KERNELS).as_posix()}"\n')
-            found.append(Extension(f"ortrain._core.instruction_sets.{isa}.{source.stem}", [str(stub)], depends=[*headers, str(source)],
-                                   extra_compile_args=[*compile_flags, *isa_flags], **common))
+            found.append(Extension(f"ortrain._core.instruction_sets.{isa}.{name}", [str(stub)], depends=[*headers, str(source)],
+                                   extra_compile_args=[*compile_flags, *module_flags], **common))
     only = os.environ.get("ORTRAIN_ONLY")
     return [e for e in found if not only or e.name.rsplit(".", 1)[1] in only.split(",")]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.inner_loops import inner_loops_table
-from benchmarks.networks.tables import networks_table
+from benchmarks.networks.tables import bfloat16_table, networks_table
 from benchmarks.operators.tables import operators_table, slower_operators_table
 from benchmarks.peers.environments import LOWEST_MEMORY, OURS
 from benchmarks.tables import geometric_mean, round_figure
@@ -89,8 +89,8 @@ def runtimes_table(results: Results) -> str:
 
 
 TABLES: dict[str, Callable[[Results], str]] = {
-    "results": best_peer_table, "results of all runtimes": runtimes_table, "networks": networks_table, "operators": operators_table,
-    "slower operators": slower_operators_table, "inner loops": inner_loops_table}
+    "results": best_peer_table, "results of all runtimes": runtimes_table, "networks": networks_table, "networks in bfloat16": bfloat16_table,
+    "operators": operators_table, "slower operators": slower_operators_table, "inner loops": inner_loops_table}
 """Kind of a table, as it stands in a document -> what renders it."""
 TABLE = re.compile(rf"(<!-- (?P<kind>{'|'.join(TABLES)}): (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 

@@ -18,6 +18,8 @@ import numpy as np
 BATCHES, MODEL, META, WEIGHTS = "batches.npz", "forward.onnx", "meta.json", "weights.npz"
 """Files of a prepared workload. WEIGHTS exists where a torch module takes the weights of the ONNX graph; they have the module's names and layout."""
 CROSS_ENTROPY, MEAN_SQUARED_ERROR = "cross-entropy", "mse"
+PRECISIONS = FLOAT32, BFLOAT16 = "float32", "bfloat16"
+"""In which precision matrix multiplications run."""
 LEARNING_RATE, EPSILON, WEIGHT_DECAY = 1e-4, 1e-6, 0.0
 """AdamW's settings. Epsilon and weight decay are those that generate_artifacts writes by default."""
 MIN_STEPS, MAX_STEPS = 5, 50_000
@@ -40,6 +42,7 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--started-at", type=float, default=time.time(), help="when the process was started, in seconds since the epoch")
+    parser.add_argument("--precision", choices=PRECISIONS, default=FLOAT32)
     parser.add_argument("--pin", action="store_true", help="pin each of two threads to a CPU of its own")
     return parser
 

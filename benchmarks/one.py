@@ -55,7 +55,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
     imported_mb = measure.memory_mb() or 0.0
     data = measure.load_batches(options.folder)
-    settings = SessionOptions(intra_op_num_threads=options.threads)
+    settings = SessionOptions(intra_op_num_threads=options.threads, precision=options.precision)
     if options.lowest_memory:
         settings.optimizer_in_backward, settings.rematerialization = True, LOWEST_MEMORY_REMATERIALIZATION
     session = TrainingSession.from_artifacts(options.folder, options=settings)

@@ -20,7 +20,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks import documents, tables
-from benchmarks.peers.environments import OURS, RESTRICTIONS, RUNTIMES, NotInstalled, Runtime, python_for
+from benchmarks.measure import BFLOAT16, FLOAT32, PRECISIONS
+from benchmarks.peers.environments import OURS, OURS_IN_FLOAT32, RESTRICTIONS, RUNTIMES, NotInstalled, Runtime, python_for
 from benchmarks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,15 +53,17 @@ def run_process(python: str, runtime: Runtime, workload: str, folder: Path, limi
     return {"status": "failed", "reason": lines[-1][:300] if lines else f"exit status {done.returncode}"}
 
 
-def find_runtimes(names: list[str], folder: Path, restricted_to: str | None) -> tuple[dict[str, str], dict[str, str]]:
+def find_runtimes(names: list[str], folder: Path, restricted_to: str | None, precision: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return (runtime -> its Python, runtime -> why it is left out), creating environments in the folder where needed.
 
-    restricted_to: key of RESTRICTIONS; None for the instructions that each runtime chooses."""
+    restricted_to: key of RESTRICTIONS; None for the instructions that each runtime chooses. precision: one of PRECISIONS."""
     pythons, missing = {}, {}
     for name in names:
         try:
             if restricted_to and not RUNTIMES[name].can_restrict_isa:
                 raise NotInstalled("it has no switch that restricts its instruction set")
+            if precision == BFLOAT16 and not RUNTIMES[name].has_bfloat16:
+                raise NotInstalled("its benchmark does not train in bfloat16")
             pythons[name] = python_for(RUNTIMES[name], folder)
         except NotInstalled as error:
             missing[name] = str(error)
@@ -91,7 +94,7 @@ def measure(options: argparse.Namespace, pythons: dict[str, str], cache: Path) -
                         pin = ["--pin"] if options.pin and threads == 2 and RUNTIMES[name].pin else []
                         results.append(prepared[name] if prepared[name]["status"] != "ok" else run_process(
                             python, RUNTIMES[name], workload, cache / workload, options.limit, isa_variables, "--threads", str(threads),
-                            "--seconds", str(options.seconds), *pin, *choice))
+                            "--seconds", str(options.seconds), "--precision", options.precision, *pin, *choice))
                         print(f"round {number + 1}: {workload}, {threads} threads, {' '.join((name, *choice))}: {tables.describe(results[-1])}",
                               file=sys.stderr, flush=True)
     return runs
@@ -134,29 +137,37 @@ def instruction_set(restricted_to: str | None) -> str:
     return selected()
 
 
-def describe_machine(restricted_to: str | None) -> dict[str, Any]:
-    """Return what reports say about this machine."""
-    return {"processor": processor_name(), "cpus": os.cpu_count(), "instruction set": instruction_set(restricted_to), "python": platform.python_version()}
+def describe_machine(restricted_to: str | None, precision: str) -> dict[str, Any]:
+    """Return what reports say about this machine, and the precision where it is not float32."""
+    described = {"processor": processor_name(), "cpus": os.cpu_count(), "instruction set": instruction_set(restricted_to), "python": platform.python_version()}
+    return described if precision == FLOAT32 else described | {"precision": precision}
+
+
+def add_precision(parser: argparse.ArgumentParser) -> None:
+    """Add the option --precision."""
+    parser.add_argument("--precision", choices=PRECISIONS, default=FLOAT32, help="of matrix multiplications; PyTorch's bfloat16 is autocast")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME", help=", ".join(WORKLOADS))
-    parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, default=list(RUNTIMES), metavar="NAME", help=", ".join(RUNTIMES))
+    parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, metavar="NAME", help=", ".join(RUNTIMES))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="duration of the timed steps of each process")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a process is stopped")
     parser.add_argument("--pin", action="store_true", help="with two threads: pin each to a CPU of its own")
     parser.add_argument("--instruction-set", choices=RESTRICTIONS, help="restrict every runtime to these instructions")
+    add_precision(parser)
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-bench", help="folder for the environments of the peers")
     parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/NAME.json, from which the tables of the documents are rendered")
     parser.add_argument("--out", type=Path, help="write the JSON to this file instead of standard output")
     options = parser.parse_args()
-    pythons, missing = find_runtimes(options.runtimes, options.environments, options.instruction_set)
+    options.runtimes = options.runtimes or [name for name in RUNTIMES if name != OURS_IN_FLOAT32 or options.precision != FLOAT32]
+    pythons, missing = find_runtimes(options.runtimes, options.environments, options.instruction_set, options.precision)
     with tempfile.TemporaryDirectory(prefix="ortrain_bench_") as cache:
         runs = measure(options, pythons, Path(cache))
-    machine = describe_machine(options.instruction_set)
+    machine = describe_machine(options.instruction_set, options.precision)
     summary = summarize(runs)
     print(tables.report(summary, machine, missing, options.rounds))
     if options.record:

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator
 from math import exp, log
 from typing import Any
 
-from benchmarks.peers.environments import LOWEST_MEMORY, OURS
+from benchmarks.peers.environments import LOWEST_MEMORY, OURS, OURS_IN_FLOAT32, OWN
 
 Result = dict[str, Any]
 Summary = dict[str, dict[str, dict[str, Result]]]
 """workload -> threads -> runtime -> result"""
+
+
+RATIO_TITLES = {OURS: "ratio", LOWEST_MEMORY: "ratio, lowest-memory options", OURS_IN_FLOAT32: "ratio, float32"}
 
 
 def format_number(value: float | None) -> str:
@@ -58,8 +61,8 @@ def report(summary: Summary, machine: dict[str, Any], missing: dict[str, str], r
 
 def table(title: str, summary: Summary, names: list[str], threads: str, key: str) -> Iterator[str]:
     """Yield the lines of a table with one row per workload; the last columns are the ratios of ortrain to the best peer."""
-    own_names = [name for name in (OURS, LOWEST_MEMORY) if name in names] or [OURS]
-    ratio_titles = ["ratio" if name == OURS else "ratio, lowest-memory options" for name in own_names]
+    own_names = [name for name in OWN if name in names] or [OURS]
+    ratio_titles = [RATIO_TITLES[name] for name in own_names]
     yield f"### {title}"
     yield ""
     yield f"| workload | {' | '.join([*names, *ratio_titles])} |"

@@ -125,7 +125,7 @@ def row_of(ours, peer, loss, monkeypatch, tmp_path):
     monkeypatch.setattr(run.run, "measure", lambda *_: {})
     monkeypatch.setattr(run.run, "summarize", lambda _: {"vit": {"1": results}})
     monkeypatch.setattr(run.run, "run_process", lambda *_: dict(bound))
-    options = run.argparse.Namespace(limit=1.0, seconds=0.0, instruction_set=None)
+    options = run.argparse.Namespace(limit=1.0, seconds=0.0, instruction_set=None, precision="float32")
     found = {"vit": run.network_rows(options, "vit", {}, tmp_path)}
     run.judge(found)
     return found["vit"]

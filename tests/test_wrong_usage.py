@@ -253,11 +253,18 @@ def test_rematerialization_is_a_share_from_zero_to_one(share, state):
         Module(CASE / "training_model.onnx", state, session_options=SessionOptions(rematerialization=share))
 
 
+@pytest.mark.parametrize("precision", ["float64", "", None, 16])
+def test_an_unknown_precision_is_refused(precision, state):
+    with pytest.raises(errors.InvalidArgumentError, match=r"expected one of float32, bfloat16, auto as precision, got"):
+        Module(CASE / "training_model.onnx", state, session_options=SessionOptions(precision=precision))
+
+
 @pytest.mark.parametrize("key, value, wanted", [
     ("ortrain.speed", "1", r"expected one of ortrain\.enable_winograd, .*, got the configuration entry 'ortrain\.speed'"),
     ("ortrain.optimizer_in_backward", "yes", r"expected 0 or 1 as ortrain\.optimizer_in_backward, got 'yes'"),
     ("ortrain.rematerialization", "much", r"expected a number as ortrain\.rematerialization, got 'much'"),
     ("ortrain.rematerialization", 0.1, r"expected text as key and value of a configuration entry, got 'ortrain\.rematerialization' and 0\.1"),
+    ("ortrain.precision", "half", r"expected one of float32, bfloat16, auto as precision, got 'half'"),
     ("ortrain.rematerialization", "2", r"expected a share of the step's time from 0 to 1 as rematerialization, got 2\.0"),
 ])
 def test_an_invalid_configuration_entry_is_refused_and_changes_nothing(key, value, wanted):

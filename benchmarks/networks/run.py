@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import documents, run
+from benchmarks.measure import BFLOAT16, FLOAT32
 from benchmarks.networks import NETWORKS
 from benchmarks.networks.floor import lower_bound_ms
-from benchmarks.peers.environments import OURS, RESTRICTIONS, RUNTIMES, Runtime
+from benchmarks.peers.environments import OURS, OURS_IN_FLOAT32, OWN, RESTRICTIONS, RUNTIMES, Runtime
 from benchmarks.tables import format_number
 
 PEERS = ("torch-eager", "torch-compile", "onnxruntime")
 FLOOR = Runtime(None, "benchmarks.networks.floor")
-LOSS_TOLERANCE = 1e-4
-"""Largest relative difference of first losses."""
+FLOAT32_ONLY = {"status": "unsupported", "reason": "the lower bound is that of float32"}
+LOSS_TOLERANCE = {FLOAT32: 1e-4, BFLOAT16: 1e-2}
+"""Largest relative difference of first losses, by precision."""
 TARGET_RATIO, TARGET_OVER_FLOOR = 0.67, 1.10
 
 
@@ -38,10 +40,10 @@ def network_rows(options: argparse.Namespace, name: str, pythons: dict[str, str]
     for threads, by_runtime in summary.items():
         times = {runtime: result["median_ms"] for runtime, result in by_runtime.items() if result["status"] == "ok"}
         losses = {runtime: result["first_loss"] for runtime, result in by_runtime.items() if result["status"] == "ok"}
-        floor = run.run_process(sys.executable, FLOOR, name, cache / name, options.limit, isa_variables, "--threads", threads,
-                                "--seconds", str(options.seconds))
+        floor = FLOAT32_ONLY if options.precision != FLOAT32 else run.run_process(
+            sys.executable, FLOOR, name, cache / name, options.limit, isa_variables, "--threads", threads, "--seconds", str(options.seconds))
         rows[threads] = {
-            "step_ms": times, "first_loss": losses, "floor": floor, "losses_agree": agree(losses),
+            "step_ms": times, "first_loss": losses, "floor": floor, "losses_agree": agree(losses, LOSS_TOLERANCE[options.precision]),
             "not_measured": {runtime: f"{result['status']}: {result['reason']}" for runtime, result in by_runtime.items() if result["status"] != "ok"}}
     return rows
 
@@ -52,17 +54,17 @@ def judge(found: dict[str, Any]) -> None:
     for threads, row in ((threads, row) for rows in found.values() for threads, row in rows.items()):
         rates[threads] = max(rates.get(threads, 0.0), row["floor"].get("rate", 0.0))
     for threads, row in ((threads, row) for rows in found.values() for threads, row in rows.items()):
-        ours, best = row["step_ms"].get(OURS), min((time for runtime, time in row["step_ms"].items() if runtime != OURS), default=None)
+        ours, best = row["step_ms"].get(OURS), min((time for runtime, time in row["step_ms"].items() if runtime not in OWN), default=None)
         row["floor_ms"] = lower_bound_ms(row["floor"], rates[threads]) if row["floor"]["status"] == "ok" else None
         row["ratio"] = ours / best if ours and best else None
         row["over_floor"] = ours / row["floor_ms"] if ours and row["floor_ms"] else None
         row["met"] = row["ratio"] is not None and row["ratio"] <= TARGET_RATIO or row["over_floor"] is not None and row["over_floor"] <= TARGET_OVER_FLOOR
 
 
-def agree(losses: dict[str, float]) -> bool:
-    """Return whether all losses equal that of ortrain up to LOSS_TOLERANCE."""
+def agree(losses: dict[str, float], tolerance: float) -> bool:
+    """Return whether all losses equal that of ortrain up to a relative difference."""
     own = losses.get(OURS)
-    return own is None or all(abs(loss - own) <= LOSS_TOLERANCE * max(abs(own), 1.0) for loss in losses.values())
+    return own is None or all(abs(loss - own) <= tolerance * max(abs(own), 1.0) for loss in losses.values())
 
 
 def title(runtimes: list[str]) -> str:
@@ -105,17 +107,19 @@ def record(path: Path, machine: dict[str, Any], rounds: int, found: dict[str, An
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks networks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NAME", help=", ".join(NETWORKS))
-    parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, default=[OURS, *PEERS], metavar="NAME", help=", ".join((OURS, *PEERS)))
+    parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, metavar="NAME", help=", ".join((OURS, *PEERS)))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="duration of the timed steps of each process")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a process is stopped")
     parser.add_argument("--instruction-set", choices=RESTRICTIONS, help="restrict every runtime to these instructions")
+    run.add_precision(parser)
     parser.add_argument("--environments", type=Path, default=run.ROOT / ".venv-bench", help="folder for the environments of the peers")
     parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/networks-NAME.json, from which docs/benchmarks.md is rendered")
     options = parser.parse_args(arguments)
-    pythons, missing = run.find_runtimes(options.runtimes, options.environments, options.instruction_set)
-    machine = run.describe_machine(options.instruction_set)
+    options.runtimes = options.runtimes or [OURS, *([OURS_IN_FLOAT32] if options.precision != FLOAT32 else []), *PEERS]
+    pythons, missing = run.find_runtimes(options.runtimes, options.environments, options.instruction_set, options.precision)
+    machine = run.describe_machine(options.instruction_set, options.precision)
     found: dict[str, Any] = {}
     for name in options.only:
         with tempfile.TemporaryDirectory(prefix="ortrain_networks_") as cache:

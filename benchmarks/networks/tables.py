@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.peers.environments import OURS
+from benchmarks.peers.environments import OURS, OURS_IN_FLOAT32, OWN
 from benchmarks.tables import geometric_mean, round_figure
 
 COLUMNS = ["network", "1 thread, ms", "best peer", "ratio", "over floor", "2 threads, ms", "best peer", "ratio", "over floor", "copies", "slowest kernels"]
@@ -32,10 +32,29 @@ def networks_table(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def bfloat16_table(results: dict[str, Any]) -> str:
+    """Render step times in bfloat16 beside the best peer's in bfloat16 and beside ortrain's own in float32."""
+    columns = [f"{threads}, ms | best peer | ratio | over own float32" for threads in ("1 thread", "2 threads")]
+    lines = [f"| network | {' | '.join(columns)} |", "|---|" + "---:|" * 8]
+    figures: list[list[float]] = [[], [], [], []]
+    for name, by_threads in results["networks"].items():
+        cells = [name]
+        for index, threads in enumerate(("1", "2")):
+            row = by_threads[threads]
+            share = row["step_ms"][OURS] / row["step_ms"][OURS_IN_FLOAT32]
+            cells += [*threads_cells(row)[:3], f"{share:.2f}"]
+            figures[2 * index].append(row["ratio"])
+            figures[2 * index + 1].append(share)
+        lines.append(f"| {' | '.join(cells)} |")
+    means = [f"{geometric_mean(found):.2f}" for found in figures]
+    lines.append(f"| geometric mean | | | {means[0]} | {means[1]} | | | {means[2]} | {means[3]} |")
+    return "\n".join(lines) + "\n"
+
+
 def threads_cells(row: dict[str, Any] | None) -> list[str]:
     """Return the cells of one number of threads: step time, best peer, ratio and step time over the lower bound."""
     if row is None or row["ratio"] is None:
         return ["-"] * 4
-    peer = min((name for name in row["step_ms"] if name != OURS), key=row["step_ms"].__getitem__)
+    peer = min((name for name in row["step_ms"] if name not in OWN), key=row["step_ms"].__getitem__)
     return [round_figure(row["step_ms"][OURS]), f"{round_figure(row['step_ms'][peer])} ({SHORT_NAMES.get(peer, peer)})", f"{row['ratio']:.2f}",
             f"{row['over_floor']:.2f}" if row["over_floor"] else "-"]

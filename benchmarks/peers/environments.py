@@ -36,7 +36,7 @@ class Runtime:
     options: always passed to the module.
     variants: option -> prefixes of the names of the workloads on which that option is measured too; the fastest counts.
     pin: may be run with --pin.
-    can_restrict_isa: has a switch that restricts its instruction set."""
+    can_restrict_isa: has a switch that restricts its instruction set. has_bfloat16: can train with products in bfloat16."""
 
     environment: str | None
     module: str
@@ -44,6 +44,7 @@ class Runtime:
     variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
     pin: bool = True
     can_restrict_isa: bool = True
+    has_bfloat16: bool = True
 
     def option_sets(self, workload: str) -> list[tuple[str, ...]]:
         """Return the sets of options to measure on a workload."""
@@ -55,16 +56,17 @@ ENVIRONMENTS = {
     "onnxruntime": Environment("ORTRAIN_BENCH_ONNXRUNTIME_PYTHON"),
     "jax": Environment("ORTRAIN_BENCH_JAX_PYTHON", ("jax", "numpy")),
 }
-OURS, LOWEST_MEMORY = "ortrain", "ortrain-lowest-memory"
-"""ortrain with its default options, and with its lowest-memory options (benchmarks/one.py)."""
+OWN = OURS, LOWEST_MEMORY, OURS_IN_FLOAT32 = "ortrain", "ortrain-lowest-memory", "ortrain-float32"
+"""ortrain with its default options, with its lowest-memory options (benchmarks/one.py), and in float32 where the others run in another precision."""
 TORCH = "benchmarks.peers.run_torch"
 RUNTIMES = {
     OURS: Runtime(None, "benchmarks.one"),
     LOWEST_MEMORY: Runtime(None, "benchmarks.one", ("--lowest-memory",)),
-    "onnxruntime": Runtime("onnxruntime", "benchmarks.peers.run_onnxruntime", can_restrict_isa=False),
+    OURS_IN_FLOAT32: Runtime(None, "benchmarks.one", ("--precision", "float32")),
+    "onnxruntime": Runtime("onnxruntime", "benchmarks.peers.run_onnxruntime", can_restrict_isa=False, has_bfloat16=False),
     "torch-eager": Runtime("torch", TORCH, variants={"--channels-last": CONVOLUTIONAL, "--fused-attention": TRANSFORMERS}),
     "torch-compile": Runtime("torch", TORCH, ("--compile",)),
-    "jax": Runtime("jax", "benchmarks.peers.run_jax", pin=False),
+    "jax": Runtime("jax", "benchmarks.peers.run_jax", pin=False, has_bfloat16=False),
 }
 
 RESTRICTIONS = {

@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.run_torch WORKLOAD FOLDER --threads N [--compile] [--fused-attention] [--channels-last]
 
-The optimizer is torch's fused AdamW."""
+The optimizer is torch's fused AdamW; bfloat16 means torch.autocast."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
                                   weight_decay=measure.WEIGHT_DECAY, fused=True)
 
     def loss_of(x: Any, y: Any) -> Any:
-        return loss_function(model(x), y)
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == measure.BFLOAT16):
+            return loss_function(model(x), y)
 
     forward = torch.compile(loss_of) if options.compile else loss_of
 

@@ -3,7 +3,7 @@
 cdef extern from *:
     """
     #include <string.h>
-    /* Whether this processor runs code of an instruction set, by its name in kernel_table.py. */
+    /* Whether this processor runs code of an instruction set, by its name in kernel_table.py, or has the instructions avx512_bf16. */
     static int ortrain_supports(const char *name) {
     #if defined(__x86_64__) || defined(_M_X64)
     #if defined(__GNUC__)
@@ -11,6 +11,7 @@ cdef extern from *:
         if (!strcmp(name, "avx512"))
             return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd")
                 && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2");
+        if (!strcmp(name, "avx512_bf16")) return __builtin_cpu_supports("avx512bf16");
         if (!strcmp(name, "avx2"))
             return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi")
                 && __builtin_cpu_supports("bmi2");
@@ -29,5 +30,5 @@ cdef extern from *:
 
 
 def supports(str name):
-    """Return True if this processor runs code of an instruction set named in kernel_table.py."""
+    """Return True if this processor runs code of an instruction set named in kernel_table.py, or has the instructions avx512_bf16."""
     return bool(ortrain_supports(name.encode()))

@@ -10,6 +10,8 @@ cdef enum:
 
 cdef class EngineHandle:
     cdef Engine engine
+    cdef Engine bfloat16_engine          # the same for kernels whose products take bfloat16 operands
+    cdef bint is_bfloat16
     cdef public object arena             # uint8: working memory that all programs of a session share, None before the first run
     cdef public list recording            # None, or one entry per profiled run: (Program or BoundKernel, timestamps int64 [steps + 1] in ns)
     # session options that the planner reads
@@ -22,4 +24,6 @@ cdef class EngineHandle:
     cdef bint is_running                  # a program runs, so an operator in Python that is part of it must not use the session
     cdef object __weakref__
 
+    cdef void set_pool(self, void *pool) noexcept nogil
+    cdef void count_train_step(self) noexcept nogil
     cdef int64_t *timestamp_buffer(self, object source, Py_ssize_t steps) except? NULL

@@ -93,7 +93,7 @@ cdef class FastPath:
         if self.progress is not None:
             self.awaits_optimizer = True
             self.state.optimizer_step += 1
-        self.handle.engine.run_index += 1
+        self.handle.count_train_step()
 
     cpdef object fail_train_step(self, Program program):
         """Update the state after a train step of which a step failed."""

@@ -51,6 +51,7 @@ typedef struct Engine {
     float *workspaces;                /* GEMM packing buffers of workspace_floats each: one per worker and a shared one */
     int64_t workspace_floats;
     int64_t shared_workspace;         /* index of the shared buffer */
+    int32_t bfloat16;                 /* whether gemm_float32 and gemm_float32_serial round their operands to bfloat16 */
     int32_t amx;                      /* whether AMX tiles may be used (matmul/amx_tiles.h); implicit_gemm requires it */
     void (*implicit_gemm)(const struct Engine *engine, const struct ImplicitGemm *product);
     uint64_t seed;                    /* of the session */

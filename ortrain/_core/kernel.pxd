@@ -35,6 +35,7 @@ cdef extern from "kernel.h" nogil:
         float *workspaces
         int64_t workspace_floats
         int64_t shared_workspace
+        int32_t bfloat16
         int32_t amx
         void *implicit_gemm
         uint64_t seed

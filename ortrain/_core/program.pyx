@@ -340,9 +340,9 @@ cdef class Program:
 
         Programs that keep the GIL are small: waking a worker takes longer than its part of a step."""
         cdef void *pool = self.handle.engine.pool
-        self.handle.engine.pool = NULL
+        self.handle.set_pool(NULL)
         status = self.run_steps(first, end, terminate_flag)
-        self.handle.engine.pool = pool
+        self.handle.set_pool(pool)
         return status
 
     cdef int run_steps_timed(self, Py_ssize_t first, Py_ssize_t end, const uint8_t *terminate_flag, int64_t *timestamps) noexcept nogil:

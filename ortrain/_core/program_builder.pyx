@@ -43,12 +43,13 @@ cdef class ProgramBuilder:
         self.size_constants.extend(elements)
         return len(self.tensors) - 1
 
-    def add_step(self, str name, size_t address, list inputs, list outputs, tuple ints=(), tuple floats=(), Py_ssize_t scratch=-1, bint flush=False):
+    def add_step(self, str name, size_t address, list inputs, list outputs, tuple ints=(), tuple floats=(), Py_ssize_t scratch=-1, bint flush=False,
+                 bint bfloat16=False):
         """Add a kernel call and return the number of the step.
 
         inputs, outputs: tensor numbers, -1 for absent. ints, floats: packed attributes. scratch: the block that is its working memory, -1 for none.
-        flush: treat subnormal numbers as zero."""
-        self.steps.append((address, inputs, outputs, ints, floats, scratch, flush))
+        flush: treat subnormal numbers as zero. bfloat16: products take bfloat16 operands."""
+        self.steps.append((address, inputs, outputs, ints, floats, scratch, flush, bfloat16))
         self.program.step_names.append(name)
         return len(self.steps) - 1
 
@@ -126,7 +127,7 @@ cdef class ProgramBuilder:
         p.n_inputs, p.n_outputs, p.n_size_constants = len(self.input_ids), len(self.output_ids), len(self.size_constants)
         p.deferred_updates_start, p.deferred_gradients_start = min(p.deferred_updates_start, p.n_steps), min(p.deferred_gradients_start, p.n_steps)
         uses = [0] * len(self.tensors)
-        for _, ins, outs, ints, floats, _, _ in self.steps:
+        for _, ins, outs, ints, floats, *_ in self.steps:
             p.n_slots += len(ins) + len(outs)
             p.n_ints += len(ints)
             p.n_floats += len(floats)
@@ -149,13 +150,13 @@ cdef class ProgramBuilder:
         cdef Program p = self.program
         cdef Py_ssize_t i, slot = 0, n_ints = 0, n_floats = 0, n_input_slots = 0
         slots = {}
-        for i, (address, ins, outs, ints, floats, scratch, flush) in enumerate(self.steps):
+        for i, (address, ins, outs, ints, floats, scratch, flush, bfloat16) in enumerate(self.steps):
             p.functions[i] = <Kernel><size_t>address
             p.float_modes[i] = FLUSH_SUBNORMALS if flush else 0
             p.args[i].inputs, p.args[i].n_inputs = p.slots + slot, len(ins)
             p.args[i].outputs, p.args[i].n_outputs = p.slots + slot + len(ins), len(outs)
             p.args[i].ints, p.args[i].floats = p.ints + n_ints, p.floats + n_floats
-            p.args[i].engine = &p.handle.engine
+            p.args[i].engine = &p.handle.bfloat16_engine if bfloat16 else &p.handle.engine
             p.scratch_block[i] = scratch
             for number in [*ins, *outs]:
                 p.slot_block[slot] = -1

@@ -71,14 +71,15 @@ def check_operands(c: InferenceContext, first: int) -> tuple[Shape, Shape, Shape
     return q, k, v
 
 
-@operator("Attention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 3, 1, False), gradient=attention_gradient, stop_gradient=(3,), required_outputs=1)
+@operator("Attention", domain=ORTRAIN, lower=lambda c: lower_attention(c, 0, 3, 1, False), gradient=attention_gradient, stop_gradient=(3,), required_outputs=1,
+          takes_bfloat16=True)
 def attention(c: InferenceContext) -> list[TensorType]:
     """y = softmax(scale q kᵀ + mask) v per batch element and head, and the log-sum-exp of the scores; q [n, rows, heads, size], k and v [n, keys, heads, …]"""
     q, _, v = check_operands(c, 0)
     return [TensorType(c.dtype(0), (*q[:3], v[3])), TensorType(c.dtype(0), (q[0], q[2], q[1]))]
 
 
-@operator("AttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 4, 2, True), differentiable=False, required_outputs=3)
+@operator("AttentionGrad", domain=ORTRAIN, lower=lambda c: lower_attention(c, 1, 4, 2, True), differentiable=False, required_outputs=3, takes_bfloat16=True)
 def attention_grad(c: InferenceContext) -> list[TensorType]:
     """(dq, dk, dv) of (dY, q, k, v, mask, y, log-sum-exp of the scores)"""
     q, k, v = check_operands(c, 1)

@@ -89,7 +89,7 @@ def lower_conv_grad(c: LoweringContext) -> KernelCall:
                       scratch=scratch * ITEM_SIZE[c.dtype(0)], in_place={0: 3} if c.has(3) else {}, shape_only_inputs=shape_only_inputs_of_gradient(c))
 
 
-@operator("ChannelsLastConv", domain=ORTRAIN, lower=lower_conv)
+@operator("ChannelsLastConv", domain=ORTRAIN, lower=lower_conv, takes_bfloat16=True)
 def conv(c: InferenceContext) -> list[TensorType]:
     """y [n, oh, ow, k] = clip(norm(Conv(x [n, h, w, c], w) + bias), low, high); norm is an inference batch normalization by the optional inputs 3 to 6"""
     windows, filters = conv_windows(c, 0, 1), c.shape(1)[0]
@@ -111,7 +111,7 @@ def can_accumulate_data_gradient(grad: Node, weight: TensorType) -> bool:
     return set(weight.sizes[2:]) == {1} and int(get("group", 1)) == 1 and not any(get("pads", ())) and get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
 
 
-@operator("ChannelsLastConvGrad", domain=ORTRAIN, lower=lower_conv_grad)
+@operator("ChannelsLastConvGrad", domain=ORTRAIN, lower=lower_conv_grad, takes_bfloat16=True)
 def conv_grad(c: InferenceContext) -> list[TensorType]:
     """(dx, dw, db) of (dy, x, w); with a 1 x 1 kernel, input 3 may be another gradient of x, which is added to dx"""
     check_gradient(c, infer_without_epilogue)
@@ -147,7 +147,7 @@ def lower_conv_input_grad(c: LoweringContext) -> KernelCall:
     return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_gradient_rows(v), 0, 0, 0, 0), scratch=scratch)
 
 
-@operator("ChannelsLastConvInputGrad", domain=ORTRAIN, lower=lower_conv_input_grad)
+@operator("ChannelsLastConvInputGrad", domain=ORTRAIN, lower=lower_conv_input_grad, takes_bfloat16=True)
 def conv_input_grad(c: InferenceContext) -> list[TensorType]:
     """dx [n, h, w, c] of (dy [n, oh, ow, k], absent, w): the data gradient of Conv; attribute output_shape: h and w"""
     dy, weight = c.type(0).sizes, c.type(2).sizes

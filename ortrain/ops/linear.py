@@ -157,7 +157,7 @@ def fused_matmul_node(g: GradientBuilder, a: str, b: str, ta: int, tb: int, alph
     return str(g.op("FusedMatMul", a, b, domain=MICROSOFT, alpha=alpha, transA=ta, transB=tb))
 
 
-@operator("MatMul", lower=lower_matmul, gradient=matmul_gradient)
+@operator("MatMul", lower=lower_matmul, gradient=matmul_gradient, takes_bfloat16=True)
 def matmul(c: InferenceContext) -> list[TensorType]:
     """y = a @ b, as numpy.matmul"""
     return [TensorType(common_dtype(c), matmul_shape(c, c.shape(0), c.shape(1)))]
@@ -191,7 +191,8 @@ def fused_matmul_gradient(g: GradientBuilder) -> Gradients:
     return batched_gradient(g, int(g.attribute("transA", 0)), int(g.attribute("transB", 0)), float(g.attribute("alpha", 1.0)))
 
 
-@operator("FusedMatMul", domain=MICROSOFT, lower=lower_matmul, gradient=fused_matmul_gradient, decompose=fused_matmul_decomposition, decompose_first=True)
+@operator("FusedMatMul", domain=MICROSOFT, lower=lower_matmul, gradient=fused_matmul_gradient, decompose=fused_matmul_decomposition, decompose_first=True,
+          takes_bfloat16=True)
 def fused_matmul(c: InferenceContext) -> list[TensorType]:
     """y = alpha op(a) @ op(b); op moves the first axis to the row axis if transBatchA/B is set, then transposes the last two if transA/B is set"""
     return [TensorType(common_dtype(c), matmul_shape(c, operand_shape(c, 0, "A"), operand_shape(c, 1, "B")))]
@@ -222,7 +223,7 @@ def lower_gemm(c: LoweringContext) -> KernelCall:
     return KernelCall("gemm", (m, n, k, ta, tb, row, column, int(present), 0), (float(c.attribute("alpha", 1.0)), beta))
 
 
-@operator("Gemm", lower=lower_gemm, gradient=gemm_gradient)
+@operator("Gemm", lower=lower_gemm, gradient=gemm_gradient, takes_bfloat16=True)
 def gemm(c: InferenceContext) -> list[TensorType]:
     """y [m, n] = alpha op(a) @ op(b) + beta c, c broadcast"""
     if len(c.shape(0)) != 2 or len(c.shape(1)) != 2:
@@ -241,7 +242,7 @@ def lower_dense(c: LoweringContext) -> KernelCall:
     return KernelCall("gemm", (prod(rows), n, c.dims(0)[-1], 0, int(c.attribute("transB", 0)), 0, 1, int(c.has(2)), int(c.attribute("relu", 0))), (1.0, 1.0))
 
 
-@operator("Dense", domain=ORTRAIN, lower=lower_dense, differentiable=False)
+@operator("Dense", domain=ORTRAIN, lower=lower_dense, differentiable=False, takes_bfloat16=True)
 def dense(c: InferenceContext) -> list[TensorType]:
     """y [.., n] = x @ op(w) + b of x [.., k], op(w) [k, n] and an optional b [n]; max(y, 0) if `relu` is set. Created by epilogue fusion only"""
     weights = transposed_shape(c.shape(1)) if c.attribute("transB", 0) else c.shape(1)

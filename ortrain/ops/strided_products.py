@@ -127,7 +127,7 @@ def lower_strided_matmul(c: LoweringContext) -> KernelCall:
                        [batch_strides(a, c.dims(0), batch), batch_strides(b, c.dims(1), batch), result[:-2]], float(c.attribute("alpha", 1.0)))
 
 
-@operator("StridedMatMul", domain=ORTRAIN, lower=lower_strided_matmul, differentiable=False)
+@operator("StridedMatMul", domain=ORTRAIN, lower=lower_strided_matmul, differentiable=False, takes_bfloat16=True)
 def strided_matmul(c: InferenceContext) -> list[TensorType]:
     """y = alpha transpose(view(a) @ view(b), perm) of views with equally many leading axes, whose rows or columns are contiguous"""
     (a, a_shape), (b, b_shape) = (operand(c, index) for index in range(2))

@@ -85,7 +85,7 @@ def lower_gemm_update(c: LoweringContext) -> KernelCall:
                                       *algorithm.int_values(c.node.attributes)), algorithm.float_values(c.node.attributes), scratch)
 
 
-@operator("GemmUpdate", domain=ORTRAIN, lower=lower_gemm_update, differentiable=False)
+@operator("GemmUpdate", domain=ORTRAIN, lower=lower_gemm_update, differentiable=False, takes_bfloat16=True)
 def gemm_update(c: InferenceContext) -> list[TensorType]:
     """The update named by the attribute `update`, of weights [m, n] with the gradient op(a) @ op(b), of (a, b, the update's inputs without the gradient).
     Created by plans only"""

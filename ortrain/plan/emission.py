@@ -14,11 +14,18 @@ from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidModelError, MissingKernelError
 from ortrain.ir import Node, TensorType
 from ortrain.ops.registry.constants import ConstantValues
+from ortrain.ops.registry.record import record_of
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.training import UPDATED
 from ortrain.plan.deferred_gradients import DeferredGradients
 from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.steps import Plan, Step
+
+
+def takes_bfloat16(step: Step) -> bool:
+    """Return whether the products of a step take bfloat16 operands in sessions of that precision, by the record of its operator."""
+    record = record_of(step.node)
+    return record is not None and record.takes_bfloat16
 
 
 class Emission:
@@ -62,7 +69,7 @@ class Emission:
             positions[id(step)] = builder.add_step(
                 f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor_id_of(n) for n in step.inputs],
                 [tensor_id_of(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),
-                scratch.get(index, -1), flushes_subnormals(step.call.kernel))
+                scratch.get(index, -1), flushes_subnormals(step.call.kernel), handle.precision == "bfloat16" and takes_bfloat16(step))
         builder.set_inputs([tensor_id_of(name) for name in self.inputs])
         builder.set_outputs([tensor_id_of(name) for name in self.outputs])
         same_memory: dict[str, list[int]] = {}

@@ -11,13 +11,14 @@ from ortrain.errors import InvalidArgumentError
 from ortrain.runtime.renamed_options import Renamed, accepts_former_names, warn
 
 SWITCHES = "enable_winograd", "enable_amx", "enable_elementwise_fusion", "optimizer_in_backward"
-OWN_ENTRIES = tuple(f"ortrain.{name}" for name in (*SWITCHES, "rematerialization"))
+OWN_ENTRIES = tuple(f"ortrain.{name}" for name in (*SWITCHES, "precision", "rematerialization"))
 """Configuration entries that set ortrain's own options through APIs whose option classes have no such fields. A switch is "0" or "1"."""
 FORMER_NAMES = {
     "direct_convolution": Renamed("enable_winograd", inverted=True),
     "vector_products": Renamed("enable_amx", inverted=True),
     "recomputation": Renamed("rematerialization"),
 }
+PRECISIONS = "float32", "bfloat16", "auto"
 MAX_THREADS = 8
 """More threads do not make models of the sizes that are trained on CPUs faster."""
 
@@ -45,6 +46,13 @@ def check_share(rematerialization: float) -> float:
     return rematerialization
 
 
+def check_precision(precision: str) -> str:
+    """Return the name of a precision. Raises InvalidArgumentError when it is not one of PRECISIONS."""
+    if precision not in PRECISIONS:
+        raise InvalidArgumentError(f"expected one of {', '.join(PRECISIONS)} as precision, got {precision!r}")
+    return precision
+
+
 @accepts_former_names(FORMER_NAMES)
 @dataclass
 class SessionOptions:
@@ -55,6 +63,10 @@ class SessionOptions:
     their rounding errors are 2 to 4 times theirs, and 5 to 8 times in the gradient of the data.
     enable_amx: compute large float32 matrix multiplications on AMX tiles where the processor has them, up to 1.9 times as fast. Each number is split into
     three bfloat16 parts that together have all its bits, so results are at least as accurate.
+    precision: "float32", or "bfloat16" for matrix multiplications, those of attention and of 1 x 1 convolutions included, whose operands are rounded to
+    bfloat16 (8 significant bits) and whose products are added in float32; all else, weights, activations and optimizers included, stays float32. Up to twice
+    as fast on processors with AVX512-BF16; elsewhere it gives the same bits, more slowly than float32. "auto" is "bfloat16" where the processor multiplies such
+    numbers, else "float32".
     enable_elementwise_fusion: run chains of elementwise operators, and reductions over the last axes between them, block by block, so that the values between
     them stay in the first cache. The bits stay the same; switch it off to see every operator in a profile.
     optimizer_in_backward: update each parameter within the train step, as soon as its gradient is complete, so that the gradients never exist all at
@@ -71,6 +83,7 @@ class SessionOptions:
     intra_op_num_threads: int = 0
     enable_winograd: bool = True
     enable_amx: bool = True
+    precision: str = "float32"
     enable_elementwise_fusion: bool = True
     optimizer_in_backward: bool = False
     rematerialization: float = 0.07
@@ -97,7 +110,7 @@ class SessionOptions:
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Set a configuration entry. Entries such as "ortrain.optimizer_in_backward" set the option: a switch to "0" or "1", rematerialization to a
-        number.
+        number, precision to its name.
 
         Raises InvalidArgumentError for the one entry that onnxruntime refuses in training, for an unknown ortrain option, for an invalid value, and
         for arguments that are not text."""
@@ -121,6 +134,9 @@ class SessionOptions:
             if value not in ("0", "1"):
                 raise InvalidArgumentError(f"expected 0 or 1 as {key}, got {value!r}")
             setattr(self, name, renamed.convert(value == "1"))
+            return
+        if name == "precision":
+            self.precision = check_precision(value)
             return
         try:
             share = float(value)

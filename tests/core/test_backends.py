@@ -44,7 +44,7 @@ def test_a_gemm_backend_that_is_not_there_is_refused(backend, message):
 
 @pytest.mark.parametrize("choice", OTHERS, ids=lambda choice: "=".join(*choice.items()))
 def test_kernels_gemm_and_recorded_runs_pass_with(choice):
-    tests = [ROOT / "tests" / name for name in ("ops/test_kernels.py", "core/test_products.py", "test_recorded_runs.py")]
+    tests = [ROOT / "tests" / name for name in ("ops/test_kernels.py", "core/test_products.py", "core/test_bfloat16_products.py", "test_recorded_runs.py")]
     process = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *map(str, tests)], cwd=ROOT, env=os.environ | choice,
                           capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout[-3000:]

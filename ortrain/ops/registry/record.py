@@ -268,6 +268,8 @@ class OpRecord:
     """The formula of the operator: the docstring of its inference function."""
     rematerialize: Rematerialize | None = None
     """Cheaper form of the first output for rematerialization (ortrain.plan.rematerialization); None: the same node runs again."""
+    takes_bfloat16: bool = False
+    """Whether its matrix multiplications take bfloat16 operands in sessions of that precision (SessionOptions.precision); they are added in float32."""
     planned_as: str = ""
     """The operator of domain ORTRAIN by which ortrain.plan.layout replaces every node of this one, whose kernel runs it; "" if there is none."""
 
@@ -335,6 +337,7 @@ def operator(
     random: bool = False,
     required_outputs: int = 0,
     is_custom: bool = False,
+    takes_bfloat16: bool = False,
     planned_as: str = "",
 ) -> Callable[[InferenceRule], InferenceRule]:
     """Return a decorator that registers an inference function as the record of `op_type`; the function itself is returned unchanged.
@@ -346,7 +349,7 @@ def operator(
         lowering = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
         REGISTRY.add(OpRecord(op_type, domain, infer, lowering, gradient, differentiable, evaluate, frozenset(stop_gradient), decompose, decompose_first,
                               random, required_outputs, is_custom, summary=(infer.__doc__ or "").strip().partition("\n\n")[0], rematerialize=rematerialize,
-                              planned_as=planned_as))
+                              takes_bfloat16=takes_bfloat16, planned_as=planned_as))
         return infer
 
     return register

@@ -1,4 +1,5 @@
-/* GEMM on one thread, in float32 or in float64 (matmul/gemm_float64.h): C [m, n] = op(A) op(B) (+ C), row-major, with bias and ReLU applied while a tile is in registers.
+/* GEMM on one thread, in float32, in float64 (matmul/gemm_float64.h) or in float32 of bfloat16 operands (matmul/gemm_bfloat16.h): C [m, n] = op(A) op(B) (+ C),
+ * row-major, with bias and ReLU applied while a tile is in registers.
  *
  * The loops are those of GotoBLAS and BLIS: blocks of BLOCK_COLUMNS columns of B, BLOCK_DEPTH of the depth and BLOCK_ROWS rows of A; panels of B of
  * TILE_COLUMNS columns; micro-kernels (gemm_micro_kernels.h) of TILE_ROWS rows. What it does beyond that, by gain:
@@ -30,7 +31,7 @@ typedef struct Gemm {
     const scalar *a, *b, *bias;
     scalar *c;
     int64_t depth, rows, columns;                   /* block sizes along k, m and n */
-    scalar *packed_a, *packed_b;
+    packed *packed_a, *packed_b;
 } Gemm;
 
 /* Add bias [columns] unless it is NULL, then apply ReLU if `relu`, to c [rows, columns] in memory. */
@@ -46,7 +47,7 @@ static void apply_epilogue(const scalar *bias, int relu, scalar *c, int64_t ldc,
  *
  * Vectors run along k, where both operands are contiguous, and nothing is packed. A dot kernel computes a tile of ROWS x COLUMNS = LANES dot products, one
  * vector of partial sums each; these LANES vectors are reduced to one vector in log2(LANES) rounds of interleave and add. k >= LANES. */
-#if VECTOR_BYTES >= 32
+#if READS_IN_PLACE && VECTOR_BYTES >= 32
 #define DOT(ROWS, COLUMNS)                                                                                                               \
 static __attribute__((noinline)) void dot_##ROWS##_##COLUMNS(int64_t k, const scalar *restrict a, int64_t lda, const scalar *restrict b, \
                                                              int64_t ldb, scalar *restrict out)                                          \
@@ -157,14 +158,14 @@ static void choose_orientation(Gemm *g)
 }
 
 /* Choose the block sizes, which operands are read in place, and where blocks of them are packed in the workspace. */
-static void choose_blocks(Gemm *g, scalar *workspace)
+static void choose_blocks(Gemm *g, packed *workspace)
 {
     int64_t max_depth = g->swapped && g->n <= SWAP_ROWS ? SWAPPED_DEPTH : BLOCK_DEPTH, blocks = (g->k + max_depth - 1) / max_depth;
-    g->depth = g->k <= max_depth + max_depth / 4 ? g->k : (g->k + blocks - 1) / blocks;
+    g->depth = g->k <= max_depth + max_depth / 4 ? g->k : round_up((g->k + blocks - 1) / blocks, DEPTH_MULTIPLE);
     g->rows = g->m <= MAX_SHARED_ROWS ? g->m : BLOCK_ROWS;
     g->columns = min_i64(g->n, BLOCK_COLUMNS);
-    g->a_in_place = !g->transposed_a || g->m * g->depth * SCALAR_BYTES <= DIRECT_A_BYTES || g->n <= DIRECT_TRANSPOSED_A_COLUMNS;
-    g->b_in_place = !g->transposed_b && (g->m <= DIRECT_B_ROWS || g->k * g->ldb * SCALAR_BYTES <= DIRECT_B_BYTES);
+    g->a_in_place = READS_IN_PLACE && (!g->transposed_a || g->m * g->depth * SCALAR_BYTES <= DIRECT_A_BYTES || g->n <= DIRECT_TRANSPOSED_A_COLUMNS);
+    g->b_in_place = READS_IN_PLACE && !g->transposed_b && (g->m <= DIRECT_B_ROWS || g->k * g->ldb * SCALAR_BYTES <= DIRECT_B_BYTES);
     g->stream = !g->swapped && !g->accumulate && g->k <= g->depth && g->m * g->n >= STREAM_FROM && g->ldc % LANES == 0 && (uintptr_t)g->c % VECTOR_BYTES == 0;
     g->packed_a = workspace;
     g->packed_b = workspace + (g->a_in_place ? 0 : ((g->rows + TILE_ROWS) * g->depth + 15) / 16 * 16);
@@ -178,39 +179,39 @@ static void pack_block_of_a(const Gemm *g, int64_t row, int64_t k0, int64_t dept
         return;
     }
     const scalar *from = g->a + row * g->lda + k0;
-    scalar *panel = g->packed_a;
+    packed *panel = g->packed_a;
     for (int64_t t = 0; t < tiles.count; t++) {
         int64_t rows = rows_of_tile(tiles, t);
         pack_transposed(from, g->lda, rows, depth, panel, rows);
-        from += rows * g->lda; panel += rows * depth;
+        from += rows * g->lda; panel += rows * packed_depth(depth);
     }
 }
 
 /* A panel of B, packed or in place: rows [k0, k0 + depth) of B, `step` elements apart, and `columns` columns from `column`, round_to_lanes to `width`. */
-typedef struct Panel { const scalar *rows; int64_t step, column, columns, width, k0, depth; } Panel;
+typedef struct Panel { const packed *rows; int64_t step, column, columns, width, k0, depth; } Panel;
 
 /* C (+)= rows [row + i, row + i + rows) of A times a panel, with the epilogue after the last block of the depth. The block of A starts at `row`. */
 static __attribute__((noinline)) void multiply_tile(const Gemm *g, int64_t row, int64_t i, int64_t rows, const Panel *panel, const Prefetch *prefetch)
 {
     scalar edge[TILE_ROWS * TILE_COLUMNS] __attribute__((aligned(64)));
-    const int64_t k0 = panel->k0, depth = panel->depth, width = panel->width, columns = panel->columns;
-    const int accumulate = g->accumulate || k0 > 0, last = k0 + depth == g->k;
+    const int64_t k0 = panel->k0, steps = packed_depth(panel->depth), width = panel->width, columns = panel->columns;
+    const int accumulate = g->accumulate || k0 > 0, last = k0 + panel->depth == g->k;
     const scalar *bias = last && g->bias ? g->bias + panel->column : 0;
     const int relu = last && g->relu;
-    const scalar *a = !g->a_in_place ? g->packed_a + i * depth : g->transposed_a ? g->a + k0 * g->lda + row + i : g->a + (row + i) * g->lda + k0;
+    const packed *a = !g->a_in_place ? g->packed_a + i * steps : in_place(g->transposed_a ? g->a + k0 * g->lda + row + i : g->a + (row + i) * g->lda + k0);
     TileKernel multiply = (g->a_in_place && !g->transposed_a ? in_place_tiles : packed_tiles)[rows][width / LANES - 1];
     int64_t a_step = g->a_in_place ? g->lda : rows;
     if (g->swapped) {
-        multiply(depth, a, a_step, panel->rows, panel->step, edge, width, STORE_TILE, 0, 0, prefetch);
+        multiply(steps, a, a_step, panel->rows, panel->step, edge, width, STORE_TILE, 0, 0, prefetch);
         store_transposed(edge, width, g->c + panel->column * g->ldc + row + i, g->ldc, rows, columns, accumulate);
         return;
     }
     scalar *c = g->c + (row + i) * g->ldc + panel->column;
     if (columns == width) {
-        multiply(depth, a, a_step, panel->rows, panel->step, c, g->ldc, accumulate ? ADD_TILE : g->stream ? STREAM_TILE : STORE_TILE, bias, relu, prefetch);
+        multiply(steps, a, a_step, panel->rows, panel->step, c, g->ldc, accumulate ? ADD_TILE : g->stream ? STREAM_TILE : STORE_TILE, bias, relu, prefetch);
         return;
     }
-    multiply(depth, a, a_step, panel->rows, panel->step, edge, width, STORE_TILE, 0, 0, prefetch);
+    multiply(steps, a, a_step, panel->rows, panel->step, edge, width, STORE_TILE, 0, 0, prefetch);
     for (int64_t y = 0; y < rows; y++)
         for (int64_t x = 0; x < columns; x++) c[y * g->ldc + x] = edge[y * width + x] + (accumulate ? c[y * g->ldc + x] : 0);
     if (bias || relu) apply_epilogue(bias, relu, c, g->ldc, rows, columns);
@@ -238,19 +239,19 @@ static void multiply_column_block(const Gemm *g, int64_t start, int64_t columns,
         int64_t rows = min_i64(g->rows, g->m - row);
         Tiles tiles = tiles_of(rows);
         if (!g->a_in_place) pack_block_of_a(g, row, k0, depth, tiles);
-        scalar *packed = g->packed_b;
+        packed *panels = g->packed_b;
         for (int64_t j = 0, used; j < columns; j += used) {
             int64_t width = panel_width(columns, j), column = start + j;
             used = min_i64(width, columns - j);
-            Panel panel = { packed, width, column, used, width, k0, depth };
+            Panel panel = { panels, width, column, used, width, k0, depth };
             if (g->b_in_place && used == width) {
-                panel.rows = g->b + k0 * g->ldb + column; panel.step = g->ldb;
+                panel.rows = in_place(g->b + k0 * g->ldb + column); panel.step = g->ldb;
             } else if (row == 0) {
-                if (g->transposed_b) pack_transposed(g->b + column * g->ldb + k0, g->ldb, used, depth, packed, width);
-                else pack_rows(g->b + k0 * g->ldb + column, g->ldb, used, depth, packed, width);
+                if (g->transposed_b) pack_transposed(g->b + column * g->ldb + k0, g->ldb, used, depth, panels, width);
+                else pack_rows(g->b + k0 * g->ldb + column, g->ldb, used, depth, panels, width);
             }
             multiply_panel(g, row, tiles, &panel, NULL);
-            packed += width * depth;
+            panels += width * packed_depth(depth);
         }
     }
 }
@@ -258,9 +259,9 @@ static void multiply_column_block(const Gemm *g, int64_t start, int64_t columns,
 /* c [m, n] = op(a) op(b) (+ c if `accumulate`), then + bias [n] unless it is NULL, then ReLU if `relu`, on the calling thread. workspace: PACKED_ELEMENTS
  * elements. m, n, k >= 1. */
 static void packed_gemm(int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, const scalar *a, int64_t lda, const scalar *b, int64_t ldb,
-                         int accumulate, scalar *c, int64_t ldc, const scalar *bias, int relu, scalar *workspace)
+                         int accumulate, scalar *c, int64_t ldc, const scalar *bias, int relu, packed *workspace)
 {
-    if (gemv_or_outer_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu)) return;
+    if (READS_IN_PLACE && gemv_or_outer_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu)) return;
     Gemm g = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n, .k = k,
                   .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .bias = bias };
     if (suits_dot_products(&g)) { compute_by_dot_products(&g); return; }

@@ -1,10 +1,12 @@
-/* Micro-kernels of GEMMs in float32, or in float64 where SCALAR_BYTES is 8: one tile of C [ROWS, VECTORS * LANES], held in registers while the loop runs over the depth k.
+/* Micro-kernels of GEMMs in float32, in float64 where SCALAR_BYTES is 8, and in float32 of bfloat16 operands where BFLOAT16_PAIRS is defined
+ * (matmul/gemm_bfloat16.h): one tile of C [ROWS, VECTORS * LANES], held in registers while the loop runs over the depth k.
  *
  * They are written with GCC vector extensions. Every loop over the tile is unrolled, so the compiler keeps the whole tile in registers. There is a micro-kernel
  * for every tile of 1 to TILE_ROWS rows and 1 to TILE_VECTORS vectors; common/tuning.h chooses these sizes by instruction set. */
 #ifndef ORTRAIN_GEMM_MICRO_KERNELS_H
 #define ORTRAIN_GEMM_MICRO_KERNELS_H
 #include <stdint.h>
+#include <string.h>
 #include "common/compiler.h"
 #include "common/tile_columns.h"
 #include "common/tuning.h"
@@ -23,6 +25,25 @@ typedef int32_t scalar_bits;
 typedef scalar vector __attribute__((vector_size(VECTOR_BYTES)));
 typedef scalar unaligned_vector __attribute__((vector_size(VECTOR_BYTES), aligned(SCALAR_BYTES), may_alias));   /* unaligned loads and stores */
 typedef scalar_bits int_vector __attribute__((vector_size(VECTOR_BYTES)));
+typedef scalar_bits unaligned_int_vector __attribute__((vector_size(VECTOR_BYTES), aligned(SCALAR_BYTES), may_alias));
+
+/* The elements of packed panels, and how a tile adds their products: scalars, or pairs of bfloat16. */
+#ifdef BFLOAT16_PAIRS
+#include "matmul/bfloat16_pairs.h"
+typedef pair packed;
+typedef int_vector packed_vector;
+typedef unaligned_int_vector unaligned_packed_vector;
+#define ADD_PRODUCT(sum, x, y) sum = add_dot_product(sum, x, y)
+#define READS_IN_PLACE 0                            /* operands are converted while they are packed */
+#define DEPTH_MULTIPLE 2                              /* blocks of the depth are multiples of it */
+#else
+typedef scalar packed;
+typedef vector packed_vector;
+typedef unaligned_vector unaligned_packed_vector;
+#define ADD_PRODUCT(sum, x, y) sum += (x) * (y)
+#define READS_IN_PLACE 1
+#define DEPTH_MULTIPLE 1
+#endif
 
 /* The indices of shuffles that interleave the first halves of two vectors, and their second halves. */
 #if VECTOR_BYTES / SCALAR_BYTES == 16
@@ -61,15 +82,15 @@ enum { FETCH_STEPS = 4, LINE = 64 / SCALAR_BYTES };     /* LINE: elements per ca
 
 /* One step of the depth: the tile's sums += a column of A times a row of B. */
 #define TILE_STEP(ROWS, VECTORS, ROW_STEP, DEPTH_STEP) {                                                               \
-        vector row[VECTORS];                                                                                           \
-        LOAD_COLUMN(unaligned_vector, LANES, ROWS, ROW_STEP, a)                                                        \
-        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) row[j] = *(const unaligned_vector *)(b + j * LANES); \
-        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) {                                                      \
-            NEXT_ROW_OF_COLUMN(unaligned_vector, LANES, a, i)                                                          \
-            vector element = ELEMENT_OF_COLUMN(vector, LANES, ROW_STEP, a, i);                                         \
-            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) sum[i][j] += element * row[j];                   \
-        }                                                                                                              \
-        a += (DEPTH_STEP); b += b_step;                                                                                \
+        packed_vector row[VECTORS];                                                                                           \
+        LOAD_COLUMN(unaligned_packed_vector, LANES, ROWS, ROW_STEP, a)                                                        \
+        _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) row[j] = *(const unaligned_packed_vector *)(b + j * LANES); \
+        _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++) {                                                             \
+            NEXT_ROW_OF_COLUMN(unaligned_packed_vector, LANES, a, i)                                                          \
+            packed_vector element = ELEMENT_OF_COLUMN(packed_vector, LANES, ROW_STEP, a, i);                                  \
+            _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) ADD_PRODUCT(sum[i][j], element, row[j]);                \
+        }                                                                                                                     \
+        a += (DEPTH_STEP); b += b_step;                                                                                       \
     }
 
 /* The steps between two prefetches are unrolled, but not those that read single elements on ARM: GCC then computes their addresses in each step (1.65 instead
@@ -88,7 +109,7 @@ enum { FETCH_STEPS = 4, LINE = 64 / SCALAR_BYTES };     /* LINE: elements per ca
  * Element (i, p) of A [ROWS, k] is a[i * ROW_STEP + p * DEPTH_STEP]; one of the two steps is the constant 1 and the other a_step, so that the compiler folds
  * the offsets. Row p of B [k, VECTORS * LANES] is b + p * b_step. prefetch: or NULL. */
 #define TILE_KERNEL(NAME, ROWS, VECTORS, ROW_STEP, DEPTH_STEP)                                                                            \
-static __attribute__((noinline)) void NAME(int64_t k, const scalar *restrict a, int64_t a_step, const scalar *restrict b, int64_t b_step, \
+static __attribute__((noinline)) void NAME(int64_t k, const packed *restrict a, int64_t a_step, const packed *restrict b, int64_t b_step, \
                                            scalar *restrict c, int64_t ldc, int store_mode, const scalar *restrict bias, int relu,        \
                                            const Prefetch *prefetch)                                                                      \
 {                                                                                                                                         \
@@ -127,13 +148,17 @@ static __attribute__((noinline)) void NAME(int64_t k, const scalar *restrict a, 
         _Pragma("GCC unroll 32") for (int i = 0; i < ROWS; i++)                                                                           \
             _Pragma("GCC unroll 8") for (int j = 0; j < VECTORS; j++) *(unaligned_vector *)(c + i * ldc + j * LANES) = sum[i][j];         \
 }
-typedef void (*TileKernel)(int64_t, const scalar *, int64_t, const scalar *, int64_t, scalar *, int64_t, int, const scalar *, int, const Prefetch *);
+typedef void (*TileKernel)(int64_t, const packed *, int64_t, const packed *, int64_t, scalar *, int64_t, int, const scalar *, int, const Prefetch *);
 
 /* Micro-kernels of all tile sizes, so that edges of C are never padded to full tiles, in two tables indexed by [rows][vectors - 1]:
  *   packed_tiles    A with the rows of a tile adjacent in memory: packed, or read in place where A is transposed
- *   in_place_tiles  A row-major, read in place */
+ *   in_place_tiles  A row-major, read in place; operands that are converted to bfloat16 never are */
+#ifdef BFLOAT16_PAIRS
+#define TILE_VARIANTS(ROWS, VECTORS) TILE_KERNEL(packed_tile_##ROWS##_##VECTORS, ROWS, VECTORS, 1, a_step)
+#else
 #define TILE_VARIANTS(ROWS, VECTORS) \
     TILE_KERNEL(packed_tile_##ROWS##_##VECTORS, ROWS, VECTORS, 1, a_step) TILE_KERNEL(in_place_tile_##ROWS##_##VECTORS, ROWS, VECTORS, a_step, 1)
+#endif
 #if TILE_VECTORS == 3
 #define TILES_OF(ROWS) TILE_VARIANTS(ROWS, 1) TILE_VARIANTS(ROWS, 2) TILE_VARIANTS(ROWS, 3)
 #define TABLE_ROW(VARIANT, ROWS) { VARIANT##_tile_##ROWS##_1, VARIANT##_tile_##ROWS##_2, VARIANT##_tile_##ROWS##_3 }
@@ -153,5 +178,9 @@ TILES_OF(5) TILES_OF(6) TILES_OF(7) TILES_OF(8)
 #define TABLE(VARIANT) { { 0 }, TABLE_4(VARIANT), TABLE_ROW(VARIANT, 5), TABLE_ROW(VARIANT, 6), TABLE_ROW(VARIANT, 7), TABLE_ROW(VARIANT, 8) }
 #endif
 static const __attribute__((unused)) TileKernel packed_tiles[TILE_ROWS + 1][TILE_VECTORS] = TABLE(packed);
+#ifdef BFLOAT16_PAIRS
+#define in_place_tiles packed_tiles
+#else
 static const TileKernel in_place_tiles[TILE_ROWS + 1][TILE_VECTORS] = TABLE(in_place);
+#endif
 #endif

@@ -27,8 +27,24 @@ static inline int64_t balanced_width(int64_t rest, int64_t max_vectors)
 /* Return the width of the panel of B at column j of n. */
 static inline int64_t panel_width(int64_t n, int64_t j) { return balanced_width(n - j, TILE_VECTORS); }
 
+/* Return the number of elements of a panel's column: of its depth, or of pairs of it, the last of which ends with 0 where the depth is odd. */
+static inline int64_t packed_depth(int64_t depth)
+{
+#ifdef BFLOAT16_PAIRS
+    return (depth + 1) / 2;
+#else
+    return depth;
+#endif
+}
+
+/* Return an operand that is read in place as the elements of a panel. */
+static inline const packed *in_place(const scalar *operand) { return (const packed *)operand; }
+
+#ifdef BFLOAT16_PAIRS
+#include "matmul/bfloat16_packing.h"
+#else
 /* panel[p, j] = source[p, j] for p < depth, j < n, and 0 for n <= j < width; step: row stride of the source */
-static __attribute__((noinline)) void pack_rows(const scalar *source, int64_t step, int64_t n, int64_t depth, scalar *panel, int64_t width)
+static __attribute__((noinline)) void pack_rows(const scalar *source, int64_t step, int64_t n, int64_t depth, packed *panel, int64_t width)
 {
     if (n == width && n % LANES == 0) {
         for (int64_t p = 0; p < depth; p++)
@@ -60,12 +76,17 @@ static inline __attribute__((always_inline)) void pack_equal_tiles(const scalar 
         for (int64_t t = 0; t < count; t++) memcpy(panel + (p + t * depth) * width, source + t * width, width * sizeof(scalar));
 }
 
+/* panel[p, j] = source[j, p] for p < depth, j < n, and 0 for n <= j < width; step: row stride of the source */
+static inline void pack_transposed(const scalar *source, int64_t step, int64_t n, int64_t depth, packed *panel, int64_t width)
+{ transpose_into_panel(source, step, n, depth, panel, width); }
+#endif
+
 /* Panels that are packed while the previous ones are multiplied: after each tile, `slice` more rows of B or of transposed A. The rows are prefetched while the
  * tile is computed and packed right afterwards, because rows of wide matrices share sets of the L2 cache, which would not keep many of them (128 x 4096 x 4096
  * spent a fifth of its time on packing, and prefetching all panels of an item gained nothing).
  *
  * count, width: of the panels; done: rows of `depth` that are packed. */
-typedef struct PanelPacking { const scalar *source; int64_t step, depth, count, width, done, slice; scalar *panel; } PanelPacking;
+typedef struct PanelPacking { const scalar *source; int64_t step, depth, count, width, done, slice; packed *panel; } PanelPacking;
 
 /* Return the part of the source that follows the next slice. */
 static inline Prefetch prefetch_for(const PanelPacking *next)
@@ -74,11 +95,14 @@ static inline Prefetch prefetch_for(const PanelPacking *next)
     return (Prefetch){ next->source + from * next->step, next->step, min_i64(next->slice, next->depth - from), (next->count * next->width + LINE - 1) / LINE };
 }
 
+/* Return the rows of a slice of at least `rows` rows. */
+static inline int64_t slice_of(int64_t rows) { return (rows / DEPTH_MULTIPLE + 1) * DEPTH_MULTIPLE; }
+
 /* Pack the next `rows` rows, or those that remain. */
 static __attribute__((unused)) void pack_slice(PanelPacking *next, int64_t rows)
 {
     const scalar *source = next->source + next->done * next->step;
-    scalar *panel = next->panel + next->done * next->width;
+    packed *panel = next->panel + packed_depth(next->done) * next->width;
     rows = min_i64(rows, next->depth - next->done);
     if (next->width == TILE_ROWS) pack_equal_tiles(source, next->step, rows, next->count, TILE_ROWS, panel, next->depth);
     else pack_row_panels(source, next->step, rows, next->count, panel, next->depth);
@@ -98,7 +122,7 @@ static inline int64_t rows_of_tile(Tiles tiles, int64_t tile) { return tiles.bas
 
 /* Pack a block of transposed A [depth, rows] into one panel per tile. Panels of equal width are packed TILES_PER_RUN at a time: panels are often a multiple of
  * 4 KiB apart, the span of one way of the L1 cache, so more write streams would evict each other (8192 x 256 x 1024: 196 against 225 GFLOP/s). */
-static __attribute__((noinline, unused)) void pack_tiles(const scalar *source, int64_t step, int64_t depth, Tiles tiles, scalar *panel)
+static __attribute__((noinline, unused)) void pack_tiles(const scalar *source, int64_t step, int64_t depth, Tiles tiles, packed *panel)
 {
     for (int64_t first = 0, count; first < tiles.count; first += count) {
         int64_t rows = rows_of_tile(tiles, first), end = first < tiles.extra ? tiles.extra : tiles.count;
@@ -109,7 +133,7 @@ static __attribute__((noinline, unused)) void pack_tiles(const scalar *source, i
         case TILE_ROWS - 2: pack_equal_tiles(source, step, depth, count, TILE_ROWS - 2, panel, depth); break;
         default: pack_equal_tiles(source, step, depth, count, rows, panel, depth);
         }
-        source += count * rows; panel += count * rows * depth;
+        source += count * rows; panel += count * rows * packed_depth(depth);
     }
 }
 #endif

@@ -15,14 +15,14 @@ typedef struct ParallelGemm {
     const Engine *engine;
     Gemm gemm;
     scalar alpha;
-    scalar *shared;                                  /* packed panels of the shared operand */
+    packed *shared;                                  /* packed panels of the shared operand */
     int64_t step;                                   /* rows or columns of an item */
     int by_tiles;                                   /* the outer loop of an item runs over tiles of A and the inner one over panels of B, else the reverse */
     int64_t start, columns, k0, end;              /* the chunk in `shared`: columns [start, start + columns), depths [k0, end) */
 } ParallelGemm;
 
 /* Return the packing buffer of a worker, or the shared one for engine->shared_workspace. */
-static inline scalar *workspace_of(const Engine *engine, int64_t worker) { return (scalar *)(engine->workspaces + worker * engine->workspace_floats); }
+static inline packed *workspace_of(const Engine *engine, int64_t worker) { return (packed *)(engine->workspaces + worker * engine->workspace_floats); }
 
 /* Return the GEMM of `rows` rows of A from `row` and `columns` columns of B from `column`. */
 static Gemm part_of_gemm(const ParallelGemm *p, int64_t row, int64_t rows, int64_t column, int64_t columns)
@@ -68,11 +68,11 @@ static inline int64_t full_panels(int64_t n, int64_t column, int64_t end)
  *
  * Full panels are packed PANELS_PER_RUN at a time: a panel takes only a few cache lines of each row, and rows of wide matrices are on different pages
  * (128 x 4096 x 4096: 73 to 86 GFLOP/s). */
-static int64_t pack_panels(const Gemm *g, int64_t first, int64_t k0, int64_t depth, int64_t n, int64_t column, int64_t end, scalar *panels)
+static int64_t pack_panels(const Gemm *g, int64_t first, int64_t k0, int64_t depth, int64_t n, int64_t column, int64_t end, packed *panels)
 {
     while (column < end) {
         int64_t width = panel_width(n, column), used = min_i64(width, n - column);
-        scalar *panel = panels + column * depth;
+        packed *panel = panels + column * packed_depth(depth);
         int64_t full = g->transposed_b ? 0 : min_i64(full_panels(n, column, end), PANELS_PER_RUN);
         if (full > 1) {
             used = full * TILE_COLUMNS;
@@ -100,7 +100,7 @@ static void pack_shared_columns_item(void *context, int64_t item, int64_t worker
     int64_t end = item + 1 < packing_item_count(p->columns) ? (item + 1) * COLUMNS_PER_PACKING : p->columns;
     for (int64_t k0 = p->k0; k0 < p->end; k0 += g->depth) {
         int64_t depth = min_i64(g->depth, g->k - k0);
-        pack_panels(g, p->start, k0, depth, p->columns, item * COLUMNS_PER_PACKING, end, p->shared + (k0 - p->k0) * round_to_lanes(p->columns));
+        pack_panels(g, p->start, k0, depth, p->columns, item * COLUMNS_PER_PACKING, end, p->shared + packed_depth(k0 - p->k0) * round_to_lanes(p->columns));
     }
 }
 
@@ -108,8 +108,8 @@ static void pack_shared_columns_item(void *context, int64_t item, int64_t worker
 static inline Panel shared_panel(const ParallelGemm *p, const Gemm *g, int64_t k0, int64_t j)
 {
     int64_t width = panel_width(g->n, j), used = min_i64(width, g->n - j), depth = min_i64(g->depth, g->k - k0);
-    if (g->b_in_place && used == width) return (Panel){ g->b + k0 * g->ldb + j, g->ldb, j, used, width, k0, depth };
-    return (Panel){ p->shared + (k0 - p->k0) * round_to_lanes(p->columns) + j * depth, width, j, used, width, k0, depth };
+    if (g->b_in_place && used == width) return (Panel){ in_place(g->b + k0 * g->ldb + j), g->ldb, j, used, width, k0, depth };
+    return (Panel){ p->shared + packed_depth(k0 - p->k0) * round_to_lanes(p->columns) + j * packed_depth(depth), width, j, used, width, k0, depth };
 }
 
 /* Multiply one tile of A after another, read in place, with all panels. The rows of the next tile are prefetched, a few with each panel. */
@@ -129,16 +129,16 @@ static void multiply_by_tiles(const ParallelGemm *p, const Gemm *g, Tiles tiles,
 }
 
 /* Return the packing, into `panels`, of up to TILES_PER_RUN tiles from `tile` on of transposed A, whose rows are whole tiles. */
-static PanelPacking tiles_from(const Gemm *g, int64_t k0, int64_t tile, scalar *panels)
+static PanelPacking tiles_from(const Gemm *g, int64_t k0, int64_t tile, packed *panels)
 {
     int64_t count = min_i64(g->m / TILE_ROWS - tile, TILES_PER_RUN);
     return (PanelPacking){ g->a + k0 * g->lda + tile * TILE_ROWS, g->lda, min_i64(g->depth, g->k - k0), count, TILE_ROWS, 0, 0, panels };
 }
 
 /* Multiply transposed A in runs of tiles; a run is packed while the previous one is multiplied. panels: room for two runs. */
-static void multiply_by_runs(const ParallelGemm *p, Gemm *g, scalar *panels)
+static void multiply_by_runs(const ParallelGemm *p, Gemm *g, packed *panels)
 {
-    scalar *others = panels + TILES_PER_RUN * TILE_ROWS * g->depth;
+    packed *others = panels + TILES_PER_RUN * TILE_ROWS * g->depth;
     PanelPacking run = tiles_from(g, p->k0, 0, panels), next;
     pack_slice(&run, run.depth);
     for (int64_t k0 = p->k0, tile = 0, row = 0; k0 < p->end; run = next, row = tile * TILE_ROWS, others = g->packed_a) {
@@ -146,7 +146,7 @@ static void multiply_by_runs(const ParallelGemm *p, Gemm *g, scalar *panels)
         tile += run.count;
         if (tile * TILE_ROWS == g->m) { tile = 0; k0 += g->depth; }
         next = k0 < p->end ? tiles_from(g, k0, tile, others) : (PanelPacking){0};
-        next.slice = next.depth * TILE_COLUMNS / (run.count * round_to_lanes(g->n)) + 1;
+        next.slice = slice_of(next.depth * TILE_COLUMNS / (run.count * round_to_lanes(g->n)));
         g->packed_a = run.panel;
         Panel panel;
         for (int64_t j = 0; j < g->n; j += panel.columns) {
@@ -165,7 +165,7 @@ static void multiply_rows_item(void *context, int64_t item, int64_t worker)
     Gemm g = part_of_gemm(p, row, min_i64(p->step, p->gemm.m - row), p->start, p->columns);
     Tiles tiles = tiles_of(g.m);
     g.packed_a = workspace_of(p->engine, worker);
-    if (!g.a_in_place && tiles.base == TILE_ROWS && !tiles.extra) {
+    if (g.transposed_a && !g.a_in_place && tiles.base == TILE_ROWS && !tiles.extra) {
         multiply_by_runs(p, &g, g.packed_a);
     } else {
         for (int64_t k0 = p->k0; k0 < p->end; k0 += g.depth) {
@@ -190,9 +190,9 @@ static void split_rows(ParallelGemm *p)
     p->step = ((g->m + items - 1) / items + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     if (p->step > BLOCK_ROWS) p->step = BLOCK_ROWS;
     g->rows = p->step;
-    g->a_in_place = !g->transposed_a || (p->step * g->depth * SCALAR_BYTES <= DIRECT_A_BYTES && g->n <= 2 * TILE_COLUMNS);
-    g->b_in_place = !g->transposed_b && g->k * g->ldb * SCALAR_BYTES <= DIRECT_B_BYTES;
-    p->by_tiles = !g->transposed_a && (g->depth * TILE_BYTES > SMALL_PANEL_BYTES || g->m * g->n > SMALL_RESULT || g->lda >= SHARED_SET_STEP);
+    g->a_in_place = READS_IN_PLACE && (!g->transposed_a || (p->step * g->depth * SCALAR_BYTES <= DIRECT_A_BYTES && g->n <= 2 * TILE_COLUMNS));
+    g->b_in_place = READS_IN_PLACE && !g->transposed_b && g->k * g->ldb * SCALAR_BYTES <= DIRECT_B_BYTES;
+    p->by_tiles = READS_IN_PLACE && !g->transposed_a && (g->depth * TILE_BYTES > SMALL_PANEL_BYTES || g->m * g->n > SMALL_RESULT || g->lda >= SHARED_SET_STEP);
     int64_t columns = CHUNK_ELEMENTS / g->k / COLUMNS_PER_PACKING * COLUMNS_PER_PACKING;
     columns = min_i64(g->n, columns > CHUNK_COLUMNS ? columns : CHUNK_COLUMNS);
     int64_t depths = CHUNK_ELEMENTS / round_to_lanes(columns) / g->depth * g->depth;
@@ -215,7 +215,7 @@ static void pack_shared_rows_item(void *context, int64_t item, int64_t worker)
     const ParallelGemm *p = context; (void)worker;
     Gemm g = p->gemm;
     int64_t k0 = p->k0 + item * g.depth;
-    g.packed_a = p->shared + item * g.depth * g.m;
+    g.packed_a = p->shared + packed_depth(item * g.depth) * g.m;
     pack_block_of_a(&g, 0, k0, min_i64(g.depth, g.k - k0), tiles_of(g.m));
 }
 
@@ -240,8 +240,8 @@ static inline Run run_after(const ParallelGemm *p, const Gemm *g, Run run)
 }
 
 /* Pack a whole run into `panels`. */
-static void pack_run(const Gemm *g, const Run *run, scalar *panels)
-{ pack_panels(g, 0, run->k0, run->depth, g->n, run->column, run->column + run->columns, panels - run->column * run->depth); }
+static void pack_run(const Gemm *g, const Run *run, packed *panels)
+{ pack_panels(g, 0, run->k0, run->depth, g->n, run->column, run->column + run->columns, panels - run->column * packed_depth(run->depth)); }
 
 /* Compute the columns [item * step, (item + 1) * step) of C with the chunk in `shared`. */
 static void multiply_columns_item(void *context, int64_t item, int64_t worker)
@@ -250,23 +250,23 @@ static void multiply_columns_item(void *context, int64_t item, int64_t worker)
     int64_t start = item * p->step;
     Gemm g = part_of_gemm(p, 0, p->gemm.m, start, min_i64(p->step, p->gemm.n - start));
     Tiles tiles = tiles_of(g.m);
-    scalar *panels = workspace_of(p->engine, worker), *others = panels + PANELS_PER_RUN * TILE_COLUMNS * g.depth;
+    packed *panels = workspace_of(p->engine, worker), *others = panels + PANELS_PER_RUN * TILE_COLUMNS * g.depth;
     Run run = run_at(p, &g, p->k0, 0);
     if (!run.in_place) pack_run(&g, &run, panels);
     for (Run after; run.columns; run = after) {
         after = run_after(p, &g, run);
-        int64_t slice = after.depth / (tiles.count * (run.panels ? run.panels : 1)) + 1;
+        int64_t slice = slice_of(after.depth / (tiles.count * (run.panels ? run.panels : 1)));
         PanelPacking next = { g.b + after.k0 * g.ldb + after.column, g.ldb, after.depth, after.panels, TILE_COLUMNS, 0, slice, others };
         int by_slices = after.panels && !after.in_place && !g.transposed_b;
-        g.packed_a = p->shared + (run.k0 - p->k0) * g.m;
+        g.packed_a = p->shared + packed_depth(run.k0 - p->k0) * g.m;
         for (int64_t j = 0; j < run.columns; j += run.used) {
-            Panel panel = { panels + j * run.depth, run.width, run.column + j, run.used, run.width, run.k0, run.depth };
-            if (run.in_place) { panel.rows = g.b + run.k0 * g.ldb + run.column + j; panel.step = g.ldb; }
+            Panel panel = { panels + j * packed_depth(run.depth), run.width, run.column + j, run.used, run.width, run.k0, run.depth };
+            if (run.in_place) { panel.rows = in_place(g.b + run.k0 * g.ldb + run.column + j); panel.step = g.ldb; }
             multiply_panel(&g, 0, tiles, &panel, by_slices ? &next : NULL);
         }
         if (by_slices) pack_slice(&next, next.depth);
         else if (after.columns && !after.in_place) pack_run(&g, &after, others);
-        scalar *packed = others; others = panels; panels = packed;
+        packed *multiplied = panels; panels = others; others = multiplied;
     }
     finish_part(p, &g, 0);
 }
@@ -281,8 +281,8 @@ static void split_columns(ParallelGemm *p)
     int64_t grain = items > FEW_ITEMS ? TILE_COLUMNS : LANES;
     p->step = ((g->n + items - 1) / items + grain - 1) / grain * grain;
     g->rows = g->m;
-    g->a_in_place = (g->transposed_a ? g->depth : g->lda) * g->m * SCALAR_BYTES <= DIRECT_A_BYTES;
-    g->b_in_place = !g->transposed_b && (g->m <= DIRECT_B_ROWS || g->k * g->ldb * SCALAR_BYTES <= DIRECT_B_BYTES);
+    g->a_in_place = READS_IN_PLACE && (g->transposed_a ? g->depth : g->lda) * g->m * SCALAR_BYTES <= DIRECT_A_BYTES;
+    g->b_in_place = READS_IN_PLACE && !g->transposed_b && (g->m <= DIRECT_B_ROWS || g->k * g->ldb * SCALAR_BYTES <= DIRECT_B_BYTES);
     int64_t depths = SHARED_ELEMENTS / g->m / g->depth * g->depth;
     p->columns = g->n;
     for (p->k0 = 0; p->k0 < g->k; p->k0 = p->end) {
@@ -327,7 +327,7 @@ static void parallel_gemm(const Engine *engine, int transposed_a, int transposed
                            int64_t lda, const scalar *b, int64_t ldb, int accumulate, scalar *c, int64_t ldc, const scalar *bias, int relu)
 {
     if (m * n * k < MIN_PRODUCTS) {
-        if (!gemv_or_outer_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu))
+        if (!READS_IN_PLACE || !gemv_or_outer_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu))
             packed_gemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
         if (alpha != 1) scale_rows(alpha, m, n, c, ldc);
         return;
@@ -336,7 +336,7 @@ static void parallel_gemm(const Engine *engine, int transposed_a, int transposed
                         .gemm = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n,
                                .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .bias = bias } };
     Gemm *g = &p.gemm;
-    if (is_gemv(transposed_a, transposed_b, m, n, k, lda) || is_outer_product(transposed_b, k, ldb, bias, relu) || suits_dot_products(g)) {
+    if (READS_IN_PLACE && (is_gemv(transposed_a, transposed_b, m, n, k, lda) || is_outer_product(transposed_b, k, ldb, bias, relu) || suits_dot_products(g))) {
         split_thin_gemm(&p);
         return;
     }

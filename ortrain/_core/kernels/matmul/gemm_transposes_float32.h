@@ -141,7 +141,7 @@ static inline __attribute__((always_inline)) int64_t pack_transposed_tile(const 
 #endif
 
 /* panel[p, j] = source[j, p] for p < depth, j < n, and 0 for n <= j < width; step: row stride of the source */
-static __attribute__((noinline)) void pack_transposed(const float *source, int64_t step, int64_t n, int64_t depth, float *panel, int64_t width)
+static __attribute__((noinline)) void transpose_into_panel(const float *source, int64_t step, int64_t n, int64_t depth, float *panel, int64_t width)
 {
     int64_t j = 0;
 #if TILE_ROWS < 8 && VECTOR_BYTES == 32

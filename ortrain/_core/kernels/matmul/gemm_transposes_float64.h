@@ -59,7 +59,7 @@ static inline __attribute__((always_inline)) void pack_square_columns(const doub
 }
 
 /* panel[p, j] = source[j, p] for p < depth, j < n, and 0 for n <= j < width; step: row stride of the source */
-static __attribute__((noinline)) void pack_transposed(const double *source, int64_t step, int64_t n, int64_t depth, double *panel, int64_t width)
+static __attribute__((noinline)) void transpose_into_panel(const double *source, int64_t step, int64_t n, int64_t depth, double *panel, int64_t width)
 {
     int64_t j = 0;
     for (; j + LANES <= n; j += LANES) pack_square_columns(source + j * step, step, depth, panel + j, width, LANES);

@@ -1,0 +1,165 @@
+"""Products of bfloat16 operands: they round as a reference in NumPy does, with the same bits for any number of workers and whether the processor multiplies
+bfloat16 numbers or not, and sessions of that precision train like those of float32."""
+
+import ctypes
+import importlib
+
+import numpy as np
+import pytest
+
+import ortrain
+from ortrain._core.engine import EngineHandle, multiplies_bfloat16
+from ortrain._core.kernel_table import instruction_set
+from ortrain.artifacts import LossType, OptimType
+from ortrain.runtime.state import aligned_zeros
+from tests.core.test_products import SHAPES, TILED_SHAPES, gemm, infinite
+from tests.documents.models import perceptron
+
+rng = np.random.default_rng(5)
+SMALLEST_SIDE = 24
+"""Products with a smaller side or depth stay in float32 (_core/engine.pyx)."""
+
+
+def engine(workers=1):
+    handle = EngineHandle(workers)
+    handle.precision = "bfloat16"
+    return handle
+
+
+def rounded(x):
+    """Return float32 numbers rounded to bfloat16, ties to even; subnormal numbers become zero."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    nearest = ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(np.isnan(x), np.float32(np.nan), np.where(np.abs(x) < np.finfo(np.float32).tiny, np.float32(0), nearest))
+
+
+def operands(m, n, k, ta, tb):
+    return (rng.standard_normal(shape).astype(np.float32) for shape in ((k, m) if ta else (m, k), (n, k) if tb else (k, n)))
+
+
+def exact_product(a, b, ta, tb):
+    """Return the product of rounded operands, in float64."""
+    a, b = (rounded(x).astype(np.float64) for x in (a, b))
+    with np.errstate(invalid="ignore"):
+        return (a.T if ta else a) @ (b.T if tb else b)
+
+
+@pytest.mark.parametrize("m, n, k", [shape for shape in SHAPES + TILED_SHAPES if min(shape) >= SMALLEST_SIDE])
+def test_only_operands_are_rounded_and_any_number_of_workers_gives_the_same_bits(m, n, k):
+    handles = [engine(workers) for workers in (1, 2, 3)]
+    for ta in (0, 1):
+        for tb in (0, 1):
+            a, b = operands(m, n, k, ta, tb)
+            exact, row, full = exact_product(a, b, ta, tb), rng.standard_normal(n).astype(np.float32), rng.standard_normal((m, n)).astype(np.float32)
+            for c, expected, bias in ((None, exact, False), (row, exact + row, True), (full, exact + full, False)):
+                results = [gemm(handle, a, b, c, m, n, k, ta, tb, bias=bias) for handle in handles]
+                np.testing.assert_allclose(results[0], expected, atol=2e-6 * (k + 1) + 1e-6 * np.abs(expected).max())
+                for other in results[1:]:
+                    np.testing.assert_array_equal(results[0], other)
+            np.testing.assert_allclose(gemm(handles[1], a, b, None, m, n, k, ta, tb, alpha=0.5), 0.5 * exact, atol=2e-6 * (k + 1))
+
+
+@pytest.mark.parametrize("m, n, k", [(1, 300, 300), (300, 23, 300), (23, 300, 300), (300, 300, 23)])
+def test_small_products_stay_in_float32(m, n, k):
+    a, b = operands(m, n, k, 0, 0)
+    np.testing.assert_array_equal(gemm(engine(), a, b, None, m, n, k, 0, 0), gemm(EngineHandle(), a, b, None, m, n, k, 0, 0))
+
+
+def test_float64_stays_float64():
+    a, b = rng.standard_normal((64, 64)), rng.standard_normal((64, 64))
+    np.testing.assert_array_equal(gemm(engine(), a, b, None, 64, 64, 64, 0, 0), gemm(EngineHandle(), a, b, None, 64, 64, 64, 0, 0))
+
+
+def test_infinities_and_nans_spread_as_in_float32():
+    a, b = rng.standard_normal((64, 96)).astype(np.float32), rng.standard_normal((48, 96)).astype(np.float32)
+    infinite(a, b)
+    for ta, tb, first, second in ((0, 1, a, b), (1, 0, a.T.copy(), b.T.copy())):
+        found = gemm(engine(), first, second, None, 64, 48, 96, ta, tb)
+        expected = exact_product(first, second, ta, tb)
+        finite = np.isfinite(expected)
+        assert 0 < finite.sum() < finite.size
+        np.testing.assert_array_equal(found[~finite], expected[~finite])
+        np.testing.assert_allclose(found[finite], expected[finite], atol=1e-4)
+
+
+def test_numbers_are_rounded_to_nearest_even_and_subnormal_ones_to_zero():
+    tie, tiny = np.float32(2.0**-8), np.finfo(np.float32).tiny
+    numbers = np.array([1, 1 + tie, 1 + 3 * tie, 1 + tie + 2.0**-23, 1 + tie - 2.0**-23, -1 - tie, tiny, tiny / 2, -tiny / 4, 3e38, np.finfo(np.float32).max,
+                        -0.0, np.inf, -np.inf], np.float32)
+    a = np.zeros((len(numbers) + SMALLEST_SIDE, SMALLEST_SIDE), np.float32)
+    a[: len(numbers), 0] = numbers
+    b = np.zeros((SMALLEST_SIDE, SMALLEST_SIDE), np.float32)
+    b[0, 0] = 1
+    found = gemm(engine(), a, b, None, *a.shape[:1], SMALLEST_SIDE, SMALLEST_SIDE, 0, 0)[: len(numbers), 0]
+    np.testing.assert_array_equal(found, rounded(numbers))
+    assert rounded(numbers[1]) == 1 and rounded(numbers[3]) > 1 and np.isinf(found[10])
+
+
+def packed_gemm(module):
+    """Return the GEMM of one module on one thread: a function of the operands, whether they are transposed, m, n and k."""
+    pointer, size, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    gemm = importlib.import_module(f"ortrain._core.instruction_sets.{instruction_set()}.{module}").GEMM
+    signature = (flag, flag, size, size, size, pointer, size, pointer, size, flag, pointer, size, pointer, flag, pointer)
+    function = ctypes.CFUNCTYPE(None, *signature)(gemm["packed_gemm"])
+    workspace = aligned_zeros(gemm["workspace_floats"], np.dtype(np.float32))
+
+    def multiply(a, b, ta, tb, m, n, k):
+        c = np.zeros((m, n), np.float32)
+        function(ta, tb, m, n, k, a.ctypes.data, a.shape[1], b.ctypes.data, b.shape[1], 0, c.ctypes.data, n, None, 0, workspace.ctypes.data)
+        return c
+
+    return multiply
+
+
+@pytest.mark.skipif(not multiplies_bfloat16(), reason="this processor or instruction set does not multiply bfloat16 numbers")
+@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (7, 5, 3), (8, 48, 64), (33, 17, 129), (200, 300, 700), (96, 513, 1031), (20, 130, 1300)])
+def test_the_processor_gives_the_bits_of_the_portable_kernels(m, n, k):
+    native, portable = packed_gemm("gemm_bfloat16_native"), packed_gemm("gemm_bfloat16")
+    for ta in (0, 1):
+        for tb in (0, 1):
+            a, b = operands(m, n, k, ta, tb)
+            np.testing.assert_array_equal(native(a, b, ta, tb, m, n, k), portable(a, b, ta, tb, m, n, k))
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    """The path of a perceptron with layers that are large enough for bfloat16."""
+    path = tmp_path_factory.mktemp("network") / "perceptron.onnx"
+    perceptron(str(path), [64, 96, 48], "x", "y", ["first", "second"])
+    return path
+
+
+def train(network, steps=10, **options):
+    """Return the losses of some steps on one batch, and the trained parameters."""
+    drawn = np.random.default_rng(3)
+    batch, losses = (drawn.standard_normal((40, 64)).astype(np.float32), drawn.integers(0, 48, 40)), []
+    with ortrain.TrainingSession.from_model(network, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW,
+                                            options=ortrain.SessionOptions(**options)) as session:
+        for _ in range(steps):
+            losses.append(float(session.train_step(*batch)[0]))
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        return losses, {name: parameter.data.copy() for name, parameter in session.parameters}
+
+
+def test_a_session_trains_like_one_of_float32_and_keeps_float32_weights(network):
+    losses, parameters = train(network, precision="bfloat16")
+    expected, _ = train(network)
+    assert losses != expected, "no product took bfloat16 operands"
+    np.testing.assert_allclose(losses, expected, rtol=0.01)
+    assert {value.dtype.name for value in parameters.values()} == {"float32"}
+    assert any((value != rounded(value)).any() for value in parameters.values())
+
+
+def test_a_session_gives_the_same_bits_for_any_number_of_threads(network):
+    losses, parameters = train(network, precision="bfloat16", intra_op_num_threads=1)
+    for threads in (2, 3):
+        others, found = train(network, precision="bfloat16", intra_op_num_threads=threads)
+        assert others == losses
+        for name, value in parameters.items():
+            np.testing.assert_array_equal(value, found[name])
+
+
+def test_auto_chooses_bfloat16_where_the_processor_multiplies_it(network):
+    chosen = "bfloat16" if multiplies_bfloat16() else "float32"
+    assert train(network, 2, precision="auto")[0] == train(network, 2, precision=chosen)[0]
