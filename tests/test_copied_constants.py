@@ -8,6 +8,7 @@ import pytest
 import ortrain
 from ortrain.ops import loss, padding
 from ortrain.ops.shared import conv_algorithms
+from ortrain.plan.elementwise_fusion import assembly, group, pieces
 
 KERNELS = Path(ortrain.__file__).parent / "_core" / "kernels"
 NUMBER = r"(\d+)(?: << (\d+))?(?![\w.])"
@@ -54,3 +55,13 @@ def test_convolution_methods_have_the_same_numbers_in_the_kernels():
     listed = re.search(r"enum \{ (POINTWISE_GEMM = .*?) \};", (KERNELS / "channels_last" / "conv.h").read_text(encoding="utf-8"))
     assert listed is not None
     assert dict(entry.split(" = ") for entry in listed[1].split(", ")) == {method.name: str(method.value) for method in conv_algorithms.Method}
+
+
+def test_elementwise_fusion_and_its_kernel_agree_on_forms_and_limits():
+    header = (KERNELS / "fused" / "fused.h").read_text(encoding="utf-8")
+    for prefix, members in (("OPERAND", assembly.Where), ("FORM", pieces.Form)):
+        names = re.search(rf"enum {{ ({prefix}_[^}}]*) }}", header).group(1).split(", ")
+        assert names == [f"{prefix}_{member.name}" for member in members]
+    limits = dict(re.findall(r"(FUSED_\w+) = (\d+)", header))
+    assert [int(limits[name]) for name in ("FUSED_INPUTS", "FUSED_MAX_CALLS", "FUSED_MAX_OPERANDS")] == [
+        pieces.MAX_INPUTS, group.MAX_PIECES, assembly.MAX_OPERANDS]
