@@ -98,9 +98,9 @@ def _name_of(source: Any) -> str:
 
 
 def _is_of_onnx(source: Any) -> bool:
-    """Return whether a source is a ModelProto of the onnx package, which whoever made it has imported."""
-    onnx = sys.modules.get("onnx")
-    return onnx is not None and isinstance(source, onnx.ModelProto)
+    """Return whether a source is a ModelProto of the onnx package, which whoever made it has imported: while another thread imports it, none is."""
+    message = getattr(sys.modules.get("onnx"), "ModelProto", None)
+    return message is not None and isinstance(source, message)
 
 
 def _model(proto: Any, where: str, folder: Path | None) -> Model:

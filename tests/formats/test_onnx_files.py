@@ -1,7 +1,9 @@
 """Reading and writing ONNX models: round trips preserve models, and invalid files raise named errors."""
 
 import random
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import onnx
@@ -77,6 +79,12 @@ def test_every_kind_of_source_is_read_as_the_same_model():
     model = read_model(path)
     for source in (str(path), path.read_bytes(), bytearray(path.read_bytes()), onnx.load(path)):
         assert_same(read_model(source), model)
+
+
+def test_a_file_is_read_while_another_thread_imports_onnx(monkeypatch):
+    model = read_model(FILES[0])
+    monkeypatch.setitem(sys.modules, "onnx", ModuleType("onnx"))              # as it is at the start of its import
+    assert_same(read_model(FILES[0]), model)
 
 
 def test_inputs_types_and_opsets_are_read():
