@@ -119,12 +119,11 @@ static void *pool_thread(void *start)
         }
         if (atomic_load(&pool->stopping)) return NULL;
         last_generation = g;
-        /* validated by the tickets afterwards: these change only after the tickets of their region are closed */
-        WorkItem work = atomic_load_explicit(&pool->work, memory_order_relaxed);
-        void *context = atomic_load_explicit(&pool->context, memory_order_relaxed);
-        uint32_t items = atomic_load_explicit(&pool->items, memory_order_relaxed);
-        set_float_mode(atomic_load_explicit(&pool->mode, memory_order_relaxed));
-        atomic_thread_fence(memory_order_acquire);
+        /* validated by the tickets afterwards: whoever sees one of these of a later region sees the tickets of region g closed */
+        WorkItem work = atomic_load_explicit(&pool->work, memory_order_acquire);
+        void *context = atomic_load_explicit(&pool->context, memory_order_acquire);
+        uint32_t items = atomic_load_explicit(&pool->items, memory_order_acquire);
+        set_float_mode(atomic_load_explicit(&pool->mode, memory_order_acquire));
         pool_drain(pool, g, work, context, items, worker);
     }
 }
@@ -186,12 +185,13 @@ static void pool_finish(Pool *pool, uint32_t items)
 static void pool_run(Pool *pool, WorkItem work, void *context, uint32_t items)
 {
     uint32_t g = atomic_load_explicit(&pool->generation, memory_order_relaxed) + 1;
-    for (int32_t w = 0; w < pool->workers; w++) atomic_store(&pool->tickets[w].next, (uint64_t)g << 32 | 0xffffffffu);  /* closed: no items to claim */
-    atomic_thread_fence(memory_order_seq_cst);
-    atomic_store_explicit(&pool->work, work, memory_order_relaxed);
-    atomic_store_explicit(&pool->context, context, memory_order_relaxed);
-    atomic_store_explicit(&pool->items, items, memory_order_relaxed);
-    atomic_store_explicit(&pool->mode, float_mode(), memory_order_relaxed);
+    for (int32_t w = 0; w < pool->workers; w++)
+        atomic_store_explicit(&pool->tickets[w].next, (uint64_t)g << 32 | 0xffffffffu, memory_order_relaxed);          /* closed: no items to claim */
+    /* every one of these is a release, so that whoever sees it sees the tickets closed; a fence would do, but the thread sanitizer does not know fences */
+    atomic_store_explicit(&pool->work, work, memory_order_release);
+    atomic_store_explicit(&pool->context, context, memory_order_release);
+    atomic_store_explicit(&pool->items, items, memory_order_release);
+    atomic_store_explicit(&pool->mode, float_mode(), memory_order_release);
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
     for (int32_t w = 0; w < pool->workers; w++)
         atomic_store_explicit(&pool->tickets[w].next, (uint64_t)g << 32 | chunk_start(pool, items, w), memory_order_release);
