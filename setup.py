@@ -15,6 +15,7 @@ import platform
 import sys
 import sysconfig
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -31,6 +32,11 @@ WASM = sysconfig.get_platform().endswith("wasm32")           # compiled for a Py
 HAS_LIBRARY = not MSVC and not WASM
 # No -ffast-math, which changes the floating-point mode of the whole process. A fixed -ffp-contract gives the same bits in all builds of an instruction set.
 BASE_FLAGS = ["/O2"] if MSVC else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden", "-g0"]
+# Nothing unwinds through kernels, which call no Python and throw nothing: without the tables for it they are 4 % smaller.
+KERNEL_FLAGS = [] if MSVC else ["-fno-asynchronous-unwind-tables"]
+# Compiled for size, in which plans take as long to make; the other modules run in steps.
+PLANNING_MODULES = {"cpu", "memory_planner", "program_builder", "program_layout", "program_template", "symbolic"}
+PLANNING_FLAGS = [] if MSVC else ["-Os"]
 # Wheels have neither symbols, which disassemblies read in a checkout, nor padding between the sections of a file: 1.4 of 12 MB.
 WHEEL_LINK_FLAGS = ["-Wl,-s", "-Wl,-z,noseparate-code"] if sys.platform == "linux" and not WASM else []
 X86_SETS = {
@@ -54,6 +60,7 @@ DIRECTIVES = {
     "cdivision": True,
     "initializedcheck": False,
     "embedsignature": True,
+    "auto_pickle": False,                           # what compiled classes hold are addresses
     "freethreading_compatible": True,               # sessions take a lock (_core/session_lock.pyx) and share nothing else that changes
 }
 
@@ -86,14 +93,14 @@ def instruction_sets() -> dict[str, list[str]]:
     return {name: sets[name] for name in chosen.split(",")}
 
 
-def flags() -> tuple[list[str], list[str]]:
-    """Return (compile flags, link flags) of every extension."""
+def flags(own: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """Return (compile flags, link flags) of an extension. own: flags of this kind of extensions, which builds with sanitizers leave out."""
     if chosen := os.environ.get("ORTRAIN_SANITIZE"):
         if chosen not in SANITIZERS:
             raise SystemExit(f"expected ORTRAIN_SANITIZE to be one of {sorted(SANITIZERS)}, got {chosen!r}")
         sanitize = [f"-fsanitize={SANITIZERS[chosen]}", "-fno-omit-frame-pointer"]
         return ["-O1", "-g", *sanitize], sanitize
-    return BASE_FLAGS, [] if MSVC or WASM else ["-pthread"]
+    return [*BASE_FLAGS, *own], [] if MSVC or WASM else ["-pthread"]
 
 
 def write_if_changed(path: Path, text: str) -> None:
@@ -109,7 +116,8 @@ def extensions() -> list[Extension]:
     headers = sorted(str(p) for p in [*CORE.rglob("*.h"), *CORE.rglob("*.pxd"), *CORE.rglob("*.pxi")])
     common = {"include_dirs": [str(CORE), str(KERNELS), numpy.get_include()], "extra_link_args": link_flags,
               "define_macros": [("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")]}
-    found = [Extension(f"ortrain._core.{source.stem}", [str(source)], depends=headers, extra_compile_args=compile_flags, **common)
+    found = [Extension(f"ortrain._core.{source.stem}", [str(source)], depends=headers,
+                       extra_compile_args=flags(PLANNING_FLAGS)[0] if source.stem in PLANNING_MODULES else compile_flags, **common)
              for source in sorted(CORE.glob("*.pyx"))]
     native_headers = [str(p) for p in sorted([*NATIVE.rglob("*.h"), *NATIVE.rglob("*.pxd")])]
     for source in sorted(NATIVE.glob("*.pyx")) if HAS_LIBRARY else []:
@@ -123,7 +131,7 @@ def extensions() -> list[Extension]:
             stub = GENERATED / isa / f"{name}.pyx"
             write_if_changed(stub, f'include "{source.relative_to(KERNELS).as_posix()}"\n')
             found.append(Extension(f"ortrain._core.instruction_sets.{isa}.{name}", [str(stub)], depends=[*headers, str(source)],
-                                   extra_compile_args=[*compile_flags, *module_flags], **common))
+                                   extra_compile_args=[*flags(KERNEL_FLAGS)[0], *module_flags], **common))
     only = os.environ.get("ORTRAIN_ONLY")
     return [e for e in found if not only or e.name.rsplit(".", 1)[1] in only.split(",")]
 

@@ -34,6 +34,13 @@ def test_every_instruction_set_that_is_built_can_be_chosen():
     assert {path.name for path in (PACKAGE / "_core" / "instruction_sets").iterdir() if (path / "__init__.py").exists()} == set(names)
 
 
+def test_every_module_that_is_compiled_for_size_exists():
+    listed = re.search(r"^PLANNING_MODULES = \{(.*?)\}", (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed is not None
+    names = re.findall(r'"(\w+)"', listed[1])
+    assert names and set(names) <= {path.stem for path in (PACKAGE / "_core").glob("*.pyx")}
+
+
 def test_the_specification_states_the_default_learning_rate():
     operations = tomllib.loads((ROOT / "bindings_spec" / "operations" / "training_session.toml").read_text(encoding="utf-8"))
     assert f"{DEFAULT_LEARNING_RATE:g}" in operations["get_learning_rate"]["doc"]

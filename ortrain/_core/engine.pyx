@@ -387,8 +387,7 @@ def call_kernel(size_t address, list inputs, list outputs, tuple ints=(), tuple 
 
     scratch: bytes of working memory. handle: None for a new engine."""
     cdef KernelArgs args
-    cdef int64_t[::1] int_values
-    cdef double[::1] float_values
+    cdef cnp.ndarray int_values, float_values
     cdef Py_ssize_t i
     cdef int status
     import numpy as np
@@ -406,8 +405,8 @@ def call_kernel(size_t address, list inputs, list outputs, tuple ints=(), tuple 
             fill_tensor(&args.outputs[i], outputs[i])
         args.n_inputs = len(inputs)
         args.n_outputs = len(outputs)
-        args.ints = &int_values[0]
-        args.floats = &float_values[0]
+        args.ints = <int64_t *>cnp.PyArray_DATA(int_values)
+        args.floats = <double *>cnp.PyArray_DATA(float_values)
         args.scratch = <void *>((base + 63) & ~<size_t>63)
         args.engine = &handle.bfloat16_engine if handle.is_bfloat16 else &handle.engine
         with nogil:

@@ -242,7 +242,7 @@ cdef class Program:
                     return False
         return True
 
-    def try_run(self, tuple values, bint overwrite=False, const uint8_t[::1] terminate=None, list out=None, bint all_gradients=True):
+    def try_run(self, tuple values, bint overwrite=False, cnp.ndarray terminate=None, list out=None, bint all_gradients=True):
         """Run the program and return its outputs; None if accepts() is False for the inputs.
 
         overwrite: overwrite gradients instead of accumulating them. terminate: one byte that another thread may set to 1; the run then stops before its next
@@ -252,7 +252,7 @@ cdef class Program:
         Raises RuntimeError when a guard refuses the inputs, a Python step fails or the run is terminated; `failed_step` and `failed_status` tell which."""
         if not self.accepts(values):
             return None
-        results = self.run_into(values, out, overwrite, NULL if terminate is None else &terminate[0], all_gradients)
+        results = self.run_into(values, out, overwrite, NULL if terminate is None else <const uint8_t *>cnp.PyArray_DATA(terminate), all_gradients)
         if results is None:
             raise RuntimeError(self.step_names[self.failed_step])
         return results

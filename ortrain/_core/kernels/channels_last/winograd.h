@@ -21,7 +21,7 @@
 #define NA (1 / (2 * A2 * (A2 - B2)))
 #define NB (1 / (2 * B2 * (B2 - A2)))
 enum { PLANES = 36 };
-static const double zero_channels[4096];
+static double zero_channels[4096];             /* never written; as a constant it would take 32 KiB of the file */
 /* Return the plane of the input that plane `plane` of the outputs, both counted over all images, reads at plane r of the kernel; -1 outside the image.
  * rotated: of the data gradient, whose input is dy. */
 static inline int64_t input_plane(const Geometry *g, int rotated, int64_t plane, int64_t r)
