@@ -4,6 +4,7 @@ import functools
 import importlib
 import os
 from collections.abc import Iterator, Mapping
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from ortrain._core.kernel_modules import KERNEL_MODULES
@@ -27,12 +28,17 @@ def flushes_subnormals(kernel: str) -> bool:
     return kernel in MATMUL_KERNELS or kernel in OPTIMIZER_KERNELS or "_grad" in kernel
 
 
+def kernel_modules(name: str) -> list[str]:
+    """Return the modules of an instruction set that are built for this Python; a checkout may also have those of another one."""
+    files = [path.name for path in Path(__file__).with_name("instruction_sets").joinpath(name).glob("*")]
+    return sorted({module for file in files for suffix in EXTENSION_SUFFIXES if file.endswith(suffix) and "." not in (module := file.removesuffix(suffix))})
+
+
 def supported_instruction_sets() -> tuple[str, ...]:
     """Return the instruction sets that are built and that this processor can run, best first."""
     from ortrain._core.cpu import supports
 
-    folder = Path(__file__).with_name("instruction_sets")
-    return tuple(name for name in INSTRUCTION_SETS if supports(name) and any(p.suffix in (".so", ".pyd") for p in (folder / name).glob("*")))
+    return tuple(name for name in INSTRUCTION_SETS if supports(name) and kernel_modules(name))
 
 
 @functools.cache

@@ -3,17 +3,28 @@
 import os
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from ortrain._core import kernel_table
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import instruction_set, supported_instruction_sets
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHERS = [*([{"ORTRAIN_GEMM": "blas"}] if find_spec("scipy") else []), *([{"ORTRAIN_GEMM": "vectors"}] if EngineHandle().amx else []),
           *({"ORTRAIN_INSTRUCTION_SET": name} for name in supported_instruction_sets() if name != instruction_set())]
+
+
+def test_a_checkout_that_is_built_for_two_pythons_loads_the_modules_of_this_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_table, "__file__", str(tmp_path / "kernel_table.py"))
+    for name, files in {"avx2": ["__init__.py", f"conv{EXTENSION_SUFFIXES[0]}", "conv.cpython-27-other.so"], "baseline": ["conv.cpython-27-other.so"]}.items():
+        (tmp_path / "instruction_sets" / name).mkdir(parents=True)
+        for file in files:
+            (tmp_path / "instruction_sets" / name / file).touch()
+    assert [kernel_table.kernel_modules(name) for name in ("avx2", "baseline", "avx512")] == [["conv"], [], []]
 
 
 def multiply_without_scipy(**variables):
