@@ -205,6 +205,25 @@ def test_gradients_must_be_reset_after_an_error_in_the_backward_pass():
         session.optimizer_step()
 
 
+def test_an_operator_may_reset_the_gradients_of_the_session_that_runs_it():
+    resets = []
+
+    def resetting(x):
+        for reset in resets:
+            reset()
+        return x
+
+    ortrain.register_operator(DOMAIN, "Resets", resetting, gradient=lambda gradients, inputs, outputs: gradients[0])
+    with start(model("Resets")) as session:
+        session.train_step(X, TARGET)
+        first = session.parameters["w"].grad.copy()
+        resets.append(session.lazy_reset_grad)
+        session.train_step(X, TARGET)                       # adds to the gradients, while the next step is told to overwrite them
+        np.testing.assert_allclose(session.parameters["w"].grad, 2 * first, rtol=1e-6)
+        session.train_step(X, TARGET)
+        np.testing.assert_array_equal(session.parameters["w"].grad, first)
+
+
 def test_an_operator_that_returns_another_shape_than_inferred_is_named():
     ortrain.register_operator(DOMAIN, "Shrinks", lambda x: x[:1], gradient=power_gradient)
     with start(model("Shrinks")) as session, pytest.raises(errors.OperatorFailedError, match="expected output 0"):

@@ -78,8 +78,14 @@ cdef class FastPath:
         self.program = self.optimizer_update = self.make_error = None
 
     def reset(self):
-        """Make the next train step overwrite the gradients."""
+        """Make the next train step overwrite the gradients. Waits for a step of another thread, but not for the one that runs an operator that calls this."""
+        cdef bint acquired = self.lock.try_acquire()
+        if not acquired and not self.lock.is_owner():
+            with self.lock:
+                return self.reset()
         self.overwrite = self.gradients_valid = True
+        if acquired:
+            self.lock.release()
 
     cpdef bint needs_all_gradients(self):
         """Return True if the next train step must not defer gradients: they are accumulated, or have been read before."""

@@ -81,6 +81,21 @@ def test_threads_that_share_a_session_lose_no_step():
     assert session.state.optimizer_step == 600
 
 
+def test_a_reset_waits_for_a_step_of_another_thread():
+    session, was_reset = start(), threading.Event()
+
+    def work():
+        session.lazy_reset_grad()
+        was_reset.set()
+
+    thread = threading.Thread(target=work)
+    with session.steps.lock:
+        thread.start()
+        assert not was_reset.wait(0.05)
+    thread.join(60)
+    assert was_reset.is_set()
+
+
 def test_threads_that_share_an_inference_session_get_their_own_results():
     weights = [np.random.default_rng(k).standard_normal((256, 256)).astype(np.float32) / 16 for k in range(3)]
     nodes = [helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"x{k + 1}"]) for k in range(3)]
