@@ -15,7 +15,9 @@ from tests.arm.environment import COMPILER, VERSION
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATION = "_sysconfigdata__aarch64-linux-gnu"
 """The module in which Debian's arm64 Python keeps how it was compiled: names of compilers and of modules."""
-COPIED = ["ortrain", "bindings_spec", "tests", "benchmarks", "docs", "examples", "README.md", "CHANGELOG.md", "pyproject.toml", "setup.py", "Makefile"]
+PLATFORM = "linux-aarch64"
+COPIED = ["ortrain", "bindings_spec", "tests", "benchmarks", "docs", "examples", "README.md", "LICENSE", "MANIFEST.in", "CHANGELOG.md",
+          "pyproject.toml", "setup.py", "Makefile"]
 
 
 def package(folder: Path) -> Path:
@@ -36,17 +38,23 @@ def copy_sources(target: Path) -> None:
             shutil.copy2(source, copy)
 
 
-def build(folder: Path, **variables: str) -> Path:
-    """Compile ortrain for the environment in `folder` and return the folder with the package and the tests."""
-    folder = folder.resolve()
-    target, configuration, headers = package(folder), folder / "configuration", folder / "root" / "usr" / "include"
-    copy_sources(target)
+def run_setup(folder: Path, sources: Path, *command: str, **variables: str) -> None:
+    """Run a command of setup.py in `sources` for the environment in `folder`."""
+    configuration, headers = folder / "configuration", folder / "root" / "usr" / "include"
     configuration.mkdir(exist_ok=True)
     shutil.copy2(folder / "root" / "usr" / "lib" / f"python{VERSION}" / f"{CONFIGURATION}.py", configuration)
     environment = os.environ | variables | {
-        "_PYTHON_SYSCONFIGDATA_NAME": CONFIGURATION, "_PYTHON_HOST_PLATFORM": "linux-aarch64", "PYTHONPATH": str(configuration), "CC": COMPILER,
+        "_PYTHON_SYSCONFIGDATA_NAME": CONFIGURATION, "_PYTHON_HOST_PLATFORM": PLATFORM, "PYTHONPATH": str(configuration), "CC": COMPILER,
         "LDSHARED": f"{COMPILER} -shared", "CFLAGS": f"-I{headers}/python{VERSION} -I{headers}"}
-    subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=target, env=environment, check=True)
+    subprocess.run([sys.executable, "setup.py", "-q", *command], cwd=sources, env=environment, check=True)
+
+
+def build(folder: Path, **variables: str) -> Path:
+    """Compile ortrain for the environment in `folder` and return the folder with the package and the tests."""
+    folder = folder.resolve()
+    target = package(folder)
+    copy_sources(target)
+    run_setup(folder, target, "build_ext", "--inplace", **variables)
     return target
 
 

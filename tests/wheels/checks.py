@@ -1,0 +1,85 @@
+"""What is checked of a wheel: how large it is, on which systems it runs, and that tests pass with what it installs, away from the sources."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ["ortrain", "bindings_spec", "pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in"]
+"""What a wheel is built from."""
+READ_BY_TESTS = ["tests", "docs", "examples", "benchmarks", "bindings_spec", "pyproject.toml", "README.md", "CHANGELOG.md", "Makefile",
+                 "setup.py", "mkdocs.yml"]
+CONFORMANCE = ["-m", "ortrain", "conformance", "run", "--port"]
+EPOCH = "1577836800"
+"""SOURCE_DATE_EPOCH of a build: the time that files in a wheel have, 1 January 2020."""
+
+
+@dataclass
+class Result:
+    """A row of the table."""
+
+    python: str
+    wheel: str = ""
+    platform: str = ""
+    megabytes: float = 0.0
+    installed: float = 0.0
+    passed: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def row(self) -> str:
+        outcome = ", ".join(self.passed) + (f"; **failed**: {', '.join(self.failed)}" if self.failed else "")
+        return f"| {self.python} | `{self.wheel}` | {self.platform} | {self.megabytes:.1f} | {self.installed:.1f} | {outcome} |"
+
+
+def output(command: list[str], **options: object) -> str:
+    """Return what a command prints. Raises CalledProcessError if it fails."""
+    return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout      # type: ignore[call-overload,no-any-return]
+
+
+def copy(names: list[str], target: Path) -> Path:
+    """Copy files and folders of the project, without what was compiled."""
+    for name in names:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("*.so", "libonnxruntime*", "__pycache__", "*.pyc"), dirs_exist_ok=True)
+        else:
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+def platform_of(inner: Path, wheel: Path) -> str:
+    """Return the oldest platform on which a wheel runs: it names the version of the C library."""
+    report = subprocess.run([str(inner), "-m", "auditwheel", "show", str(wheel)], check=False, capture_output=True, text=True)
+    found = re.search(r"platform tag:\s+\"?([\w.]+)", report.stdout)
+    return found[1] if found else report.stderr.strip().splitlines()[-1]
+
+
+def installed_size(inner: Path) -> float:
+    """Return the size of the installed package in MB."""
+    package = output([str(inner), "-c", "import ortrain; print(ortrain.__path__[0])"], cwd="/").strip()
+    return sum(path.stat().st_size for path in Path(package).rglob("*") if path.is_file() and path.suffix != ".pyc") / 1e6
+
+
+def run_tests(inner: Path, folder: Path, tests: list[str], result: Result) -> None:
+    """Run the conformance suite and tests in `folder`, which has no sources of ortrain."""
+    copy(READ_BY_TESTS, folder)
+    commands = {"conformance suite": [str(inner), *CONFORMANCE, f"{inner} -m ortrain conformance serve"]}
+    commands |= {name: [str(inner), "-m", "pytest", "-p", "no:cacheprovider", f"tests/{name}"] for name in tests}
+    for name, command in commands.items():
+        process = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+        last = (process.stdout.strip().splitlines() or [""])[-1].strip("= ")
+        if process.returncode == 0:
+            result.passed.append(f"{name} ({last})" if name in tests else name)
+        else:
+            result.failed.append(name)
+            print(process.stdout[-6000:], process.stderr[-2000:], sep="\n", file=sys.stderr)
+
+
+def print_table(results: list[Result]) -> None:
+    """Print a row for each result."""
+    print("| Python | wheel | runs from | MB | MB installed | passed |\n|---|---|---|---:|---:|---|")
+    print("\n".join(result.row() for result in results))
