@@ -151,6 +151,10 @@ static inline R NAME##_run_##R(const R *x, int64_t n, int64_t rows, int64_t step
                 nans[k] |= -(FLAG)__builtin_isunordered(v, w);                                                                      \
                 lanes[k] = v SELECT b ? v : b; lanes[k + ROW_LANES / 2] = w SELECT c ? w : c;                                       \
             }                                                                                                                       \
+        for (; i + 16 <= n; i += 16)                                                                                                \
+            _Pragma("GCC unroll 1") for (int k = 0; k < 16; k++) {                                                                  \
+                R v = from[i + k], b = lanes[k]; nans[k] |= -(FLAG)__builtin_isunordered(v, v); lanes[k] = v SELECT b ? v : b;      \
+            }                                                                                                                       \
         for (; i < n; i++) { R v = from[i], b = a; a = COMBINE; }                                                                   \
     }                                                                                                                               \
     for (int k = 0; k < ROW_LANES / 2; k++) any |= nans[k];                                                                         \
