@@ -1,5 +1,5 @@
-/* Packing for bfloat16 GEMMs: the functions of gemm_packing.h of the same names, for panels of pairs (bfloat16_pairs.h). Float32 operands are converted while they
- * are packed. Where the depth is odd, the last pair ends with 0; depths at which a panel is continued are even. */
+/* Packing for bfloat16 GEMMs: the functions of gemm_packing.h of the same names, for panels of pairs (bfloat16_pairs.h). Float32 operands are converted while
+ * they are packed. Where the depth is odd, the last pair ends with 0; depths at which a panel is continued are even. */
 #ifndef ORTRAIN_BFLOAT16_PACKING_H
 #define ORTRAIN_BFLOAT16_PACKING_H
 #include <string.h>
