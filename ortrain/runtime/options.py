@@ -64,9 +64,9 @@ class SessionOptions:
     enable_amx: compute large float32 matrix multiplications on AMX tiles where the processor has them, up to 1.9 times as fast. Each number is split into
     three bfloat16 parts that together have all its bits, so results are at least as accurate.
     precision: "float32", or "bfloat16" for matrix multiplications, those of attention and of 1 x 1 convolutions included, whose operands are rounded to
-    bfloat16 (8 significant bits) and whose products are added in float32; all else, weights, activations and optimizers included, stays float32. Up to twice
-    as fast on processors with AVX512-BF16; elsewhere it gives the same bits, more slowly than float32. "auto" is "bfloat16" where the processor multiplies such
-    numbers, else "float32".
+    bfloat16 (8 significant bits) and whose products are added in float32; all else, weights, activations and optimizers included, stays float32. Products
+    are up to 1.9 times as fast on processors with AVX512-BF16; elsewhere they round in the same way, but are slower than in float32. "auto" is "bfloat16" where
+    the processor multiplies such numbers, else "float32".
     enable_elementwise_fusion: run chains of elementwise operators, and reductions over the last axes between them, block by block, so that the values between
     them stay in the first cache. The bits stay the same; switch it off to see every operator in a profile.
     optimizer_in_backward: update each parameter within the train step, as soon as its gradient is complete, so that the gradients never exist all at
