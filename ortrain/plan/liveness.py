@@ -88,10 +88,11 @@ class Lifetimes:
         """Choose in-place outputs; return root value -> its block of the arena."""
         last = self._choose_in_place(steps)
         blocks: dict[str, Block] = {}
+        shared = self.alias.keys() | self.in_place.keys()
         for index, step in enumerate(steps):
-            for name in filter(None, step.outputs):
-                root = self.root(name)
-                if root not in blocks and not self.is_outside(root):
+            for name in step.outputs:
+                root = self.root(name) if name in shared else name
+                if root and root not in blocks and not self.is_outside(root):
                     blocks[root] = Block(self.nbytes(root), index, max(index, last[root]))
         return blocks
 
@@ -109,8 +110,7 @@ class Lifetimes:
                 if out >= len(step.outputs) or source >= len(step.inputs) or not step.outputs[out] or not step.inputs[source]:
                     continue
                 root = self.root(step.inputs[source])
-                is_own_state = self.states.get(step.outputs[out]) == root
-                if (self.is_outside(root) and not is_own_state) or root in outputs or last[root] != index:
+                if last[root] != index or root in outputs or (self.is_outside(root) and self.states.get(step.outputs[out]) != root):
                     continue
                 if sum(self.root(name) == root for name in step.inputs if name) > 1:
                     continue

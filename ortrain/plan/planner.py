@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -406,6 +407,7 @@ class Planner:
         Rematerialization dominates the planning time of deep networks, so an order other than the first is only tried
         if its peak is lower without rematerialization. The peak alone does not decide: the second order of resnet50
         has 330.6 MB instead of 331.7 MB without rematerialization, but 175 MB instead of 151 MB with it."""
+        self.lifetimes.is_outside = cache(self._is_outside)        # all steps are lowered: from here on, no value moves out of the arena or into it
         first, *others = map(self._defer_gradients, candidate_orders(self.steps, self.lifetimes, self._is_accumulation_step, self._is_update, self._is_pinned))
         tried = [first, *(deferred for deferred in others if self._peak(deferred) < self._peak(first))]
         for deferred in tried:

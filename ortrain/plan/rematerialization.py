@@ -258,16 +258,23 @@ class Rematerialization:
             for name in map(self.lifetimes.unaliased, filter(None, candidate.step.inputs)):
                 if name in readers:
                     readers[name].append(unused[1])
-        scheduled = [(point, _with_renamed_inputs(step, renames.get(point, {})))
-                     for point, original in enumerate(self.steps) for step in (*reversed(recomputations.get(point, ())), original)]
-        steps = [step for _, step in scheduled]
+        steps: list[Step] = []
+        points: list[int] = []                           # of each step
+        done = 0
+        for point in sorted(renames.keys() | recomputations.keys()):
+            again = [_with_renamed_inputs(step, renames.get(point, {})) for step in (*reversed(recomputations.get(point, ())), self.steps[point])]
+            steps += self.steps[done:point] + again
+            points += [*range(done, point), *[point] * len(again)]
+            done = point + 1
+        steps += self.steps[done:]
+        points += range(done, len(self.steps))
         blocks = self.lifetimes.blocks(steps)
         live = live_bytes(steps, blocks)
         peak = max(live)
         peak_index = live.index(peak)
         recomputed = {value: blocks[name] for value in selection if (name := self.lifetimes.root(self.candidates[value].step.outputs[0])) in blocks}
         live_at_peak = [value for value, block in recomputed.items() if block.first < peak_index <= block.last]
-        self.schedules[key] = Schedule(steps, scheduled[peak_index][0], peak, live_at_peak)
+        self.schedules[key] = Schedule(steps, points[peak_index], peak, live_at_peak)
         return self.schedules[key]
 
     def _is_available(self, name: str, point: int, candidate: Candidate) -> bool:
