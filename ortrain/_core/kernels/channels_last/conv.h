@@ -133,7 +133,7 @@ static int NAMED(channels_last_conv)(const KernelArgs *args)
         NAMED(transpose_taps)(&s, scratch, 0);
         e->parallel_for(e, NAMED(depthwise_row_item), &s, g->images * g->out_rows);
     } else if (args->ints[CONV_METHOD] == GROUPED) {
-        NAMED(Grouped) s = NAMED(grouped_from_args)(args, 0);
+        NAMED(Grouped) s = NAMED(grouped_from_args)(args, 0, 0);
         s.in = INPUT(0); s.w = INPUT(1); s.out = y; s.epilogue = epilogue;
         NAMED(grouped_convolution)(&s, scratch);
     } else if (args->ints[CONV_METHOD] == WINOGRAD_1D) {
@@ -211,7 +211,7 @@ static void NAMED(conv_data_gradient)(const KernelArgs *args, const REAL *dy, co
         s.dy = dy; s.dx = dx;
         NAMED(depthwise_data_gradient)(&s, args->scratch);
     } else if (method == GROUPED) {
-        NAMED(Grouped) s = NAMED(grouped_from_args)(args, 1);
+        NAMED(Grouped) s = NAMED(grouped_from_args)(args, 1, 0);
         s.in = dy; s.w = w; s.out = dx;
         NAMED(grouped_convolution)(&s, args->scratch);
     } else if (method == DIRECT) {
@@ -253,7 +253,7 @@ static void NAMED(conv_weight_gradient)(const KernelArgs *args, const REAL *dy, 
         s.x = x; s.dy = dy; s.dw = dw;
         NAMED(depthwise_weight_gradient)(&s, args->scratch);
     } else if (method == GROUPED) {
-        NAMED(Grouped) s = NAMED(grouped_from_args)(args, 0);
+        NAMED(Grouped) s = NAMED(grouped_from_args)(args, 0, 1);
         s.in = x; s.dy = dy; s.dw = dw; s.slices = args->ints[WEIGHT_SLICES];
         NAMED(grouped_weight_gradient)(&s, args->scratch);
     } else {

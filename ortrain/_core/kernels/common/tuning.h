@@ -168,6 +168,8 @@ enum { STEP_ROWS = TILE_VECTORS == 3 ? TILE_ROWS : 4, STEP_VECTORS = 3 };
 #define GROUPED_COLUMNS 12               /* outputs of a tile: 12 sums and a vector of weights fit into 16 registers */
 #define GROUPED_TAPS 1024                /* of a kernel */
 #define GROUPED_SUMMED_TAPS 6            /* taps of a tile of the weight gradient, with two sums each */
+#define GROUPED_SUMMED_COLUMNS (VECTOR_BYTES == 64 ? 4 : 2) /* columns that such a tile adds at a time: as many vectors of dy stay in registers */
+#define GROUPED_SUMMED_BYTES 24576       /* of the pixels of a block that tiles of the weight gradient spread: they stay in the L1 cache for all steps */
 /* Of a block, in the L2 cache: the spread inputs of a vector (256 channels in 32 groups on 28 x 28: 108 GFLOP/s with 64 KiB, 130 with 192), and all inputs,
  * which are read once for every vector of outputs. */
 #define GROUPED_BYTES 196608
