@@ -16,6 +16,7 @@ cdef class EngineHandle:
     cdef public list recording            # None, or one entry per profiled run: (Program or BoundKernel, timestamps int64 [steps + 1] in ns)
     # session options that the planner reads
     cdef public bint winograd
+    cdef public tuple float32_nodes       # patterns of nodes and operators whose products take float32 operands whatever the precision
     cdef public bint elementwise_fusion
     cdef public double rematerialization
     # bytes at the beginning of the arena that train steps retain for their deferred steps; programs without deferred steps start behind them

@@ -15,6 +15,7 @@ class EngineHandle:
     def after_fork(self) -> None: ...
     amx: bool
     precision: str
+    float32_nodes: tuple[str, ...]
     seed: int
     winograd: bool
     elementwise_fusion: bool

@@ -274,6 +274,7 @@ cdef class EngineHandle:
         self.bfloat16_engine.bfloat16 = True
         self.bfloat16_engine.gemm_float32 = gemm_bfloat16
         self.bfloat16_engine.gemm_float32_serial = gemm_bfloat16_serial
+        self.float32_nodes = ()
         self.winograd = self.elementwise_fusion = True
         register_after_fork(self)
 

@@ -26,9 +26,9 @@ def existing_folder(path: str) -> Path:
     return folder
 
 
-def session_options(threads: int | None) -> SessionOptions:
-    """Return the options of a session with a number of threads, None for its default."""
-    return SessionOptions() if threads is None else SessionOptions(intra_op_num_threads=threads)
+def session_options(threads: int | None, precision: str = "float32") -> SessionOptions:
+    """Return the options of a session with a precision and a number of threads, None for its default."""
+    return SessionOptions(intra_op_num_threads=threads or 0, precision=precision)
 
 
 # ---- values of options

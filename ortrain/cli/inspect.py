@@ -17,7 +17,8 @@ from ortrain.formats.checkpoint import IDENTIFIER, read_checkpoint
 from ortrain.formats.checkpoint_contents import Checkpoint
 from ortrain.formats.onnx_files import read_model
 from ortrain.ir import Model, Node, TensorType
-from ortrain.ops import record_of
+from ortrain.ops import REGISTRY, OpRecord, record_of
+from ortrain.ops.registry.record import ORTRAIN
 
 LONGEST = 60
 """Characters of a property that are shown at most."""
@@ -70,7 +71,7 @@ def inspect_model(path: Path) -> None:
     values = [("input", name) for name in graph.inputs] + [("output", name) for name in graph.outputs]
     rows = [(kind, name, *_typed(graph.types.get(name))) for kind, name in values]
     print(table("inputs and outputs", ("", "name", "dtype", "shape"), rows))
-    print(table("operators", ("operator", "domain", "count", "kernel", "gradient"), list(_operators(model))))
+    print(table("operators", ("operator", "domain", "count", "kernel", "gradient", "bfloat16"), list(_operators(model))))
     statistics = set(running_statistics(graph))
     kinds = {name: "running statistic" if name in statistics else "weight" if str(array.dtype) in FLOATS else "constant"
              for name, array in graph.initializers.items()}
@@ -78,7 +79,7 @@ def inspect_model(path: Path) -> None:
         (name, array.dtype, _dims(array.shape), kinds[name]) for name, array in graph.initializers.items()]))
 
 
-def _operators(model: Model) -> Iterator[tuple[str, str, int, str, str]]:
+def _operators(model: Model) -> Iterator[tuple[str, str, int, str, str, str]]:
     examples: dict[tuple[str, str], Node] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for node in model.graph.all_nodes():
@@ -87,11 +88,19 @@ def _operators(model: Model) -> Iterator[tuple[str, str, int, str, str]]:
     for (domain, op_type), count in sorted(counts.items()):
         record = record_of(examples[domain, op_type])
         if record is None:
-            kernel = gradient = "no"
+            kernel = gradient = narrow = "no"
         else:
             kernel = "yes" if record.lower or record.evaluate or record.decompose or record.planned_as else "no"
             gradient = "yes" if record.gradient or record.decompose and record.differentiable else "no" if record.differentiable else "none needed"
-        yield op_type, domain or "ai.onnx", count, kernel, gradient
+            narrow = _takes_bfloat16(record)
+        yield op_type, domain or "ai.onnx", count, kernel, gradient, narrow
+
+
+def _takes_bfloat16(record: OpRecord) -> str:
+    """Return whether an operator's matrix multiplications take bfloat16 operands where a session's precision says so."""
+    if record.planned_as:
+        record = REGISTRY[ORTRAIN, record.planned_as]
+    return "yes" if record.takes_bfloat16 else "as its parts" if record.lower is None and record.decompose is not None else "no"
 
 
 def _typed(kind: TensorType | None) -> tuple[str, str]:

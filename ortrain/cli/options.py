@@ -14,9 +14,11 @@ from ortrain.cli.common import count, pair, positive, shape, size
 from ortrain.data.encoding import MISSING_RULES
 from ortrain.onnxblock.loss import losses_by_name
 from ortrain.onnxblock.optim import OPTIMIZERS
+from ortrain.runtime.options import PRECISIONS
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
 from ortrain.training.schedules import SCHEDULES
 
+PRECISION_HELP = "The type to which operands of matrix multiplications are rounded; auto is bfloat16 where the processor multiplies such numbers."
 NO_DECAY = ["*bias", "*norm*", "*Norm*"]
 """The parameters that --no-decay exempts when it is given without patterns."""
 
@@ -117,6 +119,7 @@ GROUPS: dict[str, list[Option]] = {
         _option("--monitor", "The figure for --patience and the best checkpoint, such as validation_loss or validation_accuracy. Without it, the loss on "
                 "validation data, or on training data where there are none.", metavar="FIGURE"),
         _option("--seed", "Of the split, the order of samples, random changes and random masks.", 0, type=count(0), metavar="N"),
+        _option("--precision", PRECISION_HELP, "float32", choices=PRECISIONS, continues=True),
         _option("--threads", "Threads of a step. Without it, the physical cores, at most 8.", type=count(1), metavar="N", continues=True),
     ],
     "run": [

@@ -7,11 +7,13 @@ import argparse
 import numpy as np
 
 from ortrain.cli.common import count, existing_folder, session_options
+from ortrain.cli.options import PRECISION_HELP
 from ortrain.dtypes import numpy_dtype
 from ortrain.errors import InvalidArgumentError
 from ortrain.ir import TensorType
 from ortrain.runs import DataOptions, ModelInputs, Split
 from ortrain.runs.loaders import fit_preprocessing, labelled_loader
+from ortrain.runtime.options import PRECISIONS
 from ortrain.trainer.construction import input_roles
 from ortrain.training.session import TrainingSession
 
@@ -26,6 +28,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--target", metavar="NAME", help="The target's column or array. Without it, the one named labels, target, label or y.")
     command.add_argument("--batch-size", type=count(1), default=32, metavar="N", help="The batch size of models that leave it open. Default: 32.")
     command.add_argument("--steps", type=count(1), default=20, metavar="N", help="Train and optimizer steps that are measured. Default: 20.")
+    command.add_argument("--precision", choices=PRECISIONS, default="float32", help=PRECISION_HELP + " Default: float32.")
     command.add_argument("--threads", type=count(1), metavar="N", help="Threads of the session. Without it, the physical cores, at most 8.")
     command.add_argument("--by", choices=("step", "kernel"), default="kernel", help="What the rows of the table are. Default: kernel.")
     command.add_argument("--most", type=count(1), metavar="N", help="The number of rows that are shown at most.")
@@ -34,7 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the table, and write the trace on request."""
-    with TrainingSession.from_artifacts(existing_folder(options.folder), options=session_options(options.threads)) as session:
+    with TrainingSession.from_artifacts(existing_folder(options.folder), options=session_options(options.threads, options.precision)) as session:
         batch = made_up(session, options.batch_size) if options.data is None else from_file(session, options)
         for _ in range(WARM_UP):
             one_step(session, batch)

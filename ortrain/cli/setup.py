@@ -59,7 +59,8 @@ def make_trainer(settings: Mapping[str, Any], *, folder: Path | None = None, ove
     trainer = Trainer.from_model(
         model, loss=settings["loss"], loss_options=loss_options(settings), optimizer=optimizer(settings), learning_rate=settings["learning_rate"],
         class_weight=class_weight, requires_grad=requires_grad, frozen_params=settings["frozen"], folder=folder,
-        additional_output_names=list(model.graph.outputs), input_shapes=input_shapes or None, options=session_options(settings["threads"]),
+        additional_output_names=list(model.graph.outputs), input_shapes=input_shapes or None,
+        options=session_options(settings["threads"], settings["precision"]),
         overwrite=overwrite, **trainer_settings(settings), **more)
     if settings["no_decay"] is not None:
         trainer.session.set_parameter_groups(no_decay_groups(trainer.session, settings["no_decay"] or NO_DECAY))

@@ -108,7 +108,7 @@ def _resume(options: argparse.Namespace, folder: Path, given: dict[str, Any]) ->
                                  + ", ".join(known.name for known in OPTIONS.values() if known.continues) + " may change")
     settings |= {"model": stored["model"], "data": stored["data"]}
     set_seed(settings["seed"])
-    trainer = Trainer.from_artifacts(folder, resume=True, options=session_options(settings["threads"]), progress=not settings["quiet"],
+    trainer = Trainer.from_artifacts(folder, resume=True, options=session_options(settings["threads"], settings["precision"]), progress=not settings["quiet"],
                                      **trainer_settings(settings))
     with trainer:
         _, held_out, data = open_data(trainer, settings, found.settings.preprocessing)

@@ -14,7 +14,7 @@ from ortrain.errors import InputCountError, InputNameError
 from ortrain.ir import Dim, Model
 from ortrain.loading.loader import ModelSource, as_model
 from ortrain.passes.half_precision import convert_to_float32, restore_output_types
-from ortrain.runtime.options import RunOptions, SessionOptions, check_precision
+from ortrain.runtime.options import RunOptions, SessionOptions, check_patterns, check_precision
 from ortrain.runtime.runner import Runner
 from ortrain.runtime.seed import current_seed
 
@@ -41,6 +41,7 @@ class InferenceSession:
         self._handle.winograd = self._options.enable_winograd
         self._handle.amx = self._options.enable_amx
         self._handle.precision = check_precision(self._options.precision)
+        self._handle.float32_nodes = check_patterns(self._options.float32_nodes)
         self._handle.elementwise_fusion = self._options.enable_elementwise_fusion
         self._lock = Lock(self._handle)
         self._runners: dict[tuple[str, ...], Runner] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +12,7 @@ from ortrain.errors import InvalidArgumentError
 from ortrain.runtime.renamed_options import Renamed, accepts_former_names, warn
 
 SWITCHES = "enable_winograd", "enable_amx", "enable_elementwise_fusion", "optimizer_in_backward"
-OWN_ENTRIES = tuple(f"ortrain.{name}" for name in (*SWITCHES, "precision", "rematerialization"))
+OWN_ENTRIES = tuple(f"ortrain.{name}" for name in (*SWITCHES, "precision", "float32_nodes", "rematerialization"))
 """Configuration entries that set ortrain's own options through APIs whose option classes have no such fields. A switch is "0" or "1"."""
 FORMER_NAMES = {
     "direct_convolution": Renamed("enable_winograd", inverted=True),
@@ -53,6 +54,14 @@ def check_precision(precision: str) -> str:
     return precision
 
 
+def check_patterns(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return patterns of names of nodes or operators. Raises InvalidArgumentError for one text in place of several, and for what is no text."""
+    found = () if isinstance(patterns, str) else tuple(patterns)
+    if isinstance(patterns, str) or not all(isinstance(pattern, str) and pattern for pattern in found):
+        raise InvalidArgumentError(f"expected a sequence of names or patterns as float32_nodes, got {patterns!r}")
+    return found
+
+
 @accepts_former_names(FORMER_NAMES)
 @dataclass
 class SessionOptions:
@@ -67,6 +76,9 @@ class SessionOptions:
     bfloat16 (8 significant bits) and whose products are added in float32; all else, weights, activations and optimizers included, stays float32. Products
     are up to 1.9 times as fast on processors with AVX512-BF16; elsewhere they round in the same way, but are slower than in float32. "auto" is "bfloat16" where
     the processor multiplies such numbers, else "float32".
+    float32_nodes: exceptions from precision: names of nodes of the model, or patterns of them such as "/decoder/*", and names of operators such as "Gemm".
+    Their matrix multiplications and those of their gradients stay in float32. A node into which several were fused has the name of one of them, as profiles
+    show it.
     enable_elementwise_fusion: run chains of elementwise operators, and reductions over the last axes between them, block by block, so that the values between
     them stay in the first cache. The bits stay the same; switch it off to see every operator in a profile.
     optimizer_in_backward: update each parameter within the train step, as soon as its gradient is complete, so that the gradients never exist all at
@@ -84,6 +96,7 @@ class SessionOptions:
     enable_winograd: bool = True
     enable_amx: bool = True
     precision: str = "float32"
+    float32_nodes: Sequence[str] = ()
     enable_elementwise_fusion: bool = True
     optimizer_in_backward: bool = False
     rematerialization: float = 0.07
@@ -110,7 +123,7 @@ class SessionOptions:
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Set a configuration entry. Entries such as "ortrain.optimizer_in_backward" set the option: a switch to "0" or "1", rematerialization to a
-        number, precision to its name.
+        number, precision to its name, float32_nodes to patterns between commas.
 
         Raises InvalidArgumentError for the one entry that onnxruntime refuses in training, for an unknown ortrain option, for an invalid value, and
         for arguments that are not text."""
@@ -137,6 +150,9 @@ class SessionOptions:
             return
         if name == "precision":
             self.precision = check_precision(value)
+            return
+        if name == "float32_nodes":
+            self.float32_nodes = check_patterns(pattern.strip() for pattern in value.split(",") if pattern.strip())
             return
         try:
             share = float(value)

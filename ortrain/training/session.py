@@ -26,7 +26,7 @@ from ortrain.formats.artifact_names import CHECKPOINT, EVAL_MODEL, OPTIMIZER_MOD
 from ortrain.formats.onnx_files import write_model
 from ortrain.ir import Model
 from ortrain.loading.loader import ModelSource, as_model
-from ortrain.runtime.options import RunOptions, SessionOptions, check_precision, check_share
+from ortrain.runtime.options import RunOptions, SessionOptions, check_patterns, check_precision, check_share
 from ortrain.runtime.parameters import Parameters
 from ortrain.runtime.runner import Runner
 from ortrain.runtime.seed import current_seed
@@ -65,6 +65,7 @@ class TrainingSession(Optimization, CopyableSession):
         self._handle.winograd = self.options.enable_winograd
         self._handle.amx = self.options.enable_amx
         self._handle.precision = check_precision(self.options.precision)
+        self._handle.float32_nodes = check_patterns(self.options.float32_nodes)
         self._handle.elementwise_fusion = self.options.enable_elementwise_fusion
         self._handle.rematerialization = check_share(self.options.rematerialization)
         self._reset_flag = np.zeros(1, np.bool_)

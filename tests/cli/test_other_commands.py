@@ -37,9 +37,14 @@ def test_inspect_a_model_says_what_cannot_be_trained(command, folder):
     status, out, _ = command("inspect odd.onnx")
     rows = [line.split() for line in out.splitlines()]
     assert status == 0
-    assert ["Relu", "ai.onnx", "2", "yes", "yes"] in rows and ["NobodyKnows", "ai.onnx", "1", "no", "no"] in rows
+    assert ["Relu", "ai.onnx", "2", "yes", "yes", "no"] in rows and ["NobodyKnows", "ai.onnx", "1", "no", "no", "no"] in rows
     assert ["input", "x", "float32", "[batch,", "2]"] in rows
     assert "\x1b" not in out and r"odd\x1b[31m\nname" in out, "a name cannot command the terminal"
+
+
+def test_inspect_says_which_operators_multiply_in_bfloat16(command):
+    rows = [line.split() for line in command("inspect model.onnx")[1].splitlines()]
+    assert any(row[0] == "Gemm" and row[-1] == "yes" for row in rows if row)
 
 
 def test_inspect_a_checkpoint(command):

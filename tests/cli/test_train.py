@@ -10,6 +10,7 @@ from ortrain.formats.checkpoint import read_checkpoint
 from ortrain.onnxblock.loss import losses_by_name
 from ortrain.onnxblock.optim import OPTIMIZERS
 from tests.cli.conftest import ANIMALS, SAMPLES
+from tests.documents.models import perceptron
 from tests.trainer.models import CLASSES, FEATURES
 
 TRAIN = "train model.onnx data.npz --loss cross-entropy --out run --quiet"
@@ -210,6 +211,19 @@ def test_the_best_weights_are_exported_after_early_stopping(command, folder, arr
     _, page, _ = command("report run")
     best = min(record["validation"]["loss"] for record in history)
     assert f"<b>{best:.4f}</b><span>validation loss" in (folder / "run" / "report.html").read_text(), page
+
+
+def test_products_take_bfloat16_operands_on_request(command, folder):
+    drawn = np.random.default_rng(4)
+    np.savez(folder / "wide.npz", input=drawn.standard_normal((64, 32)).astype(np.float32), labels=drawn.integers(0, 32, 64))
+    perceptron(str(folder / "wide.onnx"), [32, 48, 32], "input", "output", ["first", "second"])
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        status, _, err = command(f"train wide.onnx wide.npz --loss cross-entropy --out {precision} --quiet --epochs 2 --precision {precision}")
+        assert (status, err) == (0, "")
+        losses[precision] = [epoch["training"]["loss"] for epoch in history_of(folder, precision)]
+    assert losses["bfloat16"] != losses["float32"] and losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
+    assert command("train wide.onnx wide.npz --out bfloat16 --quiet --resume --epochs 3 --precision float32")[0] == 0
 
 
 def test_logs_are_written_on_request(command, folder):

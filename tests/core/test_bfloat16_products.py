@@ -5,12 +5,14 @@ import ctypes
 import importlib
 
 import numpy as np
+import onnx
 import pytest
 
 import ortrain
 from ortrain._core.engine import EngineHandle, multiplies_bfloat16
 from ortrain._core.kernel_table import instruction_set
 from ortrain.artifacts import LossType, OptimType
+from ortrain.errors import InvalidArgumentError
 from ortrain.runtime.state import aligned_zeros
 from tests.core.test_products import SHAPES, TILED_SHAPES, gemm, infinite
 from tests.documents.models import perceptron
@@ -163,3 +165,25 @@ def test_a_session_gives_the_same_bits_for_any_number_of_threads(network):
 def test_auto_chooses_bfloat16_where_the_processor_multiplies_it(network):
     chosen = "bfloat16" if multiplies_bfloat16() else "float32"
     assert train(network, 2, precision="auto")[0] == train(network, 2, precision=chosen)[0]
+
+
+@pytest.mark.parametrize("exceptions", [("*",), ("Gemm", "Dense", "GemmUpdate", "MatMul", "FusedMatMul")])
+def test_exceptions_by_node_or_operator_stay_in_float32(network, exceptions):
+    assert train(network, precision="bfloat16", float32_nodes=exceptions)[0] == train(network)[0]
+
+
+def test_an_exception_covers_the_gradients_of_its_node(network):
+    model = onnx.load(network)
+    products = [node.name for node in model.graph.node if node.op_type in ("Gemm", "MatMul")]
+    assert train(network, precision="bfloat16", float32_nodes=products)[0] == train(network)[0]
+    some = train(network, precision="bfloat16", float32_nodes=products[:1])[0]
+    assert some not in (train(network)[0], train(network, precision="bfloat16")[0])
+
+
+def test_exceptions_are_a_sequence_of_texts_or_a_configuration_entry(network):
+    options = ortrain.SessionOptions(precision="bfloat16")
+    options.add_session_config_entry("ortrain.float32_nodes", "first*, /decoder/*")
+    assert options.float32_nodes == ("first*", "/decoder/*")
+    for refused in ("first", [3], [""]):
+        with pytest.raises(InvalidArgumentError, match="float32_nodes"):
+            train(network, float32_nodes=refused)

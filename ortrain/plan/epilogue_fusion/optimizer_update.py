@@ -51,7 +51,7 @@ class UpdateRewriter(EpilogueRewriter):
         if self._is_unscaled(gemm):
             attributes = update.attributes | {name: int(gemm.attributes.get(name, 0)) for name in ("transA", "transB")} | {"update": update.op_type}
             self.result[gemm_index] = None
-            self._replace(index, Node("GemmUpdate", [*gemm.inputs[:2], weights, "", *rest], update.outputs, update.name, ORTRAIN, attributes))
+            self._replace(index, Node("GemmUpdate", [*gemm.inputs[:2], weights, "", *rest], update.outputs, gemm.name, ORTRAIN, attributes))
 
     def _may_be_updated(self, name: str) -> bool:
         """Return whether a value is a parameter or a view of one: the fused update must not read a parameter that it
