@@ -9,7 +9,7 @@ import numpy as np
 from ortrain._core.engine import EngineHandle
 from ortrain.dtypes import DIFFERENTIABLE
 from ortrain.errors import InvalidModelError
-from ortrain.ir import Graph, Model, NameSource, TensorType
+from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
 from ortrain.passes.fused_training import fused_forward_model, fused_training_model
 from ortrain.runtime.runner import Runner
@@ -42,16 +42,19 @@ def bind_parameters(graph: Graph, state: TrainingState) -> None:
     state.bind(order, [name for name in buffers if name in known], types)
 
 
+def statistics_of(node: Node) -> list[tuple[int, int]]:
+    """Return (input, output) for the running mean and variance of a batch normalization in training mode; nothing for other nodes."""
+    training = node.op_type == "BatchNormInternal" or node.op_type == "BatchNormalization" and node.attributes.get("training_mode", 0)
+    return [(3, 1), (4, 2)] if training else []
+
+
 def running_statistics(graph: Graph, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Map the new running statistics of batch normalization to the parameters that receive them when a step commits."""
     names = NameSource(graph.names())
     commits: dict[str, np.ndarray] = {}
     for node in graph.nodes:
-        training = node.op_type == "BatchNormInternal" or node.op_type == "BatchNormalization" and node.attributes.get("training_mode", 0)
-        if not training:
-            continue
-        node.outputs.extend([""] * (3 - len(node.outputs)))
-        for source, output in ((3, 1), (4, 2)):
+        for source, output in statistics_of(node):
+            node.outputs.extend([""] * (3 - len(node.outputs)))
             if node.inputs[source] in fixed:
                 node.outputs[output] = node.outputs[output] or names.unique(f"{node.inputs[source]}_updated")
                 commits[node.outputs[output]] = fixed[node.inputs[source]]

@@ -34,6 +34,7 @@ from ortrain.runtime.state import DEFAULT_LEARNING_RATE, TrainingState
 from ortrain.runtime.values import check_device
 from ortrain.training.binding import bind_parameters, eval_runner, parameter_arrays, training_runner
 from ortrain.training.copying import CopyableSession
+from ortrain.training.flat_buffers import FlatBuffers
 from ortrain.training.numbers import check_learning_rate
 from ortrain.training.optimization import Optimization
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from ortrain.runtime.profiling import Profiling
 
 
-class TrainingSession(Optimization, CopyableSession):
+class TrainingSession(Optimization, FlatBuffers, CopyableSession):
     """A model in training: forward, backward and optimizer steps over one state.
 
     training_model, eval_model, optimizer_model: the artifacts, each as a path, bytes, an onnx.ModelProto or an ortrain.ir.Model; eval and optimizer
