@@ -24,7 +24,9 @@ Order. Arrays and other samples with numbers are shuffled by np.random.default_r
 generator, and their rows within windows of up to 65536 rows or 32 MiB. Iterables keep their order, and the batch size, if they yield batches.
 
 Threads. A thread prepares batches ahead (prefetch) from when on preparing one takes more than 0.2 ms on average; below that, handing batches from thread to
-thread costs more than it saves. Arrays in memory with batches of up to 4 MiB never use one."""
+thread costs more than it saves. Arrays in memory with batches of up to 4 MiB never use one.
+
+Workers. `DataLoader.shard` divides each batch among processes that train together, in the order that a single process with larger batches has."""
 
 from ortrain.data.augmentation import Augment
 from ortrain.data.loader import DataLoader, as_loader

@@ -22,11 +22,21 @@ WINDOW_ROWS, WINDOW_BYTES = 65536, 32 << 20
 """How many rows of a source in blocks are in memory to be shuffled among each other, at most, but one batch in any case."""
 
 
+class BatchShard(Batch):
+    """One worker's part of a batch that several workers share; without arrays where the batch has too few samples.
+
+    samples: how many the whole batch has."""
+
+    def __init__(self, arrays: Batch, samples: int) -> None:
+        super().__init__(arrays)
+        self.samples = samples
+
+
 class DataLoader:
-    """Batches of samples, epoch by epoch. `as_loader` makes one and describes the parameters."""
+    """Batches of samples, epoch by epoch. `as_loader` makes one and describes the parameters; `shard` says what that of a loader is."""
 
     def __init__(self, source: Source, conversions: Sequence[Conversion], *, batch_size: int = 32, shuffle: bool = True, seed: int = 0,
-                 drop_last: bool = False, steps_per_epoch: int | None = None, prefetch: int = 2) -> None:
+                 drop_last: bool = False, steps_per_epoch: int | None = None, prefetch: int = 2, shard: tuple[int, int] = (0, 1)) -> None:
         _check_counts(batch_size=(batch_size, 1), seed=(seed, 0), prefetch=(prefetch, 0))
         if steps_per_epoch is not None:
             _check_counts(steps_per_epoch=(steps_per_epoch, 1))
@@ -35,6 +45,8 @@ class DataLoader:
         self.conversions = list(conversions)
         self.batch_size, self.shuffle, self.seed, self.drop_last, self.prefetch = batch_size, shuffle, seed, drop_last, prefetch
         self.steps_per_epoch = steps_per_epoch
+        self.rank, self.workers = shard
+        """Which part of each batch this loader yields, and of how many."""
         self.batches_per_epoch = self._count_batches()
         """The number of batches of an epoch, None where it is not known beforehand."""
         self._checked = self._check_once()
@@ -56,12 +68,46 @@ class DataLoader:
         batches = "an unknown number of batches" if self.batches_per_epoch is None else f"{self.batches_per_epoch} batches"
         size = "" if isinstance(self.source, Stream) else f" of {self.batch_size}"
         thread = f", up to {self.prefetch} prepared ahead" if self._may_use_thread() else ""
-        return f"{self.source.describe()}; {batches}{size} per epoch, {order}{thread}"
+        shard = f", of each the part of rank {self.rank} of {self.workers}" if self.workers > 1 else ""
+        return f"{self.source.describe()}; {batches}{size} per epoch, {order}{shard}{thread}"
 
     def __repr__(self) -> str:
         return f"DataLoader({self.describe()})"
 
+    def shard(self, rank: int, workers: int) -> DataLoader:
+        """Return a loader for one of several workers that train together: each of its batches is the worker's part of a batch that is `workers` times as large.
+
+        The parts of all ranks, in their order, are the batches of a loader with `workers` times the batch size, or, of a stream of batches, the stream's own,
+        each divided evenly. Batches are BatchShard; rows of other workers are read only where they come in blocks or in a stream.
+
+        Raises InvalidArgumentError for a rank that is not one of the workers, for data that can be iterated once, and with drop_last or steps_per_epoch for
+        data with too few samples."""
+        _check_counts(rank=(rank, 0), workers=(workers, 1))
+        if rank >= workers:
+            raise InvalidArgumentError(f"expected a rank below the number of workers, {workers}, got {rank}")
+        if self._once is not None:
+            raise InvalidArgumentError(f"expected data that every worker can iterate again, got {self.source.describe()}: give a list, a DataLoader or another "
+                                       "object that starts anew")
+        return DataLoader(self.source, self.conversions, batch_size=self.batch_size * workers, shuffle=self.shuffle, seed=self.seed, drop_last=self.drop_last,
+                          steps_per_epoch=self.steps_per_epoch, prefetch=self.prefetch, shard=(rank, workers))
+
+    def _own(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the rows of a batch [start, stop) that are this loader's."""
+        count = stop - start
+        return start + count * self.rank // self.workers, start + count * (self.rank + 1) // self.workers
+
+    def _made(self, arrays: Batch, samples: int) -> Batch:
+        return BatchShard(arrays, samples) if self.workers > 1 else arrays
+
     # ---- what is known and checked beforehand
+
+    def batch_sizes(self) -> set[int]:
+        """Return how many samples the batches of data with numbered samples have: the first, and the last one if it is smaller."""
+        count, size = self.source.samples, self.batch_size
+        assert count is not None
+        whole = self.drop_last or self.steps_per_epoch is not None
+        found = [self._own(0, samples) for samples in (min(size, count), size if whole else count % size or size)]
+        return {stop - start for start, stop in found if stop > start}
 
     def _count_batches(self) -> int | None:
         source, steps = self.source, self.steps_per_epoch
@@ -93,7 +139,7 @@ class DataLoader:
         arrays = self.source.in_memory if isinstance(self.source, RandomAccess) else None
         if arrays is None:
             return True
-        return sum(array.nbytes // max(1, len(array)) for array in arrays) * self.batch_size > CHEAP_BATCH
+        return sum(array.nbytes // max(1, len(array)) for array in arrays) * self.batch_size > CHEAP_BATCH * self.workers
 
     # ---- epochs
 
@@ -128,8 +174,11 @@ class DataLoader:
         assert self.batches_per_epoch is not None
         for start in range(first * size, self.batches_per_epoch * size, size):
             stop = min(start + size, count)
-            rows = slice(start, stop) if order is None else order[start:stop]
-            yield [conversion(array, rows, checked) for conversion, array in zip(self.conversions, source.read(rows, key), strict=True)]
+            low, high = self._own(start, stop)
+            rows = slice(low, high) if order is None else order[low:high]
+            values = source.read(rows, key) if high > low else None
+            arrays = [] if values is None else [conversion(array, rows, checked) for conversion, array in zip(self.conversions, values, strict=True)]
+            yield self._made(arrays, stop - start)
 
     def _blocks(self, source: Blocks, number: int, first: int) -> Iterator[Batch]:
         """Blocks in random order, and rows in random order within windows that hold whole batches, so that a batch's window follows from its number."""
@@ -148,9 +197,10 @@ class DataLoader:
                 if position >= last:
                     return
                 if position >= first * size:
-                    chosen = within[start : start + size]
-                    yield [conversion(array[chosen], f"batch {position // size} (shuffled within blocks)" if self.shuffle else slice(position, None))
-                           for conversion, array in zip(self.conversions, rows, strict=True)]
+                    low, high = self._own(start, min(start + size, count))
+                    where = f"batch {position // size} (shuffled within blocks)" if self.shuffle else slice(position + low - start, None)
+                    arrays = [conversion(array[within[low:high]], where) for conversion, array in zip(self.conversions, rows, strict=True)]
+                    yield self._made(arrays if high > low else [], min(size, count - start))
             index += 1
             del rows                                        # before the next window is read
 
@@ -173,7 +223,10 @@ class DataLoader:
             check_lengths(names, arrays)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"{error}, in batch {number}") from None
-        return [conversion(array, f"batch {number}") for conversion, array in zip(self.conversions, arrays, strict=True)]
+        samples = len(arrays[0])
+        start, stop = self._own(0, samples)
+        parts = [array[start:stop] for array in arrays] if self.workers > 1 else arrays
+        return self._made([conversion(array, f"batch {number}") for conversion, array in zip(self.conversions, parts, strict=True) if stop > start], samples)
 
 
 class _OneShot:

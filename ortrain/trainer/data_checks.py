@@ -55,10 +55,7 @@ def _check_shapes(session: TrainingSession, loader: DataLoader, arrays: Sequence
     """Check the shapes of the first and of the last batch of an epoch."""
     if "string" in dtypes:
         return
-    samples, size = len(arrays[0]), loader.batch_size
-    is_complete = loader.drop_last or loader.steps_per_epoch is not None
-    sizes = {min(size, samples), size if is_complete else samples % size or size}
-    for count in sorted(sizes, reverse=True):
+    for count in sorted(loader.batch_sizes(), reverse=True):
         batch: list[Any] = [np.empty((count, *array.shape[1:]), numpy_dtype(dtype)) for array, dtype in zip(arrays, dtypes, strict=True)]
         session.check_inputs(*batch, training=training)
 
