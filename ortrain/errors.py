@@ -193,3 +193,9 @@ class MissingPackageError(InvalidStateError, ImportError):
     """A package is missing that ortrain does not depend on and that the call needs; the message says how to install it."""
 
     code = 1
+
+
+class WorkerFailedError(OrtrainError, RuntimeError):
+    """A worker of a parallel run failed, which ends the run on all of them; the message names its rank and what happened there."""
+
+    code = 1

@@ -288,12 +288,15 @@ class TrainingState:
                                          f"got {list(value.shape)} and {value.dtype}")
         view[...] = value.reshape(view.shape)
 
-    # ---- snapshots
+    # ---- all of it
+
+    def segments(self) -> list[Segment]:
+        """The memory of all parameters and moments."""
+        return [*self.trainable_segments, *self.frozen_segments, *chain.from_iterable(self.moments)]
 
     def snapshot(self) -> Snapshot:
         """Return a copy of all parameters, moments and of the count of optimizer steps, for restore()."""
-        segments = [*self.trainable_segments, *self.frozen_segments, *chain.from_iterable(self.moments)]
-        return Snapshot(self.optimizer_step, [(segment.array, segment.array.copy()) for segment in segments])
+        return Snapshot(self.optimizer_step, [(segment.array, segment.array.copy()) for segment in self.segments()])
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set parameters, moments and the count of optimizer steps to what snapshot() copied from this state."""

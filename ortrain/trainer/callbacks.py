@@ -54,6 +54,10 @@ class TrainerInterface(Protocol):
     def output_folder(self) -> Path | None:
         """Where the run writes its files."""
 
+    @property
+    def rank(self) -> int:
+        """The number of this process among the workers of a parallel run; that of rank 0, which is also that of a single process, writes the files."""
+
     def stop(self, reason: str) -> None:
         """End training after the current epoch."""
 
@@ -65,7 +69,13 @@ class TrainerInterface(Protocol):
 
 
 class Callback:
-    """Is called at the events of a training run; override the methods of interest, all of which do nothing here."""
+    """Is called at the events of a training run; override the methods of interest, all of which do nothing here.
+
+    In a parallel run every worker calls its callbacks, with the same records. One that acts for the run as a whole, such as a logger, says so by
+    rank_zero_only = True."""
+
+    rank_zero_only: bool = False
+    """Whether rank 0 alone calls the callback."""
 
     def on_fit_begin(self, trainer: TrainerInterface) -> None:
         """Training begins, or continues a resumed run."""
@@ -159,7 +169,7 @@ class EarlyStopping(Callback):
     def on_fit_begin(self, trainer: TrainerInterface) -> None:
         if trainer.epoch == 0:
             self._forget()
-            for path in [] if trainer.output_folder is None else trainer.output_folder.glob(f"{self._file}*.npy"):
+            for path in [] if trainer.output_folder is None or trainer.rank else trainer.output_folder.glob(f"{self._file}*.npy"):
                 path.unlink()                           # of a run that this one replaces
 
     def on_epoch_end(self, trainer: TrainerInterface, record: EpochRecord) -> None:
@@ -171,7 +181,7 @@ class EarlyStopping(Callback):
             self.best, self.best_epoch, self.waited = value, record.epoch, 0
             if self.restore_best:
                 self._weights = trainer.save_weights()
-                if trainer.output_folder is not None:
+                if trainer.output_folder is not None and trainer.rank == 0:
                     self._write_weights(trainer.output_folder)
             return
         self.waited += 1

@@ -47,6 +47,7 @@ class Progress:
     base_learning_rate: float
     loss_sum: float
     samples: int
+    workers: int = 1
     history: list[dict[str, Any]] = field(default_factory=list)
     schedule: dict[str, Any] = field(default_factory=dict)
     callbacks: list[dict[str, Any]] = field(default_factory=list)
@@ -58,6 +59,7 @@ class Progress:
         return cls(trainer.epoch, trainer.step, trainer.batch, session.train_steps, trainer.options.seed,
                    session.learning_rate if session.has_optimizer else 0.0, trainer.learning_rate,
                    running.loss_sum if running is not None and trainer.batch else 0.0, running.samples if running is not None and trainer.batch else 0,
+                   trainer.workers.size,
                    [record.to_dict() for record in trainer.history], _state_of(schedule),
                    [{"type": type(callback).__name__} | callback.state_dict() for callback in callbacks])
 
@@ -93,17 +95,22 @@ def _state_of(schedule: Any) -> dict[str, Any]:
 
 
 class CheckpointFolder:
-    """The files of a run. The latest checkpoint is always `checkpoint`, which TrainingSession.from_artifacts reads."""
+    """The files of a run. The latest checkpoint is always `checkpoint`, which TrainingSession.from_artifacts reads.
 
-    def __init__(self, folder: Path | None, settings: TrainerSettings) -> None:
+    writes: False for a worker that leaves writing to rank 0."""
+
+    def __init__(self, folder: Path | None, settings: TrainerSettings, writes: bool = True) -> None:
         self.folder = folder
         self.settings = settings
+        self.writes = writes
 
     def check_unused(self) -> None:
         """Raise InvalidArgumentError when the folder holds a run, or is a file."""
-        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
+        if self.folder is None or not self.writes:
+            return
+        if self.folder.exists() and not self.folder.is_dir():
             raise InvalidArgumentError(f"expected a folder for the run, got the file {str(self.folder)!r}")
-        if self.folder is not None and (self.folder / SETTINGS).exists():
+        if (self.folder / SETTINGS).exists():
             raise InvalidArgumentError(f"expected a folder without a run, got {str(self.folder)!r}, which holds one: continue it with resume=True, or "
                                        "replace it with overwrite=True")
 
@@ -111,7 +118,7 @@ class CheckpointFolder:
         """Write the session's models and its checkpoint into the folder, so that TrainingSession.from_artifacts can open the run.
 
         replace: also when the folder holds some, which may be those of another model."""
-        if self.folder is None or not replace and (self.folder / TRAINING_MODEL).exists():
+        if self.folder is None or not self.writes or not replace and (self.folder / TRAINING_MODEL).exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         session.save_artifacts(self.folder)
@@ -121,7 +128,7 @@ class CheckpointFolder:
         progress = trainer.progress()
         state = trainer.session.state
         state.set_property(PROPERTY, json.dumps(progress.to_dict()))
-        if self.folder is None:
+        if self.folder is None or not self.writes:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         if trainer.average is not None:
@@ -151,7 +158,7 @@ class CheckpointFolder:
     def keep(self, trainer: Trainer, record: EpochRecord) -> None:
         """Save after an epoch, and keep the best and the recent checkpoints that the settings ask for."""
         self.save(trainer)
-        if self.folder is None:
+        if self.folder is None or not self.writes:
             return
         latest = self.folder / CHECKPOINT
         if self.settings.keep_last:

@@ -1,4 +1,4 @@
-"""The loop over the batches of an epoch, and the signal that ends it.
+"""The loop over the batches of an epoch, and the signal that ends it. That of several workers is in ortrain.trainer.parallel_loop.
 
 It is the part of the trainer that runs in every step. What need not happen at every step is gathered: predictions wait until METRIC_SAMPLES of them are
 there, which makes an accuracy cost 2 instead of 12 microseconds a step for batches of 16."""
@@ -81,6 +81,12 @@ class RunningMetrics:
         """The mean loss per sample so far."""
         return self.loss_sum / self.samples if self.samples else math.nan
 
+    def combine(self) -> None:
+        """Add the batches of other workers since the last call; there are none in a single process."""
+
+    def gather(self) -> None:
+        """Give the metrics the predictions of other workers; there are none in a single process."""
+
     def results(self) -> dict[str, float]:
         """Return the mean loss, then each metric by name."""
         self.flush()
@@ -95,12 +101,15 @@ class EpochLoop:
         self.loader = loader
         self.schedule = schedule
         self.stop = stop
-        self.running = trainer.running = RunningMetrics(copy.deepcopy(trainer.metrics))      # evaluation uses the trainer's own meanwhile
+        self.running = trainer.running = self._make_running(copy.deepcopy(trainer.metrics))      # evaluation uses the trainer's own meanwhile
         self.observers = [callback for callback in callbacks if getattr(callback.on_step_end, "__func__", None) is not Callback.on_step_end]
         self.target = trainer.roles.training.index(trainer.roles.targets[0])
         self.predictions = trainer.session.output_names().index(trainer.roles.predictions) if trainer.metrics and trainer.roles.predictions else 0
         self.started = time.perf_counter()
         self._continued = False
+
+    def _make_running(self, metrics: Sequence[Metric]) -> RunningMetrics:
+        return RunningMetrics(metrics)
 
     def continue_from(self, progress: Progress) -> None:
         """Go on with the epoch that was saved half way."""
@@ -109,16 +118,13 @@ class EpochLoop:
 
     def run(self) -> bool:
         """Run the batches of the current epoch that are left; return whether it was completed."""
-        trainer, session = self.trainer, self.trainer.session
-        options, running, target = trainer.options, self.running, self.target
+        trainer, session, options = self.trainer, self.trainer.session, self.trainer.options
         if self._continued:
             self._continued = False
         else:
-            running.reset()
+            self.running.reset()
         self.started = time.perf_counter()
-        accumulate, save_every, stop = options.accumulate, options.save_every_steps, self.stop
-        predictions = self.predictions
-        train_step = session.train_step
+        accumulate, save_every = options.accumulate, options.save_every_steps
         pending = 0
         losses = 0.0
         batches = self.loader.epoch(trainer.epoch, trainer.batch)
@@ -126,14 +132,8 @@ class EpochLoop:
             for batch in batches:
                 if pending == 0 and self.schedule is not None:
                     session.learning_rate = self.schedule.rate(trainer.step)
-                results = train_step(*batch)
-                loss = float(results[0])
-                targets = batch[target]
-                running.add(loss, len(targets), results[predictions] if predictions else None, targets)
-                if not math.isfinite(loss):
-                    self._refuse(loss, batch)
+                losses += self._train_step(batch)
                 pending += 1
-                losses += loss
                 trainer.batch += 1
                 if pending < accumulate:
                     continue
@@ -141,8 +141,7 @@ class EpochLoop:
                 pending, losses = 0, 0.0
                 if save_every is not None and trainer.step % save_every == 0:
                     trainer.save()
-                if stop.received or trainer.stopped is not None:
-                    trainer.stopped = trainer.stopped or stop.received
+                if self._is_stopped():
                     return False
             if pending:
                 self._optimizer_step(pending, losses / pending)
@@ -152,7 +151,22 @@ class EpochLoop:
                 close()
         return True
 
+    def _train_step(self, batch: Sequence[np.ndarray]) -> float:
+        """Run a train step and return the loss."""
+        results = self.trainer.session.train_step(*batch)
+        loss, targets = float(results[0]), batch[self.target]
+        self.running.add(loss, len(targets), results[self.predictions] if self.predictions else None, targets)
+        if not math.isfinite(loss):
+            self._refuse(loss, batch)
+        return loss
+
+    def _is_stopped(self) -> bool:
+        """Return whether training ends after the last optimizer step, for a reason that `trainer.stopped` then says."""
+        self.trainer.stopped = self.trainer.stopped or self.stop.received
+        return self.trainer.stopped is not None
+
     def _optimizer_step(self, batches: int, loss: float) -> None:
+        """Run an optimizer step. batches: how many gradients have been added up since the last one; loss: their mean loss."""
         trainer, session = self.trainer, self.trainer.session
         if batches > 1 and trainer.options.accumulation == "mean":
             session.gradient_scale = 1.0 / batches

@@ -17,6 +17,7 @@ from ortrain.packages import require
 from ortrain.trainer.callbacks import Callback, TrainerInterface
 from ortrain.trainer.html import figure_text, history_html
 from ortrain.trainer.records import EpochRecord, StepRecord
+from ortrain.trainer.settings import WORKERS
 
 Kind = Literal["auto", "notebook", "rich", "tqdm", "lines"]
 
@@ -34,8 +35,10 @@ class ProgressBar(Callback):
     per epoch; "auto" takes the table in notebooks, lines where the stream is no terminal, and the first of rich, tqdm and lines that is installed else.
     stream: where to write; by default sys.stderr as it is when training begins.
 
-    The rate is in samples per second if the trainer's settings have "batch_size", else in steps per second. Between refreshes a step costs less than a
-    microsecond. Raises InvalidArgumentError for other values, InvalidStateError when the package of a display is missing."""
+    The rate is in samples per second, of all workers, if the trainer's settings have "batch_size", else in steps per second. Between refreshes a step costs
+    less than a microsecond. Raises InvalidArgumentError for other values, InvalidStateError when the package of a display is missing."""
+
+    rank_zero_only = True
 
     def __init__(self, display: Kind = "auto", *, refresh: float = 0.2, stream: TextIO | None = None) -> None:
         if display not in get_args(Kind):
@@ -93,7 +96,7 @@ class ProgressBar(Callback):
         rate, unit = done / max(now - self._started, 1e-9), "steps"
         batch_size = trainer.settings.get(BATCH_SIZE)
         if isinstance(batch_size, int):
-            rate, unit = rate * batch_size, "samples"
+            rate, unit = rate * batch_size * trainer.settings.get(WORKERS, 1), "samples"
         parts.append(f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.2g} {unit}/s")
         if trainer.steps_per_epoch is not None and step > self._fit_step:
             left = trainer.steps_per_epoch * trainer.epochs - step

@@ -15,6 +15,8 @@ from ortrain.training.schedules import check_schedule
 AUTOMATIC = "auto"
 """As metrics: accuracy for integer targets, none for others."""
 
+WORKERS = "workers"
+"""In the settings of a parallel run, the number of its workers."""
 
 OF_FIT = {"epochs": "epochs", "num_epochs": "epochs", "num_train_epochs": "epochs", "batch_size": "batch_size", "validation": "validation",
           "validation_data": "validation", "validation_split": "validation", "shuffle": "shuffle"}
@@ -39,7 +41,8 @@ class TrainerSettings:
     patience: epochs without a better monitored figure after which training ends and the best weights are restored; None trains all epochs.
     monitor: the figure of early stopping and of the best checkpoint: "validation_loss", "loss", or a metric's name.
     keep_last, keep_best: numbers of recent and of best checkpoints to keep beside the latest. save_every_steps: also save after so many optimizer steps.
-    callbacks: ortrain.trainer.Callback objects. progress: show a progress bar."""
+    callbacks: ortrain.trainer.Callback objects. progress: show a progress bar.
+    strategy: how several processes train one model, each on its part of the data: "mpi", an ortrain.distributed.Strategy, or None for one process."""
 
     seed: int = 0
     metrics: Any = AUTOMATIC
@@ -59,6 +62,7 @@ class TrainerSettings:
     save_every_steps: int | None = None
     callbacks: Sequence[Callback] = ()
     progress: bool = True
+    strategy: Any = None
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], others: Collection[str] = ()) -> TrainerSettings:
@@ -95,7 +99,7 @@ class TrainerSettings:
     def described(self) -> dict[str, Any]:
         """Return the settings that differ from their defaults, as JSON values."""
         return {entry.name: _described(getattr(self, entry.name)) for entry in fields(self)
-                if entry.name not in ("callbacks", "progress") and getattr(self, entry.name)}
+                if entry.name not in ("callbacks", "progress", "strategy") and getattr(self, entry.name)}
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain.data import DataLoader, as_loader, split
+from ortrain.distributed.workers import Workers, strategy_of
 from ortrain.errors import InvalidArgumentError
 from ortrain.metrics import Metric
 from ortrain.passes.specialization import InputShapes
@@ -24,9 +25,10 @@ from ortrain.trainer.data_checks import check_data
 from ortrain.trainer.evaluation import evaluate_batches, predict_batches
 from ortrain.trainer.learning_rate_finder import LearningRateCurve, find_learning_rate
 from ortrain.trainer.loop import EpochLoop, RunningMetrics, StopSignal
+from ortrain.trainer.parallel_loop import ParallelEpochLoop, ParallelMetrics, prepare_worker
 from ortrain.trainer.progress import ProgressBar
 from ortrain.trainer.records import LOSS, VALIDATION, EpochRecord, History
-from ortrain.trainer.settings import TrainerSettings, check_callbacks
+from ortrain.trainer.settings import WORKERS, TrainerSettings, check_callbacks
 from ortrain.training.schedules import Schedule, make_schedule
 from ortrain.training.session import TrainingSession
 from ortrain.training.weight_average import WeightAverage
@@ -53,11 +55,15 @@ class Trainer:
                  predictions: str | None = None, **settings: Any) -> None:
         self.session = session
         self.options = TrainerSettings.of(settings)
+        self.workers = Workers(strategy_of(self.options.strategy))
+        """The processes that train together; a single one without a strategy."""
+        self.rank = self.workers.rank
+        """The number of this process among the workers, from 0."""
         self.roles = input_roles(session, predictions)
         self._replaces_run = resume or overwrite
         self.metrics: list[Metric] = make_metrics(self.options.metrics, self.roles)
         self.output_folder = None if folder is None else Path(folder)
-        self.checkpoints = CheckpointFolder(self.output_folder, self.options)
+        self.checkpoints = CheckpointFolder(self.output_folder, self.options, writes=self.rank == 0)
         self.learning_rate = session.learning_rate if session.has_optimizer else 0.0
         """The learning rate that a schedule starts from."""
         self.epoch = 0
@@ -75,6 +81,9 @@ class Trainer:
         """What the run was made with, for loggers and reports; JSON values only."""
         self.stopped: str | None = None
         """Why the last fit ended early; None if it ran to its end."""
+        if self.workers.are_several:
+            self.settings[WORKERS] = self.workers.size
+            prepare_worker(session, self.rank)
         self.average = WeightAverage(session, self.options.weight_average) if self.options.weight_average else None
         self.running: RunningMetrics | None = None
         """The loss and the metrics of the current epoch so far."""
@@ -145,39 +154,57 @@ class Trainer:
         Ctrl-C ends training after the running step, as if the run had been complete: the checkpoint is saved and the history returned; a second one
         interrupts at once. A later call begins the epoch anew that an earlier one has left half way.
 
+        With a strategy, every worker makes this call with the same arguments, and reads its own part of each batch. batch_size is that of a worker: a step
+        trains on as many times the samples as there are workers. WorkerFailedError takes the place of an error that not all workers have.
+
         Before anything is trained or written, raises InvalidArgumentError for data that do not fit, for a folder that holds another run and for an unknown
         figure to be monitored, and for arrays in memory the input errors of train_step and LabelRangeError. Raises InvalidStateError when the loss is not
         finite, and the errors of train_step."""
-        _check_positive(epochs=epochs, batch_size=batch_size)
-        check_callbacks(callbacks)
-        check_sample_weight(self.roles, targets, sample_weight)
         how = {"steps_per_epoch": steps_per_epoch, "shuffle": shuffle, "drop_last": drop_last, "prefetch": prefetch,
                "check_finite": check_finite}
-        loader = self._loader(data, targets, batch_size, self.roles.training, sample_weight=sample_weight, **how)
+        with self.workers.together():
+            _check_positive(epochs=epochs, batch_size=batch_size)
+            check_callbacks(callbacks)
+            check_sample_weight(self.roles, targets, sample_weight)
+            loader, held_out = self._training_data(data, targets, validation, batch_size, sample_weight=sample_weight, **how)
+            self._check_monitors([*self.options.callbacks, *callbacks, *self.options.default_callbacks()], held_out is not None)
+            self._start(loader, epochs, batch_size, callbacks)
+            self.checkpoints.write_artifacts(self.session, self._replaces_artifacts)
+            self._replaces_artifacts = False
+            self._run_epochs(loader, held_out)
+        return self.history
+
+    def _training_data(self, data: Any, targets: Any, validation: Any, batch_size: int, **how: Any) -> tuple[DataLoader, DataLoader | None]:
+        """Return the checked loaders of training data, this worker's part of them, and of validation data."""
+        loader = self._loader(data, targets, batch_size, self.roles.training, **how)
         held_out = None
         if isinstance(validation, float):
             loader, held_out = split(loader, validation, self.options.seed)
         elif validation is not None:
             held_out = self.evaluation_loader(*_pair(validation), batch_size=max(batch_size, EVALUATION_BATCH_SIZE))
+        loader = self._own_part(loader)
         check_data(self.session, loader, self.roles.training, training=True)
         if held_out is not None:
             check_data(self.session, held_out, self.roles.evaluation, training=False)
-        self._check_monitors([*self.options.callbacks, *callbacks, *self.options.default_callbacks()], held_out is not None)
-        self._start(loader, epochs, batch_size, callbacks)
-        self.checkpoints.write_artifacts(self.session, self._replaces_artifacts)
-        self._replaces_artifacts = False
+        return loader, held_out
+
+    def _own_part(self, loader: DataLoader) -> DataLoader:
+        return loader.shard(self.rank, self.workers.size) if self.workers.are_several else loader
+
+    def _run_epochs(self, loader: DataLoader, held_out: DataLoader | None) -> None:
         with self._running(), StopSignal(self) as signal:
-            loop = EpochLoop(self, loader, self._schedule, self._callbacks, signal)
+            kind = ParallelEpochLoop if self.workers.are_several else EpochLoop
+            loop = kind(self, loader, self._schedule, self._callbacks, signal)
             if self._resumed is not None:
                 loop.continue_from(self._resumed)
                 self._resumed = None
-            while self.epoch < epochs and self.stopped is None:
+            while self.epoch < self.epochs and self.stopped is None:
                 self._each(lambda callback: callback.on_epoch_begin(self))
                 if not loop.run():
                     break
                 self._end_epoch(loop, held_out)
+                self.stopped = self.workers.agree(self.stopped)
             self.save()
-        return self.history
 
     def _start(self, loader: DataLoader, epochs: int, batch_size: int, callbacks: Sequence[Callback]) -> None:
         options = self.options
@@ -186,17 +213,28 @@ class Trainer:
             self._replaces_run = True
         if self._resumed is None:
             self.batch = 0                                  # an epoch that an earlier call has left half way begins anew
+        if self.workers.are_several:
+            self._start_together(loader, epochs)
         batches = loader.batches_per_epoch
         self.epochs, self.stopped = epochs, None
         self.steps_per_epoch = None if batches is None else -(-batches // options.accumulate)
         self._schedule = self._make_schedule()
-        self._callbacks = [*options.callbacks, *callbacks, *options.default_callbacks()]
-        if options.progress:
-            self._callbacks.append(ProgressBar())
+        every = [*options.callbacks, *callbacks, *options.default_callbacks(), *([ProgressBar()] if options.progress else [])]
+        self._callbacks = [callback for callback in every if self.rank == 0 or not callback.rank_zero_only]
         self.settings |= {"epochs": epochs, "batch_size": batch_size, "samples": loader.samples, "learning_rate": self.learning_rate}
         if self._resumed is not None:
             self._resumed.restore_callbacks(self._callbacks)
             self._resumed.restore_schedule(self._schedule)
+
+    def _start_together(self, loader: DataLoader, epochs: int) -> None:
+        """Check that all workers are about to train the same model in the same way, and give them the parameters, moments and averages of rank 0."""
+        session, options = self.session, self.options
+        self.workers.check_same(
+            model=[(segment.shapes, segment.dtype) for segment in session.state.segments()], frozen_parameters=sorted(session.state.masked),
+            number_of_samples=loader.samples, batches=loader.batches_per_epoch, epochs=epochs, progress=(self.epoch, self.step, self.batch),
+            accumulation=(options.accumulate, options.accumulation), seed=options.seed, names_of_metrics=[metric.name for metric in self.metrics])
+        averages = [] if self.average is None else self.average.segments
+        self.workers.broadcast([segment.array for segment in (*session.state.segments(), *averages)])
 
     def figures(self, has_validation: bool) -> list[str]:
         """Return the names of the figures that each epoch has, and that callbacks can monitor."""
@@ -224,6 +262,7 @@ class Trainer:
 
     def _end_epoch(self, loop: EpochLoop, held_out: DataLoader | None) -> None:
         validation: dict[str, float] = {}
+        self._average_statistics()
         if held_out is not None:
             validation = self._evaluate(held_out)
             self._each(lambda callback: callback.on_evaluation_end(self, validation))
@@ -235,6 +274,11 @@ class Trainer:
             self._schedule.update(record.validation.get("loss", record.loss))
         self._each(lambda callback: callback.on_epoch_end(self, record))
         self.checkpoints.keep(self, record)
+
+    def _average_statistics(self) -> None:
+        """Replace the running statistics of batch normalization, which each worker has of its own samples, by their means over the workers."""
+        if self.workers.are_several:
+            self.workers.average([buffer.array for buffer in self.session.running_statistics_buffers()])
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -264,17 +308,23 @@ class Trainer:
     def evaluate(self, data: Any, targets: Any = None, *, batch_size: int = EVALUATION_BATCH_SIZE, metrics: Sequence[Any] | None = None) -> dict[str, float]:
         """Return the mean loss, as "loss", and each metric by name on a data set, computed by the eval model.
 
-        data, targets: as in fit. metrics: names or metrics that replace those of the trainer. Raises InvalidStateError without an eval model."""
-        _check_positive(batch_size=batch_size)
-        chosen = self.metrics if metrics is None else make_metrics(metrics, self.roles)
-        return self._evaluate(self.evaluation_loader(data, targets, batch_size=batch_size), chosen)
+        data, targets: as in fit. metrics: names or metrics that replace those of the trainer. With a strategy, every worker makes this call, evaluates its part
+        and returns the figures of the whole. Raises InvalidStateError without an eval model."""
+        with self.workers.together():
+            _check_positive(batch_size=batch_size)
+            chosen = self.metrics if metrics is None else make_metrics(metrics, self.roles)
+            return self._evaluate(self.evaluation_loader(data, targets, batch_size=batch_size), chosen)
 
     def _evaluate(self, loader: DataLoader, metrics: Sequence[Metric] | None = None) -> dict[str, float]:
+        chosen = self.metrics if metrics is None else metrics
+        running = ParallelMetrics(chosen, self.workers) if self.workers.are_several else RunningMetrics(chosen)
         with self._averaged():
-            return evaluate_batches(self.session, loader, self.metrics if metrics is None else metrics, self.roles)
+            return evaluate_batches(self.session, self._own_part(loader), running, self.roles)
 
     def predict(self, data: Any, *, batch_size: int = EVALUATION_BATCH_SIZE, output_names: Sequence[str] | None = None) -> np.ndarray | list[np.ndarray]:
-        """Return the forward model's outputs for a data set without targets: one array if there is one output, a list otherwise."""
+        """Return the forward model's outputs for a data set without targets: one array if there is one output, a list otherwise.
+
+        With a strategy, a worker predicts by itself, for all samples."""
         _check_positive(batch_size=batch_size)
         loader = self._loader(data, None, batch_size, self.roles.forward, shuffle=False)
         with self._averaged():
@@ -319,11 +369,16 @@ class Trainer:
                 self.session.from_buffer(saved[size:], trainable_only=True)
 
     def save(self) -> None:
-        """Write the run's checkpoint into its folder; without a folder only the state's properties are updated."""
+        """Write the run's checkpoint into its folder; without a folder only the state's properties are updated.
+
+        With a strategy, every worker makes this call, and rank 0 writes."""
+        self._average_statistics()
         self.checkpoints.save(self)
 
     def export(self, path: str | os.PathLike[str], output_names: Sequence[str] | None = None) -> None:
-        """Write the trained forward model for inference, with averaged weights if the run has them."""
+        """Write the trained forward model for inference, with averaged weights if the run has them. Of several workers, only rank 0 writes."""
+        if self.rank:
+            return
         with self._averaged():
             self.session.export(path, output_names if output_names is not None else self.roles.outputs or None)
 
@@ -335,6 +390,8 @@ class Trainer:
         self._resumed = Progress.read(self.session.state)
         if self._resumed.seed != self.options.seed:
             raise InvalidArgumentError(f"expected the seed {self._resumed.seed} of the run to be resumed, got {self.options.seed}")
+        if self._resumed.batch and self._resumed.workers != self.workers.size:
+            raise InvalidArgumentError(f"expected {self._resumed.workers} workers to resume a run in the middle of an epoch, got {self.workers.size}")
         self.epoch, self.step, self.batch = self._resumed.epoch, self._resumed.step, self._resumed.batch
         self.learning_rate = self._resumed.base_learning_rate
         self.session.learning_rate = self._resumed.learning_rate

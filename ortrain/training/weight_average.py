@@ -38,15 +38,16 @@ class WeightAverage:
         """The number of updates so far."""
         self._is_applied = False
         segments = session.state.trainable_segments
-        self._segments = [segment.like() for segment in segments]
-        for average, segment in zip(self._segments, segments, strict=True):
+        self.segments = [segment.like() for segment in segments]
+        """The memory of the average."""
+        for average, segment in zip(self.segments, segments, strict=True):
             average.array[...] = segment.array
         self._averages = self._kernels("moving_average")
         self._exchanges = self._kernels("exchange")
 
     def _kernels(self, name: str) -> list[BoundKernel]:
         """Return a kernel over all averages and weights."""
-        pairs = zip(self._segments, self.session.state.trainable_segments, strict=True)
+        pairs = zip(self.segments, self.session.state.trainable_segments, strict=True)
         return [BoundKernel(self.session._handle, kernels()[name, average.dtype.name], [average.array, weights.array]) for average, weights in pairs]
 
     def update(self) -> None:
@@ -112,4 +113,4 @@ class WeightAverage:
         self.updates = updates
 
     def _views(self) -> dict[str, np.ndarray]:
-        return {name: view for segment in self._segments for name, view in segment.views.items()}
+        return {name: view for segment in self.segments for name, view in segment.views.items()}

@@ -24,6 +24,7 @@ class FakeTrainer:
         self.history = History()
         self.settings = {"seed": 0, "optimizer": {"name": "AdamW", "betas": [0.9, 0.999]}} if settings is None else settings
         self.output_folder = None
+        self.rank = 0
         self.reason: str | None = None
         self.weights: Any = None
         self.restored: Any = None

@@ -19,6 +19,8 @@ class Logger(Callback):
     Figures are called step/loss, step/learning_rate, step/gradient_norm; training/loss and training/<metric>; validation/loss and validation/<metric>;
     epoch/number, epoch/learning_rate, epoch/seconds and epoch/samples_per_second. All are written against the number of optimizer steps."""
 
+    rank_zero_only = True
+
     def __init__(self, every: int | None = 10) -> None:
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise InvalidArgumentError(f"expected every to be None or an integer >= 1, got {every!r}")

@@ -1,0 +1,8 @@
+"""Training by several processes: what they need of a transport, and how they act together. `ortrain.Trainer` takes a strategy.
+
+ortrain brings no transport of its own: `MPI` uses mpi4py, and `Strategy` is the protocol of others."""
+
+from ortrain.distributed.mpi import MPI
+from ortrain.distributed.strategy import SingleProcess, Strategy
+
+__all__ = ["MPI", "SingleProcess", "Strategy"]

@@ -1,0 +1,72 @@
+"""The strategy of programs that mpiexec starts, by mpi4py."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ortrain.errors import WorkerFailedError
+from ortrain.packages import require
+
+
+class MPI:
+    """Workers that an MPI library connects, such as MPICH or Open MPI: `mpiexec -n 4 python train.py`.
+
+    communicator: an mpi4py.MPI.Comm whose processes are the workers; None for all that mpiexec has started. Messages of ortrain do not meet others, since it
+    works on a duplicate. Creating the strategy is a call that all processes make together.
+
+    When an exception reaches the top of one process, it is printed with the rank, and all processes are aborted: they would wait for this one for ever. So
+    are they by KeyboardInterrupt. A process that is killed ends the others too, by mpiexec itself.
+
+    Raises MissingPackageError without mpi4py, or where it finds no MPI library."""
+
+    def __init__(self, communicator: Any = None) -> None:
+        self._mpi = require("mpi4py.MPI", "mpi", "MPI")
+        self._communicator = (self._mpi.COMM_WORLD if communicator is None else communicator).Dup()
+        if self.size > 1:
+            _abort_after_exceptions(self._communicator)
+
+    @property
+    def rank(self) -> int:
+        """The rank in the communicator."""
+        return int(self._communicator.rank)
+
+    @property
+    def size(self) -> int:
+        """The size of the communicator."""
+        return int(self._communicator.size)
+
+    @property
+    def local_size(self) -> int:
+        """The number of workers that share this machine. A call that all workers make together."""
+        return int(self._communicator.Split_type(self._mpi.COMM_TYPE_SHARED).size)
+
+    def all_reduce(self, array: np.ndarray) -> None:
+        """MPI_Allreduce with MPI_SUM, in place."""
+        self._communicator.Allreduce(self._mpi.IN_PLACE, array)
+
+    def broadcast(self, array: np.ndarray, root: int) -> None:
+        """MPI_Bcast."""
+        self._communicator.Bcast(array, root)
+
+    def barrier(self) -> None:
+        """MPI_Barrier."""
+        self._communicator.Barrier()
+
+
+def _abort_after_exceptions(communicator: Any) -> None:
+    """Let an exception that ends this process end all processes, except one that all have: they end by themselves, with a message each."""
+    previous = sys.excepthook
+
+    def print_and_abort(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, WorkerFailedError):
+            error.add_note(f"(rank {communicator.rank} of {communicator.size})")
+        previous(kind, error, trace)
+        sys.stderr.flush()
+        if not isinstance(error, WorkerFailedError):
+            communicator.Abort(1)
+
+    sys.excepthook = print_and_abort

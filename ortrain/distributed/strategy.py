@@ -1,0 +1,47 @@
+"""What workers need of the system that connects them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+
+class Strategy(Protocol):
+    """How the processes of a run, its workers, exchange arrays. The terms are those of MPI.
+
+    All workers make the same calls in the same order, with arrays of the same dtype and size: contiguous, writable, of float32, float64, int64 or uint8. A call
+    returns when its array holds the result. An exception ends the run of its process; the system is expected to end the other processes then."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this worker, from 0 to size - 1. Rank 0 writes files and shows progress."""
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+
+    def all_reduce(self, array: np.ndarray) -> None:
+        """Replace an array by the sum of the arrays of all workers, element by element; all receive the same bits."""
+
+    def broadcast(self, array: np.ndarray, root: int) -> None:
+        """Replace an array by that of the worker with the rank `root`."""
+
+    def barrier(self) -> None:
+        """Return when all workers have called it."""
+
+
+class SingleProcess:
+    """The strategy of a process that trains alone."""
+
+    rank = 0
+    size = 1
+
+    def all_reduce(self, array: np.ndarray) -> None:
+        """Leave the array as it is: the sum of one."""
+
+    def broadcast(self, array: np.ndarray, root: int) -> None:
+        """Leave the array as it is."""
+
+    def barrier(self) -> None:
+        """Return at once."""
