@@ -7,6 +7,7 @@
 #   site              build the documentation site into site/
 #   tutorials         run the tutorials, whose outputs `make site` then shows
 #   integrations      run the tests that need packages of other projects: Hugging Face datasets, MLflow, Weights & Biases, notebooks
+#   parallel          train in several processes with MPICH and with Open MPI
 #   bench             compare speed and memory with other runtimes, which are installed into .venv-bench
 #   peer              exchange artifacts and checkpoints with onnxruntime-training 1.19.2
 #   native            fetch the published sources, test the native library with programs in seven languages, print what they do and its costs
@@ -20,7 +21,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate site tutorials integrations bench peer native wheels models arm browser clean
+.PHONY: demo test test-one lint generate site tutorials integrations parallel bench peer native wheels models arm browser clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -75,6 +76,10 @@ integrations: $(VENV)/built
 	$(call install,docs)
 	$(call install,integrations)
 	$(RUN) -m pytest --no-skips tests/integrations/test_data.py tests/trainer tests/data_loading tests/test_documentation_site.py
+
+parallel: $(VENV)/built
+	$(call install,test)
+	$(RUN) -m tests.distributed
 
 bench: $(VENV)/built
 	$(call install,demo)

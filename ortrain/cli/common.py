@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortrain.distributed import MPI, Strategy
 from ortrain.errors import ArtifactNotFoundError
 from ortrain.ir import Graph
 from ortrain.runtime.options import SessionOptions
@@ -26,8 +27,11 @@ def existing_folder(path: str) -> Path:
     return folder
 
 
-def session_options(threads: int | None, precision: str = "float32") -> SessionOptions:
-    """Return the options of a session with a precision and a number of threads, None for its default."""
+def session_options(threads: int | None, strategy: Strategy | None = None, precision: str = "float32") -> SessionOptions:
+    """Return the options of a session with a precision and a number of threads, None for its default: one a core, and of workers that share a machine their
+    part of that."""
+    if threads is None and isinstance(strategy, MPI) and strategy.size > 1:
+        threads = strategy.threads()
     return SessionOptions(intra_op_num_threads=threads or 0, precision=precision)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ortrain.cli.common import count, pair, positive, shape, size
 from ortrain.data.encoding import MISSING_RULES
+from ortrain.distributed.workers import STRATEGIES
 from ortrain.onnxblock.loss import losses_by_name
 from ortrain.onnxblock.optim import OPTIMIZERS
 from ortrain.runtime.options import PRECISIONS
@@ -106,7 +107,7 @@ GROUPS: dict[str, list[Option]] = {
         _option("--schedule-options", "Arguments of the schedule, such as final_learning_rate=1e-5.", nargs="+", type=pair, metavar="NAME=VALUE"),
         _option("--warmup-steps", "Optimizer steps in which the learning rate grows from 0.", 0, type=count(0), metavar="N"),
         _option("--epochs", "Epochs in total, those of a resumed run included.", 10, type=count(1), metavar="N", continues=True),
-        _option("--batch-size", "Samples in a training step.", 32, type=count(1), metavar="N"),
+        _option("--batch-size", "Samples in a training step, of each process where there are several.", 32, type=count(1), metavar="N"),
         _option("--accumulate", "Batches whose gradients make one optimizer step.", 1, type=count(1), metavar="N"),
         _option("--clip-norm", "The limit of the gradients' common norm.", type=positive, metavar="NUMBER", alias="--clip"),
         _option("--no-decay", f"Patterns of parameters that are exempt from weight decay; given alone: {' '.join(NO_DECAY)}.", nargs="*", metavar="PATTERN"),
@@ -120,13 +121,15 @@ GROUPS: dict[str, list[Option]] = {
                 "validation data, or on training data where there are none.", metavar="FIGURE"),
         _option("--seed", "Of the split, the order of samples, random changes and random masks.", 0, type=count(0), metavar="N"),
         _option("--precision", PRECISION_HELP, "float32", choices=PRECISIONS, continues=True),
-        _option("--threads", "Threads of a step. Without it, the physical cores, at most 8.", type=count(1), metavar="N", continues=True),
+        _option("--threads", "Threads of a step. Without it, the physical cores, shared by processes, at most 8.", type=count(1), metavar="N", continues=True),
     ],
     "run": [
         _option("--out", "The folder of the run. Required.", metavar="DIR"),
         _option("--config", "A TOML file with values for options, by their names; the command line takes precedence.", metavar="FILE"),
         _option("--resume", "Continue the run in DIR where it was saved, with its settings and data.", False, action="store_true"),
         _option("--overwrite", "Replace a run that DIR holds.", False, action="store_true"),
+        _option("--strategy", "Train in all processes that mpiexec -n N python -m ortrain train has started, each on its part of every batch.",
+                choices=tuple(STRATEGIES), metavar="NAME"),
         _option("--log", "Also write log.csv, or event files for TensorBoard.", nargs="+", choices=("csv", "tensorboard"), continues=True),
         _option("--quiet", "Show no progress.", False, action="store_true", continues=True),
     ],
@@ -136,7 +139,7 @@ GROUPS: dict[str, list[Option]] = {
 OPTIONS = {option.key: option for group in GROUPS.values() for option in group}
 """Key -> option."""
 POSITIONAL = ("model", "data")
-NOT_SETTINGS = ("out", "config", "resume", "overwrite")
+NOT_SETTINGS = ("out", "config", "resume", "overwrite", "strategy")
 """Options that say where and how a run is written, and are not part of its settings."""
 
 

@@ -37,7 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the table, and write the trace on request."""
-    with TrainingSession.from_artifacts(existing_folder(options.folder), options=session_options(options.threads, options.precision)) as session:
+    with TrainingSession.from_artifacts(existing_folder(options.folder), options=session_options(options.threads, precision=options.precision)) as session:
         batch = made_up(session, options.batch_size) if options.data is None else from_file(session, options)
         for _ in range(WARM_UP):
             one_step(session, batch)

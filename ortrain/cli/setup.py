@@ -13,6 +13,7 @@ import numpy as np
 from ortrain import lora
 from ortrain.cli.common import session_options
 from ortrain.cli.options import NO_DECAY
+from ortrain.distributed import Strategy
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, MissingPackageError
 from ortrain.ir import Model
 from ortrain.loading.loader import load_model
@@ -49,7 +50,7 @@ def forward_model(settings: Mapping[str, Any]) -> Model:
 
 
 def make_trainer(settings: Mapping[str, Any], *, folder: Path | None = None, overwrite: bool = False, class_weight: np.ndarray | None = None,
-                 **more: Any) -> Trainer:
+                 strategy: Strategy | None = None, **more: Any) -> Trainer:
     """Return a trainer on a new session. more: further settings of the trainer.
 
     Its eval model returns all outputs of the forward model, so that predictions and the trained model have them."""
@@ -60,8 +61,8 @@ def make_trainer(settings: Mapping[str, Any], *, folder: Path | None = None, ove
         model, loss=settings["loss"], loss_options=loss_options(settings), optimizer=optimizer(settings), learning_rate=settings["learning_rate"],
         class_weight=class_weight, requires_grad=requires_grad, frozen_params=settings["frozen"], folder=folder,
         additional_output_names=list(model.graph.outputs), input_shapes=input_shapes or None,
-        options=session_options(settings["threads"], settings["precision"]),
-        overwrite=overwrite, **trainer_settings(settings), **more)
+        options=session_options(settings["threads"], strategy, settings["precision"]), overwrite=overwrite, strategy=strategy,
+        **trainer_settings(settings), **more)
     if settings["no_decay"] is not None:
         trainer.session.set_parameter_groups(no_decay_groups(trainer.session, settings["no_decay"] or NO_DECAY))
     return trainer

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ortrain import lora
-from ortrain.cli import INTERRUPTED
+from ortrain.cli import FAILED, INTERRUPTED
 from ortrain.cli.common import session_options
 from ortrain.cli.options import NOT_SETTINGS, OPTIONS, add_options, complete, given_options
 from ortrain.cli.setup import check_run, class_weights, make_trainer, open_data, trainer_settings
-from ortrain.errors import InvalidArgumentError
+from ortrain.distributed import Strategy
+from ortrain.distributed.workers import Workers, strategy_of
+from ortrain.errors import InvalidArgumentError, OrtrainError
 from ortrain.formats.artifact_names import CHECKPOINT
 from ortrain.formats.onnx_files import write_model
 from ortrain.runs import Run, RunSettings, Split, TrainingData
@@ -41,25 +43,31 @@ def run(options: argparse.Namespace) -> int | None:
     folder = Path(given["out"])
     if given.get("resume") and given.get("overwrite"):
         options.parser.error("expected --resume or --overwrite, got both")
-    if given.get("resume"):
-        return _resume(options, folder, given)
-    for name in ("model", "data", "loss"):
+    for name in () if given.get("resume") else ("model", "data", "loss"):
         if name not in given:
             options.parser.error({"model": "expected a model", "data": "expected a data file or folder", "loss": "expected --loss, one of "
                                   + ", ".join(OPTIONS["loss"].how["choices"])}[name])
-    return _start(folder, complete(given))
+    strategy = strategy_of(given.get("strategy"))
+    workers = Workers(strategy)
+    try:
+        with workers.together():
+            return _resume(options, folder, given, strategy) if given.get("resume") else _start(folder, complete(given), strategy)
+    except OrtrainError:
+        if workers.rank == 0:
+            raise
+        return FAILED                                       # rank 0 says why
 
 
 # ---- a new run
 
 
-def _start(folder: Path, settings: dict[str, Any]) -> int | None:
+def _start(folder: Path, settings: dict[str, Any], strategy: Strategy) -> int | None:
     if not settings["overwrite"] and (Run.is_in(folder) or (folder / CHECKPOINT).exists()):
         raise InvalidArgumentError(f"expected another --out, --resume or --overwrite: {str(folder)!r} holds a run already")
     if folder.exists() and not folder.is_dir():
         raise InvalidArgumentError(f"expected a folder as --out, got the file {str(folder)!r}")
     set_seed(settings["seed"])
-    output: dict[str, Any] = {"folder": folder, "overwrite": settings["overwrite"], "progress": not settings["quiet"]}
+    output: dict[str, Any] = {"folder": folder, "overwrite": settings["overwrite"], "progress": not settings["quiet"], "strategy": strategy}
     trainer = make_trainer(settings, **output)
     preprocessing, held_out, data = open_data(trainer, settings)
     if settings["class_weight"]:
@@ -71,7 +79,7 @@ def _start(folder: Path, settings: dict[str, Any]) -> int | None:
         samples = _samples(data, held_out)
         kept = {key: value for key, value in settings.items() if key in OPTIONS and key not in NOT_SETTINGS}
         stored = RunSettings(os.path.abspath(settings["model"]), os.path.abspath(settings["data"]), preprocessing, held_out, samples, kept)
-        if settings["overwrite"]:
+        if settings["overwrite"] and trainer.rank == 0:
             remove_run(folder)
         return _fit(trainer, data, settings, folder, [_StoreSettings(stored, folder)])
 
@@ -85,6 +93,8 @@ def _samples(data: TrainingData, held_out: Split) -> int | None:
 class _StoreSettings(Callback):
     """Writes the settings when nothing can refuse the run any more."""
 
+    rank_zero_only = True
+
     def __init__(self, settings: RunSettings, folder: Path) -> None:
         self.settings = settings
         self.folder = folder
@@ -96,7 +106,7 @@ class _StoreSettings(Callback):
 # ---- a resumed run
 
 
-def _resume(options: argparse.Namespace, folder: Path, given: dict[str, Any]) -> int | None:
+def _resume(options: argparse.Namespace, folder: Path, given: dict[str, Any], strategy: Strategy) -> int | None:
     found = Run.open(folder)
     stored = found.settings.options | {"model": found.settings.model, "data": found.settings.data}
     settings = complete(given, stored)
@@ -108,13 +118,13 @@ def _resume(options: argparse.Namespace, folder: Path, given: dict[str, Any]) ->
                                  + ", ".join(known.name for known in OPTIONS.values() if known.continues) + " may change")
     settings |= {"model": stored["model"], "data": stored["data"]}
     set_seed(settings["seed"])
-    trainer = Trainer.from_artifacts(folder, resume=True, options=session_options(settings["threads"], settings["precision"]), progress=not settings["quiet"],
-                                     **trainer_settings(settings))
+    trainer = Trainer.from_artifacts(folder, resume=True, options=session_options(settings["threads"], strategy, settings["precision"]),
+                                     progress=not settings["quiet"], strategy=strategy, **trainer_settings(settings))
     with trainer:
         _, held_out, data = open_data(trainer, settings, found.settings.preprocessing)
         found.settings.check_samples(_samples(data, held_out))
         check_run(trainer, data)
-        if trainer.epoch >= settings["epochs"]:
+        if trainer.epoch >= settings["epochs"] and trainer.rank == 0:
             print(f"the run has completed {trainer.epoch} epochs already: give a larger --epochs to continue it")
         kept = {key: value for key, value in settings.items() if key in OPTIONS and key not in NOT_SETTINGS}
         return _fit(trainer, data, settings, folder, [_StoreSettings(replace(found.settings, options=kept), folder)])
@@ -137,13 +147,14 @@ def _fit(trainer: Trainer, data: TrainingData, settings: dict[str, Any], folder:
     trainer.settings |= {name: settings[name] for name in ("loss", "optimizer")}
     trainer.fit(data.training, epochs=settings["epochs"], batch_size=settings["batch_size"], validation=data.validation,
                 callbacks=[*callbacks, *_loggers(settings["log"] or [], folder)])
-    _write_results(trainer, settings, folder)
-    if trainer.stopped is not None and trainer.stopped.startswith("interrupted"):
-        print(f"interrupted; saved after {trainer.step} steps. Continue with: python -m ortrain train --resume --out {folder}")
-        return INTERRUPTED
-    if trainer.stopped is not None:
-        print(f"stopped early: {trainer.stopped}")
-    return None
+    interrupted = trainer.stopped is not None and trainer.stopped.startswith("interrupted")
+    if trainer.rank == 0:
+        _write_results(trainer, settings, folder)
+        if interrupted:
+            print(f"interrupted; saved after {trainer.step} steps. Continue with: python -m ortrain train --resume --out {folder}")
+        elif trainer.stopped is not None:
+            print(f"stopped early: {trainer.stopped}")
+    return INTERRUPTED if interrupted else None
 
 
 def _loggers(names: list[str], folder: Path) -> list[Callback]:

