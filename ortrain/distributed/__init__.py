@@ -4,5 +4,6 @@ ortrain brings no transport of its own: `MPI` uses mpi4py, and `Strategy` is the
 
 from ortrain.distributed.mpi import MPI
 from ortrain.distributed.strategy import SingleProcess, Strategy
+from ortrain.distributed.synchronization import DiLoCo, LocalSGD, Synchronization
 
-__all__ = ["MPI", "SingleProcess", "Strategy"]
+__all__ = ["MPI", "DiLoCo", "LocalSGD", "SingleProcess", "Strategy", "Synchronization"]

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 PROPERTY = "ortrain.trainer"
 """The checkpoint's property that holds the progress of the run, as JSON."""
-BEST, HISTORY, SETTINGS, AVERAGE = "checkpoint.best", "history.json", "trainer.json", "checkpoint.average"
-"""File names beside the latest checkpoint; the average is followed by its step number."""
+BEST, HISTORY, SETTINGS = "checkpoint.best", "history.json", "trainer.json"
+"""File names beside the latest checkpoint."""
+AVERAGE, SYNCHRONIZATION = "checkpoint.average", "checkpoint.synchronization"
+"""What the names of files of arrays begin with, the averaged weights and what workers keep between steps; the step number of their checkpoint follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,26 +134,30 @@ class CheckpointFolder:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         if trainer.average is not None:
-            self._write_average(trainer)
+            self._write_arrays(AVERAGE, trainer.step, trainer.average.state_dict())
+        if kept := trainer.synchronization.state_dict():
+            self._write_arrays(SYNCHRONIZATION, trainer.step, kept)
         trainer.session.save_checkpoint(self.folder / CHECKPOINT, include_optimizer_state=trainer.session.has_optimizer)
         replace_file(self.folder / HISTORY, json.dumps(progress.history, indent=1).encode())
         replace_file(self.folder / SETTINGS, json.dumps(trainer.settings, indent=1).encode())
 
-    def _write_average(self, trainer: Trainer) -> None:
-        """Write averaged weights into a file of their own, which the checkpoint names by its step, and remove that of the checkpoint before the last."""
-        assert self.folder is not None and trainer.average is not None
+    def _write_arrays(self, name: str, step: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write arrays into a file of their own, which the checkpoint names by its step, and remove that of the checkpoint before the last."""
+        assert self.folder is not None
         content = io.BytesIO()
-        np.savez(content, **trainer.average.state_dict())      # type: ignore[arg-type]
-        replace_file(self.folder / f"{AVERAGE}.{trainer.step}.npz", content.getvalue())
-        numbered = sorted((int(found[1]), entry) for entry in self.folder.glob(f"{AVERAGE}.*.npz") if (found := re.search(r"\.(\d+)\.npz$", entry.name)))
+        np.savez(content, **arrays)      # type: ignore[arg-type]
+        replace_file(self.folder / f"{name}.{step}.npz", content.getvalue())
+        numbered = sorted((int(found[1]), entry) for entry in self.folder.glob(f"{name}.*.npz") if (found := re.search(r"\.(\d+)\.npz$", entry.name)))
         for _, old in numbered[:-2]:
             old.unlink()
 
-    def read_average(self, state: TrainingState) -> dict[str, np.ndarray]:
-        """Return the averaged weights of the checkpoint that a state was read from. Raises InvalidStateError when they are not in the folder."""
-        path = None if self.folder is None else self.folder / f"{AVERAGE}.{Progress.read(state).step}.npz"
+    def read_arrays(self, name: str, what: str, state: TrainingState) -> dict[str, np.ndarray]:
+        """Return the arrays that were written with the checkpoint that a state was read from. name: AVERAGE or SYNCHRONIZATION; what: names them in the error.
+
+        Raises InvalidStateError when they are not in the folder."""
+        path = None if self.folder is None else self.folder / f"{name}.{Progress.read(state).step}.npz"
         if path is None or not path.exists():
-            raise InvalidStateError(f"expected the averaged weights of the run to be resumed in {str(path)!r}, found none")
+            raise InvalidStateError(f"expected {what} of the run to be resumed in {str(path)!r}, found none")
         with np.load(path, allow_pickle=False) as loaded:
             return {name: loaded[name] for name in loaded.files}
 

@@ -1,7 +1,7 @@
 """The loop over the batches of an epoch for several workers, each of which trains on its part of every batch.
 
 A group of batches that makes one optimizer step costs one exchange of a few numbers, by which failures and wishes to stop become known too, and one
-all-reduce of the gradients. Batches that are accumulated before it cost none."""
+all-reduce of the gradients. Batches that are accumulated before it cost none, and steps that each worker takes by itself (LocalSGD) neither."""
 
 from __future__ import annotations
 
@@ -84,6 +84,7 @@ class ParallelEpochLoop(EpochLoop):
         """By what the gradients added up so far are to be multiplied before they are summed over the workers; 0 without any."""
         self._reason: str | None = None
         """Why training ends after this step."""
+        self.synchronization = trainer.synchronization
 
     def _make_running(self, metrics: Sequence[Metric]) -> ParallelMetrics:
         return ParallelMetrics(metrics, self.trainer.workers)
@@ -92,33 +93,37 @@ class ParallelEpochLoop(EpochLoop):
         self._share = 0.0
         complete = super().run()
         if complete:
+            self.running.combine()
             self.running.gather()
         return complete
 
     def _train_step(self, batch: Sequence[np.ndarray]) -> float:
-        """Run a train step on this worker's part of a batch; return its loss multiplied by the part's share of the samples."""
+        """Run a train step on this worker's part of a batch; return its loss, multiplied by the part's share of the samples where gradients are summed."""
         assert isinstance(batch, BatchShard)
         if not batch:
             return 0.0
-        share = len(batch[self.target]) / batch.samples
+        share = len(batch[self.target]) / batch.samples if self.synchronization.sums_gradients else 1.0
         if self._share not in (0.0, share):
             scale(self.trainer.session.gradient_buffers(), self._share / share)
         self._share = share
         return super()._train_step(batch) * share
 
     def _optimizer_step(self, batches: int, loss: float) -> None:
-        reason = self.trainer.stopped or self.stop.received
-        loss, wishes = self.running.combined_with(loss, float(reason is not None))
-        self._reason = self.trainer.workers.first(reason) if wishes else None
-        self._sum_gradients()
-        super()._optimizer_step(batches, loss)
-
-    def _sum_gradients(self) -> None:
+        is_due = self.synchronization.is_due(self.trainer.step + 1)
+        if is_due:
+            reason = self.trainer.stopped or self.stop.received
+            loss, count, wishes = self.running.combined_with(loss, float(self._share != 0), float(reason is not None))
+            self._reason = self.trainer.workers.first(reason) if wishes else None
+            if not self.synchronization.sums_gradients:
+                loss /= count or 1.0
         buffers = self.trainer.session.gradient_buffers()
         scale(buffers, self._share)
         self._share = 0.0
-        for buffer in buffers:
-            self.trainer.workers.strategy.all_reduce(buffer.array)
+        if self.synchronization.sums_gradients:
+            self.synchronization.sum_gradients(buffers)
+        super()._optimizer_step(batches, loss)
+        if is_due:
+            self.synchronization.synchronize()
 
     def _is_stopped(self) -> bool:
         """As of a single process, where one worker's wish to stop reaches all of them with the next optimizer step."""

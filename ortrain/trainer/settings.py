@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ortrain.distributed.synchronization import Synchronization
 from ortrain.errors import InvalidArgumentError
 from ortrain.trainer.callbacks import Callback, EarlyStopping
 from ortrain.training.schedules import check_schedule
@@ -42,7 +43,8 @@ class TrainerSettings:
     monitor: the figure of early stopping and of the best checkpoint: "validation_loss", "loss", or a metric's name.
     keep_last, keep_best: numbers of recent and of best checkpoints to keep beside the latest. save_every_steps: also save after so many optimizer steps.
     callbacks: ortrain.trainer.Callback objects. progress: show a progress bar.
-    strategy: how several processes train one model, each on its part of the data: "mpi", an ortrain.distributed.Strategy, or None for one process."""
+    strategy: how several processes train one model, each on its part of the data: "mpi", an ortrain.distributed.Strategy, or None for one process.
+    synchronization: what they exchange, and when: an ortrain.distributed.Synchronization; None sums gradients before every optimizer step."""
 
     seed: int = 0
     metrics: Any = AUTOMATIC
@@ -63,6 +65,7 @@ class TrainerSettings:
     callbacks: Sequence[Callback] = ()
     progress: bool = True
     strategy: Any = None
+    synchronization: Synchronization | None = None
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], others: Collection[str] = ()) -> TrainerSettings:
@@ -90,6 +93,11 @@ class TrainerSettings:
             object.__setattr__(self, "schedule", "constant")
         if self.schedule is not None:
             check_schedule(self.schedule)
+        if not isinstance(self.synchronization, Synchronization | None):
+            raise InvalidArgumentError(f"expected an ortrain.distributed.Synchronization as synchronization, got {self.synchronization!r}")
+        if self.weight_average is not None and self.synchronization is not None and not self.synchronization.sums_gradients:
+            raise InvalidArgumentError("expected no weight_average with workers that take steps by themselves, whose averages would differ, got "
+                                       f"{type(self.synchronization).__name__}")
         check_callbacks(self.callbacks)
 
     def default_callbacks(self) -> list[Callback]:
@@ -99,7 +107,7 @@ class TrainerSettings:
     def described(self) -> dict[str, Any]:
         """Return the settings that differ from their defaults, as JSON values."""
         return {entry.name: _described(getattr(self, entry.name)) for entry in fields(self)
-                if entry.name not in ("callbacks", "progress", "strategy") and getattr(self, entry.name)}
+                if entry.name not in ("callbacks", "progress", "strategy", "synchronization") and getattr(self, entry.name)}
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain.data import DataLoader, as_loader, split
+from ortrain.distributed.synchronization import Synchronization
 from ortrain.distributed.workers import Workers, strategy_of
 from ortrain.errors import InvalidArgumentError
 from ortrain.metrics import Metric
@@ -19,7 +20,7 @@ from ortrain.passes.specialization import InputShapes
 from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
 from ortrain.trainer.callbacks import Callback, EarlyStopping
-from ortrain.trainer.checkpoints import CheckpointFolder, Progress
+from ortrain.trainer.checkpoints import AVERAGE, SYNCHRONIZATION, CheckpointFolder, Progress
 from ortrain.trainer.construction import check_sample_weight, input_roles, make_metrics, new_session
 from ortrain.trainer.data_checks import check_data
 from ortrain.trainer.evaluation import evaluate_batches, predict_batches
@@ -59,6 +60,8 @@ class Trainer:
         """The processes that train together; a single one without a strategy."""
         self.rank = self.workers.rank
         """The number of this process among the workers, from 0."""
+        self.synchronization = self.options.synchronization or Synchronization()
+        """What the workers exchange, and when."""
         self.roles = input_roles(session, predictions)
         self._replaces_run = resume or overwrite
         self.metrics: list[Metric] = make_metrics(self.options.metrics, self.roles)
@@ -235,6 +238,9 @@ class Trainer:
             accumulation=(options.accumulate, options.accumulation), seed=options.seed, names_of_metrics=[metric.name for metric in self.metrics])
         averages = [] if self.average is None else self.average.segments
         self.workers.broadcast([segment.array for segment in (*session.state.segments(), *averages)])
+        self.synchronization.start(session, self.workers)
+        if self._resumed is not None and self.synchronization.state_dict():
+            self.synchronization.load_state_dict(self.checkpoints.read_arrays(SYNCHRONIZATION, "the outer momentum", session.state))
 
     def figures(self, has_validation: bool) -> list[str]:
         """Return the names of the figures that each epoch has, and that callbacks can monitor."""
@@ -262,7 +268,7 @@ class Trainer:
 
     def _end_epoch(self, loop: EpochLoop, held_out: DataLoader | None) -> None:
         validation: dict[str, float] = {}
-        self._average_statistics()
+        self._synchronize()
         if held_out is not None:
             validation = self._evaluate(held_out)
             self._each(lambda callback: callback.on_evaluation_end(self, validation))
@@ -275,9 +281,11 @@ class Trainer:
         self._each(lambda callback: callback.on_epoch_end(self, record))
         self.checkpoints.keep(self, record)
 
-    def _average_statistics(self) -> None:
-        """Replace the running statistics of batch normalization, which each worker has of its own samples, by their means over the workers."""
-        if self.workers.are_several:
+    def _synchronize(self) -> None:
+        """Give all workers the same parameters and figures, and the means of their running statistics, which each has of its own samples."""
+        if self.workers.are_several and self.running is not None:
+            self.running.combine()
+            self.synchronization.synchronize()
             self.workers.average([buffer.array for buffer in self.session.running_statistics_buffers()])
 
     @contextmanager
@@ -372,7 +380,7 @@ class Trainer:
         """Write the run's checkpoint into its folder; without a folder only the state's properties are updated.
 
         With a strategy, every worker makes this call, and rank 0 writes."""
-        self._average_statistics()
+        self._synchronize()
         self.checkpoints.save(self)
 
     def export(self, path: str | os.PathLike[str], output_names: Sequence[str] | None = None) -> None:
@@ -398,7 +406,7 @@ class Trainer:
         self.history.extend(EpochRecord.from_dict(record) for record in self._resumed.history)
         self.session.train_steps = self._resumed.train_steps
         if self.average is not None:
-            self.average.load_state_dict(self.checkpoints.read_average(self.session.state))
+            self.average.load_state_dict(self.checkpoints.read_arrays(AVERAGE, "the averaged weights", self.session.state))
 
     def close(self) -> None:
         """Close the session."""
