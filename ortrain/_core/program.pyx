@@ -257,6 +257,56 @@ cdef class Program:
             raise RuntimeError(self.step_names[self.failed_step])
         return results
 
+    def try_run_watched(self, tuple values, bint overwrite, cnp.ndarray terminate, list out, list watched not None, object ready not None):
+        """As try_run() with all gradients, and a call of ready(i) as soon as no further step reads or writes the memory of the array watched[i], a gradient.
+
+        What ready() raises is raised here, and the other steps have not run then; False is returned where a step fails."""
+        cdef int status = STATUS_OK
+        cdef Py_ssize_t first = 0, end
+        cdef int64_t *timestamps
+        cdef list outputs
+        cdef const uint8_t *terminate_flag = NULL if terminate is None else <const uint8_t *>cnp.PyArray_DATA(terminate)
+        if not self.accepts(values):
+            return None
+        outputs = self.make_outputs(out)
+        self.point_inputs(values)
+        self.move_outputs(values, out, outputs)
+        timestamps = self.handle.timestamp_buffer(self, self.n_steps)
+        if overwrite != self.is_overwriting or overwrite != self.is_overwriting_deferred:
+            self.set_gradient_overwrite(overwrite, overwrite)
+        for end, index in [*sorted([(self.end_of_use(array), index) for index, array in enumerate(watched)]), (self.n_steps, None)]:
+            if first < self.deferred_updates_start:
+                status = self.run_range(first, min(end, self.deferred_updates_start), terminate_flag, timestamps)
+            if status == STATUS_OK and end > self.deferred_gradients_start:
+                status = self.run_range(max(first, self.deferred_gradients_start), end, NULL, timestamps)
+            if status != STATUS_OK:
+                return False
+            first = end
+            if index is not None:
+                self.handle.is_running = True
+                try:
+                    ready(index)
+                finally:
+                    self.handle.is_running = False
+        self.copy_outputs(values, outputs)
+        return outputs
+
+    def end_of_use(self, cnp.ndarray array not None):
+        """Return the number of the step before which the last one that reads or writes an array's memory has run; the number of steps where none does."""
+        cdef const char *start = <const char *>cnp.PyArray_DATA(array)
+        cdef const char *stop = start + cnp.PyArray_NBYTES(array)
+        cdef Py_ssize_t i, k
+        for i in range(self.n_steps - 1, -1, -1):
+            if self.deferred_updates_start <= i < self.deferred_gradients_start:
+                continue
+            for k in range(self.args[i].n_inputs):
+                if start <= <const char *>self.args[i].inputs[k].data < stop:
+                    return i + 1
+            for k in range(self.args[i].n_outputs):
+                if start <= <const char *>self.args[i].outputs[k].data < stop:
+                    return i + 1
+        return self.n_steps
+
     cdef list run_into(self, tuple values, list out, bint overwrite, const uint8_t *terminate_flag, bint all_gradients):
         """Run the steps on accepted inputs; return the outputs, in the arrays of `out` where it has any. None if a step failed, as execute() describes."""
         cdef list outputs = self.make_outputs(out)

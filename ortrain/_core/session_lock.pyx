@@ -100,7 +100,7 @@ cdef class Lock:
         if self.try_acquire():
             return
         if self.is_owner():
-            raise InvalidStateError("expected no call of a session by an operator in Python that the session is running")
+            raise InvalidStateError("expected no call of a session by an operator in Python or a callback for gradients, while the session is running it")
         self.wait()
 
     def __exit__(self, *_):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -84,6 +84,13 @@ def bind_arena(program: Program, handle: EngineHandle) -> None:
     program.bind_arena(arena)
 
 
+class Watch(NamedTuple):
+    """Arrays that a run writes, and what is called with the number of each as soon as the run needs it no more."""
+
+    arrays: list[np.ndarray]
+    ready: Callable[[int], None]
+
+
 class Runner:
     """Computes some outputs of a model for user inputs.
 
@@ -116,8 +123,9 @@ class Runner:
         differ in structure."""
 
     def run(self, values: tuple[Any, ...], overwrite: bool = False, run_options: RunOptions | None = None,
-            out: Sequence[Any] | None = None, complete: bool = True) -> list[np.ndarray]:
-        """Return the outputs for these inputs, written into the caller's arrays where `out` has any. complete: do not defer gradients.
+            out: Sequence[Any] | None = None, complete: bool = True, watch: Watch | None = None) -> list[np.ndarray]:
+        """Return the outputs for these inputs, written into the caller's arrays where `out` has any. complete: do not defer gradients. watch: gradients whose
+        completion is to be told, which defers none either.
 
         Raises an input error when the inputs do not fit, OutputShapeError when `out` does not, LabelRangeError or IndexRangeError from a guard,
         TerminatedError when run_options request it."""
@@ -125,13 +133,24 @@ class Runner:
         program = self.repeatable
         targets = None if out is None else list(out)
         if program is not None and (targets is None or program.fits_outputs(targets)):
-            try:
-                result = program.try_run(values, overwrite, terminate, targets, complete)
-            except RuntimeError:
-                raise self.refusal(program, values) from program.python_error()
+            result = self._try_run(program, values, overwrite, terminate, targets, complete, watch)
             if result is not None:
                 return result
-        return self._run_partitions(dict(zip(self.inputs, self.check(values), strict=True)), overwrite, terminate, out, complete)
+        return self._run_partitions(dict(zip(self.inputs, self.check(values), strict=True)), overwrite, terminate, out, complete, watch)
+
+    def _try_run(self, program: Program, values: tuple[Any, ...], overwrite: bool, terminate: np.ndarray | None, out: list[np.ndarray | None] | None,
+                 complete: bool, watch: Watch | None, given: tuple[Any, ...] | None = None) -> list[np.ndarray] | None:
+        """Run a program; None if it does not accept the values. given: this runner's inputs where they are not the program's, to be named in errors."""
+        if watch is None:
+            try:
+                return program.try_run(values, overwrite, terminate, out, complete)
+            except RuntimeError:
+                pass
+        else:
+            result = program.try_run_watched(values, overwrite, terminate, out, watch.arrays, watch.ready)
+            if result is not False:
+                return result
+        raise self.refusal(program, values if given is None else given) from program.python_error()
 
     @property
     def repeatable(self) -> Program | None:
@@ -140,10 +159,10 @@ class Runner:
 
     def compute(self, given: Mapping[str, Any], terminate: Flag) -> list[Any]:
         """Return the outputs for inputs that need no check, as a part of a longer run. Raises TerminatedError when the flag is set."""
-        return self._run_partitions(dict(given), False, terminate, None, True)
+        return self._run_partitions(dict(given), False, terminate, None, True, None)
 
     def _run_partitions(self, given: dict[str, Any], overwrite: bool, terminate: Flag, out: Sequence[Any] | None,
-                    complete: bool) -> list[Any]:
+                    complete: bool, watch: Watch | None) -> list[Any]:
         runner = self
         self.last = None
         while True:
@@ -161,10 +180,8 @@ class Runner:
         self.last = program
         tensors = runner._tensors(given)
         targets = None if out is None else self._targets(program, tensors, out)
-        try:
-            result = program.try_run(tuple(given[name] for name in program.input_names), overwrite, terminate, targets, complete)
-        except RuntimeError:
-            raise runner.refusal(program, tuple(given[name] for name in runner.inputs)) from program.python_error()
+        result = runner._try_run(program, tuple(given[name] for name in program.input_names), overwrite, terminate, targets, complete, watch,
+                                 tuple(given[name] for name in runner.inputs))
         assert result is not None, "a program refused the inputs it was planned for"
         if len(tensors) == len(self.outputs):
             return result

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
 
+from ortrain._core.fast_path import FastPath
 from ortrain._core.session_lock import Lock
 from ortrain.errors import InvalidStateError
 from ortrain.ir import Model
 from ortrain.runtime.options import RunOptions, SessionOptions
+from ortrain.runtime.runner import Runner, Watch
 from ortrain.runtime.state import Segment, TrainingState
 from ortrain.training.binding import statistics_of
+from ortrain.training.numbers import check_count
+
+BUCKET_BYTES = 1 << 20
+"""The default size of a bucket: enough that its transfer takes much longer than its beginning."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,13 +50,32 @@ def flat_buffers_of(segments: Iterable[Segment], left_out: Set[str] = frozenset(
             yield FlatBuffer(segment.array[start:end], offsets, {name: segment.shapes[name] for name in offsets})
 
 
+def buckets_of(buffers: Iterable[FlatBuffer], size: int) -> Iterator[FlatBuffer]:
+    """Yield pieces of buffers that hold whole tensors, at least `size` bytes each but for the last one of a buffer."""
+    for buffer in buffers:
+        start, names = 0, []
+        ends = [*list(buffer.offsets.values())[1:], len(buffer.array)]
+        for name, end in zip(buffer.offsets, ends, strict=True):
+            names.append(name)
+            if (end - start) * buffer.array.itemsize >= size or end == len(buffer.array):
+                yield FlatBuffer(buffer.array[start:end], {name: buffer.offsets[name] - start for name in names}, {name: buffer.shapes[name] for name in names})
+                start, names = end, []
+
+
 class FlatBuffers:
     """The flat buffers of a TrainingSession, which provides the attributes below."""
 
     options: SessionOptions
     state: TrainingState
     training_model: Model
+    steps: FastPath
     _lock: Lock
+    _train_runner: Runner
+    _on_gradients_ready: Callable[[FlatBuffer], None] | None = None
+    _bucket_bytes = BUCKET_BYTES
+
+    def _make_train_runner(self) -> Runner:
+        raise NotImplementedError
 
     def _ready(self, run_options: RunOptions | None) -> None:
         raise NotImplementedError
@@ -80,6 +105,37 @@ class FlatBuffers:
             self._check_gradients()
             self.keep_gradients()
             return list(flat_buffers_of(self.state.gradient_segments, self.state.masked))
+
+    def on_gradients_ready(self, callback: Callable[[FlatBuffer], None] | None, bucket_bytes: int = BUCKET_BYTES) -> None:
+        """Call a function within every train step from now on with each bucket of gradients, as soon as the backward pass has completed it, so that it can be
+        communicated while the pass goes on; None for no calls any more.
+
+        callback: is given pieces of gradient_buffers() that together hold all of them once. Most come in the order of the backward pass, but which come when
+        may depend on the shapes of the batch. It may change the bucket at once or later, up to the optimizer step, and must not call the session. What it
+        raises ends the train step, after which the gradients are not valid. bucket_bytes: a bucket holds neighbouring parameters of at least this size
+        together; a larger parameter is one by itself.
+
+        Train steps plan their programs anew, since gradients are not deferred then, and take a few microseconds more. Raises the errors of gradient_buffers(),
+        InvalidArgumentError for bucket_bytes below 1."""
+        size = check_count(bucket_bytes, "bucket_bytes", 1)
+        self.gradient_buffers()
+        with self._lock:
+            self._on_gradients_ready, self._bucket_bytes = callback, size
+            self.steps.invalidate()
+            self._train_runner = self._make_train_runner()
+
+    @property
+    def watches_gradients(self) -> bool:
+        """Whether on_gradients_ready() has set a callback."""
+        return self._on_gradients_ready is not None
+
+    def _watch(self) -> Watch | None:
+        """Return what a train step has to tell, and whom."""
+        callback = self._on_gradients_ready
+        if callback is None:
+            return None
+        buckets = list(buckets_of(flat_buffers_of(self.state.gradient_segments, self.state.masked), self._bucket_bytes))
+        return Watch([bucket.array for bucket in buckets], lambda number: callback(buckets[number]))
 
     def parameter_buffers(self) -> list[FlatBuffer]:
         """Return the trainable parameters that are not frozen, in the layout of gradient_buffers(); to_buffer() copies instead, in the order of the model.

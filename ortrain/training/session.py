@@ -133,7 +133,8 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
         return cls(folder / f"{prefix}{TRAINING_MODEL}", state, optional(EVAL_MODEL), optional(OPTIMIZER_MODEL), options=options)
 
     def _make_train_runner(self) -> Runner:
-        return training_runner(self.training_model, self.state, self._gradients, self._reset_flag, self._handle, self._updates,
+        updates = None if self.watches_gradients else self._updates     # without them gradients are not deferred
+        return training_runner(self.training_model, self.state, self._gradients, self._reset_flag, self._handle, updates,
                                in_backward=self.options.optimizer_in_backward)
 
     def _make_eval_runner(self, model: Model, outputs: Sequence[str], where: str, prune: bool = False) -> Runner:
@@ -162,19 +163,19 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
             values = runner.arguments(inputs, named)
             self._reset_flag[0] = overwrite
             try:
-                result = runner.run(values, overwrite, run_options, out, self.steps.needs_all_gradients())
+                result = runner.run(values, overwrite, run_options, out, self.steps.needs_all_gradients(), self._watch())
                 assert runner.last is not None
                 self.steps.finish_train_step(runner.last, overwrite)
             except (IndexRangeError, LabelRangeError, OperatorFailedError, TerminatedError):
                 if runner.last is not None:
                     self.steps.fail_train_step(runner.last)
                 raise
-            # interrupted, or out of memory for the results: how far the step came is unknown, unless it was refused before it began
+            # interrupted, out of memory for the results, or by a callback: how far the step came is unknown, unless it was refused before it began
             except BaseException as error:
-                if self._handle.n_runs > runs and not isinstance(error, OrtrainError):
+                if self._handle.n_runs > runs and (self.watches_gradients or not isinstance(error, OrtrainError)):
                     self.steps.invalidate_gradients()
                 raise
-            self.steps.remember_program(runner.repeatable, runner.refusal)
+            self.steps.remember_program(None if self.watches_gradients else runner.repeatable, runner.refusal)
             return result
 
     def _begin_train_step(self) -> None:
