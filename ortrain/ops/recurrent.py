@@ -305,7 +305,8 @@ def _register() -> None:
         RNN: (rnn_gradient, "h[t] = f(x[t] Wᵀ + h[t-1] Rᵀ + b), f = tanh by default"),
     }
     for layer, (gradient, summary) in forward.items():
-        operator(layer.name, lower=lower_layer(layer), gradient=gradient, stop_gradient=(LENGTHS,), decompose=recurrent_decomposition, decompose_first=True)(
+        operator(layer.name, lower=lower_layer(layer), gradient=gradient, stop_gradient=(LENGTHS,), decompose=recurrent_decomposition, decompose_first=True,
+                 takes_bfloat16=True)(
             infer_layer(layer, summary))
     for layer in forward:
         form = GradientOperator(layer)
@@ -313,9 +314,9 @@ def _register() -> None:
             if layer is RNN and domain == MICROSOFT:
                 continue
             if layer.saved:
-                operator(f"{layer.name}Training", domain=domain, lower=lower_layer(layer), differentiable=False)(
+                operator(f"{layer.name}Training", domain=domain, lower=lower_layer(layer), differentiable=False, takes_bfloat16=True)(
                     infer_layer(layer, f"{layer.name} with additional outputs: the values that its gradient reads"))
-            operator(f"{layer.name}Grad", domain=domain, lower=form.lower, differentiable=False)(with_summary(form.infer, layer))
+            operator(f"{layer.name}Grad", domain=domain, lower=form.lower, differentiable=False, takes_bfloat16=True)(with_summary(form.infer, layer))
 
 
 def with_summary(infer: InferenceRule, layer: RecurrentLayer) -> InferenceRule:

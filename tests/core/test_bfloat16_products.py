@@ -7,6 +7,7 @@ import importlib
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import ortrain
 from ortrain._core.engine import EngineHandle, multiplies_bfloat16
@@ -160,6 +161,51 @@ def test_a_session_gives_the_same_bits_for_any_number_of_threads(network):
         assert others == losses
         for name, value in parameters.items():
             np.testing.assert_array_equal(value, found[name])
+
+
+def recurrent_network(layer, gates, inputs, hidden):
+    """Return a model of one recurrent layer, whose last state is classified."""
+    drawn = np.random.default_rng(8)
+    weights = {name: (drawn.standard_normal(shape) / 4).astype(np.float32)
+               for name, shape in (("W", (1, gates * hidden, inputs)), ("R", (1, gates * hidden, hidden)), ("head", (hidden, 5)))}
+    graph = helper.make_graph(
+        [helper.make_node(layer, ["x", "W", "R"], ["states", "h"], "layer", hidden_size=hidden), helper.make_node("Squeeze", ["h", "first"], ["state"]),
+         helper.make_node("MatMul", ["state", "head"], ["scores"], "head")], "recurrent",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["steps", "rows", inputs])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("scores", "states")],
+        [*(numpy_helper.from_array(value, name) for name, value in weights.items()), numpy_helper.from_array(np.array([0], np.int64), "first")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("layer, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent_layers_round_the_operands_of_their_products_over_all_steps(layer, gates):
+    model, x = recurrent_network(layer, gates, 32, 24), rng.standard_normal((6, 8, 32)).astype(np.float32)
+
+    def states(x, precision):
+        return ortrain.InferenceSession(model, ortrain.SessionOptions(precision=precision)).run(["states"], {"x": x})[0]
+
+    found, in_float32 = states(x, "bfloat16"), states(x, "float32")
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "W")
+    weight.CopyFrom(numpy_helper.from_array(rounded(numpy_helper.to_array(weight)), "W"))
+    np.testing.assert_allclose(found, states(rounded(x), "float32"), atol=1e-5)
+    assert np.abs(found - in_float32).max() > 1e-4
+
+
+@pytest.mark.parametrize("layer, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent_layers_train_like_those_of_float32(layer, gates):
+    model, x, labels = recurrent_network(layer, gates, 32, 24), rng.standard_normal((6, 8, 32)).astype(np.float32), rng.integers(0, 5, 8)
+    del model.graph.output[1:]
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        with ortrain.TrainingSession.from_model(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, requires_grad=["W", "R", "head"],
+                                                options=ortrain.SessionOptions(precision=precision)) as session:
+            session.learning_rate, losses[precision] = 0.01, []
+            for _ in range(12):
+                losses[precision].append(float(session.train_step(x, labels)[0]))
+                session.optimizer_step()
+                session.lazy_reset_grad()
+    assert losses["bfloat16"] != losses["float32"] and losses["float32"][-1] < 0.7 * losses["float32"][0]
+    np.testing.assert_allclose(losses["bfloat16"], losses["float32"], rtol=0.02)
 
 
 def test_auto_chooses_bfloat16_where_the_processor_multiplies_it(network):
