@@ -40,13 +40,16 @@ def bfloat16_table(results: dict[str, Any]) -> str:
     for name, by_threads in results["networks"].items():
         cells = [name]
         for index, threads in enumerate(("1", "2")):
-            row = by_threads[threads]
+            row = by_threads.get(threads)
+            if row is None:
+                cells += ["-"] * 4
+                continue
             share = row["step_ms"][OURS] / row["step_ms"][OURS_IN_FLOAT32]
             cells += [*threads_cells(row)[:3], f"{share:.2f}"]
             figures[2 * index].append(row["ratio"])
             figures[2 * index + 1].append(share)
         lines.append(f"| {' | '.join(cells)} |")
-    means = [f"{geometric_mean(found):.2f}" for found in figures]
+    means = [f"{geometric_mean(found):.2f}" if found else "-" for found in figures]
     lines.append(f"| geometric mean | | | {means[0]} | {means[1]} | | | {means[2]} | {means[3]} |")
     return "\n".join(lines) + "\n"
 
