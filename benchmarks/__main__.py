@@ -1,6 +1,7 @@
 """`python -m benchmarks` compares ortrain with other runtimes on twelve workloads, `python -m benchmarks networks` on twenty-four other networks;
 `python -m benchmarks operators` times single operators, `python -m benchmarks scaling` shows how cost grows with the size of the work,
-`python -m benchmarks trainer` what the trainer adds to a step, and `python -m benchmarks native` what the C interface costs."""
+`python -m benchmarks trainer` what the trainer adds to a step, `mpiexec -n 2 python -m benchmarks parallel` what sums of gradients take, and
+`python -m benchmarks native` what the C interface costs."""
 
 import sys
 
@@ -20,6 +21,10 @@ elif sys.argv[1:2] == ["trainer"]:
     from benchmarks.trainer import main as trainer
 
     trainer(sys.argv[2:])
+elif sys.argv[1:2] == ["parallel"]:
+    from benchmarks.parallel import main as parallel
+
+    parallel(sys.argv[2:])
 elif sys.argv[1:2] == ["native"]:
     from benchmarks.native import main as native
 

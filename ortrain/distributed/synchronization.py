@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
@@ -30,9 +31,14 @@ class Synchronization:
         """Return whether the workers exchange anything with optimizer step number `step`, counted from 1."""
         return True
 
-    def sum_gradients(self, buffers: Sequence[FlatBuffer]) -> None:
-        """Replace the gradients by their sums over the workers."""
+    def backward(self, share: float) -> AbstractContextManager[None]:
+        """Return the context of the last train step before an optimizer step, also of a worker that has no samples for it. share: as in sum_gradients."""
+        return nullcontext()
+
+    def sum_gradients(self, buffers: Sequence[FlatBuffer], share: float) -> None:
+        """Replace the gradients by their sums over the workers. share: what those of this worker are multiplied by; 0 where it has none."""
         for buffer in buffers:
+            scale(buffer, share)
             self.workers.strategy.all_reduce(buffer.array)
 
     def synchronize(self) -> None:
@@ -52,6 +58,14 @@ class Synchronization:
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from a state_dict(), after start()."""
+
+
+def scale(buffer: FlatBuffer, factor: float) -> None:
+    """Multiply the array of a buffer; 0 also replaces numbers that are not finite."""
+    if factor == 0:
+        buffer.array.fill(0)
+    elif factor != 1:
+        np.multiply(buffer.array, buffer.array.dtype.type(factor), out=buffer.array)
 
 
 class LocalSGD(Synchronization):

@@ -6,17 +6,18 @@ all-reduce of the gradients. Batches that are accumulated before it cost none, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ortrain.data.loader import BatchShard, DataLoader
+from ortrain.distributed.synchronization import scale
 from ortrain.distributed.workers import Workers
 from ortrain.errors import InvalidArgumentError
 from ortrain.metrics import Metric
 from ortrain.trainer.callbacks import Callback
 from ortrain.trainer.loop import METRIC_ELEMENTS, METRIC_SAMPLES, EpochLoop, RunningMetrics, StopSignal
-from ortrain.training.flat_buffers import FlatBuffer
 from ortrain.training.schedules import Schedule
 from ortrain.training.session import TrainingSession
 
@@ -82,6 +83,8 @@ class ParallelEpochLoop(EpochLoop):
         super().__init__(trainer, loader, schedule, callbacks, stop)
         self._share = 0.0
         """By what the gradients added up so far are to be multiplied before they are summed over the workers; 0 without any."""
+        self._batches = 0
+        """Batches since the last optimizer step."""
         self._reason: str | None = None
         """Why training ends after this step."""
         self.synchronization = trainer.synchronization
@@ -90,7 +93,7 @@ class ParallelEpochLoop(EpochLoop):
         return ParallelMetrics(metrics, self.trainer.workers)
 
     def run(self) -> bool:
-        self._share = 0.0
+        self._share, self._batches = 0.0, 0
         complete = super().run()
         if complete:
             self.running.combine()
@@ -100,13 +103,16 @@ class ParallelEpochLoop(EpochLoop):
     def _train_step(self, batch: Sequence[np.ndarray]) -> float:
         """Run a train step on this worker's part of a batch; return its loss, multiplied by the part's share of the samples where gradients are summed."""
         assert isinstance(batch, BatchShard)
-        if not batch:
-            return 0.0
-        share = len(batch[self.target]) / batch.samples if self.synchronization.sums_gradients else 1.0
-        if self._share not in (0.0, share):
-            scale(self.trainer.session.gradient_buffers(), self._share / share)
-        self._share = share
-        return super()._train_step(batch) * share
+        self._batches += 1
+        share = len(batch[self.target]) / batch.samples if batch and self.synchronization.sums_gradients else 1.0
+        if batch:
+            if self._share not in (0.0, share):
+                for buffer in self.trainer.session.gradient_buffers():
+                    scale(buffer, self._share / share)
+            self._share = share
+        is_last = self._batches == self.trainer.options.accumulate
+        with self.synchronization.backward(self._share) if is_last else nullcontext():
+            return super()._train_step(batch) * share if batch else 0.0
 
     def _optimizer_step(self, batches: int, loss: float) -> None:
         is_due = self.synchronization.is_due(self.trainer.step + 1)
@@ -117,10 +123,12 @@ class ParallelEpochLoop(EpochLoop):
             if not self.synchronization.sums_gradients:
                 loss /= count or 1.0
         buffers = self.trainer.session.gradient_buffers()
-        scale(buffers, self._share)
-        self._share = 0.0
         if self.synchronization.sums_gradients:
-            self.synchronization.sum_gradients(buffers)
+            self.synchronization.sum_gradients(buffers, self._share)
+        elif not self._share:
+            for buffer in buffers:
+                scale(buffer, 0)
+        self._share, self._batches = 0.0, 0
         super()._optimizer_step(batches, loss)
         if is_due:
             self.synchronization.synchronize()
@@ -138,12 +146,3 @@ def prepare_worker(session: TrainingSession, rank: int) -> None:
     if session.options.optimizer_in_backward:
         raise InvalidArgumentError("expected a session without optimizer_in_backward for several workers, whose gradients are summed before the optimizer step")
     session._handle.seed = (session._handle.seed + rank * SEED_STEP) % 2**64
-
-
-def scale(buffers: Sequence[FlatBuffer], factor: float) -> None:
-    """Multiply the arrays of buffers; 0 also replaces numbers that are not finite."""
-    for buffer in buffers:
-        if factor == 0:
-            buffer.array.fill(0)
-        elif factor != 1:
-            np.multiply(buffer.array, buffer.array.dtype.type(factor), out=buffer.array)

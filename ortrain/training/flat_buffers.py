@@ -120,6 +120,8 @@ class FlatBuffers:
         size = check_count(bucket_bytes, "bucket_bytes", 1)
         self.gradient_buffers()
         with self._lock:
+            if (callback, size) == (self._on_gradients_ready, self._bucket_bytes):
+                return
             self._on_gradients_ready, self._bucket_bytes = callback, size
             self.steps.invalidate()
             self._train_runner = self._make_train_runner()

@@ -63,6 +63,14 @@ def test_processes_train_like_one_with_the_whole_batch(size, single, tmp_path):
         assert mine == pytest.approx(expected, rel=2e-6)
 
 
+def test_sums_beside_the_backward_pass_have_the_same_bits(tmp_path):
+    plain, overlapped = tmp_path / "plain", tmp_path / "overlapped"
+    plain.mkdir(), overlapped.mkdir()
+    expected = trained(2, plain)[0]
+    for worker in trained(2, overlapped, "--overlap"):
+        assert (worker["losses"], worker["weights"]) == (expected["losses"], expected["weights"])
+
+
 def test_a_run_whose_worker_was_killed_is_resumed_from_the_last_checkpoint(tmp_path):
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     straight.mkdir(), killed.mkdir()
