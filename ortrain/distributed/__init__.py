@@ -2,9 +2,11 @@
 
 ortrain brings no transport of its own: `MPI` uses mpi4py, and `Strategy` is the protocol of others."""
 
+from ortrain.distributed.compression import BFloat16Synchronization, TopKSynchronization
 from ortrain.distributed.mpi import MPI
 from ortrain.distributed.overlap import OverlappedSynchronization
-from ortrain.distributed.strategy import SingleProcess, Strategy
+from ortrain.distributed.strategy import GatheringStrategy, SingleProcess, Strategy
 from ortrain.distributed.synchronization import DiLoCo, LocalSGD, Synchronization
 
-__all__ = ["MPI", "DiLoCo", "LocalSGD", "OverlappedSynchronization", "SingleProcess", "Strategy", "Synchronization"]
+__all__ = ["MPI", "BFloat16Synchronization", "DiLoCo", "GatheringStrategy", "LocalSGD", "OverlappedSynchronization", "SingleProcess", "Strategy",
+           "Synchronization", "TopKSynchronization"]

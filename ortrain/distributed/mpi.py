@@ -68,6 +68,18 @@ class MPI:
         """MPI_Barrier."""
         self._communicator.Barrier()
 
+    def all_gather(self, array: np.ndarray) -> np.ndarray:
+        """MPI_Allgather."""
+        gathered = np.empty((self.size, *array.shape), array.dtype)
+        self._communicator.Allgather(array, gathered)
+        return gathered
+
+    def all_to_all(self, array: np.ndarray) -> np.ndarray:
+        """MPI_Alltoall."""
+        exchanged = np.empty_like(array)
+        self._communicator.Alltoall(array, exchanged)
+        return exchanged
+
 
 def _abort_after_exceptions(communicator: Any) -> None:
     """Let an exception that ends this process end all processes, except one that all have: they end by themselves, with a message each."""

@@ -31,6 +31,16 @@ class Strategy(Protocol):
         """Return when all workers have called it."""
 
 
+class GatheringStrategy(Strategy, Protocol):
+    """A strategy that also exchanges parts, which compressed gradients need."""
+
+    def all_gather(self, array: np.ndarray) -> np.ndarray:
+        """Return the arrays of all workers, [size, *array.shape]."""
+
+    def all_to_all(self, array: np.ndarray) -> np.ndarray:
+        """Return the rows [rank] of the arrays of all workers, each [size, ...], in the shape of the array."""
+
+
 class SingleProcess:
     """The strategy of a process that trains alone."""
 

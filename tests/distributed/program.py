@@ -7,12 +7,14 @@ import signal
 from pathlib import Path
 
 from ortrain import Trainer
-from ortrain.distributed import MPI, OverlappedSynchronization
+from ortrain.distributed import MPI, BFloat16Synchronization, DiLoCo, OverlappedSynchronization, TopKSynchronization
 from ortrain.trainer import Callback
 from tests.trainer.models import classifier, samples
 
 HOW = {"optimizer": "adamw", "learning_rate": 0.01, "progress": False, "seed": 5, "metrics": ["accuracy", "f1"], "save_every_steps": 2}
 EPOCHS = 3
+SYNCHRONIZATIONS = {"overlapped": lambda: OverlappedSynchronization(1), "bfloat16": BFloat16Synchronization, "top-k": lambda: TopKSynchronization(0.3),
+                    "diloco": lambda: DiLoCo(3)}
 
 
 class Watch(Callback):
@@ -38,7 +40,7 @@ def main():
     parser.add_argument("out", type=Path, help="a folder; receives rank-N.json and the run")
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--overlap", action="store_true", help="sum gradients while the backward pass goes on")
+    parser.add_argument("--synchronization", choices=SYNCHRONIZATIONS)
     parser.add_argument("--event", choices=("kill", "fail", "exit", "fail outside"), help="what happens to worker RANK after step STEP")
     parser.add_argument("--rank", type=int, default=1)
     parser.add_argument("--step", type=int, default=7)
@@ -46,7 +48,7 @@ def main():
     strategy, watch = MPI(), Watch(options)
     if options.event == "fail outside" and strategy.rank == options.rank:
         raise OSError("no such file")
-    how = HOW | {"strategy": strategy, "callbacks": [watch], "synchronization": OverlappedSynchronization(1) if options.overlap else None}
+    how = HOW | {"strategy": strategy, "callbacks": [watch], "synchronization": options.synchronization and SYNCHRONIZATIONS[options.synchronization]()}
     if options.resume:
         trainer = Trainer.from_artifacts(options.out / "run", resume=True, **{name: value for name, value in how.items() if name != "optimizer"})
     else:

@@ -67,8 +67,17 @@ def test_sums_beside_the_backward_pass_have_the_same_bits(tmp_path):
     plain, overlapped = tmp_path / "plain", tmp_path / "overlapped"
     plain.mkdir(), overlapped.mkdir()
     expected = trained(2, plain)[0]
-    for worker in trained(2, overlapped, "--overlap"):
+    for worker in trained(2, overlapped, "--synchronization", "overlapped"):
         assert (worker["losses"], worker["weights"]) == (expected["losses"], expected["weights"])
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "top-k", "diloco"])
+def test_workers_that_send_less_keep_the_same_parameters(name, single, tmp_path):
+    found = trained(3, tmp_path, "--synchronization", name)
+    for worker in found:
+        assert (worker["figures"], worker["weights"]) == (found[0]["figures"], found[0]["weights"])
+    first, *_, last = (figures["loss"] for figures in found[0]["figures"])
+    assert found[0]["weights"] != single["weights"] and last < first
 
 
 def test_a_run_whose_worker_was_killed_is_resumed_from_the_last_checkpoint(tmp_path):

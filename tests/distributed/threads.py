@@ -28,6 +28,8 @@ class Threads:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
         self.reduced = 0
         """Elements of all arrays that were reduced, to see what is communicated."""
+        self.sent = 0
+        """Bytes that went to other workers by all_gather and all_to_all."""
 
     def all_reduce(self, array: np.ndarray) -> None:
         self.reduced += array.size
@@ -48,6 +50,18 @@ class Threads:
 
     def barrier(self) -> None:
         self.meeting.barrier.wait()
+
+    def all_gather(self, array: np.ndarray) -> np.ndarray:
+        gathered = np.stack(self._exchange(array))
+        self.sent += array.nbytes * (self.size - 1)
+        self.meeting.barrier.wait()
+        return gathered
+
+    def all_to_all(self, array: np.ndarray) -> np.ndarray:
+        exchanged = np.stack([other[self.rank] for other in self._exchange(array)])
+        self.sent += array.nbytes * (self.size - 1) // self.size
+        self.meeting.barrier.wait()
+        return exchanged
 
     def _exchange(self, array: np.ndarray) -> list[np.ndarray]:
         assert array.flags.c_contiguous and array.flags.writeable and array.dtype.name in ("float32", "float64", "int64", "uint8")
