@@ -5,8 +5,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +28,16 @@ SETTINGS = {"PYTHONPATH": str(ROOT), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_
 """Open MPI refuses to start as root, as in containers, and more processes than there are cores, unless it is told to."""
 
 
-def mpiexec(size, *command, folder=ROOT):
-    """Run Python with `command` in `size` processes; return the completed process of mpiexec."""
+def mpiexec_line(size):
+    """Return the words that start Python in `size` processes."""
     if MPIEXEC is None or importlib.util.find_spec("mpi4py") is None:
         pytest.skip("needs mpi4py and mpiexec")
-    return subprocess.run([MPIEXEC, "-n", str(size), sys.executable, *command], cwd=folder, env=os.environ | SETTINGS, capture_output=True, text=True,
-                          check=False, timeout=100)
+    return [MPIEXEC, "-n", str(size), sys.executable]
+
+
+def mpiexec(size, *command, folder=ROOT):
+    """Run Python with `command` in `size` processes; return the completed process of mpiexec."""
+    return subprocess.run([*mpiexec_line(size), *command], cwd=folder, env=os.environ | SETTINGS, capture_output=True, text=True, check=False, timeout=100)
 
 
 def train(size, folder, *options):
@@ -130,6 +136,46 @@ def test_the_command_line_trains_in_several_processes(folder):
     assert resumed.returncode == 0, resumed.stderr
     assert len(json.loads((folder / "several" / "history.json").read_text(encoding="utf-8"))) == 4
     assert read_checkpoint(folder / "several" / "checkpoint").trainable.keys() == read_checkpoint(folder / "one" / "checkpoint").trainable.keys()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the processes of mpiexec in /proc")
+def test_a_run_of_the_command_line_is_resumed_after_a_worker_was_killed(folder):
+    epochs = ("--epochs", "60", "--quiet", "--strategy", "mpi")
+    command = [*mpiexec_line(3), *HOW, *epochs, "--out", "killed"]
+    with subprocess.Popen(command, cwd=folder, env=os.environ | SETTINGS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+        deadline = time.monotonic() + 60
+        while not (folder / "killed" / "checkpoint.best").exists():
+            assert running.poll() is None and time.monotonic() < deadline, running.stdout.read()
+            time.sleep(0.01)
+        os.kill(workers_below(running.pid)[-1], signal.SIGKILL)
+        running.communicate(timeout=60)
+        assert running.returncode != 0
+    saved = len(json.loads((folder / "killed" / "history.json").read_text(encoding="utf-8")))
+    assert 1 <= saved < 60 and not (folder / "killed" / "trained.onnx").exists()
+    resumed = mpiexec(3, "-m", "ortrain", "train", "--resume", "--out", "killed", "--quiet", "--strategy", "mpi", folder=folder)
+    assert resumed.returncode == 0, resumed.stderr
+    straight = mpiexec(3, *HOW, *epochs, "--out", "straight", folder=folder)
+    assert straight.returncode == 0, straight.stderr
+    expected, found = (read_checkpoint(folder / name / "checkpoint").trainable for name in ("straight", "killed"))
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def workers_below(pid):
+    """Return the processes that run Python among the descendants of a process."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1]), (path / "cmdline").read_bytes()
+        except OSError:                                     # it has ended meanwhile
+            continue
+    found, waiting = [], [pid]
+    while waiting:
+        parent = waiting.pop()
+        children = [child for child, (above, _) in parents.items() if above == parent]
+        found += [child for child in children if b"python" in parents[child][1].partition(b"\0")[0]]
+        waiting += children
+    return sorted(found)
 
 
 def test_the_example_trains_and_exports(tmp_path):
