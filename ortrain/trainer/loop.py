@@ -106,6 +106,7 @@ class EpochLoop:
         self.target = trainer.roles.training.index(trainer.roles.targets[0])
         self.predictions = trainer.session.output_names().index(trainer.roles.predictions) if trainer.metrics and trainer.roles.predictions else 0
         self.started = time.perf_counter()
+        self._session_step = trainer.session.train_step
         self._continued = False
 
     def _make_running(self, metrics: Sequence[Metric]) -> RunningMetrics:
@@ -124,7 +125,7 @@ class EpochLoop:
         else:
             self.running.reset()
         self.started = time.perf_counter()
-        accumulate, save_every = options.accumulate, options.save_every_steps
+        accumulate, save_every, train_step = options.accumulate, options.save_every_steps, self._train_step
         pending = 0
         losses = 0.0
         batches = self.loader.epoch(trainer.epoch, trainer.batch)
@@ -132,16 +133,16 @@ class EpochLoop:
             for batch in batches:
                 if pending == 0 and self.schedule is not None:
                     session.learning_rate = self.schedule.rate(trainer.step)
-                losses += self._train_step(batch)
+                losses += train_step(batch)
                 pending += 1
                 trainer.batch += 1
                 if pending < accumulate:
                     continue
-                self._optimizer_step(pending, losses / pending)
+                is_stopped = self._optimizer_step(pending, losses / pending)
                 pending, losses = 0, 0.0
                 if save_every is not None and trainer.step % save_every == 0:
                     trainer.save()
-                if self._is_stopped():
+                if is_stopped:
                     return False
             if pending:
                 self._optimizer_step(pending, losses / pending)
@@ -153,20 +154,17 @@ class EpochLoop:
 
     def _train_step(self, batch: Sequence[np.ndarray]) -> float:
         """Run a train step and return the loss."""
-        results = self.trainer.session.train_step(*batch)
-        loss, targets = float(results[0]), batch[self.target]
-        self.running.add(loss, len(targets), results[self.predictions] if self.predictions else None, targets)
+        results = self._session_step(*batch)
+        loss, targets, predictions = float(results[0]), batch[self.target], self.predictions
+        self.running.add(loss, len(targets), results[predictions] if predictions else None, targets)
         if not math.isfinite(loss):
             self._refuse(loss, batch)
         return loss
 
-    def _is_stopped(self) -> bool:
-        """Return whether training ends after the last optimizer step, for a reason that `trainer.stopped` then says."""
-        self.trainer.stopped = self.trainer.stopped or self.stop.received
-        return self.trainer.stopped is not None
+    def _optimizer_step(self, batches: int, loss: float) -> bool:
+        """Run an optimizer step; return whether training ends after it, for a reason that `trainer.stopped` then says.
 
-    def _optimizer_step(self, batches: int, loss: float) -> None:
-        """Run an optimizer step. batches: how many gradients have been added up since the last one; loss: their mean loss."""
+        batches: how many gradients have been added up since the last step; loss: their mean loss."""
         trainer, session = self.trainer, self.trainer.session
         if batches > 1 and trainer.options.accumulation == "mean":
             session.gradient_scale = 1.0 / batches
@@ -182,6 +180,9 @@ class EpochLoop:
             record = StepRecord(trainer.step, trainer.epoch + 1, loss, session.learning_rate, session.last_gradient_norm)
             for callback in self.observers:
                 callback.on_step_end(trainer, record)
+        if trainer.stopped is None:
+            trainer.stopped = self.stop.received
+        return trainer.stopped is not None
 
     def _refuse(self, loss: float, batch: Sequence[np.ndarray]) -> None:
         """Raise InvalidStateError with the reason for a loss that is not finite: a sample that is not, or too large steps."""

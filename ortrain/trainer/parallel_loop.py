@@ -85,8 +85,6 @@ class ParallelEpochLoop(EpochLoop):
         """By what the gradients added up so far are to be multiplied before they are summed over the workers; 0 without any."""
         self._batches = 0
         """Batches since the last optimizer step."""
-        self._reason: str | None = None
-        """Why training ends after this step."""
         self.synchronization = trainer.synchronization
 
     def _make_running(self, metrics: Sequence[Metric]) -> ParallelMetrics:
@@ -114,12 +112,14 @@ class ParallelEpochLoop(EpochLoop):
         with self.synchronization.backward(self._share) if is_last else nullcontext():
             return super()._train_step(batch) * share if batch else 0.0
 
-    def _optimizer_step(self, batches: int, loss: float) -> None:
+    def _optimizer_step(self, batches: int, loss: float) -> bool:
+        """As of a single process, where one worker's wish to stop reaches all of them with the next step that is due."""
+        agreed: str | None = None
         is_due = self.synchronization.is_due(self.trainer.step + 1)
         if is_due:
             reason = self.trainer.stopped or self.stop.received
             loss, count, wishes = self.running.combined_with(loss, float(self._share != 0), float(reason is not None))
-            self._reason = self.trainer.workers.first(reason) if wishes else None
+            agreed = self.trainer.workers.first(reason) if wishes else None
             if not self.synchronization.sums_gradients:
                 loss /= count or 1.0
         buffers = self.trainer.session.gradient_buffers()
@@ -132,13 +132,8 @@ class ParallelEpochLoop(EpochLoop):
         super()._optimizer_step(batches, loss)
         if is_due:
             self.synchronization.synchronize()
-
-    def _is_stopped(self) -> bool:
-        """As of a single process, where one worker's wish to stop reaches all of them with the next optimizer step."""
-        if self._reason is None:
-            return False
-        self.trainer.stopped = self._reason
-        return True
+        self.trainer.stopped = agreed or self.trainer.stopped
+        return agreed is not None
 
 
 def prepare_worker(session: TrainingSession, rank: int) -> None:
