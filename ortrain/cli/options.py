@@ -128,6 +128,8 @@ GROUPS: dict[str, list[Option]] = {
         _option("--config", "A TOML file with values for options, by their names; the command line takes precedence.", metavar="FILE"),
         _option("--resume", "Continue the run in DIR where it was saved, with its settings and data.", False, action="store_true"),
         _option("--overwrite", "Replace a run that DIR holds.", False, action="store_true"),
+        _option("--save-every-steps", "Also save the run after so many optimizer steps, not only after each epoch, so that --resume repeats fewer of them.",
+                type=count(1), metavar="N", continues=True),
         _option("--strategy", "Train in all processes that mpiexec -n N python -m ortrain train has started, each on its part of every batch.",
                 choices=tuple(STRATEGIES), metavar="NAME"),
         _option("--log", "Also write log.csv, or event files for TensorBoard.", nargs="+", choices=("csv", "tensorboard"), continues=True),

@@ -72,7 +72,8 @@ def trainer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments of a Trainer."""
     return {"seed": settings["seed"], "metrics": settings["metrics"] or "auto", "schedule": settings["schedule"], "warmup_steps": settings["warmup_steps"],
             "schedule_options": settings["schedule_options"] or {}, "accumulate": settings["accumulate"], "clip_norm": settings["clip_norm"],
-            "weight_average": settings["weight_average"], "patience": settings["patience"], "monitor": monitor(settings)}
+            "weight_average": settings["weight_average"], "patience": settings["patience"], "monitor": monitor(settings),
+            "save_every_steps": settings["save_every_steps"]}
 
 
 def monitor(settings: Mapping[str, Any]) -> str:

@@ -52,6 +52,22 @@ def test_a_run_that_ctrl_c_ended_in_the_middle_of_an_epoch_goes_on_as_if_nothing
     assert [record["epoch"] for record in json.loads((folder / "run" / "history.json").read_text())] == [1, 2, 3, 4]
 
 
+def test_a_run_that_broke_off_goes_on_from_the_last_of_so_many_steps(command, folder, monkeypatch):
+    def break_off(trainer, record):
+        if record.step == 11:
+            raise OSError("power failed")
+
+    assert command(f"{HOW} --epochs 4 --out straight")[0] == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "_loggers", lambda names, folder: [LambdaCallback(on_step_end=break_off)])
+        assert command(f"{HOW} --epochs 4 --save-every-steps 5 --out run")[0] == 1
+    steps = []
+    monkeypatch.setattr(train, "_loggers", lambda names, folder: [LambdaCallback(on_step_end=lambda trainer, record: steps.append(record.step))])
+    assert command("train --resume --out run --quiet")[0] == 0
+    assert steps[0] == 11, "expected the checkpoint of step 10, in the middle of the second epoch"
+    assert_same_weights(folder, "straight", "run")
+
+
 def test_more_epochs_continue_a_complete_run_exactly(command, folder):
     assert command(f"{HOW} --epochs 4 --out straight")[0] == 0
     assert command(f"{HOW} --epochs 2 --out run")[0] == 0
