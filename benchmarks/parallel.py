@@ -1,8 +1,10 @@
-"""Steps of workers on a simulated network: how much time summing gradients takes, and how much of it the backward pass hides.
+"""Steps of workers: the efficiency of several beside one, the share of the time that summing gradients takes, and, on a simulated network, how much of that the
+backward pass hides.
 
     mpiexec -n 2 python -m benchmarks parallel [--gigabits 1 2.5 10] [--latency 50]
 
-Every worker has one thread. After each all-reduce it sleeps for as long as a ring all-reduce takes on the given network, less the time that the real one took.
+Every worker has one thread. Efficiency is the time of a step of one worker, while the others wait, over that of a step of all workers, each with as many
+samples. On a simulated network a worker sleeps after each all-reduce for as long as a ring all-reduce takes there, less the time that the real one took.
 An MPI library that polls while it waits needs a processor of its own for that: Open MPI yields it with OMPI_MCA_mpi_yield_when_idle=1."""
 
 from __future__ import annotations
@@ -12,34 +14,67 @@ import time
 
 import numpy as np
 
+from benchmarks.workloads import Workload, mlp
 from ortrain import SessionOptions, Trainer
-from ortrain.distributed import MPI, OverlappedSynchronization, Synchronization
-from tests.test_optimizer_in_backward import dense_layers
+from ortrain.distributed import MPI, OverlappedSynchronization, SingleProcess, Strategy, Synchronization
 
 SIZES, BATCH, SAMPLES = (512, 1024, 1024, 1024, 10), 256, 2048
+WIDTHS = 64, 256, 1024
+"""Of the hidden layers of the networks whose efficiency is measured: gradients of 0.2 to 10 MB."""
 WARM_UP, EPOCHS = 1, 6
 
 
 class SimulatedNetwork(MPI):
     """MPI with the bandwidth, in bytes per second, and the latency, in seconds, of a slower network."""
 
-    bandwidth, latency = 0.0, 0.0
+    bandwidth, latency = float("inf"), 0.0
+    seconds = 0.0
+    """Spent in all_reduce()."""
 
     def all_reduce(self, array: np.ndarray) -> None:
         started = time.perf_counter()
         super().all_reduce(array)
         transfer = self.latency + 2 * array.nbytes * (self.size - 1) / self.size / self.bandwidth
         time.sleep(max(0.0, transfer - (time.perf_counter() - started)))
+        self.seconds += time.perf_counter() - started
 
 
-def milliseconds(strategy: SimulatedNetwork, synchronization: Synchronization) -> float:
+    def sleep_until_all_arrive(self) -> None:
+        """A barrier that takes no processor time, which MPI's own do."""
+        request = self._communicator.Ibarrier()
+        while not request.Test():
+            time.sleep(0.01)
+
+
+def milliseconds(strategy: Strategy, synchronization: Synchronization, sizes: tuple[int, ...] = SIZES) -> float:
     """Return the median time of a step."""
     random = np.random.default_rng(0)
-    x, labels = random.standard_normal((SAMPLES, SIZES[0])).astype(np.float32), random.integers(0, SIZES[-1], SAMPLES)
-    with Trainer.from_model(dense_layers(*SIZES), loss="cross-entropy", strategy=strategy, synchronization=synchronization, progress=False, metrics=None,
+    x, labels = random.standard_normal((SAMPLES, sizes[0])).astype(np.float32), random.integers(0, sizes[-1], SAMPLES)
+    model, _, _ = Workload(mlp(*sizes), (BATCH, sizes[0]), sizes[-1], BATCH).make("parallel")
+    with Trainer.from_model(model, loss="cross-entropy", strategy=strategy, synchronization=synchronization, progress=False, metrics=None,
                             options=SessionOptions(intra_op_num_threads=1)) as trainer:
         history = trainer.fit(x, labels, batch_size=BATCH, epochs=WARM_UP + EPOCHS)
         return float(1e3 * np.median([record.seconds for record in history[WARM_UP:]]) / (trainer.step / len(history)))
+
+
+def megabytes(sizes: tuple[int, ...]) -> float:
+    """Return the size of the gradients of a network of dense layers."""
+    return sum(a * b for a, b in zip(sizes, sizes[1:], strict=False)) * 4 / 1e6
+
+
+def show_efficiency(network: SimulatedNetwork) -> None:
+    """Print the efficiency of the workers of this machine, and the share of communication, by the size of the gradients."""
+    for width in WIDTHS:
+        sizes = SIZES[0], width, width, width, SIZES[-1]
+        network.barrier()
+        alone = milliseconds(SingleProcess(), Synchronization(), sizes) if network.rank == 0 else 0.0
+        network.sleep_until_all_arrive()
+        network.seconds, started = 0.0, time.perf_counter()
+        together = milliseconds(network, Synchronization(), sizes)
+        share = network.seconds / (time.perf_counter() - started)
+        if network.rank == 0:
+            print(f"{megabytes(sizes):.1f} MB of gradients: {alone:.2f} ms a step alone, {together:.2f} ms with {network.size} workers, efficiency "
+                  f"{alone / together:.0%}, of it in sums {share:.0%}", flush=True)
 
 
 def main(arguments: list[str]) -> None:
@@ -48,9 +83,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--latency", type=float, default=50, help="microseconds")
     options = parser.parse_args(arguments)
     network = SimulatedNetwork()
+    if network.rank == 0:
+        print(f"{network.size} workers, {BATCH} samples a worker")
+    show_efficiency(network)
     network.latency = options.latency * 1e-6
     if network.rank == 0:
-        print(f"{network.size} workers, {sum(a * b for a, b in zip(SIZES, SIZES[1:], strict=False)) * 4 / 1e6:.1f} MB of gradients, {BATCH} samples a worker")
+        print(f"simulated networks, {megabytes(SIZES):.1f} MB of gradients")
     for gigabits in options.gigabits:
         network.bandwidth = gigabits * 1e9 / 8
         after, beside = milliseconds(network, Synchronization()), milliseconds(network, OverlappedSynchronization())
