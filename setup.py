@@ -12,7 +12,6 @@ Environment variables:
 
 import os
 import platform
-import sys
 import sysconfig
 import tomllib
 from collections.abc import Sequence
@@ -27,31 +26,41 @@ KERNELS = CORE / "kernels"
 NATIVE = Path("ortrain") / "_native"
 GENERATED = Path("build") / "instruction_sets"
 
-MSVC = sys.platform == "win32"
-WASM = sysconfig.get_platform().endswith("wasm32")           # compiled for a Python in a browser: one thread, and no programs that load a library
-HAS_LIBRARY = not MSVC and not WASM
+TARGET = sysconfig.get_platform()                             # what is built for, which is not this machine when cross-compiling
+MACOS, WINDOWS = TARGET.startswith("macosx"), TARGET.startswith("win")
+WASM = TARGET.endswith("wasm32")                             # a Python in a browser: one thread, and no programs that load a library
+HAS_LIBRARY = not WINDOWS and not WASM
+GCC = "gcc" in (os.environ.get("CC") or sysconfig.get_config_var("CC") or "")
 # No -ffast-math, which changes the floating-point mode of the whole process. A fixed -ffp-contract gives the same bits in all builds of an instruction set.
-BASE_FLAGS = ["/O2"] if MSVC else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden", "-g0"]
-# Nothing unwinds through kernels, which call no Python and throw nothing: without the tables for it they are 4 % smaller.
-KERNEL_FLAGS = [] if MSVC else ["-fno-asynchronous-unwind-tables"]
-# Compiled for size, in which plans take as long to make; the other modules run in steps.
-PLANNING_MODULES = {"cpu", "memory_planner", "program_builder", "program_layout", "program_template", "symbolic"}
-PLANNING_FLAGS = [] if MSVC else ["-Os"]
-# Wheels have neither symbols, which disassemblies read in a checkout, nor padding between the sections of a file: 1.4 of 12 MB.
-WHEEL_LINK_FLAGS = ["-Wl,-s", "-Wl,-z,noseparate-code"] if sys.platform == "linux" and not WASM else []
+# Nothing unwinds through C that throws nothing: the tables for it, which Windows demands, would be 4 % of the kernels and more of other modules.
+BASE_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden", "-g0",
+              *([] if WINDOWS else ["-fno-asynchronous-unwind-tables"])]
+# GCC writes out what remains of a loop over vectors for up to 16 elements, and a loop once for either value of a condition in it, which is a tenth of the
+# bytes. Convolutions are slower without the one, and kernels such as ArgMax and Mod without the other. What this costs was measured on x86-64 only.
+SHORT_REMAINDERS, ONE_VERSION = ["--param=max-completely-peel-times=4"], ["-fno-unswitch-loops"]
+FLAGS_OF_MODULES = {"channels_last": ONE_VERSION, "reduce": [*SHORT_REMAINDERS, *ONE_VERSION]}
+# Modules without loops over elements, for which -O3 lengthens code: those that run in every step, and those that are compiled for size, most of which plan.
+# Plans take as long to make, and so do steps.
+STEP_FLAGS, COMPACT_FLAGS = ["-O2"], ["-Os"]
+COMPACT_MODULES = {"arrays", "bridge", "builtin_kernels", "cpu", "engine", "memory_planner", "program_builder", "program_layout", "program_template",
+                   "symbolic", "values"}
+# Wheels have neither symbols, which disassemblies read in a checkout, nor padding between the sections of a file: 1.7 of 12 MB. A part of the padding would
+# make tables read-only after the modules are loaded, but not the addresses of functions, which are bound when they are called first.
+WHEEL_LINK_FLAGS = {"linux": ["-Wl,-s", "-Wl,-z,noseparate-code", "-Wl,-z,norelro", "-Wl,--hash-style=gnu", "-Wl,--build-id=none"], "macosx": ["-Wl,-x"],
+                    "win": ["-Wl,-s"]}.get(TARGET.partition("-")[0], [])
 X86_SETS = {
-    "baseline": [] if MSVC else ["-march=x86-64"],
-    "avx2": ["/arch:AVX2"] if MSVC else ["-march=x86-64-v3"],
-    "avx512": ["/arch:AVX512"] if MSVC else ["-march=x86-64-v4", "-mprefer-vector-width=512"],
+    "baseline": ["-march=x86-64"],
+    "avx2": ["-march=x86-64-v3"],
+    "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
 }
 ARM_SETS = {
-    "neon": [] if MSVC else ["-march=armv8-a"],
+    "neon": ["-march=armv8-a"],
 }
 WASM_SETS = {
     "simd128": ["-msimd128"],
 }
 # Flags of a second build of gemm_bfloat16, for processors of a set that multiply bfloat16 numbers.
-NATIVE_BFLOAT16 = {} if MSVC else {"avx512": ["-mavx512bf16"]}
+NATIVE_BFLOAT16 = {"avx512": ["-mavx512bf16"]}
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 DIRECTIVES = {
     "language_level": 3,
@@ -73,9 +82,8 @@ def target_sets() -> dict[str, list[str]]:
     """Return instruction set -> compiler flags for the processors to build for, which are not this one's when cross-compiling."""
     if WASM:
         return WASM_SETS
-    target = sysconfig.get_platform().lower()
-    if target.endswith("universal2"):                       # a Python of macOS for both processors builds for the one that it runs on
-        target = platform.machine().lower()
+    # a Python of macOS for both processors builds for the one that it runs on
+    target = (platform.machine() if TARGET.endswith("universal2") else TARGET).lower()
     if target.endswith(("x86_64", "amd64")):
         return X86_SETS
     return ARM_SETS if target.endswith(("aarch64", "arm64")) else {"baseline": []}
@@ -100,7 +108,17 @@ def flags(own: Sequence[str] = ()) -> tuple[list[str], list[str]]:
             raise SystemExit(f"expected ORTRAIN_SANITIZE to be one of {sorted(SANITIZERS)}, got {chosen!r}")
         sanitize = [f"-fsanitize={SANITIZERS[chosen]}", "-fno-omit-frame-pointer"]
         return ["-O1", "-g", *sanitize], sanitize
-    return [*BASE_FLAGS, *own], [] if MSVC or WASM else ["-pthread"]
+    return [*BASE_FLAGS, *own], [] if WINDOWS or WASM else ["-pthread"]
+
+
+def engine_flags(name: str) -> list[str]:
+    """Return the compiler flags of a module that is not one of kernels."""
+    return flags(COMPACT_FLAGS if name in COMPACT_MODULES else STEP_FLAGS)[0]
+
+
+def kernel_flags(name: str) -> list[str]:
+    """Return the compiler flags of a module of kernels in all instruction sets."""
+    return flags(FLAGS_OF_MODULES.get(name, SHORT_REMAINDERS) if GCC and target_sets() is X86_SETS else [])[0]
 
 
 def write_if_changed(path: Path, text: str) -> None:
@@ -112,17 +130,18 @@ def write_if_changed(path: Path, text: str) -> None:
 def extensions() -> list[Extension]:
     import numpy
 
-    compile_flags, link_flags = flags()
+    _, link_flags = flags()
     headers = sorted(str(p) for p in [*CORE.rglob("*.h"), *CORE.rglob("*.pxd"), *CORE.rglob("*.pxi")])
     common = {"include_dirs": [str(CORE), str(KERNELS), numpy.get_include()], "extra_link_args": link_flags,
               "define_macros": [("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")]}
     found = [Extension(f"ortrain._core.{source.stem}", [str(source)], depends=headers,
-                       extra_compile_args=flags(PLANNING_FLAGS)[0] if source.stem in PLANNING_MODULES else compile_flags, **common)
+                       extra_compile_args=engine_flags(source.stem), **common)
              for source in sorted(CORE.glob("*.pyx"))]
     native_headers = [str(p) for p in sorted([*NATIVE.rglob("*.h"), *NATIVE.rglob("*.pxd")])]
     for source in sorted(NATIVE.glob("*.pyx")) if HAS_LIBRARY else []:
         own = common | {"include_dirs": [*common["include_dirs"], str(NATIVE / "source"), str(NATIVE / "include")]}
-        found.append(Extension(f"ortrain._native.{source.stem}", [str(source)], depends=[*headers, *native_headers], extra_compile_args=compile_flags, **own))
+        found.append(Extension(f"ortrain._native.{source.stem}", [str(source)], depends=[*headers, *native_headers],
+                               extra_compile_args=engine_flags(source.stem), **own))
     for isa, isa_flags in instruction_sets().items():
         modules = [(source.stem, source, isa_flags) for source in sorted(KERNELS.rglob("*.pyx"))]
         if isa in NATIVE_BFLOAT16:
@@ -131,7 +150,7 @@ def extensions() -> list[Extension]:
             stub = GENERATED / isa / f"{name}.pyx"
             write_if_changed(stub, f'include "{source.relative_to(KERNELS).as_posix()}"\n')
             found.append(Extension(f"ortrain._core.instruction_sets.{isa}.{name}", [str(stub)], depends=[*headers, str(source)],
-                                   extra_compile_args=[*flags(KERNEL_FLAGS)[0], *module_flags], **common))
+                                   extra_compile_args=[*kernel_flags(source.stem), *module_flags], **common))
     only = os.environ.get("ORTRAIN_ONLY")
     return [e for e in found if not only or e.name.rsplit(".", 1)[1] in only.split(",")]
 
@@ -140,7 +159,7 @@ def library_name() -> str:
     """Return the file name of the native library, whose version is a fact of native.toml."""
     with (Path("bindings_spec") / "native.toml").open("rb") as file:
         version = tomllib.load(file)["library_version"]
-    return f"libonnxruntime.{version}.dylib" if sys.platform == "darwin" else f"libonnxruntime.so.{version}"
+    return f"libonnxruntime.{version}.dylib" if MACOS else f"libonnxruntime.so.{version}"
 
 
 class Build(build_ext):
@@ -152,6 +171,8 @@ class Build(build_ext):
         self.is_in_place = bool(self.inplace)       # setuptools builds with `inplace` unset, and copies the files afterwards
 
     def build_extensions(self) -> None:
+        if self.compiler.compiler_type == "msvc":
+            raise SystemExit("expected Clang or GCC, whose vector extensions the kernels are written in, got MSVC")
         for extension in self.extensions:
             extension.extra_link_args = [*extension.extra_link_args, *self.wheel_link_flags()]
         super().build_extensions()
@@ -186,7 +207,7 @@ class Build(build_ext):
         includes = [str(NATIVE / "include"), *self.compiler.include_dirs]
         objects = self.compiler.compile(sources, output_dir=self.build_temp, include_dirs=includes,
                                         extra_postargs=["-std=gnu11", "-fPIC", "-Wall", "-Wextra", "-fvisibility=hidden", *compile_flags])
-        if sys.platform == "darwin":
+        if MACOS:
             names = ["-dynamiclib", f"-Wl,-install_name,@rpath/{output.name}"]
         else:
             names = ["-shared", "-Wl,-soname,libonnxruntime.so.1", f"-Wl,--version-script={NATIVE / 'source' / 'exports.map'}", "-ldl"]

@@ -35,10 +35,10 @@ def test_every_instruction_set_that_is_built_can_be_chosen():
 
 
 def test_every_module_that_is_compiled_for_size_exists():
-    listed = re.search(r"^PLANNING_MODULES = \{(.*?)\}", (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = re.search(r"^COMPACT_MODULES = \{(.*?)\}", (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert listed is not None
     names = re.findall(r'"(\w+)"', listed[1])
-    assert names and set(names) <= {path.stem for path in (PACKAGE / "_core").glob("*.pyx")}
+    assert names and set(names) <= {path.stem for folder in ("_core", "_native") for path in (PACKAGE / folder).glob("*.pyx")}
 
 
 def test_the_specification_states_the_default_learning_rate():
