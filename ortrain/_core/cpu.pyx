@@ -5,8 +5,7 @@ cdef extern from *:
     #include <string.h>
     /* Whether this processor runs code of an instruction set, by its name in kernel_table.py, or has the instructions avx512_bf16. */
     static int ortrain_supports(const char *name) {
-    #if defined(__x86_64__) || defined(_M_X64)
-    #if defined(__GNUC__)
+    #if defined(__x86_64__)
         __builtin_cpu_init();
         if (!strcmp(name, "avx512"))
             return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd")
@@ -15,9 +14,8 @@ cdef extern from *:
         if (!strcmp(name, "avx2"))
             return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi")
                 && __builtin_cpu_supports("bmi2");
-    #endif
         return !strcmp(name, "baseline");
-    #elif defined(__aarch64__) || defined(_M_ARM64)
+    #elif defined(__aarch64__)
         return !strcmp(name, "neon");
     #elif defined(__wasm__)
         return !strcmp(name, "simd128");

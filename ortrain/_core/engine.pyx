@@ -24,8 +24,9 @@ cdef extern from "threads.h" nogil:
     void pool_free(Pool *pool)
     void pool_parallel_for(const Engine *engine, WorkItem work, void *context, int64_t items)
 
-cdef extern from "stdlib.h" nogil:
-    void *aligned_alloc(size_t alignment, size_t size)
+cdef extern from "operating_system.h" nogil:
+    void *aligned_allocate(size_t alignment, size_t size)
+    void aligned_release(void *memory)
 
 ctypedef void (*SingleBlas)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *, float *, float *, int *) noexcept nogil
 ctypedef void (*DoubleBlas)(char *, char *, int *, int *, int *, double *, double *, int *, double *, int *, double *, double *, int *) noexcept nogil
@@ -258,7 +259,7 @@ cdef class EngineHandle:
         self.engine.workers = (<Pool *>self.engine.pool).workers if self.engine.pool != NULL else 1
         self.engine.parallel_for = pool_parallel_for
         self.engine.workspace_floats = max(MIN_WORKSPACE, (packed_floats + 1023) // 1024 * 1024)
-        self.engine.workspaces = <float *>aligned_alloc(4096, (self.engine.workers + 1) * self.engine.workspace_floats * sizeof(float))
+        self.engine.workspaces = <float *>aligned_allocate(4096, (self.engine.workers + 1) * self.engine.workspace_floats * sizeof(float))
         self.engine.shared_workspace = self.engine.workers
         if self.engine.workspaces == NULL:
             raise MemoryError
@@ -280,7 +281,7 @@ cdef class EngineHandle:
 
     def __dealloc__(self):
         pool_free(<Pool *>self.engine.pool)
-        free(self.engine.workspaces)
+        aligned_release(self.engine.workspaces)
 
     def close(self):
         """Release the threads and the arena; later calls run on the thread of the caller."""

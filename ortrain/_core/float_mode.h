@@ -9,7 +9,7 @@
 
 typedef uint32_t FloatMode;
 
-#if defined(__x86_64__) || defined(_M_X64)
+#if defined(__x86_64__)
 #include <xmmintrin.h>
 enum { FLUSH_SUBNORMALS = 0x8040 };    /* results (bit 15) and operands (bit 6) */
 static inline FloatMode float_mode(void) { return _mm_getcsr(); }

@@ -13,8 +13,8 @@ from ortrain.dtypes import NUMBERS
 cnp.import_array()
 
 
-cdef extern from "threads.h" nogil:
-    int64_t pool_clock()
+cdef extern from "operating_system.h" nogil:
+    int64_t monotonic_clock()
 
 
 cdef class BoundKernel:
@@ -83,14 +83,14 @@ cdef class BoundKernel:
         """Call the kernel with its current attributes, timed while a profiler records."""
         cdef int64_t *timestamps = self.handle.timestamp_buffer(self, 1)
         if timestamps != NULL:
-            timestamps[0] = pool_clock()
+            timestamps[0] = monotonic_clock()
         if self.tensors[0].count <= MAX_ELEMENTS_WITH_GIL:
             self.call()
         else:
             with nogil:
                 self.call()
         if timestamps != NULL:
-            timestamps[1] = pool_clock()
+            timestamps[1] = monotonic_clock()
         return 0
 
 

@@ -16,8 +16,8 @@ from ortrain.dtypes import NAMES
 cnp.import_array()
 
 
-cdef extern from "threads.h" nogil:
-    int64_t pool_clock()
+cdef extern from "operating_system.h" nogil:
+    int64_t monotonic_clock()
 
 
 # the status of a run that RunOptions terminated; kernel.h has the codes that kernels return
@@ -400,13 +400,13 @@ cdef class Program:
         cdef Py_ssize_t i
         cdef int status = STATUS_OK
         cdef FloatMode caller_mode = float_mode(), mode = caller_mode
-        timestamps[first] = pool_clock()
+        timestamps[first] = monotonic_clock()
         for i in range(first, end):
             if terminate_flag != NULL and i < self.n_interruptible_steps and terminate_flag[0] != 0:
                 status = STATUS_TERMINATED
             else:
                 status = self.run_step(i, caller_mode, &mode)
-            timestamps[i + 1] = pool_clock()
+            timestamps[i + 1] = monotonic_clock()
             if status != STATUS_OK:
                 self.failed_step = i
                 break

@@ -8,13 +8,6 @@ from ortrain.errors import InvalidStateError
 
 cdef extern from *:
     """
-    #if defined(_MSC_VER) && !defined(__clang__)
-    #include <intrin.h>
-    #define LOAD(address) (*(volatile Py_ssize_t *)(address))
-    #define STORE(address, value) ((void)_InterlockedExchange64((__int64 volatile *)(address), (__int64)(value)))
-    #define ADD(address, value) ((Py_ssize_t)_InterlockedExchangeAdd64((__int64 volatile *)(address), (__int64)(value)) + (value))
-    #define TAKE(address, value) (_InterlockedCompareExchange64((__int64 volatile *)(address), (__int64)(value), 0) == 0)
-    #else
     #define LOAD(address) __atomic_load_n(address, __ATOMIC_SEQ_CST)
     #define STORE(address, value) __atomic_store_n(address, value, __ATOMIC_SEQ_CST)
     #define ADD(address, value) __atomic_add_fetch(address, value, __ATOMIC_SEQ_CST)
@@ -23,7 +16,6 @@ cdef extern from *:
         Py_ssize_t free = 0;
         return __atomic_compare_exchange_n(address, &free, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
     }
-    #endif
     """
     Py_ssize_t load "LOAD"(const Py_ssize_t *address) noexcept nogil
     void store "STORE"(Py_ssize_t *address, Py_ssize_t value) noexcept nogil

@@ -7,15 +7,11 @@
  * because a thread that spins keeps its processor from one that has work. */
 #ifndef ORTRAIN_THREADS_H
 #define ORTRAIN_THREADS_H
-#include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
 #include "float_mode.h"
 #include "kernel.h"
+#include "operating_system.h"
 
 enum { MAX_WORKERS = 64, SPINS_BETWEEN_CLOCKS = 64 };
 #define SPIN_NANOSECONDS 1500000       /* 1.5 ms: longer than the gap between two steps of a training loop */
@@ -34,10 +30,10 @@ typedef struct Pool {
     int32_t started;                               /* threads start with the first region: small programs never need them */
     int32_t spins;                                 /* whether threads that wait spin: there is a processor for each */
     atomic_int stopping;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake, finished;                 /* a region starts; the last item of one is finished, which only a caller that does not spin waits for */
+    Mutex mutex;
+    Condition wake, finished;                      /* a region starts; the last item of one is finished, which only a caller that does not spin waits for */
     Ticket tickets[MAX_WORKERS];
-    pthread_t threads[MAX_WORKERS];
+    Thread threads[MAX_WORKERS];
     struct { struct Pool *pool; int64_t index; } starts[MAX_WORKERS];
 } Pool;
 
@@ -49,28 +45,16 @@ static inline void pool_pause(void)
     __asm__ volatile("yield");
 #endif
 }
-static inline int64_t pool_clock(void)
-{ struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000LL + t.tv_nsec; }
-
-/* Returns how many processors this process may use. */
-static int64_t available_processors(void)
-{
-#ifdef __linux__
-    cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
-#endif
-    return sysconf(_SC_NPROCESSORS_ONLN);
-}
 
 /* Returns the first item of a worker's chunk, which is the end of the previous chunk. */
 static inline uint32_t chunk_start(const Pool *pool, uint32_t items, int64_t worker) { return (uint32_t)((uint64_t)items * worker / pool->workers); }
 
 /* Wakes the threads that wait for a condition. */
-static void pool_signal(Pool *pool, pthread_cond_t *condition)
+static void pool_signal(Pool *pool, Condition *condition)
 {
-    pthread_mutex_lock(&pool->mutex);
-    pthread_cond_broadcast(condition);
-    pthread_mutex_unlock(&pool->mutex);
+    mutex_lock(&pool->mutex);
+    condition_broadcast(condition);
+    mutex_unlock(&pool->mutex);
 }
 
 /* Runs items of region g until none is left, those of the worker's own chunk first. The generation in the tickets makes the exchange fail for a worker that
@@ -94,30 +78,30 @@ static void pool_drain(Pool *pool, uint32_t g, WorkItem work, void *context, uin
 /* Sleeps until a region other than last_generation starts or the pool stops. */
 static void pool_sleep(Pool *pool, uint32_t last_generation)
 {
-    pthread_mutex_lock(&pool->mutex);
+    mutex_lock(&pool->mutex);
     atomic_fetch_add(&pool->sleepers, 1);
-    while (atomic_load(&pool->generation) == last_generation && !atomic_load(&pool->stopping)) pthread_cond_wait(&pool->wake, &pool->mutex);
+    while (atomic_load(&pool->generation) == last_generation && !atomic_load(&pool->stopping)) condition_wait(&pool->wake, &pool->mutex);
     atomic_fetch_sub(&pool->sleepers, 1);
-    pthread_mutex_unlock(&pool->mutex);
+    mutex_unlock(&pool->mutex);
 }
 
 /* The main function of a worker thread. */
-static void *pool_thread(void *start)
+static ThreadResult THREAD_MAIN pool_thread(void *start)
 {
     Pool *pool = *(Pool **)start;
     int64_t worker = ((int64_t *)start)[1];
     uint32_t last_generation = 0;
     for (;;) {
-        int64_t since = pool_clock();
+        int64_t since = monotonic_clock();
         uint32_t g;
         for (int i = 1; (g = atomic_load_explicit(&pool->generation, memory_order_acquire)) == last_generation && !atomic_load(&pool->stopping); i++) {
             pool_pause();
-            if (!pool->spins || (i % SPINS_BETWEEN_CLOCKS == 0 && pool_clock() - since > SPIN_NANOSECONDS)) {
+            if (!pool->spins || (i % SPINS_BETWEEN_CLOCKS == 0 && monotonic_clock() - since > SPIN_NANOSECONDS)) {
                 pool_sleep(pool, last_generation);
-                since = pool_clock();
+                since = monotonic_clock();
             }
         }
-        if (atomic_load(&pool->stopping)) return NULL;
+        if (atomic_load(&pool->stopping)) return 0;
         last_generation = g;
         /* validated by the tickets afterwards: whoever sees one of these of a later region sees the tickets of region g closed */
         WorkItem work = atomic_load_explicit(&pool->work, memory_order_acquire);
@@ -132,14 +116,14 @@ static void *pool_thread(void *start)
 static void pool_reset(Pool *pool, int32_t workers)
 {
     *pool = (Pool){ .workers = workers, .spins = workers <= available_processors() };
-    pthread_mutex_init(&pool->mutex, NULL);
-    pthread_cond_init(&pool->wake, NULL);
-    pthread_cond_init(&pool->finished, NULL);
+    mutex_initialize(&pool->mutex);
+    condition_initialize(&pool->wake);
+    condition_initialize(&pool->finished);
 }
 
 static Pool *pool_make(int32_t workers)
 {
-    Pool *pool = aligned_alloc(64, (sizeof(Pool) + 63) / 64 * 64);
+    Pool *pool = aligned_allocate(64, sizeof(Pool));
     if (pool) pool_reset(pool, workers < MAX_WORKERS ? workers : MAX_WORKERS);
     return pool;
 }
@@ -149,7 +133,7 @@ static void pool_start(Pool *pool)
     int32_t i = 1;
     for (; i < pool->workers; i++) {
         pool->starts[i].pool = pool; pool->starts[i].index = i;
-        if (pthread_create(&pool->threads[i], NULL, pool_thread, &pool->starts[i])) break;       /* fewer threads give the same results */
+        if (!thread_start(&pool->threads[i], pool_thread, &pool->starts[i])) break;              /* fewer threads give the same results */
     }
     pool->workers = i;
     pool->started = 1;
@@ -161,9 +145,9 @@ static void pool_free(Pool *pool)
     if (pool->started) {
         atomic_store(&pool->stopping, 1);
         pool_signal(pool, &pool->wake);
-        for (int32_t i = 1; i < pool->workers; i++) pthread_join(pool->threads[i], NULL);
+        for (int32_t i = 1; i < pool->workers; i++) thread_join(pool->threads[i]);
     }
-    free(pool);
+    aligned_release(pool);
 }
 
 /* Waits until all items of the region are finished. */
@@ -172,13 +156,13 @@ static void pool_finish(Pool *pool, uint32_t items)
     if (pool->spins) {
         for (int i = 1; atomic_load_explicit(&pool->done, memory_order_acquire) < items; i++) {
             pool_pause();
-            if (i % 2000 == 0) sched_yield();                              /* other processes may need the processor */
+            if (i % 2000 == 0) thread_yield();                             /* other processes may need the processor */
         }
         return;
     }
-    pthread_mutex_lock(&pool->mutex);
-    while (atomic_load_explicit(&pool->done, memory_order_acquire) < items) pthread_cond_wait(&pool->finished, &pool->mutex);
-    pthread_mutex_unlock(&pool->mutex);
+    mutex_lock(&pool->mutex);
+    while (atomic_load_explicit(&pool->done, memory_order_acquire) < items) condition_wait(&pool->finished, &pool->mutex);
+    mutex_unlock(&pool->mutex);
 }
 
 /* Runs a region of at least 2 items on all workers. */

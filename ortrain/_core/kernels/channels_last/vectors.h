@@ -12,7 +12,6 @@
 #include "common/tile_columns.h"
 #include "common/tuning.h"
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 #define NOINLINE static __attribute__((noinline, unused))
 #define LOAD(p) (*(const NAMED(Vector) *)(p))
 #define STORE(p, v) (*(NAMED(Vector) *)(p) = (v))

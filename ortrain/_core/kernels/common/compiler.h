@@ -1,4 +1,4 @@
-/* What GCC and Clang spell differently.
+/* What GCC and Clang spell differently, and what C has no word for.
  *
  * The lanes of SHUFFLE(a, indices) are a[indices[l]], those of SHUFFLE_PAIR(a, b, indices) the same of a and b side by side. Indices are a vector of integers
  * as wide as the elements, and lie within a, or within a and b.
@@ -6,6 +6,10 @@
  * INDEPENDENT stands before a loop over elements: an output is an input's memory or does not overlap it, so that the compiler need not check. */
 #ifndef ORTRAIN_COMPILER_H
 #define ORTRAIN_COMPILER_H
+
+/* The compiler inlines large functions once, but a loop is vectorized only if everything in it is inlined. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define OUT_OF_LINE static __attribute__((noinline))
 
 #if defined(__clang__)
 /* Clang shuffles by literal indices only, but recognizes lanes that are copied one by one by indices that become constants when loops are unrolled. */

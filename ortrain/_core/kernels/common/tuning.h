@@ -31,7 +31,7 @@
 #  define BLOCK_DEPTH 256
 #  define BLOCK_ROWS (576 / SCALAR_BYTES)
 #  define FULL_ROWS 6
-#elif defined(__aarch64__) || defined(_M_ARM64)
+#elif defined(__aarch64__)
 #  define VECTOR_BYTES 16
 #  define VECTOR_REGISTERS 32
 #  define TILE_ROWS 8

@@ -12,15 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-
-/* The compiler inlines large functions once, but a loop is vectorized only if everything in it is inlined. */
-#ifndef ALWAYS_INLINE
-#if defined(_MSC_VER)
-#define ALWAYS_INLINE static __forceinline
-#else
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-#endif
-#endif
+#include "common/compiler.h"
 
 ALWAYS_INLINE float ot_from_bits(int32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 ALWAYS_INLINE int32_t ot_to_bits(float x) { int32_t bits; memcpy(&bits, &x, 4); return bits; }

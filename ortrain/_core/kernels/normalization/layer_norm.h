@@ -22,11 +22,6 @@ enum {
     ROW_LANES = 16, ROW_NORM_CHUNK = 8192, NORM_PANEL_ROWS = 256,
     GROUP_ROWS = 2      /* rows whose parts of dscale and dbias are added in registers: their vectors of dy, x and dx share a set of the L1 cache, of 8 lines */
 };
-#ifdef _MSC_VER
-#define OUT_OF_LINE static __declspec(noinline)
-#else
-#define OUT_OF_LINE static __attribute__((noinline))
-#endif
 #define NORM_SQRT(x) _Generic((x), float: sqrtf, double: sqrt)(x)
 
 static inline int64_t norm_rows_per_item(int64_t size) { return ROW_NORM_CHUNK / max_i64(size, 1) + 1; }

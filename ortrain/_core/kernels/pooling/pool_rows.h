@@ -4,22 +4,15 @@
 #include <math.h>
 #include <stdint.h>
 #include "kernel.h"
+#include "common/compiler.h"
 #include "common/integers.h"
 #include "common/panels.h"
 #include "common/tuning.h"
 
-#if defined(_MSC_VER)
-#define RESTRICT __restrict
-#define ALWAYS_INLINE static __forceinline
-#else
-#define RESTRICT restrict
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-#endif
-
 /* best [n] = max(best, x[0], x[stride], ...). index [n]: position + the offset of the first maximum, -1 before there is one. */
 #define UPDATE_MAX(NAME, REAL)                                                                                                                   \
-    ALWAYS_INLINE void NAME##_strided(const REAL *RESTRICT x, int32_t stride, int32_t position, REAL *RESTRICT best,                             \
-                                    int32_t *RESTRICT index, int32_t n) {                                                                        \
+    ALWAYS_INLINE void NAME##_strided(const REAL *restrict x, int32_t stride, int32_t position, REAL *restrict best,                             \
+                                    int32_t *restrict index, int32_t n) {                                                                        \
         for (int32_t i = 0; i < n; i++) {                                                                                                        \
             REAL value = x[(int64_t)i * stride], old = best[i];                                                                                  \
             int32_t at = position + i * stride, better = (value > old) | (value != value), mask = -(better | (index[i] < 0));  /* NaN is kept */ \
@@ -38,7 +31,7 @@
 
 /* sums [n] += x[0], x[stride], ... */
 #define ADD_ROW(NAME, REAL)                                                                                     \
-    ALWAYS_INLINE void NAME##_strided(const REAL *RESTRICT x, int64_t stride, REAL *RESTRICT sums, int64_t n) { \
+    ALWAYS_INLINE void NAME##_strided(const REAL *restrict x, int64_t stride, REAL *restrict sums, int64_t n) { \
         for (int64_t i = 0; i < n; i++) sums[i] += x[i * stride];                                               \
     }                                                                                                           \
     static void NAME(const REAL *x, int64_t stride, REAL *sums, int64_t n) {                                    \
