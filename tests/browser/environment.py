@@ -16,8 +16,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
+
+from tests.debian import download_package
 
 RUNTIME, PYTHON, PLATFORM = "pyodide@0.27.7", "python3.12", "pyodide_2024_0_wasm32"
 """The runtime, the version of its Python, and the platform tag of wheels for it."""
@@ -72,21 +75,12 @@ def add_numpy(folder: Path, runtime: Path) -> str:
 
 
 def unpack_c_headers(folder: Path) -> None:
-    """Unpack the headers of Emscripten's C library into sysroot/include; Debian's mirror is the one that this machine uses."""
-    mirror = output_of("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages").split("\n")[0]
-    state = folder / "apt"
-    for name in ("lists/partial", "cache/archives/partial"):
-        (state / name).mkdir(parents=True)
-    (state / "sources.list").write_text(f"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {DEBIAN} main\n")
-    options = {"Dir::State": state, "Dir::State::lists": state / "lists", "Dir::Cache": state / "cache", "Dir::Etc::sourcelist": state / "sources.list",
-               "Dir::Etc::sourceparts": "-", "Debug::NoLocking": "true", "APT::Sandbox::User": "root"}
-    command = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items())]
-    subprocess.run([*command, "update"], check=True)
-    subprocess.run([*command, "download", "emscripten"], cwd=state, check=True)
-    (folder / "sysroot").mkdir()
-    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", next(state.glob("*.deb"))], stdout=subprocess.PIPE) as packed:
-        subprocess.run(["tar", "-x", "-C", folder / "sysroot", f"--strip-components={HEADERS.count('/')}", HEADERS], stdin=packed.stdout, check=True)
-    shutil.rmtree(state)
+    """Unpack the headers of Emscripten's C library into sysroot/include."""
+    with tempfile.TemporaryDirectory() as state:
+        package = download_package("emscripten", DEBIAN, Path(state))
+        (folder / "sysroot").mkdir()
+        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as packed:
+            subprocess.run(["tar", "-x", "-C", folder / "sysroot", f"--strip-components={HEADERS.count('/')}", HEADERS], stdin=packed.stdout, check=True)
 
 
 def write_python_headers(folder: Path, runtime: Path) -> None:
