@@ -17,7 +17,7 @@
     enum { shuffled_lanes = sizeof(a) / sizeof((a)[0]) };                                                              \
     const __typeof__(a) shuffled_a = (a), shuffled_b = (b);                                                            \
     const __typeof__(__VA_ARGS__) shuffled_indices = __VA_ARGS__;                                                      \
-    __typeof__(a) shuffled;                                                                                            \
+    __typeof__((void)0, (a)) shuffled;      /* the type of a without const */                                          \
     _Pragma("GCC unroll 16") for (int l = 0; l < shuffled_lanes; l++)                                                  \
         shuffled[l] = (int)shuffled_indices[l] < shuffled_lanes ? shuffled_a[shuffled_indices[l]]                      \
                                                                 : shuffled_b[shuffled_indices[l] - shuffled_lanes];    \
