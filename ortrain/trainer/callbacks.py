@@ -83,6 +83,12 @@ class Callback:
     def on_epoch_begin(self, trainer: TrainerInterface) -> None:
         """An epoch begins; `trainer.epoch` epochs are complete."""
 
+    def on_gradients(self, trainer: TrainerInterface, batches: int) -> None:
+        """An optimizer step is about to begin: `session.gradient_buffers()` are the gradients that it scales, clips and uses.
+
+        batches: how many train steps have added them up; with accumulation="mean" the optimizer step divides them by it. In a parallel run they are those of
+        all workers, unless each takes steps by itself."""
+
     def on_step_end(self, trainer: TrainerInterface, record: StepRecord) -> None:
         """An optimizer step is complete."""
 

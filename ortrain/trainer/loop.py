@@ -103,6 +103,7 @@ class EpochLoop:
         self.stop = stop
         self.running = trainer.running = self._make_running(copy.deepcopy(trainer.metrics))      # evaluation uses the trainer's own meanwhile
         self.observers = [callback for callback in callbacks if getattr(callback.on_step_end, "__func__", None) is not Callback.on_step_end]
+        self.gradient_observers = [callback for callback in callbacks if getattr(callback.on_gradients, "__func__", None) is not Callback.on_gradients]
         self.target = trainer.roles.training.index(trainer.roles.targets[0])
         self.predictions = trainer.session.output_names().index(trainer.roles.predictions) if trainer.metrics and trainer.roles.predictions else 0
         self.started = time.perf_counter()
@@ -166,6 +167,8 @@ class EpochLoop:
 
         batches: how many gradients have been added up since the last step; loss: their mean loss."""
         trainer, session = self.trainer, self.trainer.session
+        for callback in self.gradient_observers:
+            callback.on_gradients(trainer, batches)
         if batches > 1 and trainer.options.accumulation == "mean":
             session.gradient_scale = 1.0 / batches
             session.optimizer_step()

@@ -183,7 +183,7 @@ def test_early_stopping_restores_the_best_weights_of_all_workers(tmp_path):
         assert loss == pytest.approx(best, rel=1e-6)
 
 
-@pytest.mark.parametrize("where", ["on_fit_begin", "on_step_end", "on_evaluation_end", "on_epoch_end", "on_fit_end"])
+@pytest.mark.parametrize("where", ["on_fit_begin", "on_gradients", "on_step_end", "on_evaluation_end", "on_epoch_end", "on_fit_end"])
 def test_a_worker_that_fails_ends_all_with_its_rank(where):
     def fail(trainer, *_):
         if trainer.rank == 2:

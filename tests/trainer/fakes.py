@@ -61,6 +61,7 @@ class FakeTrainer:
         for _ in range(steps):
             if self.step == self._fail_at:
                 raise KeyboardInterrupt
+            self.tell("on_gradients", 1)
             self.step += 1
             self.tell("on_step_end", StepRecord(self.step, self.epoch + 1, 1 / self.step, 0.01, 2.0 if self.step % 2 else None))
         validation = {} if self._validation is None else self._validation[self.epoch]

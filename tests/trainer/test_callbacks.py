@@ -165,8 +165,8 @@ def test_every_event_reaches_a_function():
     with pytest.raises(KeyboardInterrupt):
         FakeTrainer([LambdaCallback(**hooks)], fail_at=0).fit()
     begin = [("on_fit_begin", 0), ("on_epoch_begin", 0)]
-    assert seen == [*begin, ("on_step_end", 1), ("on_step_end", 1), ("on_evaluation_end", 1), ("on_epoch_end", 1), ("on_fit_end", 0), *begin,
-                    ("on_exception", 1)]
+    steps = 2 * [("on_gradients", 1), ("on_step_end", 1)]
+    assert seen == [*begin, *steps, ("on_evaluation_end", 1), ("on_epoch_end", 1), ("on_fit_end", 0), *begin, ("on_exception", 1)]
 
 
 def test_functions_for_events_that_do_not_exist_are_refused():

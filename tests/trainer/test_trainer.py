@@ -119,6 +119,23 @@ def test_accumulated_batches_make_the_step_of_one_large_batch(accumulation):
         np.testing.assert_allclose(weights_of(small)[name], array, rtol=1e-5, atol=1e-7, err_msg=name)
 
 
+def test_a_callback_changes_the_gradients_before_an_optimizer_step():
+    counts = []
+
+    def halve(trainer, batches):
+        counts.append(batches)
+        for buffer in trainer.session.gradient_buffers():
+            buffer.array *= 0.5
+
+    halved = new_trainer(optimizer="sgd", learning_rate=0.1, accumulate=3, callbacks=[LambdaCallback(on_gradients=halve)])
+    plain = new_trainer(optimizer="sgd", learning_rate=0.05, accumulate=3)
+    for trainer in (halved, plain):
+        trainer.fit(X, Y, epochs=1, batch_size=12, shuffle=False)
+    assert counts == [3, 2]
+    for name, array in weights_of(plain).items():
+        np.testing.assert_allclose(weights_of(halved)[name], array, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
 def test_the_last_incomplete_group_of_accumulated_batches_also_makes_a_step():
     trainer = new_trainer(accumulate=3)
     trainer.fit(X, Y, epochs=2, batch_size=16)
@@ -192,10 +209,10 @@ def test_a_callback_may_stop_the_run_after_a_step():
 
 def test_hooks_are_called_in_order_and_told_of_exceptions():
     calls = []
-    hooks = {name: (lambda *_, name=name: calls.append(name)) for name in ("on_fit_begin", "on_epoch_begin", "on_step_end", "on_evaluation_end", "on_epoch_end",
-                                                                           "on_fit_end", "on_exception")}
+    hooks = {name: (lambda *_, name=name: calls.append(name)) for name in ("on_fit_begin", "on_epoch_begin", "on_gradients", "on_step_end", "on_evaluation_end",
+                                                                           "on_epoch_end", "on_fit_end", "on_exception")}
     new_trainer(callbacks=[LambdaCallback(**hooks)]).fit(X, Y, epochs=1, batch_size=32, validation=(X, Y))
-    assert calls == ["on_fit_begin", "on_epoch_begin", "on_step_end", "on_step_end", "on_evaluation_end", "on_epoch_end", "on_fit_end"]
+    assert calls == ["on_fit_begin", "on_epoch_begin", *2 * ["on_gradients", "on_step_end"], "on_evaluation_end", "on_epoch_end", "on_fit_end"]
     calls.clear()
     with pytest.raises(ZeroDivisionError):
         new_trainer(callbacks=[LambdaCallback(**hooks), LambdaCallback(on_epoch_end=lambda *_: 1 / 0)]).fit(X, Y, epochs=1, batch_size=32)
