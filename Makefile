@@ -8,6 +8,7 @@
 #   tutorials         run the tutorials, whose outputs `make site` then shows
 #   integrations      run the tests that need packages of other projects: Hugging Face datasets, MLflow, Weights & Biases, notebooks
 #   parallel          train in several processes with MPICH and with Open MPI
+#   federated         run the tests of federated learning with Flower and its simulation engine
 #   bench             compare speed and memory with other runtimes, which are installed into .venv-bench
 #   peer              exchange artifacts and checkpoints with onnxruntime-training 1.19.2
 #   native            fetch the published sources, test the native library with programs in seven languages, print what they do and its costs
@@ -21,7 +22,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate site tutorials integrations parallel bench peer native wheels models arm browser clean
+.PHONY: demo test test-one lint generate site tutorials integrations parallel federated bench peer native wheels models arm browser clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -80,6 +81,10 @@ integrations: $(VENV)/built
 parallel: $(VENV)/built
 	$(call install,test)
 	$(RUN) -m tests.distributed
+
+federated: $(VENV)/built
+	$(call install,test)
+	$(RUN) -m tests.federated
 
 bench: $(VENV)/built
 	$(call install,demo)

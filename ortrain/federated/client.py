@@ -1,0 +1,170 @@
+"""The client: what answers a server's messages."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ortrain.data import DataLoader, as_loader, split
+from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError, OrtrainError
+from ortrain.federated.flower import flower
+from ortrain.federated.proximal import ProximalTerm
+from ortrain.federated.round_settings import RoundSettings
+from ortrain.federated.workspace import Workspace
+from ortrain.trainer.evaluation import evaluate_batches
+from ortrain.trainer.loop import RunningMetrics
+from ortrain.trainer.settings import TrainerSettings
+from ortrain.trainer.trainer import EVALUATION_BATCH_SIZE, Trainer
+from ortrain.training.session import TrainingSession
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, Context, Message
+    from flwr.clientapp import ClientApp
+
+SETTINGS = ("seed", "metrics", "accumulate", "accumulation", "clip_norm", "clip_value", "callbacks")
+"""The settings of a Trainer that make sense within a round."""
+BATCH_SIZE = 32
+NUMBER_OF_EXAMPLES = "num-examples"
+"""The metric by which Flower's strategies weigh replies."""
+
+_lock = threading.Lock()
+"""Held while a process answers a message: the session uses the threads of all processors anyway."""
+_workspaces: dict[str, Workspace] = {}
+"""The workspace of the client app that this process has served last, by its key. Objects of a client app do not live long enough to keep it: Flower's
+simulation unpickles one for every message."""
+
+
+def client_app(make_session: Callable[[], TrainingSession], data: Callable[[Context], Any], validation: float | Callable[[Context], Any] | None = None, *,
+               personal: str | Iterable[str] = (), mods: Sequence[Any] = (), **settings: Any) -> ClientApp:
+    """Return a Flower ClientApp whose clients train and evaluate a session.
+
+        def make_session():
+            return TrainingSession.from_model("model.onnx", loss="cross-entropy", optimizer="sgd")
+
+        def data(context):
+            return context.node_config["data"]              # a path such as data.npz
+
+        app = client_app(make_session, data, validation=0.1)
+
+    make_session: returns the session in which clients train. It is called once in a process, whose clients use the session one after the other; it uses the
+    memory of one client, however many a simulation has.
+    data: returns what a client trains on, of any kind that ortrain.data lists, from its Context, whose node_config has what the node was started with, or
+    "partition-id" and "num-partitions" in a simulation. It is called for every message.
+    validation: the held-out data of a client, as a function like `data`, or a share of its data such as 0.1; without any, clients refuse to evaluate.
+    personal: names and patterns of parameters and running statistics that do not travel. Each client keeps its own in the state of its context, from those of
+    make_session on. "head" stands for the last layers (FedPer), "batch-normalization" for scales, biases and running statistics (FedBN),
+    "running-statistics" for the latter alone.
+    mods: Flower's, for all messages. settings: of a Trainer: seed, metrics, accumulate, accumulation, clip_norm, clip_value and callbacks.
+
+    Messages. A client looks at the only ArrayRecord of a message and at "epochs" (1 by default), "batch-size" (32), "learning-rate" (that of make_session),
+    "proximal-mu" and "server-round" in its ConfigRecord. It replies to "train" with the arrays, and to both kinds of messages with a MetricRecord "metrics"
+    of "num-examples", "loss", which is without the proximal term, and the metrics. Training begins with fresh moments, in an order of samples and with random
+    masks that follow from seed, round and client.
+
+    Errors of ortrain become replies with an error, so that strategies leave the client out; the global model and the client's personal arrays stay as they
+    were. Raises MissingPackageError without Flower, ArgumentTypeError and InvalidArgumentError for wrong arguments.
+
+    Sources: B. McMahan and others, Communication-Efficient Learning of Deep Networks from Decentralized Data (2017); T. Li and others, Federated Optimization
+    in Heterogeneous Networks (2020); X. Li and others, FedBN (2021); M. G. Arivazhagan and others, Federated Learning with Personalization Layers (2019)."""
+    for name, function in {"make_session": make_session, "data": data}.items():
+        if not callable(function):
+            raise ArgumentTypeError(f"expected a function as {name}, got {type(function).__name__}")
+    if validation is not None and not callable(validation) and not (isinstance(validation, float) and 0 < validation < 1):
+        raise InvalidArgumentError(f"expected a function or a share in (0, 1) as validation, got {validation!r}")
+    if unknown := sorted(settings.keys() - set(SETTINGS)):
+        raise InvalidArgumentError(f"expected settings among {', '.join(SETTINGS)}, got {', '.join(unknown)}")
+    TrainerSettings.of(settings)
+    client = Client(uuid.uuid4().hex, make_session, data, validation, tuple([personal] if isinstance(personal, str) else personal), settings)
+    app: ClientApp = flower("flwr.clientapp").ClientApp(mods=list(mods))
+    app.train()(client.train)
+    app.evaluate()(client.evaluate)
+    return app
+
+
+@dataclass(frozen=True)
+class Client:
+    """Answers messages. It holds what client_app() was given, and a key by which its copies in a process find their workspace."""
+
+    key: str
+    make_session: Callable[[], TrainingSession]
+    data: Callable[[Context], Any]
+    validation: float | Callable[[Context], Any] | None
+    personal: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+    # ---- messages
+
+    def train(self, message: Message, context: Context) -> Message:
+        """Reply with the arrays after local training, or with an error."""
+        return self._reply(message, context, self._train)
+
+    def evaluate(self, message: Message, context: Context) -> Message:
+        """Reply with loss and metrics of the held-out data, or with an error."""
+        return self._reply(message, context, self._evaluate)
+
+    def _reply(self, message: Message, context: Context, work: Callable[[Workspace, str, ArrayRecord, RoundSettings, Context], dict[str, Any]]) -> Message:
+        app, code = flower(), flower("flwr.common.constant").ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        content: Any
+        try:
+            records, configs = message.content.array_records, list(message.content.config_records.values())
+            if len(records) != 1 or len(configs) > 1:
+                raise InvalidArgumentError(f"expected one ArrayRecord and at most one ConfigRecord in a message, got {len(records)} and {len(configs)}")
+            (key, arrays), = records.items()
+            with _lock:
+                content = app.RecordDict(work(self._workspace(), key, arrays, RoundSettings.of(configs[0] if configs else {}), context))
+        except OrtrainError as error:
+            content = app.Error(code, f"{type(error).__name__}: {error}")
+        reply: Message = app.Message(content, reply_to=message)
+        return reply
+
+    def _workspace(self) -> Workspace:
+        if self.key not in _workspaces:
+            for workspace in _workspaces.values():
+                workspace.session.close()
+            _workspaces.clear()
+            _workspaces[self.key] = Workspace(self.make_session, self.personal)
+        return _workspaces[self.key]
+
+    def _train(self, workspace: Workspace, key: str, arrays: ArrayRecord, settings: RoundSettings, context: Context) -> dict[str, Any]:
+        workspace.enter(arrays, context)
+        client = context.node_config.get("partition-id", context.node_id)
+        workspace.prepare_training(settings, self.settings.get("seed", 0), int(client))
+        trainer = self._trainer(workspace)
+        loader = self._loader(trainer, self.data(context), settings.batch_size or BATCH_SIZE)
+        if isinstance(self.validation, float):
+            loader, _ = split(loader, self.validation, trainer.options.seed)
+        callbacks = [ProximalTerm(workspace.session, settings.proximal_mu, workspace.personal)] if settings.proximal_mu else []
+        trainer.epoch = settings.server_round * settings.epochs         # those of earlier rounds, whose orders of samples are not repeated
+        trainer.fit(loader, epochs=trainer.epoch + settings.epochs, callbacks=callbacks)
+        assert trainer.running is not None
+        return {key: workspace.leave(arrays.keys(), context), "metrics": _metrics(trainer.running.samples, trainer.running.results())}
+
+    def _evaluate(self, workspace: Workspace, key: str, arrays: ArrayRecord, settings: RoundSettings, context: Context) -> dict[str, Any]:
+        if self.validation is None:
+            raise InvalidStateError("expected validation data to evaluate, client_app() was given none")
+        workspace.enter(arrays, context)
+        trainer = self._trainer(workspace)
+        if isinstance(self.validation, float):
+            loader = self._loader(trainer, self.data(context), settings.batch_size or EVALUATION_BATCH_SIZE)
+            loader = split(loader, self.validation, trainer.options.seed)[1]
+        else:
+            loader = trainer.evaluation_loader(self.validation(context), batch_size=settings.batch_size or EVALUATION_BATCH_SIZE)
+        running = RunningMetrics(trainer.metrics)
+        results = evaluate_batches(workspace.session, loader, running, trainer.roles)
+        return {"metrics": _metrics(running.samples, results)}
+
+    # ---- parts
+
+    def _trainer(self, workspace: Workspace) -> Trainer:
+        return Trainer(workspace.session, progress=False, **self.settings)
+
+    def _loader(self, trainer: Trainer, data: Any, batch_size: int) -> DataLoader:
+        roles = trainer.roles
+        return as_loader(data, names=roles.training, dtypes=roles.dtypes, batch_size=batch_size, seed=trainer.options.seed)
+
+
+def _metrics(samples: int, results: Mapping[str, float]) -> Any:
+    return flower().MetricRecord({NUMBER_OF_EXAMPLES: samples, **{name: float(value) for name, value in results.items()}})
