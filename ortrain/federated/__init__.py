@@ -1,6 +1,7 @@
 """Federated learning with Flower: clients train one model on data that stay with them, and a server combines what they have learned.
 
-ortrain brings the client, and the arrays for the server; strategies, transport and simulation are Flower's (`pip install 'ortrain[flower]'`).
+ortrain brings the client, the arrays for the server and a guard for the replies to it; strategies, transport and simulation are Flower's
+(`pip install 'ortrain[flower]'`).
 
 What travels. The arrays of a message are the trainable parameters that are not frozen and the running statistics of batch normalizations, by their names in the
 model; with LoRA they are the adapters alone. `personal` names those that stay with each client instead, as in FedBN and FedPer. The optimizer's moments do not
@@ -8,9 +9,11 @@ travel, and begin at zero in every round.
 
 What is trusted. Arrays of other names or shapes, of other dtypes than floats, and with numbers that are not finite are refused before anything changes. Floats
 of another width are converted, since Flower's FedAdam answers in float64. A client that refuses a message, or whose training fails or diverges, replies with
-an error that has the name and the message of ortrain's, and strategies go on with the replies of the others."""
+an error that has the name and the message of ortrain's, and strategies go on with the replies of the others. `GuardedGrid` looks at replies of other clients
+in the same way before a strategy averages them."""
 
 from ortrain.federated.arrays import initial_arrays, load_arrays
 from ortrain.federated.client import client_app
+from ortrain.federated.guard import GuardedGrid
 
-__all__ = ["client_app", "initial_arrays", "load_arrays"]
+__all__ = ["GuardedGrid", "client_app", "initial_arrays", "load_arrays"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,7 +38,7 @@ def load_arrays(session: TrainingSession, arrays: ArrayRecord, personal: str | I
 
     Before anything changes, raises ParameterNotFoundError for arrays of other names, ParameterShapeError for other shapes, ParameterTypeError for what is no
     float, InvalidArgumentError for numbers that are not finite and for bytes that are no array."""
-    copy_into(session, checked_arrays(session, arrays, shared_names(session, personal)))
+    copy_into(session, checked_arrays(arrays, values_of(session, shared_names(session, personal))))
 
 
 def shared_names(session: TrainingSession, personal: str | Iterable[str] = ()) -> list[str]:
@@ -69,10 +69,15 @@ def _trained(session: TrainingSession) -> list[str]:
     return [name for name in state.order if name in statistics or name in state.trainable and name not in state.masked]
 
 
+def values_of(session: TrainingSession, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return parameters and running statistics by name, views of the session's memory."""
+    return {name: session.state.array(name) for name in names}
+
+
 def record_of(session: TrainingSession, names: Iterable[str]) -> ArrayRecord:
     """Return the current values of parameters and running statistics. Raises MissingPackageError."""
     app = flower()
-    record: ArrayRecord = app.ArrayRecord({name: app.Array(session.state.array(name)) for name in names})
+    record: ArrayRecord = app.ArrayRecord({name: app.Array(array) for name, array in values_of(session, names).items()})
     return record
 
 
@@ -82,33 +87,33 @@ def copy_into(session: TrainingSession, arrays: dict[str, np.ndarray]) -> None:
         session.state.replace(name, array)
 
 
-def checked_arrays(session: TrainingSession, record: ArrayRecord, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the arrays of a record in the dtypes of the session's parameters, in the order of the record. Raises the errors of load_arrays."""
-    missing, unknown = sorted(set(names) - record.keys()), sorted(record.keys() - set(names))
+def checked_arrays(record: ArrayRecord, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of a record in the dtypes of those expected, in the order of the record. Raises the errors of load_arrays."""
+    missing, unknown = sorted(expected.keys() - record.keys()), sorted(record.keys() - expected.keys())
     if missing or unknown:
-        raise ParameterNotFoundError(f"expected the {len(names)} arrays that the model trains, got {len(record)}; missing: {missing[:5]}, "
+        raise ParameterNotFoundError(f"expected the {len(expected)} arrays that the model trains, got {len(record)}; missing: {missing[:5]}, "
                                      f"unknown: {unknown[:5]}")
-    return {name: _checked(name, array, session.state.array(name)) for name, array in record.items()}
+    return {name: _checked(name, array, expected[name]) for name, array in record.items()}
 
 
-def _checked(name: str, array: Array, parameter: np.ndarray) -> np.ndarray:
-    """Return the values of an array for a parameter. The header is looked at first, so that what does not fit is not even read."""
+def _checked(name: str, array: Array, expected: np.ndarray) -> np.ndarray:
+    """Return the values of an array in the dtype of the one that is expected. The header is looked at first, so that what does not fit is not even read."""
     try:
         stream = io.BytesIO(array.data)
         shape, _, dtype = HEADER_READERS[np.lib.format.read_magic(stream)](stream)
-        if shape != parameter.shape:
-            raise ParameterShapeError(f"expected array {name!r} with shape {list(parameter.shape)}, got {list(shape)}")
+        if shape != expected.shape:
+            raise ParameterShapeError(f"expected array {name!r} with shape {list(expected.shape)}, got {list(shape)}")
         if dtype.kind != "f":
-            raise ParameterTypeError(f"expected array {name!r} with dtype {parameter.dtype}, got {dtype}")
+            raise ParameterTypeError(f"expected array {name!r} with dtype {expected.dtype}, got {dtype}")
         values: np.ndarray = array.numpy()
     except (ParameterShapeError, ParameterTypeError):
         raise
     except (ValueError, KeyError, EOFError, TypeError) as error:
         raise InvalidArgumentError(f"expected array {name!r} in NumPy's file format, got {len(array.data)} bytes as {array.stype!r}: {error}") from error
     with np.errstate(over="ignore"):                        # a number that is too large becomes infinite, and is found
-        values = values.astype(parameter.dtype, copy=False)
+        values = values.astype(expected.dtype, copy=False)
     if found := non_finite(values):
-        raise InvalidArgumentError(f"expected finite numbers of {parameter.dtype} in array {name!r}, got {found}")
+        raise InvalidArgumentError(f"expected finite numbers of {expected.dtype} in array {name!r}, got {found}")
     return values
 
 

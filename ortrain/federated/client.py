@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortrain.data import DataLoader, as_loader, split
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError, OrtrainError
-from ortrain.federated.flower import flower
+from ortrain.federated.flower import NUMBER_OF_EXAMPLES, error_reply, flower
 from ortrain.federated.proximal import ProximalTerm
 from ortrain.federated.round_settings import RoundSettings
 from ortrain.federated.workspace import Workspace
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 SETTINGS = ("seed", "metrics", "accumulate", "accumulation", "clip_norm", "clip_value", "callbacks")
 """The settings of a Trainer that make sense within a round."""
 BATCH_SIZE = 32
-NUMBER_OF_EXAMPLES = "num-examples"
-"""The metric by which Flower's strategies weigh replies."""
 
 _lock = threading.Lock()
 """Held while a process answers a message: the session uses the threads of all processors anyway."""
@@ -106,8 +104,7 @@ class Client:
         return self._reply(message, context, self._evaluate)
 
     def _reply(self, message: Message, context: Context, work: Callable[[Workspace, str, ArrayRecord, RoundSettings, Context], dict[str, Any]]) -> Message:
-        app, code = flower(), flower("flwr.common.constant").ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-        content: Any
+        app = flower()
         try:
             records, configs = message.content.array_records, list(message.content.config_records.values())
             if len(records) != 1 or len(configs) > 1:
@@ -116,7 +113,7 @@ class Client:
             with _lock:
                 content = app.RecordDict(work(self._workspace(), key, arrays, RoundSettings.of(configs[0] if configs else {}), context))
         except OrtrainError as error:
-            content = app.Error(code, f"{type(error).__name__}: {error}")
+            return error_reply(error, message)
         reply: Message = app.Message(content, reply_to=message)
         return reply
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortrain.errors import ArgumentTypeError, InvalidStateError
-from ortrain.federated.arrays import checked_arrays, copy_into, non_finite, personal_names, record_of, shared_names
+from ortrain.federated.arrays import checked_arrays, copy_into, non_finite, personal_names, record_of, shared_names, values_of
 from ortrain.federated.round_settings import RoundSettings
 from ortrain.training.session import TrainingSession
 
@@ -33,14 +33,14 @@ class Workspace:
             raise ArgumentTypeError(f"expected a TrainingSession from make_session, got {type(session).__name__}")
         self.session = session
         self.shared, self.personal = shared_names(session, personal), personal_names(session, personal)
-        self._initial = {name: session.state.array(name).copy() for name in self.personal}
+        self._initial = {name: array.copy() for name, array in values_of(session, self.personal).items()}
         self._learning_rate = session.learning_rate if session.has_optimizer else None
 
     def enter(self, arrays: ArrayRecord, context: Context) -> None:
         """Give the session the global arrays, the personal ones of a client and an optimizer without moments. Raises the errors of load_arrays."""
         kept = context.state.get(PERSONAL_ARRAYS)
-        values = checked_arrays(self.session, arrays, self.shared)
-        personal = self._initial if kept is None else checked_arrays(self.session, kept, self.personal)
+        values = checked_arrays(arrays, values_of(self.session, self.shared))
+        personal = self._initial if kept is None else checked_arrays(kept, self._initial)
         copy_into(self.session, values | personal)
         state = self.session.state
         for segments in state.moments:
@@ -61,8 +61,8 @@ class Workspace:
         """Return the arrays that go to the server, and keep the personal ones in the client's state.
 
         order: the names as they came. Raises InvalidStateError for numbers that are not finite, after which nothing has been kept."""
-        for name in (*self.shared, *self.personal):
-            if found := non_finite(self.session.state.array(name)):
+        for name, array in values_of(self.session, (*self.shared, *self.personal)).items():
+            if found := non_finite(array):
                 raise InvalidStateError(f"expected finite parameters after local training, got {found} in {name!r}: try a lower learning rate than "
                                         f"{self.session.learning_rate:g}, or clip_norm")
         if self.personal:

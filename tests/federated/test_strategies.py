@@ -5,13 +5,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as strategies
 
 from ortrain import TrainingSession
-from ortrain.federated import client_app, initial_arrays, load_arrays
+from ortrain.federated import GuardedGrid, client_app, initial_arrays, load_arrays
 from tests.federated.test_client import LABELS, SAMPLES, X, assert_same, make_normalized_session, make_session, normalized_data, values
-from tests.federated.transport import LocalGrid
+from tests.federated.transport import LocalGrid, message
 
 SIZES = [8, 12, 30]
 """The samples of three clients, all different and SAMPLES together."""
@@ -134,6 +134,46 @@ def test_clients_with_another_model_are_reported_and_left_out():
     result = rounds(where, batch_size=8)
     assert_same(values(result.arrays), mean_of([0, 2], batch_size=8))
     assert where.errors[0].startswith("ParameterNotFoundError: expected the 1 arrays that the model trains, got 4")
+
+
+def reply_with(reply, arrays=None, **metrics):
+    """Return a reply with other arrays or metrics, _ in names of which stands for -."""
+    found = dict(reply.content["metrics"]) | {name.replace("_", "-"): value for name, value in metrics.items()}
+    content = {"arrays": ArrayRecord(dict(reply.content["arrays"]) | (arrays or {})), "metrics": MetricRecord(found)}
+    changed = Message(RecordDict(content), reply_to=message("train", ArrayRecord()))
+    changed.metadata.__dict__["_src_node_id"] = reply.metadata.src_node_id
+    return changed
+
+
+@pytest.mark.parametrize("wrong, text", [
+    ({"arrays": {"head.bias": Array(np.array([0, np.nan, 1], np.float32))}}, "InvalidArgumentError: expected finite numbers of float32 in array 'head.bias'"),
+    ({"arrays": {"head.bias": Array(np.zeros((3, 3), np.float32))}}, r"ParameterShapeError: expected array 'head.bias' with shape [3], got [3, 3]"),
+    ({"arrays": {"tail.bias": Array(np.zeros(3))}}, "ParameterNotFoundError: expected the 4 arrays that the model trains, got 5"),
+    ({"num_examples": -20}, "InvalidArgumentError: expected a finite num-examples > 0, got -20"),
+    ({"num_examples": float("inf")}, "InvalidArgumentError: expected a finite num-examples > 0, got inf"),
+    ({"num_examples": 0}, "InvalidArgumentError: expected a finite num-examples > 0, got 0"),
+    ({"num_examples": [1, 2]}, "ArgumentTypeError: expected a number as num-examples, got list")])
+def test_a_guarded_grid_leaves_out_replies_that_would_harm_the_model(wrong, text):
+    def answers(node, reply):
+        return reply_with(reply, **wrong) if node == 1 and reply.content.array_records else reply
+
+    class Watched(GuardedGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            replies = super().send_and_receive(messages, timeout=timeout)
+            reasons.extend((reply.metadata.src_node_id, reply.error.reason) for reply in replies if reply.has_error())
+            return replies
+
+    reasons = []
+    assert_same(values(rounds(Watched(grid(answers=answers)), batch_size=8).arrays), mean_of([0, 2], batch_size=8))
+    (node, reason), = reasons
+    assert node == 1 and reason.startswith(text)
+
+
+def test_a_guarded_grid_hands_on_everything_else():
+    where = GuardedGrid(grid(data=lambda context: (X * 1e30, LABELS) if context.node_id == 1 else part(context)))
+    result = rounds(where, number=2, batch_size=4)
+    assert len(result.evaluate_metrics_clientapp) == 2 and list(where.get_node_ids()) == [0, 1, 2]
+    assert where.errors[0].startswith("InvalidStateError: ")
 
 
 def test_a_strategy_continues_from_the_arrays_of_a_session():

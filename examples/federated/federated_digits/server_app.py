@@ -5,7 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedProx
 
 from federated_digits.task import held_out, make_session
-from ortrain.federated import initial_arrays, load_arrays
+from ortrain.federated import GuardedGrid, initial_arrays, load_arrays
 
 app = ServerApp()
 
@@ -22,7 +22,7 @@ def main(grid: Grid, context: Context) -> None:
 
         strategy = FedProx(fraction_train=config["fraction"], fraction_evaluate=config["fraction"], proximal_mu=config["proximal-mu"])
         settings = ConfigRecord({name: config[name] for name in ("epochs", "batch-size", "learning-rate")})
-        result = strategy.start(grid, initial_arrays(session), num_rounds=config["rounds"], train_config=settings, evaluate_fn=evaluate)
+        result = strategy.start(GuardedGrid(grid), initial_arrays(session), num_rounds=config["rounds"], train_config=settings, evaluate_fn=evaluate)
         print(f"after {config['rounds']} rounds: held-out accuracy {result.evaluate_metrics_serverapp[config['rounds']]['accuracy']:.2%}", flush=True)
         if config["out"]:
             load_arrays(session, result.arrays)
