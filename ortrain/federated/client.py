@@ -47,8 +47,8 @@ def client_app(make_session: Callable[[], TrainingSession], data: Callable[[Cont
 
         app = client_app(make_session, data, validation=0.1)
 
-    make_session: returns the session in which clients train. It is called once in a process, whose clients use the session one after the other; it uses the
-    memory of one client, however many a simulation has.
+    make_session: returns the session in which clients train. It is called once in a process, whose clients use the session one after the other, so that a
+    simulation has as many sessions as processes, however many clients it has.
     data: returns what a client trains on, of any kind that ortrain.data lists, from its Context, whose node_config has what the node was started with, or
     "partition-id" and "num-partitions" in a simulation. It is called for every message.
     validation: the held-out data of a client, as a function like `data`, or a share of its data such as 0.1; without any, clients refuse to evaluate.

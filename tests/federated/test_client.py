@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp.mod import LocalDpMod
 
 from ortrain import TrainingSession, errors, lora
 from ortrain.federated import client, client_app, initial_arrays, load_arrays
@@ -123,6 +124,16 @@ def test_epochs_of_later_rounds_have_other_orders_of_samples():
     first, again, second = (trained(app, arrays, server_round=number, batch_size=4)[0] for number in (1, 1, 2))
     assert_same(again, first)
     assert (second["head.bias"] != first["head.bias"]).any()
+
+
+def test_a_mod_of_flower_finds_the_arrays_in_the_order_of_the_message():
+    arrays = initial_arrays(make_session())
+    shuffled = ArrayRecord({name: arrays[name] for name in sorted(arrays, reverse=True)})
+    plain, _ = trained(client_app(make_session, data), arrays)
+    limited, _ = trained(client_app(make_session, data, mods=[LocalDpMod(clipping_norm=1e-3, sensitivity=0.0, epsilon=1.0, delta=1e-5)]), shuffled)
+    moved = [np.concatenate([(found[name] - arrays[name].numpy()).ravel() for name in arrays]) for found in (plain, limited)]
+    assert np.linalg.norm(moved[1]) == pytest.approx(1e-3, rel=1e-2) and list(limited) == list(shuffled)
+    np.testing.assert_allclose(moved[1] / np.linalg.norm(moved[1]), moved[0] / np.linalg.norm(moved[0]), atol=1e-3)
 
 
 # ---- the session of a process
