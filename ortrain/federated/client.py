@@ -127,8 +127,7 @@ class Client:
 
     def _train(self, workspace: Workspace, key: str, arrays: ArrayRecord, settings: RoundSettings, context: Context) -> dict[str, Any]:
         workspace.enter(arrays, context)
-        client = context.node_config.get("partition-id", context.node_id)
-        workspace.prepare_training(settings, self.settings.get("seed", 0), int(client))
+        workspace.prepare_training(settings, self.settings.get("seed", 0), _number_of(context))
         trainer = self._trainer(workspace)
         loader = self._loader(trainer, self.data(context), settings.batch_size or BATCH_SIZE)
         if isinstance(self.validation, float):
@@ -161,6 +160,12 @@ class Client:
     def _loader(self, trainer: Trainer, data: Any, batch_size: int) -> DataLoader:
         roles = trainer.roles
         return as_loader(data, names=roles.training, dtypes=roles.dtypes, batch_size=batch_size, seed=trainer.options.seed)
+
+
+def _number_of(context: Context) -> int:
+    """Return the number of a client: that of its partition, which is the same in every run of a simulation, or else that of its node."""
+    partition = context.node_config.get("partition-id")
+    return partition if isinstance(partition, int) and partition >= 0 else context.node_id
 
 
 def _metrics(samples: int, results: Mapping[str, float]) -> Any:

@@ -157,6 +157,19 @@ def test_clients_use_one_session_and_do_not_influence_each_other(optimizer):
     assert len(made) == 1 and (forward[0]["head.bias"] != forward[1]["head.bias"]).any()
 
 
+def test_random_masks_follow_from_the_number_of_the_partition_or_of_the_node():
+    arrays, app = initial_arrays(make_session()), client_app(lambda: make_session(classifier(dropout=0.3)), lambda context: (X, LABELS))
+
+    def head_of(node, config):
+        where = context(node)
+        where.node_config = config
+        return trained(app, arrays, where)[0]["head.bias"].tolist()
+
+    first, second = head_of(1, {"partition-id": 0}), head_of(1, {"partition-id": 1})
+    assert head_of(2, {"partition-id": 0}) == first != second
+    assert head_of(1, {}) == second == head_of(1, {"partition-id": "north"})
+
+
 def test_copies_of_a_client_find_the_session_and_another_app_replaces_it():
     arrays, mine = initial_arrays(make_session()), client.Client("mine", make_session, data, None, (), {})
     others = client.Client("others", make_session, data, None, (), {})
