@@ -60,8 +60,8 @@ def check_precision(precision: str) -> str:
 
 def check_patterns(patterns: Iterable[str]) -> tuple[str, ...]:
     """Return patterns of names of nodes or operators. Raises InvalidArgumentError for one text in place of several, and for what is no text."""
-    found = () if isinstance(patterns, str) else tuple(patterns)
-    if isinstance(patterns, str) or not all(isinstance(pattern, str) and pattern for pattern in found):
+    found = tuple(patterns) if isinstance(patterns, Iterable) and not isinstance(patterns, str) else ("",)
+    if not all(isinstance(pattern, str) and pattern for pattern in found):
         raise InvalidArgumentError(f"expected a sequence of names or patterns as float32_nodes, got {patterns!r}")
     return found
 

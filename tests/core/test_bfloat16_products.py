@@ -230,6 +230,6 @@ def test_exceptions_are_a_sequence_of_texts_or_a_configuration_entry(network):
     options = ortrain.SessionOptions(precision="bfloat16")
     options.add_session_config_entry("ortrain.float32_nodes", "first*, /decoder/*")
     assert options.float32_nodes == ("first*", "/decoder/*")
-    for refused in ("first", [3], [""]):
+    for refused in ("first", [3], [""], 3, None):
         with pytest.raises(InvalidArgumentError, match="float32_nodes"):
             train(network, float32_nodes=refused)
