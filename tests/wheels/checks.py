@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -83,3 +84,16 @@ def print_table(results: list[Result]) -> None:
     """Print a row for each result."""
     print("| Python | wheel | runs from | MB | MB installed | passed |\n|---|---|---|---:|---:|---|")
     print("\n".join(result.row() for result in results))
+
+
+def passes_installed(python: Path, folder: Path, wheel: Path, name: str, tests: list[str]) -> bool:
+    """Print the table of a wheel that is installed in `folder`/installed, beside what it needs in `folder`/site; return whether all tests passed.
+
+    python: of another platform than this process, in whose environment it runs. name: of it, in the table."""
+    result = Result(name, wheel.name, platform_of(Path(sys.executable), wheel), wheel.stat().st_size / 1e6)
+    os.environ |= {"PYTHONPATH": f"{folder / 'installed'}:{folder / 'site'}", "OPENBLAS_NUM_THREADS": "1"}          # from here on for the other Python
+    result.installed = installed_size(python)
+    shutil.rmtree(folder / "tests_only", ignore_errors=True)
+    run_tests(python, folder / "tests_only", tests, result)
+    print_table([result])
+    return not result.failed

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from tests.debian import download_package, unpack_source
-from tests.wheels.checks import EPOCH, ROOT, SOURCES, Result, copy, installed_size, platform_of, print_table, run_tests
+from tests.wheels.checks import EPOCH, ROOT, SOURCES, copy, passes_installed
 
 COMPILER, RELEASE, VERSION = "musl-gcc", "trixie", "3.13"
 LINKER = "usr/lib/x86_64-linux-musl/libc.so"
@@ -92,13 +92,7 @@ def main() -> None:
     wheel = build(python, folder)
     shutil.rmtree(folder / "installed", ignore_errors=True)
     install(folder / "installed", "--no-deps", wheel, platform="linux_x86_64")
-    result = Result(f"{VERSION}, musl", wheel.name, platform_of(Path(sys.executable), wheel), wheel.stat().st_size / 1e6)
-    os.environ |= {"PYTHONPATH": f"{folder / 'installed'}:{folder / 'site'}", "OPENBLAS_NUM_THREADS": "1"}          # from here on for the Python for musl
-    result.installed = installed_size(python)
-    shutil.rmtree(folder / "tests_only", ignore_errors=True)
-    run_tests(python, folder / "tests_only", options.tests, result)
-    print_table([result])
-    sys.exit(bool(result.failed))
+    sys.exit(not passes_installed(python, folder, wheel, f"{VERSION}, musl", options.tests))
 
 
 if __name__ == "__main__":
