@@ -107,8 +107,8 @@ typedef struct NAMED(Grouped) {
 
 ALWAYS_INLINE int64_t NAMED(first_of_vector)(const NAMED(Grouped) *s, int64_t vector) { return max_i64(0, min_i64(vector * W, s->outputs - W)); }
 
-/* Whether tiles spread pixels. Those of 3 x 3 and 3 x 3 x 3 kernels for groups of 4 and 8 channels take 0.56 to 0.7 of the time of a copy that is spread, which
- * writes a pixel once for each step, and their weight gradients 0.6 to 0.75 of it on AVX-512, as much on AVX2, half of it with strides. */
+/* Whether tiles spread pixels. Those of 3 x 3 and 3 x 3 x 3 kernels for groups of 4 and 8 channels take 0.55 to 0.75 of the time of a copy that is spread,
+ * which writes a pixel once for each step, and so do their weight gradients on AVX-512; on AVX2 those take as long as with the copy, half with strides. */
 static inline int NAMED(spreads_in_tiles)(const NAMED(Grouped) *s)
 {
     return HAS_SHUFFLE && s->group_inputs > 1 && s->outputs >= W && W % s->group_outputs == 0 && W / s->group_outputs * s->group_inputs <= W;
