@@ -1,7 +1,7 @@
 """Memory planner: assigns offsets in the arena to blocks such that blocks with overlapping live ranges do not overlap in memory."""
 from libc.math cimport pow
 from libc.stdint cimport int64_t
-from libc.stdlib cimport free, malloc, qsort
+from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memmove
 
 cdef enum:
@@ -109,9 +109,29 @@ cdef int64_t assign_with_redzones(Block *blocks, Py_ssize_t count) noexcept nogi
     return end
 
 
+cdef int64_t peak_bytes(const Block *blocks, Py_ssize_t count) noexcept nogil:
+    """Return the most bytes that are live at once, which every order needs at least; 0 if working memory cannot be allocated."""
+    cdef Py_ssize_t i, steps = 0
+    cdef int64_t live = 0, peak = 0
+    cdef int64_t *change
+    for i in range(count):
+        steps = max(steps, blocks[i].last + 1)
+    change = <int64_t *>calloc(steps + 1, sizeof(int64_t))
+    if change == NULL:
+        return 0
+    for i in range(count):
+        change[blocks[i].first] += aligned(blocks[i].size)
+        change[blocks[i].last + 1] -= aligned(blocks[i].size)
+    for i in range(steps):
+        live += change[i]
+        peak = max(peak, live)
+    free(change)
+    return peak
+
+
 cdef int64_t assign_packed(Block *blocks, Py_ssize_t count) noexcept nogil:
     """Place the blocks in the order that needs the fewest bytes; return these bytes, or -1 if working memory cannot be allocated."""
-    cdef int64_t total = -1, found
+    cdef int64_t total = -1, found, least = peak_bytes(blocks, count)
     cdef int order
     cdef Py_ssize_t i
     cdef SortKey *keys = <SortKey *>malloc((count + 1) * sizeof(SortKey))
@@ -127,6 +147,8 @@ cdef int64_t assign_packed(Block *blocks, Py_ssize_t count) noexcept nogil:
                 total = found
                 for i in range(count):
                     blocks[i].offset = offsets[i]
+            if total == least:
+                break
     free(keys)
     free(allocations)
     free(offsets)
