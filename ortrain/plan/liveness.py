@@ -15,11 +15,14 @@ from ortrain.plan.steps import Step
 
 @dataclass(slots=True)
 class Block:
-    """A block of arena memory: its size in bytes and its live range from step `first` to step `last`, both included."""
+    """A block of arena memory: its size in bytes and its live range from step `first` to step `last`, both included.
+
+    planned_bytes: the bytes of the arena that it takes for the sizes that the plan is made with."""
 
     size: int
     first: int
     last: int
+    planned_bytes: int
 
 
 class Lifetimes:
@@ -37,6 +40,7 @@ class Lifetimes:
         self.kept: Collection[str] = ()
         """Values besides the outputs that stay live to the end, because deferred steps read them."""
         self._sizes: dict[str, int] = {}
+        self._planned_bytes: dict[str, int] = {}
 
     def root(self, name: str) -> str:
         """Return the value that owns the memory of `name`, following aliases and in-place outputs."""
@@ -66,71 +70,77 @@ class Lifetimes:
             size = self._sizes[name] = kind.count * numpy_dtype(kind.dtype).itemsize
         return size
 
+    def planned_bytes(self, name: str) -> int:
+        """Return the bytes of the arena that a value takes for the sizes that the plan is made with."""
+        size = self._planned_bytes.get(name)
+        if size is None:
+            size = self._planned_bytes[name] = aligned(size_hint(self.nbytes(name)))
+        return size
+
     def live_to_end(self) -> Iterator[str]:
         """Return the values that stay live to the end."""
         return chain(self.outputs, self.kept)
 
-    def _last_uses(self, steps: Sequence[Step]) -> dict[str, int]:
-        """Return root value -> the last step that reads or writes it; the number of steps for values that stay live
-        to the end."""
+    def _uses(self, steps: Sequence[Step]) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the first step that writes each value, and the last one that reads or writes it: the number of steps for values that stay live to the end.
+
+        A view counts as the value that it shows. No output is in place yet."""
+        first: dict[str, int] = {}
         last: dict[str, int] = {}
-        shared = self.alias.keys() | self.in_place.keys()
+        alias, unaliased = self.alias, self.unaliased
         for index, step in enumerate(steps):
             for name in step.inputs:
-                last[self.root(name) if name in shared else name] = index
+                last[unaliased(name) if name in alias else name] = index
             for name in step.outputs:
-                last[self.root(name) if name in shared else name] = index
+                value = unaliased(name) if name in alias else name
+                last[value] = index
+                if value not in first:
+                    first[value] = index
         for name in self.live_to_end():
-            last[self.root(name)] = len(steps)
-        return last
+            last[unaliased(name)] = len(steps)
+        return first, last
 
     def blocks(self, steps: Sequence[Step]) -> dict[str, Block]:
         """Choose in-place outputs; return root value -> its block of the arena."""
-        last = self._choose_in_place(steps)
-        blocks: dict[str, Block] = {}
-        shared = self.alias.keys() | self.in_place.keys()
-        for index, step in enumerate(steps):
-            for name in step.outputs:
-                root = self.root(name) if name in shared else name
-                if root and root not in blocks and not self.is_outside(root):
-                    blocks[root] = Block(self.nbytes(root), index, max(index, last[root]))
-        return blocks
+        first, last = self._choose_in_place(steps)
+        in_place, is_outside = self.in_place, self.is_outside
+        return {name: Block(self.nbytes(name), index, last[name], self.planned_bytes(name)) for name, index in first.items()
+                if name and name not in in_place and not is_outside(name)}
 
     def peak(self, steps: Sequence[Step]) -> int:
         """Return the maximum number of live bytes at any step, a lower bound of the arena size."""
         return max(live_bytes(steps, self.blocks(steps)), default=0)
 
-    def _choose_in_place(self, steps: Sequence[Step]) -> dict[str, int]:
-        """Fill `in_place`; return the last uses of the resulting roots."""
+    def _choose_in_place(self, steps: Sequence[Step]) -> tuple[dict[str, int], dict[str, int]]:
+        """Fill `in_place`; return the first writes of all values and the last uses of the resulting roots."""
         self.in_place = {}
-        last = self._last_uses(steps)
+        first, last = self._uses(steps)
         outputs = set(map(self.root, self.live_to_end()))
         for index, step in enumerate(steps):
             for out, source in step.call.in_place.items():
                 if out >= len(step.outputs) or source >= len(step.inputs) or not step.outputs[out] or not step.inputs[source]:
                     continue
                 root = self.root(step.inputs[source])
-                if last[root] != index or root in outputs or (self.is_outside(root) and self.states.get(step.outputs[out]) != root):
+                target = step.outputs[out]
+                if last[root] != index or root in outputs or (self.is_outside(root) and self.states.get(target) != root):
                     continue
-                if sum(self.root(name) == root for name in step.inputs if name) > 1:
+                if not self.nbytes(target) == self.nbytes(step.inputs[source]) == self.nbytes(root):
                     continue
-                if self.nbytes(step.outputs[out]) == self.nbytes(step.inputs[source]) == self.nbytes(root):
-                    target = step.outputs[out]
-                    if self.root(target) == target:
-                        self.in_place[target] = root
-                        last[root] = last.get(target, index)
-        return last
+                if self.root(target) == target and sum([self.root(name) == root for name in step.inputs if name]) == 1:
+                    self.in_place[target] = root
+                    last[root] = last.get(target, index)
+        return first, last
 
 
 def live_bytes(steps: Sequence[Step], blocks: Mapping[str, Block]) -> list[int]:
     """Return the number of live bytes at each step, including its scratch memory."""
     change = [0] * (len(steps) + 2)
     for block in blocks.values():
-        size = aligned(size_hint(block.size))
-        change[block.first] += size
-        change[min(block.last, len(steps)) + 1] -= size
+        change[block.first] += block.planned_bytes
+        change[min(block.last, len(steps)) + 1] -= block.planned_bytes
     live, result = 0, []
     for index, step in enumerate(steps):
         live += change[index]
-        result.append(live + (aligned(size_hint(step.call.scratch)) if step.call.scratch else 0))
+        scratch = step.call.scratch
+        result.append(live if type(scratch) is int and not scratch else live + aligned(size_hint(scratch)))
     return result

@@ -9,7 +9,7 @@ the last of them is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ortrain._core.symbolic import memory_at_least, size_hint
@@ -89,6 +89,7 @@ class Rematerialization:
         self.scheduled_steps = 0
         self.schedules: dict[frozenset[tuple[str, int]], Schedule] = {}
         self.tried_selections: set[frozenset[tuple[str, int]]] = set()
+        self.renamed_steps: dict[tuple[int, tuple[str, ...]], Step] = {}
         self.live_to_end = set(map(lifetimes.unaliased, lifetimes.live_to_end()))
         self.readers: dict[str, list[int]] = {}
         """Value -> the points at which it, or an alias of it, is read."""
@@ -262,7 +263,8 @@ class Rematerialization:
         points: list[int] = []                           # of each step
         done = 0
         for point in sorted(renames.keys() | recomputations.keys()):
-            again = [_with_renamed_inputs(step, renames.get(point, {})) for step in (*reversed(recomputations.get(point, ())), self.steps[point])]
+            names = renames.get(point, {})
+            again = [self._with_renamed_inputs(step, names) for step in (*reversed(recomputations.get(point, ())), self.steps[point])]
             steps += self.steps[done:point] + again
             points += [*range(done, point), *[point] * len(again)]
             done = point + 1
@@ -283,6 +285,12 @@ class Rematerialization:
         return (self.lifetimes.is_outside(name) or name in self.live_to_end or self.readers.get(name, (0,))[-1] >= point
                 or NEGLIGIBLE_RATIO * size_hint(self.lifetimes.nbytes(name)) <= candidate.size)
 
-
-def _with_renamed_inputs(step: Step, names: dict[str, str]) -> Step:
-    return step if names.keys().isdisjoint(step.inputs) else replace(step, inputs=[names.get(name, name) for name in step.inputs])
+    def _with_renamed_inputs(self, step: Step, names: Mapping[str, str]) -> Step:
+        """Return a step with other names for some of its inputs, the same in every schedule."""
+        if names.keys().isdisjoint(step.inputs):
+            return step
+        inputs = tuple([names.get(name, name) for name in step.inputs])
+        key = id(step), inputs
+        if key not in self.renamed_steps:
+            self.renamed_steps[key] = replace(step, inputs=list(inputs))
+        return self.renamed_steps[key]
