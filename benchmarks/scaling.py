@@ -4,7 +4,7 @@
 
 Each row has the time of a step, that time per unit (sample, layer, token), GFLOP/s, and the time of planning for the shape, also in steps. Cost grows in
 proportion to the work where GFLOP/s do not fall from row to row. `sizes` runs batches of different sizes in one session; a row has the additional time of
-the first step of that size."""
+the first step of that size. `networks` does so with networks of other kinds, those whose graphs can have a dynamic number of rows."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from itertools import chain
 from math import prod
 from typing import Any
 
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from benchmarks.measure import CROSS_ENTROPY
+from benchmarks.networks import NETWORKS
+from benchmarks.networks.builder import MadeNetwork
 from benchmarks.workloads import VOCABULARY, WORKLOADS, Workload, mlp, transformer
 
 WIDTH = 128
@@ -37,6 +44,8 @@ SIZE_WORKLOADS = {
 ROW_COUNTS = (64, 1, 2, 3, 33, 128, 512, 600, 1300, 2000, 4096, 5000, 64)
 """Numbers of rows of a session's batches, in this order. Those that need more than MAX_ELEMENTS input elements are left out."""
 MAX_ELEMENTS = 1 << 22
+NETWORK_SIZES_TITLE = ("### additional time of the first step of a size, in steps, one session per network", "",
+                       "| network | first size | one row | two rows | half | one more |", "|---|---:|---:|---:|---:|---:|")
 
 
 def make_session(workload: Workload, threads: int) -> Any:
@@ -111,30 +120,74 @@ def sizes_table(name: str, threads: int) -> Iterator[str]:
     yield "|---:|---:|---:|---:|---|"
     for rows in (rows for rows in ROW_COUNTS if rows * prod(workload.input_shape[1:]) <= MAX_ELEMENTS):
         (batch,) = replace(workload, input_shape=(rows, *workload.input_shape[1:]), rows=rows).batches(1)
-        templates, train_times, step_times = len(session._train_runner._templates), [], []
-        while len(step_times) < 4 or len(step_times) < 30 and sum(step_times) < 0.1:
-            begin = time.perf_counter()
-            session.train_step(*batch)
-            train_times.append(time.perf_counter() - begin)
-            session.optimizer_step()
-            session.lazy_reset_grad()
-            step_times.append(time.perf_counter() - begin)
-        step, additional = min(step_times), max(train_times[0] - min(train_times[1:]), 0.0)
-        planned = len(session._train_runner._templates) > templates
+        additional, step, planned = first_step(session, batch)
         yield f"| {rows} | {step * 1e3:.4f} | {additional * 1e3:.3f} | {additional / step:.1f} | {'yes' if planned else ''} |"
     yield ""
+
+
+def first_step(session: Any, batch: tuple[Any, ...]) -> tuple[float, float, bool]:
+    """Return the additional time of the first step on batches of a size, the time of later ones, both in seconds, and whether a plan was made."""
+    runner, train_times, step_times = session._train_runner, [], []
+    programs = len(runner._templates) + len(runner._programs)
+    while len(step_times) < 4 or len(step_times) < 30 and sum(step_times) < 0.1:
+        begin = time.perf_counter()
+        session.train_step(*batch)
+        train_times.append(time.perf_counter() - begin)
+        session.optimizer_step()
+        session.lazy_reset_grad()
+        step_times.append(time.perf_counter() - begin)
+    return max(train_times[0] - min(train_times[1:]), 0.0), min(step_times), len(runner._templates) + len(runner._programs) > programs
+
+
+def with_dynamic_rows(made: MadeNetwork) -> onnx.ModelProto:
+    """Return a network's model with a dynamic number of rows: its inputs, outputs and Reshape nodes no longer say how many there are."""
+    model, rows = made.model, made.input_shape[0]
+    for value in (*model.graph.input, *model.graph.output):
+        first = value.type.tensor_type.shape.dim[0]
+        first.dim_param = "rows" if first.dim_value == rows else f"rows_{value.name}"
+    del model.graph.value_info[:]
+    for tensor in model.graph.initializer:
+        targets = [node for node in model.graph.node if node.op_type == "Reshape" and node.input[1] == tensor.name]
+        if targets and (shape := numpy_helper.to_array(tensor).tolist()) and shape[0] > 0 and shape[0] % rows == 0 and -1 not in shape:
+            tensor.CopyFrom(numpy_helper.from_array(np.array([-1, *shape[1:]]), tensor.name))
+    return model
+
+
+def network_sizes_row(name: str, threads: int) -> str:
+    """Return the line of a network that trains on batches of different sizes in one session."""
+    from ortrain import SessionOptions, TrainingSession, errors
+    from ortrain.artifacts import LossType, OptimType
+
+    network = NETWORKS[name]
+    made = network.make(name)
+    planned_rows, cells = made.input_shape[0], []
+    loss = LossType.CrossEntropyLoss if network.loss == CROSS_ENTROPY else LossType.MSELoss
+    try:
+        session: Any = TrainingSession.from_model(
+            with_dynamic_rows(made), loss=loss, optimizer=OptimType.AdamW, requires_grad=made.trained, frozen_params=made.frozen,
+            options=SessionOptions(intra_op_num_threads=threads))
+        for rows in (planned_rows, 1, 2, planned_rows // 2 + 1, planned_rows + 1):
+            sizes = [(shape[0] * rows // planned_rows, *shape[1:]) for shape in (made.input_shape, made.output_shape)]
+            (batch,) = network.batches(replace(made, input_shape=sizes[0], output_shape=sizes[1]), 1)
+            additional, step, planned = first_step(session, batch)
+            cells.append(f"{rows}: {additional / step:.1f}{' (planned)' if planned else ''}")
+    except errors.OrtrainError:
+        cells = ["its graph names the number of rows", "", "", "", ""]
+    return f"| {name} | {' | '.join(cells)} |"
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks scaling", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.3, help="duration of the timed steps of each row")
-    parser.add_argument("--only", nargs="+", choices=[*SWEEPS, "sizes"], default=[*SWEEPS, "sizes"])
+    parser.add_argument("--only", nargs="+", choices=[*SWEEPS, "sizes", "networks"], default=[*SWEEPS, "sizes", "networks"])
     options = parser.parse_args(arguments)
     for name in options.only:
         lines: Iterator[str]
         if name == "sizes":
             lines = chain.from_iterable(sizes_table(workload, options.threads) for workload in SIZE_WORKLOADS)
+        elif name == "networks":
+            lines = chain(NETWORK_SIZES_TITLE, (network_sizes_row(network, options.threads) for network in NETWORKS))
         else:
             lines = sweep_table(name, options.threads, options.seconds)
         for line in lines:

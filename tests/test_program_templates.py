@@ -51,6 +51,22 @@ def biased():
     return model
 
 
+def branching():
+    """Convolutions by Winograd's algorithm, and what depends on the batch only by passing it on: concatenations, an enlargement, windows that are moved."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[n, 3, 8, 8] x) => (float[n, 4] y) {
+        scales = Constant<value_floats=[1.0, 1.0, 2.0, 2.0]>() windows = Constant<value_ints=[-1, 32, 4, 4, 4, 4]>() one = Constant<value_ints=[1]>()
+        tokens = Constant<value_ints=[-1, 16, 32]>() pairs = Constant<value_ints=[-1, 256, 8]>()
+        a = Conv<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(x, aw) b = Conv<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(a, bw) r = Relu(b)
+        s = Resize<mode="nearest">(r, , scales) t = Resize<mode="linear">(r, , scales) both = Concat<axis=1>(s, t)
+        w = Reshape(both, windows) moved = Transpose<perm=[0, 2, 4, 3, 5, 1]>(w) flat = Reshape(moved, tokens) v = MatMul(flat, vw)
+        back = Reshape(v, pairs) first, second = Split<axis=1, num_outputs=2>(back) c = Concat<axis=-1>(second, first) m = ReduceMean<keepdims=0>(c, one)
+        y = Gemm(m, yw, yb) }""")
+    rng = np.random.default_rng(10)
+    for name, shape in (("aw", (16, 3, 3, 3)), ("bw", (16, 16, 3, 3)), ("vw", (32, 8)), ("yw", (16, 4)), ("yb", (4,))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 4, name))
+    return model
+
+
 HEADS, WIDTH = 2, 16
 ATTENTION = [
     "shape = Shape(ids) batch = Gather(shape, zero) length = Gather(shape, one) p = Slice(positions, zero, length, zero) e = Gather(words, ids) x = Add(e, p)",
@@ -75,7 +91,7 @@ def attention():
     return model, list(shapes)
 
 
-MODELS = {small: (16,), large: (96,), convolutional: (3, 16, 16), biased: (16,)}
+MODELS = {small: (16,), large: (96,), convolutional: (3, 16, 16), biased: (16,), branching: (3, 8, 8)}
 models = pytest.mark.parametrize("network", MODELS)
 
 
@@ -140,7 +156,7 @@ def test_accumulated_gradients_of_several_sizes_equal_plans_per_size(network):
     assert_same(specialized, planned)
 
 
-@models
+@pytest.mark.parametrize("network", [small, large, convolutional, biased])
 def test_a_specialized_program_equals_the_planned_one(network):
     specialized, planned = session_of(network()), without_templates(session_of(network()))
     for session in (specialized, planned):
@@ -165,11 +181,23 @@ def test_two_symbolic_dimensions_equal_plans_per_size(plans):
     assert len(symbolic) == 1
 
 
-def test_sizes_with_equal_decisions_are_planned_once(plans):
-    session = session_of(small())
-    for count in (32, 31, 2, 100, 7, 500, 3):
-        session.train_step(*rows(small, count))
+@pytest.mark.parametrize(("network", "counts"), [(small, (32, 31, 2, 100, 7, 500, 3)), (branching, (32, 31, 1, 2, 16)), (branching, (1, 2, 3))])
+def test_sizes_with_equal_decisions_are_planned_once(plans, network, counts):
+    session = session_of(network())
+    for count in counts:
+        session.train_step(*rows(network, count))
     assert len(plans) == 1
+
+
+def test_a_mean_over_the_batch_is_planned_once(plans):
+    """The number of elements that the loss is divided by is a symbolic size."""
+    sessions = [TrainingSession.from_model(small(), loss=LossType.MSELoss, optimizer=OptimType.AdamW) for _ in range(2)]
+    specialized, planned = sessions[0], without_templates(sessions[1])
+    for count in (8, 7, 1, 2, 9, 40):
+        batch = rows(small, count)[0], RNG.standard_normal((count, 4)).astype(np.float32)
+        assert train(specialized, batch) == train(planned, batch)
+    assert_same(specialized, planned)
+    assert [type(inputs["x0"].shape[0]) for inputs in plans].count(SymbolicInt) == 1
 
 
 def test_memory_decisions_are_not_repeated_while_the_arena_suffices(plans):

@@ -24,6 +24,7 @@ cdef class SymbolicSizes:
     cdef Node *nodes
     cdef ExcludedValue *excluded
     cdef int64_t *values                  # hints of the nodes: their values for the sizes that the plan is made with
+    cdef int64_t *probes                  # values of the nodes for other, fixed values of the symbols, which tell identities from coincidences
     cdef readonly Py_ssize_t n_symbols, n_nodes, n_excluded
     cdef Py_ssize_t node_capacity, excluded_capacity
     cdef dict node_of_key                 # (operation, both operands) -> node: equal expressions share a node
@@ -33,6 +34,7 @@ cdef class SymbolicSizes:
     cdef bint is_memory_decision          # decisions are recorded in memory_bounds
 
     cdef Py_ssize_t add_node(self, int operation, AffineExpr left, AffineExpr right, int64_t value) except -1
+    cdef int64_t probe_of(self, int operation, AffineExpr *left, AffineExpr *right) noexcept
     cdef object make_int(self, int64_t coefficient, Py_ssize_t node, int64_t offset)
     cdef object narrow(self, Py_ssize_t node, int64_t low, int64_t high)
     cdef object exclude(self, Py_ssize_t node, int64_t value)

@@ -15,6 +15,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     MAX_NODES = 1 << 14                  # evaluating more takes as long as running the program
+    FIRST_PROBE = 10007                  # a prime that no size of a model is likely to be, nor a product or quotient of two
 
 
 cdef bint as_int64(object value, int64_t *result) except *:
@@ -47,6 +48,7 @@ cdef class SymbolicSizes:
         free(self.nodes)
         free(self.excluded)
         free(self.values)
+        free(self.probes)
 
     @property
     def hints(self):
@@ -88,13 +90,24 @@ cdef class SymbolicSizes:
             values = <int64_t *>realloc(self.values, capacity * sizeof(int64_t))
             if values == NULL:
                 raise MemoryError
-            self.values, self.node_capacity = values, capacity
+            self.values = values
+            probes = <int64_t *>realloc(self.probes, capacity * sizeof(int64_t))
+            if probes == NULL:
+                raise MemoryError
+            self.probes, self.node_capacity = probes, capacity
         self.nodes[self.n_nodes] = Node(operation, left, right, Interval(INT64_MIN, INT64_MAX), Interval(INT64_MIN, INT64_MAX))
-        self.values[self.n_nodes] = value
+        self.values[self.n_nodes], self.probes[self.n_nodes] = value, self.probe_of(operation, &left, &right)
         self.n_nodes += 1
         if self.n_nodes > MAX_NODES:
             self.is_disabled = True
         return self.n_nodes - 1
+
+    cdef int64_t probe_of(self, int operation, AffineExpr *left, AffineExpr *right) noexcept:
+        """Return the probe of the next node; that of a node without an int64 value is as good as any that few others have."""
+        cdef int64_t a, b, result = 0
+        if operation != SYMBOL and evaluate_affine(left, self.probes, &a) and evaluate_affine(right, self.probes, &b) and apply_operation(operation, a, b, &result):
+            return result
+        return FIRST_PROBE + 12 * self.n_nodes
 
     cdef object make_int(self, int64_t coefficient, Py_ssize_t node, int64_t offset):
         """Return coefficient * node + offset: a SymbolicInt, or an int if the coefficient is 0 or the hint overflows int64."""
@@ -281,6 +294,28 @@ cdef bint is_ordered(SymbolicInt left, SymbolicInt right) noexcept:
     return left.expr.offset <= right.expr.offset
 
 
+cdef object exact_quotient(object left, SymbolicInt right):
+    """Return left / right where it is exact for all sizes, because left is a multiple of the symbol that right is one of; None for others."""
+    cdef SymbolicInt x
+    cdef Node product
+    if not isinstance(left, SymbolicInt):
+        return None
+    x = <SymbolicInt>left
+    if x.sizes is not right.sizes or right.expr.node >= right.sizes.n_symbols or right.expr.coefficient <= 0 or x.expr.offset != 0 or right.expr.offset != 0:
+        return None
+    if x.expr.node == right.expr.node and x.expr.coefficient % right.expr.coefficient == 0:
+        return PyLong_FromLongLong(x.expr.coefficient // right.expr.coefficient)
+    product = x.sizes.nodes[x.expr.node]
+    if product.operation != PRODUCT:
+        return None
+    factors = [x.sizes.make_int(factor.coefficient, factor.node, factor.offset) for factor in (product.left, product.right)]
+    for factor, other in (factors, reversed(factors)):
+        quotient = exact_quotient(factor, right)
+        if quotient is not None:
+            return quotient * other * PyLong_FromLongLong(x.expr.coefficient)
+    return None
+
+
 cdef object divide(int operation, object left, object right):
     """Return left // right (QUOTIENT) or left % right (REMAINDER), of which at least one is symbolic."""
     cdef SymbolicInt x
@@ -291,6 +326,10 @@ cdef object divide(int operation, object left, object right):
             if operation == REMAINDER:
                 return PyLong_FromLongLong(x.expr.offset - floor_divide(x.expr.offset, divisor) * divisor)
             return x.sizes.make_int(x.expr.coefficient // divisor, x.expr.node, floor_divide(x.expr.offset, divisor))
+    if isinstance(right, SymbolicInt):
+        quotient = exact_quotient(left, <SymbolicInt>right)
+        if quotient is not None:
+            return quotient if operation == QUOTIENT else 0
     found = combine(operation, <SymbolicInt>(left if isinstance(left, SymbolicInt) else right), left, right)
     if found is None:
         return guard_int(left) // guard_int(right) if operation == QUOTIENT else guard_int(left) % guard_int(right)
@@ -483,6 +522,18 @@ cdef class SymbolicInt:
         """Return max(self, other) without recording which one it is."""
         found = combine(MAXIMUM, self, self, other)
         return max(guard_int(self), guard_int(other)) if found is None else found
+
+    def surely_equals(self, other):
+        """Return whether self == other for all values of the symbols, which is recorded, as far as their probes tell.
+
+        It is for choices that are right, if not the best ones, where False is returned for equal sizes; sizes that happen to be equal now count as different."""
+        cdef AffineExpr expr
+        cdef int64_t hint, own, others
+        if not as_affine(self.sizes, other, &expr, &hint):
+            return False
+        if not evaluate_affine(&self.expr, self.sizes.probes, &own) or not evaluate_affine(&expr, self.sizes.probes, &others):
+            return False
+        return own == others and compare(self, other, Py_EQ)
 
     def __repr__(self):
         return repr(guard_int(self))

@@ -43,7 +43,7 @@ def concat_shape(c: InferenceContext) -> Shape:
             symbols = [n for n in sizes if isinstance(n, str)]
             unknown = symbols[0] if len(symbols) == 1 and not sum(numbers) else symbolic_shape(c, len(shapes[0]))[d]
             out.append(unknown if symbols else sum(numbers))
-        elif len(set(numbers)) > 1:
+        elif any(n != numbers[0] for n in numbers[1:]):
             raise c.error(f"expected equal sizes but along axis {axis}, got {[list(s) for s in shapes]}")
         else:
             out.append(numbers[0] if numbers else sizes[0])

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-import numpy as np
-
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.activation import fused_activation
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, check_broadcasts, operator
-from ortrain.ops.shared.broadcasting import broadcast_strides, contiguous_strides
+from ortrain.ops.shared.broadcasting import broadcast_dims, broadcast_strides, contiguous_strides
 
 Gradients = Sequence[str | None]
 
@@ -63,7 +61,7 @@ def lower_matmul(c: LoweringContext) -> KernelCall:
         # one GEMM suffices: the batch of a becomes additional rows
         m *= prod(batch_a)
         batch_a, batch_b = (), ()
-    batch = np.broadcast_shapes(batch_a, batch_b)
+    batch = broadcast_dims(batch_a, batch_b)
     strides_a = [s * left[-1] * left[-2] for s in broadcast_strides(batch_a, batch)] if batch else []
     strides_b = [s * right[-1] * right[-2] for s in broadcast_strides(batch_b, batch)] if batch else []
     strides_y = [s * m * n for s in contiguous_strides(batch)] if batch else []

@@ -101,7 +101,7 @@ def reduction_call(kernel: str, dims: Sequence[int], axes: Sequence[int]) -> Ker
     outputs = math.prod([size for size, _ in kept])
     if is_one(count) and kernel != "reduce_sum_square":
         return Alias()
-    scratch = 8 * (-(-count // SUM_CHUNK) + 1) if outputs == 1 else 0
+    scratch = 8 * (-(-count // SUM_CHUNK) + 1) if len(kept) < 2 else 0       # read for a single output; the only kept axis may be a batch of one
     ints = [len(kept), *(s for s, _ in kept), *(t for _, t in kept), len(reduced), *(s for s, _ in reduced), *(t for _, t in reduced)]
     return KernelCall(kernel, (outputs, count, *ints), scratch=scratch)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ortrain.ir import Dim, Node, TensorType
 from ortrain.ops.elementwise import same_as_input
+from ortrain.ops.registry.constants import is_same_size
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import ORTRAIN, InferenceContext, KernelCall, LoweringContext, check_shape, normalize_axis, operator
 from ortrain.ops.shared.interpolation import COORDINATES, MODES, ROUNDING, Axis, Interpolation, table
@@ -111,12 +112,12 @@ def resampled_axes(c: InferenceContext, shape: Sequence[int]) -> list[tuple[int,
         raise c.error("expected a region that is known before running, got a computed one")
     found = []
     for number, (axis, scale, size) in enumerate(axes):
+        window = (float(roi[number]), float(roi[number + len(axes)])) if roi is not None and how.coordinates == "tf_crop_and_resize" else (0.0, 1.0)
+        if window == (0.0, 1.0) and scale in (None, 1) and (size is None or is_same_size(size, shape[axis])):
+            continue
         resized = int(np.floor(shape[axis] * scale)) if size is None and scale is not None else size
         assert resized is not None
         factor = scale if scale is not None else resized / shape[axis]
-        window = (float(roi[number]), float(roi[number + len(axes)])) if roi is not None and how.coordinates == "tf_crop_and_resize" else (0.0, 1.0)
-        if factor == 1 and resized == shape[axis] and window == (0.0, 1.0):
-            continue
         found.append((axis, resized, *table(Axis(shape[axis], resized, factor, window), how)))
     return found
 

@@ -468,7 +468,7 @@ class LayoutConversion(LaidOutValues):
             return False
         present, ones = [name for name in node.inputs if name], (1,) * (len(shape) - 2)
         non_scalar = [name for name in present if prod(self.sizes(name)) > 1 or len(self.sizes(name)) == len(shape)]
-        per_channel = [name for name in non_scalar if self.sizes(name) == (shape[1], *ones)]
+        per_channel = [name for name in non_scalar if len(self.sizes(name)) < len(shape) and self.sizes(name) == (shape[1], *ones)]
         if not all(len(self.sizes(name)) == len(shape) for name in non_scalar if name not in per_channel):
             return False
         inputs = [self.channel_vector(name, node) if name in per_channel else self.to_channels_last(name) if name in non_scalar else name

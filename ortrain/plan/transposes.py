@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ortrain.ir import Node
+from ortrain.ops.registry.constants import surely_equal
 from ortrain.ops.registry.node_builder import GraphBuilder
 from ortrain.ops.registry.record import MICROSOFT, canonical_domain
 
@@ -31,44 +32,37 @@ class Factor:
     stride: int
 
 
-def split_to_sizes(factors: Sequence[Factor], sizes: Sequence[int]) -> list[Factor] | None:
-    """Return the factors of an order of elements, divided so that each belongs to one axis of `sizes`; None where the two do not divide each other."""
-    result: list[Factor] = []
-    waiting = [factor for factor in factors if factor.size > 1][::-1]
+def split_to_sizes(factors: Sequence[Factor], sizes: Sequence[int]) -> list[list[Factor]] | None:
+    """Return the factors of each axis of `sizes`, whose elements have the order of `factors`; None where the two do not divide each other.
+
+    A symbolic size has a factor even if it is 1 now: a factor of one element changes no order."""
+    axes: list[list[Factor]] = []
+    waiting = [factor for factor in factors if not surely_equal(factor.size, 1)][::-1]
     for size in sizes:
-        while size > 1:
+        axis: list[Factor] = []
+        while not surely_equal(size, 1):
             if not waiting:
                 return None
             factor = waiting.pop()
             if size % factor.size == 0:
-                result.append(factor)
+                axis.append(factor)
                 size //= factor.size
             elif factor.size % size == 0:
                 inner = factor.size // size
-                result.append(Factor(size, factor.stride * inner))
+                axis.append(Factor(size, factor.stride * inner))
                 waiting.append(Factor(inner, factor.stride))
                 size = 1
             else:
                 return None
-    return result
-
-
-def permuted(factors: Sequence[Factor], sizes: Sequence[int], order: Sequence[int]) -> list[Factor]:
-    """Return the factors, which split_to_sizes divided, with the axes of `sizes` in another order."""
-    waiting, axes = list(factors)[::-1], []
-    for size in sizes:
-        axis: list[Factor] = []
-        while prod(factor.size for factor in axis) < size:
-            axis.append(waiting.pop())
         axes.append(axis)
-    return [factor for axis in order for factor in axes[axis]]
+    return axes
 
 
 def merged(factors: Iterable[Factor]) -> list[Factor]:
     """Return the factors with those that follow each other in the source as one."""
     result: list[Factor] = []
     for factor in factors:
-        if result and result[-1].stride == factor.size * factor.stride:
+        if result and surely_equal(result[-1].stride, factor.size * factor.stride):
             result[-1] = Factor(result[-1].size * factor.size, factor.stride)
         else:
             result.append(factor)
@@ -77,7 +71,7 @@ def merged(factors: Iterable[Factor]) -> list[Factor]:
 
 def piece_of(factors: Sequence[Factor]) -> int:
     """Return the number of elements at the end of a chain's value that follow each other in its source."""
-    return factors[-1].size if factors and factors[-1].stride == 1 else 1
+    return factors[-1].size if factors and surely_equal(factors[-1].stride, 1) else 1
 
 
 def worth_turns(count: int, piece: int) -> bool:
@@ -127,14 +121,15 @@ class TransposeMerger:
             return None
         source, factors, alone = self.chains.get(x, (x, [Factor(prod(before), 1)], True))
         alone = alone and (x == source or self.readers.get(x) == 1 and x not in self.outputs)
-        divided = split_to_sizes(factors, before)
-        if divided is not None and node.op_type == "Transpose":
-            divided = permuted(divided, before, node.attributes.get("perm") or range(len(before))[::-1])
-        if divided is None:
-            source, divided, alone = x, [Factor(prod(before), 1)], True
-            if node.op_type == "Transpose":
-                return None
-        self.chains[y] = source, merged(divided), alone
+        axes = split_to_sizes(factors, before)
+        if axes is not None:
+            order = node.attributes.get("perm") or range(len(before))[::-1] if node.op_type == "Transpose" else range(len(before))
+            factors = merged(factor for axis in order for factor in axes[axis])
+        elif node.op_type == "Transpose":
+            return None
+        else:
+            source, factors, alone = x, [Factor(prod(before), 1)], True
+        self.chains[y] = source, factors, alone
         return self.chains[y]
 
     def _replaced(self, node: Node, source: str, factors: list[Factor], alone: bool) -> bool:
@@ -147,12 +142,12 @@ class TransposeMerger:
         if len(factors) == 1:
             self._emit("Reshape", [source, self._shape(*sizes)], [y], node)
             return True
-        ordered = sorted(factors, key=lambda factor: -factor.stride)
-        if not alone or ordered[-1].size < MIN_RUN:
+        order = sorted(range(len(factors)), key=lambda position: -factors[position].stride)
+        if not alone or factors[order[-1]].size < MIN_RUN:
             return False
         divided, moved = (self.builder.names.unique(f"{y}::{part}") for part in ("divided", "transposed"))
-        self._emit("Reshape", [source, self._shape(*(factor.size for factor in ordered))], [divided], node)
-        self._emit("Transpose", [divided], [moved], node, perm=tuple(ordered.index(factor) for factor in factors))
+        self._emit("Reshape", [source, self._shape(*(factors[position].size for position in order))], [divided], node)
+        self._emit("Transpose", [divided], [moved], node, perm=tuple(map(order.index, range(len(factors)))))
         self._emit("Reshape", [moved, self._shape(*sizes)], [y], node)
         return True
 
@@ -195,14 +190,13 @@ class TransposeMerger:
 
     def _part(self, names: Sequence[str], node: Node) -> int:
         """Return the number of elements side by side of each of the parts of a Concat or Split; 0 where they differ or are unknown."""
-        sizes = {self._sizes(name) if name else None for name in names}
-        alike = sizes.pop()
-        return prod(alike[int(node.attributes.get("axis", 0)):]) if alike and not sizes else 0
+        first, *others = [self._sizes(name) if name else None for name in names]
+        return prod(first[int(node.attributes.get("axis", 0)):]) if first and all(sizes == first for sizes in others) else 0
 
     def _order(self, name: str, row: int, first: Factor, second: Factor, piece: int) -> list[Factor]:
         """Return the factors of a value that consists of rows, each of them divided into the two given factors and pieces."""
         rows = Factor(prod(self._sizes(name) or ()) // row, row)
-        return [factor for factor in (rows, first, second, Factor(piece, 1)) if factor.size > 1]
+        return [factor for factor in (rows, first, second, Factor(piece, 1)) if not surely_equal(factor.size, 1)]
 
     def _shape(self, *sizes: int) -> str:
         return self.builder.integer_constant(list(sizes), "shape")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortrain._core.symbolic import SymbolicInt, SymbolicSizes, memory_at_least, size_hint
-from ortrain.ops.registry.constants import is_broadcast, is_one, symbolic_max, symbolic_min
+from ortrain.ops.registry.constants import is_broadcast, is_one, surely_equal, symbolic_max, symbolic_min
 
 CALCULATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "min": symbolic_min, "max": symbolic_max}
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "max": max, "min": min}
@@ -78,6 +78,25 @@ def test_symbolic_minimum_and_maximum_record_no_decision():
     assert sizes.bounds(0) == (1, np.iinfo(np.int64).max)
     assert 3 * block < 100
     assert sizes.holds_for((33,)) and not sizes.holds_for((34,)) and not sizes.holds_for((200,)), "a decision on a minimum narrows its operands"
+
+
+@pytest.mark.parametrize("hint", [1, 6, 32])
+def test_surely_equal_sizes_are_equal_for_all_values_of_the_symbols(hint):
+    sizes, n = one_symbol(hint)
+    for a, b in ((n, n), (2 * n + 1, n + 1 + n), (n * n, n * n), (6 * n // n, 6), (n * n // n, n), (6 * (n * n) % (3 * n), 0), (n // 3 - n // 3, 0), (4, 4)):
+        assert surely_equal(a, b) and surely_equal(b, a)
+    for a, b in ((n, hint), (n, n * n), (n, n // 2), (n % 4, hint % 4), (n // 5, hint // 5), (3, 4)):
+        assert not surely_equal(a, b) and not surely_equal(b, a)
+    assert all(sizes.holds_for((other,)) for other in (1, 2, 5, 6, 7, 32, 10_007, 1 << 30))
+
+
+def test_a_quotient_is_exact_only_for_a_multiple_of_a_symbol():
+    sizes = SymbolicSizes((4, 6))
+    n, m = sizes.symbol(0), sizes.symbol(1)
+    assert n * m // m - n == 0 and 6 * (n * m) // n - 6 * m == 0 and n * m * 5 % m == 0
+    assert sizes.n_nodes == 3                                   # of both symbols and the product
+    assert (n * m + 1) // n == 6 and 5 * n // (3 * n) == 1 and (n + 1) * m // (n + 1) == 6
+    assert (-(2**63) * (n // 4)) // (-1 * m) == 2**63 // 6
 
 
 def test_memory_decisions_have_separate_bounds():

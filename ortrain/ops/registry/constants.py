@@ -50,6 +50,17 @@ def is_same_size(a: Dim, b: Dim) -> bool:
     return a is b or is_symbolic((a,)) == is_symbolic((b,)) and a == b
 
 
+def surely_equal(a: int, b: int) -> bool:
+    """Return whether two sizes are equal in every specialization.
+
+    It is for choices that are right, if not the best ones, where False is returned for equal sizes: symbolic sizes that happen to be equal now, or to be 1,
+    count as different, so that the choice is the same whatever sizes a template is planned with."""
+    if type(a) is int and type(b) is int:
+        return a == b
+    symbolic, other = (a, b) if is_symbolic((a,)) else (b, a)
+    return bool(cast(Any, symbolic).surely_equals(other)) if is_symbolic((symbolic,)) else a == b
+
+
 def is_broadcast(size: int, other: int) -> bool:
     """Return whether an axis of `size` elements is broadcast along one of `other` elements; a symbolic `other` is assumed not to be 1."""
     if is_symbolic((size,)):

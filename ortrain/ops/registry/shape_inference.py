@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from ortrain.dtypes import DIFFERENTIABLE
+from ortrain.dtypes import DIFFERENTIABLE, FLOATS
 from ortrain.errors import MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, Node, Shape, TensorType
 from ortrain.ops.registry.attributes import check_attributes
@@ -151,7 +151,9 @@ class ShapeInference:
             is_constant = all(kind is not None and kind.is_static for kind in context.types)
         else:
             is_constant = all(not name or name in self.values for name in node.inputs)
-        if not is_constant or any(kind.count > MAX_FOLDED_ELEMENTS for kind in outputs):
+        if not is_constant or any(is_symbolic(kind.sizes) or kind.count > MAX_FOLDED_ELEMENTS for kind in outputs):
+            return
+        if any(kind.dtype in FLOATS for kind in outputs) and self._reads_symbolic_sizes(node, context):    # computed in each run, for any size
             return
         for name, array in zip(node.outputs, apply_rule(node, record.evaluate, context), strict=False):
             if name and array is not None:

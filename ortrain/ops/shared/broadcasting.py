@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortrain.ops.registry.constants import is_broadcast, is_one
+from ortrain.ops.registry.constants import is_broadcast, is_one, surely_equal
 
 
 def contiguous_strides(dims: Sequence[int]) -> list[int]:
@@ -13,6 +13,13 @@ def contiguous_strides(dims: Sequence[int]) -> list[int]:
     for axis in range(len(dims) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * dims[axis + 1]
     return strides
+
+
+def broadcast_dims(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """Return the dimensions of two shapes that are broadcast with each other, which shape inference has checked."""
+    rank = max(len(a), len(b))
+    padded = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (a, b))
+    return tuple(other if is_broadcast(size, other) else size for size, other in zip(*padded, strict=True))
 
 
 def broadcast_strides(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
@@ -30,7 +37,7 @@ def merge_axes(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int],
         if is_one(size):
             continue
         steps = [s[axis] for s in strides]
-        if axes and all(previous == step * size for previous, step in zip(axes[-1][1], steps, strict=True)):
+        if axes and all(surely_equal(previous, step * size) for previous, step in zip(axes[-1][1], steps, strict=True)):
             axes[-1] = (axes[-1][0] * size, steps)
         else:
             axes.append((size, steps))

@@ -387,11 +387,15 @@ def winograd_planes(v: Geometry) -> int:
     return PLANES if v.strides == UNIT else STRIDED_PLANES
 
 
+def has_many_tiles(tiles: int) -> int:
+    """Return 1 if the tiles are too many to be transformed all at once, else 0."""
+    return at_least(tiles, FEW_TILES + 1)
+
+
 def winograd_scratch(tiles: int, planes: int, depth: int, outputs: int) -> int:
-    if tiles <= FEW_TILES:
-        return planes * (tiles * depth + PLANE_PAD)
     block = min(DEPTH_BLOCK, depth) * round_up(min(FILTER_BLOCK, outputs), WHOLE_PANEL) + PLANE_PAD
-    return PLANES * block * -(-depth // DEPTH_BLOCK) * -(-outputs // FILTER_BLOCK)
+    transformed_filters = PLANES * block * -(-depth // DEPTH_BLOCK) * -(-outputs // FILTER_BLOCK)
+    return select_if(has_many_tiles(tiles), transformed_filters, planes * (tiles * depth + PLANE_PAD))
 
 
 def winograd_slices(v: Geometry) -> int:
@@ -399,7 +403,7 @@ def winograd_slices(v: Geometry) -> int:
 
     0 if there are too few tiles or the sums would be too large; the tiles are then transformed by all workers before the GEMMs."""
     sums, tiles = PLANES * v.kernel[0] * v.channels * v.filters, winograd_tiles(v)
-    return min(SPREAD, max(4, MAX_SUMS // sums), tiles // 32) if tiles > FEW_TILES and sums <= MAX_SUMS else 0
+    return has_many_tiles(tiles) * symbolic_min(min(SPREAD, max(4, MAX_SUMS // sums)), tiles // 32) if sums <= MAX_SUMS else 0
 
 
 def winograd_block(v: Geometry) -> int:
@@ -408,18 +412,17 @@ def winograd_block(v: Geometry) -> int:
     In a partial sum, as many as fit into the workspace and half of the L2 cache (64 channels: 2.3 instead of 3.6 ms); otherwise 4 MiB of transformed
     values, or all tiles if they are few."""
     tiles, planes, width = winograd_tiles(v), winograd_planes(v), v.kernel[0] * v.channels + v.filters
-    if winograd_slices(v):
-        return max(1, min(tiles, max(48, (1 << 18) // (planes * width)), (ROOM // planes - 2 * PLANE_PAD) // (width + 2 * PLANE_PAD)))
-    return tiles if tiles <= FEW_TILES else min(tiles, max(64, (1 << 20) // (planes * width)))
+    most = min(max(48, (1 << 18) // (planes * width)), (ROOM // planes - 2 * PLANE_PAD) // (width + 2 * PLANE_PAD))
+    of_all = select_if(has_many_tiles(tiles), symbolic_min(tiles, max(64, (1 << 20) // (planes * width))), tiles)
+    return select_if(at_least(winograd_slices(v), 1), symbolic_min(tiles, max(1, most)), of_all)
 
 
 def winograd_weight_scratch(v: Geometry) -> int:
     depth, split = v.kernel[0] * v.channels, split_weights(v)
     sums = PLANES * (depth * v.filters + PLANE_PAD)
-    if slices := winograd_slices(v):
-        return split + slices * sums
     transformed = winograd_planes(v) * (winograd_block(v) * (depth + v.filters + 2 * PLANE_PAD) + 2 * PLANE_PAD)
-    return split + transformed + (sums if winograd_tiles(v) > FEW_TILES else 0)
+    slices, of_all = winograd_slices(v), transformed + has_many_tiles(winograd_tiles(v)) * sums
+    return split + select_if(at_least(slices, 1), slices * sums, of_all)
 
 
 def split_weights(v: Geometry) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ortrain.ir import Shape
-from ortrain.ops.registry.constants import is_one
+from ortrain.ops.registry.constants import is_one, surely_equal
 from ortrain.ops.registry.record import InferenceContext
 
 
@@ -18,7 +18,7 @@ def pack_strided_copy(dims: Sequence[int], to_strides: Sequence[int], from_strid
     for size, to_stride, from_stride in zip(dims, to_strides, from_strides, strict=True):
         if is_one(size):
             continue
-        if axes and axes[-1][1] == to_stride * size and axes[-1][2] == from_stride * size:
+        if axes and surely_equal(axes[-1][1], to_stride * size) and surely_equal(axes[-1][2], from_stride * size):
             axes[-1] = (axes[-1][0] * size, to_stride, from_stride)
         else:
             axes.append((size, to_stride, from_stride))

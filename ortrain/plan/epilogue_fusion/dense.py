@@ -67,7 +67,8 @@ class DenseRewriter(EpilogueRewriter):
 
     def _is_bias(self, name: str, matrix: str) -> bool:
         """Return whether a value has the shape of one row of a matrix."""
-        return self.types[name].shape == (self.types[matrix].shape or ())[-1:]
+        shape = self.types[name].shape or ()
+        return len(shape) == 1 and shape == (self.types[matrix].shape or ())[-1:]
 
     def _fuse_loss_gradient(self, index: int, grad: Node) -> None:
         """Fuse the gradient of the final loss into the loss, if the loss's own gradient is constant and nothing else
