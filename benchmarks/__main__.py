@@ -1,7 +1,7 @@
 """`python -m benchmarks` compares ortrain with other runtimes on twelve workloads, `python -m benchmarks networks` on twenty-four other networks;
 `python -m benchmarks operators` times single operators, `python -m benchmarks scaling` shows how cost grows with the size of the work,
-`python -m benchmarks trainer` what the trainer adds to a step, `mpiexec -n 2 python -m benchmarks parallel` what sums of gradients take, and
-`python -m benchmarks native` what the C interface costs."""
+`python -m benchmarks trainer` what the trainer adds to a step, `mpiexec -n 2 python -m benchmarks parallel` what sums of gradients take,
+`python -m benchmarks native` what the C interface costs, and `python -m benchmarks accuracy` how results in bfloat16 differ from those in float32."""
 
 import sys
 
@@ -17,6 +17,10 @@ elif sys.argv[1:2] == ["operators"]:
     from benchmarks.operators.run import main as operators
 
     operators(sys.argv[2:])
+elif sys.argv[1:2] == ["accuracy"]:
+    from benchmarks.accuracy.run import main as accuracy
+
+    accuracy(sys.argv[2:])
 elif sys.argv[1:2] == ["trainer"]:
     from benchmarks.trainer import main as trainer
 

@@ -4,7 +4,7 @@
     python -m benchmarks.documents --check    exit with status 1 if a table differs from the results
 
 A document marks the place of a table with `<!-- KIND: NAME -->` and `<!-- end of results -->`, where KIND is a key of TABLES and NAME a file in
-benchmarks/results, which the option `--record NAME` of `python -m benchmarks`, of its `networks` and of its `operators` writes, and `--record` of
+benchmarks/results, which the option `--record NAME` of `python -m benchmarks` and of its `networks`, `operators` and `accuracy` writes, and `--record` of
 `python -m tests.arm.throughput`.
 """
 
@@ -18,6 +18,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy.tables import accuracy_table, gradients_table
 from benchmarks.inner_loops import inner_loops_table
 from benchmarks.networks.tables import bfloat16_table, networks_table
 from benchmarks.operators.tables import operators_table, slower_operators_table
@@ -26,7 +27,7 @@ from benchmarks.tables import geometric_mean, round_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "arm.md")
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "arm.md", ROOT / "docs" / "accuracy.md")
 DISPLAY_NAMES = {OURS: OURS, "onnxruntime": "onnxruntime-training", "torch-eager": "PyTorch eager", "torch-compile": "PyTorch compiled", "jax": "JAX"}
 """Runtime -> its name in recorded results, in the order of the table's columns."""
 COLUMN_TITLES = {"onnxruntime-training": "ort-training", "PyTorch eager": "PyTorch", "PyTorch compiled": "torch.compile"}
@@ -90,7 +91,8 @@ def runtimes_table(results: Results) -> str:
 
 TABLES: dict[str, Callable[[Results], str]] = {
     "results": best_peer_table, "results of all runtimes": runtimes_table, "networks": networks_table, "networks in bfloat16": bfloat16_table,
-    "operators": operators_table, "slower operators": slower_operators_table, "inner loops": inner_loops_table}
+    "operators": operators_table, "slower operators": slower_operators_table, "inner loops": inner_loops_table,
+    "accuracy": accuracy_table, "gradient angles": gradients_table}
 """Kind of a table, as it stands in a document -> what renders it."""
 TABLE = re.compile(rf"(<!-- (?P<kind>{'|'.join(TABLES)}): (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
