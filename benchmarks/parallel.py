@@ -1,5 +1,5 @@
-"""Steps of workers: the efficiency of several beside one, the share of the time that summing gradients takes, and, on a simulated network, how much of that the
-backward pass hides.
+"""Steps of workers: the efficiency of several beside one, the share of the time that summing gradients takes, the memory with a sharded optimizer, and, on a
+simulated network, how much of the sums the backward pass hides.
 
     mpiexec -n 2 python -m benchmarks parallel [--gigabits 1 2.5 10] [--latency 50]
 
@@ -10,17 +10,22 @@ An MPI library that polls while it waits needs a processor of its own for that: 
 from __future__ import annotations
 
 import argparse
+import math
 import time
+from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.measure import memory_mb
 from benchmarks.workloads import Workload, mlp
 from ortrain import SessionOptions, Trainer
-from ortrain.distributed import MPI, OverlappedSynchronization, SingleProcess, Strategy, Synchronization
+from ortrain.distributed import MPI, OptimizerSharding, OverlappedSynchronization, SingleProcess, Strategy, Synchronization
 
 SIZES, BATCH, SAMPLES = (512, 1024, 1024, 1024, 10), 256, 2048
 WIDTHS = 64, 256, 1024
 """Of the hidden layers of the networks whose efficiency is measured: gradients of 0.2 to 10 MB."""
+SHARDED_SIZES = 512, 2048, 2048, 2048, 10
+"""Of the network whose optimizer is sharded."""
 WARM_UP, EPOCHS = 1, 6
 
 
@@ -46,15 +51,24 @@ class SimulatedNetwork(MPI):
             time.sleep(0.01)
 
 
-def milliseconds(strategy: Strategy, synchronization: Synchronization, sizes: tuple[int, ...] = SIZES) -> float:
-    """Return the median time of a step."""
+class Step(NamedTuple):
+    """What a step takes."""
+
+    milliseconds: float
+    """Median."""
+    megabytes: float
+    """Memory of the process at the end of training that is its own, without files and what workers share; NaN where the system does not tell."""
+
+
+def measure(strategy: Strategy, synchronization: Synchronization, sizes: tuple[int, ...] = SIZES) -> Step:
+    """Train; return what a step takes."""
     random = np.random.default_rng(0)
     x, labels = random.standard_normal((SAMPLES, sizes[0])).astype(np.float32), random.integers(0, sizes[-1], SAMPLES)
     model, _, _ = Workload(mlp(*sizes), (BATCH, sizes[0]), sizes[-1], BATCH).make("parallel")
     with Trainer.from_model(model, loss="cross-entropy", strategy=strategy, synchronization=synchronization, progress=False, metrics=None,
                             options=SessionOptions(intra_op_num_threads=1)) as trainer:
         history = trainer.fit(x, labels, batch_size=BATCH, epochs=WARM_UP + EPOCHS)
-        return float(1e3 * np.median([record.seconds for record in history[WARM_UP:]]) / (trainer.step / len(history)))
+        return Step(float(1e3 * np.median([record.seconds for record in history[WARM_UP:]]) / (trainer.step / len(history))), memory_mb("RssAnon") or math.nan)
 
 
 def megabytes(sizes: tuple[int, ...]) -> float:
@@ -67,14 +81,22 @@ def show_efficiency(network: SimulatedNetwork) -> None:
     for width in WIDTHS:
         sizes = SIZES[0], width, width, width, SIZES[-1]
         network.barrier()
-        alone = milliseconds(SingleProcess(), Synchronization(), sizes) if network.rank == 0 else 0.0
+        alone = measure(SingleProcess(), Synchronization(), sizes).milliseconds if network.rank == 0 else 0.0
         network.sleep_until_all_arrive()
         network.seconds, started = 0.0, time.perf_counter()
-        together = milliseconds(network, Synchronization(), sizes)
+        together = measure(network, Synchronization(), sizes).milliseconds
         share = network.seconds / (time.perf_counter() - started)
         if network.rank == 0:
             print(f"{megabytes(sizes):.1f} MB of gradients: {alone:.2f} ms a step alone, {together:.2f} ms with {network.size} workers, efficiency "
                   f"{alone / together:.0%}, of it in sums {share:.0%}", flush=True)
+
+
+def show_sharding(network: SimulatedNetwork) -> None:
+    """Print the time and the memory of a step with whole optimizers and with a sharded one."""
+    whole, sharded = measure(network, Synchronization(), SHARDED_SIZES), measure(network, OptimizerSharding(), SHARDED_SIZES)
+    if network.rank == 0:
+        print(f"AdamW, {megabytes(SHARDED_SIZES):.1f} MB of gradients: {whole.milliseconds:.1f} ms a step and {whole.megabytes:.0f} MB a worker with whole "
+              f"optimizers, {sharded.milliseconds:.1f} ms and {sharded.megabytes:.0f} MB with a sharded one", flush=True)
 
 
 def main(arguments: list[str]) -> None:
@@ -86,11 +108,12 @@ def main(arguments: list[str]) -> None:
     if network.rank == 0:
         print(f"{network.size} workers, {BATCH} samples a worker")
     show_efficiency(network)
+    show_sharding(network)
     network.latency = options.latency * 1e-6
     if network.rank == 0:
         print(f"simulated networks, {megabytes(SIZES):.1f} MB of gradients")
     for gigabits in options.gigabits:
         network.bandwidth = gigabits * 1e9 / 8
-        after, beside = milliseconds(network, Synchronization()), milliseconds(network, OverlappedSynchronization())
+        after, beside = (measure(network, synchronization).milliseconds for synchronization in (Synchronization(), OverlappedSynchronization()))
         if network.rank == 0:
             print(f"{gigabits:g} Gbit/s: {after:.1f} ms a step with sums after the backward pass, {beside:.1f} ms with sums beside it", flush=True)

@@ -11,7 +11,7 @@ from ortrain.artifacts import LossType, OptimType
 from ortrain.onnxblock import optim
 from ortrain.plan.deferred_gradients import MIN_BYTES, MIN_UNCOMPUTED_BYTES
 from ortrain.runtime import runner
-from ortrain.runtime.state import aligned_zeros
+from ortrain.runtime.segments import aligned_zeros
 from tests.test_optimizer_in_backward import dense_layers
 from tests.test_rematerialization import BATCH, residual_blocks
 

@@ -17,7 +17,7 @@ from ortrain.gradient import BackwardPass
 from ortrain.ir import Graph, Model, Node, TensorType
 from ortrain.ops.registry.shape_inference import infer
 from ortrain.plan import plan_program
-from ortrain.runtime.state import aligned_zeros
+from ortrain.runtime.segments import aligned_zeros
 
 MIN_RUNS = 3
 FACTORS = 2

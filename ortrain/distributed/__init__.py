@@ -5,8 +5,9 @@ ortrain brings no transport of its own: `MPI` uses mpi4py, and `Strategy` is the
 from ortrain.distributed.compression import BFloat16Synchronization, TopKSynchronization
 from ortrain.distributed.mpi import MPI
 from ortrain.distributed.overlap import OverlappedSynchronization
-from ortrain.distributed.strategy import GatheringStrategy, SingleProcess, Strategy
+from ortrain.distributed.sharding import OptimizerSharding
+from ortrain.distributed.strategy import GatheringStrategy, ShardingStrategy, SingleProcess, Strategy
 from ortrain.distributed.synchronization import DiLoCo, LocalSGD, Synchronization
 
-__all__ = ["MPI", "BFloat16Synchronization", "DiLoCo", "GatheringStrategy", "LocalSGD", "OverlappedSynchronization", "SingleProcess", "Strategy",
-           "Synchronization", "TopKSynchronization"]
+__all__ = ["MPI", "BFloat16Synchronization", "DiLoCo", "GatheringStrategy", "LocalSGD", "OptimizerSharding", "OverlappedSynchronization",
+           "ShardingStrategy", "SingleProcess", "Strategy", "Synchronization", "TopKSynchronization"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -79,6 +80,17 @@ class MPI:
         exchanged = np.empty_like(array)
         self._communicator.Alltoall(array, exchanged)
         return exchanged
+
+    def reduce_scatter(self, array: np.ndarray, bounds: Sequence[int]) -> None:
+        """MPI_Reduce_scatter."""
+        start, end = bounds[self.rank], bounds[self.rank + 1]
+        total = np.empty(end - start, array.dtype)
+        self._communicator.Reduce_scatter(array, total, np.diff(bounds).tolist())
+        array[start:end] = total
+
+    def all_gather_in_place(self, array: np.ndarray, bounds: Sequence[int]) -> None:
+        """MPI_Allgatherv."""
+        self._communicator.Allgatherv(self._mpi.IN_PLACE, [array, (np.diff(bounds).tolist(), list(bounds[:-1]))])
 
 
 def _abort_after_exceptions(communicator: Any) -> None:

@@ -22,6 +22,9 @@ class Synchronization:
     sums_gradients = True
     """Whether optimizer steps use the gradients of all workers."""
 
+    def prepare(self, session: TrainingSession, workers: Workers) -> None:
+        """Prepare a session to be trained, before its parameters are those of the other workers, when a Trainer is made."""
+
     def start(self, session: TrainingSession, workers: Workers) -> None:
         """Begin, or continue, to train: the workers have the same parameters."""
         self.session, self.workers = session, workers
@@ -40,6 +43,13 @@ class Synchronization:
         for buffer in buffers:
             scale(buffer, share)
             self.workers.strategy.all_reduce(buffer.array)
+
+    def gather_parameters(self) -> None:
+        """Complete the parameters after an optimizer step that has updated a part of them on each worker."""
+
+    def checkpoint(self) -> AbstractContextManager[None]:
+        """Return the context in which rank 0 writes a checkpoint; all workers enter it together."""
+        return nullcontext()
 
     def synchronize(self) -> None:
         """Give all workers the same parameters: after an optimizer step that is due, and before evaluations and checkpoints. Only the first call after an

@@ -30,7 +30,7 @@ from ortrain.ops.shape import exposes_broadcast_axes
 from ortrain.plan import InputValuesRequired, PartitionRequired, plan_program
 from ortrain.plan.deferred_gradients import ParameterUpdates
 from ortrain.runtime.options import RunOptions
-from ortrain.runtime.state import aligned_zeros
+from ortrain.runtime.segments import aligned_zeros
 from ortrain.runtime.values import as_array, as_object
 
 if TYPE_CHECKING:

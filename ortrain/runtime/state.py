@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -23,79 +24,12 @@ from ortrain.errors import (
 from ortrain.formats.checkpoint import checkpoint_bytes, parse_checkpoint, read_checkpoint, write_checkpoint
 from ortrain.formats.checkpoint_contents import Checkpoint, OptimizerGroup
 from ortrain.ir import TensorType
+from ortrain.runtime.segments import Segment, Sharding, Sizes, segments_of
 
-ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector register."""
 GROUP = "group0"
 DEFAULT_LEARNING_RATE = 0.001
 
 PropertyValue = int | float | str
-Sizes = tuple[int, ...]
-
-
-def aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
-    """Return a flat array of zeros that begins on a cache line."""
-    raw = np.zeros(count * dtype.itemsize + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + count * dtype.itemsize].view(dtype)
-
-
-class Segment:
-    """Tensors of one dtype in one allocation. Each is 64-byte aligned; the padding between them is zero and stays zero."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype) -> None:
-        step = ALIGNMENT // dtype.itemsize
-        self.shapes = dict(shapes)
-        self.dtype = dtype
-        self.offsets: dict[str, int] = {}
-        end = 0
-        for name, shape in shapes.items():
-            self.offsets[name] = end
-            end += -(-int(np.prod(shape, dtype=np.int64)) // step) * step
-        self.array = aligned_zeros(end, dtype)
-        self.views = {name: self.view(name) for name in shapes}
-
-    def view(self, name: str) -> np.ndarray:
-        """Return the tensor `name` as a view of the segment."""
-        shape, start = self.shapes[name], self.offsets[name]
-        return self.array[start : start + int(np.prod(shape, dtype=np.int64))].reshape(shape)
-
-    def like(self, shape_of: Callable[[Sizes], Sizes] | None = None) -> Segment:
-        """Return a zeroed segment with the same layout; shape_of: from the shape of a tensor here to its shape there."""
-        return Segment(self.shapes if shape_of is None else {name: shape_of(shape) for name, shape in self.shapes.items()}, self.dtype)
-
-    def touch_pages(self) -> None:
-        """Read or write every page, so that the system allocates the memory now."""
-        self.array.fill(0)
-
-    def runs(self, masked: Iterable[str] = ()) -> list[tuple[int, int]]:
-        """Return the ranges [start, end) of elements that hold no tensor named in `masked`."""
-        skipped = set(masked)
-        names = list(self.offsets)
-        ends = [*list(self.offsets.values())[1:], self.array.size]
-        found: list[tuple[int, int]] = []
-        for name, end in zip(names, ends, strict=True):
-            start = self.offsets[name]
-            if name in skipped or start == end:
-                continue
-            if found and found[-1][1] == start:
-                found[-1] = (found[-1][0], end)
-            else:
-                found.append((start, end))
-        return found
-
-
-def segments_of(arrays: Mapping[str, np.ndarray]) -> list[Segment]:
-    """Return one filled segment per dtype, largest tensors first: gradients of large tensors may stay untouched, and memory is allocated in pages of 2
-    MiB."""
-    by_dtype: dict[np.dtype, dict[str, tuple[int, ...]]] = {}
-    for name, array in sorted(arrays.items(), key=lambda item: -item[1].nbytes):
-        by_dtype.setdefault(array.dtype, {})[name] = array.shape
-    made = [Segment(shapes, dtype) for dtype, shapes in by_dtype.items()]
-    for segment in made:
-        for name, view in segment.views.items():
-            view[...] = arrays[name]
-    return made
 
 
 class Snapshot(NamedTuple):
@@ -125,6 +59,9 @@ class TrainingState:
         self.gradient_segments: list[Segment] = []
         self.moments: list[list[Segment]] = []
         """One list of segments per optimizer moment, empty for a moment that the optimizer's hyperparameters leave out."""
+        self._moment_shapes: list[Callable[[Sizes], Sizes] | None] = []
+        self.sharding: Sharding | None = None
+        """Which part of the parameters this process updates, and has moments of, where several processes divide them; None for all of them."""
         self.masked: set[str] = set()
         """Trainable parameters that are currently frozen."""
 
@@ -147,6 +84,16 @@ class TrainingState:
             else:
                 session.keep_gradients()
         return self._gradients
+
+    @property
+    def updated_segments(self) -> Sequence[Segment]:
+        """The trainable parameters that this process updates: all segments, or its shards of them."""
+        return self.trainable_segments if self.sharding is None else self.sharding.shards(self.trainable_segments)
+
+    @property
+    def updated_gradient_segments(self) -> Sequence[Segment]:
+        """The gradients of updated_segments."""
+        return self.gradient_segments if self.sharding is None else self.sharding.shards(self.gradient_segments)
 
     def gradients_by(self, session: Any) -> dict[str, np.ndarray]:
         """Return the gradients for a session whose keep_gradients() is called from now on to materialize them; the session is referenced weakly."""
@@ -220,7 +167,8 @@ class TrainingState:
     def bind(self, order: list[str], trainable: list[str], types: Mapping[str, TensorType]) -> None:
         """Adopt the parameter order of a training model and allocate gradients for its trainable parameters.
 
-        Raises InvalidCheckpointError when the model's parameters are not those of the checkpoint."""
+        Raises InvalidCheckpointError when the model's parameters are not those of the checkpoint, InvalidStateError for a sharded state."""
+        self.check_whole("another session")
         missing = [name for name in order if name not in self.trainable and name not in self.frozen]
         if missing:
             raise InvalidCheckpointError(f"expected the checkpoint to hold the model's parameters, it lacks {missing[:5]}")
@@ -258,11 +206,13 @@ class TrainingState:
         self.gradient_segments, self._gradients, self._gradients_by, self.keeps_gradients = [], {}, None, False
 
     def bind_moments(self, shapes: Sequence[Callable[[Sizes], Sizes] | None], written: bool = True) -> None:
-        """Allocate the moments of trainable parameters, filled from the checkpoint's optimizer group if it has one. Moments of the same shapes are kept.
+        """Allocate the moments of the parameters that this process updates, filled from the checkpoint's optimizer group if it has one. Moments of the same
+        shapes are kept.
 
         shapes: for each moment, the function from the shape of a parameter to that of its moment; None for a moment that is left out.
         written: whether updates write to them. Their pages are then allocated at once, so that training steps allocate only the arena."""
-        moments = [[] if shape_of is None else [segment.like(shape_of) for segment in self.trainable_segments] for shape_of in shapes]
+        self._moment_shapes = list(shapes)
+        moments = self.new_moments(self.updated_segments)
         if self.moments and [[s.shapes for s in segments] for segments in self.moments] == [[s.shapes for s in segments] for segments in moments]:
             return
         group = self.groups.get(GROUP)
@@ -278,6 +228,10 @@ class TrainingState:
                 segment.touch_pages()
         self.moments = moments
 
+    def new_moments(self, segments: Sequence[Segment]) -> list[list[Segment]]:
+        """Return zeroed moments of the tensors in segments of trainable parameters."""
+        return [[] if shape_of is None else [segment.like(shape_of) for segment in segments] for shape_of in self._moment_shapes]
+
     @staticmethod
     def _fill_moment(group: OptimizerGroup, name: str, moment: str, view: np.ndarray) -> None:
         value = group.momentums.get(name, {}).get(moment)
@@ -288,11 +242,47 @@ class TrainingState:
                                          f"got {list(value.shape)} and {value.dtype}")
         view[...] = value.reshape(view.shape)
 
+    # ---- shards
+
+    def shard(self, sharding: Sharding) -> None:
+        """Keep the moments of this process's shards of the trainable parameters alone. Shards of other bounds than before have no moments yet."""
+        if self.sharding is not None:
+            self.moments = self.moments if sharding.bounds == self.sharding.bounds else []
+        elif self.moments:
+            shards = sharding.shards(self.trainable_segments)
+            whole, self.moments = self.moments, self.new_moments(shards)
+            for segments, parts in zip(whole, self.moments, strict=True):
+                for shard, segment, part in zip(shards, segments, parts, strict=False):
+                    for name, view in part.views.items():
+                        view[...] = shard.part_of(name, segment.views[name], view)
+        self.groups.pop(GROUP, None)                        # of the checkpoint, whose moments are in those of the state
+        self.sharding = sharding
+
+    def check_whole(self, purpose: str) -> None:
+        """Raise InvalidStateError where this process has the moments of shards alone."""
+        if self.sharding is not None:
+            raise InvalidStateError(f"expected all moments of the optimizer for {purpose}, got a session that keeps those of shard {self.sharding.rank} of "
+                                    f"{self.sharding.size} alone")
+
+    @contextmanager
+    def with_moments(self, moments: list[list[Segment]]) -> Iterator[None]:
+        """Have all moments, as new_moments(trainable_segments) allocates them, instead of those of shards in the block."""
+        own = self.moments, self.sharding
+        self.moments, self.sharding = moments, None
+        try:
+            yield
+        finally:
+            self.moments, self.sharding = own
+
     # ---- all of it
 
     def segments(self) -> list[Segment]:
         """The memory of all parameters and moments."""
-        return [*self.trainable_segments, *self.frozen_segments, *chain.from_iterable(self.moments)]
+        return [*self.parameter_segments(), *chain.from_iterable(self.moments)]
+
+    def parameter_segments(self) -> list[Segment]:
+        """The memory of all parameters."""
+        return [*self.trainable_segments, *self.frozen_segments]
 
     def snapshot(self) -> Snapshot:
         """Return a copy of all parameters, moments and of the count of optimizer steps, for restore()."""
@@ -359,9 +349,11 @@ class TrainingState:
     # ---- files
 
     def to_checkpoint(self, include_optimizer_state: bool = False) -> Checkpoint:
-        """Return the state as a checkpoint, everything sorted by name, as onnxruntime-training writes it."""
+        """Return the state as a checkpoint, everything sorted by name, as onnxruntime-training writes it. Raises InvalidStateError for the optimizer state of a
+        sharded state."""
         groups: dict[str, OptimizerGroup] = {}
         if include_optimizer_state:
+            self.check_whole("a checkpoint with the optimizer's state")
             groups = {name: group for name, group in self.groups.items() if name != GROUP or not self.moments}
             if self.moments:
                 groups[GROUP] = OptimizerGroup(self.optimizer_step, self.initial_learning_rate, dict(self._moment_tables()))

@@ -49,11 +49,13 @@ class LearningRateCurve:
 def find_learning_rate(session: TrainingSession, loader: DataLoader, lowest: float, highest: float, steps: int) -> LearningRateCurve:
     """Run the test and restore parameters, optimizer state, learning rate and the count of steps, whatever happens.
 
-    Raises InvalidArgumentError for limits that are no range, InvalidStateError when fewer than LEAST_STEPS steps had a finite loss."""
+    Raises InvalidArgumentError for limits that are no range, InvalidStateError when fewer than LEAST_STEPS steps had a finite loss, and for a session whose
+    optimizer is sharded."""
     if not (0 < lowest < highest < math.inf):
         raise InvalidArgumentError(f"expected 0 < lowest < highest as learning rates, got {lowest} and {highest}")
     if steps < LEAST_STEPS:
         raise InvalidArgumentError(f"expected at least {LEAST_STEPS} steps, got {steps}")
+    session.state.check_whole("a search for a learning rate")
     saved, rate, count = session.state.snapshot(), session.learning_rate, session.train_steps
     rates: list[float] = []
     losses: list[float] = []

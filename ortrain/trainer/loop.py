@@ -169,12 +169,7 @@ class EpochLoop:
         trainer, session = self.trainer, self.trainer.session
         for callback in self.gradient_observers:
             callback.on_gradients(trainer, batches)
-        if batches > 1 and trainer.options.accumulation == "mean":
-            session.gradient_scale = 1.0 / batches
-            session.optimizer_step()
-            session.gradient_scale = 1.0
-        else:
-            session.optimizer_step()
+        self._update(batches)
         session.lazy_reset_grad()
         trainer.step += 1
         if trainer.average is not None:
@@ -186,6 +181,16 @@ class EpochLoop:
         if trainer.stopped is None:
             trainer.stopped = self.stop.received
         return trainer.stopped is not None
+
+    def _update(self, batches: int) -> None:
+        """Update the parameters from the gradients of so many batches."""
+        session = self.trainer.session
+        if batches > 1 and self.trainer.options.accumulation == "mean":
+            session.gradient_scale = 1.0 / batches
+            session.optimizer_step()
+            session.gradient_scale = 1.0
+        else:
+            session.optimizer_step()
 
     def _refuse(self, loss: float, batch: Sequence[np.ndarray]) -> None:
         """Raise InvalidStateError with the reason for a loss that is not finite: a sample that is not, or too large steps."""

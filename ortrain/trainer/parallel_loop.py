@@ -135,9 +135,14 @@ class ParallelEpochLoop(EpochLoop):
         self.trainer.stopped = agreed or self.trainer.stopped
         return agreed is not None
 
+    def _update(self, batches: int) -> None:
+        super()._update(batches)
+        self.synchronization.gather_parameters()
+
 
 def prepare_worker(session: TrainingSession, rank: int) -> None:
     """Give the session of a worker random masks of its own. Raises InvalidArgumentError for one without gradients to sum up."""
     if session.options.optimizer_in_backward:
         raise InvalidArgumentError("expected a session without optimizer_in_backward for several workers, whose gradients are summed before the optimizer step")
+    session.keep_gradients()                                # so that not even the first step is planned for deferred ones
     session._handle.seed = (session._handle.seed + rank * SEED_STEP) % 2**64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,7 @@ class Trainer:
         if self.workers.are_several:
             self.settings[WORKERS] = self.workers.size
             prepare_worker(session, self.rank)
+            self.synchronization.prepare(session, self.workers)
         self.average = WeightAverage(session, self.options.weight_average) if self.options.weight_average else None
         self.running: RunningMetrics | None = None
         """The loss and the metrics of the current epoch so far."""
@@ -172,7 +173,8 @@ class Trainer:
             loader, held_out = self._training_data(data, targets, validation, batch_size, sample_weight=sample_weight, **how)
             self._check_monitors([*self.options.callbacks, *callbacks, *self.options.default_callbacks()], held_out is not None)
             self._start(loader, epochs, batch_size, callbacks)
-            self.checkpoints.write_artifacts(self.session, self._replaces_artifacts)
+            with self._checkpoint():
+                self.checkpoints.write_artifacts(self.session, self._replaces_artifacts)
             self._replaces_artifacts = False
             self._run_epochs(loader, held_out)
         return self.history
@@ -232,12 +234,15 @@ class Trainer:
     def _start_together(self, loader: DataLoader, epochs: int) -> None:
         """Check that all workers are about to train the same model in the same way, and give them the parameters, moments and averages of rank 0."""
         session, options = self.session, self.options
+        segments = session.state.segments() if session.state.sharding is None else session.state.parameter_segments()
         self.workers.check_same(
-            model=[(segment.shapes, segment.dtype) for segment in session.state.segments()], frozen_parameters=sorted(session.state.masked),
+            synchronization=type(self.synchronization).__name__,
+            model=([(segment.shapes, segment.dtype) for segment in segments], [len(moment) for moment in session.state.moments]),
+            frozen_parameters=sorted(session.state.masked),
             number_of_samples=loader.samples, batches=loader.batches_per_epoch, epochs=epochs, progress=(self.epoch, self.step, self.batch),
             accumulation=(options.accumulate, options.accumulation), seed=options.seed, names_of_metrics=[metric.name for metric in self.metrics])
         averages = [] if self.average is None else self.average.segments
-        self.workers.broadcast([segment.array for segment in (*session.state.segments(), *averages)])
+        self.workers.broadcast([segment.array for segment in (*segments, *averages)])
         self.synchronization.start(session, self.workers)
         if self._resumed is not None and self.synchronization.state_dict():
             self.synchronization.load_state_dict(self.checkpoints.read_arrays(SYNCHRONIZATION, "the outer momentum", session.state))
@@ -279,7 +284,12 @@ class Trainer:
         if self._schedule is not None and hasattr(self._schedule, "update"):
             self._schedule.update(record.validation.get("loss", record.loss))
         self._each(lambda callback: callback.on_epoch_end(self, record))
-        self.checkpoints.keep(self, record)
+        with self._checkpoint():
+            self.checkpoints.keep(self, record)
+
+    def _checkpoint(self) -> AbstractContextManager[None]:
+        """Return the context in which rank 0 writes a checkpoint."""
+        return self.synchronization.checkpoint() if self.workers.are_several and self.output_folder is not None else nullcontext()
 
     def _synchronize(self) -> None:
         """Give all workers the same parameters and figures, and the means of their running statistics, which each has of its own samples."""
@@ -381,7 +391,8 @@ class Trainer:
 
         With a strategy, every worker makes this call, and rank 0 writes."""
         self._synchronize()
-        self.checkpoints.save(self)
+        with self._checkpoint():
+            self.checkpoints.save(self)
 
     def export(self, path: str | os.PathLike[str], output_names: Sequence[str] | None = None) -> None:
         """Write the trained forward model for inference, with averaged weights if the run has them. Of several workers, only rank 0 writes."""

@@ -13,7 +13,8 @@ from ortrain.errors import InvalidStateError
 from ortrain.ir import Model
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.runner import Runner, Watch
-from ortrain.runtime.state import Segment, TrainingState
+from ortrain.runtime.segments import Segment
+from ortrain.runtime.state import TrainingState
 from ortrain.training.binding import statistics_of
 from ortrain.training.numbers import check_count
 
@@ -152,9 +153,11 @@ class FlatBuffers:
 
         Adam's and AdamW's are the averages of gradients and of their squares. Where moments have the shapes of parameters, their layout is that of
         gradient_buffers(). A moment that the optimizer's settings leave out, such as RMSprop's momentum 0, has no buffers; plain SGD has one that stays zero,
-        which checkpoints of onnxruntime-training hold. Without an optimizer there are no moments. Errors as parameter_buffers."""
+        which checkpoints of onnxruntime-training hold. Without an optimizer there are no moments. Errors as parameter_buffers, and InvalidStateError for a
+        session that has those of a shard alone."""
         with self._lock:
             self._ready(None)
+            self.state.check_whole("flat buffers of moments")
             return [list(flat_buffers_of(segments, self.state.masked)) for segments in self.state.moments]
 
     def running_statistics_buffers(self) -> list[FlatBuffer]:

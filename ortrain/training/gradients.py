@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 import numpy as np
 
@@ -17,7 +17,7 @@ CLIP_EPSILON = 1e-6
 
 
 class Gradients:
-    """The gradients of the trainable parameters that are not frozen. state: bound."""
+    """The gradients of the trainable parameters that are not frozen, as far as this process updates them. state: bound."""
 
     def __init__(self, state: TrainingState, handle: EngineHandle) -> None:
         self.state, self.handle = state, handle
@@ -29,6 +29,8 @@ class Gradients:
         """Limit of the common L2 norm, applied third."""
         self.last_norm: float | None = None
         """The norm before clipping by it in the last optimizer step that clipped by it."""
+        self.add_up: Callable[[float], float] | None = None
+        """Adds up a number over the processes that divide the parameters; None where this one has all."""
         self._without: frozenset[str] | None = None
         self._norms: list[tuple[BoundKernel, np.ndarray]] = []
         self._scales: list[BoundKernel] = []
@@ -45,12 +47,16 @@ class Gradients:
             return
         self._without = frozenset(without)
         self._norms, self._scales, self._limits = [], [], []
-        for segment in self.state.gradient_segments:
+        for segment in self.state.updated_gradient_segments:
             for start, end in segment.runs(without):
                 gradient, square, dtype = segment.array[start:end], np.zeros(1, np.float64), segment.dtype.name
                 self._norms.append((BoundKernel(self.handle, kernels()["squared_norm", dtype], [gradient], [square]), square))
                 self._scales.append(BoundKernel(self.handle, kernels()["scale_in_place", dtype], [gradient]))
                 self._limits.append(BoundKernel(self.handle, kernels()["clip_in_place", dtype], [gradient]))
+
+    def forget(self) -> None:
+        """Prepare kernel calls anew, since the parameters that this process updates are others."""
+        self._without = None
 
     def norm(self) -> float:
         """Return the common L2 norm of the gradients that prepare() selected."""
@@ -58,7 +64,7 @@ class Gradients:
         for call, square in self._norms:
             call.run()
             total += float(square[0])
-        return math.sqrt(total)
+        return math.sqrt(total if self.add_up is None else self.add_up(total))
 
     def change(self, max_norms: Sequence[float] = ()) -> None:
         """Scale and clip the gradients that prepare() selected, in place. max_norms: further limits of the norm, from the optimizer model."""

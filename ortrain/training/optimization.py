@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ortrain._core.engine import EngineHandle
@@ -14,6 +14,7 @@ from ortrain.ir.globs import expand
 from ortrain.loading.loader import ModelSource, as_model
 from ortrain.passes.head import HEAD, head_parameters
 from ortrain.runtime.options import RunOptions, SessionOptions
+from ortrain.runtime.segments import Sharding
 from ortrain.runtime.state import TrainingState
 from ortrain.training.gradients import Gradients
 from ortrain.training.numbers import check_learning_rate, check_number
@@ -53,6 +54,8 @@ class Optimization:
         self._updates: Updates | None = None
         self._optimizer: Optimizer | None = None
         self._group_frozen: set[str] = set()
+        self._shard: tuple[int, int] | None = None
+        """The number of this process, and how many divide the optimizer's work; None where this one does all of it."""
         if self.optimizer_model is not None:
             recipe = read_recipe(self.optimizer_model)
             self._take_optimizer(recipe, GroupSettings(recipe, self.parameter_groups, self.state.trainable))
@@ -80,15 +83,38 @@ class Optimization:
     def _take_optimizer(self, recipe: OptimizerRecipe, settings: GroupSettings) -> None:
         if self.options.optimizer_in_backward:
             check_recipe(recipe)
+        if self._shard is not None:
+            self.state.shard(Sharding(self.state.trainable_segments, *self._shard, whole_tensors=recipe.algorithm.per_tensor))
         self._optimizer = Optimizer(recipe, self.state, self._handle, settings, self._gradient_changes)
         self.state.masked = (self.state.masked - self._group_frozen) | settings.frozen
         self._group_frozen = settings.frozen
         self.steps.invalidate()
-        self._updates = None if recipe.max_norms else Updates(recipe, self.state, settings)
+        self._updates = None if recipe.max_norms or self._shard is not None else Updates(recipe, self.state, settings)
         if self.options.optimizer_in_backward:
             self.steps.set_backward_updates(self._updates)
         else:
             self.steps.set_deferred_updates(self._updates)
+
+    def shard_optimizer(self, rank: int, size: int, add_up: Callable[[float], float]) -> None:
+        """Let optimizer steps update one of `size` shards of the trainable parameters, and keep the optimizer's moments of this shard alone (ZeRO-1).
+
+        rank: the number of the shard, from 0. `state.sharding.bounds` are the bounds of all in the flat segments of the state; algorithms whose updates depend
+        on whole tensors, such as LAMB, divide them between tensors. Before an optimizer step the gradients of the shard are to be those of all processes, and
+        after it the processes exchange their parameters: ortrain.distributed.OptimizerSharding does both.
+        add_up: returns the sum of a number over all processes, which all call together, for the norm of the gradients.
+
+        Train steps defer no gradients from now on. The state writes no optimizer's moments any more, and there is no way back.
+        Raises InvalidArgumentError for a rank that is not below the size and with optimizer_in_backward, InvalidStateError without an optimizer."""
+        optimizer = self._need_optimizer("a shard of it")
+        if not 0 <= rank < size:
+            raise InvalidArgumentError(f"expected a rank from 0 to size - 1, got rank {rank} and size {size}")
+        if self.options.optimizer_in_backward:
+            raise InvalidArgumentError("expected a session without optimizer_in_backward for a shard of the optimizer, which needs summed gradients")
+        with self._lock:
+            self.keep_gradients()
+            self._shard, self._gradient_changes.add_up = (rank, size), add_up
+            self._gradient_changes.forget()
+            self._replace_optimizer(optimizer.recipe, optimizer.settings)
 
     @property
     def has_optimizer(self) -> bool:

@@ -9,7 +9,8 @@ import numpy as np
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
 from ortrain._core.optimizer_update import BoundKernel, OptimizerUpdate, Progress
-from ortrain.runtime.state import Segment, TrainingState, aligned_zeros
+from ortrain.runtime.segments import Segment, aligned_zeros
+from ortrain.runtime.state import TrainingState
 from ortrain.training.gradients import Gradients
 from ortrain.training.parameter_groups import GroupSettings, UpdateSettings
 from ortrain.training.recipe import OptimizerRecipe
@@ -42,18 +43,19 @@ class Optimizer:
 
     def _calls_per_range(self, settings: UpdateSettings, left_out: Set[str]) -> Iterator[BoundKernel]:
         """Yield the calls over ranges of the flat segments."""
-        for k, segment in enumerate(self.state.trainable_segments):
-            arrays = [segment.array, self.state.gradient_segments[k].array, *(moments[k].array if moments else None for moments in self._moments)]
+        gradients = self.state.updated_gradient_segments
+        for k, segment in enumerate(self.state.updated_segments):
+            arrays = [segment.array, gradients[k].array, *(moments[k].array if moments else None for moments in self._moments)]
             for start, end in segment.runs(left_out):
                 yield self._call(settings, [None if array is None else array[start:end] for array in arrays])
 
     def _calls_per_parameter(self, settings: UpdateSettings, left_out: Set[str]) -> Iterator[BoundKernel]:
         """Yield one call per parameter, in its shape."""
-        scratch = self._scratch()
-        for k, segment in enumerate(self.state.trainable_segments):
+        scratch, gradients = self._scratch(), self.state.updated_gradient_segments
+        for k, segment in enumerate(self.state.updated_segments):
             for name in segment.views:
                 if name not in left_out:
-                    segments = [segment, self.state.gradient_segments[k], *(moments[k] if moments else None for moments in self._moments)]
+                    segments = [segment, gradients[k], *(moments[k] if moments else None for moments in self._moments)]
                     yield self._call(settings, [None if part is None else part.views[name] for part in segments], scratch.get(segment.dtype))
 
     def _call(self, settings: UpdateSettings, arrays: list[np.ndarray | None], scratch: np.ndarray | None = None) -> BoundKernel:
@@ -69,7 +71,7 @@ class Optimizer:
         if elements is None:
             return {}
         return {segment.dtype: aligned_zeros(max(map(elements, segment.shapes.values()), default=0), segment.dtype)
-                for segment in self.state.trainable_segments}
+                for segment in self.state.updated_segments}
 
     @property
     def _moments(self) -> list[list[Segment]]:

@@ -14,7 +14,7 @@ from ortrain._core.engine import EngineHandle, multiplies_bfloat16
 from ortrain._core.kernel_table import instruction_set
 from ortrain.artifacts import LossType, OptimType
 from ortrain.errors import InvalidArgumentError
-from ortrain.runtime.state import aligned_zeros
+from ortrain.runtime.segments import aligned_zeros
 from tests.core.test_products import SHAPES, TILED_SHAPES, gemm, infinite
 from tests.documents.models import perceptron
 

@@ -5,7 +5,7 @@ import pytest
 
 from ortrain._core.engine import EngineHandle, call_kernel
 from ortrain._core.kernel_table import kernels
-from ortrain.runtime.state import aligned_zeros
+from ortrain.runtime.segments import aligned_zeros
 from tests.core.test_convolution import has_amx, session
 
 rng = np.random.default_rng(11)

@@ -7,14 +7,14 @@ import signal
 from pathlib import Path
 
 from ortrain import Trainer
-from ortrain.distributed import MPI, BFloat16Synchronization, DiLoCo, OverlappedSynchronization, TopKSynchronization
+from ortrain.distributed import MPI, BFloat16Synchronization, DiLoCo, OptimizerSharding, OverlappedSynchronization, TopKSynchronization
 from ortrain.trainer import Callback
 from tests.trainer.models import classifier, samples
 
 HOW = {"optimizer": "adamw", "learning_rate": 0.01, "progress": False, "seed": 5, "metrics": ["accuracy", "f1"], "save_every_steps": 2}
 EPOCHS = 3
 SYNCHRONIZATIONS = {"overlapped": lambda: OverlappedSynchronization(1), "bfloat16": BFloat16Synchronization, "top-k": lambda: TopKSynchronization(0.3),
-                    "diloco": lambda: DiLoCo(3)}
+                    "diloco": lambda: DiLoCo(3), "sharded": OptimizerSharding}
 
 
 class Watch(Callback):

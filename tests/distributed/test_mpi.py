@@ -57,9 +57,9 @@ def single(tmp_path_factory):
     return trained(1, tmp_path_factory.mktemp("single"), "--batch-size", "12")[0]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_processes_train_like_one_with_the_whole_batch(size, single, tmp_path):
-    found = trained(size, tmp_path, "--batch-size", str(12 // size))
+@pytest.mark.parametrize("size, options", [(2, ()), (3, ()), (4, ()), (3, ("--synchronization", "sharded"))])
+def test_processes_train_like_one_with_the_whole_batch(size, options, single, tmp_path):
+    found = trained(size, tmp_path, "--batch-size", str(12 // size), *options)
     assert [worker["size"] for worker in found] == [size] * size and all(worker["threads"] >= 1 for worker in found)
     for worker in found:
         assert (worker["losses"], worker["figures"], worker["weights"]) == (found[0]["losses"], found[0]["figures"], found[0]["weights"])
@@ -86,13 +86,14 @@ def test_workers_that_send_less_keep_the_same_parameters(name, single, tmp_path)
     assert found[0]["weights"] != single["weights"] and last < first
 
 
-def test_a_run_whose_worker_was_killed_is_resumed_from_the_last_checkpoint(tmp_path):
+@pytest.mark.parametrize("options", [(), ("--synchronization", "sharded")])
+def test_a_run_whose_worker_was_killed_is_resumed_from_the_last_checkpoint(options, tmp_path):
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     straight.mkdir(), killed.mkdir()
-    expected = trained(3, straight)
-    done = train(3, killed, "--event", "kill")
+    expected = trained(3, straight, *options)
+    done = train(3, killed, "--event", "kill", *options)
     assert done.returncode != 0 and not list(killed.glob("rank-*.json")), "expected no worker to go on without the killed one"
-    found = trained(3, killed, "--resume")
+    found = trained(3, killed, "--resume", *options)
     assert found[0]["losses"] == expected[0]["losses"][-len(found[0]["losses"]) :] and 0 < len(found[0]["losses"]) < len(expected[0]["losses"])
     for worker in found:
         assert worker["weights"] == expected[0]["weights"] and len(worker["figures"]) == EPOCHS

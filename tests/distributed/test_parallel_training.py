@@ -47,9 +47,9 @@ def fit(strategy, batch_size, data=(X, LABELS), epochs=2, validation=HELD_OUT, *
         return losses.all, [(record.step, record.samples, record.figures) for record in history], weights_of(trainer)
 
 
-def assert_like_one_process(size, batch_size, **how):
+def assert_like_one_process(size, batch_size, synchronization=lambda: None, **how):
     """Assert that workers have one process's losses, figures and weights to rounding, and exactly the same as each other."""
-    found = results(size, lambda strategy: fit(strategy, batch_size, **how))
+    found = results(size, lambda strategy: fit(strategy, batch_size, synchronization=synchronization(), **how))
     losses, records, weights = fit(None, size * batch_size, **how)
     for worker in found:
         assert worker[0] == found[0][0] and worker[1] == found[0][1]

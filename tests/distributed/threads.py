@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ class Threads:
         """Elements of all arrays that were reduced, to see what is communicated."""
         self.sent = 0
         """Bytes that went to other workers by all_gather and all_to_all."""
+        self.scattered = 0
+        """Elements of the sums that reduce_scatter has returned."""
 
     def all_reduce(self, array: np.ndarray) -> None:
         self.reduced += array.size
@@ -62,6 +65,23 @@ class Threads:
         self.sent += array.nbytes * (self.size - 1) // self.size
         self.meeting.barrier.wait()
         return exchanged
+
+    def reduce_scatter(self, array: np.ndarray, bounds: Sequence[int]) -> None:
+        own = slice(bounds[self.rank], bounds[self.rank + 1])
+        arrays = self._exchange(array)
+        total = arrays[0][own].copy()
+        for other in arrays[1:]:
+            total += other[own]
+        self.scattered += total.size
+        self.meeting.barrier.wait()
+        array *= 3                                          # to see that nobody uses the rest
+        array[own] = total
+
+    def all_gather_in_place(self, array: np.ndarray, bounds: Sequence[int]) -> None:
+        arrays = self._exchange(array)
+        gathered = [other[start:end].copy() for other, (start, end) in zip(arrays, pairwise(bounds), strict=True)]
+        self.meeting.barrier.wait()
+        array[: bounds[-1]] = np.concatenate(gathered)
 
     def _exchange(self, array: np.ndarray) -> list[np.ndarray]:
         assert array.flags.c_contiguous and array.flags.writeable and array.dtype.name in ("float32", "float64", "int64", "uint8")

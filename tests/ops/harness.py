@@ -18,7 +18,7 @@ from ortrain.ops.registry.record import REGISTRY, Alias, InferenceContext, Kerne
 from ortrain.ops.registry.shape_inference import ShapeInference
 from ortrain.ops.training import WRITTEN
 from ortrain.plan import plan_program
-from ortrain.runtime.state import aligned_zeros
+from ortrain.runtime.segments import aligned_zeros
 from tests.ops.samples import Sample
 
 
