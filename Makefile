@@ -7,7 +7,7 @@
 #   site              build the documentation site into site/
 #   tutorials         run the tutorials, whose outputs `make site` then shows
 #   integrations      run the tests that need packages of other projects: Hugging Face datasets, MLflow, Weights & Biases, notebooks
-#   parallel          train in several processes with MPICH and with Open MPI
+#   parallel          train in several processes with MPICH, with Open MPI and with Ray
 #   federated         run the tests of federated learning with Flower and its simulation engine
 #   bench             compare speed and memory with other runtimes, which are installed into .venv-bench
 #   accuracy          train six networks with five seeds each in float32 and in bfloat16, and compare what they reach

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -53,6 +54,22 @@ class ShardingStrategy(Strategy, Protocol):
 
     def all_gather_in_place(self, array: np.ndarray, bounds: Sequence[int]) -> None:
         """Replace every range of an array by that of the worker to which it belongs."""
+
+
+class Launcher(ABC):
+    """What starts workers by itself, from a program that is none: Trainer.fit then trains in them, and has the result of rank 0."""
+
+    workers: int
+    """How many."""
+    cpus: int
+    """Processors of each."""
+
+    @abstractmethod
+    def run(self, work: Callable[[Any, int], Any]) -> Any:
+        """Call work(strategy, attempt) in every worker; return what it returns on rank 0.
+
+        work: can be pickled. strategy: a Strategy that connects the workers. attempt: how often all workers were started anew because one was lost.
+        Raises WorkerFailedError, which names the rank, and the error that all workers have."""
 
 
 class SingleProcess:

@@ -44,6 +44,7 @@ class TrainerSettings:
     keep_last, keep_best: numbers of recent and of best checkpoints to keep beside the latest. save_every_steps: also save after so many optimizer steps.
     callbacks: ortrain.trainer.Callback objects. progress: show a progress bar.
     strategy: how several processes train one model, each on its part of the data: "mpi", an ortrain.distributed.Strategy, or None for one process.
+    An ortrain.distributed.Launcher, such as Ray, starts them in fit.
     synchronization: what they exchange, and when: an ortrain.distributed.Synchronization; None sums gradients before every optimizer step."""
 
     seed: int = 0

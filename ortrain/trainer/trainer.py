@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain.data import DataLoader, as_loader, split
+from ortrain.distributed.strategy import Launcher
 from ortrain.distributed.synchronization import Synchronization
 from ortrain.distributed.workers import Workers, strategy_of
 from ortrain.errors import InvalidArgumentError
@@ -20,10 +21,11 @@ from ortrain.passes.specialization import InputShapes
 from ortrain.runtime.options import SessionOptions
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
 from ortrain.trainer.callbacks import Callback, EarlyStopping
-from ortrain.trainer.checkpoints import AVERAGE, SYNCHRONIZATION, CheckpointFolder, Progress
+from ortrain.trainer.checkpoints import AVERAGE, PROPERTY, SYNCHRONIZATION, CheckpointFolder, Progress
 from ortrain.trainer.construction import check_sample_weight, input_roles, make_metrics, new_session
 from ortrain.trainer.data_checks import check_data
 from ortrain.trainer.evaluation import evaluate_batches, predict_batches
+from ortrain.trainer.launched import fit_in_workers
 from ortrain.trainer.learning_rate_finder import LearningRateCurve, find_learning_rate
 from ortrain.trainer.loop import EpochLoop, RunningMetrics, StopSignal
 from ortrain.trainer.parallel_loop import ParallelEpochLoop, ParallelMetrics, prepare_worker
@@ -56,8 +58,10 @@ class Trainer:
                  predictions: str | None = None, **settings: Any) -> None:
         self.session = session
         self.options = TrainerSettings.of(settings)
-        self.workers = Workers(strategy_of(self.options.strategy))
-        """The processes that train together; a single one without a strategy."""
+        self.launcher = self.options.strategy if isinstance(self.options.strategy, Launcher) else None
+        """Starts the workers in which fit trains; None where this process trains by itself or is one of them."""
+        self.workers = Workers(strategy_of(None if self.launcher is not None else self.options.strategy))
+        """The processes that train together; a single one without a strategy, and with one that launches workers."""
         self.rank = self.workers.rank
         """The number of this process among the workers, from 0."""
         self.synchronization = self.options.synchronization or Synchronization()
@@ -159,13 +163,18 @@ class Trainer:
         interrupts at once. A later call begins the epoch anew that an earlier one has left half way.
 
         With a strategy, every worker makes this call with the same arguments, and reads its own part of each batch. batch_size is that of a worker: a step
-        trains on as many times the samples as there are workers. WorkerFailedError takes the place of an error that not all workers have.
+        trains on as many times the samples as there are workers. WorkerFailedError takes the place of an error that not all workers have. With a Launcher, such
+        as Ray, the program makes the call once, and workers train on copies of session, data and callbacks; Ctrl-C ends it at once.
 
         Before anything is trained or written, raises InvalidArgumentError for data that do not fit, for a folder that holds another run and for an unknown
         figure to be monitored, and for arrays in memory the input errors of train_step and LabelRangeError. Raises InvalidStateError when the loss is not
         finite, and the errors of train_step."""
         how = {"steps_per_epoch": steps_per_epoch, "shuffle": shuffle, "drop_last": drop_last, "prefetch": prefetch,
                "check_finite": check_finite}
+        if self.launcher is not None:
+            self._fit_in_workers(self.launcher, {"data": data, "targets": targets, "epochs": epochs, "batch_size": batch_size, "validation": validation,
+                                                 "sample_weight": sample_weight, "callbacks": callbacks} | how)
+            return self.history
         with self.workers.together():
             _check_positive(epochs=epochs, batch_size=batch_size)
             check_callbacks(callbacks)
@@ -178,6 +187,17 @@ class Trainer:
             self._replaces_artifacts = False
             self._run_epochs(loader, held_out)
         return self.history
+
+    def _fit_in_workers(self, launcher: Launcher, arguments: Mapping[str, Any]) -> None:
+        if not self._replaces_run:
+            self.checkpoints.check_unused()
+            self._replaces_run = True
+        if self._resumed is None:
+            self.session.properties.pop(PROPERTY, None)     # of another run
+        self.checkpoints.write_artifacts(self.session, self._replaces_artifacts)
+        self._replaces_artifacts = False
+        fit_in_workers(self, launcher, arguments)
+        self._take(Progress.read(self.session.state))
 
     def _training_data(self, data: Any, targets: Any, validation: Any, batch_size: int, **how: Any) -> tuple[DataLoader, DataLoader | None]:
         """Return the checked loaders of training data, this worker's part of them, and of validation data."""
@@ -287,9 +307,13 @@ class Trainer:
         with self._checkpoint():
             self.checkpoints.keep(self, record)
 
+    def whole_state(self) -> AbstractContextManager[None]:
+        """Return the context in which rank 0 has all moments of the optimizer. All workers enter it together."""
+        return self.synchronization.checkpoint() if self.workers.are_several else nullcontext()
+
     def _checkpoint(self) -> AbstractContextManager[None]:
         """Return the context in which rank 0 writes a checkpoint."""
-        return self.synchronization.checkpoint() if self.workers.are_several and self.output_folder is not None else nullcontext()
+        return nullcontext() if self.output_folder is None else self.whole_state()
 
     def _synchronize(self) -> None:
         """Give all workers the same parameters and figures, and the means of their running statistics, which each has of its own samples."""
@@ -403,21 +427,28 @@ class Trainer:
 
     def progress(self) -> Progress:
         """Return what a checkpoint holds of the run besides parameters and optimizer state."""
+        if self.launcher is not None and self._resumed is not None:
+            return self._resumed                            # callbacks and schedule are those of the workers
         return Progress.of(self, self._callbacks, self._schedule)
 
     def _resume(self) -> None:
-        self._resumed = Progress.read(self.session.state)
+        self._take(Progress.read(self.session.state))
+        if self.average is not None:
+            self.average.load_state_dict(self.checkpoints.read_arrays(AVERAGE, "the averaged weights", self.session.state))
+
+    def _take(self, progress: Progress) -> None:
+        """Be where a run is that has this progress."""
+        self._resumed = progress
         if self._resumed.seed != self.options.seed:
             raise InvalidArgumentError(f"expected the seed {self._resumed.seed} of the run to be resumed, got {self.options.seed}")
-        if self._resumed.batch and self._resumed.workers != self.workers.size:
-            raise InvalidArgumentError(f"expected {self._resumed.workers} workers to resume a run in the middle of an epoch, got {self.workers.size}")
+        size = self.workers.size if self.launcher is None else self.launcher.workers
+        if self._resumed.batch and self._resumed.workers != size:
+            raise InvalidArgumentError(f"expected {self._resumed.workers} workers to resume a run in the middle of an epoch, got {size}")
         self.epoch, self.step, self.batch = self._resumed.epoch, self._resumed.step, self._resumed.batch
         self.learning_rate = self._resumed.base_learning_rate
         self.session.learning_rate = self._resumed.learning_rate
-        self.history.extend(EpochRecord.from_dict(record) for record in self._resumed.history)
+        self.history[:] = [EpochRecord.from_dict(record) for record in self._resumed.history]
         self.session.train_steps = self._resumed.train_steps
-        if self.average is not None:
-            self.average.load_state_dict(self.checkpoints.read_arrays(AVERAGE, "the averaged weights", self.session.state))
 
     def close(self) -> None:
         """Close the session."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from ortrain.errors import InvalidStateError, UseAfterRelease
 
 if TYPE_CHECKING:
+    from ortrain.ir import Model
+    from ortrain.runtime.options import SessionOptions
+    from ortrain.runtime.state import TrainingState
+    from ortrain.training.schedules import Schedule
     from ortrain.training.session import TrainingSession
 
 
@@ -18,32 +23,46 @@ class CopyableSession:
     reset of the gradients, which would be lost."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _session_parts(cast("TrainingSession", self))
+        return SessionParts.restore, (SessionParts.of(cast("TrainingSession", self)),)
 
     def __copy__(self) -> Self:
         return copy.deepcopy(self)
 
 
-def _session_parts(session: TrainingSession) -> tuple[Any, ...]:
-    """Return the function that restores a session, and its arguments."""
-    if session._closed:
-        raise UseAfterRelease("expected an open session to copy, this one was closed: copy its state, or load a checkpoint")
-    if not session.steps.overwrite or session.steps.awaits_optimizer:
-        raise InvalidStateError("expected a session without gradients to copy, this one has run a train step: call optimizer_step and lazy_reset_grad first, "
-                                "or save_checkpoint and from_artifacts")
-    handle = session._handle
-    settings = {"seed": handle.seed, "run_index": handle.run_index, "schedule": session._schedule, "forward_outputs": session._forward_outputs,
-                "learning_rate": session.steps.learning_rate}
-    return restore_session, (type(session), session.training_model, session.state, session.eval_model, session.optimizer_model, session.options, settings)
+@dataclass(slots=True)
+class SessionParts:
+    """What a copy of a session is made from."""
 
+    kind: type[TrainingSession]
+    training_model: Model
+    state: TrainingState
+    eval_model: Model | None
+    optimizer_model: Model | None
+    options: SessionOptions
+    seed: int
+    run_index: int
+    schedule: Schedule | None
+    forward_outputs: list[str] | None
+    learning_rate: float
 
-def restore_session(kind: type[TrainingSession], training_model: Any, state: Any, eval_model: Any, optimizer_model: Any, options: Any,
-                    settings: dict[str, Any]) -> TrainingSession:
-    """Return the session that _session_parts described."""
-    step, rate = state.optimizer_step, state.initial_learning_rate
-    session = kind(training_model, state, eval_model, optimizer_model, options=options)
-    state.optimizer_step, state.initial_learning_rate = step, rate
-    session._handle.seed, session._handle.run_index = settings["seed"], settings["run_index"]
-    session._schedule, session._forward_outputs = settings["schedule"], settings["forward_outputs"]
-    session.steps.learning_rate = settings["learning_rate"]
-    return session
+    @classmethod
+    def of(cls, session: TrainingSession) -> SessionParts:
+        """Return the parts of a session, which are its own, not copied. Raises the errors of CopyableSession."""
+        if session._closed:
+            raise UseAfterRelease("expected an open session to copy, this one was closed: copy its state, or load a checkpoint")
+        if not session.steps.overwrite or session.steps.awaits_optimizer:
+            raise InvalidStateError("expected a session without gradients to copy, this one has run a train step: call optimizer_step and lazy_reset_grad "
+                                    "first, or save_checkpoint and from_artifacts")
+        return cls(type(session), session.training_model, session.state, session.eval_model, session.optimizer_model, session.options, session._handle.seed,
+                   session._handle.run_index, session._schedule, session._forward_outputs, session.steps.learning_rate)
+
+    def restore(self, loaded: TrainingState | None = None) -> TrainingSession:
+        """Return a session on the parts, once they have been copied. loaded: a state from a checkpoint, in place of the copied one."""
+        step, rate = self.state.optimizer_step, self.state.initial_learning_rate
+        session = self.kind(self.training_model, self.state if loaded is None else loaded, self.eval_model, self.optimizer_model, options=self.options)
+        if loaded is None:
+            self.state.optimizer_step, self.state.initial_learning_rate = step, rate
+        session._handle.seed, session._handle.run_index = self.seed, self.run_index
+        session._schedule, session._forward_outputs = self.schedule, self.forward_outputs
+        session.steps.learning_rate = self.learning_rate
+        return session

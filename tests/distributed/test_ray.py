@@ -1,0 +1,185 @@
+"""Workers that Ray starts. `python -m tests.distributed ray` runs this where Ray is not installed."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ortrain import Trainer, errors
+from ortrain.distributed import OptimizerSharding, Ray
+from ortrain.distributed.ray import INLINE_BYTES
+from ortrain.trainer import Callback
+from tests.distributed.test_parallel_training import HELD_OUT, LABELS, X, trainer_of, weights_of
+from tests.layers import ROOT
+
+SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """One Ray for all tests, which would otherwise start one each."""
+    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**SETTINGS, "PYTHONPATH": str(ROOT)}.items():
+            patch.setenv(name, value)
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+        yield ray
+        ray.shutdown()
+
+
+class Event(Callback):
+    """Lets one worker die or fail after a step, once."""
+
+    def __init__(self, event, folder, rank=1, step=7):
+        self.event, self.happened, self.rank, self.step = event, folder / "happened", rank, step
+
+    def on_step_end(self, trainer, record):
+        if trainer.rank == self.rank and record.step == self.step and not self.happened.exists():
+            self.happened.write_text("")
+            if self.event == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise OSError("no space left")
+
+
+def fit(strategy, batch_size, epochs=3, **settings):
+    """Train; return (figures of epochs, weights)."""
+    with trainer_of(strategy, **({"metrics": ["accuracy"]} | settings)) as trainer:
+        trainer.fit(X, LABELS, epochs=epochs, batch_size=batch_size, validation=HELD_OUT)
+        assert trainer.epoch == epochs and trainer.evaluate(*HELD_OUT)["loss"] == pytest.approx(trainer.history[-1].validation_loss, rel=1e-6)
+        return [record.figures for record in trainer.history], weights_of(trainer)
+
+
+def assert_same(found, expected):
+    assert found[0] == expected[0]
+    for name, array in expected[1].items():
+        np.testing.assert_array_equal(found[1][name], array, err_msg=name)
+
+
+# ---- exchanges
+
+
+def exchange_everything(worker, attempt):
+    """Return what the methods of a strategy have made of known arrays, on every worker the same or compared here."""
+    found = {}
+    for count in (5, INLINE_BYTES):
+        mine = np.arange(count, dtype=np.float32) * (worker.rank + 1)
+        total = np.arange(count, dtype=np.float32) * (worker.size * (worker.size + 1) / 2)
+        reduced, bounds = mine.copy(), [0, *(count * rank // (worker.size + 1) for rank in range(1, worker.size)), count]
+        worker.all_reduce(reduced)
+        np.testing.assert_array_equal(reduced, total)
+        part = mine.copy()
+        worker.reduce_scatter(part, bounds)
+        worker.all_gather_in_place(part, bounds)
+        np.testing.assert_array_equal(part, total)
+        sent = mine.copy()
+        worker.broadcast(sent, 1)
+        np.testing.assert_array_equal(sent, np.arange(count, dtype=np.float32) * 2)
+        np.testing.assert_array_equal(worker.all_gather(mine), [np.arange(count, dtype=np.float32) * (rank + 1) for rank in range(worker.size)])
+        rows = np.full((worker.size, count), worker.rank, np.uint8)
+        np.testing.assert_array_equal(worker.all_to_all(rows)[:, 0], range(worker.size))
+        found[count] = reduced[-1], [end - start for start, end in pairwise(bounds)]
+    worker.barrier()
+    assert not worker._mail and worker.threads() == 1
+    return found
+
+
+def test_arrays_of_any_size_are_exchanged(cluster):
+    found = Ray(workers=3).run(exchange_everything)
+    assert found.keys() == {5, INLINE_BYTES}
+
+
+# ---- training
+
+
+@pytest.mark.parametrize("size, synchronization", [(2, None), (4, OptimizerSharding())])
+def test_workers_train_like_one_process_with_the_whole_batch(cluster, size, synchronization):
+    figures, weights = fit(Ray(workers=size), 8 // size, synchronization=synchronization)
+    expected, expected_weights = fit(None, 8)
+    for mine, other in zip(figures, expected, strict=True):
+        assert mine == pytest.approx(other, rel=2e-6)
+    for name, array in expected_weights.items():
+        np.testing.assert_allclose(weights[name], array, rtol=2e-4, atol=2e-6, err_msg=name)
+
+
+def test_a_second_fit_and_a_resumed_run_go_on_where_the_first_has_ended(cluster, tmp_path):
+    straight = fit(Ray(workers=2), 4, epochs=4, weight_average=0.9)
+    how = {"metrics": ["accuracy"], "weight_average": 0.9}
+    with trainer_of(Ray(workers=2), folder=tmp_path / "run", **how) as trainer:
+        trainer.fit(X, LABELS, epochs=1, batch_size=4, validation=HELD_OUT)
+        trainer.fit(X, LABELS, epochs=2, batch_size=4, validation=HELD_OUT)
+        trainer.save()
+    with Trainer.from_artifacts(tmp_path / "run", resume=True, strategy=Ray(workers=2), seed=5, progress=False, **how) as trainer:
+        assert trainer.epoch == 2
+        trainer.fit(X, LABELS, epochs=4, batch_size=4, validation=HELD_OUT)
+        assert_same(([record.figures for record in trainer.history], weights_of(trainer)), straight)
+    with trainer_of(Ray(workers=2), folder=tmp_path / "run") as trainer, pytest.raises(errors.InvalidArgumentError, match="expected a folder without a run"):
+        trainer.fit(X, LABELS)
+
+
+# ---- workers that are lost or fail
+
+
+def test_workers_start_anew_from_the_last_checkpoint_when_one_was_killed(cluster, tmp_path):
+    expected = fit(Ray(workers=2), 4, metrics=None)
+    with pytest.warns(RuntimeWarning, match="rank 1 of 2 was lost: all workers start anew from the last checkpoint"):
+        found = fit(Ray(workers=2), 4, folder=tmp_path / "run", save_every_steps=2, callbacks=[Event("kill", tmp_path)], metrics=None)
+    assert_same(found, expected)
+
+
+def test_workers_start_anew_from_the_beginning_without_a_folder(cluster, tmp_path):
+    with pytest.warns(RuntimeWarning, match="was lost"):
+        assert_same(fit(Ray(workers=2), 4, callbacks=[Event("kill", tmp_path)]), fit(Ray(workers=2), 4))
+
+
+def test_a_worker_that_is_lost_too_often_ends_the_run_with_its_rank(cluster, tmp_path):
+    with pytest.raises(errors.WorkerFailedError, match="rank 1 of 2 was lost, and 0 restarts were allowed"):
+        fit(Ray(workers=2, restarts=0), 4, callbacks=[Event("kill", tmp_path)])
+
+
+def test_a_worker_that_fails_ends_the_run_with_its_rank(cluster, tmp_path):
+    with pytest.raises(errors.WorkerFailedError, match="rank 1 of 2 failed: OSError: no space left"):
+        fit(Ray(workers=2), 4, callbacks=[Event("fail", tmp_path)])
+
+
+def fail_alone(worker, attempt):
+    if worker.rank == 1:
+        raise OSError("no such file")
+    worker.barrier()
+
+
+def test_a_worker_that_fails_while_others_wait_ends_the_run_with_its_rank(cluster):
+    with pytest.raises(errors.WorkerFailedError, match="rank 1 of 2 failed: OSError: no such file"):
+        Ray(workers=2).run(fail_alone)
+
+
+def test_an_error_that_all_workers_have_is_raised_as_it_is(cluster):
+    with trainer_of(Ray(workers=2)) as trainer, pytest.raises(errors.LabelRangeError, match="expected labels in 'labels' from 0 to 2"):
+        trainer.fit(X, LABELS + 5)
+
+
+# ---- the example
+
+
+def test_the_example_trains_and_exports(cluster, tmp_path):
+    pytest.importorskip("sklearn")
+    command = [sys.executable, "examples/data_parallel/train_digits.py", "--ray", "2", "--epochs", "3", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"2 workers with 16 samples each: 3 epochs, 135 steps, .* held-out accuracy ([\d.]+)%", done.stdout)
+    assert found is not None and float(found[1]) > 90 and (tmp_path / "out" / "trained.onnx").exists()
+
+
+# ---- without Ray
+
+
+def test_what_is_missing_or_wrong_is_named(monkeypatch):
+    with pytest.raises(errors.InvalidArgumentError, match="expected workers >= 1, got 0"):
+        Ray(workers=0)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(errors.MissingPackageError, match=r"expected the package ray for Ray: pip install 'ortrain\[ray\]'"):
+        Ray(workers=2)
