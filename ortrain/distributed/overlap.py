@@ -23,6 +23,8 @@ class OverlappedSynchronization(Synchronization):
 
     bucket_bytes: as in TrainingSession.on_gradients_ready. Raises InvalidArgumentError for bucket_bytes below 1."""
 
+    has_free_steps = False
+
     def __init__(self, bucket_bytes: int = BUCKET_BYTES) -> None:
         self.bucket_bytes = check_count(bucket_bytes, "bucket_bytes", 1)
         self._thread = ThreadPoolExecutor(1, "ortrain-gradients")

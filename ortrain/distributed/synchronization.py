@@ -21,6 +21,8 @@ class Synchronization:
 
     sums_gradients = True
     """Whether optimizer steps use the gradients of all workers."""
+    has_free_steps = True
+    """Whether all workers run train steps together and exchange nothing meanwhile, so that a synchronized batch normalization can."""
 
     def prepare(self, session: TrainingSession, workers: Workers) -> None:
         """Prepare a session to be trained, before its parameters are those of the other workers, when a Trainer is made."""
@@ -86,6 +88,7 @@ class LocalSGD(Synchronization):
     Source: S. U. Stich, Local SGD Converges Fast and Communicates Little (2019). Raises InvalidArgumentError unless `every` is at least 1."""
 
     sums_gradients = False
+    has_free_steps = False
 
     def __init__(self, every: int = 10) -> None:
         self.every = check_count(every, "every", 1)

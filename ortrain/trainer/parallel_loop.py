@@ -109,7 +109,8 @@ class ParallelEpochLoop(EpochLoop):
                     scale(buffer, self._share / share)
             self._share = share
         is_last = self._batches == self.trainer.options.accumulate
-        with self.synchronization.backward(self._share) if is_last else nullcontext():
+        normalization = self.trainer.batch_normalization
+        with (self.synchronization.backward(self._share) if is_last else nullcontext(), nullcontext() if normalization is None else normalization.step(share)):
             return super()._train_step(batch) * share if batch else 0.0
 
     def _optimizer_step(self, batches: int, loss: float) -> bool:

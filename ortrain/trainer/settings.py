@@ -45,6 +45,7 @@ class TrainerSettings:
     callbacks: ortrain.trainer.Callback objects. progress: show a progress bar.
     strategy: how several processes train one model, each on its part of the data: "mpi", an ortrain.distributed.Strategy, or None for one process.
     An ortrain.distributed.Launcher, such as Ray, starts them in fit.
+    synchronized_batch_normalization: normalize the batches of all workers by their common statistics, instead of each by its own.
     synchronization: what they exchange, and when: an ortrain.distributed.Synchronization; None sums gradients before every optimizer step."""
 
     seed: int = 0
@@ -67,6 +68,7 @@ class TrainerSettings:
     progress: bool = True
     strategy: Any = None
     synchronization: Synchronization | None = None
+    synchronized_batch_normalization: bool = False
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], others: Collection[str] = ()) -> TrainerSettings:
@@ -99,6 +101,9 @@ class TrainerSettings:
         if self.weight_average is not None and self.synchronization is not None and not self.synchronization.sums_gradients:
             raise InvalidArgumentError("expected no weight_average with workers that take steps by themselves, whose averages would differ, got "
                                        f"{type(self.synchronization).__name__}")
+        if self.synchronized_batch_normalization and self.synchronization is not None and not self.synchronization.has_free_steps:
+            raise InvalidArgumentError("expected no synchronized batch normalization with workers that exchange gradients during train steps or train by "
+                                       f"themselves, got {type(self.synchronization).__name__}")
         check_callbacks(self.callbacks)
 
     def default_callbacks(self) -> list[Callback]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain.data import DataLoader, as_loader, split
+from ortrain.distributed.batch_normalization import SynchronizedBatchNormalization
 from ortrain.distributed.strategy import Launcher
 from ortrain.distributed.synchronization import Synchronization
 from ortrain.distributed.workers import Workers, strategy_of
@@ -92,6 +93,8 @@ class Trainer:
             self.settings[WORKERS] = self.workers.size
             prepare_worker(session, self.rank)
             self.synchronization.prepare(session, self.workers)
+        self.batch_normalization = (SynchronizedBatchNormalization(session, self.workers)
+                                    if self.workers.are_several and self.options.synchronized_batch_normalization else None)
         self.average = WeightAverage(session, self.options.weight_average) if self.options.weight_average else None
         self.running: RunningMetrics | None = None
         """The loss and the metrics of the current epoch so far."""

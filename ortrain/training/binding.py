@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -42,10 +42,14 @@ def bind_parameters(graph: Graph, state: TrainingState) -> None:
     state.bind(order, [name for name in buffers if name in known], types)
 
 
+SYNCHRONIZED_STATISTICS = "SynchronizedStatistics"
+"""The operator of ortrain.distributed.batch_normalization that updates running statistics, in the same inputs and outputs as BatchNormInternal."""
+
+
 def statistics_of(node: Node) -> list[tuple[int, int]]:
     """Return (input, output) for the running mean and variance of a batch normalization in training mode; nothing for other nodes."""
-    training = node.op_type == "BatchNormInternal" or node.op_type == "BatchNormalization" and node.attributes.get("training_mode", 0)
-    return [(3, 1), (4, 2)] if training else []
+    in_training = node.op_type == "BatchNormalization" and node.attributes.get("training_mode", 0)
+    return [(3, 1), (4, 2)] if in_training or node.op_type in ("BatchNormInternal", SYNCHRONIZED_STATISTICS) else []
 
 
 def running_statistics(graph: Graph, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -67,12 +71,15 @@ def parameter_arrays(state: TrainingState, inputs: Iterable[str]) -> dict[str, n
 
 
 def training_runner(model: Model, state: TrainingState, gradients: Mapping[str, np.ndarray], reset_flag: np.ndarray, handle: EngineHandle,
-                    updates: Updates | None, in_backward: bool) -> Runner:
+                    updates: Updates | None, in_backward: bool, rewrite: Callable[[Model], Model] | None = None) -> Runner:
     """Return the runner of a training model, fused, over a state.
 
     gradients: parameter -> gradient buffer, empty with optimizer_in_backward. reset_flag: bool [1], whether a step overwrites the gradients.
-    updates: the optimizer's updates, which run within the train step if in_backward, and may otherwise be deferred."""
+    updates: the optimizer's updates, which run within the train step if in_backward, and may otherwise be deferred. rewrite: returns a changed copy of the
+    fused model, which runs in its place."""
     model = fused_training_model(model)
+    if rewrite is not None:
+        model = rewrite(model)
     flags = {node.outputs[0] for node in model.graph.nodes if node.op_type == ACCUMULATOR}
     fixed = parameter_arrays(state, model.graph.inputs)
     if updates is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,7 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
         self._lock = self.steps.lock
         self._closed = False
         self._forward_outputs: list[str] | None = None
+        self._rewrite: Callable[[Model], Model] | None = None
         self._predictors: dict[tuple[str, ...], Runner] = {}
         self._input_gradient_runners: dict[tuple[str, ...] | None, tuple[Runner, list[str]]] = {}
         bind_parameters(self.training_model.graph, state)
@@ -135,7 +136,18 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
     def _make_train_runner(self) -> Runner:
         updates = None if self.watches_gradients else self._updates     # without them gradients are not deferred
         return training_runner(self.training_model, self.state, self._gradients, self._reset_flag, self._handle, updates,
-                               in_backward=self.options.optimizer_in_backward)
+                               in_backward=self.options.optimizer_in_backward, rewrite=self._rewrite)
+
+    def rewrite_train_steps(self, rewrite: Callable[[Model], Model]) -> None:
+        """Run train steps by what a function makes of the training model, whose artifacts stay as they are.
+
+        rewrite: returns a changed copy of a model with the same inputs and outputs, whenever train steps are planned anew."""
+        with self._lock:
+            self._ready(None)
+            self.steps.materialize_deferred_gradients()
+            self._rewrite = rewrite
+            self.steps.invalidate()
+            self._train_runner = self._make_train_runner()
 
     def _make_eval_runner(self, model: Model, outputs: Sequence[str], where: str, prune: bool = False) -> Runner:
         return eval_runner(model, outputs, self.state, self._handle, where, prune)

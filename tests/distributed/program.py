@@ -9,6 +9,7 @@ from pathlib import Path
 from ortrain import Trainer
 from ortrain.distributed import MPI, BFloat16Synchronization, DiLoCo, OptimizerSharding, OverlappedSynchronization, TopKSynchronization
 from ortrain.trainer import Callback
+from tests.distributed.test_batch_normalization import IMAGES, LABELS, images_model
 from tests.trainer.models import classifier, samples
 
 HOW = {"optimizer": "adamw", "learning_rate": 0.01, "progress": False, "seed": 5, "metrics": ["accuracy", "f1"], "save_every_steps": 2}
@@ -41,6 +42,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--synchronization", choices=SYNCHRONIZATIONS)
+    parser.add_argument("--normalized", action="store_true", help="train a network whose batch normalizations are synchronized")
     parser.add_argument("--event", choices=("kill", "fail", "exit", "fail outside"), help="what happens to worker RANK after step STEP")
     parser.add_argument("--rank", type=int, default=1)
     parser.add_argument("--step", type=int, default=7)
@@ -52,8 +54,9 @@ def main():
     if options.resume:
         trainer = Trainer.from_artifacts(options.out / "run", resume=True, **{name: value for name, value in how.items() if name != "optimizer"})
     else:
-        trainer = Trainer.from_model(classifier(), loss="cross-entropy", folder=options.out / "run", **how)
-    trainer.fit(*samples(), epochs=EPOCHS, batch_size=options.batch_size, validation=0.2)
+        how["synchronized_batch_normalization"] = options.normalized
+        trainer = Trainer.from_model(images_model() if options.normalized else classifier(), loss="cross-entropy", folder=options.out / "run", **how)
+    trainer.fit(*((IMAGES, LABELS) if options.normalized else samples()), epochs=EPOCHS, batch_size=options.batch_size, validation=0.2)
     found = {"size": strategy.size, "threads": strategy.threads(), "losses": watch.losses, "figures": [record.figures for record in trainer.history],
              "weights": trainer.save_weights().tolist()}
     (options.out / f"rank-{strategy.rank}.json").write_text(json.dumps(found), encoding="utf-8")

@@ -77,6 +77,15 @@ def test_sums_beside_the_backward_pass_have_the_same_bits(tmp_path):
         assert (worker["losses"], worker["weights"]) == (expected["losses"], expected["weights"])
 
 
+def test_processes_normalize_by_the_statistics_of_all(tmp_path):
+    one, several = tmp_path / "one", tmp_path / "several"
+    one.mkdir(), several.mkdir()
+    expected, = trained(1, one, "--batch-size", "12", "--normalized")
+    for worker in trained(2, several, "--batch-size", "6", "--normalized"):
+        np.testing.assert_allclose(worker["losses"], expected["losses"], rtol=1e-5)
+        np.testing.assert_allclose(worker["weights"], expected["weights"], rtol=2e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["bfloat16", "top-k", "diloco"])
 def test_workers_that_send_less_keep_the_same_parameters(name, single, tmp_path):
     found = trained(3, tmp_path, "--synchronization", name)
