@@ -4,8 +4,8 @@
     python -m benchmarks.documents --check    exit with status 1 if a table differs from the results
 
 A document marks the place of a table with `<!-- KIND: NAME -->` and `<!-- end of results -->`, where KIND is a key of TABLES and NAME a file in
-benchmarks/results, which the option `--record NAME` of `python -m benchmarks` and of its `networks`, `operators` and `accuracy` writes, and `--record` of
-`python -m tests.arm.throughput`.
+benchmarks/results, which the option `--record NAME` of `python -m benchmarks` and of its `networks`, `operators`, `accuracy`, `parallel` and `cluster` writes,
+and `--record` of `python -m tests.arm.throughput`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.tables import accuracy_table, gradients_table
+from benchmarks.cluster.tables import CLIENT_WORKLOADS, WORKER_WORKLOADS, clients_table, efficiency_table, model_check_table, sharding_table, workers_table
 from benchmarks.inner_loops import inner_loops_table
 from benchmarks.networks.tables import bfloat16_table, networks_table
 from benchmarks.operators.tables import operators_table, slower_operators_table
@@ -27,7 +29,8 @@ from benchmarks.tables import geometric_mean, round_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "arm.md", ROOT / "docs" / "accuracy.md")
+DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("performance.md", "benchmarks.md", "arm.md", "accuracy.md", "how-to/data-parallel.md",
+                                                                     "how-to/scale.md")))
 DISPLAY_NAMES = {OURS: OURS, "onnxruntime": "onnxruntime-training", "torch-eager": "PyTorch eager", "torch-compile": "PyTorch compiled", "jax": "JAX"}
 """Runtime -> its name in recorded results, in the order of the table's columns."""
 COLUMN_TITLES = {"onnxruntime-training": "ort-training", "PyTorch eager": "PyTorch", "PyTorch compiled": "torch.compile"}
@@ -92,7 +95,9 @@ def runtimes_table(results: Results) -> str:
 TABLES: dict[str, Callable[[Results], str]] = {
     "results": best_peer_table, "results of all runtimes": runtimes_table, "networks": networks_table, "networks in bfloat16": bfloat16_table,
     "operators": operators_table, "slower operators": slower_operators_table, "inner loops": inner_loops_table,
-    "accuracy": accuracy_table, "gradient angles": gradients_table}
+    "accuracy": accuracy_table, "gradient angles": gradients_table, "efficiency of workers": efficiency_table, "sharded optimizers": sharding_table,
+    "model of workers": model_check_table, **{f"workers of {name}": partial(workers_table, workload=name) for name in WORKER_WORKLOADS},
+    **{f"clients of {name}": partial(clients_table, workload=name) for name in CLIENT_WORKLOADS}}
 """Kind of a table, as it stands in a document -> what renders it."""
 TABLE = re.compile(rf"(<!-- (?P<kind>{'|'.join(TABLES)}): (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
