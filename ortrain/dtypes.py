@@ -24,6 +24,9 @@ HALVES = frozenset({"float16", "bfloat16"})
 
 FLOATS = DIFFERENTIABLE | HALVES
 
+SMALL_INTEGERS = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
+"""The dtypes of quantized weights."""
+
 
 def numpy_dtype(name: str) -> np.dtype:
     """Return the NumPy dtype of a dtype name ("string" is object). Raises TypeError for one of EXTENSIONS where ml_dtypes does not have it."""

@@ -90,7 +90,7 @@ class Planner:
         self.inference = ShapeInference(model.opsets, types, ConstantValues(values) if symbolic else values, model.graph.types)
         self.builder = GraphBuilder(self.inference, NameSource(model.graph.names()), model.opset)
         self.open_sizes = OpenSizes(model.graph, inputs, objects, self.inference)
-        self.lifetimes = Lifetimes(self.inference.types, self._is_outside, outputs, states)
+        self.lifetimes = Lifetimes(self.inference.types, self._is_outside, self.inputs, outputs, states)
         self.steps: list[Step] = []
         self._guarded_ranges: list[tuple[str, int, int, int | None]] = []
         self.iterations: dict[str, LoopBody] = {}

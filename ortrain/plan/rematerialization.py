@@ -13,14 +13,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ortrain._core.symbolic import memory_at_least, size_hint
-from ortrain.plan.liveness import Lifetimes, live_bytes
+from ortrain.plan.liveness import OPERATIONS_PER_BYTE, Lifetimes, live_bytes
 from ortrain.plan.steps import Step
 
 MIN_BYTES = 1 << 16
 """Minimum size of a value to rematerialize: for smaller ones the extra step is not worth it."""
-OPERATIONS_PER_BYTE = 8
-"""Floating-point operations of a matrix multiplication or convolution in the time of moving one byte. Measured per
-core: 80 GFLOP/s and 20 GB/s with AVX2, 210 GFLOP/s and 18 GB/s with AMX tiles."""
 FIRST_ROUND_SHARE = 0.01
 """Share of the program's time to spend in the first round; each further round doubles it up to the session's limit.
 
@@ -48,7 +45,7 @@ class Candidate:
     """The value and its aliases -> the names to read after the recomputation."""
     size: int
     cost: int
-    """Cost of the recomputation, in operations."""
+    """Cost of the recomputation, in operations; 0 for a value of weights alone, which takes little of the time of the product that reads it."""
 
 
 @dataclass(slots=True)
@@ -203,6 +200,7 @@ class Rematerialization:
     def _find_candidates(self, recomputation: Callable[[Step], Step | None]) -> dict[str, Candidate]:
         """Return the candidates by value, those with the lowest cost per byte first."""
         candidates: list[Candidate] = []
+        of_weights = self.lifetimes.of_weights(self.steps)
         aliases: dict[str, list[str]] = {}
         for name in self.lifetimes.alias:
             aliases.setdefault(self.lifetimes.unaliased(name), []).append(name)
@@ -217,7 +215,7 @@ class Rematerialization:
             second = recomputation(step)
             if second is not None:
                 names = {value: second.outputs[0]} | {name: self.lifetimes.add_alias(name, second.outputs[0]) for name in aliases.get(value, ())}
-                candidates.append(Candidate(value, point, second, names, size_hint(size), self.cost([second])))
+                candidates.append(Candidate(value, point, second, names, size_hint(size), 0 if value in of_weights else self.cost([second])))
         return {c.value: c for c in sorted(candidates, key=lambda c: (c.cost / c.size, -c.size))}
 
     def cost(self, steps: Sequence[Step]) -> int:

@@ -85,6 +85,7 @@ def delay_large_outputs(steps: list[Step], lifetimes: Lifetimes, consumes_gradie
         if not consumes_gradient(step):
             for name in filter(None, step.inputs):
                 readers.setdefault(root(name), []).append(number)
+    of_weights = lifetimes.of_weights(steps)                       # they move together with the steps that they free them for
     positions = list(range(len(steps)))
     moved = False
     for number in reversed(range(len(steps))):
@@ -98,7 +99,7 @@ def delay_large_outputs(steps: list[Step], lifetimes: Lifetimes, consumes_gradie
         target = min(first_reads if read_outputs else last_uses, default=0)
         if target <= positions[number] + 1:
             continue
-        freed_operands = [value for value, last_use in zip(operands, last_uses, strict=True) if last_use < positions[number]]
+        freed_operands = [value for value, last_use in zip(operands, last_uses, strict=True) if last_use < positions[number] and value not in of_weights]
         if not read_outputs or memory_at_least(sum(map(lifetimes.nbytes, read_outputs)) - sum(map(lifetimes.nbytes, freed_operands)), MIN_BYTES):
             positions = [p - 1 if positions[number] < p < target else p for p in positions]
             positions[number] = target - 1

@@ -29,10 +29,8 @@ def prepare(model: ModelSource, calibration: Iterable[Any], targets: str | Seque
 
     Raises InvalidArgumentError for an older opset, when there is nothing to quantize, or for calibration data that are empty or not finite."""
     prepared = as_model(model)
-    if prepared.opset < OPSET:
-        raise InvalidArgumentError(f"expected opset {OPSET} or newer for scales per channel, got {prepared.opset}: generate_artifacts(opset_version={OPSET}) "
-                                   "and onnx.version_converter convert models")
-    layers = [layer for layer in select_layers(find_layers(prepared), targets) if _is_quantizable(layer, prepared)]
+    check_opset(prepared)
+    layers = [layer for layer in select_layers(find_layers(prepared), targets) if is_quantizable(layer, prepared)]
     if not layers:
         raise InvalidArgumentError("expected a model with dense layers or convolutions that have float weights, got none to quantize")
     inputs = list(dict.fromkeys(layer.node.inputs[0] for layer in layers))
@@ -48,12 +46,19 @@ def prepare(model: ModelSource, calibration: Iterable[Any], targets: str | Seque
             scale = (high - low) / LEVELS_UINT8 or 1.0
             quantized[x] = _pair(prepared, x, np.float32(scale), np.uint8(np.clip(round(-low / scale), 0, LEVELS_UINT8)), None, nodes)
         if weight not in quantized:
-            axis = _channel_axis(layer)
+            axis = channel_axis(layer)
             scales = weight_scales(graph.initializers[weight], axis)
             quantized[weight] = _pair(prepared, weight, scales, np.zeros(scales.shape, np.int8), axis, nodes)
         layer.node.inputs[:2] = [quantized[x], quantized[weight]]
     graph.nodes = [piece for node in graph.nodes for piece in (*before.get(node.outputs[0], ()), node)]
     return prepared
+
+
+def check_opset(model: Model) -> None:
+    """Raise InvalidArgumentError for a model of an opset without scales per channel."""
+    if model.opset < OPSET:
+        raise InvalidArgumentError(f"expected opset {OPSET} or newer for scales per channel, got {model.opset}: generate_artifacts(opset_version={OPSET}) "
+                                   "and onnx.version_converter convert models")
 
 
 def weight_scales(weight: np.ndarray, axis: int) -> np.ndarray:
@@ -62,11 +67,12 @@ def weight_scales(weight: np.ndarray, axis: int) -> np.ndarray:
     return np.where(largest > 0, largest / LARGEST_INT8, 1).astype(np.float32)
 
 
-def _is_quantizable(layer: Layer, model: Model) -> bool:
+def is_quantizable(layer: Layer, model: Model) -> bool:
+    """Return whether a layer is dense or a convolution, with a float32 weight that is stored in the model."""
     return layer.kind != EMBEDDING and not layer.quantized and layer.dtype == "float32" and layer.node.inputs[1] in model.graph.initializers
 
 
-def _channel_axis(layer: Layer) -> int:
+def channel_axis(layer: Layer) -> int:
     """Return the axis of the output channels in the layer's weight."""
     if layer.node.op_type == "Conv" or layer.node.op_type == "Gemm" and layer.node.attributes.get("transB", 0):
         return 0

@@ -61,9 +61,8 @@ def convolutional(path: str, channels: int, size: int, classes: int, batch: int 
     save(path, nodes, {"image": (TensorProto.FLOAT, [batch, channels, size, size])}, {"scores": [batch, classes]}, weights)
 
 
-def encoder(path: str, vocabulary: int = 50, width: int = 32, layers: int = 2, classes: int = 4, quantized: bool = False) -> None:
-    """Write a text classifier with the names of a transformer: "tokens" int64 [batch, length] -> "scores" [batch, classes]. quantized: store the weights of
-    the attention as int8."""
+def encoder(path: str, vocabulary: int = 50, width: int = 32, layers: int = 2, classes: int = 4) -> None:
+    """Write a text classifier with the names of a transformer: "tokens" int64 [batch, length] -> "scores" [batch, classes]."""
     random = np.random.default_rng(0)
     weights = {"embeddings.weight": random.standard_normal((vocabulary, width)).astype(np.float32)}
     nodes, value = [helper.make_node("Gather", ["embeddings.weight", "tokens"], ["embedded"])], "embedded"
@@ -71,11 +70,8 @@ def encoder(path: str, vocabulary: int = 50, width: int = 32, layers: int = 2, c
         prefix = f"encoder.layer.{layer}"
         for part in ("query", "key", "value"):
             name = f"{prefix}.attention.{part}"
-            used = f"{name}.weight"
-            weights[used] = weight(random, width, width)
-            if quantized:
-                used = _quantize(name, weights, nodes)
-            nodes.append(helper.make_node("MatMul", [value, used], [f"{name}.y"], f"/{name.replace('.', '/')}/MatMul"))
+            weights[f"{name}.weight"] = weight(random, width, width)
+            nodes.append(helper.make_node("MatMul", [value, f"{name}.weight"], [f"{name}.y"], f"/{name.replace('.', '/')}/MatMul"))
         nodes += [helper.make_node("Transpose", [f"{prefix}.attention.key.y"], [f"{prefix}.k"], perm=[0, 2, 1]),
                   helper.make_node("MatMul", [f"{prefix}.attention.query.y", f"{prefix}.k"], [f"{prefix}.qk"]),
                   helper.make_node("Softmax", [f"{prefix}.qk"], [f"{prefix}.p"], axis=-1),
@@ -86,11 +82,3 @@ def encoder(path: str, vocabulary: int = 50, width: int = 32, layers: int = 2, c
     nodes += [helper.make_node("ReduceMean", [value], ["pooled"], axes=[1], keepdims=0), dense("classifier", "pooled", "scores")]
     save(path, nodes, {"tokens": (TensorProto.INT64, ["batch", "length"])}, {"scores": ["batch", classes]}, weights)
 
-
-def _quantize(name: str, weights: dict[str, np.ndarray], nodes: list[onnx.NodeProto]) -> str:
-    """Replace a layer's weight by int8 numbers and one scale, and return the name of the float weight that DequantizeLinear makes of them."""
-    value = weights.pop(f"{name}.weight")
-    scale = np.float32(np.abs(value).max() / 127)
-    weights |= {f"{name}.weight_quantized": np.rint(value / scale).astype(np.int8), f"{name}.scale": np.array(scale)}
-    nodes.append(helper.make_node("DequantizeLinear", [f"{name}.weight_quantized", f"{name}.scale"], [f"{name}.dequantized"]))
-    return f"{name}.dequantized"

@@ -50,9 +50,8 @@ def regressor() -> Names:
 
 
 def text() -> Names:
-    """text_model.onnx, a small transformer of 4 classes, and int8_text_model.onnx, the same with int8 weights; tokens and labels."""
+    """text_model.onnx, a small transformer of 4 classes; tokens and labels."""
     models.encoder("text_model.onnx")
-    models.encoder("int8_text_model.onnx", quantized=True)
     random = np.random.default_rng(0)
     labels = random.integers(0, 4, 160)
     return {"tokens": (random.integers(0, 12, (160, 10)) + 12 * labels[:, None]).astype(np.int64), "labels": labels}

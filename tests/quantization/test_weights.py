@@ -1,0 +1,126 @@
+"""Weights that are stored as int8 compute what rounded float weights compute, in a quarter of the memory, beside adapters that train."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+from ortrain import InferenceSession, SessionOptions, TrainingSession, lora, quantization
+from ortrain.artifacts import LossType, OptimType
+from ortrain.errors import InvalidArgumentError
+from ortrain.formats.onnx_files import to_proto
+from tests.quantization.test_quantization import IMAGES, network, outputs
+
+LAYERS, WIDTH = 8, 256
+
+
+def deep(layers: int = LAYERS, width: int = WIDTH) -> onnx.ModelProto:
+    """x [n, width] -> y [n, width] through dense layers."""
+    nodes = " ".join(f"m{i} = MatMul({f'h{i - 1}' if i else 'x'}, w{i}) {'y' if i == layers - 1 else f'h{i}'} = Relu(m{i})" for i in range(layers))
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[n, {width}] x) => (float[n, {width}] y) {{ {nodes} }}')
+    rng = np.random.default_rng(0)
+    for i in range(layers):
+        model.graph.initializer.append(numpy_helper.from_array((rng.standard_normal((width, width)) / 16).astype(np.float32), f"w{i}"))
+    return model
+
+
+def with_rounded_weights(model: onnx.ModelProto, stored) -> onnx.ModelProto:
+    """Return the float model with the weights that the stored model computes."""
+    rounded = onnx.ModelProto()
+    rounded.CopyFrom(model)
+    constants = stored.graph.initializers
+    for node in stored.graph.nodes:
+        if node.op_type == "DequantizeLinear":
+            integers, scales = (constants[name] for name in node.inputs)
+            shape = [-1 if axis == node.attributes["axis"] else 1 for axis in range(integers.ndim)]
+            name = node.inputs[0].removesuffix(".quantized")
+            target = next(tensor for tensor in rounded.graph.initializer if tensor.name == name)
+            target.CopyFrom(numpy_helper.from_array((integers * scales.reshape(shape)).astype(np.float32), name))
+    return rounded
+
+
+def adapted_session(model, **options) -> TrainingSession:
+    adapted = lora.add(model, targets="all-linear", rank=2)
+    return TrainingSession.from_model(adapted, loss=LossType.MSELoss, optimizer=OptimType.AdamW, requires_grad=lora.parameters(adapted), learning_rate=1e-2,
+                                      options=SessionOptions(**options))
+
+
+def test_weights_become_int8_with_a_scale_for_each_output_channel():
+    stored = quantization.quantize_weights(network())
+    kinds = {name: (array.dtype.name, array.shape) for name, array in stored.graph.initializers.items() if not name.endswith("bias")}
+    assert kinds == {"conv.weight.quantized": ("int8", (4, 2, 3, 3)), "conv.weight.scale": ("float32", (4,)), "hidden.weight.quantized": ("int8", (144, 8)),
+                     "hidden.weight.scale": ("float32", (8,)), "head.weight.quantized": ("int8", (3, 8)), "head.weight.scale": ("float32", (3,))}
+    onnx.checker.check_model(to_proto(stored), full_check=True)
+    np.testing.assert_allclose(outputs(stored), outputs(with_rounded_weights(network(), stored)), rtol=1e-5, atol=1e-6)
+    assert 0 < np.abs(outputs(stored) - outputs(network())).max() < 0.05
+
+
+def test_targets_choose_the_layers():
+    stored = quantization.quantize_weights(network(), targets="hidden*")
+    assert [node.inputs[0] for node in stored.graph.nodes if node.op_type == "DequantizeLinear"] == ["hidden.weight.quantized"]
+    assert stored.graph.initializers["head.weight"].dtype == np.float32
+
+
+def test_a_weight_of_several_layers_is_stored_once_for_each_axis_of_channels():
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 8] x) => (float[n, 8] y) {
+        a = MatMul(x, w) b = MatMul(a, w) c = Gemm<transB=1>(b, w) d = Relu(w) y = MatMul(c, d) }""")
+    model.graph.initializer.append(numpy_helper.from_array(np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32), "w"))
+    stored = quantization.quantize_weights(model)
+    assert [node.op_type for node in stored.graph.nodes] == ["DequantizeLinear", "MatMul", "MatMul", "DequantizeLinear", "Gemm", "Relu", "MatMul"]
+    assert [node.attributes["axis"] for node in stored.graph.nodes if node.op_type == "DequantizeLinear"] == [1, 0]
+    assert "w" in stored.graph.initializers                       # Relu still reads it
+    x = np.eye(8, dtype=np.float32)
+    results = [InferenceSession(proto.SerializeToString()).run(None, {"x": x})[0] for proto in (to_proto(stored), model)]
+    np.testing.assert_allclose(*results, atol=0.05 * np.abs(results[1]).max())
+
+
+def test_adapters_train_on_stored_weights():
+    session = adapted_session(quantization.quantize_weights(deep(2, 64)))
+    x = np.random.default_rng(2).standard_normal((32, 64)).astype(np.float32)
+    losses = []
+    for _ in range(40):
+        losses.append(float(session.train_step(x, np.ones_like(x))[0]))
+        session.optimizer_step()
+        session.lazy_reset_grad()
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_floats_of_few_weights_are_in_memory_at_a_time():
+    """Also where the nodes that compute them come first: they move to the layers, and are computed once more for the backward pass."""
+    weight_bytes, batch = 4 * WIDTH * WIDTH, (np.ones((16, WIDTH), np.float32),) * 2
+    stored = quantization.quantize_weights(deep())
+    stored.graph.nodes.sort(key=lambda node: node.op_type != "DequantizeLinear")
+    arenas, losses = [], []
+    for model, share in ((deep(), 0.07), (stored, 0.07), (stored, 0.0)):
+        session = adapted_session(model, rematerialization=share)
+        losses.append(session.train_step(*batch)[0].tobytes())
+        session._train_runner.run(batch)
+        arenas.append(session._train_runner.last.arena_bytes)
+    assert arenas[1] < arenas[0] + 4 * weight_bytes < arenas[2]
+    assert losses[1] == losses[2]
+
+
+@pytest.mark.parametrize(("model", "targets", "message"), [
+    (lambda: network(opset=12), "*", "opset 13 or newer"), (network, "nothing*", "nothing"),
+    (lambda: quantization.quantize_weights(network()), "*", "got none to quantize")])
+def test_models_without_weights_to_store_are_refused(model, targets, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        quantization.quantize_weights(model(), targets=targets)
+
+
+def test_weights_that_are_not_finite_are_refused():
+    model = network()
+    weight = numpy_helper.to_array(model.graph.initializer[2]).copy()
+    weight[3, 1] = np.inf
+    model.graph.initializer[2].CopyFrom(numpy_helper.from_array(weight, "hidden.weight"))
+    with pytest.raises(InvalidArgumentError, match=r"finite weights, got inf in 'hidden\.weight'"):
+        quantization.quantize_weights(model)
+
+
+def test_inference_of_a_stored_model_equals_that_of_the_exported_one():
+    session = TrainingSession.from_model(quantization.quantize_weights(network()), loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW,
+                                         requires_grad=["conv.bias", "head.bias"])
+    np.testing.assert_allclose(session.predict(IMAGES)[0], outputs(session.inference_model()), rtol=1e-5, atol=1e-6)
