@@ -13,7 +13,9 @@ an error that has the name and the message of ortrain's, and strategies go on wi
 in the same way before a strategy averages them."""
 
 from ortrain.federated.arrays import initial_arrays, load_arrays
+from ortrain.federated.buffers import buffer_client_app
 from ortrain.federated.client import client_app
 from ortrain.federated.guard import GuardedGrid
+from ortrain.federated.round_settings import RoundSettings
 
-__all__ = ["GuardedGrid", "client_app", "initial_arrays", "load_arrays"]
+__all__ = ["GuardedGrid", "RoundSettings", "buffer_client_app", "client_app", "initial_arrays", "load_arrays"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -93,27 +93,32 @@ def checked_arrays(record: ArrayRecord, expected: Mapping[str, np.ndarray]) -> d
     if missing or unknown:
         raise ParameterNotFoundError(f"expected the {len(expected)} arrays that the model trains, got {len(record)}; missing: {missing[:5]}, "
                                      f"unknown: {unknown[:5]}")
-    return {name: _checked(name, array, expected[name]) for name, array in record.items()}
+    return {name: _checked(name, array, expected[name].dtype, expected[name].shape) for name, array in record.items()}
 
 
-def _checked(name: str, array: Array, expected: np.ndarray) -> np.ndarray:
-    """Return the values of an array in the dtype of the one that is expected. The header is looked at first, so that what does not fit is not even read."""
+def float32_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
+    """Return the arrays of a record, of any names and shapes, in float32. Raises the other errors of load_arrays."""
+    return {name: _checked(name, array, np.dtype(np.float32)) for name, array in record.items()}
+
+
+def _checked(name: str, array: Array, dtype: np.dtype[Any], expected: tuple[int, ...] | None = None) -> np.ndarray:
+    """Return the values of an array in a dtype. The header is looked at first, so that what does not fit the expected shape is not even read."""
     try:
         stream = io.BytesIO(array.data)
-        shape, _, dtype = HEADER_READERS[np.lib.format.read_magic(stream)](stream)
-        if shape != expected.shape:
-            raise ParameterShapeError(f"expected array {name!r} with shape {list(expected.shape)}, got {list(shape)}")
-        if dtype.kind != "f":
-            raise ParameterTypeError(f"expected array {name!r} with dtype {expected.dtype}, got {dtype}")
+        shape, _, found = HEADER_READERS[np.lib.format.read_magic(stream)](stream)
+        if expected is not None and shape != expected:
+            raise ParameterShapeError(f"expected array {name!r} with shape {list(expected)}, got {list(shape)}")
+        if found.kind != "f":
+            raise ParameterTypeError(f"expected array {name!r} with dtype {dtype}, got {found}")
         values: np.ndarray = array.numpy()
     except (ParameterShapeError, ParameterTypeError):
         raise
     except (ValueError, KeyError, EOFError, TypeError) as error:
         raise InvalidArgumentError(f"expected array {name!r} in NumPy's file format, got {len(array.data)} bytes as {array.stype!r}: {error}") from error
     with np.errstate(over="ignore"):                        # a number that is too large becomes infinite, and is found
-        values = values.astype(expected.dtype, copy=False)
-    if found := non_finite(values):
-        raise InvalidArgumentError(f"expected finite numbers of {expected.dtype} in array {name!r}, got {found}")
+        values = values.astype(dtype, copy=False)
+    if wrong := non_finite(values):
+        raise InvalidArgumentError(f"expected finite numbers of {dtype} in array {name!r}, got {wrong}")
     return values
 
 

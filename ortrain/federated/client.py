@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortrain.data import DataLoader, as_loader, split
-from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError, OrtrainError
-from ortrain.federated.flower import NUMBER_OF_EXAMPLES, error_reply, flower
+from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError
+from ortrain.federated.flower import NUMBER_OF_EXAMPLES, flower
+from ortrain.federated.messages import Request, answer
 from ortrain.federated.proximal import ProximalTerm
-from ortrain.federated.round_settings import RoundSettings
 from ortrain.federated.workspace import Workspace
 from ortrain.trainer.evaluation import evaluate_batches
 from ortrain.trainer.loop import RunningMetrics
@@ -21,7 +21,7 @@ from ortrain.trainer.trainer import EVALUATION_BATCH_SIZE, Trainer
 from ortrain.training.session import TrainingSession
 
 if TYPE_CHECKING:
-    from flwr.app import ArrayRecord, Context, Message
+    from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
 
 SETTINGS = ("seed", "metrics", "accumulate", "accumulation", "clip_norm", "clip_value", "callbacks")
@@ -97,25 +97,18 @@ class Client:
 
     def train(self, message: Message, context: Context) -> Message:
         """Reply with the arrays after local training, or with an error."""
-        return self._reply(message, context, self._train)
+        return self._reply(message, lambda workspace, request: self._train(workspace, request, context))
 
     def evaluate(self, message: Message, context: Context) -> Message:
         """Reply with loss and metrics of the held-out data, or with an error."""
-        return self._reply(message, context, self._evaluate)
+        return self._reply(message, lambda workspace, request: self._evaluate(workspace, request, context))
 
-    def _reply(self, message: Message, context: Context, work: Callable[[Workspace, str, ArrayRecord, RoundSettings, Context], dict[str, Any]]) -> Message:
-        app = flower()
-        try:
-            records, configs = message.content.array_records, list(message.content.config_records.values())
-            if len(records) != 1 or len(configs) > 1:
-                raise InvalidArgumentError(f"expected one ArrayRecord and at most one ConfigRecord in a message, got {len(records)} and {len(configs)}")
-            (key, arrays), = records.items()
+    def _reply(self, message: Message, work: Callable[[Workspace, Request], dict[str, Any]]) -> Message:
+        def locked(request: Request) -> dict[str, Any]:
             with _lock:
-                content = app.RecordDict(work(self._workspace(), key, arrays, RoundSettings.of(configs[0] if configs else {}), context))
-        except OrtrainError as error:
-            return error_reply(error, message)
-        reply: Message = app.Message(content, reply_to=message)
-        return reply
+                return work(self._workspace(), request)
+
+        return answer(message, locked)
 
     def _workspace(self) -> Workspace:
         if self.key not in _workspaces:
@@ -125,8 +118,9 @@ class Client:
             _workspaces[self.key] = Workspace(self.make_session, self.personal)
         return _workspaces[self.key]
 
-    def _train(self, workspace: Workspace, key: str, arrays: ArrayRecord, settings: RoundSettings, context: Context) -> dict[str, Any]:
-        workspace.enter(arrays, context)
+    def _train(self, workspace: Workspace, request: Request, context: Context) -> dict[str, Any]:
+        settings = request.settings
+        workspace.enter(request.arrays, context)
         workspace.prepare_training(settings, self.settings.get("seed", 0), _number_of(context))
         trainer = self._trainer(workspace)
         loader = self._loader(trainer, self.data(context), settings.batch_size or BATCH_SIZE)
@@ -136,18 +130,18 @@ class Client:
         trainer.epoch = settings.server_round * settings.epochs         # those of earlier rounds, whose orders of samples are not repeated
         trainer.fit(loader, epochs=trainer.epoch + settings.epochs, callbacks=callbacks)
         assert trainer.running is not None
-        return {key: workspace.leave(arrays.keys(), context), "metrics": _metrics(trainer.running.samples, trainer.running.results())}
+        return {request.key: workspace.leave(request.arrays.keys(), context), "metrics": _metrics(trainer.running.samples, trainer.running.results())}
 
-    def _evaluate(self, workspace: Workspace, key: str, arrays: ArrayRecord, settings: RoundSettings, context: Context) -> dict[str, Any]:
+    def _evaluate(self, workspace: Workspace, request: Request, context: Context) -> dict[str, Any]:
         if self.validation is None:
             raise InvalidStateError("expected validation data to evaluate, client_app() was given none")
-        workspace.enter(arrays, context)
-        trainer = self._trainer(workspace)
+        workspace.enter(request.arrays, context)
+        trainer, batch_size = self._trainer(workspace), request.settings.batch_size or EVALUATION_BATCH_SIZE
         if isinstance(self.validation, float):
-            loader = self._loader(trainer, self.data(context), settings.batch_size or EVALUATION_BATCH_SIZE)
+            loader = self._loader(trainer, self.data(context), batch_size)
             loader = split(loader, self.validation, trainer.options.seed)[1]
         else:
-            loader = trainer.evaluation_loader(self.validation(context), batch_size=settings.batch_size or EVALUATION_BATCH_SIZE)
+            loader = trainer.evaluation_loader(self.validation(context), batch_size=batch_size)
         running = RunningMetrics(trainer.metrics)
         results = evaluate_batches(workspace.session, loader, running, trainer.roles)
         return {"metrics": _metrics(running.samples, results)}
