@@ -12,10 +12,23 @@ of another width are converted, since Flower's FedAdam answers in float64. A cli
 an error that has the name and the message of ortrain's, and strategies go on with the replies of the others. `GuardedGrid` looks at replies of other clients
 in the same way before a strategy averages them."""
 
+from typing import TYPE_CHECKING, Any
+
 from ortrain.federated.arrays import initial_arrays, load_arrays
 from ortrain.federated.buffers import buffer_client_app
 from ortrain.federated.client import client_app
 from ortrain.federated.guard import GuardedGrid
 from ortrain.federated.round_settings import RoundSettings
 
-__all__ = ["GuardedGrid", "RoundSettings", "buffer_client_app", "client_app", "initial_arrays", "load_arrays"]
+if TYPE_CHECKING:
+    from ortrain.federated.scaffold import Scaffold
+
+__all__ = ["GuardedGrid", "RoundSettings", "Scaffold", "buffer_client_app", "client_app", "initial_arrays", "load_arrays"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Scaffold":                                  # a subclass of Flower's, which importing ortrain.federated does not need
+        from ortrain.federated.scaffold import Scaffold
+
+        return Scaffold
+    raise AttributeError(f"module 'ortrain.federated' has no attribute {name!r}")

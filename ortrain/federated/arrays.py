@@ -76,8 +76,13 @@ def values_of(session: TrainingSession, names: Iterable[str]) -> dict[str, np.nd
 
 def record_of(session: TrainingSession, names: Iterable[str]) -> ArrayRecord:
     """Return the current values of parameters and running statistics. Raises MissingPackageError."""
+    return record_of_arrays(values_of(session, names))
+
+
+def record_of_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """Return arrays by name as a record of Flower, which copies them. Raises MissingPackageError."""
     app = flower()
-    record: ArrayRecord = app.ArrayRecord({name: app.Array(array) for name, array in values_of(session, names).items()})
+    record: ArrayRecord = app.ArrayRecord({name: app.Array(array) for name, array in arrays.items()})
     return record
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError, ParameterShapeError, ParameterTypeError
-from ortrain.federated.arrays import float32_arrays, non_finite
+from ortrain.federated.arrays import float32_arrays, non_finite, record_of_arrays
 from ortrain.federated.flower import NUMBER_OF_EXAMPLES, flower
 from ortrain.federated.messages import Request, answer
 from ortrain.federated.round_settings import RoundSettings
@@ -47,6 +47,8 @@ def buffer_client_app(train: Train, evaluate: Evaluate | None = None, *, mods: S
             raise ArgumentTypeError(f"expected a function as {name}, got {type(function).__name__}")
 
     def trained(request: Request, context: Context) -> dict[str, Any]:
+        if request.control_variate is not None:
+            raise InvalidArgumentError("expected a message without control variates: clients that exchange buffers know no gradients, use client_app")
         arrays = float32_arrays(request.arrays)
         buffer, metrics = train(_flat(arrays), request.settings, context)
         return {request.key: _record_of(buffer, arrays), "metrics": _metrics(metrics)}
@@ -75,13 +77,11 @@ def _record_of(buffer: np.ndarray, arrays: Mapping[str, np.ndarray]) -> ArrayRec
         raise ParameterTypeError(f"expected a buffer of float32 from train, got {buffer.dtype}")
     if buffer.size != size:
         raise ParameterShapeError(f"expected a buffer of {size} elements from train, as many as it was given, got {buffer.size}")
-    flat, app = buffer.reshape(-1), flower()
+    flat = buffer.reshape(-1)
     if found := non_finite(flat):
         raise InvalidStateError(f"expected finite parameters after local training, got {found}")
     ends = np.cumsum([array.size for array in arrays.values()])
-    parts = {name: flat[end - array.size : end].reshape(array.shape) for (name, array), end in zip(arrays.items(), ends, strict=True)}
-    record: ArrayRecord = app.ArrayRecord({name: app.Array(part) for name, part in parts.items()})
-    return record
+    return record_of_arrays({name: flat[end - array.size : end].reshape(array.shape) for (name, array), end in zip(arrays.items(), ends, strict=True)})
 
 
 def _metrics(metrics: Mapping[str, float]) -> MetricRecord:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ortrain.data import DataLoader, as_loader, split
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError
+from ortrain.federated.control_variates import ControlVariates
 from ortrain.federated.flower import NUMBER_OF_EXAMPLES, flower
-from ortrain.federated.messages import Request, answer
-from ortrain.federated.proximal import ProximalTerm
+from ortrain.federated.gradient_terms import GradientTerm, ProximalTerm
+from ortrain.federated.messages import CONTROL_VARIATES, Request, answer
 from ortrain.federated.workspace import Workspace
 from ortrain.trainer.evaluation import evaluate_batches
 from ortrain.trainer.loop import RunningMetrics
@@ -57,16 +58,17 @@ def client_app(make_session: Callable[[], TrainingSession], data: Callable[[Cont
     "running-statistics" for the latter alone.
     mods: Flower's, for all messages. settings: of a Trainer: seed, metrics, accumulate, accumulation, clip_norm, clip_value and callbacks.
 
-    Messages. A client looks at the only ArrayRecord of a message and at "epochs" (1 by default), "batch-size" (32), "learning-rate" (that of make_session),
-    "proximal-mu" and "server-round" in its ConfigRecord. It replies to "train" with the arrays, and to both kinds of messages with a MetricRecord "metrics"
-    of "num-examples", "loss", which is without the proximal term, and the metrics. Training begins with fresh moments, in an order of samples and with random
-    masks that follow from seed, round and client.
+    Messages. A client looks at the only ArrayRecord of a message, or with SCAFFOLD at that and its "control-variates", and at "epochs" (1 by default),
+    "batch-size" (32), "learning-rate" (that of make_session), "proximal-mu" and "server-round" in its ConfigRecord. It replies to "train" with the arrays, and
+    to both kinds of messages with a MetricRecord "metrics" of "num-examples", "loss", which is without the proximal term, and the metrics. Training begins with
+    fresh moments, in an order of samples and with random masks that follow from seed, round and client.
 
     Errors of ortrain become replies with an error, so that strategies leave the client out; the global model and the client's personal arrays stay as they
     were. Raises MissingPackageError without Flower, ArgumentTypeError and InvalidArgumentError for wrong arguments.
 
     Sources: B. McMahan and others, Communication-Efficient Learning of Deep Networks from Decentralized Data (2017); T. Li and others, Federated Optimization
-    in Heterogeneous Networks (2020); X. Li and others, FedBN (2021); M. G. Arivazhagan and others, Federated Learning with Personalization Layers (2019)."""
+    in Heterogeneous Networks (2020); S. P. Karimireddy and others, SCAFFOLD (2020); X. Li and others, FedBN (2021); M. G. Arivazhagan and others, Federated
+    Learning with Personalization Layers (2019)."""
     for name, function in {"make_session": make_session, "data": data}.items():
         if not callable(function):
             raise ArgumentTypeError(f"expected a function as {name}, got {type(function).__name__}")
@@ -126,11 +128,16 @@ class Client:
         loader = self._loader(trainer, self.data(context), settings.batch_size or BATCH_SIZE)
         if isinstance(self.validation, float):
             loader, _ = split(loader, self.validation, trainer.options.seed)
-        callbacks = [ProximalTerm(workspace.session, settings.proximal_mu, workspace.personal)] if settings.proximal_mu else []
+        terms: list[GradientTerm] = [ProximalTerm(workspace.session, settings.proximal_mu, workspace.personal)] if settings.proximal_mu else []
+        control_variates = ControlVariates(workspace, request, context) if settings.control_variate else None
+        if control_variates is not None:
+            terms.append(control_variates.term)
         trainer.epoch = settings.server_round * settings.epochs         # those of earlier rounds, whose orders of samples are not repeated
-        trainer.fit(loader, epochs=trainer.epoch + settings.epochs, callbacks=callbacks)
+        trainer.fit(loader, epochs=trainer.epoch + settings.epochs, callbacks=terms)
         assert trainer.running is not None
-        return {request.key: workspace.leave(request.arrays.keys(), context), "metrics": _metrics(trainer.running.samples, trainer.running.results())}
+        change = {} if control_variates is None else {CONTROL_VARIATES: control_variates.leave(context)}
+        arrays = workspace.leave(request.arrays.keys(), context)
+        return {request.key: arrays, **change, "metrics": _metrics(trainer.running.samples, trainer.running.results())}
 
     def _evaluate(self, workspace: Workspace, request: Request, context: Context) -> dict[str, Any]:
         if self.validation is None:

@@ -47,8 +47,8 @@ def _checked(reply: Message, sent: Message) -> Message:
     try:
         for metrics in reply.content.metric_records.values():
             _check_weight(metrics)
-        for arrays in reply.content.array_records.values():
-            checked_arrays(arrays, _values(sent))
+        for name, arrays in reply.content.array_records.items():
+            checked_arrays(arrays, _values(sent, name))
     except OrtrainError as error:
         return error_reply(error, sent)
     return reply
@@ -59,9 +59,9 @@ def _check_weight(metrics: MetricRecord) -> None:
         check_number(metrics[NUMBER_OF_EXAMPLES], NUMBER_OF_EXAMPLES, positive=True)
 
 
-def _values(sent: Message) -> dict[str, np.ndarray]:
-    """Return the arrays of a message."""
-    records: list[ArrayRecord] = list(sent.content.array_records.values())
-    if len(records) != 1:
-        raise InvalidArgumentError(f"expected no arrays in reply to a message with {len(records)} ArrayRecords")
-    return {name: array.numpy() for name, array in records[0].items()}
+def _values(message: Message, name: str) -> dict[str, np.ndarray]:
+    """Return the arrays of a message that a record of a reply is compared with: those of the same name, or the only ones."""
+    records: dict[str, ArrayRecord] = dict(message.content.array_records)
+    if name not in records and len(records) != 1:
+        raise InvalidArgumentError(f"expected arrays named as in the message, {sorted(records)}, got {name!r}")
+    return {key: array.numpy() for key, array in (records.get(name) or next(iter(records.values()))).items()}

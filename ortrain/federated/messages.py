@@ -13,6 +13,9 @@ from ortrain.federated.round_settings import RoundSettings
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message
 
+CONTROL_VARIATES = "control-variates"
+"""The name of the record with SCAFFOLD's control variates, beside the one of arrays."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -21,16 +24,19 @@ class Request:
     key: str
     """The name of the record of arrays, under which a reply returns them."""
     arrays: ArrayRecord
+    control_variate: ArrayRecord | None
+    """The server's, in a message of SCAFFOLD."""
     settings: RoundSettings
 
     @classmethod
     def of(cls, message: Message) -> Request:
         """Read a message. Raises InvalidArgumentError for other records than a client expects, and the errors of RoundSettings.of."""
-        records, configs = message.content.array_records, list(message.content.config_records.values())
+        records, configs = dict(message.content.array_records), list(message.content.config_records.values())
+        control_variate = records.pop(CONTROL_VARIATES, None)
         if len(records) != 1 or len(configs) > 1:
             raise InvalidArgumentError(f"expected one ArrayRecord and at most one ConfigRecord in a message, got {len(records)} and {len(configs)}")
         (key, arrays), = records.items()
-        return cls(key, arrays, RoundSettings.of(configs[0] if configs else {}))
+        return cls(key, arrays, control_variate, RoundSettings.of(configs[0] if configs else {}))
 
 
 def answer(message: Message, work: Callable[[Request], Mapping[str, Any]]) -> Message:

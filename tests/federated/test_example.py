@@ -16,7 +16,8 @@ from tests.layers import ROOT
 FOLDER = ROOT / "examples" / "federated"
 
 
-def test_the_example_trains_and_exports(monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize("strategy", ["FedProx", "FedAvg", "Scaffold"])
+def test_the_example_trains_and_exports(strategy, monkeypatch, capsys, tmp_path):
     monkeypatch.syspath_prepend(FOLDER)
     from federated_digits import client_app, server_app, task
 
@@ -25,8 +26,8 @@ def test_the_example_trains_and_exports(monkeypatch, capsys, tmp_path):
         module, _, name = part.partition(":")
         assert hasattr(sys.modules[module], name)
     where = context()
-    where.run_config = app["config"] | {"rounds": 8, "fraction": 1.0, "out": str(tmp_path / "trained.onnx")}
-    grid = LocalGrid(dict.fromkeys(range(5), client_app.app))
+    where.run_config = app["config"] | {"rounds": 8, "fraction": 1.0, "strategy": strategy, "out": str(tmp_path / "trained.onnx")}
+    grid = LocalGrid(dict.fromkeys(range(5), client_app.app), run_config=where.run_config)
     server_app.app(grid, where)
     found = re.search(r"after 8 rounds: held-out accuracy ([\d.]+)%", capsys.readouterr().out)
     assert found is not None and float(found[1]) > 85 and not grid.errors

@@ -23,19 +23,21 @@ def message(kind: str, arrays: ArrayRecord, node: int = 0, **config: Any) -> Mes
     return Message(RecordDict({"arrays": arrays, "config": settings}), node, kind)
 
 
-def context(node: int = 0, nodes: int = 1) -> Context:
+def context(node: int = 0, nodes: int = 1, run_config: Mapping[str, Any] | None = None) -> Context:
     """Return the context of a node in a simulation."""
-    return Context(1, node, {"partition-id": node, "num-partitions": nodes}, RecordDict(), {})
+    return Context(1, node, {"partition-id": node, "num-partitions": nodes}, RecordDict(), dict(run_config or {}))
 
 
 class LocalGrid(Grid):
     """Hands the messages of a strategy to client apps, and keeps their contexts and the errors with which they replied.
 
-    apps: node -> its app. answers: may drop or change a reply: (node, reply) -> reply or None. Contexts are pickled in between, as in a simulation."""
+    apps: node -> its app. answers: may drop or change a reply: (node, reply) -> reply or None. run_config: that of the contexts, which are pickled in between,
+    as in a simulation."""
 
-    def __init__(self, apps: Mapping[int, ClientApp], answers: Callable[[int, Message], Message | None] = lambda node, reply: reply) -> None:
+    def __init__(self, apps: Mapping[int, ClientApp], answers: Callable[[int, Message], Message | None] = lambda node, reply: reply,
+                 run_config: Mapping[str, Any] | None = None) -> None:
         self.apps = dict(apps)
-        self.contexts = {node: context(node, len(apps)) for node in apps}
+        self.contexts = {node: context(node, len(apps), run_config) for node in apps}
         self.answers = answers
         self.errors: list[str] = []
         TaskIdentity.task_id = TaskIdentity.run_id = 1

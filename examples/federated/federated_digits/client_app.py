@@ -8,7 +8,7 @@ from ortrain.federated import client_app
 
 
 def data(context: Context) -> tuple[np.ndarray, np.ndarray]:
-    return part(int(context.node_config["partition-id"]), int(context.node_config["num-partitions"]))
+    return part(int(context.node_config["partition-id"]), int(context.node_config["num-partitions"]), float(context.run_config["skew"]))
 
 
 app = client_app(make_session, data, validation=0.2)

@@ -1,11 +1,13 @@
-"""The server: rounds of FedProx, and the accuracy of the global model on digits that no client has."""
+"""The server: rounds of a strategy, and the accuracy of the global model on digits that no client has."""
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedProx
+from flwr.serverapp.strategy import FedAvg, FedProx
 
 from federated_digits.task import held_out, make_session
-from ortrain.federated import GuardedGrid, initial_arrays, load_arrays
+from ortrain.federated import GuardedGrid, Scaffold, initial_arrays, load_arrays
+
+STRATEGIES = {"FedAvg": FedAvg, "FedProx": FedProx, "Scaffold": Scaffold}
 
 app = ServerApp()
 
@@ -20,7 +22,8 @@ def main(grid: Grid, context: Context) -> None:
             loss, scores = session.eval_step(x, labels)
             return MetricRecord({"loss": float(loss), "accuracy": float((scores.argmax(1) == labels).mean())})
 
-        strategy = FedProx(fraction_train=config["fraction"], fraction_evaluate=config["fraction"], proximal_mu=config["proximal-mu"])
+        further = {"proximal_mu": config["proximal-mu"]} if config["strategy"] == "FedProx" else {}
+        strategy = STRATEGIES[config["strategy"]](fraction_train=config["fraction"], fraction_evaluate=config["fraction"], **further)
         settings = ConfigRecord({name: config[name] for name in ("epochs", "batch-size", "learning-rate")})
         result = strategy.start(GuardedGrid(grid), initial_arrays(session), num_rounds=config["rounds"], train_config=settings, evaluate_fn=evaluate)
         print(f"after {config['rounds']} rounds: held-out accuracy {result.evaluate_metrics_serverapp[config['rounds']]['accuracy']:.2%}", flush=True)

@@ -12,8 +12,6 @@ from ortrain import SessionOptions, TrainingSession
 PIXELS, HIDDEN, CLASSES = 64, 64, 10
 HELD_OUT = 360
 """Digits that no client has."""
-SKEW = 0.5
-"""The concentration of the Dirichlet distribution by which digits go to clients: the smaller it is, the more do their data differ."""
 
 
 def model() -> onnx.ModelProto:
@@ -49,11 +47,11 @@ def held_out() -> tuple[np.ndarray, np.ndarray]:
     return x[:HELD_OUT], labels[:HELD_OUT]
 
 
-def part(number: int, clients: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the digits of a client."""
+def part(number: int, clients: int, skew: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the digits of a client. skew: the concentration of the distribution by which they are divided."""
     x, labels = (array[HELD_OUT:] for array in digits())
     rng = np.random.default_rng(clients)
-    shares = rng.dirichlet(np.full(clients, SKEW), CLASSES)
+    shares = rng.dirichlet(np.full(clients, skew), CLASSES)
     owners = np.array([rng.choice(clients, p=shares[label]) for label in labels])
     owners[: 10 * clients] = np.arange(10 * clients) % clients      # so that each has some
     return x[owners == number], labels[owners == number]
