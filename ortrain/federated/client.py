@@ -108,7 +108,8 @@ class Client:
     def _reply(self, message: Message, work: Callable[[Workspace, Request], dict[str, Any]]) -> Message:
         def locked(request: Request) -> dict[str, Any]:
             with _lock:
-                return work(self._workspace(), request)
+                workspace = self._workspace()
+                return work(workspace, request.with_names(workspace.shared))
 
         return answer(message, locked)
 

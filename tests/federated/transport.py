@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping
@@ -9,9 +10,11 @@ from typing import Any
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"                  # read when Flower is imported
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 
@@ -48,20 +51,30 @@ class LocalGrid(Grid):
         for sent in messages:
             node = sent.metadata.dst_node_id
             node_context = pickle.loads(pickle.dumps(self.contexts[node]))
-            reply = self.answers(node, self.apps[node](sent, node_context))
+            reply = self.answers(node, self._answer(node, sent, node_context))
             self.contexts[node] = node_context
             if reply is not None:
                 replies.append(reply)
                 self.errors += [reply.error.reason] if reply.has_error() else []
         return replies
 
+    def _answer(self, node: int, sent: Message, node_context: Context) -> Message:
+        """Return the reply of an app, or as Flower does an error when it raises one."""
+        try:
+            return self.apps[node](copy.deepcopy(sent), node_context)       # mods change messages, whose content a strategy shares between clients
+        except Exception as error:
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=sent)
+
     def get_node_ids(self) -> list[int]:
         return list(self.apps)
+
+    @property
+    def run(self) -> Run:
+        return Run.create_empty(1)
 
     # ---- what strategies do not call
 
     def _refuse(self, *arguments: Any, **named: Any) -> Any:
         raise NotImplementedError
 
-    run = property(_refuse)
     set_run = create_message = push_messages = pull_messages = _refuse
