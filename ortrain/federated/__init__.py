@@ -1,7 +1,7 @@
 """Federated learning with Flower: clients train one model on data that stay with them, and a server combines what they have learned.
 
-ortrain brings the client, the arrays for the server and a guard for the replies to it; strategies, transport and simulation are Flower's
-(`pip install 'ortrain[flower]'`).
+ortrain brings clients, the arrays for the server, a guard for the replies to it and the strategy of SCAFFOLD; other strategies, transport and simulation are
+Flower's (`pip install 'ortrain[flower]'`).
 
 What travels. The arrays of a message are the trainable parameters that are not frozen and the running statistics of batch normalizations, by their names in the
 model; with LoRA they are the adapters alone. `personal` names those that stay with each client instead, as in FedBN and FedPer. The optimizer's moments do not
@@ -18,12 +18,13 @@ from ortrain.federated.arrays import initial_arrays, load_arrays
 from ortrain.federated.buffers import buffer_client_app
 from ortrain.federated.client import client_app
 from ortrain.federated.guard import GuardedGrid
+from ortrain.federated.mods import equal_weights_mod
 from ortrain.federated.round_settings import RoundSettings
 
 if TYPE_CHECKING:
     from ortrain.federated.scaffold import Scaffold
 
-__all__ = ["GuardedGrid", "RoundSettings", "Scaffold", "buffer_client_app", "client_app", "initial_arrays", "load_arrays"]
+__all__ = ["GuardedGrid", "RoundSettings", "Scaffold", "buffer_client_app", "client_app", "equal_weights_mod", "initial_arrays", "load_arrays"]
 
 
 def __getattr__(name: str) -> Any:

