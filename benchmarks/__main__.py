@@ -1,8 +1,8 @@
 """`python -m benchmarks` compares ortrain with other runtimes on twelve workloads, `python -m benchmarks networks` on twenty-four other networks;
 `python -m benchmarks operators` times single operators, `python -m benchmarks scaling` shows how cost grows with the size of the work,
 `python -m benchmarks trainer` what the trainer adds to a step, `mpiexec -n 2 python -m benchmarks parallel` what sums of gradients take,
-`python -m benchmarks cluster` what many workers and clients would do by a model, `python -m benchmarks native` what the C interface costs, and
-`python -m benchmarks accuracy` how results in bfloat16 differ from those in float32."""
+`python -m benchmarks cluster` what many workers and clients would do by a model, `python -m benchmarks federated` how many clients a machine simulates,
+`python -m benchmarks native` what the C interface costs, and `python -m benchmarks accuracy` how results in bfloat16 differ from those in float32."""
 
 import sys
 
@@ -34,6 +34,10 @@ elif sys.argv[1:2] == ["cluster"]:
     from benchmarks.cluster.run import main as cluster
 
     cluster(sys.argv[2:])
+elif sys.argv[1:2] == ["federated"]:
+    from benchmarks.federated import main as federated
+
+    federated(sys.argv[2:])
 elif sys.argv[1:2] == ["native"]:
     from benchmarks.native import main as native
 

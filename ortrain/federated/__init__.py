@@ -18,13 +18,14 @@ from ortrain.federated.arrays import initial_arrays, load_arrays
 from ortrain.federated.buffers import buffer_client_app
 from ortrain.federated.client import client_app
 from ortrain.federated.guard import GuardedGrid
+from ortrain.federated.limited_grid import LimitedGrid
 from ortrain.federated.mods import equal_weights_mod
 from ortrain.federated.round_settings import RoundSettings
 
 if TYPE_CHECKING:
     from ortrain.federated.scaffold import Scaffold
 
-__all__ = ["GuardedGrid", "RoundSettings", "Scaffold", "buffer_client_app", "client_app", "equal_weights_mod", "initial_arrays", "load_arrays"]
+__all__ = ["GuardedGrid", "LimitedGrid", "RoundSettings", "Scaffold", "buffer_client_app", "client_app", "equal_weights_mod", "initial_arrays", "load_arrays"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from ortrain import SessionOptions, TrainingSession
-from ortrain.federated import client_app, initial_arrays
+from ortrain.federated import LimitedGrid, client_app, initial_arrays
 from tests.federated.secure_rounds import secure_rounds
 from tests.trainer.models import classifier, samples
 
@@ -38,7 +38,7 @@ def data(context: Context) -> object:
 def average(grid: Grid, context: Context, nodes: int, rounds: int) -> list[float]:
     """Train by federated averaging; return the losses."""
     strategy = FedAvg(min_train_nodes=nodes, min_evaluate_nodes=nodes, min_available_nodes=nodes)
-    result = strategy.start(grid, initial_arrays(make_session()), num_rounds=rounds, train_config=ConfigRecord({"batch-size": 5}))
+    result = strategy.start(LimitedGrid(grid, PROCESSES), initial_arrays(make_session()), num_rounds=rounds, train_config=ConfigRecord({"batch-size": 5}))
     return [metrics["loss"] for metrics in result.evaluate_metrics_clientapp.values()]
 
 
