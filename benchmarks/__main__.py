@@ -1,4 +1,5 @@
-"""`python -m benchmarks` compares ortrain with other runtimes on twelve workloads, `python -m benchmarks networks` on twenty-four other networks;
+"""`python -m benchmarks` compares ortrain with other runtimes on twelve workloads, `python -m benchmarks networks` on twenty-four other networks,
+`python -m benchmarks instruction-sets` those with the kernels of each instruction set;
 `python -m benchmarks operators` times single operators, `python -m benchmarks scaling` shows how cost grows with the size of the work,
 `python -m benchmarks trainer` what the trainer adds to a step, `mpiexec -n 2 python -m benchmarks parallel` what sums of gradients take,
 `python -m benchmarks cluster` what many workers and clients would do by a model, `python -m benchmarks federated` how many clients a machine simulates,
@@ -30,6 +31,10 @@ elif sys.argv[1:2] == ["parallel"]:
     from benchmarks.parallel import main as parallel
 
     parallel(sys.argv[2:])
+elif sys.argv[1:2] == ["instruction-sets"]:
+    from benchmarks.networks.instruction_sets import main as instruction_sets
+
+    instruction_sets(sys.argv[2:])
 elif sys.argv[1:2] == ["cluster"]:
     from benchmarks.cluster.run import main as cluster
 

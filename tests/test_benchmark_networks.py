@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 from benchmarks import measure, one
-from benchmarks.networks import NETWORKS, floor, run
+from benchmarks.networks import NETWORKS, floor, instruction_sets, run
 from benchmarks.networks.builder import NetworkBuilder
-from benchmarks.networks.tables import networks_table
+from benchmarks.networks.tables import instruction_sets_table, networks_table
 from ortrain import SessionOptions, TrainingSession
 from ortrain.artifacts import LossType, OptimType
 
@@ -154,3 +154,23 @@ def test_recorded_networks_are_rendered_with_their_best_peer(monkeypatch, tmp_pa
     assert lines[2] == "| vit | 2.00 | 3.00 (eager) | 0.67 | 2.00 | - | - | - | - | 25% | `gemm` 50% |"
     assert lines[3] == "| geometric mean | | | 0.67 | | | | - | | | |"
     assert {line.count("|") for line in lines} == {12}
+
+
+def test_instruction_sets_are_measured_in_turns_and_recorded(monkeypatch, tmp_path):
+    bound = {"status": "ok", "operations": 1e6, "rate": 1e9, "optimizer_bytes": 0, "exchanged_bytes": 0, "bandwidth": 1e9}
+    seen = []
+
+    def rows(options, network, pythons, cache):
+        seen.append((network, options.instruction_set))
+        return {"1": {"step_ms": {"ortrain": {None: 2.0, "avx2": 3.0, "baseline": 8.0}[options.instruction_set]}, "floor": dict(bound)}}
+
+    monkeypatch.setattr(instruction_sets, "network_rows", rows)
+    monkeypatch.setattr(instruction_sets.documents, "RESULTS", tmp_path)
+    monkeypatch.setattr(instruction_sets.run, "describe_machine", lambda *_: {"processor": "chip", "instruction set": "avx512"})
+    instruction_sets.main(["--only", "vit", "flow", "--record", "chip"])
+    assert seen == [(network, name) for network in ("vit", "flow") for name in (None, "avx2", "baseline")]
+    recorded = json.loads((tmp_path / "instruction-sets-chip.json").read_text())
+    lines = instruction_sets_table(recorded).splitlines()
+    assert lines[0].split("|")[2:8] == [" avx512, ms ", " over floor ", " avx2, ms ", " over floor ", " baseline, ms ", " over floor "]
+    assert lines[2] == "| vit | 2.00 | 2.00 | 3.00 | 3.00 | 8.00 | 8.00 | 1.50 | 4.00 |"
+    assert lines[4] == "| geometric mean | | | | | | | 1.50 | 4.00 |"

@@ -11,6 +11,8 @@ COLUMNS = ["network", "1 thread, ms", "best peer", "ratio", "over floor", "2 thr
 SHORT_NAMES = {"torch-eager": "eager", "torch-compile": "compiled", "onnxruntime": "ort-training"}
 """Peer -> its name in the table."""
 SLOWEST_KERNELS = 3
+NATIVE = "native"
+"""The instruction set that ortrain chooses on a processor."""
 
 
 def networks_table(results: dict[str, Any]) -> str:
@@ -51,6 +53,24 @@ def bfloat16_table(results: dict[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     means = [f"{geometric_mean(found):.2f}" if found else "-" for found in figures]
     lines.append(f"| geometric mean | | | {means[0]} | {means[1]} | | | {means[2]} | {means[3]} |")
+    return "\n".join(lines) + "\n"
+
+
+def instruction_sets_table(results: dict[str, Any]) -> str:
+    """Render the step times of each instruction set, and how they relate to that of the processor."""
+    names = list(next(iter(results["networks"].values())))
+    titles = [results["instruction_set"], *names[1:]]
+    lines = [f"| network | {' | '.join(f'{title}, ms | over floor' for title in titles)} | {' | '.join(f'{title} over {titles[0]}' for title in titles[1:])} |",
+             "|---|" + "---:|" * (3 * len(titles) - 1)]
+    ratios: dict[str, list[float]] = {name: [] for name in names if name != NATIVE}
+    for network, rows in results["networks"].items():
+        cells = [cell for name in names for cell in (round_figure(rows[name]["step_ms"]), f"{rows[name]['over_floor']:.2f}")]
+        for name, found in ratios.items():
+            found.append(rows[name]["step_ms"] / rows[NATIVE]["step_ms"])
+            cells.append(f"{found[-1]:.2f}")
+        lines.append(f"| {network} | {' | '.join(cells)} |")
+    means = " | ".join(f"{geometric_mean(found):.2f}" for found in ratios.values())
+    lines.append(f"| geometric mean |{' |' * (2 * len(titles))} {means} |")
     return "\n".join(lines) + "\n"
 
 
