@@ -26,6 +26,9 @@ METADATA_KEY = "ortrain.float_types"
 """The metadata key of the original types: JSON, {"types": {type: [value names]}, "names": {name: original name}}."""
 
 FLOAT32 = "float32"
+STORED_KEY = "ortrain.stored_halves"
+"""The metadata key of weights that stay in half precision to save memory, each read by a Cast to float32: a JSON list of names."""
+
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype")
 """Attributes that state the type of an operator's output as an ONNX type number."""
 BIT_OPERATORS = frozenset({"BitCast"})
@@ -35,20 +38,34 @@ BIT_OPERATORS = frozenset({"BitCast"})
 def convert_to_float32(model: Model) -> None:
     """Convert a model with half-precision values to float32 computation, in place. Other models and converted ones
     stay unchanged."""
-    graph = model.graph
-    if METADATA_KEY in model.metadata or not any(_half_types(graph)) or _requires_half_precision(graph):
+    graph, stored = model.graph, stored_halves(model)
+    if METADATA_KEY in model.metadata or not any(_half_types(graph, stored)) or _requires_half_precision(graph):
         return
     names = NameSource(all_names(graph))
     original_names: dict[str, str] = {}
     _make_names_unique(graph, set(), names, original_names)
     types = _collect_float_types(graph, model.opsets, {})
     half_inputs = [name for name in graph.inputs if name in graph.types and graph.types[name].dtype in HALVES]
-    _convert_graph(graph, half_inputs)
+    _convert_graph(graph, {*half_inputs, *stored})
     float32_names = {name: names.unique(f"{name}_{FLOAT32}") for name in half_inputs}
     _rename_values(graph, float32_names)
     graph.nodes[:0] = [_cast(name, float32_name, FLOAT32) for name, float32_name in float32_names.items()]
     graph.types |= {float32_name: TensorType(FLOAT32, graph.types[name].shape) for name, float32_name in float32_names.items()}
     OriginalTypes(types | {float32_name: types[name] for name, float32_name in float32_names.items()}, original_names).write(model)
+
+
+def stored_halves(model: Model) -> frozenset[str]:
+    """Return the weights that stay in half precision to save memory."""
+    try:
+        names = json.loads(model.metadata.get(STORED_KEY, "[]"))
+    except ValueError as error:
+        raise InvalidModelError(f"expected a JSON list of names in the metadata {STORED_KEY!r}, got {model.metadata[STORED_KEY][:80]!r}") from error
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+
+
+def store_halves(model: Model, names: Iterable[str]) -> None:
+    """Record weights that stay in half precision to save memory. Each is read by a Cast to float32 alone."""
+    model.metadata[STORED_KEY] = json.dumps(sorted({*stored_halves(model), *names}))
 
 
 def restore_output_types(model: Model, names: Iterable[str]) -> None:
@@ -209,10 +226,10 @@ def _schema_output_types(node: Node, opsets: Mapping[str, int], found: Mapping[s
 # ---- graphs
 
 
-def _half_types(graph: Graph) -> Iterator[str]:
-    """Yield the half-precision types that occur in a graph and its subgraphs."""
-    yield from (kind.dtype for kind in graph.types.values() if kind.dtype in HALVES)
-    yield from (array.dtype.name for array in graph.initializers.values() if array.dtype.name in HALVES)
+def _half_types(graph: Graph, ignored: Collection[str] = ()) -> Iterator[str]:
+    """Yield the half-precision types that occur in a graph and its subgraphs. ignored: values of the graph whose types do not count."""
+    yield from (kind.dtype for name, kind in graph.types.items() if kind.dtype in HALVES and name not in ignored)
+    yield from (array.dtype.name for name, array in graph.initializers.items() if array.dtype.name in HALVES and name not in ignored)
     for node in graph.nodes:
         yield from (stated for _, stated in _type_attributes(node) if stated in HALVES)
         for inner in node.graphs.values():
@@ -256,9 +273,11 @@ def _make_names_unique(graph: Graph, seen: set[str], names: NameSource, original
             _make_names_unique(inner, seen, names, original_names)
 
 
-def _convert_graph(graph: Graph, unchanged_inputs: Collection[str] = ()) -> None:
-    graph.types = {name: replace(kind, dtype=FLOAT32) if kind.dtype in HALVES and name not in unchanged_inputs else kind for name, kind in graph.types.items()}
-    graph.initializers = {name: array.astype(FLOAT32) if array.dtype.name in HALVES else array for name, array in graph.initializers.items()}
+def _convert_graph(graph: Graph, unchanged: Collection[str] = ()) -> None:
+    """Convert a graph and its subgraphs, except the inputs and weights that stay unchanged."""
+    graph.types = {name: replace(kind, dtype=FLOAT32) if kind.dtype in HALVES and name not in unchanged else kind for name, kind in graph.types.items()}
+    graph.initializers = {name: array.astype(FLOAT32) if array.dtype.name in HALVES and name not in unchanged else array
+                          for name, array in graph.initializers.items()}
     for node in graph.nodes:
         for name, stated in _type_attributes(node):
             if stated in HALVES:

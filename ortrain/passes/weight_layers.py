@@ -127,6 +127,6 @@ def _module(node: Node, weight: str) -> str:
     """Return the path of a layer's module: the weight's name without its last part, or where that is generic the node's name, as PyTorch's exporters
     write it ("/encoder/layer.0/query/MatMul")."""
     if not GENERIC.match(weight):
-        return re.sub(r"[._](weight|kernel|W)(_quantized|_Q4|_q)?$", "", weight)
+        return re.sub(r"[._](weight|kernel|W)(_quantized|_Q4|_q|_float16|_bfloat16)?$", "", weight)
     path = [part for part in node.name.split("/") if part]
     return ".".join(path[:-1]) or node.name or node.outputs[0]

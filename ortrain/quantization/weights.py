@@ -1,4 +1,4 @@
-"""Storing the weights of a float model as integers."""
+"""Storing the weights of a float model as integers or in half precision."""
 
 from __future__ import annotations
 
@@ -6,37 +6,46 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ortrain.dtypes import NUMBERS
 from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Model, NameSource, Node, TensorType
 from ortrain.loading.loader import ModelSource, as_model
+from ortrain.passes.half_precision import round_to_half, store_halves
 from ortrain.passes.weight_layers import find_layers, select_layers
 from ortrain.quantization.conversion import quantize
 from ortrain.quantization.preparation import channel_axis, check_opset, is_quantizable, weight_scales
 
+DTYPES = ("int8", "float16", "bfloat16")
 
-def quantize_weights(model: ModelSource, targets: str | Sequence[str] = "*") -> Model:
-    """Return a copy of a float model whose weights are stored as int8, with one scale for each output channel, in a quarter of the memory.
 
-    Each weight w becomes an int8 initializer "<w>.quantized" and a DequantizeLinear, whose result takes the place of w. Activations stay float, so that no
-    calibration is needed. The weights can no longer be trained: this is for layers that stay frozen, as those below a new head or under LoRA adapters. A
-    session computes the floats of a layer right before it needs them, forward and backward, and keeps those of few layers at a time.
+def quantize_weights(model: ModelSource, targets: str | Sequence[str] = "*", dtype: str = "int8") -> Model:
+    """Return a copy of a float model whose weights are stored as int8, with one scale for each output channel, or in half precision: in a quarter or a half of
+    the memory.
+
+    Each weight w becomes an initializer "<w>_quantized" with a DequantizeLinear, or "<w>_float16" with a Cast, whose result takes the place of w. Activations
+    stay float, so that no calibration is needed. The weights can no longer be trained: this is for layers that stay frozen, as those below a new head or under
+    LoRA adapters. A session computes the floats of a layer right before it needs them, forward and backward, and keeps those of few layers at a time.
 
     model: a path, bytes, an onnx.ModelProto or an ortrain.ir.Model of opset 13 or newer.
     targets: globs for the layers (MatMul, Gemm, Conv with float32 weights), by module, weight or node; all by default.
+    dtype: "int8", "float16" or "bfloat16".
 
-    Raises InvalidArgumentError for an older opset, when there is nothing to quantize, or for weights that are not finite."""
+    Raises InvalidArgumentError for another dtype, an older opset, when there is nothing to quantize, or for weights that are not finite, and InvalidStateError
+    for weights that float16 cannot hold."""
+    if dtype not in DTYPES:
+        raise InvalidArgumentError(f"expected dtype to be one of {list(DTYPES)}, got {dtype!r}")
     stored = as_model(model)
     check_opset(stored)
     graph = stored.graph
     layers = [layer for layer in select_layers(find_layers(stored), targets) if is_quantizable(layer, stored)]
     if not layers:
         raise InvalidArgumentError("expected a model with dense layers or convolutions that have float32 weights, got none to quantize")
-    floats: dict[tuple[str, int], str] = {}
+    floats: dict[tuple[str, int | None], str] = {}
     before: dict[str, Node] = {}
     for layer in layers:
-        name, axis = layer.node.inputs[1], channel_axis(layer)
+        name, axis = layer.node.inputs[1], channel_axis(layer) if dtype == "int8" else None
         if (name, axis) not in floats:
-            node = _store(stored, name, axis)
+            node = _store(stored, name, axis, dtype)
             floats[name, axis], before[layer.node.outputs[0]] = node.outputs[0], node
         layer.node.inputs[1] = floats[name, axis]
     graph.nodes = [piece for node in graph.nodes for piece in (*([before[node.outputs[0]]] if node.outputs[0] in before else ()), node)]
@@ -45,15 +54,20 @@ def quantize_weights(model: ModelSource, targets: str | Sequence[str] = "*") -> 
     return stored
 
 
-def _store(model: Model, name: str, axis: int) -> Node:
-    """Add the integers and the scales of a weight; return the node that makes floats of them."""
+def _store(model: Model, name: str, axis: int | None, dtype: str) -> Node:
+    """Add a weight in another dtype; return the node that makes floats of it. axis: of the channels whose integers have a scale, None for half precision."""
     graph, weight = model.graph, model.graph.initializers[name]
     if not np.isfinite(weight).all():
         raise InvalidArgumentError(f"expected finite weights, got {weight[~np.isfinite(weight)][0]} in {name!r}")
-    scales = weight_scales(weight, axis)
     names = NameSource(graph.names())
-    stored, scale_name, floats = (names.unique(f"{name}.{part}") for part in ("quantized", "scale", "dequantized"))
-    graph.initializers[stored] = quantize(weight, scales, np.zeros(scales.shape, np.int8), axis)
-    graph.initializers[scale_name] = scales
+    floats = names.unique(f"{name}_dequantized")
     graph.types[floats] = TensorType("float32", weight.shape)
-    return Node("DequantizeLinear", [stored, scale_name], [floats], f"{floats}.DequantizeLinear", attributes={"axis": axis})
+    if axis is None:
+        half = names.unique(f"{name}_{dtype}")
+        graph.initializers[half] = round_to_half(name, weight, dtype)
+        store_halves(model, [half])
+        return Node("Cast", [half], [floats], f"{floats}.Cast", attributes={"to": NUMBERS["float32"]})
+    scales, integers, scale = weight_scales(weight, axis), names.unique(f"{name}_quantized"), names.unique(f"{name}_scale")
+    graph.initializers[integers] = quantize(weight, scales, np.zeros(scales.shape, np.int8), axis)
+    graph.initializers[scale] = scales
+    return Node("DequantizeLinear", [integers, scale], [floats], f"{floats}.DequantizeLinear", attributes={"axis": axis})

@@ -1,4 +1,4 @@
-"""Weights that are stored as int8 compute what rounded float weights compute, in a quarter of the memory, beside adapters that train."""
+"""Weights that are stored as int8 or in half precision compute what rounded float weights compute, in less memory, beside adapters that train."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from ortrain import InferenceSession, SessionOptions, TrainingSession, lora, quantization
+from ortrain import InferenceSession, SessionOptions, TrainingSession, artifacts, lora, quantization
 from ortrain.artifacts import LossType, OptimType
-from ortrain.errors import InvalidArgumentError
+from ortrain.errors import InvalidArgumentError, InvalidModelError, InvalidStateError
 from ortrain.formats.onnx_files import to_proto
+from ortrain.passes.half_precision import STORED_KEY
 from tests.quantization.test_quantization import IMAGES, network, outputs
 
 LAYERS, WIDTH = 8, 256
@@ -36,7 +37,7 @@ def with_rounded_weights(model: onnx.ModelProto, stored) -> onnx.ModelProto:
         if node.op_type == "DequantizeLinear":
             integers, scales = (constants[name] for name in node.inputs)
             shape = [-1 if axis == node.attributes["axis"] else 1 for axis in range(integers.ndim)]
-            name = node.inputs[0].removesuffix(".quantized")
+            name = node.inputs[0].removesuffix("_quantized")
             target = next(tensor for tensor in rounded.graph.initializer if tensor.name == name)
             target.CopyFrom(numpy_helper.from_array((integers * scales.reshape(shape)).astype(np.float32), name))
     return rounded
@@ -51,8 +52,8 @@ def adapted_session(model, **options) -> TrainingSession:
 def test_weights_become_int8_with_a_scale_for_each_output_channel():
     stored = quantization.quantize_weights(network())
     kinds = {name: (array.dtype.name, array.shape) for name, array in stored.graph.initializers.items() if not name.endswith("bias")}
-    assert kinds == {"conv.weight.quantized": ("int8", (4, 2, 3, 3)), "conv.weight.scale": ("float32", (4,)), "hidden.weight.quantized": ("int8", (144, 8)),
-                     "hidden.weight.scale": ("float32", (8,)), "head.weight.quantized": ("int8", (3, 8)), "head.weight.scale": ("float32", (3,))}
+    assert kinds == {"conv.weight_quantized": ("int8", (4, 2, 3, 3)), "conv.weight_scale": ("float32", (4,)), "hidden.weight_quantized": ("int8", (144, 8)),
+                     "hidden.weight_scale": ("float32", (8,)), "head.weight_quantized": ("int8", (3, 8)), "head.weight_scale": ("float32", (3,))}
     onnx.checker.check_model(to_proto(stored), full_check=True)
     np.testing.assert_allclose(outputs(stored), outputs(with_rounded_weights(network(), stored)), rtol=1e-5, atol=1e-6)
     assert 0 < np.abs(outputs(stored) - outputs(network())).max() < 0.05
@@ -60,7 +61,7 @@ def test_weights_become_int8_with_a_scale_for_each_output_channel():
 
 def test_targets_choose_the_layers():
     stored = quantization.quantize_weights(network(), targets="hidden*")
-    assert [node.inputs[0] for node in stored.graph.nodes if node.op_type == "DequantizeLinear"] == ["hidden.weight.quantized"]
+    assert [node.inputs[0] for node in stored.graph.nodes if node.op_type == "DequantizeLinear"] == ["hidden.weight_quantized"]
     assert stored.graph.initializers["head.weight"].dtype == np.float32
 
 
@@ -77,8 +78,9 @@ def test_a_weight_of_several_layers_is_stored_once_for_each_axis_of_channels():
     np.testing.assert_allclose(*results, atol=0.05 * np.abs(results[1]).max())
 
 
-def test_adapters_train_on_stored_weights():
-    session = adapted_session(quantization.quantize_weights(deep(2, 64)))
+@pytest.mark.parametrize("dtype", ["int8", "float16", "bfloat16"])
+def test_adapters_train_on_stored_weights(dtype):
+    session = adapted_session(quantization.quantize_weights(deep(2, 64), dtype=dtype))
     x = np.random.default_rng(2).standard_normal((32, 64)).astype(np.float32)
     losses = []
     for _ in range(40):
@@ -86,13 +88,39 @@ def test_adapters_train_on_stored_weights():
         session.optimizer_step()
         session.lazy_reset_grad()
     assert losses[-1] < 0.5 * losses[0]
+    exported = session.inference_model()
+    assert [array.dtype.name for array in exported.graph.initializers.values() if array.shape == (64, 64)] == [dtype] * 2
+    np.testing.assert_allclose(session.predict(x)[0], InferenceSession(to_proto(exported).SerializeToString()).run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
 
 
-def test_the_floats_of_few_weights_are_in_memory_at_a_time():
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_in_half_precision_are_rounded_to_nearest_and_stay_so(dtype, tmp_path):
+    stored = quantization.quantize_weights(network(), dtype=dtype)
+    proto = to_proto(stored)
+    onnx.checker.check_model(proto, full_check=True)
+    rounded = network()
+    for tensor in rounded.graph.initializer:
+        if tensor.name.endswith("weight"):
+            name = tensor.name
+            tensor.CopyFrom(numpy_helper.from_array(stored.graph.initializers[f"{name}_{dtype}"].astype(np.float32), name))
+            np.testing.assert_allclose(numpy_helper.to_array(tensor), numpy_helper.to_array(next(t for t in network().graph.initializer if t.name == name)),
+                                       rtol=2**-8 if dtype == "bfloat16" else 2**-11, atol=1e-7)
+    np.testing.assert_array_equal(outputs(proto), outputs(rounded))
+    artifacts.generate_artifacts(proto, requires_grad=["conv.bias", "head.bias"], loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW,
+                                 artifact_directory=tmp_path)
+    held = [array.dtype.name for path in ("training_model.onnx", "eval_model.onnx") for array in
+            map(numpy_helper.to_array, onnx.load(tmp_path / path).graph.initializer) if array.size > 16]
+    assert held == [dtype] * 6
+    with TrainingSession.from_artifacts(tmp_path) as session:
+        assert np.isfinite(session.train_step(IMAGES, np.zeros(64, np.int64))[0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
+def test_the_floats_of_few_weights_are_in_memory_at_a_time(dtype):
     """Also where the nodes that compute them come first: they move to the layers, and are computed once more for the backward pass."""
     weight_bytes, batch = 4 * WIDTH * WIDTH, (np.ones((16, WIDTH), np.float32),) * 2
-    stored = quantization.quantize_weights(deep())
-    stored.graph.nodes.sort(key=lambda node: node.op_type != "DequantizeLinear")
+    stored = quantization.quantize_weights(deep(), dtype=dtype)
+    stored.graph.nodes.sort(key=lambda node: node.op_type not in ("DequantizeLinear", "Cast"))
     arenas, losses = [], []
     for model, share in ((deep(), 0.07), (stored, 0.07), (stored, 0.0)):
         session = adapted_session(model, rematerialization=share)
@@ -105,10 +133,31 @@ def test_the_floats_of_few_weights_are_in_memory_at_a_time():
 
 @pytest.mark.parametrize(("model", "targets", "message"), [
     (lambda: network(opset=12), "*", "opset 13 or newer"), (network, "nothing*", "nothing"),
-    (lambda: quantization.quantize_weights(network()), "*", "got none to quantize")])
+    (lambda: quantization.quantize_weights(network()), "*", "got none to quantize"),
+    (lambda: quantization.quantize_weights(network(), dtype="float16"), "*", "got none to quantize")])
 def test_models_without_weights_to_store_are_refused(model, targets, message):
     with pytest.raises(InvalidArgumentError, match=message):
         quantization.quantize_weights(model(), targets=targets)
+
+
+def test_an_unknown_dtype_is_refused():
+    with pytest.raises(InvalidArgumentError, match=r"expected dtype to be one of \['int8', 'float16', 'bfloat16'\], got 'int4'"):
+        quantization.quantize_weights(network(), dtype="int4")
+
+
+def test_weights_that_float16_cannot_hold_are_refused():
+    model = network()
+    weight = numpy_helper.to_array(model.graph.initializer[2]) * 1e7
+    model.graph.initializer[2].CopyFrom(numpy_helper.from_array(weight, "hidden.weight"))
+    with pytest.raises(InvalidStateError, match="expected weights that float16 can hold"):
+        quantization.quantize_weights(model, dtype="float16")
+
+
+def test_metadata_of_stored_weights_that_are_no_names_are_refused():
+    proto = to_proto(quantization.quantize_weights(network(), dtype="float16"))
+    next(entry for entry in proto.metadata_props if entry.key == STORED_KEY).value = "{"
+    with pytest.raises(InvalidModelError, match="expected a JSON list of names in the metadata"):
+        InferenceSession(proto.SerializeToString())
 
 
 def test_weights_that_are_not_finite_are_refused():

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from ortrain.dtypes import DIFFERENTIABLE, FLOATS, SMALL_INTEGERS
+from ortrain.dtypes import DIFFERENTIABLE, FLOATS, HALVES, SMALL_INTEGERS
 from ortrain.errors import MissingKernelError, ShapeInferenceError
 from ortrain.ir import Dim, Graph, Model, Node, Shape, TensorType
 from ortrain.ops.registry.attributes import check_attributes
@@ -24,7 +24,7 @@ SHAPE_ONLY = frozenset({"Shape", "Size", "ConcatTraining"})
 """Operators that are folded as soon as the shapes of their inputs are known: they do not read the values."""
 
 MAX_UNPACKED_ELEMENTS = 1 << 10
-"""Limit for floats that are computed from integers of 8 bits or fewer, which is how weights are stored to save memory."""
+"""Limit for floats that are computed from integers of 8 bits or fewer or from half precision, which is how weights are stored to save memory."""
 MAX_FOLDED_ELEMENTS = 1 << 16
 """Element count up to which an output is folded: enough for shape arithmetic and small masks, too small for activations."""
 
@@ -156,7 +156,7 @@ class ShapeInference:
         to_floats = any(kind.dtype in FLOATS for kind in outputs)
         if to_floats and self._reads_symbolic_sizes(node, context):        # computed in each run, for any size
             return
-        is_unpacked = to_floats and any(kind is not None and kind.dtype in SMALL_INTEGERS for kind in context.types)
+        is_unpacked = to_floats and any(kind is not None and kind.dtype in SMALL_INTEGERS | HALVES for kind in context.types)
         most = MAX_UNPACKED_ELEMENTS if is_unpacked else MAX_FOLDED_ELEMENTS
         if not is_constant or any(is_symbolic(kind.sizes) or kind.count > most for kind in outputs):
             return
