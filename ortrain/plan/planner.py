@@ -44,6 +44,9 @@ ELEMENT_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "int
 is looked up by the type of a node's first tensor."""
 MIXED_FLOAT_KERNELS = frozenset({"cast", "dropout", "dropout_grad", "gemm_update", "scale", *(algorithm.kernel for algorithm in UPDATES.values())})
 """Kernels that check the type of every tensor. All others require the float operands of a node to have one type."""
+CLEARLY_LOWER = 0.99
+"""The share of the first order's peak that another order must stay below to be tried. Of thirty-six networks, only resnet50 has an order with a lower peak, by
+0.3 %, and trying it takes 30 % of the plan's time."""
 COMMIT = "Commit"
 """Operator name of steps that no node of the model corresponds to: copies of running statistics at the end of a run."""
 
@@ -405,11 +408,12 @@ class Planner:
         """Order the steps, defer gradients and rematerialize activations such that the peak memory is low.
 
         Rematerialization dominates the planning time of deep networks, so an order other than the first is only tried
-        if its peak is lower without rematerialization. The peak alone does not decide: the second order of resnet50
+        if its peak is clearly lower without rematerialization. The peak alone does not decide: the second order of resnet50
         has 330.6 MB instead of 331.7 MB without rematerialization, but 175 MB instead of 151 MB with it."""
         self.lifetimes.is_outside = cache(self._is_outside)        # all steps are lowered: from here on, no value moves out of the arena or into it
         first, *others = map(self._defer_gradients, candidate_orders(self.steps, self.lifetimes, self._is_accumulation_step, self._is_update, self._is_pinned))
-        tried = [first, *(deferred for deferred in others if self._peak(deferred) < self._peak(first))]
+        least = CLEARLY_LOWER * self._peak(first)
+        tried = [first, *(deferred for deferred in others if self._peak(deferred) < least)]
         for deferred in tried:
             self._rematerialize(deferred)
         self.deferred = first if len(tried) == 1 else min(tried, key=self._peak)
