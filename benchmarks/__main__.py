@@ -6,48 +6,16 @@
 `python -m benchmarks native` what the C interface costs, and `python -m benchmarks accuracy` how results in bfloat16 differ from those in float32."""
 
 import sys
+from importlib import import_module
 
-if sys.argv[1:2] == ["scaling"]:
-    from benchmarks.scaling import main as scaling
+COMMANDS = {
+    "networks": "benchmarks.networks.run", "instruction-sets": "benchmarks.networks.instruction_sets", "operators": "benchmarks.operators.run",
+    "scaling": "benchmarks.scaling", "trainer": "benchmarks.trainer", "parallel": "benchmarks.parallel", "cluster": "benchmarks.cluster.run",
+    "federated": "benchmarks.federated", "native": "benchmarks.native", "accuracy": "benchmarks.accuracy.run"}
+"""Command -> the module whose main() runs it with the other arguments."""
 
-    scaling(sys.argv[2:])
-elif sys.argv[1:2] == ["networks"]:
-    from benchmarks.networks.run import main as networks
-
-    networks(sys.argv[2:])
-elif sys.argv[1:2] == ["operators"]:
-    from benchmarks.operators.run import main as operators
-
-    operators(sys.argv[2:])
-elif sys.argv[1:2] == ["accuracy"]:
-    from benchmarks.accuracy.run import main as accuracy
-
-    accuracy(sys.argv[2:])
-elif sys.argv[1:2] == ["trainer"]:
-    from benchmarks.trainer import main as trainer
-
-    trainer(sys.argv[2:])
-elif sys.argv[1:2] == ["parallel"]:
-    from benchmarks.parallel import main as parallel
-
-    parallel(sys.argv[2:])
-elif sys.argv[1:2] == ["instruction-sets"]:
-    from benchmarks.networks.instruction_sets import main as instruction_sets
-
-    instruction_sets(sys.argv[2:])
-elif sys.argv[1:2] == ["cluster"]:
-    from benchmarks.cluster.run import main as cluster
-
-    cluster(sys.argv[2:])
-elif sys.argv[1:2] == ["federated"]:
-    from benchmarks.federated import main as federated
-
-    federated(sys.argv[2:])
-elif sys.argv[1:2] == ["native"]:
-    from benchmarks.native import main as native
-
-    native()
-else:
-    from benchmarks.run import main
-
-    main()
+if __name__ == "__main__":
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        import_module(COMMANDS[sys.argv[1]]).main(sys.argv[2:])
+    else:
+        import_module("benchmarks.run").main(sys.argv[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -65,8 +66,9 @@ def print_runs(folder: Path) -> None:
     print(f"the same from C by Run, outputs of the program           {given:6.2f} µs ({added_given:+.2f})")
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Print the medians of rounds in which the engine and a C program take turns."""
+    argparse.ArgumentParser(prog="python -m benchmarks native", description=(__doc__ or "").partition("\n")[0]).parse_args(arguments)
     values = np.zeros((4, 3), np.float32), np.array([0, 1, 2, 1])
     values[0].reshape(-1)[:4] = 1, -1, 2, 0.5
     with tempfile.TemporaryDirectory() as folder, TrainingSession.from_artifacts(ARTIFACTS, options=SessionOptions(intra_op_num_threads=1)) as session:

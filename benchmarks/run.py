@@ -148,8 +148,8 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=PRECISIONS, default=FLOAT32, help="of matrix multiplications; PyTorch's bfloat16 is autocast")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME", help=", ".join(WORKLOADS))
     parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, metavar="NAME", help=", ".join(RUNTIMES))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-bench", help="folder for the environments of the peers")
     parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/NAME.json, from which the tables of the documents are rendered")
     parser.add_argument("--out", type=Path, help="write the JSON to this file instead of standard output")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.runtimes = options.runtimes or [name for name in RUNTIMES if name != OURS_IN_FLOAT32 or options.precision != FLOAT32]
     pythons, missing = find_runtimes(options.runtimes, options.environments, options.instruction_set, options.precision)
     with tempfile.TemporaryDirectory(prefix="ortrain_bench_") as cache:

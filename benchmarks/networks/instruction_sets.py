@@ -7,17 +7,15 @@ Instruction sets take turns, network by network, so that a machine that drifts s
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from benchmarks import documents, run
 from benchmarks.measure import FLOAT32
 from benchmarks.networks import NETWORKS
-from benchmarks.networks.run import judge, network_rows
+from benchmarks.networks.run import judge, network_rows, record
 from benchmarks.networks.tables import NATIVE, instruction_sets_table
 from benchmarks.peers.environments import OURS, RESTRICTIONS
 
@@ -34,10 +32,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a process is stopped")
     parser.add_argument("--record", metavar="NAME", help="also write benchmarks/results/instruction-sets-NAME.json, from which docs/benchmarks.md is rendered")
     options = parser.parse_args(arguments)
-    machine = run.describe_machine(None, FLOAT32)
+    machine = run.describe_machine(None, FLOAT32) | {"threads": options.threads}
     found: dict[str, dict[str, Any]] = {name: {} for name in INSTRUCTION_SETS}
-    results: dict[str, Any] = {"chip": machine["processor"], "instruction_set": machine["instruction set"], "threads": options.threads,
-                               "rounds": options.rounds, "date": date.today().isoformat()}
+    networks: dict[str, Any] = {}
     for network in options.only:
         for name, restriction in INSTRUCTION_SETS.items():
             settings = argparse.Namespace(**vars(options) | {"runtimes": [OURS], "threads": [options.threads], "instruction_set": restriction,
@@ -45,20 +42,13 @@ def main(arguments: list[str]) -> None:
             with tempfile.TemporaryDirectory(prefix="ortrain_networks_") as cache:
                 found[name][network] = network_rows(settings, network, {OURS: sys.executable}, Path(cache))
             judge(found[name])
-        results["networks"] = {other: {name: _figures(rows[other]) for name, rows in found.items()} for other in found[NATIVE]}
+        networks = {other: {name: _figures(rows[other]) for name, rows in found.items()} for other in found[NATIVE]}
         if options.record:
-            _record(documents.RESULTS / f"instruction-sets-{options.record}.json", results)
-    print(instruction_sets_table(results))
+            record(documents.RESULTS / f"instruction-sets-{options.record}.json", machine, options.rounds, networks)
+    print(instruction_sets_table({"machine": machine, "networks": networks}))
 
 
 def _figures(by_threads: dict[str, Any]) -> dict[str, float]:
-    """Return the step time and its ratio to the lower bound, in four digits."""
+    """Return the step time and its ratio to the lower bound."""
     (row,) = by_threads.values()
-    return {"step_ms": float(f"{row['step_ms'][OURS]:.4g}"), "over_floor": float(f"{row['over_floor']:.4g}")}
-
-
-def _record(path: Path, results: dict[str, Any]) -> None:
-    """Write the results, one network a line."""
-    networks = ",\n".join(f"{json.dumps(name)}: {json.dumps(rows)}" for name, rows in results["networks"].items())
-    head = json.dumps({key: value for key, value in results.items() if key != "networks"})
-    path.write_text(f'{head[:-1]}, "networks": {{\n{networks}\n}}}}\n', encoding="utf-8")
+    return {"step_ms": row["step_ms"][OURS], "over_floor": row["over_floor"]}

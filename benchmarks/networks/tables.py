@@ -59,7 +59,7 @@ def bfloat16_table(results: dict[str, Any]) -> str:
 def instruction_sets_table(results: dict[str, Any]) -> str:
     """Render the step times of each instruction set, and how they relate to that of the processor."""
     names = list(next(iter(results["networks"].values())))
-    titles = [results["instruction_set"], *names[1:]]
+    titles = [results["machine"]["instruction set"], *names[1:]]
     lines = [f"| network | {' | '.join(f'{title}, ms | over floor' for title in titles)} | {' | '.join(f'{title} over {titles[0]}' for title in titles[1:])} |",
              "|---|" + "---:|" * (3 * len(titles) - 1)]
     ratios: dict[str, list[float]] = {name: [] for name in names if name != NATIVE}

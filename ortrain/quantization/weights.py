@@ -8,8 +8,8 @@ import numpy as np
 
 from ortrain.dtypes import NUMBERS
 from ortrain.errors import InvalidArgumentError
-from ortrain.ir import Model, NameSource, Node, TensorType
-from ortrain.loading.loader import ModelSource, as_model
+from ortrain.ir import Graph, Model, NameSource, Node, TensorType
+from ortrain.loading.loader import ModelSource, all_names, as_model
 from ortrain.passes.half_precision import round_to_half, store_halves
 from ortrain.passes.weight_layers import find_layers, select_layers
 from ortrain.quantization.conversion import quantize
@@ -40,32 +40,33 @@ def quantize_weights(model: ModelSource, targets: str | Sequence[str] = "*", dty
     layers = [layer for layer in select_layers(find_layers(stored), targets) if is_quantizable(layer, stored)]
     if not layers:
         raise InvalidArgumentError("expected a model with dense layers or convolutions that have float32 weights, got none to quantize")
-    floats: dict[tuple[str, int | None], str] = {}
-    before: dict[str, Node] = {}
+    names = NameSource(all_names(graph))
+    converters: dict[tuple[str, int | None], Node] = {}
+    before: dict[str, list[Node]] = {}
     for layer in layers:
-        name, axis = layer.node.inputs[1], channel_axis(layer) if dtype == "int8" else None
-        if (name, axis) not in floats:
-            node = _store(stored, name, axis, dtype)
-            floats[name, axis], before[layer.node.outputs[0]] = node.outputs[0], node
-        layer.node.inputs[1] = floats[name, axis]
-    graph.nodes = [piece for node in graph.nodes for piece in (*([before[node.outputs[0]]] if node.outputs[0] in before else ()), node)]
+        key = name, axis = layer.node.inputs[1], channel_axis(layer) if dtype == "int8" else None
+        if key not in converters:
+            converters[key] = _store(graph, names, name, axis, dtype)
+            before[layer.node.outputs[0]] = [converters[key]]
+        layer.node.inputs[1] = converters[key].outputs[0]
+    graph.nodes = [piece for node in graph.nodes for piece in (*before.get(node.outputs[0], ()), node)]
+    if dtype != "int8":
+        store_halves(stored, [node.inputs[0] for node in converters.values()])
     read = {name for node in graph.nodes for name in node.inputs} | set(graph.outputs)
     graph.initializers = {name: array for name, array in graph.initializers.items() if name in read}
     return stored
 
 
-def _store(model: Model, name: str, axis: int | None, dtype: str) -> Node:
+def _store(graph: Graph, names: NameSource, name: str, axis: int | None, dtype: str) -> Node:
     """Add a weight in another dtype; return the node that makes floats of it. axis: of the channels whose integers have a scale, None for half precision."""
-    graph, weight = model.graph, model.graph.initializers[name]
+    weight = graph.initializers[name]
     if not np.isfinite(weight).all():
         raise InvalidArgumentError(f"expected finite weights, got {weight[~np.isfinite(weight)][0]} in {name!r}")
-    names = NameSource(graph.names())
     floats = names.unique(f"{name}_dequantized")
     graph.types[floats] = TensorType("float32", weight.shape)
     if axis is None:
         half = names.unique(f"{name}_{dtype}")
         graph.initializers[half] = round_to_half(name, weight, dtype)
-        store_halves(model, [half])
         return Node("Cast", [half], [floats], f"{floats}.Cast", attributes={"to": NUMBERS["float32"]})
     scales, integers, scale = weight_scales(weight, axis), names.unique(f"{name}_quantized"), names.unique(f"{name}_scale")
     graph.initializers[integers] = quantize(weight, scales, np.zeros(scales.shape, np.int8), axis)

@@ -78,6 +78,18 @@ def test_a_weight_of_several_layers_is_stored_once_for_each_axis_of_channels():
     np.testing.assert_allclose(*results, atol=0.05 * np.abs(results[1]).max())
 
 
+def test_a_weight_that_a_branch_reads_stays():
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 8] x, bool c) => (float[n, 8] y) {
+        a = MatMul(x, w) y = If(c) <then_branch = t () => (float[n, 8] p) { p = MatMul(a, w) }, else_branch = e () => (float[n, 8] q) { q = Identity(a) }> }""")
+    model.graph.initializer.append(numpy_helper.from_array(np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32), "w"))
+    proto = to_proto(quantization.quantize_weights(model))
+    x = np.eye(8, dtype=np.float32)
+    for taken in (True, False):
+        feeds = {"x": x, "c": np.array(taken)}
+        results = [InferenceSession(each.SerializeToString()).run(None, feeds)[0] for each in (proto, model)]
+        np.testing.assert_allclose(*results, atol=0.05 * np.abs(results[1]).max())
+
+
 @pytest.mark.parametrize("dtype", ["int8", "float16", "bfloat16"])
 def test_adapters_train_on_stored_weights(dtype):
     session = adapted_session(quantization.quantize_weights(deep(2, 64), dtype=dtype))
