@@ -1,6 +1,7 @@
 /* Elementwise kernels, one line each; the loops are in loops.h. */
 #ifndef ORTRAIN_ELEMENTWISE_H
 #define ORTRAIN_ELEMENTWISE_H
+#include "elementwise/gelu.h"
 #include "elementwise/modulo.h"
 #include "elementwise/power.h"
 #include "common/half_precision.h"
@@ -29,12 +30,6 @@ UNARY_REAL(ot_atanh, ATANH(x))
 UNARY_REAL(ot_floor, FLOOR(x))
 UNARY_REAL(ot_ceil, CEIL(x))
 UNARY_REAL(ot_round, RINT(x))
-#define GELU(R, NORMAL)                                                      \
-ALWAYS_INLINE R gelu_##R(R x) { R density; return x * NORMAL(x, &density); } \
-ALWAYS_INLINE R gelu_derivative_##R(R x) { R density, cdf = NORMAL(x, &density); return cdf + x * density; }
-GELU(float, ot_normalf)
-GELU(double, ot_normal)
-UNARY_REAL(ot_gelu, _Generic((x), float: gelu_float, double: gelu_double)(x))
 UNARY_REAL(ot_fast_gelu, X_CONST(0.5) * x * (X_CONST(1) + TANH(X_CONST(0.7978845608028654) * (x + X_CONST(0.044715) * x * x * x))))
 UNARY_REAL(ot_quick_gelu, x * SIGMOID(X_CONST(p[0]) * x))
 UNARY_REAL(ot_clip, SELECT(x < X_CONST(p[0]), X_CONST(p[0]), SELECT(x > X_CONST(p[1]), X_CONST(p[1]), x)))
@@ -86,7 +81,6 @@ BINARY_REAL(ot_relu_grad, SELECT(b > 0, a, R_CONST(0)))
 BINARY_REAL(ot_leaky_relu_grad, SELECT(b > 0, a, R_CONST(p[0]) * a))
 BINARY_REAL(ot_sigmoid_grad, a * b * (R_CONST(1) - b))
 BINARY_REAL(ot_tanh_grad, a * (R_CONST(1) - b * b))
-BINARY_REAL(ot_gelu_grad, a * _Generic((b), float: gelu_derivative_float, double: gelu_derivative_double)(b))
 #define FAST_GELU_DERIVATIVES(R)                                                                 \
 ALWAYS_INLINE R fast_gelu_derivative_##R(R x)                                                    \
 {                                                                                                \
