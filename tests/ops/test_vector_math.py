@@ -124,3 +124,34 @@ def test_the_remainder_is_exact_for_quotients_of_all_magnitudes(table, truncated
 @pytest.mark.parametrize("kernel", ["sin", "tan", "asin", "atan", "sinh", "asinh", "atanh", "tanh", "erf", "elu"])
 def test_odd_functions_keep_the_sign_of_zero(table, kernel):
     np.testing.assert_array_equal(np.signbit(run(table, kernel, np.array([0.0, -0.0] * 20, np.float32))), [False, True] * 20)
+
+
+def gelu_slope(x):
+    """Return the derivative of x cdf(x), with the cumulative normal distribution cdf."""
+    return scipy.special.ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+
+
+def test_gelu_and_its_gradient_are_as_exact_as_the_normal_distribution_in_float32(table):
+    x = numbers_to_check()
+    x = x[np.isfinite(x)]
+    exact = x.astype(np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        cdf_error = np.abs(run(table, "gelu", x) - exact * scipy.special.ndtr(exact)) / np.maximum(np.abs(exact), LEAST_NORMAL)
+        slope_error = np.abs(run(table, "gelu_grad", np.ones_like(x), x) - gelu_slope(exact))
+    assert cdf_error.max() <= 3e-7, x[cdf_error.argmax()]
+    assert slope_error.max() <= 4e-7, x[slope_error.argmax()]
+
+
+def test_gelu_keeps_not_a_number_and_passes_no_gradient_far_below_zero(table):
+    far = np.array([np.nan, -20, -1e30, 20, 1e30], np.float32)
+    np.testing.assert_array_equal(run(table, "gelu", far), [np.nan, 0, 0, 20, np.float32(1e30)])
+    np.testing.assert_array_equal(run(table, "gelu_grad", np.full(5, 3, np.float32), far), [np.nan, 0, 0, 3, 3])
+
+
+@pytest.mark.parametrize("kernel", ["gelu", "gelu_grad"])
+def test_gelu_of_an_element_does_not_depend_on_its_place(table, kernel):
+    rng = np.random.default_rng(3)
+    inputs = [rng.standard_normal(67).astype(np.float32) * 3 for _ in range(2 if kernel == "gelu_grad" else 1)]
+    whole = run(table, kernel, *inputs)
+    for count in range(1, 36):
+        np.testing.assert_array_equal(run(table, kernel, *(np.ascontiguousarray(x[7:7 + count]) for x in inputs)), whole[7:7 + count])

@@ -18,6 +18,45 @@ enum { MAX_ROW_VECTORS = 8 };
 #define ROW_VECTOR_SUM(SUM, of) \
     NAMED(RowVector) SUM = NAMED(row_masked)(of(K - 1), end); _Pragma("GCC unroll 8") for (int k = 0; k < K - 1; k++) SUM += of(k);
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+
+/* The sum and the maximum (the larger of two, the lower lane where either is NaN) of a vector, halved until one element is left, in the order of the loops in
+ * row_vectors_by_type.h, from which GCC makes a shuffle per element: layer normalization of rows of 128 elements took 1.7 times as long. */
+#define HALVED_FLOAT(NAME, OP)                                                            \
+ALWAYS_INLINE float NAME##_of_8(__m256 v)                                                 \
+{                                                                                         \
+    __m128 four = _mm_##OP##_ps(_mm256_extractf128_ps(v, 1), _mm256_castps256_ps128(v));  \
+    __m128 two = _mm_##OP##_ps(_mm_movehl_ps(four, four), four);                          \
+    return _mm_cvtss_f32(_mm_##OP##_ss(_mm_movehdup_ps(two), two));                       \
+}
+#define HALVED_DOUBLE(NAME, OP)                                                           \
+ALWAYS_INLINE double NAME##_of_4(__m256d v)                                               \
+{                                                                                         \
+    __m128d two = _mm_##OP##_pd(_mm256_extractf128_pd(v, 1), _mm256_castpd256_pd128(v));  \
+    return _mm_cvtsd_f64(_mm_##OP##_sd(_mm_unpackhi_pd(two, two), two));                  \
+}
+HALVED_FLOAT(lane_sum, add)
+HALVED_FLOAT(lane_max, max)
+HALVED_DOUBLE(lane_sum, add)
+HALVED_DOUBLE(lane_max, max)
+#if defined(__AVX512F__)
+#define OF_WHOLE(NAME, OP)                                                                                                                        \
+ALWAYS_INLINE float NAME##_float(__m512 v)                                                                                                        \
+{ return NAME##_of_8(_mm256_##OP##_ps(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1)), _mm512_castps512_ps256(v))); }            \
+ALWAYS_INLINE double NAME##_double(__m512d v) { return NAME##_of_4(_mm256_##OP##_pd(_mm512_extractf64x4_pd(v, 1), _mm512_castpd512_pd256(v))); }
+#else
+#define OF_WHOLE(NAME, OP)                                           \
+ALWAYS_INLINE float NAME##_float(__m256 v) { return NAME##_of_8(v); } \
+ALWAYS_INLINE double NAME##_double(__m256d v) { return NAME##_of_4(v); }
+#endif
+OF_WHOLE(lane_sum, add)
+OF_WHOLE(lane_max, max)
+#undef HALVED_FLOAT
+#undef HALVED_DOUBLE
+#undef OF_WHOLE
+#endif
+
 #define TEMPLATE "common/row_vectors_by_type.h"
 #include "common/float_types.h"
 #endif

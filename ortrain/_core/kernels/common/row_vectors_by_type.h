@@ -20,6 +20,14 @@ static inline NAMED(RowMask) NAMED(lanes_of_end)(int64_t n, int64_t vectors)
 /* Return v with zeros where `lanes` is 0; a product would turn infinities there into NaN. */
 ALWAYS_INLINE NAMED(RowVector) NAMED(row_masked)(NAMED(RowVector) v, NAMED(RowMask) lanes) { return (NAMED(RowVector))((NAMED(RowMask))v & lanes); }
 
+/* Return the larger of the elements; `b` where either is NaN. */
+ALWAYS_INLINE NAMED(RowVector) NAMED(row_larger)(NAMED(RowVector) a, NAMED(RowVector) b)
+{
+    NAMED(RowMask) is_larger = a > b;
+    return (NAMED(RowVector))(((NAMED(RowMask))a & is_larger) | ((NAMED(RowMask))b & ~is_larger));
+}
+
+#if !defined(__AVX2__)       /* which has them in row_vectors.h */
 ALWAYS_INLINE REAL NAMED(lane_sum)(NAMED(RowVector) v)
 {
     REAL lanes[NAMED(ROW_WIDTH)];
@@ -28,14 +36,6 @@ ALWAYS_INLINE REAL NAMED(lane_sum)(NAMED(RowVector) v)
         _Pragma("GCC unroll 8") for (int l = 0; l < half; l++) lanes[l] += lanes[l + half];
     return lanes[0];
 }
-
-/* Return the larger of the elements; `b` where either is NaN. */
-ALWAYS_INLINE NAMED(RowVector) NAMED(row_larger)(NAMED(RowVector) a, NAMED(RowVector) b)
-{
-    NAMED(RowMask) is_larger = a > b;
-    return (NAMED(RowVector))(((NAMED(RowMask))a & is_larger) | ((NAMED(RowMask))b & ~is_larger));
-}
-
 ALWAYS_INLINE REAL NAMED(lane_max)(NAMED(RowVector) v)
 {
     REAL lanes[NAMED(ROW_WIDTH)];
@@ -44,3 +44,4 @@ ALWAYS_INLINE REAL NAMED(lane_max)(NAMED(RowVector) v)
         _Pragma("GCC unroll 8") for (int l = 0; l < half; l++) lanes[l] = lanes[l + half] > lanes[l] ? lanes[l + half] : lanes[l];
     return lanes[0];
 }
+#endif

@@ -165,7 +165,7 @@ ALWAYS_INLINE float ot_erff(float x)
 }
 
 /* Return the cumulative normal distribution at x, (1 + erf(x / sqrt 2)) / 2, by Abramowitz and Stegun 7.1.26, and store the density, which has the same
- * exponential; 1e-7 absolute. */
+ * exponential; 3e-7 absolute. */
 ALWAYS_INLINE float ot_normalf(float x, float *density)
 {
     float e = ot_expf_of_negative(-0.5f * x * x), t = 1.0f / (1.0f + 0.23164189f * fabsf(x));
