@@ -52,7 +52,7 @@ typedef struct Engine {
     int64_t workspace_floats;
     int64_t shared_workspace;         /* index of the shared buffer */
     int32_t bfloat16;                 /* whether gemm_float32 and gemm_float32_serial round their operands to bfloat16 */
-    int32_t amx;                      /* whether AMX tiles may be used (matmul/amx_tiles.h); implicit_gemm requires it */
+    int32_t amx;                      /* whether AMX tiles may be used (matmul/amx_tiles.h); implicit_gemm requires them, or bfloat16 */
     void (*implicit_gemm)(const struct Engine *engine, const struct ImplicitGemm *product);
     uint64_t seed;                    /* of the session */
     uint64_t run_index;               /* number of train steps: the counter of counter-based random numbers */

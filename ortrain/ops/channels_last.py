@@ -63,9 +63,13 @@ def can_use_amx(c: LoweringContext) -> bool:
     return c.may_use_amx and c.dtype(0) == "float32"
 
 
+def can_round(c: LoweringContext) -> bool:
+    return c.takes_bfloat16 and c.dtype(0) == "float32"
+
+
 def lower_conv(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 0, 1)
-    method = method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c))
+    method = method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c), can_round(c))
     limited, low, high = limits(c)
     scratch = round_up(2 * v.filters, 16) + forward_scratch(v, method)
     return KernelCall("channels_last_conv", (*v.ints(), method, im2col_rows(v), limited), (float(c.attribute("epsilon", 0.0)), low, high),
@@ -79,7 +83,7 @@ def shape_only_inputs_of_gradient(c: LoweringContext) -> tuple[int, ...]:
 
 def lower_conv_grad(c: LoweringContext) -> KernelCall:
     v = conv_geometry(c, 1, 2)
-    method = method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c))
+    method = method_of(v, bool(c.attribute("direct", 0)), can_use_amx(c), can_round(c))
     weight_method, slices, weight_scratch = weight_gradient_algorithm(v, method, can_use_amx(c))
     method = data_gradient_method(v, method)
     bias_blocks = symbolic_min(SPREAD, symbolic_max(1, v.pixels // 64))
@@ -142,7 +146,7 @@ def lower_conv_input_grad(c: LoweringContext) -> KernelCall:
     v = input_gradient_geometry(c, dy, dx)
     assert v is not None
     all_windows = fitting(gradient_windows(c, c.dims(2)[2:], dy[1:-1]), dx[1:-1]) == list(dy[1:-1])     # Winograd's algorithms take that for granted
-    method = data_gradient_method(v, method_of(v, bool(c.attribute("direct", 0)) or not all_windows, can_use_amx(c)))
+    method = data_gradient_method(v, method_of(v, bool(c.attribute("direct", 0)) or not all_windows, can_use_amx(c), can_round(c)))
     scratch = data_scratch(v, method) * ITEM_SIZE[c.dtype(0)]
     return KernelCall("channels_last_conv_grad", (*v.ints(), method, data_gradient_rows(v), 0, 0, 0, 0), scratch=scratch)
 

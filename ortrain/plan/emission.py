@@ -27,13 +27,13 @@ OF_A_NODE = "_Grad/|::"
 """What follows the name of a node in those of its gradient and of its recomputation."""
 
 
-def takes_bfloat16(step: Step, float32_nodes: Sequence[str]) -> bool:
-    """Return whether the products of a step take bfloat16 operands in sessions of that precision: by the record of its operator, unless a pattern among
+def takes_bfloat16(node: Node, float32_nodes: Sequence[str]) -> bool:
+    """Return whether the products of a node take bfloat16 operands in sessions of that precision: by the record of its operator, unless a pattern among
     float32_nodes is that of its node, of the node whose gradient it computes, or of its operator."""
-    record = record_of(step.node)
+    record = record_of(node)
     if record is None or not record.takes_bfloat16:
         return False
-    names = step.node.name, re.split(OF_A_NODE, step.node.name)[0], step.node.op_type
+    names = node.name, re.split(OF_A_NODE, node.name)[0], node.op_type
     return not any(fnmatchcase(name, pattern) for name in names for pattern in float32_nodes)
 
 
@@ -78,7 +78,7 @@ class Emission:
             positions[id(step)] = builder.add_step(
                 f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor_id_of(n) for n in step.inputs],
                 [tensor_id_of(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),
-                scratch.get(index, -1), flushes_subnormals(step.call.kernel), handle.precision == "bfloat16" and takes_bfloat16(step, handle.float32_nodes))
+                scratch.get(index, -1), flushes_subnormals(step.call.kernel), handle.precision == "bfloat16" and takes_bfloat16(step.node, handle.float32_nodes))
         builder.set_inputs([tensor_id_of(name) for name in self.inputs])
         builder.set_outputs([tensor_id_of(name) for name in self.outputs])
         same_memory: dict[str, list[int]] = {}

@@ -28,7 +28,7 @@ from ortrain.ops.training import ACCUMULATOR, UPDATED, WRITTEN
 from ortrain.plan.data_dependence import InputValuesRequired, OpenSizes, PartitionRequired
 from ortrain.plan.deferred_gradients import DeferredGradients, ParameterUpdates, defer_gradients
 from ortrain.plan.elementwise_fusion import fuse_elementwise
-from ortrain.plan.emission import Emission
+from ortrain.plan.emission import Emission, takes_bfloat16
 from ortrain.plan.liveness import Lifetimes
 from ortrain.plan.rematerialization import rematerialize
 from ortrain.plan.rewriting import rewrite
@@ -376,6 +376,7 @@ class Planner:
         context = LoweringContext(node, inferred.types, inferred.values, inferred.opset, outputs)
         context.declared, context.inference = inferred.declared, inferred.inference
         context.may_use_amx = self.handle.amx
+        context.takes_bfloat16 = self.handle.precision == "bfloat16" and takes_bfloat16(node, self.handle.float32_nodes)
         for kind in (*inferred.types, *outputs):
             if kind is not None and not kind.is_static:
                 error = InvalidModelError(f"expected shapes that follow from the inputs, got {kind.shape} at {node}")

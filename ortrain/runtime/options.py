@@ -76,7 +76,7 @@ class SessionOptions:
     their rounding errors are 2 to 4 times theirs, and 5 to 8 times in the gradient of the data.
     enable_amx: compute large float32 matrix multiplications on AMX tiles where the processor has them, up to 1.9 times as fast. Each number is split into
     three bfloat16 parts that together have all its bits, so results are at least as accurate.
-    precision: "float32", or "bfloat16" for matrix multiplications, those of attention, of 1 x 1 convolutions and of recurrent layers beyond single time steps
+    precision: "float32", or "bfloat16" for matrix multiplications, those of attention, of convolutions and of recurrent layers beyond single time steps
     included, whose operands are rounded to bfloat16 (8 significant bits) and whose products are added in float32; all else, weights, activations and
     optimizers included, stays float32. Products are up to 1.9 times as fast on processors with AVX512-BF16; elsewhere they round in the same way, but are
     slower than in float32. "auto" is "bfloat16" where the processor multiplies such numbers, else "float32".

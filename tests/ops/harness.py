@@ -109,37 +109,41 @@ def redzone_ranges(program) -> list[slice]:
     return [slice(end, start) for end, start in zip(ends, starts, strict=True)]
 
 
-def lowered(sample: Sample, arrays, tiles: bool = True) -> tuple[KernelCall | Alias, list[TensorType]]:
-    """Return the lowered form of a sample that is not decomposed, and the types of its outputs. tiles: whether the lowering may use AMX tiles."""
+def lowered(sample: Sample, arrays, tiles: bool = True, precision: str = "float32") -> tuple[KernelCall | Alias, list[TensorType]]:
+    """Return the lowered form of a sample that is not decomposed, and the types of its outputs. tiles: whether the lowering may use AMX tiles. precision: that
+    of operands of matrix multiplications."""
     node, types, values, opset = context_arguments(sample, arrays)
     record = REGISTRY[sample.domain, sample.op_type]
     out_types = record.infer(InferenceContext(node, types, values, opset))
     context = LoweringContext(node, types, values, opset, out_types)
     context.may_use_amx = tiles and EngineHandle().amx
+    context.takes_bfloat16 = precision == "bfloat16"
     return record.lower(context), out_types
 
 
-def run_call(call: KernelCall, arrays, outputs, workers: int, tiles: bool = True) -> None:
+def run_call(call: KernelCall, arrays, outputs, workers: int, tiles: bool = True, precision: str = "float32") -> None:
     """Run the kernel of a call on arrays, writing `outputs`; the dtype of the first array selects the kernel."""
     first = next((x for x in arrays if x is not None), outputs[0])
     address = kernels()[call.kernel, name_of(first.dtype)]
     handle = EngineHandle(workers)
     handle.amx &= tiles
+    handle.precision = precision
     assert call_kernel(address, arrays, outputs, call.ints, call.floats, call.scratch, handle) == 0
 
 
-def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1, tiles: bool = True) -> list[np.ndarray]:
-    """Return the outputs of the sample's kernel, or of a program if the sample is decomposed. tiles: whether the kernel may use AMX tiles."""
+def run_kernel(sample: Sample, dtype: str = "float64", workers: int = 1, tiles: bool = True, precision: str = "float32") -> list[np.ndarray]:
+    """Return the outputs of the sample's kernel, or of a program if the sample is decomposed. tiles: whether the kernel may use AMX tiles. precision: that of
+    operands of matrix multiplications."""
     arrays = cast(sample, dtype)
     if runs_as_program(sample, arrays):
         return run_program(sample, arrays, workers)
-    call, out_types = lowered(sample, arrays, tiles)
+    call, out_types = lowered(sample, arrays, tiles, precision)
     if isinstance(call, Alias):
         return [arrays[call.input].reshape(out_types[0].shape).copy()]
     if call.function is not None:
         return [np.asarray(y) for y in call.function(*arrays)]
     outputs = [np.zeros(t.shape, t.dtype) for t in out_types]
-    run_call(call, arrays, outputs, workers, tiles)
+    run_call(call, arrays, outputs, workers, tiles, precision)
     return outputs
 
 

@@ -184,6 +184,8 @@ class LoweringContext(InferenceContext):
         self.outputs = outputs
         self.may_use_amx = False
         """Whether kernels may compute float32 matrix multiplications on the processor's AMX tiles."""
+        self.takes_bfloat16 = False
+        """Whether the kernel of the node may round operands of matrix multiplications to bfloat16."""
 
     def dims(self, index: int) -> tuple[int, ...]:
         """Return the shape of input `index` as integers."""

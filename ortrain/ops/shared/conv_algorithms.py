@@ -112,7 +112,7 @@ class Method(IntEnum):
     WINOGRAD_1D = 7
     """Kernels with 3, 5 or 7 columns, or one column and as many rows: one-dimensional Winograd along the rows, or along the columns."""
     IMPLICIT_GEMM = 8
-    """Implicit GEMM on AMX tiles, whose rows are windows, forward and backward; float32 only."""
+    """Implicit GEMM on AMX tiles or bfloat16 pairs, whose rows are windows, forward and backward; float32 only."""
     DEPTHWISE = 9
     """Depthwise convolution of at most 3 x 3 taps, whose pixels are read in place."""
 
@@ -142,6 +142,9 @@ PANEL_SIZE, MIN_TILED_SIDE, MIN_TILED_DEPTH, MIN_TILED_PRODUCTS, MIN_FILLED = 32
 """Equal to the constants in matmul/amx_eligibility.h."""
 MAX_WINDOW_TAPS = 64
 """Equal to the constant in matmul/implicit_gemm.h."""
+MIN_PAIR_SIDE, MIN_PAIR_PRODUCTS, MAX_PAIR_DEPTH = 12, 512, 1 << 14
+"""Limits of implicit GEMM on bfloat16 pairs. Fewer channels or filters, or fewer products of them, gain less by bfloat16 than rounding takes: on 32 x 50, 13 to 26
+channels take 1.15 of float32's time, and 48 to 12 channels on 32 x 32 take 0.5 to 0.85. Filters of the greatest depth fit into a worker's workspace."""
 POINTWISE_PIXELS = 8192
 """Equal to the constant in channels_last/pointwise.h."""
 BLOCK_PIXELS = 1024
@@ -181,12 +184,22 @@ def suits_tiles(v: Geometry) -> bool:
     return whole and 1 < v.taps <= MAX_WINDOW_TAPS and suits_amx(v.pixels, v.filters, v.depth) and suits_amx(least_class, v.channels, v.filters)
 
 
-def method_of(v: Geometry, direct: bool, tiles: bool = False) -> Method:
+def suits_pairs(v: Geometry) -> bool:
+    """Return whether implicit GEMM on bfloat16 pairs supports a convolution and its gradients, and has enough products for each element that it rounds."""
+    wide = min(v.channels, v.filters) >= MIN_PAIR_SIDE and v.channels * v.filters >= MIN_PAIR_PRODUCTS
+    return v.flat and v.group == 1 and 1 < v.taps <= MAX_WINDOW_TAPS and wide and v.depth <= MAX_PAIR_DEPTH and v.filters * v.taps <= MAX_PAIR_DEPTH
+
+
+def method_of(v: Geometry, direct: bool, tiles: bool = False, pairs: bool = False) -> Method:
     """Return the fastest algorithm of the forward pass and the data gradient.
 
     direct: exclude Winograd's algorithms, whose rounding errors are larger (docs/performance.md). tiles: whether AMX tiles may be used. Without strides,
-    Winograd is faster than tiles, along rows only with 5 taps; with strides it is slower (512 channels on 7 x 7: 5.9 instead of 3.7 ms)."""
+    Winograd is faster than tiles, along rows only with 5 taps; with strides it is slower (512 channels on 7 x 7: 5.9 instead of 3.7 ms). pairs: whether
+    operands may be rounded to bfloat16."""
     method = vector_method(v, direct)
+    if pairs and not tiles:
+        slower = method in (Method.IM2COL, Method.DIRECT) or (method == Method.WINOGRAD and v.strides != UNIT)
+        return Method.IMPLICIT_GEMM if slower and suits_pairs(v) else method
     others = method in (Method.IM2COL, Method.DIRECT) or (method == Method.WINOGRAD and v.strides != UNIT)
     others = others or (method == Method.WINOGRAD_1D and along_rows(v).kernel[2] != 5)
     return Method.IMPLICIT_GEMM if tiles and others and suits_tiles(v) else method

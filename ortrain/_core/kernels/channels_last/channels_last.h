@@ -7,15 +7,18 @@
 #define REAL float
 #define INTEGER int32_t
 #define GEMM(e, ...) (e)->gemm_float32(e, __VA_ARGS__)
+#define SERIAL_GEMM(e, ...) (e)->gemm_float32_serial(e, __VA_ARGS__)
 #include "channels_last/all_kernels.h"
 #undef NAMED
 #undef REAL
 #undef INTEGER
 #undef GEMM
+#undef SERIAL_GEMM
 #define NAMED(x) x##_double
 #define REAL double
 #define INTEGER int64_t
 #define GEMM(e, ...) (e)->gemm_float64(e, __VA_ARGS__)
+#define SERIAL_GEMM(e, ...) (e)->gemm_float64_serial(e, __VA_ARGS__)
 #include "channels_last/all_kernels.h"
 
 #define SINGLE (args->inputs[0].dtype == DTYPE_FLOAT32)

@@ -1,31 +1,34 @@
-/* Convolution as an implicit GEMM on AMX tiles (matmul/implicit_gemm.h), float32 only: the im2col matrix is an operand that is never built.
+/* Convolution as an implicit GEMM (matmul/implicit_gemm.h) on AMX tiles or bfloat16 pairs, float32 only: the im2col matrix is an operand that is never built.
  *
  *   forward          y [pixels, filters] = im2col(x) w
  *   data gradient    dx is divided into one phase per remainder of (row, column) by the strides. All pixels of a phase are covered by the same taps, so each
  *                    phase is a GEMM of an im2col matrix of dy with the filters of these taps.
  *   weight gradient  dw [filters, taps * channels] = dy^T im2col(x)
- * Filters are transposed from ONNX's [k, c, taps] to [k, taps, c] first. The planner chooses these kernels instead of direct, im2col and strided Winograd
- * convolutions (suits_tiles in ops/shared/conv_algorithms.py). */
+ * Filters are transposed from ONNX's [k, c, taps] to [k, taps, c] first. The planner chooses these kernels instead of direct, im2col and, on tiles, strided
+ * Winograd convolutions (suits_tiles and suits_pairs in ops/shared/conv_algorithms.py). */
 
 #define V NAMED(Vector)
 #define W NAMED(WIDTH)
 
 /* transposed [taps, channels] = w [channels, taps] of one filter.
  *
- * A vector load of a row of taps also reads the beginning of the next row. Rows of the last vector of channels are copied first, so that nothing beyond the
- * filter is read. */
+ * A vector load of a row of taps also reads the beginning of the next row. Rows of the last whole vector of channels are copied first, so that nothing beyond
+ * the filter is read. */
 static void NAMED(transpose_filter)(const REAL *w, int64_t channels, int64_t taps, REAL *transposed)
 {
-    for (int64_t c = 0; c < channels; c += W)
+    int64_t c = 0;
+    for (; c + W <= channels; c += W)
         for (int64_t t = 0; t < taps; t += W) {
             V r[W];
             REAL rows[W * W];
-            int64_t count = min_i64(W, taps - t), last = c + W == channels;
+            int64_t count = min_i64(W, taps - t), last = c + 2 * W > channels;
             if (last) for (int i = 0; i < W; i++) memcpy(rows + i * W, w + (c + i) * taps + t, (size_t)count * sizeof(REAL));
             for (int i = 0; i < W; i++) r[i] = LOAD(last ? rows + i * W : w + (c + i) * taps + t);
             NAMED(transpose)(r);
             for (int i = 0; i < count; i++) STORE(transposed + (t + i) * channels + c, r[i]);
         }
+    for (; c < channels; c++)
+        for (int64_t t = 0; t < taps; t++) transposed[t * channels + c] = w[c * taps + t];
 }
 
 /* w [channels, taps] = transposed [taps, channels] of one filter.
@@ -33,16 +36,19 @@ static void NAMED(transpose_filter)(const REAL *w, int64_t channels, int64_t tap
  * Where one vector holds all taps, a vector store of a row also overwrites the beginning of the next row, which is stored afterwards. */
 static void NAMED(transpose_filter_back)(const REAL *transposed, int64_t channels, int64_t taps, REAL *w)
 {
-    for (int64_t c = 0; c < channels; c += W)
+    int64_t c = 0;
+    for (; c + W <= channels; c += W)
         for (int64_t t = 0; t < taps; t += W) {
             V r[W];
             REAL rows[W * W];
-            int64_t count = min_i64(W, taps - t), overlaps = taps <= W && c + W < channels;
+            int64_t count = min_i64(W, taps - t), overlaps = taps <= W && c + 2 * W <= channels;
             for (int i = 0; i < W; i++) r[i] = i < count ? LOAD(transposed + (t + i) * channels + c) : (V){0};
             NAMED(transpose)(r);
             for (int i = 0; i < W; i++) STORE(overlaps ? w + (c + i) * taps : rows + i * W, r[i]);
             if (!overlaps) for (int i = 0; i < W; i++) memcpy(w + (c + i) * taps + t, rows + i * W, (size_t)count * sizeof(REAL));
         }
+    for (; c < channels; c++)
+        for (int64_t t = 0; t < taps; t++) w[c * taps + t] = transposed[t * channels + c];
 }
 
 /* A work item is one filter. */

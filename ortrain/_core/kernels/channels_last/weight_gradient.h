@@ -1,8 +1,13 @@
 /* Weight gradient with one GEMM dy^T x per tap, over all pixels, in blocks of filters and channels; for taps with many channels.
  *
  * Both operands are much longer than wide. A block of each is copied into rows that are WEIGHT_PAD elements longer than necessary, which spreads the columns
- * that the GEMM reads over the sets of the L1 cache: reading them in place took twice the time for 256 filters of 64 channels. */
+ * that the GEMM reads over the sets of the L1 cache: reading them in place took twice the time for 256 filters of 64 channels. Where products take bfloat16
+ * operands, the engine's GEMM packs a tap that reads all pixels in order. */
 #define W NAMED(WIDTH)
+#ifndef ORTRAIN_CHANNELS_LAST_WEIGHT_GRADIENT_H
+#define ORTRAIN_CHANNELS_LAST_WEIGHT_GRADIENT_H
+enum { ROUNDED_SIDE = 24 };              /* equal to MIN_BFLOAT16_SIDE in engine.pyx: products of smaller sides are not rounded */
+#endif
 
 typedef struct NAMED(TapGemm) {
     const Engine *engine;
@@ -13,13 +18,17 @@ typedef struct NAMED(TapGemm) {
     int64_t padded, filter_blocks, channel_blocks, slices;
 } NAMED(TapGemm);
 
+/* Return whether the only tap reads the pixels of x in order. */
+ALWAYS_INLINE int NAMED(is_matrix_of_pixels)(const NAMED(TapGemm) *s)
+{ return s->taps == 1 && s->g->stride_z == 1 && s->g->stride_y == 1 && s->g->stride_x == 1; }
+
 /* to [pixels, step] = channels [first, first + count) of the pixel under one tap for the outputs from `begin` on, zeros outside the image and up to a whole
  * vector. */
 NOINLINE void NAMED(copy_tap)(const NAMED(TapGemm) *s, int64_t tap, int64_t begin, int64_t pixels, int64_t first, int64_t count, REAL *to, int64_t step)
 {
     const Geometry *g = s->g;
     int64_t r = tap / g->kernel_x, t = tap % g->kernel_x, whole = round_up(count, W);
-    int64_t contiguous = s->taps == 1 && g->stride_z == 1 && g->stride_y == 1 && g->stride_x == 1;
+    int64_t contiguous = NAMED(is_matrix_of_pixels)(s);
     WindowIterator at = window_at(g, begin);
     for (int64_t i = 0; i < pixels; i++, to += step) {
         int64_t from = contiguous ? (begin + i) * g->channels : window_row_offset(g, &at, r), inside = contiguous || (from >= 0 && t >= at.low && t < at.high);
@@ -42,6 +51,11 @@ static void NAMED(tap_gemm_item)(void *context, int64_t item, int64_t worker)
     REAL *dy = NAMED(workspace)(s->engine, worker, &capacity), *x = dy + WEIGHT_PIXELS * dy_step;
     filter += group * s->filters;
     REAL *sums = s->sums + (slice * s->g->filters + filter) * row + tap * s->padded + channel;
+    if (s->engine->bfloat16 && sizeof(REAL) == sizeof(float) && NAMED(is_matrix_of_pixels)(s) && min_i64(filters, channels) >= ROUNDED_SIDE) {
+        SERIAL_GEMM(s->engine, worker, 1, 0, filters, channels, end - begin, 1, s->dy + begin * s->g->filters + filter, s->g->filters,
+                    s->x + begin * s->g->channels + group * s->channels + channel, s->g->channels, 0, sums, row, NULL, 0);
+        return;
+    }
     for (int64_t first = begin; first < end; first += WEIGHT_PIXELS) {
         int64_t pixels = min_i64(WEIGHT_PIXELS, end - first);
         for (int64_t i = 0; i < pixels; i++) NAMED(copy_elements)(dy + i * dy_step, s->dy + (first + i) * s->g->filters + filter, filters);

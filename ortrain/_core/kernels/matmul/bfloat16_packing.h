@@ -11,9 +11,13 @@ enum { PAIRS_PER_BLOCK = 32 };                       /* pairs of a row that are 
 /* Load `count` <= LANES elements, and zeros in the remaining lanes. */
 static inline vector load_part(const scalar *from, int64_t count)
 {
+#if VECTOR_BYTES == 64
+    return (vector)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
+#else
     vector part = {0};
     memcpy(&part, from, (size_t)count * sizeof(scalar));
     return part;
+#endif
 }
 
 /* to[j] = (first[j], second[j]) for j < n; second: NULL for zeros */

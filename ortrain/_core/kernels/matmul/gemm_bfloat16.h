@@ -4,4 +4,5 @@
 #define ORTRAIN_GEMM_BFLOAT16_H
 #define BFLOAT16_PAIRS
 #include "matmul/gemm_parallel.h"
+#include "matmul/implicit_gemm_bfloat16.h"
 #endif

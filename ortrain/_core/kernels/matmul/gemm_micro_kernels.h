@@ -152,13 +152,9 @@ typedef void (*TileKernel)(int64_t, const packed *, int64_t, const packed *, int
 
 /* Micro-kernels of all tile sizes, so that edges of C are never padded to full tiles, in two tables indexed by [rows][vectors - 1]:
  *   packed_tiles    A with the rows of a tile adjacent in memory: packed, or read in place where A is transposed
- *   in_place_tiles  A row-major, read in place; operands that are converted to bfloat16 never are */
-#ifdef BFLOAT16_PAIRS
-#define TILE_VARIANTS(ROWS, VECTORS) TILE_KERNEL(packed_tile_##ROWS##_##VECTORS, ROWS, VECTORS, 1, a_step)
-#else
+ *   in_place_tiles  A row-major, read in place; of bfloat16 pairs, windows that were rounded row by row (matmul/implicit_gemm_bfloat16.h) */
 #define TILE_VARIANTS(ROWS, VECTORS) \
     TILE_KERNEL(packed_tile_##ROWS##_##VECTORS, ROWS, VECTORS, 1, a_step) TILE_KERNEL(in_place_tile_##ROWS##_##VECTORS, ROWS, VECTORS, a_step, 1)
-#endif
 #if TILE_VECTORS == 3
 #define TILES_OF(ROWS) TILE_VARIANTS(ROWS, 1) TILE_VARIANTS(ROWS, 2) TILE_VARIANTS(ROWS, 3)
 #define TABLE_ROW(VARIANT, ROWS) { VARIANT##_tile_##ROWS##_1, VARIANT##_tile_##ROWS##_2, VARIANT##_tile_##ROWS##_3 }
@@ -178,9 +174,5 @@ TILES_OF(5) TILES_OF(6) TILES_OF(7) TILES_OF(8)
 #define TABLE(VARIANT) { { 0 }, TABLE_4(VARIANT), TABLE_ROW(VARIANT, 5), TABLE_ROW(VARIANT, 6), TABLE_ROW(VARIANT, 7), TABLE_ROW(VARIANT, 8) }
 #endif
 static const __attribute__((unused)) TileKernel packed_tiles[TILE_ROWS + 1][TILE_VECTORS] = TABLE(packed);
-#ifdef BFLOAT16_PAIRS
-#define in_place_tiles packed_tiles
-#else
 static const TileKernel in_place_tiles[TILE_ROWS + 1][TILE_VECTORS] = TABLE(in_place);
-#endif
 #endif

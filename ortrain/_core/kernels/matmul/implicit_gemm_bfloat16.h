@@ -1,0 +1,219 @@
+/* Engine's implicit_gemm (matmul/implicit_gemm.h) on bfloat16 pairs: windows are rounded a block of points at a time, into a worker's workspace, where they
+ * stay in the L2 cache. A tap has an even number of channels there, the last of which is 0 where the image has an odd number. */
+#ifndef ORTRAIN_IMPLICIT_GEMM_BFLOAT16_H
+#define ORTRAIN_IMPLICIT_GEMM_BFLOAT16_H
+#include "matmul/gemm_parallel.h"
+#include "matmul/implicit_gemm.h"
+
+enum {
+    WINDOW_BLOCK = 1 << 15, MIN_WINDOW_ROWS = 48, MAX_WINDOW_ROWS = 480,    /* pairs, and rows, of a block of windows */
+    WINDOW_ITEMS = 16,
+    GRADIENT_POINTS = 256                                                   /* points of a block of the weight gradient */
+};
+
+/* Adjacent taps whose pixels are side by side in memory, without padding between them. */
+typedef struct TapRun { int64_t row, column, taps; } TapRun;
+
+typedef struct WindowGemm {
+    const Engine *engine;
+    const ImplicitGemm *w;
+    int64_t points, tap_pairs, row_pairs;       /* tap_pairs, row_pairs: of a tap, and of a window */
+    int64_t rows;                               /* points of a work item */
+    int64_t start, columns;                     /* the outputs whose filters are in the shared workspace */
+    int64_t filter_parts, column_parts;         /* of the weight gradient */
+    int64_t runs;
+    TapRun run[MAX_WINDOW_TAPS];
+} WindowGemm;
+
+/* A point of the output, and the pixel under an offset of zero. */
+typedef struct Point { int64_t image, row, column; } Point;
+
+static inline Point point_at(const Windows *v, int64_t index)
+{ return (Point){ index / v->out_columns / v->out_rows, index / v->out_columns % v->out_rows, index % v->out_columns }; }
+
+static inline void next_point(const Windows *v, Point *at)
+{
+    if (++at->column < v->out_columns) return;
+    at->column = 0;
+    if (++at->row < v->out_rows) return;
+    at->row = 0;
+    at->image++;
+}
+
+/* Return the `taps` pixels side by side from an offset on under a point, or NULL if one of them is outside the image. */
+static inline const scalar *pixels_under(const Windows *v, const Point *at, int64_t row, int64_t column, int64_t taps)
+{
+    row += at->row * v->stride_y; column += at->column * v->stride_x;
+    if (row < 0 || row >= v->rows || column < 0 || column + taps > v->columns) return NULL;
+    return v->pixels + ((at->image * v->rows + row) * v->columns + column) * v->channels;
+}
+
+/* to = the pairs of n adjacent elements, or zeros where `from` is NULL. Writes whole vectors, beyond the last pair. */
+static inline void round_adjacent(const scalar *from, int64_t n, packed *to)
+{
+    if (!from) {
+        for (int64_t p = 0; p < n; p += 2 * LANES) *(unaligned_int_vector *)(to + p / 2) = (int_vector){0};
+        return;
+    }
+    int64_t p = 0;
+    for (; p + 2 * LANES <= n; p += 2 * LANES)
+        *(unaligned_int_vector *)(to + p / 2) = adjacent_pairs(*(const unaligned_vector *)(from + p), *(const unaligned_vector *)(from + p + LANES));
+    if (p == n) return;
+    int64_t front = min_i64(n - p, LANES);
+    *(unaligned_int_vector *)(to + p / 2) = adjacent_pairs(load_part(from + p, front), load_part(from + p + front, n - p - front));
+}
+
+/* to [count, row_pairs] = the windows of the points from `first` on. Writes up to a vector beyond the last one. */
+static void round_windows(const WindowGemm *s, int64_t first, int64_t count, packed *to)
+{
+    const Windows *v = &s->w->windows;
+    Point at = point_at(v, first);
+    for (int64_t i = 0; i < count; i++, next_point(v, &at))
+        for (const TapRun *run = s->run; run < s->run + s->runs; run++) {
+            const scalar *from = run->taps > 1 ? pixels_under(v, &at, run->row, run->column, run->taps) : NULL;
+            if (from) round_adjacent(from, run->taps * v->channels, to);
+            else for (int64_t t = 0; t < run->taps; t++)
+                round_adjacent(pixels_under(v, &at, run->row, run->column + t, 1), v->channels, to + t * s->tap_pairs);
+            to += run->taps * s->tap_pairs;
+        }
+}
+
+/* ---- windows times filters */
+
+/* Pack one panel of the filters of the chunk: [row_pairs, width]. */
+static void pack_filters_item(void *context, int64_t item, int64_t worker)
+{
+    const WindowGemm *s = context; const ImplicitGemm *w = s->w; (void)worker;
+    int64_t column = 0;
+    for (int64_t i = 0; i < item; i++) column += panel_width(s->columns, column);
+    int64_t width = panel_width(s->columns, column), used = min_i64(width, s->columns - column), channels = w->windows.channels;
+    packed *panel = workspace_of(s->engine, s->engine->shared_workspace) + column * s->row_pairs;
+    for (int64_t t = 0; t < w->windows.taps; t++, panel += s->tap_pairs * width) {
+        const scalar *from = w->b + w->starts[t] + (s->start + column) * w->output_step;
+        if (w->channel_step == 1) pack_transposed(from, w->output_step, used, channels, panel, width);
+        else pack_rows(from, w->channel_step, used, channels, panel, width);
+    }
+}
+
+/* Multiply the windows of the points from `first` on by the filters of the chunk. Rows of C are equally far apart within a run of points. */
+static void multiply_points_item(void *context, int64_t item, int64_t worker)
+{
+    const WindowGemm *s = context; const ImplicitGemm *w = s->w; const Windows *v = &w->windows;
+    int64_t first = item * s->rows, count = min_i64(s->rows, s->points - first), run;
+    int whole = w->row_step == v->out_columns * w->column_step && w->image_step == v->out_rows * w->row_step;
+    packed *windows = workspace_of(s->engine, worker), *filters = workspace_of(s->engine, s->engine->shared_workspace);
+    round_windows(s, first, count, windows);
+    for (int64_t column = 0, used; column < s->columns; column += used) {
+        int64_t width = panel_width(s->columns, column);
+        used = min_i64(width, s->columns - column);
+        Panel panel = { filters + column * s->row_pairs, width, column, used, width, 0, 2 * s->row_pairs };
+        for (int64_t i = 0; i < count; i += run) {
+            Point at = point_at(v, first + i);
+            run = whole ? count : min_i64(count - i, v->out_columns - at.column);
+            Gemm g = { .a = (const scalar *)(windows + i * s->row_pairs), .lda = s->row_pairs, .a_in_place = 1, .k = panel.depth, .ldc = w->column_step,
+                       .c = w->c + at.image * w->image_step + at.row * w->row_step + at.column * w->column_step + s->start,
+                       .bias = w->bias ? w->bias + s->start : NULL };
+            multiply_panel(&g, 0, tiles_of(run), &panel, NULL);
+        }
+    }
+}
+
+static void multiply_windows(WindowGemm *s)
+{
+    int64_t room = s->engine->workspace_floats / s->row_pairs / TILE_COLUMNS * TILE_COLUMNS, outputs = s->w->outputs;
+    s->rows = min_i64(min_i64(max_i64(MIN_WINDOW_ROWS, WINDOW_BLOCK / s->row_pairs), MAX_WINDOW_ROWS), ceil_div(s->points, WINDOW_ITEMS));
+    s->rows = round_up(s->rows, TILE_ROWS);
+    for (s->start = 0; s->start < outputs; s->start += s->columns) {
+        s->columns = min_i64(outputs - s->start, room);
+        int64_t panels = 0;
+        for (int64_t column = 0; column < s->columns; column += panel_width(s->columns, column)) panels++;
+        s->engine->parallel_for(s->engine, pack_filters_item, s, panels);
+        s->engine->parallel_for(s->engine, multiply_points_item, s, ceil_div(s->points, s->rows));
+    }
+}
+
+/* ---- filters^T times windows */
+
+/* to [n] = the pairs (first[j], second[j]). Writes whole vectors. */
+static inline void round_pair_of_rows(const scalar *first, const scalar *second, int64_t n, packed *to)
+{
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        *(unaligned_int_vector *)(to + j) = pairs_of(*(const unaligned_vector *)(first + j), *(const unaligned_vector *)(second + j));
+    if (j < n) *(unaligned_int_vector *)(to + j) = pairs_of(load_part(first + j, n - j), load_part(second + j, n - j));
+}
+
+/* panel [pairs of points, width] = columns [column, column + used) of the windows of the points from `first` on. */
+static void round_window_columns(const WindowGemm *s, int64_t first, int64_t count, int64_t column, int64_t used, packed *panel, int64_t width)
+{
+    static const scalar zeros[TILE_COLUMNS];
+    const Windows *v = &s->w->windows;
+    Point at = point_at(v, first), next;
+    for (int64_t p = 0; p < count; p += 2, panel += width, at = next) {
+        int64_t more = p + 1 < count;
+        next = at;
+        next_point(v, &next);
+        for (int64_t j = 0, n; j < used; j += n) {
+            int64_t tap = (column + j) / v->channels, channel = (column + j) % v->channels, row = v->offsets[tap][0], offset = v->offsets[tap][1];
+            n = min_i64(v->channels - channel, used - j);
+            const scalar *low = pixels_under(v, &at, row, offset, 1), *high = more ? pixels_under(v, &next, row, offset, 1) : NULL;
+            round_pair_of_rows(low ? low + channel : zeros, high ? high + channel : zeros, n, panel + j);
+        }
+        next_point(v, &next);
+    }
+}
+
+/* One part of the filters times one part of the columns of the windows, over all points. */
+static void multiply_filters_item(void *context, int64_t item, int64_t worker)
+{
+    const WindowGemm *s = context; const ImplicitGemm *w = s->w;
+    int64_t columns = w->windows.taps * w->windows.channels, panels = ceil_div(columns, TILE_COLUMNS), tiles_of_filters = ceil_div(w->outputs, TILE_ROWS);
+    int64_t part = item % s->column_parts, filter_part = item / s->column_parts;
+    int64_t begin = part * panels / s->column_parts * TILE_COLUMNS, end = min_i64(columns, (part + 1) * panels / s->column_parts * TILE_COLUMNS);
+    int64_t filter = filter_part * tiles_of_filters / s->filter_parts * TILE_ROWS;
+    int64_t filters = min_i64(w->outputs, (filter_part + 1) * tiles_of_filters / s->filter_parts * TILE_ROWS) - filter;
+    packed *windows = workspace_of(s->engine, worker), *packed_filters = windows + (GRADIENT_POINTS / 2 + 1) * TILE_COLUMNS;
+    Gemm g = { .packed_a = packed_filters, .ldc = columns, .c = w->c + filter * columns };
+    Tiles tiles = tiles_of(filters);
+    for (int64_t first = 0, count; first < s->points; first += count) {
+        count = min_i64(GRADIENT_POINTS, s->points - first);
+        g.k = count; g.accumulate = first > 0;
+        pack_tiles(w->filters + first * w->outputs + filter, w->outputs, count, tiles, packed_filters);
+        for (int64_t column = begin, used; column < end; column += used) {
+            int64_t width = panel_width(end - column, 0);
+            used = min_i64(width, end - column);
+            round_window_columns(s, first, count, column, used, windows, width);
+            Panel panel = { windows, width, column, used, width, 0, count };
+            multiply_panel(&g, 0, tiles, &panel, NULL);
+        }
+    }
+}
+
+/* Every element of the result is the sum over the points in one order, however the work is divided: parts as large as the number of workers allows round each
+ * operand the fewest times. */
+static void multiply_filters(WindowGemm *s)
+{
+    int64_t panels = ceil_div(s->w->windows.taps * s->w->windows.channels, TILE_COLUMNS), workers = s->engine->workers;
+    s->column_parts = min_i64(panels, workers);
+    s->filter_parts = min_i64(ceil_div(workers, s->column_parts), ceil_div(s->w->outputs, TILE_ROWS));
+    while (s->filter_parts * s->column_parts < workers) s->filter_parts++;
+    s->filter_parts = min_i64(s->filter_parts, ceil_div(s->w->outputs, TILE_ROWS));
+    s->engine->parallel_for(s->engine, multiply_filters_item, s, s->column_parts * s->filter_parts);
+}
+
+/* Compute the GEMM that *w describes, with operands rounded to bfloat16. */
+static void implicit_gemm(const Engine *engine, const ImplicitGemm *w)
+{
+    const Windows *v = &w->windows;
+    WindowGemm s = { .engine = engine, .w = w, .points = v->images * v->out_rows * v->out_columns, .tap_pairs = packed_depth(v->channels) };
+    s.row_pairs = v->taps * s.tap_pairs;
+    for (int64_t t = 0; t < v->taps; t++) {
+        TapRun *last = s.run + s.runs - 1;
+        int follows = s.runs && v->channels % 2 == 0 && v->offsets[t][0] == last->row && v->offsets[t][1] == last->column + last->taps;
+        if (follows) last->taps++;
+        else s.run[s.runs++] = (TapRun){ v->offsets[t][0], v->offsets[t][1], 1 };
+    }
+    if (w->filters) multiply_filters(&s);
+    else multiply_windows(&s);
+}
+#endif

@@ -1,0 +1,81 @@
+"""Convolutions of bfloat16 operands: only operands are rounded, forward and backward, with the same bits for any number of workers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ortrain._core.engine import EngineHandle
+from ortrain.ops.shared.conv_algorithms import Method
+from tests.core.test_bfloat16_products import rounded
+from tests.ops.harness import cast, lowered, run_kernel
+from tests.ops.samples.channels_last import backward, forward, transposed
+
+SAME = {"pads": (1, 1, 1, 1)}
+CONVOLUTIONS = [
+    ((2, 9, 10, 48), (12, 48, 3, 3), SAME),                                                                # whole rows of taps side by side in memory
+    ((1, 8, 7, 33), (50, 33, 3, 3), SAME),                                                                 # an odd number of channels
+    ((3, 7, 9, 32), (20, 32, 4, 2), {"pads": (1, 0, 0, 1)}),                                             # different pads on each side
+    ((2, 11, 12, 32), (64, 32, 3, 3), SAME | {"strides": (2, 2)}),
+    ((1, 13, 9, 17), (40, 17, 4, 3), {"strides": (3, 2), "pads": (2, 1, 1, 2)}),
+    ((2, 1, 40, 32), (64, 32, 1, 2), {"dilations": (1, 4), "pads": (0, 4, 0, 0)}),
+    ((1, 12, 12, 16), (32, 16, 3, 3), {"dilations": (2, 3), "pads": (2, 3, 2, 3), "strides": (2, 1)}),
+    ((1, 5, 6, 24), (130, 24, 1, 4), {"pads": (0, 2, 0, 1)}),                                              # more filters than a panel
+    ((5, 20, 21, 16), (36, 16, 4, 4), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),                          # several blocks of points
+]
+WINDOWS = [shape for shape, _, _ in CONVOLUTIONS]
+if EngineHandle().amx:
+    pytest.skip("convolutions are computed in three parts on the processor's tiles instead", allow_module_level=True)
+
+
+def with_rounded_inputs(sample):
+    """Return a sample whose inputs are bfloat16 numbers."""
+    return replace(sample, inputs=[None if x is None else rounded(x.astype(np.float32)).astype(np.float64) for x in sample.inputs])
+
+
+def check(sample, compared):
+    """Compare the outputs `compared` of a sample in bfloat16 with those of rounded inputs in float64."""
+    call, _ = lowered(sample, cast(sample, "float32"), precision="bfloat16")
+    assert Method.IMPLICIT_GEMM in call.ints[22:]
+    direct = replace(with_rounded_inputs(sample), attributes=sample.attributes | {"direct": 1})
+    expected, found = run_kernel(direct, "float64"), [run_kernel(sample, "float32", workers, precision="bfloat16") for workers in (1, 2, 3)]
+    for output in compared:
+        np.testing.assert_allclose(found[0][output], expected[output], rtol=1e-5, atol=3e-6 * np.abs(expected[output]).max())
+        for other in found[1:]:
+            np.testing.assert_array_equal(found[0][output], other[output])
+
+
+@pytest.mark.parametrize("x, w, attributes", CONVOLUTIONS, ids=map(str, WINDOWS))
+def test_a_convolution_rounds_its_operands_only(x, w, attributes):
+    check(forward("", x, w, attributes), [0])
+
+
+@pytest.mark.parametrize("x, w, attributes", CONVOLUTIONS, ids=map(str, WINDOWS))
+def test_the_gradients_of_a_convolution_round_their_operands_only(x, w, attributes):
+    check(backward("", x, w, attributes), [0, 1])
+
+
+@pytest.mark.parametrize("x, w, attributes", [CONVOLUTIONS[0], CONVOLUTIONS[3], CONVOLUTIONS[4]], ids=str)
+def test_a_transposed_convolution_rounds_its_operands_only(x, w, attributes):
+    check(transposed("", x, w, attributes), [0])
+
+
+def test_a_bias_and_a_limit_are_applied_in_float32():
+    rng = np.random.default_rng(4)
+    sample = forward("", (2, 9, 10, 24), (40, 24, 3, 3), SAME | {"strides": (2, 2)})
+    check(replace(sample, inputs=[*sample.inputs[:2], rounded(rng.standard_normal(40).astype(np.float32)).astype(np.float64)],
+                  attributes=sample.attributes | {"low": 0.0, "high": 2.0}), [0])
+
+
+@pytest.mark.parametrize("channels, filters, taps", [(11, 64, (3, 3)), (13, 26, (3, 3)), (64, 64, (1, 1)), (16, 32, (9, 9)), (64, 64, (3, 3))])
+def test_convolutions_that_gain_nothing_stay_in_float32(channels, filters, taps):
+    sample = forward("", (1, 12, 12, channels), (filters, channels, *taps), {})
+    call, _ = lowered(sample, cast(sample, "float32"), precision="bfloat16")
+    assert call.ints[22] != Method.IMPLICIT_GEMM
+
+
+def test_infinities_spread_to_the_windows_that_read_them():
+    sample = forward("", (1, 8, 8, 32), (24, 32, 3, 3), {"strides": (2, 1)})
+    sample.inputs[0][0, 3, 4, 5] = np.inf
+    found = run_kernel(sample, "float32", precision="bfloat16")[0]
+    assert np.isinf(found).any(axis=-1).tolist() == [[[row == 1 and 2 <= column <= 4 for column in range(6)] for row in range(3)]]
