@@ -67,6 +67,7 @@ class Emission:
 
         positions: dict[int, int] = {}
         scratch = {index: builder.add_block(step.call.scratch, index, index) for index, step in enumerate(self.steps) if step.call.scratch}
+        rounds = handle.precision == "bfloat16"
         for index, step in enumerate(self.steps):
             if step.call.function is not None:
                 positions[id(step)] = builder.add_python_step(f"python of {step.node.name or step.node.op_type}", step.call.function,
@@ -78,7 +79,7 @@ class Emission:
             positions[id(step)] = builder.add_step(
                 f"{step.call.kernel} of {step.node.name or step.node.op_type}", step.address, [tensor_id_of(n) for n in step.inputs],
                 [tensor_id_of(n) for n in step.outputs], tuple(step.call.ints), tuple(map(float, step.call.floats)),
-                scratch.get(index, -1), flushes_subnormals(step.call.kernel), handle.precision == "bfloat16" and takes_bfloat16(step.node, handle.float32_nodes))
+                scratch.get(index, -1), flushes_subnormals(step.call.kernel), rounds and takes_bfloat16(step.node, handle.float32_nodes))
         builder.set_inputs([tensor_id_of(name) for name in self.inputs])
         builder.set_outputs([tensor_id_of(name) for name in self.outputs])
         same_memory: dict[str, list[int]] = {}
