@@ -46,6 +46,8 @@ ctypedef void (*DoubleParallelGemm)(const Engine *engine, int ta, int tb, int64_
 ctypedef int (*AmxGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                         const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
 
+ctypedef void (*Transpose)(void *to, const void *from_, int64_t size, int64_t m, int64_t n, int64_t to_m, int64_t from_n) noexcept nogil
+
 cdef SingleBlas sgemm = NULL
 cdef DoubleBlas dgemm = NULL
 cdef SinglePackedGemm packed_float32 = NULL
@@ -56,6 +58,7 @@ cdef AmxGemm amx_float32 = NULL
 cdef int64_t packed_floats = 0
 cdef bint has_amx = False
 cdef void *implicit_gemm = NULL
+cdef Transpose transpose = NULL
 cdef SinglePackedGemm packed_bfloat16 = NULL
 cdef SingleParallelGemm parallel_bfloat16 = NULL
 cdef void *implicit_bfloat16 = NULL
@@ -76,18 +79,21 @@ def load_blas():
     sgemm = <SingleBlas>PyCapsule_GetPointer(capsules["sgemm"], PyCapsule_GetName(capsules["sgemm"]))
 
 
-def load_gemm():
-    """Load the GEMM of the instruction set in use, once. The caller holds the lock LOADING.
+def load_services():
+    """Load what the engine offers to kernels, of the instruction set in use, once: GEMM and transposes. The caller holds the lock LOADING.
 
     ORTRAIN_GEMM=blas uses SciPy's BLAS instead; ORTRAIN_GEMM=vectors uses vector units even if the processor has AMX tiles.
     Raises InvalidArgumentError for another value, and for blas without SciPy."""
-    global packed_float32, packed_float64, parallel_float32, parallel_float64, amx_float32, implicit_gemm, packed_floats, has_amx
+    global packed_float32, packed_float64, parallel_float32, parallel_float64, amx_float32, implicit_gemm, transpose, packed_floats, \
+        has_amx
     if packed_float32 != NULL:
         return
     import importlib
 
     from ortrain._core.kernel_table import instruction_set
-    single, double = (importlib.import_module(f"ortrain._core.instruction_sets.{instruction_set()}.{name}").GEMM for name in ("gemm", "gemm_float64"))
+    gemm, gemm_float64, shape = (importlib.import_module(f"ortrain._core.instruction_sets.{instruction_set()}.{name}")
+                                 for name in ("gemm", "gemm_float64", "shape"))
+    single, double = gemm.GEMM, gemm_float64.GEMM
     requested = os.environ.get("ORTRAIN_GEMM", "")
     if requested not in ("", "blas", "vectors"):
         raise InvalidArgumentError(f"expected ORTRAIN_GEMM to be blas or vectors, got {requested!r}")
@@ -97,6 +103,7 @@ def load_gemm():
     has_amx = single["amx"] and not requested
     amx_float32 = <AmxGemm><size_t>single["amx_gemm"]
     implicit_gemm = <void *><size_t>single["implicit_gemm"]
+    transpose = <Transpose><size_t>shape.TRANSPOSE
     parallel_float32 = <SingleParallelGemm><size_t>single["parallel_gemm"]
     parallel_float64 = <DoubleParallelGemm><size_t>double["parallel_gemm"]
     packed_float64 = <DoublePackedGemm><size_t>double["packed_gemm"]
@@ -255,7 +262,7 @@ cdef class EngineHandle:
 
     def __cinit__(self, int workers=1, seed=0):
         with LOADING:
-            load_gemm()
+            load_services()
         memset(&self.engine, 0, sizeof(Engine))
         self.engine.pool = pool_make(workers) if workers > 1 else NULL
         self.engine.workers = (<Pool *>self.engine.pool).workers if self.engine.pool != NULL else 1
@@ -267,6 +274,7 @@ cdef class EngineHandle:
             raise MemoryError
         self.engine.amx = has_amx
         self.engine.implicit_gemm = implicit_gemm
+        self.engine.transpose = transpose
         self.engine.gemm_float32 = gemm_float32
         self.engine.gemm_float64 = gemm_float64
         self.engine.gemm_float32_serial = gemm_float32_serial

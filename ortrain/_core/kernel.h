@@ -48,6 +48,8 @@ typedef struct Engine {
     void (*gemm_float64_serial)(const struct Engine *engine, int64_t worker, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
                                 double alpha, const double *a, int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc,
                                 const double *bias, int relu);
+    /* to[i * to_m + j] = from[i + j * from_n], i < m, j < n, for elements of `size` bytes, on the calling worker */
+    void (*transpose)(void *to, const void *from, int64_t size, int64_t m, int64_t n, int64_t to_m, int64_t from_n);
     float *workspaces;                /* GEMM packing buffers of workspace_floats each: one per worker and a shared one */
     int64_t workspace_floats;
     int64_t shared_workspace;         /* index of the shared buffer */

@@ -32,6 +32,7 @@ cdef extern from "kernel.h" nogil:
         void (*gemm_float64_serial)(const Engine *engine, int64_t worker, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
                                     double alpha, const double *a, int64_t lda, const double *b, int64_t ldb, double beta, double *c,
                                     int64_t ldc, const double *bias, int relu) noexcept nogil
+        void (*transpose)(void *to, const void *from_, int64_t size, int64_t m, int64_t n, int64_t to_m, int64_t from_n) noexcept nogil
         float *workspaces
         int64_t workspace_floats
         int64_t shared_workspace

@@ -5,9 +5,9 @@
  * workspace of the worker, and results are transposed back. Panels depend on the shape only, so results do not depend on the number of threads. */
 #ifndef ORTRAIN_PANELS_H
 #define ORTRAIN_PANELS_H
+#include <string.h>
 #include "kernel.h"
 #include "common/integers.h"
-#include "common/memory.h"
 
 enum {
     PANEL_COLUMNS = 512,
@@ -19,13 +19,13 @@ enum {
     ELEMENTS_PER_ITEM = 16384
 };
 
-typedef struct Panels { int64_t outer, size, inner, width, slices, per_outer, count, per_item; int copied; } Panels;
+typedef struct Panels { const Engine *engine; int64_t outer, size, inner, width, slices, per_outer, count, per_item; int copied; } Panels;
 
 /* Panels of x [outer, size, inner] for a kernel that has `inputs` panels of elements of `bytes` bytes in memory at a time. streamed: it reads every element
  * once. */
-static inline Panels panels_of(int64_t outer, int64_t size, int64_t inner, int64_t bytes, int64_t inputs, int streamed)
+static inline Panels panels_of(const Engine *engine, int64_t outer, int64_t size, int64_t inner, int64_t bytes, int64_t inputs, int streamed)
 {
-    Panels p = { .outer = outer, .size = size, .inner = inner, .slices = 1, .width = inner, .per_outer = 1 };
+    Panels p = { .engine = engine, .outer = outer, .size = size, .inner = inner, .slices = 1, .width = inner, .per_outer = 1 };
     int64_t slice = max_i64(size * inner, 1), capacity = PANEL_BYTES_LIMIT / bytes / max_i64(inputs, 1);
     if (inner < MIN_COLUMNS && outer > 1 && slice * min_i64(outer, MIN_COLUMNS) <= capacity) {
         p.slices = max_i64(MIN_COLUMNS, min_i64(PANEL_ELEMENTS / inputs / slice, PANEL_COLUMNS / max_i64(inner, 1)) / MIN_COLUMNS * MIN_COLUMNS);
@@ -59,7 +59,7 @@ static inline const void *panel_input(const Panels *p, const Panel *b, const voi
 {
     const char *from = (const char *)tensor + b->at * bytes; char *to = buffer;
     *step = is_transposed(p) || p->copied ? b->columns : b->step;
-    if (is_transposed(p)) move_plane(to, from, bytes, p->size * p->inner, b->slices, b->slices, p->size * p->inner);
+    if (is_transposed(p)) p->engine->transpose(to, from, bytes, p->size * p->inner, b->slices, b->slices, p->size * p->inner);
     else if (p->copied)
         for (int64_t j = 0; j < p->size; j++) memcpy(to + j * b->columns * bytes, from + j * b->step * bytes, (size_t)(b->columns * bytes));
     else return from;
@@ -74,7 +74,7 @@ static inline void *panel_output(const Panels *p, const Panel *b, void *tensor, 
 }
 static inline void panel_store(const Panels *p, const Panel *b, void *tensor, int64_t bytes, const void *buffer)
 {
-    if (is_transposed(p)) move_plane((char *)tensor + b->at * bytes, buffer, bytes, b->slices, p->size * p->inner, p->size * p->inner, b->slices);
+    if (is_transposed(p)) p->engine->transpose((char *)tensor + b->at * bytes, buffer, bytes, b->slices, p->size * p->inner, p->size * p->inner, b->slices);
 }
 
 /* Return buffer number `index` of the worker, each for one panel. */

@@ -7,7 +7,7 @@
 #define ORTRAIN_PADDING_H
 #include "kernel.h"
 #include "common/integers.h"
-#include "common/memory.h"
+#include "indexing/strided_copies.h"
 
 enum { PAD_CONSTANT = 0, PAD_EDGE = 1, PAD_REFLECT = 2, PAD_WRAP = 3 };
 enum { KNOWN_BORDERS = 32 };       /* positions of a line's border that are looked up once per work item instead of once per line */

@@ -7,6 +7,11 @@ cdef extern from "common/memory.h" nogil:
     int64_t element_size(int32_t dtype)
     void fill_block(const Engine *engine, void *to, const void *value, int64_t size, int64_t count)
     void zero_block(const Engine *engine, void *to, int64_t bytes)
+
+cdef extern from "indexing/transposes.h" nogil:
+    void transpose_plane(void *to, const void *from_, int64_t size, int64_t m, int64_t n, int64_t to_m, int64_t from_n)
+
+cdef extern from "indexing/strided_copies.h" nogil:
     void copy_strided(const Engine *engine, void *to, const void *from_, int64_t size, const int64_t *ints)
 
 cdef extern from "indexing/padding.h" nogil:
@@ -15,7 +20,7 @@ cdef extern from "indexing/padding.h" nogil:
 
 
 cdef int strided_copy(const KernelArgs *a) noexcept nogil:
-    """y[to + i * to_strides] = x[from + i * from_strides] for each index i of a box that covers y; ints as in common/memory.h."""
+    """y[to + i * to_strides] = x[from + i * from_strides] for each index i of a box that covers y; ints as in indexing/strided_copies.h."""
     copy_strided(a.engine, a.outputs[0].data, a.inputs[0].data, element_size(a.inputs[0].dtype), a.ints)
     return STATUS_OK
 
@@ -124,3 +129,5 @@ KERNELS = {
     "fill_constant": (<size_t>&fill_constant, ALL),
     "range_values": (<size_t>&range_values, ("float32", "float64", "int32", "int64")),
 }
+# The address of what ortrain._core.engine offers to kernels as Engine.transpose.
+TRANSPOSE = <size_t>&transpose_plane

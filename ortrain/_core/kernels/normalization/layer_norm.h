@@ -9,10 +9,10 @@
 #ifndef ORTRAIN_LAYER_NORM_H
 #define ORTRAIN_LAYER_NORM_H
 #include <math.h>
+#include <string.h>
 #include "kernel.h"
 #include "common/compiler.h"
 #include "common/integers.h"
-#include "common/memory.h"
 #include "common/row_vectors.h"
 #include "common/vector_math.h"
 

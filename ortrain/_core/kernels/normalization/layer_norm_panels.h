@@ -5,8 +5,8 @@
 
 static inline REAL *NAMED(norm_buffer)(const Engine *engine, int64_t worker) { return (REAL *)(engine->workspaces + worker * engine->workspace_floats); }
 
-static void NAMED(transpose_rows)(REAL *to, const REAL *from, int64_t rows, int64_t columns)
-{ move_plane((char *)to, (const char *)from, sizeof(REAL), columns, rows, rows, columns); }
+static inline void NAMED(transpose_rows)(const Engine *engine, REAL *to, const REAL *from, int64_t rows, int64_t columns)
+{ engine->transpose(to, from, sizeof(REAL), columns, rows, rows, columns); }
 
 /* Normalize a panel in place; sets the means, zeros where the mean is not subtracted, and the inverses of the deviations. */
 ALWAYS_INLINE void NAMED(normalize_panel)(REAL *x, int64_t n, int64_t columns, const REAL *scale, const REAL *bias, REAL epsilon, REAL *mean, REAL *inverse,
@@ -34,9 +34,9 @@ ALWAYS_INLINE void NAMED(normalize_short_rows)(const KernelArgs *args, int64_t f
     REAL *panel = NAMED(norm_buffer)(args->engine, worker), mean[NORM_PANEL_ROWS], inverse[NORM_PANEL_ROWS];
     for (int64_t r = first; r < end; r += NORM_PANEL_ROWS) {
         int64_t rows = min_i64(NORM_PANEL_ROWS, end - r);
-        NAMED(transpose_rows)(panel, (const REAL *)args->inputs[0].data + r * n, rows, n);
+        NAMED(transpose_rows)(args->engine, panel, (const REAL *)args->inputs[0].data + r * n, rows, n);
         NAMED(normalize_panel)(panel, n, rows, scale, bias, (REAL)args->floats[0], mean, inverse, is_centered);
-        NAMED(transpose_rows)((REAL *)args->outputs[0].data + r * n, panel, n, rows);
+        NAMED(transpose_rows)(args->engine, (REAL *)args->outputs[0].data + r * n, panel, n, rows);
         if (means) memcpy(means + r, mean, (size_t)rows * sizeof(REAL));
         if (inverses) memcpy(inverses + r, inverse, (size_t)rows * sizeof(REAL));
     }
@@ -90,12 +90,12 @@ ALWAYS_INLINE void NAMED(short_rows_grad)(const KernelArgs *args, int64_t first,
     REAL *dx = norm_output(args, 0), *dy = NAMED(norm_buffer)(args->engine, worker), *x = dy + NORM_PANEL_ROWS * n;
     for (int64_t r = first; r < end; r += NORM_PANEL_ROWS) {
         int64_t rows = min_i64(NORM_PANEL_ROWS, end - r); const REAL *mean = is_centered ? means + r : NULL;
-        NAMED(transpose_rows)(dy, (const REAL *)args->inputs[0].data + r * n, rows, n);
-        NAMED(transpose_rows)(x, (const REAL *)args->inputs[1].data + r * n, rows, n);
+        NAMED(transpose_rows)(args->engine, dy, (const REAL *)args->inputs[0].data + r * n, rows, n);
+        NAMED(transpose_rows)(args->engine, x, (const REAL *)args->inputs[1].data + r * n, rows, n);
         NAMED(add_panel_parts)(dy, x, n, rows, mean, inverses + r, ds, db, is_centered);
         if (!dx) continue;
         NAMED(panel_grad)(dy, x, n, rows, scale, mean, inverses + r, is_centered);
-        NAMED(transpose_rows)(dx + r * n, dy, n, rows);
+        NAMED(transpose_rows)(args->engine, dx + r * n, dy, n, rows);
     }
 }
 #undef FOR_ROWS

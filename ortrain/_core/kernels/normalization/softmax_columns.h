@@ -156,7 +156,7 @@ static void NAMED(run_softmax)(NAMED(Softmax) s)
         engine->parallel_for(engine, NAMED(softmax_rows_item), &s, ceil_div(p[0], ROWS_PER_ITEM(p[1])));
         return;
     }
-    s.panels = panels_of(p[0], p[1], p[2], sizeof(REAL), s.inputs, 0);
+    s.panels = panels_of(engine, p[0], p[1], p[2], sizeof(REAL), s.inputs, 0);
     engine->parallel_for(engine, NAMED(softmax_panels_item), &s, panel_items(&s.panels));
 }
 #define SOFTMAX(NAME, INPUTS)                                                                                                              \

@@ -82,12 +82,12 @@ static void NAMED(max_panel_item)(void *context, int64_t item, int64_t worker)
     const PoolPanels *s = context; const KernelArgs *a = s->args; int64_t first = item * PANEL_PLANES, n = min_i64(PANEL_PLANES, s->v->planes - first);
     REAL *x = panel_buffer(a->engine, worker, 0, PANEL_TENSORS), *y = panel_buffer(a->engine, worker, 1, PANEL_TENSORS);
     INTEGER *index = panel_buffer(a->engine, worker, 2, PANEL_TENSORS), *found = (INTEGER *)y;
-    move_plane((char *)x, (const char *)((const REAL *)a->inputs[0].data + first * s->input), sizeof(REAL), s->input, n, PANEL_PLANES, s->input);
+    a->engine->transpose(x, (const REAL *)a->inputs[0].data + first * s->input, sizeof(REAL), s->input, n, PANEL_PLANES, s->input);
     NAMED(max_panel)(s->v, x, y, index);
-    move_plane((char *)((REAL *)a->outputs[0].data + first * s->output), (const char *)y, sizeof(REAL), n, s->output, s->output, PANEL_PLANES);
+    a->engine->transpose((REAL *)a->outputs[0].data + first * s->output, y, sizeof(REAL), n, s->output, s->output, PANEL_PLANES);
     if (a->n_outputs < 2 || !a->outputs[1].data) return;
     int64_t *indices = (int64_t *)a->outputs[1].data + first * s->output;
-    move_plane((char *)found, (const char *)index, sizeof(INTEGER), n, s->output, s->output, PANEL_PLANES);
+    a->engine->transpose(found, index, sizeof(INTEGER), n, s->output, s->output, PANEL_PLANES);
     for (int64_t plane = 0; plane < n; plane++)
         for (int64_t i = plane * s->output; i < (plane + 1) * s->output; i++) indices[i] = found[i] < 0 ? -1 : found[i] + (first + plane) * s->input;
 }
@@ -95,18 +95,18 @@ static void NAMED(average_panel_item)(void *context, int64_t item, int64_t worke
 {
     const PoolPanels *s = context; const KernelArgs *a = s->args; int64_t first = item * PANEL_PLANES, n = min_i64(PANEL_PLANES, s->v->planes - first);
     REAL *x = panel_buffer(a->engine, worker, 0, PANEL_TENSORS), *y = panel_buffer(a->engine, worker, 1, PANEL_TENSORS);
-    move_plane((char *)x, (const char *)((const REAL *)a->inputs[0].data + first * s->input), sizeof(REAL), s->input, n, PANEL_PLANES, s->input);
+    a->engine->transpose(x, (const REAL *)a->inputs[0].data + first * s->input, sizeof(REAL), s->input, n, PANEL_PLANES, s->input);
     NAMED(average_panel)(s->v, 0, x, y);
-    move_plane((char *)((REAL *)a->outputs[0].data + first * s->output), (const char *)y, sizeof(REAL), n, s->output, s->output, PANEL_PLANES);
+    a->engine->transpose((REAL *)a->outputs[0].data + first * s->output, y, sizeof(REAL), n, s->output, s->output, PANEL_PLANES);
 }
 static void NAMED(average_gradient_panel_item)(void *context, int64_t item, int64_t worker)
 {
     const PoolPanels *s = context; const KernelArgs *a = s->args; int64_t first = item * PANEL_PLANES, n = min_i64(PANEL_PLANES, s->v->planes - first);
     REAL *x = panel_buffer(a->engine, worker, 0, PANEL_TENSORS), *y = panel_buffer(a->engine, worker, 1, PANEL_TENSORS);
     memset(x, 0, (size_t)(s->input * PANEL_PLANES) * sizeof(REAL));
-    move_plane((char *)y, (const char *)((const REAL *)a->inputs[0].data + first * s->output), sizeof(REAL), s->output, n, PANEL_PLANES, s->output);
+    a->engine->transpose(y, (const REAL *)a->inputs[0].data + first * s->output, sizeof(REAL), s->output, n, PANEL_PLANES, s->output);
     NAMED(average_panel)(s->v, 1, x, y);
-    move_plane((char *)((REAL *)a->outputs[0].data + first * s->input), (const char *)x, sizeof(REAL), n, s->input, s->input, PANEL_PLANES);
+    a->engine->transpose((REAL *)a->outputs[0].data + first * s->input, x, sizeof(REAL), n, s->input, s->input, PANEL_PLANES);
 }
 #undef V
 #undef M

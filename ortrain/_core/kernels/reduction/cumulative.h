@@ -11,7 +11,7 @@
 typedef struct Cumulative { const KernelArgs *args; Panels panels; int64_t exclusive, reverse; } Cumulative;
 
 static inline Cumulative cumulative_of(const KernelArgs *args, int64_t bytes, int64_t tensors, int streamed)
-{ const int64_t *p = args->ints; return (Cumulative){ args, panels_of(p[0], p[1], p[2], bytes, tensors, streamed), p[3], p[4] }; }
+{ const int64_t *p = args->ints; return (Cumulative){ args, panels_of(args->engine, p[0], p[1], p[2], bytes, tensors, streamed), p[3], p[4] }; }
 
 #define FOR_PANELS(s) \
     for (int64_t index = item * s->panels.per_item; index < min_i64((item + 1) * s->panels.per_item, s->panels.count); index++)
@@ -129,7 +129,7 @@ PRODUCT_OF_OTHERS_IN_ROWS(float) PRODUCT_OF_OTHERS_IN_ROWS(double)
 static int product_of_others(const KernelArgs *args)
 {
     const int64_t *p = args->ints; int is_float = args->inputs[0].dtype == DTYPE_FLOAT32;
-    Panels panels = panels_of(p[0], p[1], p[2], is_float ? sizeof(float) : sizeof(double), 2, 0);
+    Panels panels = panels_of(args->engine, p[0], p[1], p[2], is_float ? sizeof(float) : sizeof(double), 2, 0);
     if (p[2] != 1 || p[1] <= PANEL_COLUMNS || is_transposed(&panels)) return product_of_others_by_panel(args);
     args->engine->parallel_for(args->engine, is_float ? product_of_others_in_rows_float : product_of_others_in_rows_double, (void *)args, p[0]);
     return STATUS_OK;

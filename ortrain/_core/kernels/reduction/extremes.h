@@ -6,6 +6,7 @@
 #define ORTRAIN_EXTREMES_H
 #include "kernel.h"
 #include "common/compiler.h"
+#include "common/memory.h"
 #include "common/panels.h"
 
 enum { LONG_ROW = 64 };
@@ -17,7 +18,7 @@ static inline const void *column_values(const Panels *p, const Panel *b, const v
 {
     const char *from = (const char *)tensor + b->column * bytes;
     if (!is_transposed(p) || p->inner == 1) return from;
-    move_plane(buffer, from, bytes, p->inner, b->slices, b->slices, p->inner);
+    p->engine->transpose(buffer, from, bytes, p->inner, b->slices, b->slices, p->inner);
     return buffer;
 }
 
@@ -59,7 +60,8 @@ static void extreme_shares_panels_##R(void *context, int64_t item, int64_t worke
 static int extreme_shares_##R(const KernelArgs *args)                                                                                       \
 {                                                                                                                                           \
     int64_t outer = args->ints[0], size = args->ints[1], inner = args->ints[2];                                                             \
-    Extremes s = { args, panels_of(outer, size, inner, sizeof(R), 2, 1), outer, size, max_i64(1, ELEMENTS_PER_ITEM / max_i64(size, 1)) };   \
+    Extremes s = { args, panels_of(args->engine, outer, size, inner, sizeof(R), 2, 1), outer, size,                                         \
+                   max_i64(1, ELEMENTS_PER_ITEM / max_i64(size, 1)) };                                                                      \
     if (inner == 1 && size >= LONG_ROW) run_items(args->engine, extreme_shares_rows_##R, &s, ceil_div(outer, s.rows_per_item));             \
     else run_items(args->engine, extreme_shares_panels_##R, &s, panel_items(&s.panels));                                                    \
     return STATUS_OK;                                                                                                                       \

@@ -6,7 +6,7 @@
 #define ORTRAIN_REDUCE_H
 #include "kernel.h"
 #include "common/compiler.h"
-#include "common/memory.h"
+#include "common/integers.h"
 
 enum {
     REDUCE_CHUNK = 16384,
@@ -239,7 +239,7 @@ static void NAME##_item_##R(void *context, int64_t item, int64_t worker)        
         for (int64_t n; o < end; o += n) {                                                                                          \
             R columns[SHORT_ROW * SHORT_ROWS]; ACC acc[SHORT_ROWS];                                                                 \
             n = min_i64(SHORT_ROWS, end - o);                                                                                       \
-            move_plane((char *)columns, (const char *)(x + o * count), sizeof(R), count, n, SHORT_ROWS, count);                     \
+            args->engine->transpose(columns, x + o * count, sizeof(R), count, n, SHORT_ROWS, count);                                \
             for (int64_t k = 0; k < n; k++) acc[k] = IDENTITY;                                                                      \
             for (int64_t j = 0; j < count; j++)                                                                                     \
                 for (int64_t k = 0; k < n; k++) { ACC v = columns[j * SHORT_ROWS + k], b = acc[k]; v = MAP; acc[k] = COMBINE; }     \

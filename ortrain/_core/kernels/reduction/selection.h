@@ -3,6 +3,7 @@
 #define ORTRAIN_SELECTION_H
 #include <string.h>
 #include "kernel.h"
+#include "common/memory.h"
 #include "common/panels.h"
 
 enum { EXTREME_LANES = 64, TOP_K_BLOCK = 32 };
@@ -120,7 +121,7 @@ SELECTION(float) SELECTION(double) SELECTION(int64_t) SELECTION(int32_t)
 static int arg_extreme(const KernelArgs *args)
 {
     int32_t d = args->inputs[0].dtype; const int64_t *p = args->ints;
-    ArgExtreme s = { args, panels_of(p[0], p[1], p[2], element_size(d), 1, 1) };
+    ArgExtreme s = { args, panels_of(args->engine, p[0], p[1], p[2], element_size(d), 1, 1) };
     if (p[2] == 1 && p[1] >= EXTREME_LANES)
         args->engine->parallel_for(args->engine, SELECT_BY_DTYPE(arg_extreme_rows), &s, ceil_div(p[0], ELEMENTS_PER_ITEM / p[1] + 1));
     else args->engine->parallel_for(args->engine, SELECT_BY_DTYPE(arg_extreme_panels), &s, panel_items(&s.panels));

@@ -40,12 +40,12 @@ static void NAMED(grid_sample_chunk)(void *context, int64_t item, int64_t worker
     REAL *plane = panel_buffer(g->args->engine, worker, 0, 1), *rows = panel_buffer(g->args->engine, worker, 1, 1);
     NAMED(Taps) t;
     if (channels < g->chunk) memset(plane, 0, (size_t)(g->plane * g->chunk) * sizeof(REAL));
-    move_plane((char *)plane, (const char *)x, sizeof(REAL), g->plane, channels, g->chunk, g->plane);
+    g->args->engine->transpose(plane, x, sizeof(REAL), g->plane, channels, g->chunk, g->plane);
     for (int64_t start = 0; start < g->positions; start += g->block) {
         int64_t n = min_i64(g->block, g->positions - start);
         NAMED(grid_taps)(g, grid + start * g->axes, n, &t);
         NAMED(gather_channels)(&t, g->taps, g->block, n, plane, g->chunk, rows);
-        move_plane((char *)(y + start), (const char *)rows, sizeof(REAL), channels, n, g->positions, g->chunk);
+        g->args->engine->transpose(y + start, rows, sizeof(REAL), channels, n, g->positions, g->chunk);
     }
 }
 
@@ -70,10 +70,10 @@ static void NAMED(grid_sample_dx_panel)(const Grid *g, int64_t worker, const REA
     for (int64_t start = 0; start < g->positions; start += g->block) {
         int64_t n = min_i64(g->block, g->positions - start);
         NAMED(grid_taps)(g, grid + start * g->axes, n, t);
-        move_plane((char *)rows, (const char *)(dy + start), sizeof(REAL), n, channels, g->chunk, g->positions);
+        g->args->engine->transpose(rows, dy + start, sizeof(REAL), n, channels, g->chunk, g->positions);
         NAMED(scatter_channels)(t, g->taps, g->block, n, rows, g->chunk, plane);
     }
-    move_plane((char *)dx, (const char *)plane, sizeof(REAL), channels, g->plane, g->plane, g->chunk);
+    g->args->engine->transpose(dx, plane, sizeof(REAL), channels, g->plane, g->plane, g->chunk);
 }
 
 /* dx of one chunk of channels of one image, summed over all positions in order. */

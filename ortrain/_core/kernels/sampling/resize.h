@@ -6,6 +6,7 @@
 #ifndef ORTRAIN_RESIZE_H
 #define ORTRAIN_RESIZE_H
 #include "kernel.h"
+#include "common/memory.h"
 #include "common/panels.h"
 
 enum { TAPS_AT_A_TIME = 4, REPEATED_ROW_BYTES = 128 };
@@ -122,7 +123,7 @@ static int run_resample(const KernelArgs *args, int backward, WorkItem float_ite
         args->engine->parallel_for(args->engine, item, &r, ceil_div(r.rows, r.per_item));
         return STATUS_OK;
     }
-    Panels all = panels_of(p[0], max_i64(p[1], p[2]), p[3], is_float32 ? 4 : 8, 2, 1);
+    Panels all = panels_of(args->engine, p[0], max_i64(p[1], p[2]), p[3], is_float32 ? 4 : 8, 2, 1);
     Resample s = { args, all, all, p[4], p + 5, args->floats };
     s.from.size = p[backward ? 2 : 1]; s.to.size = p[backward ? 1 : 2];
     args->engine->parallel_for(args->engine, is_float32 ? float_item : double_item, &s, panel_items(&s.to));

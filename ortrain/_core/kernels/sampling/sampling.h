@@ -9,6 +9,7 @@
 #include <string.h>
 #include "kernel.h"
 #include "common/compiler.h"
+#include "common/memory.h"
 #include "common/panels.h"
 
 enum { NEAREST = 0, LINEAR = 1, CUBIC = 2 };

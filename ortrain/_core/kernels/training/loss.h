@@ -5,7 +5,7 @@
 #include <math.h>
 #include "kernel.h"
 #include "common/compiler.h"
-#include "common/memory.h"
+#include "common/integers.h"
 #include "common/vector_math.h"
 
 enum {

@@ -71,15 +71,13 @@ static inline int64_t NAMED(positions_at)(const NAMED(Positions) *p, int64_t i)
 static inline int64_t NAMED(place_of)(const NAMED(Positions) *p, int64_t i) { return i / p->d * p->classes * p->d + i % p->d; }
 
 /* The rows of the item to a panel [classes, LOSS_ROWS], and back. */
-static inline void NAMED(load_panel)(const NAMED(Positions) *p, const REAL *x, REAL *panel)
+static inline void NAMED(load_panel)(const Engine *engine, const NAMED(Positions) *p, const REAL *x, REAL *panel)
 {
-    if (p->in_panel)
-        move_plane((char *)panel, (const char *)(x + p->first * p->classes), sizeof(REAL), p->classes, p->end - p->first, LOSS_ROWS, p->classes);
+    if (p->in_panel) engine->transpose(panel, x + p->first * p->classes, sizeof(REAL), p->classes, p->end - p->first, LOSS_ROWS, p->classes);
 }
-static inline void NAMED(store_panel)(const NAMED(Positions) *p, REAL *y, const REAL *panel)
+static inline void NAMED(store_panel)(const Engine *engine, const NAMED(Positions) *p, REAL *y, const REAL *panel)
 {
-    if (p->in_panel)
-        move_plane((char *)(y + p->first * p->classes), (const char *)panel, sizeof(REAL), p->end - p->first, p->classes, p->classes, LOSS_ROWS);
+    if (p->in_panel) engine->transpose(y + p->first * p->classes, panel, sizeof(REAL), p->end - p->first, p->classes, p->classes, LOSS_ROWS);
 }
 
 /* Run BODY for the lanes l < count: LOSS_LANES of them in a loop of constant length. */
@@ -108,7 +106,7 @@ static void NAMED(loss_item)(void *context, int64_t item, int64_t worker)
     const REAL *logits = args->inputs[0].data, *w = args->n_inputs > 2 ? args->inputs[2].data : NULL;
     REAL *logs = args->n_outputs > 1 ? args->outputs[1].data : NULL, panel[SHORT_CLASSES * LOSS_ROWS]; (void)worker;
     double *sums = (double *)args->scratch + 2 * item, total = 0, total_weight = 0;
-    NAMED(load_panel)(&p, logits, panel);
+    NAMED(load_panel)(args->engine, &p, logits, panel);
     for (int64_t i = p.first, count; i < p.end; i += count) {
         int64_t at = NAMED(place_of)(&p, i), step = p.step;
         const REAL *x = p.in_panel ? panel + i - p.first : logits + at;
@@ -132,7 +130,7 @@ static void NAMED(loss_item)(void *context, int64_t item, int64_t worker)
         if (step == 1) for (int64_t c = 0; c < p.classes; c++) y[c] = x[c] - max[0];
         else FOR_CLASSES_AND_LANES(y[c * step + l] = x[c * step + l] - max[l];)
     }
-    if (logs) NAMED(store_panel)(&p, logs, panel);
+    if (logs) NAMED(store_panel)(args->engine, &p, logs, panel);
     sums[0] = total;
     sums[1] = total_weight;
 }
@@ -162,7 +160,7 @@ static void NAMED(loss_grad_item)(void *context, int64_t item, int64_t worker)
     const NAMED(Positions) p = NAMED(positions_of)(args, item, SHORT_GRADIENT_CLASSES); (void)worker;
     const REAL *dloss = args->inputs[0].data, *logs = args->inputs[1].data, *w = args->n_inputs > 3 ? args->inputs[3].data : NULL;
     REAL *out = args->outputs[0].data, panel[SHORT_GRADIENT_CLASSES * LOSS_ROWS];
-    NAMED(load_panel)(&p, logs, panel);
+    NAMED(load_panel)(args->engine, &p, logs, panel);
     for (int64_t i = p.first, count; i < p.end; i += count) {
         int64_t at = NAMED(place_of)(&p, i), step = p.step;
         const REAL *y = p.in_panel ? panel + i - p.first : logs + at; REAL *dx = p.in_panel ? panel + i - p.first : out + at;
@@ -179,7 +177,7 @@ static void NAMED(loss_grad_item)(void *context, int64_t item, int64_t worker)
             if (label != s[4]) dx[label * step + l] -= g[l];
         }
     }
-    NAMED(store_panel)(&p, out, panel);
+    NAMED(store_panel)(args->engine, &p, out, panel);
 }
 static int NAMED(softmax_cross_entropy_loss_grad)(const KernelArgs *args)
 {
@@ -196,7 +194,7 @@ static void NAMED(loss_and_gradient_item)(void *context, int64_t item, int64_t w
     const REAL *logits = args->inputs[0].data, *w = args->n_inputs > 2 ? args->inputs[2].data : NULL;
     REAL *out = args->outputs[1].data, panel[SHORT_CLASSES * LOSS_ROWS];
     double *sums = (double *)args->scratch + 2 * item, total = 0, total_weight = 0;
-    NAMED(load_panel)(&p, logits, panel);
+    NAMED(load_panel)(args->engine, &p, logits, panel);
     for (int64_t i = p.first, count; i < p.end; i += count) {
         int64_t at = NAMED(place_of)(&p, i), step = p.step;
         const REAL *x = p.in_panel ? panel + i - p.first : logits + at; REAL *dx = p.in_panel ? panel + i - p.first : out + at;
@@ -224,7 +222,7 @@ static void NAMED(loss_and_gradient_item)(void *context, int64_t item, int64_t w
             if (label != s[4]) dx[label * step + l] -= g[l];
         }
     }
-    NAMED(store_panel)(&p, out, panel);
+    NAMED(store_panel)(args->engine, &p, out, panel);
     sums[0] = total;
     sums[1] = total_weight;
 }
