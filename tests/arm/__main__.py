@@ -1,8 +1,9 @@
 """Builds ortrain for arm64 and runs a part of the tests in an emulator: make arm.
 
-    python -m tests.arm [--all] [FOLDER]
+    python -m tests.arm [FOLDER] [--all] [--only PART ...]
 
-docs/arm.md says what is run. --all runs all tests instead, which takes hours. Without the programs that this needs, it says so and succeeds."""
+docs/arm.md says what is run. --all runs all tests instead, which takes hours: a part for each folder of tests. --only runs the named parts alone. Without the
+programs that this needs, it says so and succeeds."""
 
 from __future__ import annotations
 
@@ -48,7 +49,14 @@ SECTIONS = [
     Section("one epoch of the demo", ["examples/digits/train_digits.py", "--epochs", "1"]),
     Section("inner loops", pytest("tests/arm/inner_loops.py"), emulated=False),
 ]
-EVERYTHING = [Section("all tests", pytest("-n", "auto", "--durations", "20", "tests"))]
+LARGE_FOLDERS = [Path("tests"), Path("tests/core"), Path("tests/ops")]
+
+
+def everything() -> list[Section]:
+    """Return all tests: a part for each folder, and for each file of those that have most of them."""
+    files = sorted(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py"))
+    parts = {file if file.parent in LARGE_FOLDERS else file.parent for file in files}
+    return [Section(str(part), pytest("--durations", "5", str(part))) for part in sorted(parts)]
 
 
 def environment_of(python: Path, target: Path) -> dict[str, str]:
@@ -87,20 +95,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?", default=environment.FOLDER)
     parser.add_argument("--all", action="store_true", help="run all tests")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="run these parts alone, such as 'sessions', or with --all tests/core")
     options = parser.parse_args()
+    sections = everything() if options.all else SECTIONS
+    if unknown := set(options.only) - {section.name for section in sections}:
+        raise SystemExit("\n".join(["expected parts among", *(f"  {section.name}" for section in sections), f"got {', '.join(sorted(unknown))}"]))
     if missing := environment.missing_tools():
         print(f"{', '.join(missing)} not on PATH: the tests on ARM are skipped")
         return
     started = time.monotonic()
     python = environment.make(options.folder)
+    if options.all:
+        environment.add_packages_of_tests(options.folder)
     target = build(options.folder)
     print(f"built for arm64 in {time.monotonic() - started:.0f} s", flush=True)
     started, logs = time.monotonic(), options.folder / "logs"
     logs.mkdir(exist_ok=True)
-    sections = EVERYTHING if options.all else SECTIONS
+    sections = [section for section in sections if not options.only or section.name in options.only]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as workers:
-        agree = workers.submit(losses_agree, python, target)
-        passed = [*workers.map(lambda section: run(section, python, target, logs), sections), agree.result()]
+        agree = [] if options.only else [workers.submit(losses_agree, python, target)]
+        passed = [*workers.map(lambda section: run(section, python, target, logs), sections), *(answer.result() for answer in agree)]
     print(f"{sum(passed)} of {len(passed)} parts passed in {(time.monotonic() - started) / 60:.1f} minutes; their output is in {logs}")
     raise SystemExit(not all(passed))
 

@@ -10,14 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.arm.environment import COMPILER, VERSION
+from tests.arm.environment import COMPILER, ROOT, VERSION
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATION = "_sysconfigdata__aarch64-linux-gnu"
 """The module in which Debian's arm64 Python keeps how it was compiled: names of compilers and of modules."""
 PLATFORM = "linux-aarch64"
 COPIED = ["ortrain", "bindings_spec", "tests", "benchmarks", "docs", "examples", "README.md", "LICENSE", "MANIFEST.in", "CHANGELOG.md",
-          "pyproject.toml", "setup.py", "Makefile"]
+          "pyproject.toml", "setup.py", "mkdocs.yml", "Makefile"]
 
 
 def package(folder: Path) -> Path:

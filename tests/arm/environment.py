@@ -9,9 +9,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parents[2] / "build" / "arm"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "build" / "arm"
 """Where `make arm` keeps the environment and the build."""
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
 VERSION = "3.11"
@@ -46,10 +48,10 @@ def unpack_packages(folder: Path, root: Path) -> None:
         subprocess.run(["dpkg-deb", "-x", str(package), str(root)], check=True)
 
 
-def download_wheels(site: Path) -> None:
+def download_wheels(site: Path, requirements: list[str]) -> None:
     """Unpack wheels for arm64 into `site`."""
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--target", str(site), "--only-binary=:all:", "--implementation=cp",
-                    f"--python-version={VERSION}", *(f"--platform={name}" for name in PLATFORMS), *WHEELS], check=True)
+                    f"--python-version={VERSION}", *(f"--platform={name}" for name in PLATFORMS), *requirements], check=True)
 
 
 def make(folder: Path) -> Path:
@@ -60,12 +62,22 @@ def make(folder: Path) -> Path:
     if not marker.exists():
         shutil.rmtree(folder, ignore_errors=True)
         unpack_packages(folder, root)
-        download_wheels(folder / "site")
+        download_wheels(folder / "site", WHEELS)
         python.parent.mkdir()
         python.write_text(WRAPPER.format(emulator=shutil.which(EMULATOR), root=root, python=python, version=VERSION))
         python.chmod(0o755)
         marker.write_text("ok\n")
     return python
+
+
+def add_packages_of_tests(folder: Path) -> None:
+    """Add what the extra `test` names to the environment in `folder`, if necessary: packages of 0.5 GB, without which `make arm` does."""
+    marker = folder / "complete"
+    if not marker.exists():
+        with (ROOT / "pyproject.toml").open("rb") as file:
+            extra = tomllib.load(file)["project"]["optional-dependencies"]["test"]
+        download_wheels(folder / "site", [requirement for requirement in extra if not requirement.startswith("ortrain")])
+        marker.write_text("ok\n")
 
 
 def main() -> None:
