@@ -23,7 +23,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-one lint generate site tutorials integrations parallel federated bench accuracy peer native wheels models arm browser clean
+.PHONY: demo test test-one lint generate site tutorials integrations parallel federated bench accuracy peer native wheels models arm browser-tools browser clean
 
 $(VENV)/ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -123,7 +123,10 @@ arm: $(VENV)/built
 	$(RUN) -c '$(BUILD_REQUIREMENTS)' > $(VENV)/build.txt && $(RUN) -m pip install --quiet --requirement $(VENV)/build.txt
 	$(RUN) -m tests.arm
 
-browser: $(VENV)/built
+browser-tools:
+	@$(PYTHON) -m tests.browser.environment
+
+browser: browser-tools $(VENV)/built
 	$(call install,browser)
 	$(RUN) -m tests.browser.environment build/browser
 	$(RUN) -m tests.browser.build build/browser

