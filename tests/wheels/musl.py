@@ -9,7 +9,6 @@ wheel, so the tests are those that need no onnx."""
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -17,8 +16,10 @@ from pathlib import Path
 
 from tests.debian import download_package, unpack_source
 from tests.wheels.checks import EPOCH, ROOT, SOURCES, copy, passes_installed
+from tests.wheels.interpreters import RELEASES, install_python, run
 
-COMPILER, RELEASE, VERSION = "musl-gcc", "trixie", "3.13"
+COMPILER, VERSION = "musl-gcc", "3.13"
+RELEASE = RELEASES[VERSION]
 LINKER = "usr/lib/x86_64-linux-musl/libc.so"
 """Of the package musl, with the library itself."""
 PLATFORM = "musllinux_1_2_x86_64"
@@ -27,12 +28,6 @@ REQUIREMENTS = ["numpy", "flatbuffers", "pytest", "pytest-xdist", "hypothesis", 
 DEFAULT_TESTS = ["core/test_optimizer_kernels.py", "core/test_optimizer_algorithms.py", "core/test_symbolic.py", "conformance/test_facades.py",
                  "conformance/test_protocol.py", "conformance/test_runner.py", "formats/test_checkpoint.py", "formats/test_checkpoint_folder.py",
                  "test_values.py", "test_input_gradients.py", "test_recorded_runs.py"]
-
-
-def run(*command: str | Path, folder: Path, **variables: str) -> None:
-    """Run a command in a folder, with its output in a file there. Raises CalledProcessError if it fails."""
-    with (folder / "log.txt").open("ab") as log:
-        subprocess.run(command, cwd=folder, env=os.environ | variables, check=True, stdout=log, stderr=log)
 
 
 def compile_python(folder: Path) -> None:
@@ -45,10 +40,8 @@ def compile_python(folder: Path) -> None:
     source = unpack_source(f"python{VERSION}", RELEASE, folder / "python")
     configure = source / "configure"           # the compiler is Debian's, and answers with the name of another platform
     configure.write_text(configure.read_text().replace("$($CC --print-multiarch 2>/dev/null)", "x86_64-linux-musl"))
-    run("./configure", "--quiet", f"--prefix={folder}", "--disable-test-modules", "--without-ensurepip", folder=source, CC=COMPILER,
-        CPPFLAGS=f"-I{folder / 'include'}", LDFLAGS=f"-L{folder / 'lib'} -Wl,-dynamic-linker,{folder / LINKER}",
-        PKG_CONFIG_LIBDIR=str(folder / "lib" / "pkgconfig"))
-    run("make", "--silent", "install", folder=source)
+    install_python(source, folder, "--without-ensurepip", CC=COMPILER, CPPFLAGS=f"-I{folder / 'include'}",
+                   LDFLAGS=f"-L{folder / 'lib'} -Wl,-dynamic-linker,{folder / LINKER}", PKG_CONFIG_LIBDIR=str(folder / "lib" / "pkgconfig"))
 
 
 def install(target: Path, *requirements: str | Path, platform: str = PLATFORM) -> None:
