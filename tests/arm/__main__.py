@@ -39,12 +39,17 @@ def pytest(*arguments: str) -> list[str]:
     return ["-m", "pytest", "-p", "no:cacheprovider", *arguments]
 
 
+def emulated_pytest(*arguments: str) -> list[str]:
+    """Return the command of a test run in the emulator."""
+    return pytest("-p", "tests.arm.slow_processor", *arguments)
+
+
 SECTIONS = [
     *(Section(f"kernels and gradients, {part}", ["-m", "tests.arm.kernels", part]) for part in ("1/2", "2/2")),
-    Section("recorded runs of onnxruntime-training", pytest("tests/test_recorded_runs.py")),
-    Section("checkpoints", pytest("tests/formats/test_checkpoint.py", "tests/formats/test_checkpoint_folder.py")),
-    Section("threads and subnormal numbers", pytest("tests/core/test_threads.py", "tests/core/test_subnormals.py")),
-    Section("sessions", pytest("tests/test_session.py")),
+    Section("recorded runs of onnxruntime-training", emulated_pytest("tests/test_recorded_runs.py")),
+    Section("checkpoints", emulated_pytest("tests/formats/test_checkpoint.py", "tests/formats/test_checkpoint_folder.py")),
+    Section("threads and subnormal numbers", emulated_pytest("tests/core/test_threads.py", "tests/core/test_subnormals.py")),
+    Section("sessions", emulated_pytest("tests/test_session.py")),
     Section("conformance suite", ["-m", "ortrain", "conformance", "run"]),
     Section("one epoch of the demo", ["examples/digits/train_digits.py", "--epochs", "1"]),
     Section("inner loops", pytest("tests/arm/inner_loops.py"), emulated=False),
@@ -56,7 +61,7 @@ def everything() -> list[Section]:
     """Return all tests: a part for each folder, and for each file of those that have most of them."""
     files = sorted(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py"))
     parts = {file if file.parent in LARGE_FOLDERS else file.parent for file in files}
-    return [Section(str(part), pytest("--durations", "5", str(part))) for part in sorted(parts)]
+    return [Section(str(part), emulated_pytest("--durations", "5", str(part))) for part in sorted(parts)]
 
 
 def environment_of(python: Path, target: Path) -> dict[str, str]:
