@@ -2,7 +2,7 @@
 
     python -m tests.arm.wheel [FOLDER] [--tests core/test_threads.py ...]
 
-Needs auditwheel. Prints the table of python -m tests.wheels with a row for the wheel."""
+Needs auditwheel and patchelf. Prints the table of python -m tests.wheels with a row for the wheel."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from tests.arm import environment
-from tests.arm.build import PLATFORM, build, run_setup
-from tests.wheels.checks import EPOCH, passes_installed
+from tests.arm.build import build, run_setup
+from tests.wheels.checks import EPOCH, passes_installed, repair
 
 DEFAULT_TESTS = ["core/test_threads.py", "test_session.py"]
 
@@ -31,7 +31,7 @@ def install(wheel: Path, target: Path) -> None:
     """Install a wheel in `target`. Raises CalledProcessError where its tags are not those of the environment."""
     shutil.rmtree(target, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={target}", "--only-binary=:all:", "--implementation=cp",
-                    f"--python-version={environment.VERSION}", f"--platform={PLATFORM.replace('-', '_')}", str(wheel)], check=True)
+                    f"--python-version={environment.VERSION}", f"--platform={wheel.stem.rsplit('-', 1)[1]}", str(wheel)], check=True)
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.folder.resolve()
     python = environment.make(folder)
-    wheel = pack(folder, build(folder))
+    wheel = repair(Path(sys.executable), pack(folder, build(folder)), folder / "repaired")
     install(wheel, folder / "installed")
     sys.exit(not passes_installed(python, folder, wheel, f"{environment.VERSION}, emulated", options.tests))
 

