@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortrain.distributed import MPI, Strategy
-from ortrain.errors import ArtifactNotFoundError
+from ortrain.distributed import MPI, Launcher, Strategy
+from ortrain.errors import ArgumentTypeError, ArtifactNotFoundError, InvalidArgumentError
 from ortrain.ir import Graph
 from ortrain.runtime.options import SessionOptions
 
@@ -27,12 +28,25 @@ def existing_folder(path: str) -> Path:
     return folder
 
 
-def session_options(threads: int | None, strategy: Strategy | None = None, precision: str = "float32") -> SessionOptions:
+def session_options(threads: int | None, strategy: Strategy | Launcher | None = None, precision: str = "float32") -> SessionOptions:
     """Return the options of a session with a precision and a number of threads, None for its default: one a core, and of workers that share a machine their
     part of that."""
     if threads is None and isinstance(strategy, MPI) and strategy.size > 1:
         threads = strategy.threads()
     return SessionOptions(intra_op_num_threads=threads or 0, precision=precision)
+
+
+def made_by_name(what: str, name: str, kinds: Mapping[str, Callable[..., Any]], options: Mapping[str, Any], internal: Collection[str] = ()) -> Any:
+    """Return what a name stands for, made with options. internal: arguments that are no options.
+
+    Raises InvalidArgumentError for options that it does not have, and its own errors for their values."""
+    try:
+        return kinds[name](**options)
+    except ArgumentTypeError:
+        raise
+    except TypeError as error:
+        known = [argument for argument in inspect.signature(kinds[name]).parameters if argument not in internal]
+        raise InvalidArgumentError(f"expected options of the {what} {name} among {', '.join(known) or 'none'}, got {sorted(options)}") from error
 
 
 # ---- values of options

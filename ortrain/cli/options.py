@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ortrain.cli.common import count, pair, positive, shape, size
+from ortrain.cli.workers import STRATEGY_NAMES, SYNCHRONIZATIONS
 from ortrain.data.encoding import MISSING_RULES
-from ortrain.distributed.workers import STRATEGIES
 from ortrain.onnxblock.loss import losses_by_name
 from ortrain.onnxblock.optim import OPTIMIZERS
 from ortrain.runtime.options import PRECISIONS
@@ -123,6 +123,15 @@ GROUPS: dict[str, list[Option]] = {
         _option("--precision", PRECISION_HELP, "float32", choices=PRECISIONS, continues=True),
         _option("--threads", "Threads of a step. Without it, the physical cores, shared by processes, at most 8.", type=count(1), metavar="N", continues=True),
     ],
+    "workers": [
+        _option("--strategy", "Train in several processes, each on its part of every batch: in all that mpiexec -n N python -m ortrain train has started (mpi) "
+                "or in the --workers that Ray starts (ray).", choices=STRATEGY_NAMES),
+        _option("--workers", "The processes that Ray starts, with a processor each, or as many as --threads.", type=count(1), metavar="N"),
+        _option("--synchronization", "What workers exchange, and when, in place of all gradients after every backward pass.", choices=tuple(SYNCHRONIZATIONS)),
+        _option("--synchronization-options", "Arguments of the synchronization, such as every=100 or share=0.01.", nargs="+", type=pair, metavar="NAME=VALUE"),
+        _option("--synchronized-batch-normalization", "Normalize the batches of all workers by their common statistics, instead of each by its own.", False,
+                action="store_true"),
+    ],
     "run": [
         _option("--out", "The folder of the run. Required.", metavar="DIR"),
         _option("--config", "A TOML file with values for options, by their names; the command line takes precedence.", metavar="FILE"),
@@ -130,8 +139,6 @@ GROUPS: dict[str, list[Option]] = {
         _option("--overwrite", "Replace a run that DIR holds.", False, action="store_true"),
         _option("--save-every-steps", "Also save the run after so many optimizer steps, not only after each epoch, so that --resume repeats fewer of them.",
                 type=count(1), metavar="N", continues=True),
-        _option("--strategy", "Train in all processes that mpiexec -n N python -m ortrain train has started, each on its part of every batch.",
-                choices=tuple(STRATEGIES), metavar="NAME"),
         _option("--log", "Also write log.csv, or event files for TensorBoard.", nargs="+", choices=("csv", "tensorboard"), continues=True),
         _option("--quiet", "Show no progress.", False, action="store_true", continues=True),
     ],
@@ -141,7 +148,7 @@ GROUPS: dict[str, list[Option]] = {
 OPTIONS = {option.key: option for group in GROUPS.values() for option in group}
 """Key -> option."""
 POSITIONAL = ("model", "data")
-NOT_SETTINGS = ("out", "config", "resume", "overwrite", "strategy")
+NOT_SETTINGS = ("out", "config", "resume", "overwrite", "strategy", "workers")
 """Options that say where and how a run is written, and are not part of its settings."""
 
 

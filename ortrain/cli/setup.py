@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from ortrain import lora
-from ortrain.cli.common import session_options
+from ortrain.cli.common import made_by_name, session_options
 from ortrain.cli.options import NO_DECAY
-from ortrain.distributed import Strategy
-from ortrain.errors import ArgumentTypeError, InvalidArgumentError, MissingPackageError
+from ortrain.cli.workers import make_synchronization
+from ortrain.distributed import Launcher, Strategy
+from ortrain.errors import InvalidArgumentError, MissingPackageError
 from ortrain.ir import Model
 from ortrain.loading.loader import load_model
 from ortrain.onnxblock.optim import OPTIMIZERS
@@ -50,7 +50,7 @@ def forward_model(settings: Mapping[str, Any]) -> Model:
 
 
 def make_trainer(settings: Mapping[str, Any], *, folder: Path | None = None, overwrite: bool = False, class_weight: np.ndarray | None = None,
-                 strategy: Strategy | None = None, **more: Any) -> Trainer:
+                 strategy: Strategy | Launcher | None = None, **more: Any) -> Trainer:
     """Return a trainer on a new session. more: further settings of the trainer.
 
     Its eval model returns all outputs of the forward model, so that predictions and the trained model have them."""
@@ -73,7 +73,8 @@ def trainer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"seed": settings["seed"], "metrics": settings["metrics"] or "auto", "schedule": settings["schedule"], "warmup_steps": settings["warmup_steps"],
             "schedule_options": settings["schedule_options"] or {}, "accumulate": settings["accumulate"], "clip_norm": settings["clip_norm"],
             "weight_average": settings["weight_average"], "patience": settings["patience"], "monitor": monitor(settings),
-            "save_every_steps": settings["save_every_steps"]}
+            "save_every_steps": settings["save_every_steps"], "synchronization": make_synchronization(settings),
+            "synchronized_batch_normalization": settings["synchronized_batch_normalization"]}
 
 
 def monitor(settings: Mapping[str, Any]) -> str:
@@ -89,14 +90,7 @@ def loss_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def optimizer(settings: Mapping[str, Any]) -> Any:
     """Return the optimizer. Raises InvalidArgumentError for options that it does not have."""
-    options = dict(settings["optimizer_options"] or {})
-    try:
-        return OPTIMIZERS[settings["optimizer"]](**options)
-    except ArgumentTypeError:
-        raise
-    except TypeError as error:
-        known = [name for name in inspect.signature(OPTIMIZERS[settings["optimizer"]]).parameters if name != "clip_grad"]
-        raise InvalidArgumentError(f"expected options of the optimizer {settings['optimizer']} among {', '.join(known)}, got {sorted(options)}") from error
+    return made_by_name("optimizer", settings["optimizer"], OPTIMIZERS, dict(settings["optimizer_options"] or {}), internal=("clip_grad",))
 
 
 def open_data(trainer: Trainer, settings: Mapping[str, Any], preprocessing: Preprocessing | None = None) -> tuple[Preprocessing, Split, TrainingData]:

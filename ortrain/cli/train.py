@@ -14,8 +14,9 @@ from ortrain.cli import FAILED, INTERRUPTED
 from ortrain.cli.common import session_options
 from ortrain.cli.options import NOT_SETTINGS, OPTIONS, add_options, complete, given_options
 from ortrain.cli.setup import check_run, class_weights, make_trainer, open_data, trainer_settings
-from ortrain.distributed import Strategy
-from ortrain.distributed.workers import Workers, strategy_of
+from ortrain.cli.workers import make_strategy
+from ortrain.distributed import Launcher, SingleProcess, Strategy
+from ortrain.distributed.workers import Workers
 from ortrain.errors import InvalidArgumentError, OrtrainError
 from ortrain.formats.artifact_names import CHECKPOINT
 from ortrain.formats.onnx_files import write_model
@@ -47,8 +48,10 @@ def run(options: argparse.Namespace) -> int | None:
         if name not in given:
             options.parser.error({"model": "expected a model", "data": "expected a data file or folder", "loss": "expected --loss, one of "
                                   + ", ".join(OPTIONS["loss"].how["choices"])}[name])
-    strategy = strategy_of(given.get("strategy"))
-    workers = Workers(strategy)
+    strategy = make_strategy(given)
+    workers = Workers(SingleProcess() if isinstance(strategy, Launcher) else strategy)
+    if isinstance(strategy, Launcher) and "data" in given:
+        given["data"] = os.path.abspath(given["data"])      # the workers that it starts may have another current folder
     try:
         with workers.together():
             return _resume(options, folder, given, strategy) if given.get("resume") else _start(folder, complete(given), strategy)
@@ -61,7 +64,7 @@ def run(options: argparse.Namespace) -> int | None:
 # ---- a new run
 
 
-def _start(folder: Path, settings: dict[str, Any], strategy: Strategy) -> int | None:
+def _start(folder: Path, settings: dict[str, Any], strategy: Strategy | Launcher) -> int | None:
     if not settings["overwrite"] and (Run.is_in(folder) or (folder / CHECKPOINT).exists()):
         raise InvalidArgumentError(f"expected another --out, --resume or --overwrite: {str(folder)!r} holds a run already")
     if folder.exists() and not folder.is_dir():
@@ -81,7 +84,7 @@ def _start(folder: Path, settings: dict[str, Any], strategy: Strategy) -> int | 
         stored = RunSettings(os.path.abspath(settings["model"]), os.path.abspath(settings["data"]), preprocessing, held_out, samples, kept)
         if settings["overwrite"] and trainer.rank == 0:
             remove_run(folder)
-        return _fit(trainer, data, settings, folder, [_StoreSettings(stored, folder)])
+        return _fit(trainer, data, settings, folder, [_StoreSettings(stored, folder.absolute())])
 
 
 def _samples(data: TrainingData, held_out: Split) -> int | None:
@@ -106,7 +109,7 @@ class _StoreSettings(Callback):
 # ---- a resumed run
 
 
-def _resume(options: argparse.Namespace, folder: Path, given: dict[str, Any], strategy: Strategy) -> int | None:
+def _resume(options: argparse.Namespace, folder: Path, given: dict[str, Any], strategy: Strategy | Launcher) -> int | None:
     found = Run.open(folder)
     stored = found.settings.options | {"model": found.settings.model, "data": found.settings.data}
     settings = complete(given, stored)
@@ -127,7 +130,7 @@ def _resume(options: argparse.Namespace, folder: Path, given: dict[str, Any], st
         if trainer.epoch >= settings["epochs"] and trainer.rank == 0:
             print(f"the run has completed {trainer.epoch} epochs already: give a larger --epochs to continue it")
         kept = {key: value for key, value in settings.items() if key in OPTIONS and key not in NOT_SETTINGS}
-        return _fit(trainer, data, settings, folder, [_StoreSettings(replace(found.settings, options=kept), folder)])
+        return _fit(trainer, data, settings, folder, [_StoreSettings(replace(found.settings, options=kept), folder.absolute())])
 
 
 def _same(given: Any, stored: Any) -> bool:
@@ -146,7 +149,7 @@ def _same(given: Any, stored: Any) -> bool:
 def _fit(trainer: Trainer, data: TrainingData, settings: dict[str, Any], folder: Path, callbacks: list[Callback]) -> int | None:
     trainer.settings |= {name: settings[name] for name in ("loss", "optimizer")}
     trainer.fit(data.training, epochs=settings["epochs"], batch_size=settings["batch_size"], validation=data.validation,
-                callbacks=[*callbacks, *_loggers(settings["log"] or [], folder)])
+                callbacks=[*callbacks, *_loggers(settings["log"] or [], folder.absolute())])
     interrupted = trainer.stopped is not None and trainer.stopped.startswith("interrupted")
     if trainer.rank == 0:
         _write_results(trainer, settings, folder)

@@ -74,6 +74,8 @@ class LaunchedFit:
     predictions: str | None
     arguments: Mapping[str, Any]
     """Of fit."""
+    described: Mapping[str, Any]
+    """What the trainer says that the run is made with."""
 
     def __call__(self, strategy: Strategy, attempt: int) -> Outcome | None:
         """Fit; return the outcome on rank 0."""
@@ -81,6 +83,7 @@ class LaunchedFit:
         resume = PROPERTY in session.state.properties
         settings = {entry.name: getattr(self.settings, entry.name) for entry in fields(self.settings)} | {"strategy": strategy}
         with self.kind(session, folder=self.folder, resume=resume, overwrite=not resume, predictions=self.predictions, **settings) as trainer:
+            trainer.settings |= self.described
             trainer.fit(**self.arguments)
             with trainer.whole_state():
                 return Outcome.of(trainer) if strategy.rank == 0 else None
@@ -94,5 +97,6 @@ def fit_in_workers(trainer: Trainer, launcher: Launcher, arguments: Mapping[str,
     if not parts.options.intra_op_num_threads:
         parts.options = replace(parts.options, intra_op_num_threads=launcher.cpus)
     folder = None if trainer.output_folder is None else trainer.output_folder.resolve()
-    outcome = launcher.run(LaunchedFit(type(trainer), parts, replace(trainer.options, strategy=None), folder, trainer.roles.predictions, arguments))
+    outcome = launcher.run(LaunchedFit(type(trainer), parts, replace(trainer.options, strategy=None), folder, trainer.roles.predictions, arguments,
+                                       trainer.settings))
     outcome.give_to(trainer)

@@ -19,6 +19,7 @@ from ortrain import errors
 from ortrain.distributed import MPI
 from ortrain.formats.checkpoint import read_checkpoint
 from tests.distributed.program import EPOCHS
+from tests.distributed.test_batch_normalization import IMAGES, LABELS, images_model
 from tests.layers import ROOT
 from tests.trainer.models import classifier, samples
 
@@ -146,6 +147,33 @@ def test_the_command_line_trains_in_several_processes(folder):
     assert resumed.returncode == 0, resumed.stderr
     assert len(json.loads((folder / "several" / "history.json").read_text(encoding="utf-8"))) == 4
     assert read_checkpoint(folder / "several" / "checkpoint").trainable.keys() == read_checkpoint(folder / "one" / "checkpoint").trainable.keys()
+
+
+def test_the_command_line_synchronizes_batch_normalization(folder):
+    onnx.save(images_model(), folder / "model.onnx")
+    np.savez(folder / "data.npz", x=IMAGES, labels=LABELS)
+    found = []
+    for size in (1, 2):
+        done = mpiexec(size, *HOW, "--optimizer", "sgd", "--batch-size", str(12 // size), "--strategy", "mpi", "--synchronized-batch-normalization",
+                       "--quiet", "--out", f"run{size}", folder=folder)
+        assert done.returncode == 0, done.stderr
+        history = json.loads((folder / f"run{size}" / "history.json").read_text(encoding="utf-8"))
+        found.append([record[part]["loss"] for record in history for part in ("training", "validation")])
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
+def test_the_command_line_lets_workers_train_by_themselves(folder):
+    how = (*HOW, "--optimizer", "sgd", "--validation", "0", "--quiet")
+    for name, every in (("alone", 2), ("in step", 1)):
+        done = mpiexec(2, *how, "--batch-size", "4", "--strategy", "mpi", "--synchronization", "local-sgd", "--synchronization-options", f"every={every}",
+                       "--out", name, folder=folder)
+        assert done.returncode == 0, done.stderr
+    one = mpiexec(1, *how, "--batch-size", "8", "--out", "one", folder=folder)
+    assert one.returncode == 0, one.stderr
+    alone, in_step, one = (read_checkpoint(folder / name / "checkpoint").trainable for name in ("alone", "in step", "one"))
+    for name, array in one.items():
+        np.testing.assert_allclose(in_step[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+    assert any(np.abs(alone[name] - array).max() > 1e-5 for name, array in one.items())
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the processes of mpiexec in /proc")

@@ -1,21 +1,26 @@
 """Workers that Ray starts. `python -m tests.distributed ray` runs this where Ray is not installed."""
 
+import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from itertools import pairwise
 
 import numpy as np
+import onnx
 import pytest
 
 from ortrain import Trainer, errors
+from ortrain.cli import main
 from ortrain.distributed import OptimizerSharding, Ray
 from ortrain.distributed.ray import INLINE_BYTES
 from ortrain.trainer import Callback
 from tests.distributed.test_parallel_training import HELD_OUT, LABELS, X, trainer_of, weights_of
 from tests.layers import ROOT
+from tests.trainer.models import classifier
 
 SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
@@ -119,6 +124,31 @@ def test_a_second_fit_and_a_resumed_run_go_on_where_the_first_has_ended(cluster,
         assert_same(([record.figures for record in trainer.history], weights_of(trainer)), straight)
     with trainer_of(Ray(workers=2), folder=tmp_path / "run") as trainer, pytest.raises(errors.InvalidArgumentError, match="expected a folder without a run"):
         trainer.fit(X, LABELS)
+
+
+# ---- the command line
+
+TRAIN = "train model.onnx data.npz --loss cross-entropy --learning-rate 0.01 --quiet --epochs"
+
+
+def test_the_command_line_trains_in_workers(cluster, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(classifier(), "model.onnx")
+    np.savez("data.npz", x=X, labels=LABELS)
+
+    def history(line, folder):
+        assert main(shlex.split(f"{line} --out {folder}")) == 0, capsys.readouterr().err
+        return [record["training"]["loss"] for record in json.loads((tmp_path / folder / "history.json").read_text(encoding="utf-8"))]
+
+    one = history(f"{TRAIN} 4 --batch-size 8", "one")
+    several = "--strategy ray --workers 2 --synchronization sharded-optimizer"
+    assert history(f"{TRAIN} 3 --batch-size 4 --log csv {several}", "several") == pytest.approx(one[:3], rel=2e-6)
+    assert history("train --resume --epochs 4 --strategy ray --workers 2", "several") == pytest.approx(one, rel=2e-6)
+    files = {path.name for path in (tmp_path / "several").iterdir()}
+    assert {"trained.onnx", "checkpoint", "checkpoint.best", "history.csv", "settings.json", "log.csv"} <= files
+    described = json.loads((tmp_path / "several" / "trainer.json").read_text(encoding="utf-8"))
+    assert (described["loss"], described["optimizer"], described["workers"]) == ("cross-entropy", "adamw", 2)
+    assert main(shlex.split(f"{TRAIN} 3 {several} --out several")) == 1 and "holds a run already" in capsys.readouterr().err
 
 
 # ---- workers that are lost or fail
