@@ -1,6 +1,6 @@
 """Measure ortrain on one workload in this process; print one JSON line.
 
-    python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S [--lowest-memory]}
+    python -m benchmarks.one WORKLOAD FOLDER {--prepare | --threads N --seconds S [--lowest-memory] [--parameter-dtype bfloat16]}
 
 --prepare writes the model, its batches and the artifacts into FOLDER; without it the artifacts are trained. --lowest-memory sets optimizer_in_backward and
 a rematerialization of 0.1."""
@@ -55,7 +55,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
     imported_mb = measure.memory_mb() or 0.0
     data = measure.load_batches(options.folder)
-    settings = SessionOptions(intra_op_num_threads=options.threads, precision=options.precision)
+    settings = SessionOptions(intra_op_num_threads=options.threads, precision=options.precision, parameter_dtype=options.parameter_dtype)
     if options.lowest_memory:
         settings.optimizer_in_backward, settings.rematerialization = True, LOWEST_MEMORY_REMATERIALIZATION
     session = TrainingSession.from_artifacts(options.folder, options=settings)
@@ -76,6 +76,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = measure.argument_parser(__doc__)
     parser.add_argument("--lowest-memory", action="store_true")
+    parser.add_argument("--parameter-dtype", default="float32")
     options = parser.parse_args()
     measure.print_result(prepare(options.workload, options.folder) if options.prepare else train(options))
 

@@ -24,6 +24,8 @@ HALVES = frozenset({"float16", "bfloat16"})
 
 FLOATS = DIFFERENTIABLE | HALVES
 
+BFLOAT16 = "bfloat16"
+
 SMALL_INTEGERS = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
 """The dtypes of quantized weights."""
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from ortrain._core.kernel_table import kernels
+from ortrain._core.kernel_table import OPTIMIZER_KERNELS, kernels
 from ortrain.loading.sequences import RULES as SEQUENCE_RULES
 from ortrain.ops import REGISTRY
 from ortrain.ops.custom import DOMAIN as CUSTOM
 from ortrain.ops.registry.onnx_definitions import onnx_record
-from ortrain.ops.registry.optimizers import OptimizerAlgorithm
+from ortrain.ops.registry.optimizers import ALGORITHMS, OptimizerAlgorithm
 from ortrain.ops.registry.record import ORTRAIN, ElementwiseLowering, OpRecord
+from ortrain.ops.training import UPDATED
 from ortrain.packages import require_onnx
 
 COMPILED, COMPOSED, FUNCTION, REFERENCE, NONE = "compiled", "composed", "function", "reference", "none"
@@ -119,6 +120,8 @@ def _dtypes(record: OpRecord) -> tuple[str, ...]:
     if record.planned_as:
         record = REGISTRY[ORTRAIN, record.planned_as]
     names = set(_texts(record.lower)) if record.lower is not None else set()
+    if record.op_type not in UPDATED and record.op_type not in ALGORITHMS:
+        names -= OPTIMIZER_KERNELS                          # momentum is an attribute of others
     found = dict.fromkeys(dtype for name, dtype in kernels() if name in names)
     return tuple(found)
 

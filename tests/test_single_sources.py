@@ -10,6 +10,7 @@ from ortrain._core import kernel_table
 from ortrain._core.program_builder import MAX_AXES
 from ortrain.conformance.drivers import LANGUAGES
 from ortrain.ops.registry.optimizers import ALGORITHMS
+from ortrain.ops.training import GEMM_UPDATE_INTS
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
 
 PACKAGE = Path(ortrain.__file__).parent
@@ -66,6 +67,7 @@ def test_fused_updates_number_optimizers_like_their_records():
     assert table is not None
     numbered = sorted((algorithm.gemm_update, algorithm.kernel) for algorithm in ALGORITHMS.values() if algorithm.gemm_update is not None)
     assert numbered == list(enumerate(table[1].split(", ")))
+    assert f"OPTIMIZER_INTS = {GEMM_UPDATE_INTS} }};" in source
 
 
 def test_include_guards_of_the_kernels_are_named_after_their_files():

@@ -265,6 +265,7 @@ def test_an_unknown_precision_is_refused(precision, state):
     ("ortrain.rematerialization", "much", r"expected a number as ortrain\.rematerialization, got 'much'"),
     ("ortrain.rematerialization", 0.1, r"expected text as key and value of a configuration entry, got 'ortrain\.rematerialization' and 0\.1"),
     ("ortrain.precision", "half", r"expected one of float32, bfloat16, auto as precision, got 'half'"),
+    ("ortrain.parameter_dtype", "float16", r"expected one of float32, bfloat16 as parameter_dtype, got 'float16'"),
     ("ortrain.rematerialization", "2", r"expected a share of the step's time from 0 to 1 as rematerialization, got 2\.0"),
 ])
 def test_an_invalid_configuration_entry_is_refused_and_changes_nothing(key, value, wanted):

@@ -28,12 +28,13 @@ def existing_folder(path: str) -> Path:
     return folder
 
 
-def session_options(threads: int | None, strategy: Strategy | Launcher | None = None, precision: str = "float32") -> SessionOptions:
-    """Return the options of a session with a precision and a number of threads, None for its default: one a core, and of workers that share a machine their
-    part of that."""
+def session_options(threads: int | None, strategy: Strategy | Launcher | None = None, precision: str = "float32",
+                    parameter_dtype: str = "float32") -> SessionOptions:
+    """Return the options of a session with a precision, a dtype of parameters, and a number of threads, None for its default: one a core, and of workers that
+    share a machine their part of that."""
     if threads is None and isinstance(strategy, MPI) and strategy.size > 1:
         threads = strategy.threads()
-    return SessionOptions(intra_op_num_threads=threads or 0, precision=precision)
+    return SessionOptions(intra_op_num_threads=threads or 0, precision=precision, parameter_dtype=parameter_dtype)
 
 
 def made_by_name(what: str, name: str, kinds: Mapping[str, Callable[..., Any]], options: Mapping[str, Any], internal: Collection[str] = ()) -> Any:

@@ -15,7 +15,7 @@ from ortrain.cli.workers import STRATEGY_NAMES, SYNCHRONIZATIONS
 from ortrain.data.encoding import MISSING_RULES
 from ortrain.onnxblock.loss import losses_by_name
 from ortrain.onnxblock.optim import OPTIMIZERS
-from ortrain.runtime.options import PRECISIONS
+from ortrain.runtime.options import PARAMETER_DTYPES, PRECISIONS
 from ortrain.runtime.state import DEFAULT_LEARNING_RATE
 from ortrain.training.schedules import SCHEDULES
 
@@ -121,6 +121,8 @@ GROUPS: dict[str, list[Option]] = {
                 "validation data, or on training data where there are none.", metavar="FIGURE"),
         _option("--seed", "Of the split, the order of samples, random changes and random masks.", 0, type=count(0), metavar="N"),
         _option("--precision", PRECISION_HELP, "float32", choices=PRECISIONS, continues=True),
+        _option("--parameter-dtype", "How trained weights and the optimizer's moments are kept; bfloat16 takes half the memory and is rounded stochastically.",
+                "float32", choices=PARAMETER_DTYPES),
         _option("--threads", "Threads of a step. Without it, the physical cores, shared by processes, at most 8.", type=count(1), metavar="N", continues=True),
     ],
     "workers": [

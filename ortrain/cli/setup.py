@@ -22,6 +22,7 @@ from ortrain.passes.new_head import replace_head
 from ortrain.runs import DataOptions, ModelInputs, Preprocessing, Split, TrainingData
 from ortrain.runs.loaders import check_fits, class_labels, fit_preprocessing
 from ortrain.runs.preprocessing import augment_from
+from ortrain.runtime.options import SessionOptions
 from ortrain.trainer import Trainer
 from ortrain.training.parameter_groups import no_decay_groups
 
@@ -61,11 +62,15 @@ def make_trainer(settings: Mapping[str, Any], *, folder: Path | None = None, ove
         model, loss=settings["loss"], loss_options=loss_options(settings), optimizer=optimizer(settings), learning_rate=settings["learning_rate"],
         class_weight=class_weight, requires_grad=requires_grad, frozen_params=settings["frozen"], folder=folder,
         additional_output_names=list(model.graph.outputs), input_shapes=input_shapes or None,
-        options=session_options(settings["threads"], strategy, settings["precision"]), overwrite=overwrite, strategy=strategy,
-        **trainer_settings(settings), **more)
+        options=options_of(settings, strategy), overwrite=overwrite, strategy=strategy, **trainer_settings(settings), **more)
     if settings["no_decay"] is not None:
         trainer.session.set_parameter_groups(no_decay_groups(trainer.session, settings["no_decay"] or NO_DECAY))
     return trainer
+
+
+def options_of(settings: Mapping[str, Any], strategy: Strategy | Launcher | None) -> SessionOptions:
+    """Return the options of the session."""
+    return session_options(settings["threads"], strategy, settings["precision"], settings["parameter_dtype"])
 
 
 def trainer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from typing import Any
 
 from ortrain import lora
 from ortrain.cli import FAILED, INTERRUPTED
-from ortrain.cli.common import session_options
 from ortrain.cli.options import NOT_SETTINGS, OPTIONS, add_options, complete, given_options
-from ortrain.cli.setup import check_run, class_weights, make_trainer, open_data, trainer_settings
+from ortrain.cli.setup import check_run, class_weights, make_trainer, open_data, options_of, trainer_settings
 from ortrain.cli.workers import make_strategy
 from ortrain.distributed import Launcher, SingleProcess, Strategy
 from ortrain.distributed.workers import Workers
@@ -121,8 +120,8 @@ def _resume(options: argparse.Namespace, folder: Path, given: dict[str, Any], st
                                  + ", ".join(known.name for known in OPTIONS.values() if known.continues) + " may change")
     settings |= {"model": stored["model"], "data": stored["data"]}
     set_seed(settings["seed"])
-    trainer = Trainer.from_artifacts(folder, resume=True, options=session_options(settings["threads"], strategy, settings["precision"]),
-                                     progress=not settings["quiet"], strategy=strategy, **trainer_settings(settings))
+    trainer = Trainer.from_artifacts(folder, resume=True, options=options_of(settings, strategy), progress=not settings["quiet"], strategy=strategy,
+                                     **trainer_settings(settings))
     with trainer:
         _, held_out, data = open_data(trainer, settings, found.settings.preprocessing)
         found.settings.check_samples(_samples(data, held_out))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ortrain.distributed.strategy import ShardingStrategy, Strategy
 from ortrain.distributed.synchronization import Synchronization, scale
-from ortrain.distributed.workers import Workers
+from ortrain.distributed.workers import Workers, as_exchanged
 from ortrain.runtime.segments import Sharding
 from ortrain.training.flat_buffers import FlatBuffer
 from ortrain.training.session import TrainingSession
@@ -49,7 +49,8 @@ class OptimizerSharding(Synchronization):
     def gather_parameters(self) -> None:
         self.workers.sum()                                  # has no worker failed since the gradients were summed?
         for segment, bounds in zip(self.session.state.trainable_segments, self._sharding.bounds, strict=True):
-            all_gather(self.workers.strategy, segment.array, bounds)
+            array = as_exchanged(segment.array)
+            all_gather(self.workers.strategy, array, [bound * (segment.dtype.itemsize // array.itemsize) for bound in bounds])
 
     @contextmanager
     def checkpoint(self) -> Iterator[None]:
@@ -64,7 +65,7 @@ class OptimizerSharding(Synchronization):
             parts = state.moments if root == sharding.rank else state.new_moments(shards)
             for whole, segments in zip(moments, parts, strict=True):
                 for number, part in enumerate(segments):
-                    self.workers.strategy.broadcast(part.array, root)
+                    self.workers.strategy.broadcast(as_exchanged(part.array), root)
                     for name, view in part.views.items() if whole else ():
                         shards[number].part_of(name, whole[number].views[name], view)[...] = view
         if sharding.rank:

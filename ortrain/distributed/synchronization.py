@@ -83,7 +83,7 @@ def scale(buffer: FlatBuffer, factor: float) -> None:
 class LocalSGD(Synchronization):
     """Lets every worker take `every` optimizer steps by itself and then averages the parameters, so that workers communicate so much more rarely.
 
-    The moments of the optimizer stay each worker's own. Parameters are also averaged before evaluations and checkpoints.
+    The moments of the optimizer stay each worker's own. Parameters are also averaged before evaluations and checkpoints; they must be kept in float32.
 
     Source: S. U. Stich, Local SGD Converges Fast and Communicates Little (2019). Raises InvalidArgumentError unless `every` is at least 1."""
 
@@ -92,6 +92,9 @@ class LocalSGD(Synchronization):
 
     def __init__(self, every: int = 10) -> None:
         self.every = check_count(every, "every", 1)
+
+    def prepare(self, session: TrainingSession, workers: Workers) -> None:
+        session.state.check_float32("workers that average parameters")
 
     def is_due(self, step: int) -> bool:
         return step % self.every == 0

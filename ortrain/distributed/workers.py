@@ -12,6 +12,7 @@ import numpy as np
 
 from ortrain.distributed.mpi import MPI
 from ortrain.distributed.strategy import SingleProcess, Strategy
+from ortrain.dtypes import BFLOAT16
 from ortrain.errors import ArgumentTypeError, InvalidArgumentError, WorkerFailedError
 
 STRATEGIES = {"mpi": MPI}
@@ -34,6 +35,11 @@ def strategy_of(value: Any) -> Strategy:
     if missing:
         raise ArgumentTypeError(f"expected a strategy (see ortrain.distributed.Strategy), got a {type(value).__name__} without {', '.join(missing)}")
     return value  # type: ignore[no-any-return]
+
+
+def as_exchanged(array: np.ndarray) -> np.ndarray:
+    """Return a contiguous array as strategies exchange it: itself, or one of bfloat16, which they need not know, as a view of its bytes."""
+    return array.view(np.uint8) if array.dtype.name == BFLOAT16 else array
 
 
 class Workers:
@@ -132,7 +138,7 @@ class Workers:
         """Replace arrays by those of rank 0. Raises WorkerFailedError."""
         self.sum()
         for array in arrays:
-            self.strategy.broadcast(array, 0)
+            self.strategy.broadcast(as_exchanged(array), 0)
 
     def check_same(self, **values: Any) -> None:
         """Raise InvalidArgumentError on all workers where one has other values than rank 0. Raises WorkerFailedError."""

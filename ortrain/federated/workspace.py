@@ -25,12 +25,14 @@ class Workspace:
     Whatever a client has for itself is in the state of its context, which Flower keeps, so that it makes no difference which process a client's message comes
     to, and which clients the process has served before.
 
-    Raises ArgumentTypeError when make_session returns no TrainingSession, ParameterNotFoundError for a personal name that the session does not have."""
+    Raises ArgumentTypeError when make_session returns no TrainingSession, InvalidArgumentError for one whose parameters are kept in bfloat16,
+    ParameterNotFoundError for a personal name that the session does not have."""
 
     def __init__(self, make_session: Callable[[], TrainingSession], personal: Iterable[str]) -> None:
         session = make_session()
         if not isinstance(session, TrainingSession):
             raise ArgumentTypeError(f"expected a TrainingSession from make_session, got {type(session).__name__}")
+        session.state.check_float32("federated clients, whose optimizers begin anew in every round")
         self.session = session
         self.shared, self.personal = shared_names(session, personal), personal_names(session, personal)
         self._initial = {name: array.copy() for name, array in values_of(session, self.personal).items()}

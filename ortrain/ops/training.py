@@ -4,7 +4,7 @@ The operators of optimizer models, which update sequences of all parameters, are
 
 from __future__ import annotations
 
-from ortrain.dtypes import numpy_dtype
+from ortrain.dtypes import BFLOAT16, numpy_dtype
 from ortrain.ir import TensorType
 from ortrain.ops.registry.node_builder import NodeBuilder
 from ortrain.ops.registry.optimizers import UPDATES, OptimizerAlgorithm
@@ -34,16 +34,38 @@ def check_moments(c: InferenceContext, algorithm: OptimizerAlgorithm, weights: i
             check_inputs(c, moment.shape(sizes) if len(sizes) == len(c.shape(weights)) else None, index)
 
 
+def _check_dtypes(c: InferenceContext, weights: int, factor: int, first: int) -> None:
+    """Raise ShapeInferenceError when a gradient, or a factor of it, and moments do not have the dtypes that the weights ask for. All are indices of inputs."""
+    kept = c.dtype(weights)
+    if c.dtype(factor) != gradient_dtype(kept):
+        raise c.error(f"expected a gradient of {gradient_dtype(kept)} for weights of {kept}, got {c.dtype(factor)}")
+    for index in range(first, len(c.types)):
+        if c.has(index) and c.dtype(index) != kept:
+            raise c.error(f"expected moments of {kept} as the weights, got {c.dtype(index)}")
+
+
+def gradient_dtype(weights: str) -> str:
+    """Return the dtype of the gradients of weights that are kept in a dtype."""
+    return "float32" if weights == BFLOAT16 else weights
+
+
+def kernel_ints(c: LoweringContext, algorithm: OptimizerAlgorithm, weights: int) -> tuple[int, ...]:
+    """Return the ints of an update's kernel: by what weights of bfloat16 are rounded, then the algorithm's. weights: the index of the input."""
+    rounding = [int(c.node.attributes[name]) for name in ROUNDING] if c.dtype(weights) == BFLOAT16 else []
+    return (*rounding, *algorithm.int_values(c.node.attributes))
+
+
 def _register_update(algorithm: OptimizerAlgorithm) -> None:
     """Register the operator that updates one parameter by an algorithm.
 
     Its inputs are weights, gradient, progress [2] (learning rate and step number), mask (bool [1] or absent; if true, the weights are frozen), moments."""
     def lower(c: LoweringContext) -> KernelCall:
         elements = 0 if algorithm.scratch is None else algorithm.scratch(tuple(c.dims(0)))
-        return KernelCall(algorithm.kernel, algorithm.int_values(c.node.attributes), algorithm.float_values(c.node.attributes),
+        return KernelCall(algorithm.kernel, kernel_ints(c, algorithm, 0), algorithm.float_values(c.node.attributes),
                           elements * numpy_dtype(c.dtype(0)).itemsize)
 
     def infer(c: InferenceContext) -> list[TensorType]:
+        _check_dtypes(c, 0, 1, FIRST_MOMENT)
         check_inputs(c, c.shape(0), 1)
         check_inputs(c, (2,), 2)
         check_moments(c, algorithm, 0, FIRST_MOMENT)
@@ -53,6 +75,8 @@ def _register_update(algorithm: OptimizerAlgorithm) -> None:
     operator(algorithm.update, domain=ORTRAIN, lower=lower, differentiable=False)(infer)
 
 
+ROUNDING = "rounding_seed", "first_element"
+"""Attributes of the update of a parameter that is kept in bfloat16: by what it is rounded, as kernels/training/stochastic_rounding.h describes."""
 FIRST_MOMENT = 4
 """The index of the first moment among the inputs of an update."""
 for _algorithm in UPDATES.values():
@@ -67,12 +91,16 @@ Cost of chunks per train step on one and on two threads: for weights of 16 and 6
 
 
 def rows_per_chunk(kind: TensorType) -> int:
-    """Return the number of rows per chunk of the gradient of a weight matrix."""
+    """Return the number of rows per chunk of the gradient of a weight matrix. kind: of the weights."""
     rows, columns = kind.sizes
-    row = numpy_dtype(kind.dtype).itemsize * columns
+    row = numpy_dtype(gradient_dtype(kind.dtype)).itemsize * columns
     if rows * row <= MAX_UNCHUNKED_BYTES:
         return rows
     return min(-(-rows // MIN_CHUNKS), max(MIN_CHUNK_ROWS, CHUNK_BYTES // row))
+
+
+GEMM_UPDATE_INTS = max(len(algorithm.ints) for algorithm in UPDATES.values() if algorithm.gemm_update is not None)
+"""The most ints of an optimizer whose update can be fused into a product."""
 
 
 def lower_gemm_update(c: LoweringContext) -> KernelCall:
@@ -80,9 +108,10 @@ def lower_gemm_update(c: LoweringContext) -> KernelCall:
     (m, n), ta, tb = c.dims(2), int(c.attribute("transA", 0)), int(c.attribute("transB", 0))
     algorithm = UPDATES[str(c.attribute("update"))]
     rows = rows_per_chunk(c.type(2))
-    scratch = rows * n * numpy_dtype(c.dtype(2)).itemsize
-    return KernelCall("gemm_update", (m, n, c.dims(0)[0 if ta else 1], ta, tb, algorithm.gemm_update or 0, rows,
-                                      *algorithm.int_values(c.node.attributes)), algorithm.float_values(c.node.attributes), scratch)
+    scratch = rows * n * numpy_dtype(c.dtype(0)).itemsize
+    padding = (0,) * (GEMM_UPDATE_INTS - len(algorithm.ints))
+    return KernelCall("gemm_update", (m, n, c.dims(0)[0 if ta else 1], ta, tb, algorithm.gemm_update or 0, rows, *kernel_ints(c, algorithm, 2), *padding),
+                      algorithm.float_values(c.node.attributes), scratch)
 
 
 @operator("GemmUpdate", domain=ORTRAIN, lower=lower_gemm_update, differentiable=False, takes_bfloat16=True)
@@ -92,6 +121,7 @@ def gemm_update(c: InferenceContext) -> list[TensorType]:
     a, b = (c.shape(i)[::-1] if c.attribute(name, 0) else c.shape(i) for i, name in enumerate(("transA", "transB")))
     if len(a) != 2 or len(b) != 2 or a[1] != b[0] or c.shape(2) != (a[0], b[1]):
         raise c.error(f"expected matrices whose product has the weights' shape, got {[list(c.shape(i)) for i in range(3)]}")
+    _check_dtypes(c, 2, 0, FIRST_FUSED_MOMENT)
     check_inputs(c, (2,), 4)
     check_moments(c, UPDATES[str(c.attribute("update"))], 2, FIRST_FUSED_MOMENT)
     return [TensorType("bool", (1,))]

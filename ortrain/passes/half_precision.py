@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.dtypes import FLOATS, HALVES, NAMES, NUMBERS, numpy_dtype
+from ortrain.dtypes import BFLOAT16, FLOATS, HALVES, NAMES, NUMBERS, numpy_dtype
 from ortrain.errors import InvalidModelError, InvalidStateError
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.loading.loader import all_names
@@ -66,6 +66,18 @@ def stored_halves(model: Model) -> frozenset[str]:
 def store_halves(model: Model, names: Iterable[str]) -> None:
     """Record weights that stay in half precision to save memory. Each is read by a Cast to float32 alone."""
     model.metadata[STORED_KEY] = json.dumps(sorted({*stored_halves(model), *names}))
+
+
+def take_in_bfloat16(model: Model, names: Collection[str]) -> Model:
+    """Return a copy of a model that takes some of its float32 inputs in bfloat16, and casts them."""
+    model = model.copy()
+    graph = model.graph
+    source = NameSource(all_names(graph))
+    floats = {name: source.unique(f"{name}_{FLOAT32}") for name in graph.inputs if name in names}
+    _rename_values(graph, floats)
+    graph.types |= {name: replace(graph.types[name], dtype=BFLOAT16) for name in floats if name in graph.types}
+    graph.nodes[:0] = [_cast(name, float32_name, FLOAT32) for name, float32_name in floats.items()]
+    return model
 
 
 def restore_output_types(model: Model, names: Iterable[str]) -> None:

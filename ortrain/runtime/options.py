@@ -12,7 +12,7 @@ from ortrain.errors import InvalidArgumentError
 from ortrain.runtime.renamed_options import Renamed, accepts_former_names, warn
 
 SWITCHES = "enable_winograd", "enable_amx", "enable_elementwise_fusion", "optimizer_in_backward"
-OWN_ENTRIES = tuple(f"ortrain.{name}" for name in (*SWITCHES, "precision", "float32_nodes", "rematerialization"))
+OWN_ENTRIES = tuple(f"ortrain.{name}" for name in (*SWITCHES, "precision", "float32_nodes", "rematerialization", "parameter_dtype"))
 """Configuration entries that set ortrain's own options through APIs whose option classes have no such fields. A switch is "0" or "1"."""
 FORMER_NAMES = {
     "direct_convolution": Renamed("enable_winograd", inverted=True),
@@ -20,6 +20,7 @@ FORMER_NAMES = {
     "recomputation": Renamed("rematerialization"),
 }
 PRECISIONS = "float32", "bfloat16", "auto"
+PARAMETER_DTYPES = "float32", "bfloat16"
 MAX_THREADS = 8
 """More threads do not make models of the sizes that are trained on CPUs faster."""
 
@@ -58,6 +59,13 @@ def check_precision(precision: str) -> str:
     return precision
 
 
+def check_parameter_dtype(dtype: str) -> str:
+    """Return the name of a dtype of parameters. Raises InvalidArgumentError when it is not one of PARAMETER_DTYPES."""
+    if dtype not in PARAMETER_DTYPES:
+        raise InvalidArgumentError(f"expected one of {', '.join(PARAMETER_DTYPES)} as parameter_dtype, got {dtype!r}")
+    return dtype
+
+
 def check_patterns(patterns: Iterable[str]) -> tuple[str, ...]:
     """Return patterns of names of nodes or operators. Raises InvalidArgumentError for one text in place of several, and for what is no text."""
     found = tuple(patterns) if isinstance(patterns, Iterable) and not isinstance(patterns, str) else ("",)
@@ -83,6 +91,9 @@ class SessionOptions:
     float32_nodes: exceptions from precision: names of nodes of the model, or patterns of them such as "/decoder/*", and names of operators such as "Gemm".
     Their matrix multiplications and those of their gradients stay in float32. A node into which several were fused has the name of one of them, as profiles
     show it.
+    parameter_dtype: "float32", or "bfloat16" to keep trainable parameters of float32 and the optimizer's moments in bfloat16 alone, in half the memory. Updates
+    are computed in float32 and rounded stochastically, up or down at random, such that they are right on average. Products read float32 copies, which are made
+    for a layer at a time. For optimizers that update each element on its own: SGD, Adam, AdamW, Lion, RMSprop and Adagrad.
     enable_elementwise_fusion: run chains of elementwise operators, and reductions over the last axes between them, block by block, so that the values between
     them stay in the first cache. The bits stay the same; switch it off to see every operator in a profile.
     optimizer_in_backward: update each parameter within the train step, as soon as its gradient is complete, so that the gradients never exist all at
@@ -101,6 +112,7 @@ class SessionOptions:
     enable_amx: bool = True
     precision: str = "float32"
     float32_nodes: Sequence[str] = ()
+    parameter_dtype: str = "float32"
     enable_elementwise_fusion: bool = True
     optimizer_in_backward: bool = False
     rematerialization: float = 0.07
@@ -127,7 +139,7 @@ class SessionOptions:
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Set a configuration entry. Entries such as "ortrain.optimizer_in_backward" set the option: a switch to "0" or "1", rematerialization to a
-        number, precision to its name, float32_nodes to patterns between commas.
+        number, precision and parameter_dtype to their names, float32_nodes to patterns between commas.
 
         Raises InvalidArgumentError for the one entry that onnxruntime refuses in training, for an unknown ortrain option, for an invalid value, and
         for arguments that are not text."""
@@ -154,6 +166,9 @@ class SessionOptions:
             return
         if name == "precision":
             self.precision = check_precision(value)
+            return
+        if name == "parameter_dtype":
+            self.parameter_dtype = check_parameter_dtype(value)
             return
         if name == "float32_nodes":
             self.float32_nodes = check_patterns(pattern.strip() for pattern in value.split(",") if pattern.strip())

@@ -24,7 +24,8 @@ class Parameter:
 
     @property
     def data(self) -> np.ndarray:
-        """The value, a view of the session's memory: writing into it changes the model. Assigning copies a new value.
+        """The value, a view of the session's memory: writing into it changes the model. Assigning copies a new value. Of a parameter that is kept in bfloat16
+        it is a float32 copy, which cannot be written; a new value that is assigned is rounded to nearest.
 
         Raises ParameterShapeError or ParameterTypeError when shape or dtype differ, InvalidStateError for a nominal state."""
         return self._state.array(self._name)

@@ -24,10 +24,13 @@ def aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
 class Segment:
     """Tensors of one dtype in one allocation. Each is 64-byte aligned; the padding between them is zero and stays zero.
 
-    array: the memory, which is allocated by default."""
+    array: the memory, which is allocated by default. step: elements of which every offset is a multiple, those of a cache line by default."""
 
-    def __init__(self, shapes: Mapping[str, Sizes], dtype: np.dtype, array: np.ndarray | None = None) -> None:
-        step = ALIGNMENT // dtype.itemsize
+    start = 0
+    """The number of the first element, in the segment of which this may be a shard."""
+
+    def __init__(self, shapes: Mapping[str, Sizes], dtype: np.dtype, array: np.ndarray | None = None, step: int | None = None) -> None:
+        self.step = step = ALIGNMENT // dtype.itemsize if step is None else step
         self.shapes = dict(shapes)
         self.dtype = dtype
         self.offsets: dict[str, int] = {}
@@ -43,9 +46,10 @@ class Segment:
         shape, start = self.shapes[name], self.offsets[name]
         return self.array[start : start + int(np.prod(shape, dtype=np.int64))].reshape(shape)
 
-    def like(self, shape_of: Callable[[Sizes], Sizes] | None = None) -> Segment:
-        """Return a zeroed segment with the same layout; shape_of: from the shape of a tensor here to its shape there."""
-        return Segment(self.shapes if shape_of is None else {name: shape_of(shape) for name, shape in self.shapes.items()}, self.dtype)
+    def like(self, shape_of: Callable[[Sizes], Sizes] | None = None, dtype: np.dtype | None = None) -> Segment:
+        """Return a zeroed segment with the same layout; shape_of: from the shape of a tensor here to its shape there. dtype: a wider one."""
+        shapes = self.shapes if shape_of is None else {name: shape_of(shape) for name, shape in self.shapes.items()}
+        return Segment(shapes, self.dtype if dtype is None else dtype, step=self.step)
 
     def touch_pages(self) -> None:
         """Read or write every page, so that the system allocates the memory now."""
@@ -68,12 +72,12 @@ class Segment:
         return found
 
 
-def segments_of(arrays: Mapping[str, np.ndarray]) -> list[Segment]:
+def segments_of(arrays: Mapping[str, np.ndarray], kept_in: Mapping[np.dtype, np.dtype] | None = None) -> list[Segment]:
     """Return one filled segment per dtype, largest tensors first: gradients of large tensors may stay untouched, and memory is allocated in pages of 2
-    MiB."""
+    MiB. kept_in: dtype of arrays -> another one to convert them to."""
     by_dtype: dict[np.dtype, dict[str, tuple[int, ...]]] = {}
     for name, array in sorted(arrays.items(), key=lambda item: -item[1].nbytes):
-        by_dtype.setdefault(array.dtype, {})[name] = array.shape
+        by_dtype.setdefault((kept_in or {}).get(array.dtype, array.dtype), {})[name] = array.shape
     made = [Segment(shapes, dtype) for dtype, shapes in by_dtype.items()]
     for segment in made:
         for name, view in segment.views.items():
@@ -95,7 +99,7 @@ class Shard(Segment):
             if first < last:
                 self.first[name] = first
                 shapes[name] = segment.shapes[name] if last - first == size else (last - first,)
-        super().__init__(shapes, segment.dtype, segment.array[start:end])
+        super().__init__(shapes, segment.dtype, segment.array[start:end], segment.step)
 
     def part_of(self, name: str, tensor: np.ndarray, part: np.ndarray) -> np.ndarray:
         """Return the elements of a contiguous tensor that are to be in this shard, as a view in the shape of `part`, which has as many."""
@@ -121,7 +125,7 @@ class Sharding:
 
 
 def _even_bounds(segment: Segment, size: int) -> list[int]:
-    step, count = ALIGNMENT // segment.dtype.itemsize, segment.array.size
+    step, count = segment.step, segment.array.size
     part = -(-count // (size * step)) * step
     return [min(number * part, count) for number in range(size + 1)]
 

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ortrain.dtypes import BFLOAT16, numpy_dtype
 from ortrain.errors import (
+    InvalidArgumentError,
     InvalidCheckpointError,
     InvalidStateError,
     ParameterNotFoundError,
@@ -24,9 +26,11 @@ from ortrain.errors import (
 from ortrain.formats.checkpoint import checkpoint_bytes, parse_checkpoint, read_checkpoint, write_checkpoint
 from ortrain.formats.checkpoint_contents import Checkpoint, OptimizerGroup
 from ortrain.ir import TensorType
+from ortrain.packages import require
 from ortrain.runtime.segments import Segment, Sharding, Sizes, segments_of
 
 GROUP = "group0"
+FLOAT32 = np.dtype(np.float32)
 DEFAULT_LEARNING_RATE = 0.001
 
 PropertyValue = int | float | str
@@ -55,6 +59,8 @@ class TrainingState:
         """The public order of parameters: that of the training model's inputs, once a session has bound the state."""
         self._gradients: dict[str, np.ndarray] = {}
         self._gradients_by: weakref.ref[Any] | None = None
+        self._bound_by: weakref.ref[Any] | None = None
+        """The last session."""
         self.keeps_gradients = True
         self.gradient_segments: list[Segment] = []
         self.moments: list[list[Segment]] = []
@@ -64,6 +70,8 @@ class TrainingState:
         """Which part of the parameters this process updates, and has moments of, where several processes divide them; None for all of them."""
         self.masked: set[str] = set()
         """Trainable parameters that are currently frozen."""
+        self.rounding_seed: int | None = None
+        """The seed by which updates round parameters of bfloat16, which the first session sets that keeps them so."""
 
     def _load(self, trainable: Mapping[str, np.ndarray], frozen: Mapping[str, np.ndarray]) -> None:
         numbers = {name: array for name, array in frozen.items() if array.dtype != object}
@@ -71,6 +79,7 @@ class TrainingState:
         self.frozen_segments = segments_of(numbers)
         views = {name: view for segment in (*self.trainable_segments, *self.frozen_segments) for name, view in segment.views.items()}
         self.trainable = {name: views[name] for name in trainable}
+        """Parameter -> its value as it is kept, a view: array() returns that of one of bfloat16 in float32."""
         self.frozen = {name: views.get(name, array) for name, array in frozen.items()}
 
     @property
@@ -97,7 +106,7 @@ class TrainingState:
 
     def gradients_by(self, session: Any) -> dict[str, np.ndarray]:
         """Return the gradients for a session whose keep_gradients() is called from now on to materialize them; the session is referenced weakly."""
-        self._gradients_by = weakref.ref(session)
+        self._gradients_by = self._bound_by = weakref.ref(session)
         return self._gradients
 
     @classmethod
@@ -112,7 +121,8 @@ class TrainingState:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle or copy the state without its gradients: as the bytes of a checkpoint, and what those omit."""
-        rest = {"order": self.order, "masked": self.masked, "optimizer_step": self.optimizer_step, "initial_learning_rate": self.initial_learning_rate}
+        rest = {"order": self.order, "masked": self.masked, "optimizer_step": self.optimizer_step, "initial_learning_rate": self.initial_learning_rate,
+                "rounding_seed": self.rounding_seed}
         return type(self).from_bytes, (self.to_bytes(include_optimizer_state=True),), rest
 
     def __copy__(self) -> TrainingState:
@@ -125,7 +135,9 @@ class TrainingState:
     # ---- parameters
 
     def array(self, name: str) -> np.ndarray:
-        """Return the value of a parameter, a view of the state's memory. Raises ParameterNotFoundError, InvalidStateError for a nominal state."""
+        """Return the value of a parameter: a view of the state's memory, or of a parameter that is kept in bfloat16 a float32 copy, which cannot be written.
+
+        Raises ParameterNotFoundError, InvalidStateError for a nominal state."""
         found = self.trainable.get(name)
         if found is None:
             found = self.frozen.get(name)
@@ -133,10 +145,12 @@ class TrainingState:
             raise ParameterNotFoundError(f"Parameter {name} not found.")
         if self.nominal:
             raise InvalidStateError("Cannot get parameter from a nominal state. Please load the parameter states first")
-        return found
+        return widened(found)
 
     def replace(self, name: str, value: np.ndarray) -> None:
-        """Copy a new value into a parameter. Raises ParameterShapeError or ParameterTypeError when shape or dtype differ."""
+        """Copy a new value into a parameter; one that is kept in bfloat16 takes float32, and rounds to the nearest number.
+
+        Raises ParameterShapeError or ParameterTypeError when shape or dtype differ."""
         if self.nominal:
             raise InvalidStateError("Cannot copy parameter to a nominal state. Please load all the parameter states first")
         current = self.array(name)
@@ -145,7 +159,12 @@ class TrainingState:
             raise ParameterShapeError(f"Parameter data shape mismatch. Expected: {list(current.shape)}, Got: {list(value.shape)} (parameter {name!r})")
         if value.dtype != current.dtype:
             raise ParameterTypeError(f"Parameter data type mismatch. Expected: {current.dtype}, Got: {value.dtype} (parameter {name!r})")
-        current[...] = value
+        self._any(name)[...] = value
+
+    def check_float32(self, purpose: str) -> None:
+        """Raise InvalidArgumentError where parameters are kept in bfloat16."""
+        if any(map(is_bfloat16, self.trainable_segments)):
+            raise InvalidArgumentError(f"expected parameters that are kept in float32 for {purpose}, got a session with parameter_dtype='bfloat16'")
 
     def names(self) -> list[str]:
         """Return all parameter names, sorted, as onnxruntime-training lists them."""
@@ -164,10 +183,13 @@ class TrainingState:
 
     # ---- binding to a session
 
-    def bind(self, order: list[str], trainable: list[str], types: Mapping[str, TensorType]) -> None:
+    def bind(self, order: list[str], trainable: list[str], types: Mapping[str, TensorType], parameter_dtype: str = FLOAT32.name) -> None:
         """Adopt the parameter order of a training model and allocate gradients for its trainable parameters.
 
-        Raises InvalidCheckpointError when the model's parameters are not those of the checkpoint, InvalidStateError for a sharded state."""
+        parameter_dtype: "float32", or "bfloat16" to keep trainable parameters of float32, and their moments, in half the memory.
+
+        Raises InvalidCheckpointError when the model's parameters are not those of the checkpoint, InvalidStateError for a sharded state and where another open
+        session keeps the parameters in the other dtype, MissingPackageError for bfloat16 without ml_dtypes."""
         self.check_whole("another session")
         missing = [name for name in order if name not in self.trainable and name not in self.frozen]
         if missing:
@@ -182,19 +204,35 @@ class TrainingState:
             empty = {name: np.zeros(types[name].sizes if name in types else (), dtypes_of[name]) for name in dtypes_of}
             self._load({n: empty[n] for n in self.trainable}, {n: empty[n] for n in self.frozen})
         for name in order:
-            array = self.trainable.get(name)
-            array = self.frozen[name] if array is None else array
+            array = widened(self._any(name))
             wanted, found = types[name], TensorType.of(array)
             if found.shape != wanted.shape:
                 raise InvalidCheckpointError(f"expected parameter {name!r} with shape {list(wanted.sizes)}, the checkpoint has {list(array.shape)}")
             if found.dtype != wanted.dtype:
                 raise InvalidCheckpointError(f"expected parameter {name!r} with dtype {wanted.dtype}, the checkpoint has {found.dtype}")
         self.order = list(order)
-        self.gradient_segments = [segment.like() for segment in self.trainable_segments]
+        self._keep_in(parameter_dtype)
+        self.gradient_segments = [segment.like(dtype=FLOAT32 if is_bfloat16(segment) else None) for segment in self.trainable_segments]
         views = {name: view for segment in self.gradient_segments for name, view in segment.views.items()}
         self._gradients = {name: views[name] for name in self.trainable}
         self._gradients_by = None
         self.keeps_gradients = True
+
+    def _keep_in(self, dtype: str) -> None:
+        """Keep the trainable parameters of float32 and their moments in a dtype from now on. Errors as bind."""
+        source = FLOAT32.name if dtype == BFLOAT16 else BFLOAT16
+        if not any(segment.dtype.name == source for segment in self.trainable_segments):
+            return
+        if self._bound_by is not None and (session := self._bound_by()) is not None and session.is_open:
+            raise InvalidStateError(f"expected a state whose other session is closed, to keep its parameters in {dtype}: the other one keeps them in {source}")
+        if dtype == BFLOAT16:
+            require("ml_dtypes", "artifacts", "parameters in bfloat16")
+        if self.moments:
+            self.groups[GROUP] = self._optimizer_group()
+            self.moments = []
+        self.trainable_segments = segments_of(self.trainable, {numpy_dtype(source): numpy_dtype(dtype)})
+        views = {name: view for segment in self.trainable_segments for name, view in segment.views.items()}
+        self.trainable = {name: views[name] for name in self.trainable}
 
     def forget_gradients_by(self, session: Any) -> None:
         """Discard the deferred gradients of a session that is being closed, unless another session has bound the state since."""
@@ -237,8 +275,9 @@ class TrainingState:
         value = group.momentums.get(name, {}).get(moment)
         if value is None:
             raise InvalidCheckpointError(f"Parameter {name} not found in the source optimizer checkpoint states ({moment}).")
-        if value.size != view.size or value.dtype != view.dtype:
-            raise InvalidCheckpointError(f"expected {moment} of {name!r} with shape {list(view.shape)} and dtype {view.dtype}, "
+        dtype = FLOAT32 if is_bfloat16(view) else view.dtype
+        if value.size != view.size or value.dtype != dtype:
+            raise InvalidCheckpointError(f"expected {moment} of {name!r} with shape {list(view.shape)} and dtype {dtype}, "
                                          f"got {list(value.shape)} and {value.dtype}")
         view[...] = value.reshape(view.shape)
 
@@ -303,7 +342,7 @@ class TrainingState:
         doubles = [name for name in names if self._any(name).dtype == np.float64]
         if doubles:
             raise ParameterTypeError(f"expected parameters of float32 for a flat buffer, got float64 for {doubles[0]!r}: read them by name")
-        return [name for name in names if self._any(name).dtype == np.float32]
+        return [name for name in names if self._any(name).dtype == FLOAT32 or is_bfloat16(self._any(name))]
 
     def _any(self, name: str) -> np.ndarray:
         found = self.trainable.get(name)
@@ -316,7 +355,7 @@ class TrainingState:
         """Return a dense copy of the parameters, float32 [n], in the order of the training model."""
         if self.nominal:
             raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
-        parts = [self._any(name).ravel() for name in self.flat_names(trainable_only)]
+        parts = [widened(self._any(name)).ravel() for name in self.flat_names(trainable_only)]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
     def from_buffer(self, buffer: np.ndarray, trainable_only: bool | None = None) -> None:
@@ -349,16 +388,17 @@ class TrainingState:
     # ---- files
 
     def to_checkpoint(self, include_optimizer_state: bool = False) -> Checkpoint:
-        """Return the state as a checkpoint, everything sorted by name, as onnxruntime-training writes it. Raises InvalidStateError for the optimizer state of a
-        sharded state."""
+        """Return the state as a checkpoint, everything sorted by name, as onnxruntime-training writes it; what is kept in bfloat16 is float32 there, exactly.
+
+        Raises InvalidStateError for the optimizer state of a sharded state."""
         groups: dict[str, OptimizerGroup] = {}
         if include_optimizer_state:
             self.check_whole("a checkpoint with the optimizer's state")
             groups = {name: group for name, group in self.groups.items() if name != GROUP or not self.moments}
             if self.moments:
-                groups[GROUP] = OptimizerGroup(self.optimizer_step, self.initial_learning_rate, dict(self._moment_tables()))
+                groups[GROUP] = self._optimizer_group()
         return Checkpoint(
-            trainable={name: self.trainable[name] for name in sorted(self.trainable)},
+            trainable={name: widened(self.trainable[name]) for name in sorted(self.trainable)},
             frozen={name: self.frozen[name] for name in sorted(self.frozen)},
             properties={name: self.properties[name] for name in sorted(self.properties)},
             optimizer_groups=groups,
@@ -366,13 +406,31 @@ class TrainingState:
             external=self._external,
         )
 
+    def _optimizer_group(self) -> OptimizerGroup:
+        return OptimizerGroup(self.optimizer_step, self.initial_learning_rate, dict(self._moment_tables()))
+
     def _moment_tables(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         for name in sorted(self.trainable):
-            yield name, {f"momentum{k}": next(s.views[name] for s in segments if name in s.views) for k, segments in enumerate(self.moments) if segments}
+            views = {k: next(segment.views[name] for segment in segments if name in segment.views) for k, segments in enumerate(self.moments) if segments}
+            yield name, {f"momentum{k}": widened(view) for k, view in views.items()}
 
     def save(self, path: str | os.PathLike[str], include_optimizer_state: bool = False) -> None:
         """Write the state to a checkpoint file, which is replaced atomically."""
         write_checkpoint(self.to_checkpoint(include_optimizer_state), path)
+
+
+def is_bfloat16(kept: np.ndarray | Segment) -> bool:
+    """Return whether an array or a segment is one of bfloat16."""
+    return kept.dtype.name == BFLOAT16
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """Return an array of bfloat16 as a float32 copy that cannot be written, since nothing would come of that; another one as it is."""
+    if not is_bfloat16(array):
+        return array
+    copy = array.astype(FLOAT32)
+    copy.flags.writeable = False
+    return copy
 
 
 def property_value(value: object) -> PropertyValue:

@@ -261,7 +261,7 @@ class Trainer:
         self.workers.check_same(
             synchronization=type(self.synchronization).__name__,
             model=([(segment.shapes, segment.dtype) for segment in segments], [len(moment) for moment in session.state.moments]),
-            frozen_parameters=sorted(session.state.masked),
+            frozen_parameters=sorted(session.state.masked), seed_of_rounding=session.state.rounding_seed,
             number_of_samples=loader.samples, batches=loader.batches_per_epoch, epochs=epochs, progress=(self.epoch, self.step, self.batch),
             accumulation=(options.accumulate, options.accumulation), seed=options.seed, names_of_metrics=[metric.name for metric in self.metrics])
         averages = [] if self.average is None else self.average.segments

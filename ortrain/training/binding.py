@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from ortrain._core.engine import EngineHandle
-from ortrain.dtypes import DIFFERENTIABLE
+from ortrain.dtypes import BFLOAT16, DIFFERENTIABLE
 from ortrain.errors import InvalidModelError
 from ortrain.ir import Graph, Model, NameSource, Node, TensorType
 from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, RESET_FLAG
@@ -17,8 +17,8 @@ from ortrain.runtime.state import TrainingState
 from ortrain.training.update_nodes import Updates
 
 
-def bind_parameters(graph: Graph, state: TrainingState) -> None:
-    """Give a state the order of a training model's parameter inputs, and gradients for those that the model trains.
+def bind_parameters(graph: Graph, state: TrainingState, parameter_dtype: str) -> None:
+    """Give a state the order of a training model's parameter inputs, and gradients for those that the model trains. parameter_dtype: in which it keeps them.
 
     Raises InvalidModelError for a graph that is not a training model, InvalidCheckpointError when the state's parameters are not the model's."""
     inputs = set(graph.inputs)
@@ -39,7 +39,7 @@ def bind_parameters(graph: Graph, state: TrainingState) -> None:
             raise InvalidModelError(f"expected parameters of {' or '.join(sorted(DIFFERENTIABLE))} in a training model, got {kind.dtype} for {name!r}: "
                                     "ortrain.artifacts makes one that trains float32 copies, from the forward model")
         types[name] = kind
-    state.bind(order, [name for name in buffers if name in known], types)
+    state.bind(order, [name for name in buffers if name in known], types, parameter_dtype)
 
 
 SYNCHRONIZED_STATISTICS = "SynchronizedStatistics"
@@ -66,8 +66,18 @@ def running_statistics(graph: Graph, fixed: Mapping[str, np.ndarray]) -> dict[st
 
 
 def parameter_arrays(state: TrainingState, inputs: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return the parameters among a model's inputs, trainable and frozen."""
+    """Return the parameters among a model's inputs, trainable and frozen, as they are kept."""
     return {name: (state.trainable if name in state.trainable else state.frozen)[name] for name in inputs if name in state.trainable or name in state.frozen}
+
+
+def take_as_kept(model: Model, fixed: Mapping[str, np.ndarray]) -> Model:
+    """Return a model that takes parameters in the dtypes in which they are kept: the model itself, or a copy with Casts from bfloat16."""
+    kept = [name for name, array in fixed.items() if array.dtype.name == BFLOAT16 and model.graph.types[name].dtype == "float32"]
+    if not kept:
+        return model
+    from ortrain.passes.half_precision import take_in_bfloat16
+
+    return take_in_bfloat16(model, kept)
 
 
 def training_runner(model: Model, state: TrainingState, gradients: Mapping[str, np.ndarray], reset_flag: np.ndarray, handle: EngineHandle,
@@ -82,6 +92,7 @@ def training_runner(model: Model, state: TrainingState, gradients: Mapping[str, 
         model = rewrite(model)
     flags = {node.outputs[0] for node in model.graph.nodes if node.op_type == ACCUMULATOR}
     fixed = parameter_arrays(state, model.graph.inputs)
+    model = take_as_kept(model, fixed)
     if updates is not None:
         fixed |= updates.arrays
         if in_backward:
@@ -107,4 +118,4 @@ def eval_runner(model: Model, outputs: Sequence[str], state: TrainingState, hand
     if prune:
         needed = {name for node in model.graph.ancestors(outputs) for name in node.inputs}
         inputs = [name for name in inputs if name in needed]
-    return Runner(fused_forward_model(model, outputs), inputs, outputs, fixed, handle, where)
+    return Runner(take_as_kept(fused_forward_model(model, outputs), fixed), inputs, outputs, fixed, handle, where)

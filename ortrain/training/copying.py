@@ -59,6 +59,8 @@ class SessionParts:
     def restore(self, loaded: TrainingState | None = None) -> TrainingSession:
         """Return a session on the parts, once they have been copied. loaded: a state from a checkpoint, in place of the copied one."""
         step, rate = self.state.optimizer_step, self.state.initial_learning_rate
+        if loaded is not None:
+            loaded.rounding_seed = self.state.rounding_seed
         session = self.kind(self.training_model, self.state if loaded is None else loaded, self.eval_model, self.optimizer_model, options=self.options)
         if loaded is None:
             self.state.optimizer_step, self.state.initial_learning_rate = step, rate

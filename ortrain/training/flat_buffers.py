@@ -141,7 +141,8 @@ class FlatBuffers:
         return Watch([bucket.array for bucket in buckets], lambda number: callback(buckets[number]))
 
     def parameter_buffers(self) -> list[FlatBuffer]:
-        """Return the trainable parameters that are not frozen, in the layout of gradient_buffers(); to_buffer() copies instead, in the order of the model.
+        """Return the trainable parameters that are not frozen, in the layout of gradient_buffers(), in bfloat16 where they are kept so; to_buffer() copies
+        instead, in the order of the model.
 
         Raises InvalidStateError for a nominal state, UseAfterRelease for a closed session."""
         with self._lock:

@@ -18,7 +18,7 @@ from ortrain.runtime.segments import Sharding
 from ortrain.runtime.state import TrainingState
 from ortrain.training.gradients import Gradients
 from ortrain.training.numbers import check_learning_rate, check_number
-from ortrain.training.optimizer import Optimizer
+from ortrain.training.optimizer import Optimizer, check_kept
 from ortrain.training.parameter_groups import PROPERTY, GroupSettings, ParameterGroup, from_json, to_json
 from ortrain.training.recipe import OptimizerRecipe, read_recipe
 from ortrain.training.update_nodes import Updates, check_recipe
@@ -83,6 +83,7 @@ class Optimization:
     def _take_optimizer(self, recipe: OptimizerRecipe, settings: GroupSettings) -> None:
         if self.options.optimizer_in_backward:
             check_recipe(recipe)
+        check_kept(recipe, self.state)
         if self._shard is not None:
             self.state.shard(Sharding(self.state.trainable_segments, *self._shard, whole_tensors=recipe.algorithm.per_tensor))
         self._optimizer = Optimizer(recipe, self.state, self._handle, settings, self._gradient_changes)

@@ -9,11 +9,22 @@ import numpy as np
 from ortrain._core.engine import EngineHandle
 from ortrain._core.kernel_table import kernels
 from ortrain._core.optimizer_update import BoundKernel, OptimizerUpdate, Progress
+from ortrain.errors import InvalidArgumentError
+from ortrain.ops.registry.optimizers import ALGORITHMS
 from ortrain.runtime.segments import Segment, aligned_zeros
-from ortrain.runtime.state import TrainingState
+from ortrain.runtime.state import TrainingState, is_bfloat16
 from ortrain.training.gradients import Gradients
 from ortrain.training.parameter_groups import GroupSettings, UpdateSettings
 from ortrain.training.recipe import OptimizerRecipe
+from ortrain.training.update_nodes import rounding_ints
+
+
+def check_kept(recipe: OptimizerRecipe, state: TrainingState) -> None:
+    """Raise InvalidArgumentError for an optimizer that cannot update parameters of bfloat16, where a state keeps them so."""
+    if recipe.algorithm.per_tensor and any(map(is_bfloat16, state.trainable_segments)):
+        known = ", ".join(algorithm.operator for algorithm in ALGORITHMS.values() if not algorithm.per_tensor)
+        raise InvalidArgumentError(f"expected an optimizer that updates each element on its own with parameters of bfloat16, one of {known}, got "
+                                   f"{recipe.algorithm.operator}")
 
 
 class Optimizer:
@@ -47,7 +58,8 @@ class Optimizer:
         for k, segment in enumerate(self.state.updated_segments):
             arrays = [segment.array, gradients[k].array, *(moments[k].array if moments else None for moments in self._moments)]
             for start, end in segment.runs(left_out):
-                yield self._call(settings, [None if array is None else array[start:end] for array in arrays])
+                ints = (*rounding_ints(self.state, segment, start), *self.recipe.ints)
+                yield self._call(settings, [None if array is None else array[start:end] for array in arrays], ints)
 
     def _calls_per_parameter(self, settings: UpdateSettings, left_out: Set[str]) -> Iterator[BoundKernel]:
         """Yield one call per parameter, in its shape."""
@@ -56,13 +68,13 @@ class Optimizer:
             for name in segment.views:
                 if name not in left_out:
                     segments = [segment, gradients[k], *(moments[k] if moments else None for moments in self._moments)]
-                    yield self._call(settings, [None if part is None else part.views[name] for part in segments], scratch.get(segment.dtype))
+                    yield self._call(settings, [None if part is None else part.views[name] for part in segments], self.recipe.ints, scratch.get(segment.dtype))
 
-    def _call(self, settings: UpdateSettings, arrays: list[np.ndarray | None], scratch: np.ndarray | None = None) -> BoundKernel:
+    def _call(self, settings: UpdateSettings, arrays: list[np.ndarray | None], ints: tuple[int, ...], scratch: np.ndarray | None = None) -> BoundKernel:
         weights, gradient, *moments = arrays
         assert weights is not None
         kernel = kernels()[self.recipe.algorithm.kernel, weights.dtype.name]
-        return BoundKernel(self.handle, kernel, [weights, gradient, self._progress.rows[settings.row], None, *moments], [], self.recipe.ints, settings.floats,
+        return BoundKernel(self.handle, kernel, [weights, gradient, self._progress.rows[settings.row], None, *moments], [], ints, settings.floats,
                            scratch)
 
     def _scratch(self) -> dict[np.dtype, np.ndarray]:

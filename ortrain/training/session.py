@@ -26,11 +26,11 @@ from ortrain.formats.artifact_names import CHECKPOINT, EVAL_MODEL, OPTIMIZER_MOD
 from ortrain.formats.onnx_files import write_model
 from ortrain.ir import Model
 from ortrain.loading.loader import ModelSource, as_model
-from ortrain.runtime.options import RunOptions, SessionOptions, check_patterns, check_precision, check_share
+from ortrain.runtime.options import RunOptions, SessionOptions, check_parameter_dtype, check_patterns, check_precision, check_share
 from ortrain.runtime.parameters import Parameters
 from ortrain.runtime.runner import Runner
 from ortrain.runtime.seed import current_seed
-from ortrain.runtime.state import DEFAULT_LEARNING_RATE, TrainingState
+from ortrain.runtime.state import DEFAULT_LEARNING_RATE, TrainingState, widened
 from ortrain.runtime.values import check_device
 from ortrain.training.binding import bind_parameters, eval_runner, parameter_arrays, training_runner
 from ortrain.training.copying import CopyableSession
@@ -78,7 +78,9 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
         self._rewrite: Callable[[Model], Model] | None = None
         self._predictors: dict[tuple[str, ...], Runner] = {}
         self._input_gradient_runners: dict[tuple[str, ...] | None, tuple[Runner, list[str]]] = {}
-        bind_parameters(self.training_model.graph, state)
+        bind_parameters(self.training_model.graph, state, check_parameter_dtype(self.options.parameter_dtype))
+        if state.rounding_seed is None:
+            state.rounding_seed = self._handle.seed
         self._gradients = state.gradients_by(self)
         if self.options.optimizer_in_backward:
             self._gradients = {}
@@ -362,7 +364,7 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
         names = list(output_names) if output_names is not None else self._default_outputs()
         if self.state.nominal:
             raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
-        return inference_model(source, names, parameter_arrays(self.state, source.graph.inputs))
+        return inference_model(source, names, {name: widened(array) for name, array in parameter_arrays(self.state, source.graph.inputs).items()})
 
     def export(self, path: str | os.PathLike[str], output_names: Sequence[str] | None = None) -> None:
         """Write a model for inference: the eval model cut to the named outputs (by default those of predict), with the current weights."""
@@ -370,6 +372,11 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
             raise ParameterTypeError(f"expected a list of output names, got the str {output_names!r}")
         with self._lock:
             write_model(self.inference_model(output_names), path)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the session can be used."""
+        return not self._closed
 
     def close(self) -> None:
         """Release threads and memory. Later steps raise InvalidStateError; parameters stay readable through the state."""

@@ -13,8 +13,9 @@ from ortrain._core.optimizer_update import Progress
 from ortrain.errors import InvalidArgumentError
 from ortrain.ir import Model, Node
 from ortrain.ops.registry.record import ORTRAIN
-from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX
-from ortrain.runtime.state import TrainingState
+from ortrain.ops.training import ACCUMULATOR, BUFFER_SUFFIX, ROUNDING
+from ortrain.runtime.segments import Segment
+from ortrain.runtime.state import TrainingState, is_bfloat16
 from ortrain.training.parameter_groups import GroupSettings
 from ortrain.training.recipe import OptimizerRecipe
 
@@ -34,6 +35,16 @@ def check_recipe(recipe: OptimizerRecipe) -> None:
                                    "gradients need be there at once")
 
 
+def rounding_ints(state: TrainingState, segment: Segment, element: int) -> tuple[int, ...]:
+    """Return what a kernel rounds parameters of bfloat16 by: the seed, as a signed number, and the number of its first element; nothing for other parameters.
+
+    element: the index of the first element in the segment."""
+    if not is_bfloat16(segment):
+        return ()
+    seed = state.rounding_seed or 0
+    return (seed - (seed >> 63 << 64), segment.start + element)
+
+
 class Updates:
     """The values that the updates in a training model read and write besides the parameters.
 
@@ -48,6 +59,7 @@ class Updates:
         self.arrays |= {f"{name}{MASKED_SUFFIX}": mask for name, mask in self.masks.items()}
         for k, segments in enumerate(state.moments[: recipe.algorithm.used_moments]):
             self.arrays |= {f"{name}{MOMENT_SUFFIX}{k}": view for segment in segments for name, view in segment.views.items()}
+        self._rounding = {name: rounding_ints(state, segment, offset) for segment in state.trainable_segments for name, offset in segment.offsets.items()}
 
     def put_into(self, model: Model) -> Model:
         """Return the training model with updates in place of gradient accumulations."""
@@ -65,7 +77,7 @@ class Updates:
         algorithm = self.recipe.algorithm
         moments = [f"{name}{MOMENT_SUFFIX}{k}" for k in range(algorithm.used_moments)]
         inputs = [name, gradient, _progress_name(row), f"{name}{MASKED_SUFFIX}", *(moment if moment in self.arrays else "" for moment in moments)]
-        attributes = self.recipe.attributes | dict(zip(algorithm.floats, floats, strict=True))
+        attributes = self.recipe.attributes | dict(zip(algorithm.floats, floats, strict=True)) | dict(zip(ROUNDING, self._rounding[name], strict=False))
         return Node(algorithm.update, inputs, [flag], accumulation.name, ORTRAIN, attributes)
 
     def mask(self, names: Set[str]) -> None:

@@ -26,13 +26,15 @@ class WeightAverage:
 
     The average starts as the weights at the time of creation.
 
-    Raises ArgumentTypeError, InvalidArgumentError for a decay that is out of range, InvalidStateError for a session whose state is nominal."""
+    Raises ArgumentTypeError, InvalidArgumentError for a decay that is out of range and for parameters that are kept in bfloat16, whose average would not move,
+    InvalidStateError for a session whose state is nominal."""
 
     def __init__(self, session: TrainingSession, decay: float = 0.999, *, warmup: bool = False) -> None:
         if check_number(decay, "decay") >= 1:
             raise InvalidArgumentError(f"expected a decay in [0, 1), got {decay:g}")
         if session.state.nominal:
             raise InvalidStateError("expected parameter values, got a nominal state. Please load the model parameters first.")
+        session.state.check_float32("an average of weights")
         self.session, self.decay, self.warmup = session, float(decay), warmup
         self.updates = 0
         """The number of updates so far."""

@@ -226,6 +226,18 @@ def test_products_take_bfloat16_operands_on_request(command, folder):
     assert command("train wide.onnx wide.npz --out bfloat16 --quiet --resume --epochs 3 --precision float32")[0] == 0
 
 
+def test_weights_are_kept_in_bfloat16_on_request(command, folder):
+    losses = {}
+    for dtype in ("float32", "bfloat16"):
+        status, _, err = command(f"train model.onnx data.npz --loss cross-entropy --out {dtype} --quiet --epochs 4 --parameter-dtype {dtype}")
+        assert (status, err) == (0, "")
+        losses[dtype] = [epoch["training"]["loss"] for epoch in history_of(folder, dtype)]
+    assert losses["bfloat16"] != losses["float32"] and losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
+    assert command("train --out bfloat16 --quiet --resume --epochs 5")[0] == 0
+    for array in read_checkpoint(folder / "bfloat16" / "checkpoint").trainable.values():
+        assert array.dtype == np.float32 and not (array.view(np.uint32) & 0xFFFF).any(), "expected numbers of bfloat16"
+
+
 def test_logs_are_written_on_request(command, folder):
     pytest.importorskip("tensorboard")
     assert command(f"{TRAIN} --epochs 2 --log csv tensorboard")[0] == 0

@@ -36,8 +36,8 @@ INPUT_TYPES: dict[tuple[str, str], InputTypes] = {
     (ORTRAIN, "ScatterElementsProductGrad"): {2: INDEX}, (ORTRAIN, "ScatterNDProductGrad"): {2: INDEX},
     **{(domain, name): {index: INDEX} for domain in (MICROSOFT, ORTRAIN)
        for name, index in (("LSTMTraining", 4), ("GRUTraining", 4), ("LSTMGrad", 3), ("GRUGrad", 4))},
-    **{(ORTRAIN, name): {2: FLOAT, 3: BOOL} for name in UPDATES},
-    (ORTRAIN, "GemmUpdate"): {4: FLOAT, 5: BOOL},
+    **{(ORTRAIN, name): {1: FLOAT, 2: FLOAT, 3: BOOL} for name in UPDATES},
+    (ORTRAIN, "GemmUpdate"): {2: FLOAT, 4: FLOAT, 5: BOOL, **dict.fromkeys(range(6, 9), FLOAT)},
     (ORTRAIN, "SoftmaxFocalLoss"): INDEX_SECOND, (ORTRAIN, "SoftmaxFocalLossGrad"): {3: INDEX},
     (ORTRAIN, "CTCLoss"): dict.fromkeys(range(1, 4), INDEX),
     (ORTRAIN, "PadGrad"): {2: INDEX, 4: INDEX}, (ORTRAIN, "RNNGrad"): {3: INDEX}, (ORTRAIN, "DFTGrad"): {2: INDEX, 3: INDEX},

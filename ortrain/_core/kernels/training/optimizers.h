@@ -27,7 +27,7 @@
 #define SWEEP_KERNEL(NAME)                                                                                        \
 static int NAME(const KernelArgs *args)                                                                           \
 {                                                                                                                 \
-    if (!skips_update(args)) update_segment(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float : NAME##_double); \
+    if (!skips_update(args)) update_elements(args, NAME##_float, NAME##_double);                                  \
     set_updated_flag(args);                                                                                            \
     return STATUS_OK;                                                                                             \
 }

@@ -151,6 +151,8 @@ static void squared_norm_##R##_item(void *context, int64_t item, int64_t worker)
 TRAINING(float)
 TRAINING(double)
 
+#include "training/stochastic_rounding.h"
+
 static inline void set_updated_flag(const KernelArgs *args)
 { if (args->n_outputs && args->outputs[0].data) *(uint8_t *)args->outputs[0].data = 1; }
 
@@ -158,7 +160,7 @@ static inline void set_updated_flag(const KernelArgs *args)
 #define OPTIMIZER_KERNEL(NAME)                                                                                    \
 static int NAME(const KernelArgs *args)                                                                           \
 {                                                                                                                 \
-    if (!skips_update(args)) update_segment(args, args->inputs[0].dtype == DTYPE_FLOAT32 ? NAME##_float_item : NAME##_double_item); \
+    if (!skips_update(args)) update_elements(args, NAME##_float_item, NAME##_double_item);                        \
     set_updated_flag(args);                                                                                            \
     return STATUS_OK;                                                                                             \
 }

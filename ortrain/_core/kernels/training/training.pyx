@@ -1,4 +1,4 @@
-"""Accumulation of gradients and optimizers; the loops are in training.h, sweeps.h, tensor_updates.h and gemm_update.h."""
+"""Accumulation of gradients and optimizers; the loops are in training.h, sweeps.h, tensor_updates.h, gemm_update.h and stochastic_rounding.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "training/training.h" nogil:
@@ -27,13 +27,13 @@ cdef extern from "training/gemm_update.h" nogil:
 # name -> (address, dtypes of input 0 it is for)
 KERNELS = {
     "accumulate": (<size_t>&accumulate, ("float32", "float64")),
-    "adamw": (<size_t>&adamw, ("float32", "float64")),
-    "sgd": (<size_t>&sgd, ("float32", "float64")),
-    "adam": (<size_t>&adam, ("float32", "float64")),
-    "momentum": (<size_t>&momentum, ("float32", "float64")),
-    "lion": (<size_t>&lion, ("float32", "float64")),
-    "rmsprop": (<size_t>&rmsprop, ("float32", "float64")),
-    "adagrad": (<size_t>&adagrad, ("float32", "float64")),
+    "adamw": (<size_t>&adamw, ("float32", "float64", "bfloat16")),
+    "sgd": (<size_t>&sgd, ("float32", "float64", "bfloat16")),
+    "adam": (<size_t>&adam, ("float32", "float64", "bfloat16")),
+    "momentum": (<size_t>&momentum, ("float32", "float64", "bfloat16")),
+    "lion": (<size_t>&lion, ("float32", "float64", "bfloat16")),
+    "rmsprop": (<size_t>&rmsprop, ("float32", "float64", "bfloat16")),
+    "adagrad": (<size_t>&adagrad, ("float32", "float64", "bfloat16")),
     "lamb": (<size_t>&lamb, ("float32", "float64")),
     "adafactor": (<size_t>&adafactor, ("float32", "float64")),
     "muon": (<size_t>&muon, ("float32", "float64")),
@@ -41,6 +41,6 @@ KERNELS = {
     "clip_in_place": (<size_t>&clip_in_place, ("float32", "float64")),
     "moving_average": (<size_t>&moving_average, ("float32", "float64")),
     "exchange": (<size_t>&exchange, ("float32", "float64")),
-    "gemm_update": (<size_t>&gemm_update, ("float32", "float64")),
+    "gemm_update": (<size_t>&gemm_update, ("float32", "float64", "bfloat16")),
     "squared_norm": (<size_t>&squared_norm, ("float32", "float64")),
 }
