@@ -24,7 +24,7 @@ INTRODUCTION = f"""# Command line
 | {DONE} | The command is done. |
 | {FAILED} | It failed: a file is missing or damaged, the data do not fit the model, or training failed. `doctor` found something that prevents training. |
 | {USAGE_ERROR} | The command line, or the configuration file, is wrong. |
-| {INTERRUPTED} | It was interrupted by Ctrl-C. `train` ends after the running step and saves the run, which `--resume` continues. |
+| {INTERRUPTED} | It was interrupted by Ctrl-C. `train` saves the run after the running step, but not with Ray, and `--resume` continues what was saved. |
 
 An error is one line on the standard error output. A command that is refused writes nothing.
 

@@ -28,6 +28,8 @@ def strategy_of(value: Any) -> Strategy:
     if value is None:
         return SingleProcess()
     if isinstance(value, str):
+        if value == "ray":
+            raise InvalidArgumentError("expected ortrain.distributed.Ray(workers=...), which needs to know how many, got 'ray'")
         if value not in STRATEGIES:
             raise InvalidArgumentError(f"expected a strategy out of {', '.join(STRATEGIES)}, got {value!r}")
         return STRATEGIES[value]()

@@ -105,6 +105,8 @@ def test_a_single_process_needs_no_strategy():
 def test_what_is_no_strategy_is_refused():
     with pytest.raises(errors.InvalidArgumentError, match="expected a strategy out of mpi, got 'mpo'"):
         strategy_of("mpo")
+    with pytest.raises(errors.InvalidArgumentError, match=r"expected ortrain\.distributed\.Ray\(workers=\.\.\.\), which needs to know how many"):
+        strategy_of("ray")
     with pytest.raises(errors.ArgumentTypeError, match="got a int without rank, size, all_reduce, broadcast, barrier"):
         strategy_of(4)
     strategy = SingleProcess()
