@@ -11,6 +11,7 @@ import numpy as np
 
 from ortrain._core.engine import EngineHandle
 from ortrain._core.fast_path import FastPath
+from ortrain.dtypes import BFLOAT16
 from ortrain.errors import (
     IndexRangeError,
     InvalidArgumentError,
@@ -79,7 +80,7 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
         self._predictors: dict[tuple[str, ...], Runner] = {}
         self._input_gradient_runners: dict[tuple[str, ...] | None, tuple[Runner, list[str]]] = {}
         bind_parameters(self.training_model.graph, state, check_parameter_dtype(self.options.parameter_dtype))
-        if state.rounding_seed is None:
+        if self.options.parameter_dtype == BFLOAT16 and state.rounding_seed is None:
             state.rounding_seed = self._handle.seed
         self._gradients = state.gradients_by(self)
         if self.options.optimizer_in_backward:

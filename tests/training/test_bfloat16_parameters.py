@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import SessionOptions, Trainer, TrainingSession, errors, set_seed
 from ortrain.distributed import LocalSGD, OptimizerSharding
 from ortrain.dtypes import numpy_dtype
+from ortrain.federated.workspace import Workspace
 from ortrain.runtime.state import TrainingState
 from ortrain.training.weight_average import WeightAverage
 from tests.distributed.test_batch_normalization import IMAGES, LABELS, images_model
@@ -261,6 +262,11 @@ def test_averages_of_parameters_are_refused():
     results(2, work)
 
 
+def test_federated_clients_are_refused():
+    with pytest.raises(errors.InvalidArgumentError, match="expected parameters that are kept in float32 for federated clients"):
+        Workspace(session, ())
+
+
 def test_workers_with_different_seeds_are_refused():
     def work(strategy):
         trained = session()
@@ -269,6 +275,8 @@ def test_workers_with_different_seeds_are_refused():
             Trainer(trained, strategy=strategy, progress=False).fit(X, TARGETS)
 
     results(2, work)
+    with session(parameter_dtype="float32") as wide:
+        assert wide.state.rounding_seed is None, "expected other workers to be free to have seeds of their own"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "auto", "", None])
