@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from ortrain.formats.onnx_files import write_model
     from ortrain.ops.custom import register_operator
     from ortrain.passes.new_head import replace_head
+    from ortrain.runtime.differential_privacy import DifferentialPrivacy
     from ortrain.runtime.inference_session import InferenceSession
     from ortrain.runtime.options import RunOptions, SessionOptions
     from ortrain.runtime.seed import set_seed
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "DifferentialPrivacy": "ortrain.runtime.differential_privacy",
     "InferenceSession": "ortrain.runtime.inference_session",
     "OrtValue": "ortrain.runtime.values",
     "ParameterGroup": "ortrain.training.parameter_groups",
@@ -33,8 +35,8 @@ _HOMES = {
 }
 _MODULES = ("api", "artifacts", "data", "lora", "metrics", "onnxblock", "quantization", "trainer")
 
-__all__ = ["InferenceSession", "OrtValue", "ParameterGroup", "RunOptions", "SessionOptions", "Trainer", "TrainingSession", "api", "artifacts", "data",
-           "lora", "metrics", "onnxblock", "quantization", "register_operator", "replace_head", "set_seed", "trainer", "write_model"]
+__all__ = ["DifferentialPrivacy", "InferenceSession", "OrtValue", "ParameterGroup", "RunOptions", "SessionOptions", "Trainer", "TrainingSession", "api",
+           "artifacts", "data", "lora", "metrics", "onnxblock", "quantization", "register_operator", "replace_head", "set_seed", "trainer", "write_model"]
 
 
 def __getattr__(name: str) -> Any:

@@ -135,6 +135,12 @@ class MissingGradientError(OrtrainError, NotImplementedError):
     code = 9
 
 
+class PerSampleGradientError(OrtrainError, NotImplementedError):
+    """A model computes across samples, or has a weight whose gradients by single samples are not known."""
+
+    code = 9
+
+
 class ShapeInferenceError(OrtrainError, ValueError):
     """The shapes or dtypes of a node's inputs do not fit the operator."""
 

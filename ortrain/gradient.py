@@ -92,13 +92,17 @@ class BackwardPass(GraphBuilder):
 
     def _differentiate(self, seeds: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> None:
         """Visit the nodes in reverse order, starting from the given gradients."""
-        self.graph.nodes = with_straight_through(self.graph.nodes)
-        self._decompose(self._values_with_gradient(self.graph.nodes, wanted))
-        forward = list(self.graph.nodes)
+        forward = self._prepare(wanted)
         on_path = self._values_with_gradient(forward, wanted)
         self.contributions |= {value: list(gradients) for value, gradients in seeds.items()}
         for node in reversed(forward):
             self._visit(node, on_path)
+
+    def _prepare(self, wanted: Sequence[str]) -> list[Node]:
+        """Bring the forward part into operators that have gradient rules; return its nodes."""
+        self.graph.nodes = with_straight_through(self.graph.nodes)
+        self._decompose(self._values_with_gradient(self.graph.nodes, wanted))
+        return list(self.graph.nodes)
 
     def inner_gradients(self, graph: Graph, inputs: Mapping[str, TensorType], seeds: Mapping[str, Sequence[str]], wanted: Sequence[str],
                         optional: Sequence[str] = ()) -> list[str | None]:
@@ -142,11 +146,20 @@ class BackwardPass(GraphBuilder):
 
     def _visit(self, node: Node, on_path: set[str]) -> None:
         """Apply the gradient rule of a node and record the contributions to its inputs' gradients."""
-        if not any(name in on_path for name in node.outputs):
-            return
         dy = [self.summed_gradient(name) if name in on_path else None for name in node.outputs]
-        if not any(dy):
-            return
+        if any(dy):
+            self._differentiate_node(node, dy, self._inputs_on_path(node, on_path))
+
+    def _inputs_on_path(self, node: Node, on_path: set[str]) -> frozenset[int]:
+        """Return the inputs of a node to which gradients flow."""
+        record = record_of(node)
+        assert record is not None
+        if not record.differentiable:
+            return frozenset()
+        return frozenset(i for i, name in enumerate(node.inputs) if name in on_path and i not in record.stop_gradient)
+
+    def _differentiate_node(self, node: Node, dy: Sequence[str | None], needed: frozenset[int]) -> None:
+        """Record the contributions of a node to the gradients of the needed inputs. dy: the gradients of its outputs."""
         record = record_of(node)
         assert record is not None
         if not record.differentiable:
@@ -157,7 +170,7 @@ class BackwardPass(GraphBuilder):
         if record.gradient is None:
             raise MissingGradientError(f"expected a gradient of {node.domain or 'ai.onnx'}::{node.op_type} (node {node.name!r}), which ortrain "
                                        "does not have yet")
-        rule = GradientBuilder(self, node, dy, frozenset(i for i, name in enumerate(node.inputs) if name in on_path and i not in record.stop_gradient))
+        rule = GradientBuilder(self, node, dy, needed)
         for index, gradient in enumerate(apply_rule(node, record.gradient, rule)):
             if gradient is not None and rule.needs(index):
                 self.contributions.setdefault(node.inputs[index], []).append(self.unbroadcast(gradient, node.inputs[index]))

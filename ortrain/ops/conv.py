@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 from ortrain.ir import TensorType
 from ortrain.ops.activation import fused_activation
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.record import MICROSOFT, InferenceContext, operator
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, operator
+from ortrain.ops.registry.sample_gradients import ProductGradient, SampleGradient, SampleGradientBuilder
 from ortrain.ops.shared.windows import Windows, explicit, integers, windows_of
 
 ITEM_SIZE = {"float32": 4, "float64": 8}
@@ -52,17 +54,48 @@ def same_float(c: InferenceContext, indices: Sequence[int]) -> str:
 def conv_gradient(g: GradientBuilder) -> list[str | None]:
     x, w = g.inputs[:2]
     biased = len(g.inputs) > 2 and bool(g.inputs[2])
-    c = InferenceContext(g.node, [g.type(x), g.type(w)], [None, None], g.opset)
-    attributes: dict[str, Any] = explicit(g.node.attributes, conv_windows(c, 0, 1) if c.type(0).shape else None)
+    attributes = explicit_attributes(g)
     wanted = [g.needs(0), g.needs(1), biased and g.needs(2)]
     found = g.ops("ConvGrad", g.dy, x, w, outputs=wanted, domain=MICROSOFT, **attributes)
     return [name or None for name in found][: len(g.inputs)]
 
 
+def explicit_attributes(g: GradientBuilder) -> dict[str, Any]:
+    """Return the attributes of a Conv with the pads and the kernel that others stand for."""
+    x, w = g.inputs[:2]
+    c = InferenceContext(g.node, [g.type(x), g.type(w)], [None, None], g.opset)
+    return explicit(g.node.attributes, conv_windows(c, 0, 1) if c.type(0).shape else None)
+
+
+def conv_sample_gradients(g: SampleGradientBuilder) -> list[SampleGradient | None]:
+    """The gradients of the filters, dy times the windows of x, positions being pixels, for each group by itself; and of the bias."""
+    found: list[SampleGradient | None] = [None] * len(g.inputs)
+    if g.needs(1):
+        found[1] = filter_gradients(g, g.dy, g.inputs[0], explicit_attributes(g))
+    if len(found) > 2 and g.needs(2):
+        found[2] = g.whole(g.dy, g.inputs[2], axis=1)
+    return found
+
+
+def filter_gradients(g: SampleGradientBuilder, dy: str, x: str, attributes: Mapping[str, Any]) -> ProductGradient:
+    """Return the gradients of filters, input 1 of the node, that convolve x, from the gradient of the result."""
+    if g.needs(0) or g.positions[g.outputs[0]].axis:
+        raise g.refusal("convolves weights")
+    filters, channels, *kernel = (int(size) for size in g.shape(g.inputs[1]))
+    group = int(g.attribute("group", 1))
+    windows = g.op("Unfold", x, domain=ORTRAIN, **{name: value for name, value in attributes.items() if name in ("strides", "dilations", "pads", "auto_pad")},
+                   kernel_shape=tuple(kernel))
+    flat = g.op("Reshape", dy, g.constant([0, 0, -1]))
+    if group > 1:
+        windows, flat = (g.op("Reshape", value, g.op("Concat", g.op("Mul", g.count, g.constant([group])), g.constant([rows, -1]), axis=0))
+                         for value, rows in ((windows, channels * prod(kernel)), (flat, filters // group)))
+    return ProductGradient(flat, windows, positions_last=True, blocks=group)
+
+
 # ---- records
 
 
-@operator("Conv", planned_as="ChannelsLastConv", gradient=conv_gradient)
+@operator("Conv", planned_as="ChannelsLastConv", gradient=conv_gradient, sample_gradients=conv_sample_gradients)
 def conv(c: InferenceContext) -> list[TensorType]:
     """y[n, k, o] = b[k] + sum over channels c of k's group and taps t of w[k, c, t] * x[n, c, o * stride + t * dilation - pad]"""
     windows = conv_windows(c, 0, 1)

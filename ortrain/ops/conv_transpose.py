@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ortrain.ir import Dim, TensorType
-from ortrain.ops.conv import same_float
+from ortrain.ops.conv import filter_gradients, same_float
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, check_shape, operator
+from ortrain.ops.registry.sample_gradients import SampleGradient, SampleGradientBuilder
 from ortrain.ops.shared.windows import Windows, auto_pad_of, integers
 
 
@@ -83,6 +84,18 @@ def transposed_gradient(g: GradientBuilder) -> Sequence[str | None]:
     return [dx, dw, db][: len(g.inputs)]
 
 
+def transposed_sample_gradients(g: SampleGradientBuilder) -> list[SampleGradient | None]:
+    """Those of the convolution whose data gradient the node computes, in which x and dy have changed places."""
+    found: list[SampleGradient | None] = [None] * len(g.inputs)
+    if any(g.attribute("output_padding") or ()) or g.attribute("output_shape"):
+        raise g.refusal("has an output_padding or output_shape")
+    if g.needs(1):
+        found[1] = filter_gradients(g, g.inputs[0], g.dy, convolution_attributes(g))
+    if len(found) > 2 and g.needs(2):
+        found[2] = g.whole(g.dy, g.inputs[2], axis=1)
+    return found
+
+
 def conv_transpose_decomposition(g: NodeBuilder) -> list[str]:
     """Return ConvInputGrad, plus the bias if there is one."""
     windows = transposed_windows(g.context(), 0, 1)
@@ -94,7 +107,7 @@ def conv_transpose_decomposition(g: NodeBuilder) -> list[str]:
     return [g.op("Add", y, g.op("Reshape", g.inputs[2], shape))]
 
 
-@operator("ConvTranspose", gradient=transposed_gradient, decompose=conv_transpose_decomposition)
+@operator("ConvTranspose", gradient=transposed_gradient, decompose=conv_transpose_decomposition, sample_gradients=transposed_sample_gradients)
 def conv_transpose(c: InferenceContext) -> list[TensorType]:
     """y[n, k, o] = b[k] + sum over channels c and taps t with o = i stride + t dilation - pad of w[c, k, t] x[n, c, i]"""
     windows = transposed_windows(c, 0, 1)

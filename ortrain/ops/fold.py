@@ -1,4 +1,4 @@
-"""Col2Im (fold) and MaxUnpool, which write the elements of windows to the positions in an image that they were read from."""
+"""Col2Im (fold) and MaxUnpool, which write the elements of windows to the positions in an image that they were read from, and Unfold, which reads them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from ortrain.ir import Dim, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
-from ortrain.ops.registry.record import MICROSOFT, InferenceContext, operator
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, operator
 from ortrain.ops.shape import constant_dims, first_input_gradient
 from ortrain.ops.shared.strides import symbolic_shape
-from ortrain.ops.shared.windows import integers, output_size
+from ortrain.ops.shared.windows import Windows, integers, output_size, windows_of
 
 Gradients = Sequence[str | None]
 
@@ -42,9 +42,13 @@ def fold_indices(c: InferenceContext) -> np.ndarray:
     found = fold_sizes(c)
     if found is None:
         raise c.error("expected image_shape and block_shape that are known before running, got values that are computed")
-    image, block, counts = found
+    return block_indices(c, *found, integers(c, "pads", 2 * len(found[0]), 0))
+
+
+def block_indices(c: InferenceContext, image: Sequence[int], block: Sequence[int], counts: Sequence[int], pads: Sequence[int]) -> np.ndarray:
+    """Return what fold_indices does for sizes of the image and of blocks, numbers of blocks along each axis, and pads."""
     rank = len(image)
-    pads, strides, dilations = integers(c, "pads", 2 * rank, 0), integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1)
+    strides, dilations = integers(c, "strides", rank, 1), integers(c, "dilations", rank, 1)
     flat, inside = np.zeros((math.prod(block), math.prod(counts)), np.int64), np.ones((math.prod(block), math.prod(counts)), bool)
     for axis, (within, start) in enumerate(zip(np.unravel_index(np.arange(math.prod(block)), block), np.unravel_index(np.arange(math.prod(counts)), counts),
                                                strict=True)):
@@ -56,11 +60,16 @@ def fold_indices(c: InferenceContext) -> np.ndarray:
 
 def fold_gradient(g: GradientBuilder) -> Gradients:
     """Return dY gathered at the positions of the block elements (im2col)."""
-    indices = fold_indices(g.context()).reshape(-1)
-    image = g.op("Reshape", g.dy, g.constant([0, 0, -1]))
-    if indices.max() == math.prod(constant_dims(g.context(), 1) or ()):
-        image = g.op("Pad", image, g.constant([0, 0, 0, 0, 0, 1]))
-    return first_input_gradient(g, g.reshape_like(g.op("Gather", image, g.constant(indices), axis=2), g.inputs[0]))
+    return first_input_gradient(g, g.reshape_like(gather_blocks(g, g.dy, fold_indices(g.context())), g.inputs[0]))
+
+
+def gather_blocks(g: NodeBuilder, images: str, indices: np.ndarray) -> str:
+    """Return the elements of an image's channels at indices of fold_indices, those of each block together: [n, channels, block elements · blocks]."""
+    flat = g.op("Reshape", images, g.constant([0, 0, -1]))
+    sizes = [size for size in g.shape(images)[2:] if isinstance(size, int)]
+    if indices.max() == math.prod(sizes):
+        flat = g.op("Pad", flat, pads=(0, 0, 0, 0, 0, 1)) if g.opset < 11 else g.op("Pad", flat, g.constant([0, 0, 0, 0, 0, 1]))
+    return g.op("Gather", flat, g.constant(indices.reshape(-1)), axis=2)
 
 
 def fold_decomposition(g: NodeBuilder) -> list[str] | None:
@@ -93,6 +102,34 @@ def col2im(c: InferenceContext) -> list[TensorType]:
     if isinstance(x[1], int) and x[1] % elements or isinstance(x[2], int) and x[2] != math.prod(counts):
         raise c.error(f"expected x [n, a multiple of {elements}, {math.prod(counts)}] for blocks {block} of the image {image}, got {list(x)}")
     return [TensorType(c.dtype(0), (x[0], x[1] // elements if isinstance(x[1], int) else c.new_symbol("channels"), *image))]
+
+
+# ---- Unfold
+
+
+def unfold_windows(c: InferenceContext) -> Windows | None:
+    """Return the windows of an Unfold, None while the sizes of the image are unknown."""
+    image = c.shape(0)[2:]
+    return windows_of(c, image, [int(size) for size in c.attribute("kernel_shape")]) if all(isinstance(size, int) for size in image) else None
+
+
+def unfold_decomposition(g: NodeBuilder) -> list[str] | None:
+    if unfold_windows(g.context()) is None:
+        return None
+    image = [int(size) for size in g.shape(g.inputs[0])[2:]]                # fixed, where they are symbolic sizes
+    windows = windows_of(g.context(), image, [int(size) for size in g.attribute("kernel_shape")])
+    indices = block_indices(g.context(), image, windows.kernel, [int(count) for count in windows.output], windows.padded() or ())
+    return [g.op("Reshape", gather_blocks(g, g.inputs[0], indices), g.constant([0, -1, indices.shape[1]]))]
+
+
+@operator("Unfold", domain=ORTRAIN, differentiable=False, decompose=unfold_decomposition)
+def unfold(c: InferenceContext) -> list[TensorType]:
+    """y [n, channels · block elements, blocks] = the windows of x [n, channels, image…], with the attributes of Conv, as columns; the inverse of Col2Im"""
+    windows, (n, channels, *_) = unfold_windows(c), c.shape(0)
+    block = math.prod(int(size) for size in c.attribute("kernel_shape"))
+    rows = channels * block if isinstance(channels, int) else c.new_symbol("rows")
+    blocks = [count for count in windows.output if isinstance(count, int)] if windows is not None else []
+    return [TensorType(c.dtype(0), (n, rows, math.prod(blocks) if blocks else c.new_symbol("blocks")))]
 
 
 # ---- MaxUnpool

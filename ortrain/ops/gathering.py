@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.dtypes import numpy_dtype
+from ortrain.dtypes import NUMBERS, numpy_dtype
 from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.registry.node_builder import GradientBuilder
 from ortrain.ops.registry.record import MICROSOFT, Guard, InferenceContext, KernelCall, LoweringContext, check_inputs, check_shape, normalize_axis, operator
+from ortrain.ops.registry.sample_gradients import LookupGradient, SampleGradient, SampleGradientBuilder
 from ortrain.ops.shape import Gradients, constant_dims, shape_value
 from ortrain.ops.shared.broadcasting import contiguous_strides
 from ortrain.ops.shared.strides import length_of, symbolic_shape
@@ -55,6 +56,17 @@ def gather_gradient(g: GradientBuilder) -> Gradients:
     return [dx, None]
 
 
+def gather_sample_gradients(g: SampleGradientBuilder) -> list[SampleGradient | None]:
+    """The gradient of a table whose rows the samples look up."""
+    shape, indices = g.shape(g.inputs[0]), g.inputs[1]
+    if int(g.attribute("axis", 0)) % len(shape) or len(shape) != 2 or not isinstance(shape[0], int) or not g.has_samples(1):
+        raise g.refusal("looks up weights other than by the rows of one matrix")
+    wide = indices if g.type(indices).dtype == "int64" else g.op("Cast", indices, to=NUMBERS["int64"])
+    rows = g.rows(g.dy, g.outputs[0])
+    positive = g.op("Mod", g.op("Reshape", g.samples_first(wide, indices), g.op("Concat", g.count, g.constant([-1]), axis=0)), g.constant([shape[0]]))
+    return [LookupGradient(positive, rows, shape[0]), None]
+
+
 def evaluate_gather(c: InferenceContext) -> list[np.ndarray]:
     x, indices = c.value(0), c.value(1)
     assert x is not None and indices is not None
@@ -64,7 +76,8 @@ def evaluate_gather(c: InferenceContext) -> list[np.ndarray]:
     return [np.asarray(np.take(x, indices.astype(np.intp), c.attribute("axis", 0)))]
 
 
-@operator("Gather", lower=lower_gather, gradient=gather_gradient, evaluate=evaluate_gather, stop_gradient=(1,))
+@operator("Gather", lower=lower_gather, gradient=gather_gradient, evaluate=evaluate_gather, stop_gradient=(1,),
+          sample_gradients=gather_sample_gradients)
 def gather(c: InferenceContext) -> list[TensorType]:
     """y = the slices of x at the given indices along `axis`; negative indices count from the end"""
     check_indices(c, 1)

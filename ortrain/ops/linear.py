@@ -9,6 +9,7 @@ from ortrain.ir import Dim, Shape, TensorType
 from ortrain.ops.activation import fused_activation
 from ortrain.ops.registry.node_builder import GradientBuilder, NodeBuilder
 from ortrain.ops.registry.record import MICROSOFT, ORTRAIN, InferenceContext, KernelCall, LoweringContext, broadcast_shapes, check_broadcasts, operator
+from ortrain.ops.registry.sample_gradients import ProductGradient, SampleGradient, SampleGradientBuilder
 from ortrain.ops.shared.broadcasting import broadcast_dims, broadcast_strides, contiguous_strides
 
 Gradients = Sequence[str | None]
@@ -151,11 +152,27 @@ def gemm_node(g: GradientBuilder, a: str, b: str, ta: int, tb: int, alpha: float
     return str(g.op("Gemm", a, b, alpha=alpha, beta=0.0, transA=ta, transB=tb))
 
 
-def fused_matmul_node(g: GradientBuilder, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
+def fused_matmul_node(g: NodeBuilder, a: str, b: str, ta: int, tb: int, alpha: float) -> str:
     return str(g.op("FusedMatMul", a, b, domain=MICROSOFT, alpha=alpha, transA=ta, transB=tb))
 
 
-@operator("MatMul", lower=lower_matmul, gradient=matmul_gradient, takes_bfloat16=True)
+def product_sample_gradients(g: SampleGradientBuilder) -> list[SampleGradient | None]:
+    """The gradients of a matrix on the right of the samples' rows, x^T dy, or dy^T x if it is transposed, and of a Gemm's addend."""
+    ta, tb, alpha = int(g.attribute("transA", 0)), int(g.attribute("transB", 0)), float(g.attribute("alpha", 1.0))
+    found: list[SampleGradient | None] = [None] * len(g.inputs)
+    if g.needs(0) or g.needs(1) and (ta or g.rank(g.inputs[1]) != 2 or not g.has_samples(0)):
+        raise g.refusal("multiplies samples by weights other than by one matrix on their right")
+    if g.needs(1):
+        dy = g.dy if alpha == 1.0 else g.op("Mul", g.dy, g.scalar(alpha, g.dy))
+        x, rows = g.rows(g.inputs[0]), g.rows(dy, g.outputs[0])
+        found[1] = ProductGradient(rows, x) if tb else ProductGradient(x, rows)
+    if len(found) > 2 and g.needs(2):
+        beta = float(g.attribute("beta", 1.0))
+        found[2] = g.whole(g.dy if beta == 1.0 else g.op("Mul", g.dy, g.scalar(beta, g.dy)), g.inputs[2])
+    return found
+
+
+@operator("MatMul", lower=lower_matmul, gradient=matmul_gradient, takes_bfloat16=True, sample_gradients=product_sample_gradients)
 def matmul(c: InferenceContext) -> list[TensorType]:
     """y = a @ b, as numpy.matmul"""
     return [TensorType(common_dtype(c), matmul_shape(c, c.shape(0), c.shape(1)))]
@@ -190,7 +207,7 @@ def fused_matmul_gradient(g: GradientBuilder) -> Gradients:
 
 
 @operator("FusedMatMul", domain=MICROSOFT, lower=lower_matmul, gradient=fused_matmul_gradient, decompose=fused_matmul_decomposition, decompose_first=True,
-          takes_bfloat16=True)
+          takes_bfloat16=True, sample_gradients=product_sample_gradients)
 def fused_matmul(c: InferenceContext) -> list[TensorType]:
     """y = alpha op(a) @ op(b); op moves the first axis to the row axis if transBatchA/B is set, then transposes the last two if transA/B is set"""
     return [TensorType(common_dtype(c), matmul_shape(c, operand_shape(c, 0, "A"), operand_shape(c, 1, "B")))]
@@ -221,7 +238,7 @@ def lower_gemm(c: LoweringContext) -> KernelCall:
     return KernelCall("gemm", (m, n, k, ta, tb, row, column, int(present), 0), (float(c.attribute("alpha", 1.0)), beta))
 
 
-@operator("Gemm", lower=lower_gemm, gradient=gemm_gradient, takes_bfloat16=True)
+@operator("Gemm", lower=lower_gemm, gradient=gemm_gradient, takes_bfloat16=True, sample_gradients=product_sample_gradients)
 def gemm(c: InferenceContext) -> list[TensorType]:
     """y [m, n] = alpha op(a) @ op(b) + beta c, c broadcast"""
     if len(c.shape(0)) != 2 or len(c.shape(1)) != 2:

@@ -24,6 +24,7 @@ from ortrain.ops.registry.record import (
     normalize_axis,
     operator,
 )
+from ortrain.ops.registry.sample_gradients import SampleGradient, SampleGradientBuilder
 
 Gradients = Sequence[str | None]
 
@@ -152,7 +153,23 @@ def layer_norm_gradient(g: GradientBuilder) -> Gradients:
     return [dx, dscale, dbias if has_bias else None]
 
 
-@operator("LayerNormalization", gradient=layer_norm_gradient, required_outputs=1, lower=lower_row_norm("layer_norm"))
+def normalized_sample_gradients(g: SampleGradientBuilder) -> list[SampleGradient | None]:
+    """The gradients of the scale and the bias of a normalization of each sample by itself: sums of dy times the normalized x, and of dy.
+
+    The node itself normalizes, with a scale of 1 and a bias of 0. Those of GroupNorm belong to the channels, axis 1 of x."""
+    x, *weights = g.inputs
+    neutral = [g.constant(np.full([int(size) for size in g.shape(name)], value), x) for name, value in zip(weights, (1, 0), strict=False) if name]
+    axis = 1 if g.node.op_type == "GroupNorm" else None
+    found: list[SampleGradient | None] = [None] * len(g.inputs)
+    if g.needs(1):
+        found[1] = g.whole(g.op("Mul", g.dy, g.op(g.node.op_type, x, *neutral, domain=g.node.domain, **g.node.attributes)), weights[0], axis)
+    if len(found) > 2 and g.needs(2):
+        found[2] = g.whole(g.dy, weights[1], axis)
+    return found
+
+
+@operator("LayerNormalization", gradient=layer_norm_gradient, required_outputs=1, lower=lower_row_norm("layer_norm"),
+          sample_gradients=normalized_sample_gradients)
 def layer_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(var + epsilon) + bias over the axes from `axis` on, mean, 1 / sqrt(var + epsilon) (Ba et al., arXiv 1607.06450)"""
     shape = c.shape(0)
@@ -221,7 +238,8 @@ def rms_norm_gradient(g: GradientBuilder) -> Gradients:
                  axis=int(g.attribute("axis", -1)))
 
 
-@operator("SimplifiedLayerNormalization", gradient=rms_norm_gradient, required_outputs=1, lower=lower_row_norm("rms_norm"))
+@operator("SimplifiedLayerNormalization", gradient=rms_norm_gradient, required_outputs=1, lower=lower_row_norm("rms_norm"),
+          sample_gradients=normalized_sample_gradients)
 def simplified_layer_normalization(c: InferenceContext) -> list[TensorType]:
     """y = scale x / rms, with rms = sqrt(mean of x² + epsilon); output 1: 1 / rms (Zhang and Sennrich, arXiv 1910.07467)
 
@@ -312,7 +330,8 @@ def group_norm_gradient(g: GradientBuilder) -> Gradients:
                  num_groups=int(g.attribute("num_groups")))
 
 
-@operator("GroupNorm", domain=ORTRAIN, gradient=group_norm_gradient, required_outputs=1, lower=lambda c: group_norm_call(c, "group_norm", 0))
+@operator("GroupNorm", domain=ORTRAIN, gradient=group_norm_gradient, required_outputs=1, lower=lambda c: group_norm_call(c, "group_norm", 0),
+          sample_gradients=normalized_sample_gradients)
 def group_norm(c: InferenceContext) -> list[TensorType]:
     """y = scale (x - mean) / sqrt(var + epsilon) + bias with scale and bias by channel, mean [n, groups], 1 / sqrt(var + epsilon) [n, groups]"""
     shape, groups = groups_of(c, 0)

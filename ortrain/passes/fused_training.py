@@ -28,11 +28,11 @@ def fused_training_model(model: Model) -> Model:
         return model
     trained = [node.inputs[0].removesuffix(BUFFER_SUFFIX) for node in accumulators]
     outputs = [name for name in graph.outputs if name not in {node.outputs[0] for node in accumulators}]
-    fused = _forward_part(model, outputs)
+    fused = forward_part(model, outputs)
     if not fuse(fused.graph, trained):
         return model
     try:
-        unfused = _forward_part(model, outputs)
+        unfused = forward_part(model, outputs)
         gradients = add_gradient(unfused, outputs[0], trained)
         numbering = ValueNumbering()
         generated, in_file = numbering.of(unfused.graph), numbering.of(graph)
@@ -51,14 +51,14 @@ def fused_training_model(model: Model) -> Model:
 def fused_forward_model(model: Model, outputs: Sequence[str]) -> Model:
     """Return a model with fused operators that computes the given outputs; the model itself if there is nothing to
     fuse."""
-    fused = _forward_part(model, outputs)
+    fused = forward_part(model, outputs)
     if not fuse(fused.graph):
         return model
     fused.opsets |= {domain: version for domain, version in OPSETS.items() if domain not in fused.opsets}
     return fused
 
 
-def _forward_part(model: Model, outputs: Sequence[str]) -> Model:
+def forward_part(model: Model, outputs: Sequence[str]) -> Model:
     """Return a model of the nodes on which the outputs depend, with all inputs of the model."""
     part = model.copy()
     graph = part.graph

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ortrain.errors import InvalidArgumentError
+from ortrain.runtime.differential_privacy import DifferentialPrivacy
 from ortrain.runtime.renamed_options import Renamed, accepts_former_names, warn
 
 SWITCHES = "enable_winograd", "enable_amx", "enable_elementwise_fusion", "optimizer_in_backward"
@@ -104,6 +105,7 @@ class SessionOptions:
     reads them, instead of keeping them (also known as activation checkpointing). The bits stay the same. The default of 7 % covers normalizations,
     activation functions and the cheapest convolutions and matrix multiplications; larger shares cover more of these, in the order of memory freed per time.
     0 keeps every activation.
+    differential_privacy: an ortrain.DifferentialPrivacy, by which train steps clip the gradient of each sample and optimizer steps add noise; None for neither.
 
     The remaining fields exist for scripts written for onnxruntime-training and have no effect here unless stated otherwise."""
 
@@ -116,6 +118,7 @@ class SessionOptions:
     enable_elementwise_fusion: bool = True
     optimizer_in_backward: bool = False
     rematerialization: float = 0.07
+    differential_privacy: DifferentialPrivacy | None = None
     inter_op_num_threads: int = 0
     log_severity_level: int = 2
     log_verbosity_level: int = 0

@@ -81,18 +81,25 @@ def take_as_kept(model: Model, fixed: Mapping[str, np.ndarray]) -> Model:
 
 
 def training_runner(model: Model, state: TrainingState, gradients: Mapping[str, np.ndarray], reset_flag: np.ndarray, handle: EngineHandle,
-                    updates: Updates | None, in_backward: bool, rewrite: Callable[[Model], Model] | None = None) -> Runner:
+                    updates: Updates | None, in_backward: bool, rewrite: Callable[[Model], Model] | None = None,
+                    clipping: Mapping[str, np.ndarray] | None = None) -> Runner:
     """Return the runner of a training model, fused, over a state.
 
     gradients: parameter -> gradient buffer, empty with optimizer_in_backward. reset_flag: bool [1], whether a step overwrites the gradients.
     updates: the optimizer's updates, which run within the train step if in_backward, and may otherwise be deferred. rewrite: returns a changed copy of the
-    fused model, which runs in its place."""
-    model = fused_training_model(model)
+    fused model, which runs in its place. clipping: the inputs by which each sample's gradient is clipped, None to clip none."""
+    if clipping is None:
+        model = fused_training_model(model)
+    else:
+        from ortrain.passes.sample_clipping import clipping_model
+
+        model = clipping_model(model, [name for name in model.graph.inputs if name in state.trainable or name in state.frozen or _is_internal(name)])
     if rewrite is not None:
         model = rewrite(model)
     flags = {node.outputs[0] for node in model.graph.nodes if node.op_type == ACCUMULATOR}
-    fixed = parameter_arrays(state, model.graph.inputs)
-    model = take_as_kept(model, fixed)
+    parameters = parameter_arrays(state, model.graph.inputs)
+    model = take_as_kept(model, parameters)
+    fixed = parameters | dict(clipping or {})
     if updates is not None:
         fixed |= updates.arrays
         if in_backward:
@@ -107,6 +114,11 @@ def training_runner(model: Model, state: TrainingState, gradients: Mapping[str, 
     inputs = [name for name in graph.inputs if name not in fixed and name not in buffers]
     outputs = [name for name in graph.outputs if name not in flags]
     return Runner(model, inputs, outputs, fixed, handle, "training model", running_statistics(graph, fixed), deferred=None if in_backward else updates)
+
+
+def _is_internal(name: str) -> bool:
+    """Return whether an input of a training model is a gradient buffer or the reset flag."""
+    return name == RESET_FLAG or name.endswith(BUFFER_SUFFIX)
 
 
 def eval_runner(model: Model, outputs: Sequence[str], state: TrainingState, handle: EngineHandle, where: str, prune: bool = False) -> Runner:

@@ -16,6 +16,7 @@ from ortrain.passes.head import HEAD, head_parameters
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.segments import Sharding
 from ortrain.runtime.state import TrainingState
+from ortrain.training.flat_buffers import flat_buffers_of
 from ortrain.training.gradients import Gradients
 from ortrain.training.numbers import check_learning_rate, check_number
 from ortrain.training.optimizer import Optimizer, check_kept
@@ -25,6 +26,7 @@ from ortrain.training.update_nodes import Updates, check_recipe
 
 if TYPE_CHECKING:
     from ortrain.runtime.runner import Runner
+    from ortrain.training.gradient_noise import GradientNoise
     from ortrain.training.schedules import Schedule
 
 
@@ -40,6 +42,7 @@ class Optimization:
     _handle: EngineHandle
     _lock: Lock
     _train_runner: Runner
+    noise: GradientNoise | None
 
     def _make_train_runner(self) -> Runner:
         raise NotImplementedError
@@ -131,7 +134,7 @@ class Optimization:
         """Update the trainable parameters from their gradients, which gradient_scale, clip_value and clip_norm change first, in this order.
 
         Raises InvalidStateError without an optimizer or with invalid gradients."""
-        if run_options is None and self.steps.update():
+        if run_options is None and self.noise is None and self.steps.update():
             return
         with self._lock:
             self._ready(run_options)
@@ -141,6 +144,8 @@ class Optimization:
                     raise InvalidStateError("expected a train step before each optimizer step: with optimizer_in_backward it is what updates the parameters")
                 return
             self._check_gradients()
+            if self.noise is not None:
+                self.add_noise()
             if self._gradient_changes.are_changed:
                 self.steps.materialize_deferred_gradients()
             pending = self.steps.pending
@@ -148,6 +153,19 @@ class Optimization:
             self.steps.run_deferred_updates()
             optimizer.step(self.steps.learning_rate)
             self.steps.remember_update(*optimizer.repeatable)
+
+    def add_noise(self) -> None:
+        """Add the noise of differential privacy to the gradients, once after the last train step; an optimizer step does it by itself where that was not done.
+
+        Whatever reads the gradients before an optimizer step, and sends or stores what it finds, calls this first. Raises InvalidStateError without
+        SessionOptions.differential_privacy, and for gradients that are not valid."""
+        with self._lock:
+            if self.noise is None:
+                raise InvalidStateError("expected a session with SessionOptions(differential_privacy=...) for noise in its gradients")
+            self._ready(None)
+            self._check_gradients()
+            self.keep_gradients()
+            self.noise.add([buffer.array for buffer in flat_buffers_of(self.state.gradient_segments, self.state.masked)], self._handle.run_index)
 
     def _check_between_steps(self, what: str) -> None:
         """Refuse a change between a train step and its optimizer step when the train step has already used the old setting."""

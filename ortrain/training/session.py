@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ortrain.artifacts import Artifacts
     from ortrain.passes.specialization import InputShapes
     from ortrain.runtime.profiling import Profiling
+    from ortrain.training.gradient_noise import GradientNoise
 
 
 class TrainingSession(Optimization, FlatBuffers, CopyableSession):
@@ -83,6 +84,8 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
         if self.options.parameter_dtype == BFLOAT16 and state.rounding_seed is None:
             state.rounding_seed = self._handle.seed
         self._gradients = state.gradients_by(self)
+        self.noise = self._make_noise()
+        """What differential privacy adds to the gradients; None without SessionOptions.differential_privacy."""
         if self.options.optimizer_in_backward:
             self._gradients = {}
             state.drop_gradients()
@@ -136,10 +139,20 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
         state = TrainingState.load(checkpoint if checkpoint is not None else folder / f"{prefix}{CHECKPOINT}")
         return cls(folder / f"{prefix}{TRAINING_MODEL}", state, optional(EVAL_MODEL), optional(OPTIMIZER_MODEL), options=options)
 
+    def _make_noise(self) -> GradientNoise | None:
+        if self.options.differential_privacy is None:
+            return None
+        if self.options.optimizer_in_backward:
+            raise InvalidArgumentError("expected a session without optimizer_in_backward for differential privacy, which adds noise to whole gradients")
+        from ortrain.training.gradient_noise import GradientNoise
+
+        return GradientNoise(self.options.differential_privacy)
+
     def _make_train_runner(self) -> Runner:
-        updates = None if self.watches_gradients else self._updates     # without them gradients are not deferred
+        keeps_gradients = self.watches_gradients or self.noise is not None      # those that are updated elsewhere would be deferred
+        updates, clipping = None if keeps_gradients else self._updates, None if self.noise is None else self.noise.inputs
         return training_runner(self.training_model, self.state, self._gradients, self._reset_flag, self._handle, updates,
-                               in_backward=self.options.optimizer_in_backward, rewrite=self._rewrite)
+                               in_backward=self.options.optimizer_in_backward, rewrite=self._rewrite, clipping=clipping)
 
     def rewrite_train_steps(self, rewrite: Callable[[Model], Model]) -> None:
         """Run train steps by what a function makes of the training model, whose artifacts stay as they are.
@@ -147,6 +160,8 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
         rewrite: returns a changed copy of a model with the same inputs and outputs, whenever train steps are planned anew."""
         with self._lock:
             self._ready(None)
+            if self.noise is not None:
+                raise InvalidArgumentError("expected a session without differential privacy for train steps with synchronized batch normalization")
             self.steps.materialize_deferred_gradients()
             self._rewrite = rewrite
             self.steps.invalidate()
@@ -194,6 +209,8 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
             return result
 
     def _begin_train_step(self) -> None:
+        if self.noise is not None:
+            self.noise.check()
         if self.options.optimizer_in_backward:
             self._need_optimizer("a train step with optimizer_in_backward")
             if not self.steps.begin_train_step():

@@ -80,13 +80,16 @@ OPERATOR_MODULES = {
         "ai.onnx.ml::LabelEncoder",
     ),
     "fold": (
-        "Col2Im", "MaxUnpool",
+        "Col2Im", "MaxUnpool", "ortrain::Unfold",
     ),
     "fourier": (
         "DFT", "STFT", "ortrain::DFTGrad",
     ),
     "gathering": (
         "Gather", "GatherElements", "GatherND", "OneHot", "com.microsoft::GatherElementsGrad", "com.microsoft::GatherGrad", "com.microsoft::GatherNDGrad",
+    ),
+    "ghost_norm": (
+        "ortrain::GhostNorm",
     ),
     "indexing": (
         "Concat", "Slice", "Split", "com.microsoft::ConcatTraining", "com.microsoft::SliceGrad", "com.microsoft::SplitTraining",

@@ -210,6 +210,8 @@ GradientRule = Callable[[Any], Sequence[str | None]]
 """Given a GradientBuilder, adds the nodes of the gradient and returns the gradient of each input by name, None where there is none.
 
 A gradient may have the broadcast shape of an output: the backward pass sums it to the input's shape, and accumulates the gradients of several readers."""
+SampleGradientRule = Callable[[Any], Sequence[Any]]
+"""Given a SampleGradientBuilder, returns the form of each input's gradients by single samples, None where none is wanted (sample_gradients.py)."""
 Lowering = Callable[[LoweringContext], KernelCall | Alias]
 """Returns the kernel call that computes the node."""
 
@@ -272,6 +274,9 @@ class OpRecord:
     """Cheaper form of the first output for rematerialization (ortrain.plan.rematerialization); None: the same node runs again."""
     takes_bfloat16: bool = False
     """Whether its matrix multiplications take bfloat16 operands in sessions of that precision (SessionOptions.precision); they are added in float32."""
+    sample_gradients: SampleGradientRule | None = None
+    """The gradients of its weights by single samples, for differential privacy. None: those of an elementwise operator follow from its gradient rule, others
+    are not known."""
     planned_as: str = ""
     """The operator of domain ORTRAIN by which ortrain.plan.layout replaces every node of this one, whose kernel runs it; "" if there is none."""
 
@@ -340,6 +345,7 @@ def operator(
     required_outputs: int = 0,
     is_custom: bool = False,
     takes_bfloat16: bool = False,
+    sample_gradients: SampleGradientRule | None = None,
     planned_as: str = "",
 ) -> Callable[[InferenceRule], InferenceRule]:
     """Return a decorator that registers an inference function as the record of `op_type`; the function itself is returned unchanged.
@@ -351,7 +357,7 @@ def operator(
         lowering = (lambda c, kernel=lower: KernelCall(kernel)) if isinstance(lower, str) else lower
         REGISTRY.add(OpRecord(op_type, domain, infer, lowering, gradient, differentiable, evaluate, frozenset(stop_gradient), decompose, decompose_first,
                               random, required_outputs, is_custom, summary=(infer.__doc__ or "").strip().partition("\n\n")[0], rematerialize=rematerialize,
-                              takes_bfloat16=takes_bfloat16, planned_as=planned_as))
+                              takes_bfloat16=takes_bfloat16, sample_gradients=sample_gradients, planned_as=planned_as))
         return infer
 
     return register

@@ -45,7 +45,7 @@ def open_batch(model: Model, axes: Mapping[str, int], symbol: str = "batch") -> 
     choices: dict[str, int] = {}
     first_failure: InvalidArgumentError | None = None
     for _ in range(MAX_RETRIES):
-        opening = _Opening(source, original, places, batch, choices)
+        opening = Opening(source, original, places, batch, choices)
         try:
             opening.run()
         except InvalidArgumentError as error:
@@ -120,7 +120,7 @@ def _resized(kind: TensorType, axis: int, size: int | str) -> TensorType:
     return TensorType(kind.dtype, tuple(shape), kind.sequence, kind.optional)
 
 
-class _Opening:
+class Opening:
     """One attempt. It implements batch_axis.Rewriter."""
 
     def __init__(self, source: Model, original: ShapeInference, places: Mapping[str, int], batch: int, choices: dict[str, int]) -> None:
@@ -274,6 +274,9 @@ class _Opening:
             return name
         if not self._repeats(name, axis, count):
             raise NotSeparable(f"its input {name!r} has other values for every sample")
+        producer, shape = self.producers.get(name), self.shape_of(name)
+        if producer is not None and producer.op_type == "Expand" and self.shape_of(producer.inputs[0]) == (*shape[:axis], count, *shape[axis + 1 :]):
+            return producer.inputs[0]                       # what was repeated
         initializer = self.graph.initializers.get(name)
         if initializer is not None and len(self.consumers.get(name, ())) == 1 and name not in self.graph.outputs:
             rows = np.ascontiguousarray(np.take(initializer, range(count), axis))

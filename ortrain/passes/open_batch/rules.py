@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from ortrain.ir import Node
-from ortrain.ops.registry.record import MICROSOFT
+from ortrain.ops.registry.record import MICROSOFT, ORTRAIN
 from ortrain.passes.open_batch.batch_axis import BatchAxis, NodeView, NotSeparable
 from ortrain.passes.open_batch.reshaping import RESHAPING
 
@@ -277,6 +277,15 @@ def resize(v: NodeView) -> BatchAxis:
     return where
 
 
+def attention(v: NodeView) -> BatchAxis:
+    """Queries, keys and values along axis 0; a mask for each sample or for all."""
+    if any(v.batched(index).axis for index in (0, 1, 2)) or v.has(3) and v.axes[3] is not None and v.axes[3].at(v.axes[3].axis + 4 - v.rank(3)) != v.axes[0]:
+        raise NotSeparable("the samples of its inputs lie along different axes")
+    if v.has(3) and v.axes[3] is None:
+        v.broadcast(3, v.batched(0), 4)
+    return v.batched(0)
+
+
 def same_for_all(v: NodeView) -> None:
     """Shape and Size: what they return does not depend on the samples; whether it depends on their number is followed by value."""
 
@@ -300,7 +309,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "LpNormalization"): along_axis(-1), ("", "TopK"): along_axis(-1), ("", "MatMul"): matmul, ("", "Gemm"): gemm,
     ("", "Einsum"): einsum, ("", "Concat"): concat, ("", "Split"): split, ("", "Slice"): slice_, ("", "Pad"): pad, ("", "Transpose"): transpose,
     ("", "Gather"): gather, ("", "GatherElements"): gather_elements, ("", "OneHot"): one_hot, ("", "Trilu"): trilu, ("", "Resize"): resize,
-    ("", "Upsample"): resize, (MICROSOFT, "SkipLayerNormalization"): skip_layer_normalization,
+    ("", "Upsample"): resize, (ORTRAIN, "Attention"): attention, (ORTRAIN, "GroupNorm"): batch_first,
+    (MICROSOFT, "SkipLayerNormalization"): skip_layer_normalization,
 }
 """(domain, op_type) -> rule."""
 

@@ -1,0 +1,47 @@
+"""The settings of differentially private training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ortrain.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class DifferentialPrivacy:
+    """Training that is private for single samples (DP-SGD): the gradient of each sample is clipped, and noise is added to their sum.
+
+    noise_multiplier: the standard deviation of the normal noise in each element of the sum of gradients, over max_grad_norm; at least 0.
+    max_grad_norm: the limit of the L2 norm of a sample's gradient by all trained parameters together.
+    expected_batch_size: what the sum is divided by, where the loss is a mean over samples; None takes the batch size of Trainer.fit, and has to be given where
+    a program calls train_step itself. The size of the single batch would tell something about the data.
+    poisson_sampling: whether Trainer.fit puts each sample into each batch by chance, independently, so that batches differ in size. That is what accountants
+    take for granted that speak of subsampling.
+    seed: of the noise, for the same noise again in tests. None takes the operating system's random numbers; with a known seed nothing is private.
+
+    The noise is that of numpy.random.Generator (PCG64), which is not cryptographically secure, and of floating-point numbers, whose lowest bits may tell more
+    than the theory of real numbers allows (Mironov, 2012).
+
+    Raises InvalidArgumentError for other values. Source: M. Abadi and others, Deep Learning with Differential Privacy (2016)."""
+
+    noise_multiplier: float
+    max_grad_norm: float
+    expected_batch_size: int | None = None
+    poisson_sampling: bool = True
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.noise_multiplier) or self.noise_multiplier < 0:
+            raise InvalidArgumentError(f"expected noise_multiplier as a finite number of at least 0, got {self.noise_multiplier!r}")
+        if not _is_number(self.max_grad_norm) or self.max_grad_norm <= 0:
+            raise InvalidArgumentError(f"expected max_grad_norm as a finite number above 0, got {self.max_grad_norm!r}")
+        for name, low in {"expected_batch_size": 1, "seed": 0}.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
+                raise InvalidArgumentError(f"expected {name} as an integer of at least {low}, or None, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
