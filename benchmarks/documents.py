@@ -4,8 +4,8 @@
     python -m benchmarks.documents --check    exit with status 1 if a table differs from the results
 
 A document marks the place of a table with `<!-- KIND: NAME -->` and `<!-- end of results -->`, where KIND is a key of TABLES and NAME a file in
-benchmarks/results, which the option `--record NAME` of `python -m benchmarks` and of its `networks`, `operators`, `accuracy`, `parallel` and `cluster` writes,
-and `--record` of `python -m tests.arm.throughput`.
+benchmarks/results, which the option `--record NAME` of `python -m benchmarks` and of its `networks`, `operators`, `accuracy`, `parallel`, `privacy` and
+`cluster` writes, and `--record` of `python -m tests.arm.throughput`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.inner_loops import inner_loops_table
 from benchmarks.networks.tables import bfloat16_table, instruction_sets_table, networks_table
 from benchmarks.operators.tables import operators_table, slower_operators_table
 from benchmarks.peers.environments import LOWEST_MEMORY, OURS
-from benchmarks.tables import geometric_mean, round_figure
+from benchmarks.tables import geometric_mean, privacy_table, round_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -97,7 +97,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "instruction sets": instruction_sets_table,
     "operators": operators_table, "slower operators": slower_operators_table, "inner loops": inner_loops_table,
     "accuracy": accuracy_table, "gradient angles": gradients_table, "efficiency of workers": efficiency_table, "sharded optimizers": sharding_table,
-    "model of workers": model_check_table, **{f"workers of {name}": partial(workers_table, workload=name) for name in WORKER_WORKLOADS},
+    "privacy": privacy_table, "model of workers": model_check_table,
+    **{f"workers of {name}": partial(workers_table, workload=name) for name in WORKER_WORKLOADS},
     **{f"clients of {name}": partial(clients_table, workload=name) for name in CLIENT_WORKLOADS}}
 """Kind of a table, as it stands in a document -> what renders it."""
 TABLE = re.compile(rf"(<!-- (?P<kind>{'|'.join(TABLES)}): (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)

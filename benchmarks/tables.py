@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import exp, log
 from typing import Any
 
@@ -74,3 +74,13 @@ def table(title: str, summary: Summary, names: list[str], threads: str, key: str
         peers = [figure for name in names if name not in own_names and (figure := value(name)) is not None]
         cells += [f"{value(name) / min(peers):.2f}" if value(name) is not None and peers and min(peers) > 0 else "-" for name in own_names]
         yield f"| {' | '.join([workload, *cells])} |"
+
+
+def privacy_table(results: Mapping[str, Any]) -> str:
+    """Render the steps with and without differential privacy that `python -m benchmarks privacy` has recorded."""
+    lines = ["| network | batch | step, ms | private, ms | factor | one by one, ms | memory, MB | private, MB |", "|---|" + "---:|" * 7]
+    for name, row in results["networks"].items():
+        figures = [round_figure(row[key]) for key in ("plain_ms", "private_ms", "one_by_one_ms", "plain_mb", "private_mb")]
+        figures.insert(2, f"{row['private_ms'] / row['plain_ms']:.2f}")
+        lines.append(f"| {name}: {row['kind']} | {row['batch']} | {' | '.join(figures)} |")
+    return "\n".join(lines) + "\n"

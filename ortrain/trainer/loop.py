@@ -154,7 +154,10 @@ class EpochLoop:
         return True
 
     def _train_step(self, batch: Sequence[np.ndarray]) -> float:
-        """Run a train step and return the loss."""
+        """Run a train step and return the loss, for a batch without samples the mean loss so far."""
+        if not batch:
+            self.trainer.session.train_step_without_samples()
+            return self.running.loss
         results = self._session_step(*batch)
         loss, targets, predictions = float(results[0]), batch[self.target], self.predictions
         self.running.add(loss, len(targets), results[predictions] if predictions else None, targets)
@@ -167,6 +170,8 @@ class EpochLoop:
 
         batches: how many gradients have been added up since the last step; loss: their mean loss."""
         trainer, session = self.trainer, self.trainer.session
+        if session.noise is not None:
+            session.add_noise()                             # before anybody looks at the gradients
         for callback in self.gradient_observers:
             callback.on_gradients(trainer, batches)
         self._update(batches)

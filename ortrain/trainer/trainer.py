@@ -30,6 +30,7 @@ from ortrain.trainer.launched import fit_in_workers
 from ortrain.trainer.learning_rate_finder import LearningRateCurve, find_learning_rate
 from ortrain.trainer.loop import EpochLoop, RunningMetrics, StopSignal
 from ortrain.trainer.parallel_loop import ParallelEpochLoop, ParallelMetrics, prepare_worker
+from ortrain.trainer.privacy import check_processes, prepare_noise, sampled_by_chance
 from ortrain.trainer.progress import ProgressBar
 from ortrain.trainer.records import LOSS, VALIDATION, EpochRecord, History
 from ortrain.trainer.settings import WORKERS, TrainerSettings, check_callbacks
@@ -67,6 +68,7 @@ class Trainer:
         """The number of this process among the workers, from 0."""
         self.synchronization = self.options.synchronization or Synchronization()
         """What the workers exchange, and when."""
+        check_processes(session, self.workers.are_several or self.launcher is not None)
         self.roles = input_roles(session, predictions)
         self._replaces_run = resume or overwrite
         self.metrics: list[Metric] = make_metrics(self.options.metrics, self.roles)
@@ -210,7 +212,7 @@ class Trainer:
             loader, held_out = split(loader, validation, self.options.seed)
         elif validation is not None:
             held_out = self.evaluation_loader(*_pair(validation), batch_size=max(batch_size, EVALUATION_BATCH_SIZE))
-        loader = self._own_part(loader)
+        loader = sampled_by_chance(self.session, self._own_part(loader), self.options)
         check_data(self.session, loader, self.roles.training, training=True)
         if held_out is not None:
             check_data(self.session, held_out, self.roles.evaluation, training=False)
@@ -250,6 +252,7 @@ class Trainer:
         every = [*options.callbacks, *callbacks, *options.default_callbacks(), *([ProgressBar()] if options.progress else [])]
         self._callbacks = [callback for callback in every if self.rank == 0 or not callback.rank_zero_only]
         self.settings |= {"epochs": epochs, "batch_size": batch_size, "samples": loader.samples, "learning_rate": self.learning_rate}
+        self.settings |= prepare_noise(self.session, loader)
         if self._resumed is not None:
             self._resumed.restore_callbacks(self._callbacks)
             self._resumed.restore_schedule(self._schedule)

@@ -42,6 +42,10 @@ class GradientNoise:
         if self.expected_batch_size is None:
             raise InvalidStateError("expected DifferentialPrivacy(expected_batch_size=...) for train steps outside of Trainer.fit, got None")
 
+    def forget(self) -> None:
+        """Let add() add noise again: the gradients have become others without a train step."""
+        self._step = None
+
     def add(self, gradients: Iterable[np.ndarray], train_steps: int) -> None:
         """Add the noise of one optimizer step to flat gradients, unless that was done after the last train step. train_steps: how many there were."""
         if self._step == train_steps:

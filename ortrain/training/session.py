@@ -208,6 +208,22 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
             self.steps.remember_program(None if self.watches_gradients else runner.repeatable, runner.refusal)
             return result
 
+    def train_step_without_samples(self) -> None:
+        """Take the place of a train step for a batch that has no samples, as Poisson sampling makes them: gradients are zero, or stay where they are added up.
+
+        The optimizer step then adds its noise, as it has to. Raises InvalidStateError without SessionOptions.differential_privacy."""
+        with self._lock:
+            self._ready(None)
+            if self.noise is None:
+                raise InvalidStateError("expected a session with SessionOptions(differential_privacy=...) for a train step without samples")
+            self.noise.check()
+            self.keep_gradients()
+            if self.steps.overwrite:
+                for segment in self.state.gradient_segments:
+                    segment.array[...] = 0
+            self.steps.overwrite = False
+            self.noise.forget()
+
     def _begin_train_step(self) -> None:
         if self.noise is not None:
             self.noise.check()

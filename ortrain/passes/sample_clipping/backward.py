@@ -50,7 +50,7 @@ class ClippedBackwardPass(BackwardPass):
         forward = self._prepare(wanted)
         self._samples = follow_samples(self._forward_model(forward), self.loss, self.parameters)
         self._producers = {name: node for node in forward for name in node.outputs}
-        self._builder = NodeBuilder(self, self._producers[self.loss])
+        self._builder = self._builder_of("clipping")
         self._count = self._number_of_samples()
         on_path = self._values_with_gradient(forward, wanted)
         self.contributions |= {value: list(gradients) for value, gradients in seeds.items()}
@@ -62,6 +62,10 @@ class ClippedBackwardPass(BackwardPass):
             self._add_clipped(reader, factors)
         for node in reversed([node for node in forward if not any(self._has_samples(name) for name in node.outputs)]):
             self._visit(node, on_path)
+
+    def _builder_of(self, name: str) -> NodeBuilder:
+        """Return a builder whose nodes bear a name."""
+        return NodeBuilder(self, Node("", [], [name], name))
 
     def _forward_model(self, nodes: Sequence[Node]) -> Model:
         graph = replace(self.graph.copy(), nodes=[node.copy() for node in nodes], outputs=[self.loss])
@@ -115,7 +119,7 @@ class ClippedBackwardPass(BackwardPass):
         if missing:
             raise PerSampleGradientError(f"expected nodes with samples that read the parameters {missing}, got none: freeze them")
         g = self._builder
-        squares = [squared_norms(g, uses[name], self.inference.types[name].sizes, name, self._count) for name in wanted]
+        squares = [squared_norms(self._builder_of(name), uses[name], self.inference.types[name].sizes, name, self._count) for name in wanted]
         norms = g.op("Sqrt", squares[0] if len(squares) == 1 else g.op("Sum", *squares))
         limit, scale = (self._as_type_of(norms, value) for value in (self.limit, self.scale))
         if self._samples.is_mean:
