@@ -76,6 +76,6 @@ KERNEL_MODULES = {
     ),
     "training": (
         "accumulate", "adamw", "sgd", "adam", "momentum", "lion", "rmsprop", "adagrad", "lamb", "adafactor", "muon", "scale_in_place", "clip_in_place",
-        "moving_average", "exchange", "gemm_update", "squared_norm",
+        "gradient_noise", "moving_average", "exchange", "gemm_update", "squared_norm",
     ),
 }

@@ -21,8 +21,8 @@ class DifferentialPrivacy:
     take for granted that speak of subsampling.
     seed: of the noise, for the same noise again in tests. None takes the operating system's random numbers; with a known seed nothing is private.
 
-    The noise is that of numpy.random.Generator (PCG64), which is not cryptographically secure, and of floating-point numbers, whose lowest bits may tell more
-    than the theory of real numbers allows (Mironov, 2012).
+    The noise comes from a cryptographically secure generator, ChaCha20. That of floating-point numbers, whose lowest bits may tell more than the theory of real
+    numbers allows (Mironov, 2012), is not prevented; and Trainer.fit samples by NumPy's generator, which is not cryptographically secure.
 
     Raises InvalidArgumentError for other values. Source: M. Abadi and others, Deep Learning with Differential Privacy (2016)."""
 

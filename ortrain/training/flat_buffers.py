@@ -9,7 +9,7 @@ import numpy as np
 
 from ortrain._core.fast_path import FastPath
 from ortrain._core.session_lock import Lock
-from ortrain.errors import InvalidStateError
+from ortrain.errors import InvalidArgumentError, InvalidStateError
 from ortrain.ir import Model
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.runner import Runner, Watch
@@ -117,8 +117,10 @@ class FlatBuffers:
         together; a larger parameter is one by itself.
 
         Train steps plan their programs anew, since gradients are not deferred then, and take a few microseconds more. Raises the errors of gradient_buffers(),
-        InvalidArgumentError for bucket_bytes below 1."""
+        InvalidArgumentError for bucket_bytes below 1 and with differential privacy."""
         size = check_count(bucket_bytes, "bucket_bytes", 1)
+        if callback is not None and self.options.differential_privacy is not None:
+            raise InvalidArgumentError("expected a session without differential privacy for buckets of gradients, which have no noise yet in a train step")
         self.gradient_buffers()
         with self._lock:
             if (callback, size) == (self._on_gradients_ready, self._bucket_bytes):

@@ -155,7 +155,7 @@ class Optimization:
             self.steps.remember_update(*optimizer.repeatable)
 
     def add_noise(self) -> None:
-        """Add the noise of differential privacy to the gradients, once after the last train step; an optimizer step does it by itself where that was not done.
+        """Add the noise of differential privacy to the gradients, once after the last step; an optimizer step does it by itself where that was not done.
 
         Whatever reads the gradients before an optimizer step, and sends or stores what it finds, calls this first. Raises InvalidStateError without
         SessionOptions.differential_privacy, and for gradients that are not valid."""
@@ -165,7 +165,7 @@ class Optimization:
             self._ready(None)
             self._check_gradients()
             self.keep_gradients()
-            self.noise.add([buffer.array for buffer in flat_buffers_of(self.state.gradient_segments, self.state.masked)], self._handle.run_index)
+            self.noise.add([buffer.array for buffer in flat_buffers_of(self.state.gradient_segments, self.state.masked)], self._handle.n_runs)
 
     def _check_between_steps(self, what: str) -> None:
         """Refuse a change between a train step and its optimizer step when the train step has already used the old setting."""

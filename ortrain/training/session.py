@@ -146,7 +146,7 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
             raise InvalidArgumentError("expected a session without optimizer_in_backward for differential privacy, which adds noise to whole gradients")
         from ortrain.training.gradient_noise import GradientNoise
 
-        return GradientNoise(self.options.differential_privacy)
+        return GradientNoise(self.options.differential_privacy, self._handle)
 
     def _make_train_runner(self) -> Runner:
         keeps_gradients = self.watches_gradients or self.noise is not None      # those that are updated elsewhere would be deferred

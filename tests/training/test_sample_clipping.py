@@ -260,6 +260,17 @@ def test_noise_is_added_once_for_each_optimizer_step():
         assert np.array_equal(session.to_buffer(), early.to_buffer())
 
 
+def test_noise_is_added_after_every_train_step_whatever_its_number():
+    text, weights, batch = MODELS["dense layers"]
+    with private(model_of(text, weights), DifferentialPrivacy(1e9, 1e-9, expected_batch_size=SAMPLES)) as session:
+        for _ in range(2):                                  # as clients of a federation do, which number their steps anew
+            session.train_steps = 7
+            session.train_step(*batch)
+            session.add_noise()
+            assert flat_gradient(session).std() > 0.05
+            session.lazy_reset_grad()
+
+
 def test_frozen_parameters_get_no_noise():
     text, weights, batch = MODELS["dense layers"]
     with private(model_of(text, weights), DifferentialPrivacy(1.0, LIMIT, expected_batch_size=SAMPLES)) as session:
@@ -317,6 +328,12 @@ def test_sessions_that_keep_no_gradients_are_refused():
     with pytest.raises(errors.InvalidArgumentError, match="without optimizer_in_backward"):
         TrainingSession.from_model(model_of(text, weights), loss="cross-entropy", optimizer="sgd",
                                    options=SessionOptions(optimizer_in_backward=True, differential_privacy=clipping()))
+
+
+def test_buckets_of_gradients_without_noise_are_refused():
+    text, weights, _ = MODELS["dense layers"]
+    with private(model_of(text, weights), clipping()) as session, pytest.raises(errors.InvalidArgumentError, match="which have no noise yet"):
+        session.on_gradients_ready(print)
 
 
 def test_a_train_step_needs_the_expected_batch_size():

@@ -102,7 +102,7 @@ def gemm_update(attributes: Mapping[str, Any], inputs: Types, outputs: Types) ->
 
 FIRST_INPUT = -1
 """Input 0 as the `of` of per_element."""
-KERNEL_COSTS = {"squared_norm": 2, "scale_in_place": 1, "clip_in_place": 2, "moving_average": 3,
+KERNEL_COSTS = {"squared_norm": 2, "scale_in_place": 1, "clip_in_place": 2, "gradient_noise": 40, "moving_average": 3,
                 **{algorithm.kernel: algorithm.operations for algorithm in UPDATES.values()}}
 """Kernel that runs over flat segments -> operations per element."""
 

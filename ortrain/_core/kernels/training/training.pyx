@@ -1,4 +1,5 @@
-"""Accumulation of gradients and optimizers; the loops are in training.h, sweeps.h, tensor_updates.h, gemm_update.h and stochastic_rounding.h."""
+"""Accumulation of gradients and optimizers; the loops are in training.h, sweeps.h, tensor_updates.h, gemm_update.h, gradient_noise.h and
+stochastic_rounding.h."""
 from ortrain._core.kernel cimport KernelArgs
 
 cdef extern from "training/training.h" nogil:
@@ -21,6 +22,9 @@ cdef extern from "training/optimizers.h" nogil:
     int adafactor(const KernelArgs *args)
     int muon(const KernelArgs *args)
 
+cdef extern from "training/gradient_noise.h" nogil:
+    int gradient_noise(const KernelArgs *args)
+
 cdef extern from "training/gemm_update.h" nogil:
     int gemm_update(const KernelArgs *args)
 
@@ -39,6 +43,7 @@ KERNELS = {
     "muon": (<size_t>&muon, ("float32", "float64")),
     "scale_in_place": (<size_t>&scale_in_place, ("float32", "float64")),
     "clip_in_place": (<size_t>&clip_in_place, ("float32", "float64")),
+    "gradient_noise": (<size_t>&gradient_noise, ("float32", "float64")),
     "moving_average": (<size_t>&moving_average, ("float32", "float64")),
     "exchange": (<size_t>&exchange, ("float32", "float64")),
     "gemm_update": (<size_t>&gemm_update, ("float32", "float64", "bfloat16")),
