@@ -75,14 +75,14 @@ def step_one_by_one(session: TrainingSession, batch: Sequence[np.ndarray]) -> No
 
 
 def milliseconds(run: Callable[[], None], seconds: float) -> float:
-    """Return the median time of a call, without the first two."""
+    """Return the median time of a call, without the first one."""
     times: list[float] = []
     end = time.perf_counter() + seconds
-    while len(times) < 5 or time.perf_counter() < end:
+    while len(times) < 4 or time.perf_counter() < end:
         started = time.perf_counter()
         run()
         times.append(time.perf_counter() - started)
-    return 1e3 * float(np.median(times[2:]))
+    return 1e3 * float(np.median(times[1:]))
 
 
 def measure(name: str, threads: int, seconds: float) -> dict[str, Any]:

@@ -15,8 +15,8 @@ class DifferentialPrivacy:
 
     noise_multiplier: the standard deviation of the normal noise in each element of the sum of gradients, over max_grad_norm; at least 0.
     max_grad_norm: the limit of the L2 norm of a sample's gradient by all trained parameters together.
-    expected_batch_size: what the sum is divided by, where the loss is a mean over samples; None takes the batch size of Trainer.fit, and has to be given where
-    a program calls train_step itself. The size of the single batch would tell something about the data.
+    expected_batch_size: what the sum is divided by, whether the loss is a mean or a sum over samples; None takes the batch size of Trainer.fit, and has to be
+    given where a program calls train_step itself. The size of the single batch would tell something about the data.
     poisson_sampling: whether Trainer.fit puts each sample into each batch by chance, independently, so that batches differ in size. That is what accountants
     take for granted that speak of subsampling.
     seed: of the noise, for the same noise again in tests. None takes the operating system's random numbers; with a known seed nothing is private.

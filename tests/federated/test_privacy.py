@@ -1,4 +1,4 @@
-"""Differential privacy at the level of clients, by Flower's strategies, mods and accountant."""
+"""Differential privacy at the level of clients, by Flower's strategies, mods and accountant, and at that of their samples, by private sessions."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,10 @@ from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, Sa
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, DifferentialPrivacyServerSideFixedClipping
 
-from ortrain.federated import client_app, equal_weights_mod, initial_arrays
-from tests.federated.test_client import make_session, values
+from ortrain import DifferentialPrivacy, SessionOptions
+from ortrain.federated import Scaffold, client_app, equal_weights_mod, initial_arrays
+from ortrain.federated.control_variates import OWN
+from tests.federated.test_client import data, make_session, trained, values
 from tests.federated.test_strategies import SIZES, fed, part
 from tests.federated.transport import LocalGrid, context, message
 
@@ -70,3 +72,30 @@ def test_equal_weights_are_for_training_alone():
     examples = [app(message(kind, arrays, 1), context(1)).content["metrics"]["num-examples"] for kind in ("train", "evaluate")]
     assert examples == [1, SIZES[1]]
     assert app(message("train", arrays, 1, epochs=0), context(1)).has_error()
+
+
+# ---- privacy of single samples
+
+
+def private_session(noise=NOISE, limit=1e-6):
+    privacy = DifferentialPrivacy(noise_multiplier=noise / limit, max_grad_norm=limit)
+    return make_session(options=SessionOptions(intra_op_num_threads=1, differential_privacy=privacy))
+
+
+def test_clients_train_privately_by_sample():
+    start = initial_arrays(private_session())
+    for batch_size in (5, 10):
+        arrays, _ = trained(client_app(private_session, data), start, batch_size=batch_size, epochs=1, learning_rate=0.01)
+        moved = np.concatenate([(arrays[name] - array).ravel() for name, array in values(start).items()])
+        steps = -(-len(data(context())[0]) // batch_size)
+        assert moved.std() == pytest.approx(0.01 * np.sqrt(steps) * NOISE / batch_size, rel=0.3)
+
+
+def test_control_variates_are_of_gradients_with_noise():
+    where = LocalGrid({0: client_app(private_session, data)})
+    strategy = Scaffold(min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
+    strategy.start(where, initial_arrays(private_session()), num_rounds=1, train_config=ConfigRecord({"batch-size": 20, "epochs": 1}))
+    (kept,) = [record for name, record in where.contexts[0].state.items() if name.startswith(OWN)]
+    own = np.concatenate([array.ravel() for array in values(kept).values()])
+    steps = -(-len(data(context())[0]) // 20)
+    assert not where.errors and own.std() == pytest.approx(NOISE / 20 / np.sqrt(steps), rel=0.3)
