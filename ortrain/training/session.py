@@ -144,6 +144,9 @@ class TrainingSession(Optimization, FlatBuffers, CopyableSession):
             return None
         if self.options.optimizer_in_backward:
             raise InvalidArgumentError("expected a session without optimizer_in_backward for differential privacy, which adds noise to whole gradients")
+        if self.options.precision != "float32":
+            raise InvalidArgumentError("expected the precision float32 with differential privacy, whose norms are to be those of what is added up, got "
+                                       f"{self.options.precision!r}")
         from ortrain.training.gradient_noise import GradientNoise
 
         return GradientNoise(self.options.differential_privacy, self._handle)

@@ -77,6 +77,12 @@ MODELS = {
     "one weight in three layers": (
         "(float[n, 6] x) => (float[n, 6] y) {h = MatMul(x, w) t = Tanh(h) k = MatMul(t, w) s = Mul(k, scale) y = Gemm<transB = 1>(s, w)}",
         {"w": (6, 6), "scale": (1,)}, (images(6), LABELS)),
+    "one weight in three shapes": (
+        """(float[n, 24] x) => (float[n, 4] y)
+        {f = Reshape(w, flat) m = Mul(x, f) p = Slice(m, zero, twelve, one) s = MatMul(p, w) t = Tanh(s) k = MatMul(t, z) q = Slice(m, zero, six, one)
+         u = Reshape(w, wide) h = MatMul(q, u) y = Add(h, k)}""",
+        {"w": (12, 2), "z": (2, 4), "wide": np.array([6, 4]), "flat": np.array([1, 24]), "zero": np.array([0]), "six": np.array([6]), "twelve": np.array([12]),
+         "one": np.array([1])}, (images(24), LABELS)),
     "embedding that is also the last layer, few positions": (
         """(int64[n, 3] ids) => (float[n, 3, 9] y)
         {e = Gather(table, ids) a = Add(e, places) l = LayerNormalization(a, s, b) t = Transpose<perm = [1, 0]>(table) y = MatMul(l, t)}""",
@@ -323,11 +329,20 @@ def test_fixed_batches_are_refused_with_the_remedy():
         private(model_of(text.replace("[n,", "[6,"), weights), clipping())
 
 
-def test_sessions_that_keep_no_gradients_are_refused():
+@pytest.mark.parametrize("options", [{"optimizer_in_backward": True}, {"precision": "bfloat16"}])
+def test_sessions_whose_gradients_are_not_kept_or_not_exact_are_refused(options):
     text, weights, _ = MODELS["dense layers"]
-    with pytest.raises(errors.InvalidArgumentError, match="without optimizer_in_backward"):
+    with pytest.raises(errors.InvalidArgumentError, match=next(iter(options))):
         TrainingSession.from_model(model_of(text, weights), loss="cross-entropy", optimizer="sgd",
-                                   options=SessionOptions(optimizer_in_backward=True, differential_privacy=clipping()))
+                                   options=SessionOptions(**options, differential_privacy=clipping()))
+
+
+def test_gradients_of_positions_that_cancel_each_other_are_survived():
+    model = model_of("(float[n, 3, 64] x) => (float[n, 64] y) {h = MatMul(x, w) y = ReduceSum<keepdims = 0>(h, one)}", {"w": (64, 64), "one": np.array([1])})
+    x = RNG.standard_normal((SAMPLES, 2, 64)).astype(np.float32)
+    with private(model, clipping()) as session:
+        session.train_step(np.concatenate([x, -x.sum(1, keepdims=True)], 1), LABELS)
+        assert np.isfinite(flat_gradient(session)).all()
 
 
 def test_buckets_of_gradients_without_noise_are_refused():

@@ -120,7 +120,8 @@ class ClippedBackwardPass(BackwardPass):
             raise PerSampleGradientError(f"expected nodes with samples that read the parameters {missing}, got none: freeze them")
         g = self._builder
         squares = [squared_norms(self._builder_of(name), uses[name], self.inference.types[name].sizes, name, self._count) for name in wanted]
-        norms = g.op("Sqrt", squares[0] if len(squares) == 1 else g.op("Sum", *squares))
+        total = squares[0] if len(squares) == 1 else g.op("Sum", *squares)
+        norms = g.op("Sqrt", g.op("Relu", total))           # where positions cancel each other, rounding may leave less than zero
         limit, scale = (self._as_type_of(norms, value) for value in (self.limit, self.scale))
         if self._samples.is_mean:
             count = g.op("Cast", self._count, to=NUMBERS[g.type(norms).dtype])
@@ -145,6 +146,8 @@ class ClippedBackwardPass(BackwardPass):
                 use = replace(use, is_transposed=not use.is_transposed)
             elif node.op_type in PARTS or node.op_type == "Transpose":
                 use = replace(use, is_part=True)
+            elif node.op_type != "Identity":
+                use = replace(use, is_reshaped=True)
             weight = node.inputs[0]
         return weight, use
 

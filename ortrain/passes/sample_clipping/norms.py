@@ -11,8 +11,9 @@ import numpy as np
 from ortrain.dtypes import NUMBERS
 from ortrain.errors import PerSampleGradientError
 from ortrain.ops.ghost_norm import sum_of_squares
+from ortrain.ops.linear import fused_matmul_node
 from ortrain.ops.registry.node_builder import NodeBuilder
-from ortrain.ops.registry.record import MICROSOFT, ORTRAIN
+from ortrain.ops.registry.record import ORTRAIN
 from ortrain.ops.registry.sample_gradients import LookupGradient, ProductGradient, SampleGradient, WholeGradient
 
 
@@ -23,6 +24,8 @@ class Use:
     gradient: SampleGradient
     is_transposed: bool = False
     """Whether the node reads the transposed parameter, a matrix."""
+    is_reshaped: bool = False
+    """Whether it reads the parameter in another shape."""
     is_part: bool = False
     """Whether it reads a part of the parameter."""
 
@@ -31,30 +34,30 @@ def squared_norms(g: NodeBuilder, uses: Sequence[Use], shape: Sequence[int], nam
     """Return the squared norms of a parameter's gradients by each sample, [n].
 
     uses: all of them; the gradients of several are added before they are squared. shape, name: of the parameter. count: the number of samples, int64 [1].
-    Raises PerSampleGradientError for several uses of which one reads a part."""
-    if len(uses) > 1 and any(use.is_part for use in uses):
-        raise PerSampleGradientError(f"expected one node to read the parameter {name!r}, of which several read parts: freeze it")
+    Raises PerSampleGradientError for several uses of which one reads a part, or the transposed parameter in another shape."""
+    if len(uses) > 1 and any(use.is_part or use.is_transposed and use.is_reshaped for use in uses):
+        raise PerSampleGradientError(f"expected one node to read the parameter {name!r}, of which several read parts or other shapes: freeze it")
     gradient = uses[0].gradient if len(uses) == 1 else _sum(g, uses, shape, count)
     if isinstance(gradient, ProductGradient):
         return g.op("GhostNorm", gradient.left, gradient.right, domain=ORTRAIN, positions_last=int(gradient.positions_last), blocks=gradient.blocks)
     if isinstance(gradient, WholeGradient):
         return sum_of_squares(g, gradient.values, (1,))
-    rows = g.op("FusedMatMul", gradient.rows, gradient.rows, domain=MICROSOFT, alpha=1.0, transA=0, transB=1)
+    rows = fused_matmul_node(g, gradient.rows, gradient.rows, 0, 1, 1.0)
     equal = g.op("Equal", g.unsqueeze(gradient.indices, [2]), g.unsqueeze(gradient.indices, [1]))
     return g.reduce_sum(g.op("Mul", rows, g.op("Cast", equal, to=NUMBERS[g.type(rows).dtype])), (1, 2), keepdims=False)
 
 
 def _sum(g: NodeBuilder, uses: Sequence[Use], shape: Sequence[int], count: str) -> SampleGradient:
     """Return the sum of gradients. Products, which lookups are too, stay factors side by side along the positions; others are computed."""
-    gradients = [use.gradient for use in uses]
-    if all(isinstance(gradient, LookupGradient) for gradient in gradients) and not any(use.is_transposed for use in uses):
-        lookups = [gradient for gradient in gradients if isinstance(gradient, LookupGradient)]
+    gradients = [use.gradient for use in uses if not use.is_reshaped]
+    lookups = [use.gradient for use in uses if isinstance(use.gradient, LookupGradient) and not use.is_transposed]
+    if len(lookups) == len(gradients) == len(uses):
         return LookupGradient(_side_by_side(g, [one.indices for one in lookups]), _side_by_side(g, [one.rows for one in lookups]), lookups[0].size)
-    if all(_is_plain_product(gradient) for gradient in gradients):
+    if len(gradients) == len(uses) and all(map(_is_plain_product, gradients)):
         factors = [_factors(g, use) for use in uses]
         return ProductGradient(_side_by_side(g, [left for left, _ in factors]), _side_by_side(g, [right for _, right in factors]))
     size = prod(shape)
-    return WholeGradient(_added(g, [_whole(g, use, size, count) for use in uses]))
+    return WholeGradient(g.op("Sum", *(_whole(g, use, size, count) for use in uses)))
 
 
 def _is_plain_product(gradient: SampleGradient) -> bool:
@@ -77,21 +80,10 @@ def _whole(g: NodeBuilder, use: Use, size: int, count: str) -> str:
     """Return gradients one after the other, [n, size]."""
     gradient = use.gradient
     if isinstance(gradient, WholeGradient):
-        if use.is_transposed:
-            raise PerSampleGradientError("expected a parameter that all nodes read as it is, got one that is transposed for some")
         return gradient.values
-    if isinstance(gradient, ProductGradient):
-        last = int(gradient.positions_last)
-        left, right = (gradient.right, gradient.left) if use.is_transposed else (gradient.left, gradient.right)
-        product = g.op("FusedMatMul", left, right, domain=MICROSOFT, alpha=1.0, transA=1 - last, transB=last)
-    else:
-        left, right = _factors(g, use)
-        product = g.op("FusedMatMul", left, right, domain=MICROSOFT, alpha=1.0, transA=1, transB=0)
+    last = int(isinstance(gradient, ProductGradient) and gradient.positions_last)
+    product = fused_matmul_node(g, *_factors(g, use), 1 - last, last, 1.0)
     return g.op("Reshape", product, g.op("Concat", count, g.constant([size]), axis=0))
-
-
-def _added(g: NodeBuilder, values: Sequence[str]) -> str:
-    return values[0] if len(values) == 1 else g.op("Sum", *values)
 
 
 def _side_by_side(g: NodeBuilder, values: Sequence[str]) -> str:
