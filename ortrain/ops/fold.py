@@ -119,6 +119,8 @@ def unfold_decomposition(g: NodeBuilder) -> list[str] | None:
     image = [int(size) for size in g.shape(g.inputs[0])[2:]]                # fixed, where they are symbolic sizes
     windows = windows_of(g.context(), image, [int(size) for size in g.attribute("kernel_shape")])
     indices = block_indices(g.context(), image, windows.kernel, [int(count) for count in windows.output], windows.padded() or ())
+    if np.array_equal(indices, np.arange(indices.size)[None, :]):
+        return [g.op("Reshape", g.inputs[0], g.constant([0, 0, -1]))]       # windows of one pixel
     return [g.op("Reshape", gather_blocks(g, g.inputs[0], indices), g.constant([0, -1, indices.shape[1]]))]
 
 

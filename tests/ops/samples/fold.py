@@ -45,6 +45,7 @@ SAMPLES = [
     unpooled((1, 2, 2, 2), (4, 4), (2, 2), (1, 2, 5, 6), strides=(2, 2)), unpooled((1, 1, 2, 2), (4, 4), (2, 2), (1, 1, 5, 5), opset=9, strides=(2, 2)),
     unpooled((1, 1, 2, 2, 2), (4, 4, 4), (2, 2, 2), strides=(2, 2, 2), opset=22),
     unfolded((2, 3, 5, 6), (2, 3)), unfolded((2, 3, 5, 6), (3, 2), (2, 1), (1, 2), (1, 0, 2, 1)), unfolded((2, 3, 7), (3,), (2,), (2,), (1, 1)),
+    unfolded((2, 3, 5, 6), (1, 1)), unfolded((2, 3, 5, 6), (1, 1), (2, 1)),
 ]
 REFUSALS = [
     Refusal("Col2Im", [np.zeros((1, 5, 6)), np.array([4, 5]), np.array([3, 3])], opset=18, constants=(1, 2)),
