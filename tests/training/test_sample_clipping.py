@@ -52,6 +52,11 @@ def sum_one_by_one(session, batch, limit):
     return total, np.array(norms)
 
 
+def distance(found, expected):
+    """Return the length of the difference, relative to what is expected: a norm that is slightly wrong shows in it."""
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+
+
 RNG = np.random.default_rng(1)
 LABELS = RNG.integers(0, 4, SAMPLES)
 TOKENS = RNG.integers(-9, 9, (SAMPLES, 3))
@@ -100,6 +105,11 @@ MODELS = {
         """(int64[n, 3] ids) => (float[n, 4] y)
         {e = Gather(table, ids) p = Gather(places, numbers) a = Add(e, p) h = MatMul(a, w) f = Flatten(h) y = MatMul(f, v)}""",
         {"table": (9, 6), "places": (2, 6), "w": (6, 5), "v": (15, 4), "numbers": np.array([0, 1, 0])}, (TOKENS, LABELS)),
+    "a transposed table of positions, which are looked up more than once": (
+        """(float[n, 4, 3] x) => (float[n, 4] y)
+        {p = Gather(table, numbers) t = Transpose(p) a = Add(x, t) q = Transpose(table) r = MatMul(a, w) s = Add(r, q)
+         y = ReduceMax<axes = [2], keepdims = 0>(s)}""",
+        {"table": (2, 4), "w": (3, 2), "numbers": np.array([0, 1, 0])}, (images(4, 3), LABELS)),
     "convolutions with groups and instance normalization": (
         """(float[n, 4, 9, 9] x) => (float[n, 4] y)
         {h = Conv<group = 2, pads = [1, 0, 1, 2], strides = [2, 1], dilations = [1, 2]>(x, w, b) i = InstanceNormalization(h, s, o) r = Relu(i)
@@ -128,7 +138,7 @@ def test_gradients_are_those_of_samples_one_by_one_clipped_and_added(name):
         expected, _ = sum_one_by_one(alone, precise, limit)
     with private(model_of(text, weights), clipping(limit), frozen_params=constants) as session:
         session.train_step(*batch)
-        np.testing.assert_allclose(flat_gradient(session), expected / SAMPLES, rtol=1e-4, atol=2e-6 * abs(expected).max())
+        assert distance(flat_gradient(session), expected / SAMPLES) < 1e-6
 
 
 def test_group_normalization_by_channels():
@@ -141,8 +151,9 @@ def test_group_normalization_by_channels():
         np.testing.assert_allclose(flat_gradient(session), expected / SAMPLES, rtol=1e-3, atol=1e-6)
 
 
-NETWORKS_OF_SAMPLES = ("vit", "swin", "squeeze-excitation", "convnext", "resnext", "unet", "single-shot-detector", "autoencoder", "text-cnn", "dilated-audio",
-                       "mixer", "tabular", "flow")
+NETWORKS_OF_SAMPLES = ("vit", "swin", "squeeze-excitation", "densenet", "inception", "convnext", "resnext", "shufflenet", "spectrogram-cnn", "unet",
+                       "feature-pyramid", "single-shot-detector", "autoencoder", "text-cnn", "dilated-audio", "mixer", "tabular", "flow")
+"""Those of benchmarks.networks whose samples are apart once the scales of batch normalizations are frozen, and that have no recurrent layers."""
 
 
 @pytest.mark.parametrize("name", NETWORKS_OF_SAMPLES)
@@ -158,7 +169,7 @@ def test_gradients_of_a_network_are_clipped_by_sample(name):
         expected, _ = sum_one_by_one(alone, batch, limit)
     with private(made.model, clipping(limit, expected_batch_size=len(batch[0])), **arguments) as session:
         session.train_step(*batch)
-        np.testing.assert_allclose(flat_gradient(session), expected / len(batch[0]), rtol=1e-3, atol=1e-5 * abs(expected).max())
+        assert distance(flat_gradient(session), expected / len(batch[0])) < 1e-6
 
 
 def test_gradients_of_a_loss_that_is_a_sum_are_divided_as_well():
@@ -302,6 +313,9 @@ REFUSED = {
                            y = ReduceMax<axes = [0], keepdims = 0>(z)}""",
                           {"w": (1, 4, 4), "r": (1, 4, 4), "one": np.array([1])}, "RNN node.*are not known"),
     "computed weights": ("(float[n, 4] x) => (float[n, 4] y) {e = Exp(w) y = MatMul(x, e)}", {"w": (4, 4)}, "Exp node.*computes 'e' from parameters"),
+    "parts of rows that are looked up": ("(float[n, 4] x) => (float[n, 4] y) {g = Gather(w, rows) p = Slice(g, zero, one, zero) y = Mul(x, p)}",
+                                         {"w": (3, 4), "rows": np.array([0, 1, 0]), "zero": np.array([0]), "one": np.array([1])},
+                                         "Gather node.*looks them up otherwise"),
     "weights on the left": ("(float[n, 4, 4] x) => (float[n, 4] y) {h = MatMul(w, x) y = ReduceMax<axes = [2], keepdims = 0>(h)}", {"w": (4, 4)},
                             "MatMul node.*on their right"),
 }
@@ -321,6 +335,13 @@ def test_losses_are_refused_that_are_divided_by_what_all_samples_say():
 
     with pytest.raises(errors.PerSampleGradientError, match='take the reduction "sum"'):
         private(model_of(text, weights), clipping(), loss=loss.CrossEntropyLoss(ignore_index=-1))
+
+
+def test_losses_are_refused_that_have_a_term_of_weights_alone():
+    text = """(float[n, 4] x) => (float loss)
+    {y = MatMul(x, w) m = ReduceMean<keepdims = 0>(y) p = ReduceSum<keepdims = 0>(w) loss = Add(m, p)}"""
+    with pytest.raises(errors.PerSampleGradientError, match="adds a term to the loss"):
+        private(model_of(text, {"w": (4, 4)}), clipping(), loss=None)
 
 
 def test_fixed_batches_are_refused_with_the_remedy():

@@ -275,7 +275,7 @@ class OpRecord:
     takes_bfloat16: bool = False
     """Whether its matrix multiplications take bfloat16 operands in sessions of that precision (SessionOptions.precision); they are added in float32."""
     sample_gradients: SampleGradientRule | None = None
-    """The gradients of its weights by single samples, for differential privacy. None: those of an elementwise operator follow from its gradient rule, others
+    """The gradients of its weights by single samples, for differential privacy. None: those of weights that broadcast follow from the gradient rule, others
     are not known."""
     planned_as: str = ""
     """The operator of domain ORTRAIN by which ortrain.plan.layout replaces every node of this one, whose kernel runs it; "" if there is none."""

@@ -84,6 +84,10 @@ class SampleGradientBuilder(GradientBuilder):
         return PerSampleGradientError(f"expected a weight with gradients by single samples, but {self.node.op_type} node "
                                       f"{self.node.name or self.outputs[0]!r} {reason}; freeze its weights, or use another operator")
 
+    def unknown(self) -> PerSampleGradientError:
+        """Return the error of an operator without a rule."""
+        return self.refusal("has weights whose gradients by single samples are not known")
+
     def has_samples(self, index: int) -> bool:
         """Return whether input `index` differs from sample to sample."""
         return self.has(index) and self.inputs[index] in self.positions
@@ -124,7 +128,7 @@ class SampleGradientBuilder(GradientBuilder):
         y = self.outputs[0]
         have, full = self.shape(gradient), self.shape(y)
         if len(have) != len(full) or any(a != b and not (isinstance(a, str) and isinstance(b, str)) for a, b in zip(have, full, strict=True)):
-            raise self.refusal("sums its gradient over samples in a way that is not known")
+            raise self.unknown()
         behind = 0 if axis is None else len(full) - 1 - axis
         place, sizes = self.positions[y], (1,) * (len(full) - self.rank(weight) - behind) + tuple(self.shape(weight)) + (1,) * behind
         if sizes[place.axis] != 1:

@@ -96,15 +96,16 @@ class ClippedBackwardPass(BackwardPass):
         g = SampleGradientBuilder(self, node, dy, weights, self._samples.positions, self._count)
         record = record_of(node)
         assert record is not None
-        if node.outputs[0] not in self._samples.positions or record.sample_gradients is None and not record.elementwise and node.op_type != "Expand":
-            raise g.refusal("has weights whose gradients by single samples are not known")
+        if node.outputs[0] not in self._samples.positions:
+            raise g.unknown()
         if record.sample_gradients is not None:
             found = apply_rule(node, record.sample_gradients, g)
             return {index: found[index] for index in sorted(weights)}
-        assert record.gradient is not None
+        if record.gradient is None:
+            raise g.unknown()
+        # that by a weight which broadcasts is a sum over the output's elements, of which whole() adds up those of each sample
         gradients = apply_rule(node, record.gradient, GradientBuilder(self, node, dy, weights))
-        values = {index: gradients[index] for index in sorted(weights)}
-        return {index: g.whole(value, node.inputs[index]) for index, value in values.items() if value is not None}
+        return {index: g.whole(value, node.inputs[index]) for index in sorted(weights) if (value := gradients[index]) is not None}
 
     # ---- norms
 
@@ -136,25 +137,34 @@ class ClippedBackwardPass(BackwardPass):
         """Return the parameter of which a weight is a view, a part or looked up, and its gradients."""
         while weight in self._producers:
             node = self._producers[weight]
-            matrix = len(self.inference.types[weight].shape or ()) == 2
+            shape = self.inference.types[weight].shape or ()
             if canonical_domain(node.domain) or node.op_type not in VIEWS | PARTS | {"Gather"}:
                 raise PerSampleGradientError(f"expected weights as they are, but {node.op_type} node {node.name or weight!r} computes {weight!r} from "
                                              "parameters: freeze them")
             if node.op_type == "Gather":
                 use = self._looked_up(node, use)
-            elif node.op_type == "Transpose" and matrix and not isinstance(use.gradient, WholeGradient):
+            elif node.op_type == "Transpose" and isinstance(use.gradient, WholeGradient) and self.inference.types[weight].is_static:
+                use = replace(use, gradient=self._transposed_back(node, use.gradient, self.inference.types[weight].sizes))
+            elif node.op_type == "Transpose" and len(shape) == 2 and not isinstance(use.gradient, WholeGradient):
                 use = replace(use, is_transposed=not use.is_transposed)
             elif node.op_type in PARTS or node.op_type == "Transpose":
-                use = replace(use, is_part=True)
+                use = replace(use, is_part=True)            # not in the parameter's order any more
             elif node.op_type != "Identity":
                 use = replace(use, is_reshaped=True)
             weight = node.inputs[0]
         return weight, use
 
+    def _transposed_back(self, node: Node, gradient: WholeGradient, shape: Sequence[int]) -> WholeGradient:
+        """Return the gradients by the input of a Transpose. shape: of its output."""
+        g, order = self._builder, node.attributes.get("perm") or tuple(reversed(range(len(shape))))
+        values = g.op("Reshape", gradient.values, g.constant([-1, *shape]))
+        back = g.op("Transpose", values, perm=(0, *(1 + order.index(axis) for axis in range(len(shape)))))
+        return WholeGradient(g.op("Reshape", back, g.op("Concat", self._count, g.constant([-1]), axis=0)))
+
     def _looked_up(self, node: Node, use: Use) -> Use:
         """Return the gradients of a table of which all samples read the same rows."""
         g, table = self._builder, self.inference.types[node.inputs[0]].shape or ()
-        if node.attributes.get("axis", 0) or len(table) != 2 or not isinstance(use.gradient, WholeGradient):
+        if node.attributes.get("axis", 0) or len(table) != 2 or not isinstance(use.gradient, WholeGradient) or use.is_part:
             raise PerSampleGradientError("expected weights that are looked up by rows, but Gather node "
                                          f"{node.name or node.outputs[0]!r} looks them up otherwise: freeze them")
         rows = g.op("Reshape", use.gradient.values, g.op("Concat", self._count, g.constant([-1, int(table[1])]), axis=0))
