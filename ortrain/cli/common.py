@@ -11,6 +11,7 @@ from typing import Any
 from ortrain.distributed import MPI, Launcher, Strategy
 from ortrain.errors import ArgumentTypeError, ArtifactNotFoundError, InvalidArgumentError
 from ortrain.ir import Graph
+from ortrain.runtime.differential_privacy import DifferentialPrivacy
 from ortrain.runtime.options import SessionOptions
 
 
@@ -29,12 +30,13 @@ def existing_folder(path: str) -> Path:
 
 
 def session_options(threads: int | None, strategy: Strategy | Launcher | None = None, precision: str = "float32",
-                    parameter_dtype: str = "float32") -> SessionOptions:
+                    parameter_dtype: str = "float32", privacy: DifferentialPrivacy | None = None) -> SessionOptions:
     """Return the options of a session with a precision, a dtype of parameters, and a number of threads, None for its default: one a core, and of workers that
-    share a machine their part of that."""
+    share a machine their part of that. privacy: the settings of private training."""
     if threads is None and isinstance(strategy, MPI) and strategy.size > 1:
         threads = strategy.threads()
-    return SessionOptions(intra_op_num_threads=threads or 0, precision=precision, parameter_dtype=parameter_dtype)
+    return SessionOptions(intra_op_num_threads=threads or 0, precision=precision, parameter_dtype=parameter_dtype,
+                          differential_privacy=privacy)
 
 
 def made_by_name(what: str, name: str, kinds: Mapping[str, Callable[..., Any]], options: Mapping[str, Any], internal: Collection[str] = ()) -> Any:

@@ -13,7 +13,7 @@ from ortrain.errors import ArtifactNotFoundError
 from ortrain.runtime.seed import set_seed
 
 UNUSED = {"learning_rate", "schedule", "schedule_options", "warmup_steps", "epochs", "accumulate", "weight_average", "metrics", "patience", "monitor",
-          *(option.key for group in ("workers", "run") for option in GROUPS[group] if option.key != "config")}
+          *(option.key for group in ("workers", "differential privacy", "run") for option in GROUPS[group] if option.key != "config")}
 """Options of `train` that have no meaning here."""
 
 

@@ -48,7 +48,10 @@ def _option(name: str, text: str, default: Any = None, *, continues: bool = Fals
 
 
 def _share(text: str) -> float:
-    number = float(text) if text.replace(".", "", 1).isdecimal() else math.nan
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not 0 < number < 1:
         raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1, got {text!r}")
     return number
@@ -133,6 +136,14 @@ GROUPS: dict[str, list[Option]] = {
         _option("--synchronization-options", "Arguments of the synchronization, such as every=100 or share=0.01.", nargs="+", type=pair, metavar="NAME=VALUE"),
         _option("--synchronized-batch-normalization", "Normalize the batches of all workers by their common statistics, instead of each by its own.", False,
                 action="store_true"),
+    ],
+    "differential privacy": [
+        _option("--noise-multiplier", "Train with differential privacy (DP-SGD): clip the gradient of each sample, and add normal noise whose standard "
+                "deviation is this number times --max-grad-norm.", type=positive, metavar="NUMBER"),
+        _option("--max-grad-norm", "The limit of the norm of a sample's gradient.", 1.0, type=positive, metavar="NUMBER"),
+        _option("--delta", "Record after each epoch the epsilon for which training was (epsilon, delta)-differentially private.", type=_share,
+                metavar="NUMBER"),
+        _option("--max-epsilon", "End before epsilon exceeds this number.", type=positive, metavar="NUMBER", continues=True),
     ],
     "run": [
         _option("--out", "The folder of the run. Required.", metavar="DIR"),

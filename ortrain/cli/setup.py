@@ -22,6 +22,7 @@ from ortrain.passes.new_head import replace_head
 from ortrain.runs import DataOptions, ModelInputs, Preprocessing, Split, TrainingData
 from ortrain.runs.loaders import check_fits, class_labels, fit_preprocessing
 from ortrain.runs.preprocessing import augment_from
+from ortrain.runtime.differential_privacy import DifferentialPrivacy
 from ortrain.runtime.options import SessionOptions
 from ortrain.trainer import Trainer
 from ortrain.training.parameter_groups import no_decay_groups
@@ -70,7 +71,18 @@ def make_trainer(settings: Mapping[str, Any], *, folder: Path | None = None, ove
 
 def options_of(settings: Mapping[str, Any], strategy: Strategy | Launcher | None) -> SessionOptions:
     """Return the options of the session."""
-    return session_options(settings["threads"], strategy, settings["precision"], settings["parameter_dtype"])
+    return session_options(settings["threads"], strategy, settings["precision"], settings["parameter_dtype"], privacy(settings))
+
+
+def privacy(settings: Mapping[str, Any]) -> DifferentialPrivacy | None:
+    """Return the settings of private training, None without noise. Raises InvalidArgumentError for an accountant's settings without what it needs."""
+    if settings["noise_multiplier"] is None:
+        if settings["delta"] is not None or settings["max_epsilon"] is not None:
+            raise InvalidArgumentError("expected --noise-multiplier with --delta and --max-epsilon")
+        return None
+    if settings["max_epsilon"] is not None and settings["delta"] is None:
+        raise InvalidArgumentError("expected --delta with --max-epsilon")
+    return DifferentialPrivacy(settings["noise_multiplier"], settings["max_grad_norm"])
 
 
 def trainer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

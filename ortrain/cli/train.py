@@ -22,7 +22,7 @@ from ortrain.formats.onnx_files import write_model
 from ortrain.runs import Run, RunSettings, Split, TrainingData
 from ortrain.runs.folder import ADAPTER, CURVE, HISTORY_TABLE, LOG, MERGED, TENSORBOARD, TRAINED, remove_run
 from ortrain.runtime.seed import set_seed
-from ortrain.trainer import Callback, Trainer
+from ortrain.trainer import Callback, PrivacyBudget, Trainer
 from ortrain.trainer.callbacks import TrainerInterface
 
 
@@ -147,8 +147,9 @@ def _same(given: Any, stored: Any) -> bool:
 
 def _fit(trainer: Trainer, data: TrainingData, settings: dict[str, Any], folder: Path, callbacks: list[Callback]) -> int | None:
     trainer.settings |= {name: settings[name] for name in ("loss", "optimizer")}
+    budget = [] if settings["delta"] is None else [PrivacyBudget(settings["delta"], settings["max_epsilon"])]
     trainer.fit(data.training, epochs=settings["epochs"], batch_size=settings["batch_size"], validation=data.validation,
-                callbacks=[*callbacks, *_loggers(settings["log"] or [], folder.absolute())])
+                callbacks=[*callbacks, *budget, *_loggers(settings["log"] or [], folder.absolute())])
     interrupted = trainer.stopped is not None and trainer.stopped.startswith("interrupted")
     if trainer.rank == 0:
         _write_results(trainer, settings, folder)

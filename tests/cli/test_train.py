@@ -238,6 +238,30 @@ def test_weights_are_kept_in_bfloat16_on_request(command, folder):
         assert array.dtype == np.float32 and not (array.view(np.uint32) & 0xFFFF).any(), "expected numbers of bfloat16"
 
 
+def test_private_training_clips_and_adds_noise_on_request(command, folder):
+    for number, noise in enumerate(("1e-6", "1e6")):
+        status, _, err = command(f"{TRAIN.replace('run', f'run{number}')} --epochs 2 --learning-rate 0.05 --optimizer sgd --noise-multiplier {noise} "
+                                 "--max-grad-norm 0.5")
+        assert (status, err) == (0, "") and settings_of(folder, f"run{number}")["options"]["max_grad_norm"] == 0.5
+    quiet, loud = (np.concatenate([array.ravel() for array in read_checkpoint(folder / name / "checkpoint").trainable.values()]) for name in ("run0", "run1"))
+    assert abs(quiet).max() < 10 < abs(loud).max()
+    assert command("train --resume --out run0 --quiet --epochs 3")[0] == 0 and len(history_of(folder, "run0")) == 3
+
+
+@pytest.mark.parametrize("options", ["--delta 1e-5", "--max-epsilon 3", "--noise-multiplier 1 --max-epsilon 3"])
+def test_the_accountant_needs_noise_and_a_delta(options, command, folder):
+    status, _, err = command(f"{TRAIN} {options}")
+    assert status != 0 and "expected --" in err
+
+
+def test_epsilon_is_recorded_where_the_accountant_is_installed(command, folder):
+    pytest.importorskip("dp_accounting")
+    assert command(f"{TRAIN} --epochs 50 --noise-multiplier 2 --delta 1e-3 --max-epsilon 3")[0] == 0
+    spent = [record["training"]["epsilon"] for record in history_of(folder)]
+    assert spent == sorted(spent) and 2.5 < spent[-1] <= 3
+    assert command("train --resume --out run --quiet --epochs 60")[0] != 0, "the budget is spent"
+
+
 def test_logs_are_written_on_request(command, folder):
     pytest.importorskip("tensorboard")
     assert command(f"{TRAIN} --epochs 2 --log csv tensorboard")[0] == 0

@@ -143,7 +143,7 @@ class ClippedBackwardPass(BackwardPass):
                                              "parameters: freeze them")
             if node.op_type == "Gather":
                 use = self._looked_up(node, use)
-            elif node.op_type == "Transpose" and isinstance(use.gradient, WholeGradient) and self.inference.types[weight].is_static:
+            elif node.op_type == "Transpose" and isinstance(use.gradient, WholeGradient) and self.inference.types[weight].is_static and not use.is_part:
                 use = replace(use, gradient=self._transposed_back(node, use.gradient, self.inference.types[weight].sizes))
             elif node.op_type == "Transpose" and len(shape) == 2 and not isinstance(use.gradient, WholeGradient):
                 use = replace(use, is_transposed=not use.is_transposed)
