@@ -30,7 +30,7 @@ from benchmarks.tables import geometric_mean, privacy_table, round_figure
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("performance.md", "benchmarks.md", "arm.md", "accuracy.md", "how-to/data-parallel.md",
-                                                                     "how-to/scale.md")))
+                                                                     "how-to/differential-privacy.md", "how-to/scale.md")))
 DISPLAY_NAMES = {OURS: OURS, "onnxruntime": "onnxruntime-training", "torch-eager": "PyTorch eager", "torch-compile": "PyTorch compiled", "jax": "JAX"}
 """Runtime -> its name in recorded results, in the order of the table's columns."""
 COLUMN_TITLES = {"onnxruntime-training": "ort-training", "PyTorch eager": "PyTorch", "PyTorch compiled": "torch.compile"}

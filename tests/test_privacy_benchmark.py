@@ -8,7 +8,7 @@ from ortrain import DifferentialPrivacy
 
 
 def test_steps_one_by_one_clip_as_private_steps_do():
-    plain, private, batch = sessions("text-cnn", 1)
+    _, plain, private, batch = sessions("text-cnn", 1)
     private.noise.settings = DifferentialPrivacy(0.0, LIMIT)
     with plain, private:
         step(private, batch)
