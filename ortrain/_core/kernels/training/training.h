@@ -32,9 +32,9 @@ static inline double learning_rate(const KernelArgs *args) { return progress_at(
 static inline double step_number(const KernelArgs *args) { return progress_at(args, 1); }
 
 #define ADAMW_STEP(k, SQUARE_ROOT) {                                                                              \
-    m[k] = s->b1 * m[k] + s->o1 * g[k];                                                                           \
-    v[k] = s->b2 * v[k] + s->o2 * g[k] * g[k];                                                                    \
-    w[k] = (w[k] * s->before - s->rate * m[k] / (SQUARE_ROOT(v[k]) * s->rv + s->eps)) * s->after;                 \
+    m[k] = s.b1 * m[k] + s.o1 * g[k];                                                                             \
+    v[k] = s.b2 * v[k] + s.o2 * g[k] * g[k];                                                                      \
+    w[k] = (w[k] * s.before - s.rate * m[k] / (SQUARE_ROOT(v[k]) * s.rv + s.eps)) * s.after;                      \
 }
 
 #define OPTIMIZERS(R, SQUARE_ROOT)                                                                                \
@@ -49,19 +49,23 @@ static AdamW_##R adamw_of_##R(const KernelArgs *args)                           
     return (AdamW_##R){ (R)p[0], (R)p[1], (R)(1 - p[0]), (R)(1 - p[1]), (R)p[2], last ? (R)(lr * sqrt(c2) / c1) : (R)(lr / c1), \
                         last ? 1 : (R)(1 / sqrt(c2)), last ? 1 : keep, last ? keep : 1 };                         \
 }                                                                                                                 \
-static void adamw_##R##_item(void *context, int64_t item, int64_t worker)                                         \
+/* a function of its own, whose parameters the compiler believes to be apart: it would compare local pointers for every line */ \
+static void adamw_##R##_elements(R *restrict w, const R *restrict g, R *restrict m, R *restrict v, const AdamW_##R s, int64_t end) \
 {                                                                                                                 \
-    const KernelArgs *args = context; RANGE(args);                                                                \
-    const AdamW_##R adamw = adamw_of_##R(args), *s = &adamw;                                                      \
-    R *restrict w = args->inputs[WEIGHTS].data, *restrict m = args->inputs[FIRST_MOMENTS].data, *restrict v = args->inputs[SECOND_MOMENTS].data; \
-    const R *restrict g = args->inputs[GRADIENTS].data;                                                           \
     const int64_t line = 64 / sizeof(R), ahead = AHEAD_BYTES / sizeof(R);                                         \
+    int64_t i = 0;                                                                                                \
     for (; i + line <= end; i += line) {                                                                          \
         __builtin_prefetch(w + i + ahead, 0, 2); __builtin_prefetch(g + i + ahead, 0, 2);                         \
         __builtin_prefetch(m + i + ahead, 0, 2); __builtin_prefetch(v + i + ahead, 0, 2);                         \
         for (int64_t k = i; k < i + line; k++) ADAMW_STEP(k, SQUARE_ROOT)                                         \
     }                                                                                                             \
     for (; i < end; i++) ADAMW_STEP(i, SQUARE_ROOT)                                                               \
+}                                                                                                                 \
+static void adamw_##R##_item(void *context, int64_t item, int64_t worker)                                         \
+{                                                                                                                 \
+    const KernelArgs *args = context; RANGE(args);                                                                \
+    adamw_##R##_elements((R *)args->inputs[WEIGHTS].data + i, (const R *)args->inputs[GRADIENTS].data + i, (R *)args->inputs[FIRST_MOMENTS].data + i, \
+                         (R *)args->inputs[SECOND_MOMENTS].data + i, adamw_of_##R(args), end - i);                \
 }                                                                                                                 \
 static void sgd_##R##_item(void *context, int64_t item, int64_t worker)                                           \
 {                                                                                                                 \
