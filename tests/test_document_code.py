@@ -23,7 +23,8 @@ def test_the_code_of_the_page_runs(path, tmp_path, monkeypatch):
 def test_the_quickstart_starts_from_nothing(tmp_path):
     """In a process of its own, which finds neither a model nor names."""
     code = "\n".join(block.code for block in pages.blocks((ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")))
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": path})
     assert (tmp_path / "trained.onnx").exists()
 
 
