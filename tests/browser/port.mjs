@@ -10,7 +10,8 @@ const { loadPyodide } = await import(pathToFileURL(path.join(site, "pyodide/pyod
 const { packages } = JSON.parse(fs.readFileSync(path.join(site, "site.json")));
 const python = await loadPyodide();
 await python.loadPackage(packages.map((name) => name.endsWith(".whl") ? path.join(site, name) : name), { messageCallback() {} });
-for (const folder of folders) {
+const isInside = (folder, other) => folder.startsWith(other + path.sep);
+for (const folder of folders.filter((folder) => !folders.some((other) => isInside(folder, other)))) {
   python.FS.mkdirTree(folder);
   python.mountNodeFS(folder, folder);
 }
