@@ -3,7 +3,7 @@
 import functools
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -69,9 +69,7 @@ class KernelTable(Mapping[tuple[str, str], int]):
         return self._addresses[key]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        for module in KERNEL_MODULES:
-            self._load(module)
-        return iter(tuple(self._addresses))
+        return iter([key for module in KERNEL_MODULES for key in self._load(module)])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -80,9 +78,12 @@ class KernelTable(Mapping[tuple[str, str], int]):
         """Return the name of a kernel that was looked up; None for an address that is not of this table."""
         return next((name for (name, _), known in tuple(self._addresses.items()) if known == address), None)
 
-    def _load(self, module: str) -> None:
+    def _load(self, module: str) -> Iterable[tuple[str, str]]:
+        """Import a module and return its kernels."""
         kernels = importlib.import_module(f"ortrain._core.instruction_sets.{self.instruction_set}.{module}").KERNELS
-        self._addresses.update({(kernel, dtype): address for kernel, (address, dtypes) in kernels.items() for dtype in dtypes})
+        addresses = {(kernel, dtype): address for kernel, (address, dtypes) in kernels.items() for dtype in dtypes}
+        self._addresses.update(addresses)
+        return addresses
 
 
 @functools.cache

@@ -156,7 +156,7 @@ def test_options_of_ortrain_are_configuration_entries(state, batch):
     session = TrainingSession(options, state, TRAINING_MODEL, None, OPTIMIZER_MODEL)
     session.TrainStep(values(*batch))
     refused(lambda: session.TrainStep(values(*batch)), "InvalidStateError", "optimizer_in_backward")
-    refused(lambda: options.AddSessionConfigEntry("ortrain.speed", "1"), "InvalidArgumentError", "ortrain.rematerialization, got the configuration entry")
+    refused(lambda: options.AddSessionConfigEntry("ortrain.speed", "1"), "InvalidArgumentError", "ortrain.parameter_dtype, got the configuration entry")
 
 
 def test_properties_keep_their_types(state):

@@ -29,21 +29,6 @@ static inline const float *element_at(const Operand *o, int64_t index, int64_t d
     return values + (o->k_contiguous ? index * o->step + depth : depth * o->step + index);
 }
 
-/* An output point of Windows. */
-typedef struct Point { int64_t image, y, x; } Point;
-
-static inline Point point_at(const Windows *w, int64_t number)
-{ return (Point){ number / (w->out_rows * w->out_columns), number / w->out_columns % w->out_rows, number % w->out_columns }; }
-
-static inline void next_point(const Windows *w, Point *p)
-{
-    if (++p->x < w->out_columns) return;
-    p->x = 0;
-    if (++p->y < w->out_rows) return;
-    p->y = 0;
-    p->image++;
-}
-
 /* to [all, width] = rows [first, first + count) and columns [column, column + width) of an im2col matrix, 0 in the rows beyond `count`. The columns belong to
  * one tap. */
 static __attribute__((noinline)) void copy_windows(const Windows *w, int64_t first, int64_t count, int64_t all, int64_t column, int64_t width, float *to)

@@ -15,6 +15,21 @@ typedef struct Windows {
     int64_t offsets[MAX_WINDOW_TAPS][2];
 } Windows;
 
+/* An output point of windows. */
+typedef struct Point { int64_t image, y, x; } Point;
+
+static inline Point point_at(const Windows *v, int64_t number)
+{ return (Point){ number / (v->out_rows * v->out_columns), number / v->out_columns % v->out_rows, number % v->out_columns }; }
+
+static inline void next_point(const Windows *v, Point *at)
+{
+    if (++at->x < v->out_columns) return;
+    at->x = 0;
+    if (++at->y < v->out_rows) return;
+    at->y = 0;
+    at->image++;
+}
+
 /* filters is NULL: c [points, outputs] = windows b + bias. Element (t, j, k) of b [taps, channels, outputs] is at b + starts[t] + j * channel_step
  * + k * output_step, and one of the two steps is 1. The row of c for point (image, y, x) is at c + image * image_step + y * row_step + x * column_step.
  *

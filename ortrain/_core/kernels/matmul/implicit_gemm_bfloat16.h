@@ -25,25 +25,10 @@ typedef struct WindowGemm {
     TapRun run[MAX_WINDOW_TAPS];
 } WindowGemm;
 
-/* A point of the output, and the pixel under an offset of zero. */
-typedef struct Point { int64_t image, row, column; } Point;
-
-static inline Point point_at(const Windows *v, int64_t index)
-{ return (Point){ index / v->out_columns / v->out_rows, index / v->out_columns % v->out_rows, index % v->out_columns }; }
-
-static inline void next_point(const Windows *v, Point *at)
-{
-    if (++at->column < v->out_columns) return;
-    at->column = 0;
-    if (++at->row < v->out_rows) return;
-    at->row = 0;
-    at->image++;
-}
-
 /* Return the `taps` pixels side by side from an offset on under a point, or NULL if one of them is outside the image. */
 static inline const scalar *pixels_under(const Windows *v, const Point *at, int64_t row, int64_t column, int64_t taps)
 {
-    row += at->row * v->stride_y; column += at->column * v->stride_x;
+    row += at->y * v->stride_y; column += at->x * v->stride_x;
     if (row < 0 || row >= v->rows || column < 0 || column + taps > v->columns) return NULL;
     return v->pixels + ((at->image * v->rows + row) * v->columns + column) * v->channels;
 }
@@ -109,9 +94,9 @@ static void multiply_points_item(void *context, int64_t item, int64_t worker)
         Panel panel = { filters + column * s->row_pairs, width, column, used, width, 0, 2 * s->row_pairs };
         for (int64_t i = 0; i < count; i += run) {
             Point at = point_at(v, first + i);
-            run = whole ? count : min_i64(count - i, v->out_columns - at.column);
+            run = whole ? count : min_i64(count - i, v->out_columns - at.x);
             Gemm g = { .a = (const scalar *)(windows + i * s->row_pairs), .lda = s->row_pairs, .a_in_place = 1, .k = panel.depth, .ldc = w->column_step,
-                       .c = w->c + at.image * w->image_step + at.row * w->row_step + at.column * w->column_step + s->start,
+                       .c = w->c + at.image * w->image_step + at.y * w->row_step + at.x * w->column_step + s->start,
                        .bias = w->bias ? w->bias + s->start : NULL };
             multiply_panel(&g, 0, tiles_of(run), &panel, NULL);
         }
@@ -196,8 +181,6 @@ static void multiply_filters(WindowGemm *s)
     int64_t panels = ceil_div(s->w->windows.taps * s->w->windows.channels, TILE_COLUMNS), workers = s->engine->workers;
     s->column_parts = min_i64(panels, workers);
     s->filter_parts = min_i64(ceil_div(workers, s->column_parts), ceil_div(s->w->outputs, TILE_ROWS));
-    while (s->filter_parts * s->column_parts < workers) s->filter_parts++;
-    s->filter_parts = min_i64(s->filter_parts, ceil_div(s->w->outputs, TILE_ROWS));
     s->engine->parallel_for(s->engine, multiply_filters_item, s, s->column_parts * s->filter_parts);
 }
 
