@@ -52,6 +52,11 @@ def test_a_worker_has_the_workspace_that_planning_assumes():
     assert floats is not None and int(floats[1]) << int(floats[2]) == 2 * conv_algorithms.ROOM
 
 
+def test_products_of_small_sides_are_left_in_float32_by_convolutions_as_by_the_engine():
+    side = re.search(rf"MIN_BFLOAT16_SIDE = {NUMBER}", (KERNELS.parent / "engine.pyx").read_text(encoding="utf-8"))
+    assert side is not None and numbers_in_c()["ROUNDED_SIDE"] == {int(side[1])}
+
+
 def test_convolution_methods_have_the_same_numbers_in_the_kernels():
     listed = re.search(r"enum \{ (POINTWISE_GEMM = .*?) \};", (KERNELS / "channels_last" / "conv.h").read_text(encoding="utf-8"))
     assert listed is not None

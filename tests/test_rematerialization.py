@@ -8,7 +8,7 @@ from onnx import numpy_helper
 
 from ortrain import SessionOptions, TrainingSession, lora
 from ortrain.artifacts import LossType, OptimType
-from ortrain.plan import planner, scheduling
+from ortrain.plan import planner, rematerialization, scheduling
 from ortrain.plan.emission import Emission
 from ortrain.plan.liveness import live_bytes
 from ortrain.plan.rematerialization import OPERATIONS_PER_BYTE
@@ -133,6 +133,17 @@ def test_networks_take_less_memory_with_identical_results(network):
     kept, recomputed = trained(network(), rematerialization=0), trained(network())
     assert program_of(recomputed).arena_bytes <= 0.95 * program_of(kept).arena_bytes
     assert_same_bits(kept, recomputed)
+
+
+@networks
+def test_nothing_is_computed_twice_that_saves_less_memory_than_its_time_is_worth(network, monkeypatch):
+    assert computed_twice(trained(network()))
+    monkeypatch.setattr(rematerialization, "MIN_FREED_PER_TIME", 1e6)
+    assert not computed_twice(trained(network()))
+
+
+def test_the_exchange_rate_is_that_of_sessions_without_a_share_of_their_own():
+    assert SessionOptions().rematerialization == rematerialization.PRICED_SHARE
 
 
 @networks

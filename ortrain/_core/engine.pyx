@@ -338,7 +338,7 @@ cdef class EngineHandle:
     @amx.setter
     def amx(self, enabled):
         self.engine.amx = self.bfloat16_engine.amx = has_amx and enabled
-        self.precision = self.precision
+        self.precision = self.precision         # implicit GEMM of bfloat16 operands depends on both
 
     def after_fork(self):
         """Reset the pool in a forked child, which lacks its parent's threads; the next parallel region starts new ones."""

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from ortrain.distributed.synchronization import Synchronization
 from ortrain.errors import InvalidArgumentError
 from ortrain.trainer.callbacks import Callback, EarlyStopping
@@ -142,6 +144,13 @@ def _check_integers(settings: TrainerSettings, required: Mapping[str, int], opti
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise InvalidArgumentError(f"expected {name} as an integer of at least {low}, got {value!r}")
+
+
+def check_positive(**values: int) -> None:
+    """Raise InvalidArgumentError for a value that is no integer of at least 1, by its name."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise InvalidArgumentError(f"expected {name} as an integer of at least 1, got {value!r}")
 
 
 def _described(value: Any) -> Any:

@@ -33,7 +33,7 @@ from ortrain.trainer.parallel_loop import ParallelEpochLoop, ParallelMetrics, pr
 from ortrain.trainer.privacy import check_processes, prepare_noise, sampled_by_chance
 from ortrain.trainer.progress import ProgressBar
 from ortrain.trainer.records import LOSS, VALIDATION, EpochRecord, History
-from ortrain.trainer.settings import WORKERS, TrainerSettings, check_callbacks
+from ortrain.trainer.settings import WORKERS, TrainerSettings, check_callbacks, check_positive
 from ortrain.training.schedules import Schedule, make_schedule
 from ortrain.training.session import TrainingSession
 from ortrain.training.weight_average import WeightAverage
@@ -181,7 +181,7 @@ class Trainer:
                                                  "sample_weight": sample_weight, "callbacks": callbacks} | how)
             return self.history
         with self.workers.together():
-            _check_positive(epochs=epochs, batch_size=batch_size)
+            check_positive(epochs=epochs, batch_size=batch_size)
             check_callbacks(callbacks)
             check_sample_weight(self.roles, targets, sample_weight)
             loader, held_out = self._training_data(data, targets, validation, batch_size, sample_weight=sample_weight, **how)
@@ -359,7 +359,7 @@ class Trainer:
         data, targets: as in fit. metrics: names or metrics that replace those of the trainer. With a strategy, every worker makes this call, evaluates its part
         and returns the figures of the whole. Raises InvalidStateError without an eval model."""
         with self.workers.together():
-            _check_positive(batch_size=batch_size)
+            check_positive(batch_size=batch_size)
             chosen = self.metrics if metrics is None else make_metrics(metrics, self.roles)
             return self._evaluate(self.evaluation_loader(data, targets, batch_size=batch_size), chosen)
 
@@ -373,7 +373,7 @@ class Trainer:
         """Return the forward model's outputs for a data set without targets: one array if there is one output, a list otherwise.
 
         With a strategy, a worker predicts by itself, for all samples."""
-        _check_positive(batch_size=batch_size)
+        check_positive(batch_size=batch_size)
         loader = self._loader(data, None, batch_size, self.roles.forward, shuffle=False)
         with self._averaged():
             results = predict_batches(self.session, loader, output_names)
@@ -394,7 +394,7 @@ class Trainer:
 
         lowest, highest: the learning rates of the first and the last step. steps: how many there are. Source: L. N. Smith, Cyclical Learning Rates for
         Training Neural Networks (2017)."""
-        _check_positive(batch_size=batch_size, steps=steps)
+        check_positive(batch_size=batch_size, steps=steps)
         loader = self._loader(data, targets, batch_size, self.roles.training)
         return find_learning_rate(self.session, loader, lowest, highest, steps)
 
@@ -495,10 +495,3 @@ def _pair(validation: Any) -> tuple[Any, Any]:
 def _listed(names: str | Sequence[str] | None) -> Sequence[str] | None:
     """Return one name or pattern as a list of one."""
     return [names] if isinstance(names, str) else names
-
-
-def _check_positive(**values: int) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise InvalidArgumentError(f"expected {name} as an integer of at least 1, got {value!r}")
-

@@ -33,10 +33,10 @@ def with_rounded_inputs(sample):
     return replace(sample, inputs=[None if x is None else rounded(x.astype(np.float32)).astype(np.float64) for x in sample.inputs])
 
 
-def check(sample, compared):
-    """Compare the outputs `compared` of a sample in bfloat16 with those of rounded inputs in float64."""
+def check(sample, compared, method=Method.IMPLICIT_GEMM):
+    """Compare the outputs `compared` of a sample in bfloat16 with those of rounded inputs in float64. method: of one of them."""
     call, _ = lowered(sample, cast(sample, "float32"), precision="bfloat16")
-    assert Method.IMPLICIT_GEMM in call.ints[22:]
+    assert method in call.ints[22:]
     direct = replace(with_rounded_inputs(sample), attributes=sample.attributes | {"direct": 1})
     expected, found = run_kernel(direct, "float64"), [run_kernel(sample, "float32", workers, precision="bfloat16") for workers in (1, 2, 3)]
     for output in compared:
@@ -58,6 +58,11 @@ def test_the_gradients_of_a_convolution_round_their_operands_only(x, w, attribut
 @pytest.mark.parametrize("x, w, attributes", [CONVOLUTIONS[0], CONVOLUTIONS[3], CONVOLUTIONS[4]], ids=str)
 def test_a_transposed_convolution_rounds_its_operands_only(x, w, attributes):
     check(transposed("", x, w, attributes), [0])
+
+
+@pytest.mark.parametrize("channels, filters", [(24, 40), (33, 130)])
+def test_the_gradient_of_a_pointwise_weight_rounds_its_operands_only(channels, filters):
+    check(backward("", (3, 20, 21, channels), (filters, channels, 1, 1), {}), [0, 1], Method.TAP_GEMM)
 
 
 def test_a_bias_and_a_limit_are_applied_in_float32():

@@ -126,6 +126,10 @@ def test_odd_functions_keep_the_sign_of_zero(table, kernel):
     np.testing.assert_array_equal(np.signbit(run(table, kernel, np.array([0.0, -0.0] * 20, np.float32))), [False, True] * 20)
 
 
+GELU_BOUNDS = {"avx512": (1.2e-7, 2e-7)}
+"""Instruction set with a table of the normal distribution -> the errors of it and of the derivative. Others compute it with an exponential."""
+
+
 def gelu_slope(x):
     """Return the derivative of x cdf(x), with the cumulative normal distribution cdf."""
     return scipy.special.ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
@@ -138,8 +142,9 @@ def test_gelu_and_its_gradient_are_as_exact_as_the_normal_distribution_in_float3
     with np.errstate(over="ignore", under="ignore"):
         cdf_error = np.abs(run(table, "gelu", x) - exact * scipy.special.ndtr(exact)) / np.maximum(np.abs(exact), LEAST_NORMAL)
         slope_error = np.abs(run(table, "gelu_grad", np.ones_like(x), x) - gelu_slope(exact))
-    assert cdf_error.max() <= 3e-7, x[cdf_error.argmax()]
-    assert slope_error.max() <= 4e-7, x[slope_error.argmax()]
+    cdf_bound, slope_bound = GELU_BOUNDS.get(table.instruction_set, (3e-7, 4e-7))
+    assert cdf_error.max() <= cdf_bound, x[cdf_error.argmax()]
+    assert slope_error.max() <= slope_bound, x[slope_error.argmax()]
 
 
 def test_gelu_keeps_not_a_number_and_passes_no_gradient_far_below_zero(table):

@@ -145,14 +145,17 @@ class Opening:
         """Name of a Reshape's output -> which of its possible positions this attempt takes."""
         self.offered: dict[str, int] = {}
 
-    def run(self) -> None:
-        """Follow the samples through all nodes. Raises InvalidArgumentError, which names the node that cannot be proved to keep them apart."""
+    def _visit_all(self, error: type[OrtrainError], what: str) -> None:
+        """Follow the samples through all nodes. Raises an error that says what is expected of a model, and names the node that prevents the proof."""
         for node in self.source.graph.nodes:
             try:
                 self._visit(node)
-            except NotSeparable as error:
-                raise InvalidArgumentError(f"expected a model that computes each sample on its own, so that its batch of {self.batch} can be opened, but "
-                                           f"{node.op_type} node {node.name or node.outputs[0]!r} prevents the proof: {error}") from error
+            except NotSeparable as reason:
+                raise error(f"expected a model that {what}, but {node.op_type} node {node.name or node.outputs[0]!r} prevents the proof: {reason}") from reason
+
+    def run(self) -> None:
+        """Follow the samples through all nodes. Raises InvalidArgumentError, which names the node that cannot be proved to keep them apart."""
+        self._visit_all(InvalidArgumentError, f"computes each sample on its own, so that its batch of {self.batch} can be opened")
         if not any(name in self.places for name in self.graph.outputs):
             raise InvalidArgumentError(f"expected samples that reach an output, got outputs {self.graph.outputs} without a batch")
 

@@ -94,12 +94,7 @@ class _Following(Opening):
         """Among "mean" and "sum": how the totals came about."""
 
     def run(self) -> None:
-        for node in self.source.graph.nodes:
-            try:
-                self._visit(node)
-            except NotSeparable as error:
-                raise PerSampleGradientError(f"expected a model that computes the loss of each sample on its own, but {node.op_type} node "
-                                             f"{node.name or node.outputs[0]!r} prevents the proof: {error}") from error
+        self._visit_all(PerSampleGradientError, "computes the loss of each sample on its own")
 
     def _visit(self, node: Node) -> None:
         reduction = "" if any(name in self.totals for name in node.inputs) else self._reduction(node)
