@@ -144,6 +144,8 @@ def test_planes_of_any_size_are_transposed(rows, dtype):
 LARGE = {"planes that are prefetched": ((2, 96, 56 * 57), (0, 2, 1)), "more rows than are prefetched": ((1, 300, 1050), (0, 2, 1)),
          "pixels of two channels": ((2, 300, 301, 2), (0, 3, 1, 2)), "pixels of three channels": ((2, 300, 301, 3), (0, 3, 1, 2)),
          "few heads": ((64, 16, 3, 16), (0, 2, 1, 3)), "heads of few positions": ((64, 3, 16, 16), (0, 2, 1, 3)),
+         "planes beyond the caches": ((3, 32, 150 * 151), (0, 2, 1)), "pixels beyond the caches": ((3, 150 * 160, 33), (0, 2, 1)),
+         "matrices beyond the caches": ((5, 512, 1024), (0, 2, 1)), "columns beyond the caches": ((2, 1025 * 1024, 2), (0, 2, 1)),
          "wide heads": ((4, 128, 12, 64), (0, 2, 1, 3)), "windows": ((8, 8, 4, 8, 4, 5), (0, 1, 3, 2, 4, 5))}
 
 

@@ -13,6 +13,7 @@
 #define SHORT_ROW_BYTES 256        /* rows shorter than this that repeat are copied by doubling: rows of 3 elements took 0.8 ns per element one by one */
 #define ORDERED_ROW_BYTES 128      /* rows from this size on are copied in the order of `from`: heads of 128 elements took 1.2 times as long otherwise */
 #define FEW_ROWS 8                 /* fewer short rows are not worth a loop of their own: 3 heads of 16 elements took twice the time of 16 rows of 3 heads */
+#define STREAMED_BYTES (8 << 20)   /* transposed results from this size on bypass the caches (equal at 8 MiB: 16 images of 128 channels, 32 x 32) */
 #define STRIDED_MAX_RANK 16        /* Tile splits each of 8 dimensions in two */
 
 
@@ -27,6 +28,7 @@ typedef struct {
     int64_t repeats;               /* how often a short row follows itself in `to` */
     int64_t piece, pieces;         /* length and number of the pieces: of n where rows are copied, of m in a plane */
     int64_t units, per_item;
+    int streamed;                  /* whether planes are transposed with non-temporal stores */
 } StridedCopy;
 
 #define MOVE_LOOP(T)                                                                                              \
@@ -84,6 +86,8 @@ static void move_units(void *context, int64_t item, int64_t worker) {
         rows = 1;
         if (s->repeats > 1)
             repeat_row(s->to + (to + at * s->n) * s->size, s->from + from * s->size, s->n * s->size, min_i64(s->piece, s->repeats - at));
+        else if (s->streamed)
+            transpose_streaming(s->to + (to + at * s->to_m) * 4, s->from + (from + at) * 4, min_i64(s->piece, s->m - at), s->n, s->to_m, s->from_n);
         else if (s->m > 1)
             transpose_plane(s->to + (to + at * s->to_m) * s->size, s->from + (from + at) * s->size, s->size, min_i64(s->piece, s->m - at), s->n,
                             s->to_m, s->from_n);
@@ -111,6 +115,16 @@ static void move_units(void *context, int64_t item, int64_t worker) {
             from -= s->dims[d] * s->from_strides[d];
         }
     }
+    if (s->streamed) end_streaming();
+}
+
+/* Return whether the planes of a copy are to be streamed: whether they are large, and their rows aligned vectors. */
+static int is_streamed(const StridedCopy *s, int64_t planes)
+{
+    if (s->m == 1 || planes * s->m * s->n * s->size < STREAMED_BYTES || !is_streamable(s->to, s->size, s->n, s->to_m)) return 0;
+    for (int64_t d = 0; d < s->rank; d++)
+        if (s->to_strides[d] * s->size % 64) return 0;
+    return 1;
 }
 
 /* Exchange outer dimensions d and e. */
@@ -179,6 +193,7 @@ static inline void copy_strided(const Engine *engine, void *to, const void *from
         s.pieces = (s.n + s.piece - 1) / s.piece;
         unit = min_i64(s.piece, s.n);
     }
+    s.streamed = is_streamed(&s, outer);
     s.units = outer * s.pieces;
     s.per_item = MEMORY_PIECE / size / unit;
     if (s.per_item < 1) s.per_item = 1;
