@@ -31,11 +31,13 @@ cdef extern from "operating_system.h" nogil:
 ctypedef void (*SingleBlas)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *, float *, float *, int *) noexcept nogil
 ctypedef void (*DoubleBlas)(char *, char *, int *, int *, int *, double *, double *, int *, double *, int *, double *, double *, int *) noexcept nogil
 
-ctypedef void (*SinglePackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
-                                  int accumulate, float *c, int64_t ldc, const float *bias, int relu, float *workspace) noexcept nogil
+ctypedef void (*SinglePackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                                  const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu,
+                                  float *workspace) noexcept nogil
 
-ctypedef void (*DoublePackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b, int64_t ldb,
-                                  int accumulate, double *c, int64_t ldc, const double *bias, int relu, double *workspace) noexcept nogil
+ctypedef void (*DoublePackedGemm)(int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
+                                  const double *b, int64_t ldb, int accumulate, double *c, int64_t ldc, const double *bias, int relu,
+                                  double *workspace) noexcept nogil
 
 ctypedef void (*SingleParallelGemm)(const Engine *engine, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                                     const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu) noexcept nogil
@@ -202,9 +204,7 @@ cdef void gemm_float32_serial(const Engine *e, int64_t worker, int ta, int tb, i
     elif sgemm != NULL:
         blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
     else:
-        packed_float32(ta, tb, m, n, k, a, lda, b, ldb, beta != 0, c, ldc, bias, relu, e.workspaces + worker * e.workspace_floats)
-        if alpha != 1:
-            scale(c, ldc, m, n, alpha)
+        packed_float32(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu, e.workspaces + worker * e.workspace_floats)
 
 
 cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha,
@@ -215,9 +215,7 @@ cdef void gemm_float64_serial(const Engine *e, int64_t worker, int ta, int tb, i
     elif dgemm != NULL:
         blas_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
     else:
-        packed_float64(ta, tb, m, n, k, a, lda, b, ldb, beta != 0, c, ldc, bias, relu, <double *>(e.workspaces + worker * e.workspace_floats))
-        if alpha != 1:
-            scale(c, ldc, m, n, alpha)
+        packed_float64(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu, <double *>(e.workspaces + worker * e.workspace_floats))
 
 
 # The sides and the depth from which products take bfloat16 operands. Smaller ones gain nothing, because their operands take longer to convert than to multiply
@@ -247,9 +245,7 @@ cdef void gemm_bfloat16_serial(const Engine *e, int64_t worker, int ta, int tb, 
     if not suits_bfloat16(m, n, k):
         gemm_float32_serial(e, worker, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias, relu)
         return
-    packed_bfloat16(ta, tb, m, n, k, a, lda, b, ldb, beta != 0, c, ldc, bias, relu, e.workspaces + worker * e.workspace_floats)
-    if alpha != 1:
-        scale(c, ldc, m, n, alpha)
+    packed_bfloat16(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta != 0, c, ldc, bias, relu, e.workspaces + worker * e.workspace_floats)
 
 
 # floats per worker that lowering assumes (ROOM in ops/shared/conv_algorithms.py)

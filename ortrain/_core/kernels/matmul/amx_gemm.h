@@ -111,7 +111,7 @@ static __attribute__((noinline)) void multiply_block_in_vectors(AmxItem *t, int6
     finish_rows(t, PANEL_SIZE);
     release_tiles();
     const float *a = panel_of(&p->a, row, k0, depth, copies, &a_step), *b = panel_of(&p->b, column, k0, depth, others, &b_step);
-    packed_gemm(!p->a.k_contiguous, p->b.k_contiguous, rows, columns, depth, a, a_step, b, b_step, 0, t->sums, PANEL_SIZE, 0, 0, workspace);
+    packed_gemm(!p->a.k_contiguous, p->b.k_contiguous, rows, columns, depth, 1, a, a_step, b, b_step, 0, t->sums, PANEL_SIZE, 0, 0, workspace);
     configure_tiles();
 }
 

@@ -34,6 +34,13 @@ typedef struct Gemm {
     packed *packed_a, *packed_b;
 } Gemm;
 
+/* c [rows, columns] *= alpha */
+static void scale_rows(scalar alpha, int64_t rows, int64_t columns, scalar *c, int64_t ldc)
+{
+    for (int64_t i = 0; i < rows; i++, c += ldc)
+        for (int64_t j = 0; j < columns; j++) c[j] *= alpha;
+}
+
 /* Add bias [columns] unless it is NULL, then apply ReLU if `relu`, to c [rows, columns] in memory. */
 static void apply_epilogue(const scalar *bias, int relu, scalar *c, int64_t ldc, int64_t rows, int64_t columns)
 {
@@ -256,21 +263,29 @@ static void multiply_column_block(const Gemm *g, int64_t start, int64_t columns,
     }
 }
 
-/* c [m, n] = op(a) op(b) (+ c if `accumulate`), then + bias [n] unless it is NULL, then ReLU if `relu`, on the calling thread. workspace: PACKED_ELEMENTS
- * elements. m, n, k >= 1. */
-static void packed_gemm(int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, const scalar *a, int64_t lda, const scalar *b, int64_t ldb,
-                         int accumulate, scalar *c, int64_t ldc, const scalar *bias, int relu, packed *workspace)
+/* Compute C in blocks. */
+static void multiply_blocks(Gemm *g, packed *workspace)
 {
-    if (READS_IN_PLACE && gemv_or_outer_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu)) return;
-    Gemm g = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n, .k = k,
-                  .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .bias = bias };
-    if (suits_dot_products(&g)) { compute_by_dot_products(&g); return; }
-    choose_orientation(&g);
-    choose_blocks(&g, workspace);
-    for (int64_t start = 0; start < g.n; start += g.columns)
-        for (int64_t k0 = 0; k0 < g.k; k0 += g.depth)
-            multiply_column_block(&g, start, min_i64(g.columns, g.n - start), k0, min_i64(g.depth, g.k - k0));
-    if (g.stream) end_stream();
-    if (g.swapped && (bias || relu)) apply_epilogue(bias, relu, c, ldc, m, n);
+    choose_orientation(g);
+    choose_blocks(g, workspace);
+    for (int64_t start = 0; start < g->n; start += g->columns)
+        for (int64_t k0 = 0; k0 < g->k; k0 += g->depth)
+            multiply_column_block(g, start, min_i64(g->columns, g->n - start), k0, min_i64(g->depth, g->k - k0));
+    if (g->stream) end_stream();
+    if (g->swapped && (g->bias || g->relu)) apply_epilogue(g->bias, g->relu, g->c, g->ldc, g->n, g->m);
+}
+
+/* c [m, n] = alpha op(a) op(b) (+ c if `accumulate`), then + bias [n] unless it is NULL, then ReLU if `relu`, on the calling thread. workspace:
+ * PACKED_ELEMENTS elements. alpha is 1 with `accumulate`, bias or ReLU. m, n, k >= 1. */
+static void packed_gemm(int transposed_a, int transposed_b, int64_t m, int64_t n, int64_t k, scalar alpha, const scalar *a, int64_t lda, const scalar *b,
+                         int64_t ldb, int accumulate, scalar *c, int64_t ldc, const scalar *bias, int relu, packed *workspace)
+{
+    if (!READS_IN_PLACE || !gemv_or_outer_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu)) {
+        Gemm g = { .transposed_a = transposed_a, .transposed_b = transposed_b, .accumulate = accumulate, .relu = relu, .m = m, .n = n, .k = k,
+                   .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c, .bias = bias };
+        if (suits_dot_products(&g)) compute_by_dot_products(&g);
+        else multiply_blocks(&g, workspace);
+    }
+    if (alpha != 1) scale_rows(alpha, m, n, c, ldc);
 }
 #endif

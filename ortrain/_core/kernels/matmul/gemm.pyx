@@ -3,8 +3,8 @@ from libc.stdint cimport int64_t
 from ortrain._core.kernel cimport Engine
 
 cdef extern from "matmul/amx_gemm.h" nogil:
-    void packed_gemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
-                     int accumulate, float *c, int64_t ldc, const float *bias, int relu, float *workspace)
+    void packed_gemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                     const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu, float *workspace)
     void parallel_gemm(const Engine *engine, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
     int amx_gemm(const Engine *engine, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,

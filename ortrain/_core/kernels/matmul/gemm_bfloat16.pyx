@@ -7,8 +7,8 @@ cdef extern from "matmul/implicit_gemm.h" nogil:
         pass
 
 cdef extern from "matmul/gemm_bfloat16.h" nogil:
-    void packed_gemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
-                     int accumulate, float *c, int64_t ldc, const float *bias, int relu, void *workspace)
+    void packed_gemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                     const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu, void *workspace)
     void parallel_gemm(const Engine *engine, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, int accumulate, float *c, int64_t ldc, const float *bias, int relu)
     void implicit_gemm(const Engine *engine, const ImplicitGemm *product)

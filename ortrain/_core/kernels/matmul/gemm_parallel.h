@@ -36,13 +36,6 @@ static Gemm part_of_gemm(const ParallelGemm *p, int64_t row, int64_t rows, int64
     return g;
 }
 
-/* c [rows, columns] *= alpha */
-static void scale_rows(scalar alpha, int64_t rows, int64_t columns, scalar *c, int64_t ldc)
-{
-    for (int64_t i = 0; i < rows; i++, c += ldc)
-        for (int64_t j = 0; j < columns; j++) c[j] *= alpha;
-}
-
 /* Apply what micro-kernels could not, after the last chunk of the depth: alpha, and bias and ReLU of tiles that were stored transposed.
  *
  * row: the first row of A of this part; where the GEMM is swapped, the bias runs along rows of A. */
@@ -327,9 +320,7 @@ static void parallel_gemm(const Engine *engine, int transposed_a, int transposed
                            int64_t lda, const scalar *b, int64_t ldb, int accumulate, scalar *c, int64_t ldc, const scalar *bias, int relu)
 {
     if (m * n * k < MIN_PRODUCTS) {
-        if (!READS_IN_PLACE || !gemv_or_outer_product(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu))
-            packed_gemm(transposed_a, transposed_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
-        if (alpha != 1) scale_rows(alpha, m, n, c, ldc);
+        packed_gemm(transposed_a, transposed_b, m, n, k, alpha, a, lda, b, ldb, accumulate, c, ldc, bias, relu, workspace_of(engine, 0));
         return;
     }
     ParallelGemm p = { .engine = engine, .alpha = alpha, .shared = workspace_of(engine, engine->shared_workspace),
