@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 from ortrain.distributed.synchronization import Synchronization
 from ortrain.distributed.workers import Workers
-from ortrain.training.flat_buffers import BUCKET_BYTES, FlatBuffer, buckets_of
+from ortrain.runtime.flat_buffers import FlatBuffer, buckets_of
+from ortrain.training.flat_buffers import BUCKET_BYTES
 from ortrain.training.numbers import check_count
 from ortrain.training.session import TrainingSession
 

@@ -11,8 +11,8 @@ import numpy as np
 from ortrain.distributed.strategy import ShardingStrategy, Strategy
 from ortrain.distributed.synchronization import Synchronization, scale
 from ortrain.distributed.workers import Workers, as_exchanged
+from ortrain.runtime.flat_buffers import FlatBuffer
 from ortrain.runtime.segments import Sharding
-from ortrain.training.flat_buffers import FlatBuffer
 from ortrain.training.session import TrainingSession
 
 

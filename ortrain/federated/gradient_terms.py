@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from ortrain.runtime.flat_buffers import FlatBuffer, flat_buffers_of
 from ortrain.trainer.callbacks import Callback, TrainerInterface
-from ortrain.training.flat_buffers import FlatBuffer, flat_buffers_of
 from ortrain.training.session import TrainingSession
 
 

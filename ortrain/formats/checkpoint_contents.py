@@ -32,3 +32,8 @@ class Checkpoint:
     """Whether the parameters are in a file of their own, `<path>.data`."""
     bare: bool = False
     """Whether there is no table of optimizer groups, as artifact generation writes it."""
+
+
+def moment_name(number: int) -> str:
+    """Return the name of a moment of the optimizer, counted from 0."""
+    return f"momentum{number}"

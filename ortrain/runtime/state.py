@@ -24,7 +24,7 @@ from ortrain.errors import (
     PropertyTypeError,
 )
 from ortrain.formats.checkpoint import checkpoint_bytes, parse_checkpoint, read_checkpoint, write_checkpoint
-from ortrain.formats.checkpoint_contents import Checkpoint, OptimizerGroup
+from ortrain.formats.checkpoint_contents import Checkpoint, OptimizerGroup, moment_name
 from ortrain.ir import TensorType
 from ortrain.packages import require
 from ortrain.runtime.segments import Segment, Sharding, Sizes, segments_of
@@ -258,7 +258,7 @@ class TrainingState:
             for k, segments in enumerate(moments):
                 for segment in segments:
                     for name, view in segment.views.items():
-                        self._fill_moment(group, name, f"momentum{k}", view)
+                        self._fill_moment(group, name, moment_name(k), view)
             self.optimizer_step = group.step
             self.initial_learning_rate = group.initial_learning_rate
         elif written:
@@ -412,7 +412,7 @@ class TrainingState:
     def _moment_tables(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         for name in sorted(self.trainable):
             views = {k: next(segment.views[name] for segment in segments if name in segment.views) for k, segments in enumerate(self.moments) if segments}
-            yield name, {f"momentum{k}": widened(view) for k, view in views.items()}
+            yield name, {moment_name(k): widened(view) for k, view in views.items()}
 
     def save(self, path: str | os.PathLike[str], include_optimizer_state: bool = False) -> None:
         """Write the state to a checkpoint file, which is replaced atomically."""

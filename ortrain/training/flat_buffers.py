@@ -1,66 +1,23 @@
-"""Flat buffers: the tensors of a session side by side in its own memory, for all-reduce, broadcast and whatever else works on all of them at once."""
+"""The flat buffers of a session: its gradients, parameters, moments and running statistics in its own memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable
 
 from ortrain._core.fast_path import FastPath
 from ortrain._core.session_lock import Lock
 from ortrain.errors import InvalidArgumentError, InvalidStateError
+from ortrain.formats.checkpoint_contents import moment_name
 from ortrain.ir import Model
+from ortrain.runtime.flat_buffers import FlatBuffer, buckets_of, flat_buffers_of
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.runner import Runner, Watch
-from ortrain.runtime.segments import Segment
 from ortrain.runtime.state import TrainingState
 from ortrain.training.binding import statistics_of
 from ortrain.training.numbers import check_count
 
 BUCKET_BYTES = 1 << 20
 """The default size of a bucket: enough that its transfer takes much longer than its beginning."""
-
-
-@dataclass(slots=True, eq=False)
-class FlatBuffer:
-    """Tensors of one dtype side by side in one piece of a session's memory; known elsewhere as a gradient bucket or a contiguous buffer.
-
-    Writing into it changes the session. Tensors begin on cache lines; the numbers between them are zero and must stay so, as they do in sums and products of
-    whole arrays. The layout follows from names, shapes and dtypes alone, so that it is the same in every process that trains the same
-    model."""
-
-    array: np.ndarray
-    """[n], contiguous and writable, with the buffer protocol and DLPack, as every NumPy array."""
-    offsets: Mapping[str, int]
-    """Parameter -> the index of its first element, ascending."""
-    shapes: Mapping[str, tuple[int, ...]]
-    """Parameter -> the shape of its tensor."""
-
-    def view(self, name: str) -> np.ndarray:
-        """Return the tensor of a parameter, a view in its shape. Raises KeyError for a name that is not in `offsets`."""
-        shape, start = self.shapes[name], self.offsets[name]
-        return self.array[start : start + int(np.prod(shape, dtype=np.int64))].reshape(shape)
-
-
-def flat_buffers_of(segments: Iterable[Segment], left_out: Set[str] = frozenset()) -> Iterator[FlatBuffer]:
-    """Yield the longest pieces of flat segments that hold no tensor named in `left_out`."""
-    for segment in segments:
-        for start, end in segment.runs(left_out):
-            offsets = {name: offset - start for name, offset in segment.offsets.items() if start <= offset < end and segment.views[name].size}
-            yield FlatBuffer(segment.array[start:end], offsets, {name: segment.shapes[name] for name in offsets})
-
-
-def buckets_of(buffers: Iterable[FlatBuffer], size: int) -> Iterator[FlatBuffer]:
-    """Yield pieces of buffers that hold whole tensors, at least `size` bytes each but for the last one of a buffer."""
-    for buffer in buffers:
-        start, names = 0, []
-        ends = [*list(buffer.offsets.values())[1:], len(buffer.array)]
-        for name, end in zip(buffer.offsets, ends, strict=True):
-            names.append(name)
-            if (end - start) * buffer.array.itemsize >= size or end == len(buffer.array):
-                yield FlatBuffer(buffer.array[start:end], {name: buffer.offsets[name] - start for name in names}, {name: buffer.shapes[name] for name in names})
-                start, names = end, []
 
 
 class FlatBuffers:
@@ -151,8 +108,9 @@ class FlatBuffers:
             self._ready(None)
             return list(flat_buffers_of(self.state.trainable_segments, self.state.masked))
 
-    def moment_buffers(self) -> list[list[FlatBuffer]]:
-        """Return the optimizer's moments of the parameters that are not frozen: for each moment its buffers, in the order of gradient_buffers().
+    def moment_buffers(self) -> dict[str, list[FlatBuffer]]:
+        """Return the optimizer's moments of the parameters that are not frozen: the name of a moment, as checkpoints have it ("momentum0", "momentum1"), and
+        its buffers in the order of gradient_buffers().
 
         Adam's and AdamW's are the averages of gradients and of their squares. Where moments have the shapes of parameters, their layout is that of
         gradient_buffers(). A moment that the optimizer's settings leave out, such as RMSprop's momentum 0, has no buffers; plain SGD has one that stays zero,
@@ -161,7 +119,7 @@ class FlatBuffers:
         with self._lock:
             self._ready(None)
             self.state.check_whole("flat buffers of moments")
-            return [list(flat_buffers_of(segments, self.state.masked)) for segments in self.state.moments]
+            return {moment_name(k): list(flat_buffers_of(segments, self.state.masked)) for k, segments in enumerate(self.state.moments)}
 
     def running_statistics_buffers(self) -> list[FlatBuffer]:
         """Return the running means and variances that the batch normalizations of the training model update, in one buffer per dtype; several where other

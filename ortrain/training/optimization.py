@@ -13,10 +13,10 @@ from ortrain.ir import Model
 from ortrain.ir.globs import expand
 from ortrain.loading.loader import ModelSource, as_model
 from ortrain.passes.head import HEAD, head_parameters
+from ortrain.runtime.flat_buffers import flat_buffers_of
 from ortrain.runtime.options import RunOptions, SessionOptions
 from ortrain.runtime.segments import Sharding
 from ortrain.runtime.state import TrainingState
-from ortrain.training.flat_buffers import flat_buffers_of
 from ortrain.training.gradients import Gradients
 from ortrain.training.numbers import check_learning_rate, check_number
 from ortrain.training.optimizer import Optimizer, check_kept

@@ -216,9 +216,9 @@ def test_flat_buffers_are_those_that_are_kept():
     with session() as narrow:
         train(narrow, 2)
         parameters, gradients, moments = narrow.parameter_buffers(), narrow.gradient_buffers(), narrow.moment_buffers()
-        buffers = parameters[0], gradients[0], *(moment[0] for moment in moments)
+        buffers = parameters[0], gradients[0], *(moment[0] for moment in moments.values())
         assert [buffer.array.dtype for buffer in buffers] == [BFLOAT16, np.float32, BFLOAT16, BFLOAT16]
-        assert parameters[0].offsets == gradients[0].offsets == moments[1][0].offsets
+        assert parameters[0].offsets == gradients[0].offsets == moments["momentum1"][0].offsets
         parameters[0].array[...] = 0.5
         assert (narrow.parameters["head.bias"].data == 0.5).all()
 

@@ -92,7 +92,7 @@ def test_frozen_parameters_are_left_out():
     with session_of("adamw", wide()) as session:
         whole, = session.gradient_buffers()
         session.freeze("w1")
-        for buffers in (session.gradient_buffers(), session.parameter_buffers(), *session.moment_buffers()):
+        for buffers in (session.gradient_buffers(), session.parameter_buffers(), *session.moment_buffers().values()):
             assert [name for buffer in buffers for name in buffer.offsets] == [name for name in whole.offsets if name != "w1"]
         session.train_step(*BATCHES[0])
         arrays = session.state.gradients
@@ -107,7 +107,9 @@ def test_parameters_and_moments_have_the_layout_of_the_gradients():
         gradients, = session.gradient_buffers()
         parameters, = session.parameter_buffers()
         assert_holds([parameters], session.state.trainable)
-        first, second = session.moment_buffers()
+        moments = session.moment_buffers()
+        assert list(moments) == ["momentum0", "momentum1"]
+        first, second = moments.values()
         for buffer in (parameters, *first, *second):
             assert (buffer.offsets, buffer.shapes, len(buffer.array)) == (gradients.offsets, gradients.shapes, len(gradients.array))
         assert (second[0].array >= 0).all() and second[0].array.any()
@@ -117,7 +119,7 @@ def test_parameters_and_moments_have_the_layout_of_the_gradients():
 
 def test_a_moment_that_the_settings_leave_out_has_no_buffers():
     with session_of("rmsprop") as session, session_of("centered rmsprop") as centered:
-        used = [[bool(buffers) for buffers in each.moment_buffers()] for each in (session, centered)]
+        used = [[bool(buffers) for buffers in each.moment_buffers().values()] for each in (session, centered)]
         assert used == [[True, False, False], [True, True, False]]
 
 
@@ -175,3 +177,11 @@ def test_a_nominal_state_has_no_buffers(method):
         session.state.nominal = True
         with pytest.raises(errors.InvalidStateError, match="nominal state"):
             getattr(session, method)()
+
+
+def test_a_name_that_a_buffer_does_not_hold_is_refused():
+    with session_of("adamw") as session:
+        buffer = session.gradient_buffers()[0]
+        for method in (buffer.view, buffer.offset):
+            with pytest.raises(errors.ParameterNotFoundError, match=r"expected a parameter of this buffer, one of .*, got 'nothing'"):
+                method("nothing")
